@@ -1,0 +1,64 @@
+# make help lists the targets; CONTRIBUTING.md says what each is for.
+SHELL := /bin/sh
+VENV := .venv
+QUICKSTART := $(VENV)/bin/quickstart
+PACKAGES := quickstart/host/packages.txt
+SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/in-chroot.sh quickstart/image/run.sh \
+	tracers/strace-init tracers/ldd-all
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+.PHONY: help setup demo check unit contract vm test test-full clean
+
+help:
+	@echo "setup      install the Debian packages that are missing, and quickstart into $(VENV)"
+	@echo "demo       setup; build nginx, boot it, show its times beside the stock boot's"
+	@echo "check      ruff, mypy --strict, shellcheck, unit tests (under a minute)"
+	@echo "test       setup; check, contract tests, tests in VMs (as root, under 40 minutes)"
+	@echo "test-full  test, and what takes longer"
+	@echo "clean      remove $(VENV) and caches of the checkout (the store is kept)"
+
+# One list names what we need of Debian: tool, package, use.
+setup: $(VENV)/.installed
+	@missing=$$(awk '!/^#/ && NF { print $$2 }' $(PACKAGES) | sort -u | while read -r name; do \
+		dpkg-query -W -f '$${db:Status-Status}\n' "$$name" 2>/dev/null | grep -qx installed || echo "$$name"; done); \
+	if [ -n "$$missing" ]; then \
+		$(SUDO) apt-get update -q && \
+		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing; fi
+
+$(VENV)/.installed: pyproject.toml
+	@dpkg-query -W -f '$${db:Status-Status}\n' python3-venv 2>/dev/null | grep -qx installed || { \
+		$(SUDO) apt-get update -q && $(SUDO) apt-get install -y -q --no-install-recommends python3-venv; }
+	/usr/bin/python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	$(SUDO) $(QUICKSTART) build --profile nginx -o quickstart-nginx
+	$(SUDO) $(QUICKSTART) run quickstart-nginx --beside-stock
+
+check: setup
+	$(VENV)/bin/ruff check quickstart tests
+	$(VENV)/bin/ruff format --check quickstart tests
+	$(VENV)/bin/mypy
+	shellcheck $(SCRIPTS)
+	$(VENV)/bin/pytest -q tests/unit
+
+contract: setup
+	$(VENV)/bin/pytest -q tests/contract
+
+vm: setup
+	$(VENV)/bin/pytest -q -m "not full" tests/vm
+
+# One pytest run, so that one closing line counts them all.
+test: setup
+	$(VENV)/bin/ruff check quickstart tests
+	$(VENV)/bin/ruff format --check quickstart tests
+	$(VENV)/bin/mypy
+	shellcheck $(SCRIPTS)
+	$(VENV)/bin/pytest -m "not full" tests
+
+test-full: test
+	$(VENV)/bin/pytest -m full tests
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""One verb a module; the only place that turns an error into an exit code."""

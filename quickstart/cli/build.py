@@ -1,0 +1,95 @@
+"""`quickstart build`: from a profile to an artefact."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from quickstart import pipeline
+from quickstart.cli.output import Verb, run_verb
+from quickstart.image.artefact import DISK_FORMATS
+from quickstart.model import MIB, Artefact, Profile
+from quickstart.profile import load_profile
+from quickstart.store import Store, default_root
+
+
+@click.command()
+@click.option(
+    "--profile", "profile_name", required=True, metavar="NAME|DIR", help="The application to build for."
+)
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), help="Where the artefact goes [quickstart-NAME]."
+)
+@click.option(
+    "--format",
+    "disk_format",
+    type=click.Choice(DISK_FORMATS),
+    default="raw",
+    show_default=True,
+    help="The root disk's.",
+)
+@click.option("--force", is_flag=True, help="Replace OUT even when its root disk has been used.")
+@click.option("--dry-run", is_flag=True, help="Say which stages would run, and run none.")
+@click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+def build(
+    profile_name: str,
+    out: Path | None,
+    disk_format: str,
+    force: bool,
+    dry_run: bool,
+    keep: bool,
+    as_json: bool,
+) -> None:
+    """Build an image whose application starts from memory.
+
+    Makes the reference image (debootstrap), boots it once under strace, computes the start set, and writes root disk, kernel and
+    initramfs to OUT. What was made before is taken from the store. Needs root.
+    """
+
+    def work(verb: Verb) -> int:
+        profile = load_profile(profile_name)
+        store = Store(default_root())
+        if dry_run:
+            return _show_plan(verb, profile, store)
+        target = (out or Path(f"quickstart-{profile.name}")).absolute()
+        options = pipeline.BuildOptions(out=target, disk_format=disk_format, force=force, keep=keep)
+        built = pipeline.build(profile, options, store, verb.display())
+        artefact = built.artefact
+        result = {
+            "out": str(artefact.directory),
+            "made": built.made,
+            "profile": artefact.profile_name,
+            "initramfs_bytes": artefact.initramfs_bytes,
+            "start_set_files": artefact.start_set_files,
+            "start_set_bytes": artefact.start_set_bytes,
+        }
+        verb.result(result, lambda console: _show(console, artefact, built.made))
+        return 0
+
+    sys.exit(run_verb("build", as_json, work))
+
+
+def _show(console: Console, artefact: Artefact, made: bool) -> None:
+    state = "built" if made else "up to date"
+    console.print(f"{state}: {artefact.directory}")
+    console.print(
+        f"  start set {artefact.start_set_files} files, {artefact.start_set_bytes / MIB:.1f} MiB; "
+        f"initramfs {artefact.initramfs_bytes / MIB:.1f} MiB"
+    )
+    console.print(f"  next: quickstart run {artefact.directory}")
+
+
+def _show_plan(verb: Verb, profile: Profile, store: Store) -> int:
+    plan = pipeline.plan(profile, store)
+    result = {"stages": [{"stage": stage, "key": key, "stored": have} for stage, key, have in plan.stages]}
+
+    def text(console: Console) -> None:
+        for stage, key, have in plan.stages:
+            console.print(f"  {stage:10} {key}  {'in the store' if have else 'to be made'}")
+
+    verb.result(result, text)
+    return 0

@@ -1,0 +1,38 @@
+"""`quickstart`: the group of verbs."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from quickstart import __version__
+from quickstart.cli.build import build
+from quickstart.cli.run import run
+
+_FIRST = """\
+QuickStart brings a VM and its application up faster.
+
+  quickstart build --profile nginx     build an image (as root; a few minutes the first time)
+  quickstart run quickstart-nginx      boot it, wait until nginx answers, print the URL
+
+quickstart --help lists every verb.
+"""
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="quickstart")
+@click.pass_context
+def group(context: click.Context) -> None:
+    """Bring a VM and its application up faster, and leave the image an ordinary one."""
+    if context.invoked_subcommand is None:
+        click.echo(_FIRST, nl=False)
+
+
+group.add_command(build)
+group.add_command(run)
+
+
+def entry_point() -> None:
+    """The installed command; click ends bad usage with status 2, as DESIGN.md asks of bad input."""
+    sys.exit(group())

@@ -1,0 +1,95 @@
+"""What a verb shows: progress and messages on stderr, its result on stdout, for people or as JSON."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from quickstart.errors import QuickStartError
+
+SCHEMA = 1
+_INTERRUPTED = 130
+
+
+class Display:
+    """A progress.Progress on stderr: the running step with its time, then a line for each that took a moment."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        silent = not self._console.is_terminal
+        with Bar(*columns, console=self._console, transient=True, disable=silent) as bar:
+            bar.add_task(name, total=None)
+            yield
+        elapsed_s = time.monotonic() - began
+        if elapsed_s >= 0.1:
+            self._console.print(f"  {name}  [dim]{elapsed_s:.1f} s[/dim]", highlight=False)
+
+    def note(self, text: str) -> None:
+        self._console.print(f"  {text}", highlight=False, markup=False)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """How one call of a verb talks: ``json`` asks for the machine-readable result."""
+
+    name: str
+    json: bool
+    console: Console
+
+    def display(self) -> Display:
+        return Display(self.console)
+
+    def result(self, result: Mapping[str, object], text: Callable[[Console], None]) -> None:
+        """Show the result: as JSON on stdout, or by ``text`` on a console for stdout."""
+        if self.json:
+            document = {"schema": SCHEMA, "verb": self.name, "ok": True, "result": result}
+            sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        else:
+            text(Console(highlight=False))
+
+
+def run_verb(name: str, as_json: bool, work: Callable[[Verb], int]) -> int:
+    """Call ``work`` and return the exit code: its own, or that of the error it raised."""
+    verb = Verb(name, as_json, Console(stderr=True))
+    try:
+        return work(verb)
+    except QuickStartError as error:
+        return _failed(verb, error.message, error.hint, type(error).__name__, error.exit_code)
+    except KeyboardInterrupt:
+        return _failed(verb, "interrupted", None, "KeyboardInterrupt", _INTERRUPTED)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise
+        where = error.filename or "a file"
+        return _failed(
+            verb, f"{where}: {error.strerror}", "is the disk full, or not yours to write?", "OSError", 3
+        )
+
+
+def _failed(verb: Verb, message: str, hint: str | None, kind: str, code: int) -> int:
+    if verb.json:
+        document = {
+            "schema": SCHEMA,
+            "verb": verb.name,
+            "ok": False,
+            "error": {"kind": kind, "message": message, "hint": hint, "exit_code": code},
+        }
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    verb.console.print(f"quickstart {verb.name}: {message}", style="red", highlight=False, markup=False)
+    if hint:
+        verb.console.print(f"  {hint}", highlight=False, markup=False)
+    return code

@@ -1,0 +1,298 @@
+"""`quickstart run`: boot an artefact, wait for ready, show the times."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import io
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from quickstart import pipeline
+from quickstart.cli.output import Verb, run_verb
+from quickstart.errors import BadInputError
+from quickstart.image import artefact as artefacts
+from quickstart.launch.qemu import QemuGuest
+from quickstart.measure.times import measure
+from quickstart.model import MIB, Artefact, Measurement
+from quickstart.store import Store, default_root
+
+_POWER_OFF_S = 120.0
+_EXEC_S = 3600.0
+_FETCH_S = 10.0
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the command line says of a run."""
+
+    stock: bool
+    beside_stock: bool
+    snapshot: bool
+    check: bool
+    command: str | None
+    console: bool
+    port: int | None
+    timeout_s: float | None
+    append: str
+    keep: bool
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One boot that became ready; ``exec_*`` are of `--exec`."""
+
+    measurement: Measurement
+    url: str
+    page: str
+    exec_status: int | None = None
+    exec_stdout: bytes = b""
+    exec_stderr: bytes = b""
+
+
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="End the machine once it is ready.")
+@click.option(
+    "--exec",
+    "command",
+    metavar="CMD",
+    help="Run CMD in the guest as root once it is ready, then end; its status is ours.",
+)
+@click.option(
+    "--stock", is_flag=True, help="Boot the ordinary way: the distribution's own initramfs and init."
+)
+@click.option(
+    "--beside-stock", is_flag=True, help="Boot both ways, each from the untouched disk, and show both times."
+)
+@click.option("--snapshot", is_flag=True, help="Throw away what the machine writes to its disk.")
+@click.option("--console", is_flag=True, help="Show the guest's console on stderr.")
+@click.option("--port", type=click.IntRange(1, 65535), help="The port on 127.0.0.1 [a free one].")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds to wait for ready [the profile's].",
+)
+@click.option("--append", default="", metavar="WORDS", help="More words for the kernel's command line.")
+@click.option("--keep", is_flag=True, help="Keep the guest's workspace.")
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+def run(
+    out: Path,
+    check: bool,
+    command: str | None,
+    stock: bool,
+    beside_stock: bool,
+    snapshot: bool,
+    console: bool,
+    port: int | None,
+    timeout_s: float | None,
+    append: str,
+    keep: bool,
+    as_json: bool,
+) -> None:
+    """Boot the artefact OUT, wait until its application answers, print URL and times.
+
+    Stays until Ctrl-C (or the guest's own end) and then shuts the machine down. The disk keeps what the machine writes, unless
+    --snapshot is given.
+    """
+    options = RunOptions(
+        stock=stock,
+        beside_stock=beside_stock,
+        snapshot=snapshot or beside_stock,
+        check=check or beside_stock,
+        command=command,
+        console=console,
+        port=port,
+        timeout_s=timeout_s,
+        append=append,
+        keep=keep,
+    )
+    sys.exit(run_verb("run", as_json, lambda verb: _work(verb, out.absolute(), options)))
+
+
+def _work(verb: Verb, out: Path, options: RunOptions) -> int:
+    if options.stock and options.beside_stock:
+        raise BadInputError("--stock and --beside-stock exclude each other")
+    artefact = artefacts.load(out)
+    store = Store(default_root())
+    launcher = pipeline.make_launcher(artefact.kernel, store, verb.display(), keep=options.keep)
+    ran: list[Ran] = []
+    for stock in (False, True) if options.beside_stock else (options.stock,):
+        port = options.port or _free_port()
+        machine = pipeline.machine_of(
+            artefact, stock=stock, snapshot=options.snapshot, port=port, extra_cmdline=options.append
+        )
+        with launcher.launch(machine, (), artefact.ready) as guest:
+            ran.append(_one_boot(verb, artefact, guest, stock, options, launcher.accelerator.name))
+    if options.check or options.command is not None:
+        verb.result(_result(artefact, ran), lambda console: _show(console, ran, options.command is None))
+    return ran[-1].exec_status or 0
+
+
+def _one_boot(
+    verb: Verb, artefact: Artefact, guest: QemuGuest, stock: bool, options: RunOptions, accelerator: str
+) -> Ran:
+    name = "standard" if stock else "quickstart"
+    with (
+        _followed(guest.console_log, options.console),
+        verb.display().step(f"boot {artefact.profile_name} ({name})"),
+    ):
+        readied = guest.wait_ready(options.timeout_s or artefact.ready.timeout_s)
+    url = f"http://127.0.0.1:{guest.url_port}{artefact.ready.path}" if artefact.ready.kind == "http" else ""
+    page = _status_line(url) if url else ""
+    ran = Ran(measure(readied, name, accelerator), url, page)
+    if options.command is not None:
+        ran = _execute(verb, guest, options.command, ran)
+    elif not options.check:
+        verb.result(_result(artefact, [ran]), lambda console: _show(console, [ran], True))
+        _stay(verb, guest, options.console)
+    if not options.snapshot and guest.is_running():
+        _shut_down(verb, guest)
+    return ran
+
+
+def _execute(verb: Verb, guest: QemuGuest, command: str, ran: Ran) -> Ran:
+    out: BinaryIO = io.BytesIO() if verb.json else sys.stdout.buffer
+    err: BinaryIO = io.BytesIO() if verb.json else sys.stderr.buffer
+    status = guest.execute(command, out, err, _EXEC_S)
+    out.flush()
+    if isinstance(out, io.BytesIO) and isinstance(err, io.BytesIO):
+        return dataclasses.replace(
+            ran, exec_status=status, exec_stdout=out.getvalue(), exec_stderr=err.getvalue()
+        )
+    return dataclasses.replace(ran, exec_status=status)
+
+
+def _stay(verb: Verb, guest: QemuGuest, console: bool) -> None:
+    verb.console.print("  Ctrl-C shuts the machine down", highlight=False)
+    with _followed(guest.console_log, console, from_end=True):
+        try:
+            while not guest.wait(1.0):
+                pass
+        except KeyboardInterrupt:
+            verb.console.print()
+
+
+def _shut_down(verb: Verb, guest: QemuGuest) -> None:
+    with verb.display().step("shut the machine down"):
+        ended = guest.power_off(_POWER_OFF_S)
+    if not ended:
+        verb.display().note(f"the machine did not shut down in {_POWER_OFF_S:g} s and was switched off")
+
+
+@contextmanager
+def _followed(log: Path, wanted: bool, from_end: bool = False) -> Iterator[None]:
+    """While the context lasts, what is added to ``log`` goes to stderr."""
+    if not wanted:
+        yield
+        return
+    done = threading.Event()
+    start = log.stat().st_size if from_end and log.exists() else 0
+
+    def follow() -> None:
+        position, last = start, False
+        while not last:
+            last = done.wait(0.1)
+            if log.exists():
+                with log.open("rb") as file:
+                    file.seek(position)
+                    data = file.read()
+                position += len(data)
+                sys.stderr.buffer.write(data)
+                sys.stderr.flush()
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _status_line(url: str) -> str:
+    """The status line of a GET from this host; empty when none came in time."""
+    host, _, path = url.removeprefix("http://").partition("/")
+    deadline = time.monotonic() + _FETCH_S
+    while time.monotonic() < deadline:
+        connection = http.client.HTTPConnection(host, timeout=2)
+        try:
+            connection.request("GET", f"/{path}")
+            response = connection.getresponse()
+            response.read()
+            return f"HTTP/{response.version / 10:.1f} {response.status} {response.reason}"
+        except (OSError, http.client.HTTPException):
+            time.sleep(0.1)
+        finally:
+            connection.close()
+    return ""
+
+
+def _result(artefact: Artefact, ran: list[Ran]) -> Mapping[str, object]:
+    runs = [_run_result(artefact, each) for each in ran]
+    return runs[0] if len(runs) == 1 else {"runs": runs}
+
+
+def _run_result(artefact: Artefact, ran: Ran) -> Mapping[str, object]:
+    facts: dict[str, object] = {
+        "ready": True,
+        "profile": artefact.profile_name,
+        **dataclasses.asdict(ran.measurement),
+        "url": ran.url,
+        "page": ran.page,
+        "initramfs_bytes": artefact.initramfs_bytes,
+        "start_set_files": artefact.start_set_files,
+        "start_set_bytes": artefact.start_set_bytes,
+    }
+    if ran.exec_status is not None:
+        facts["exec_status"] = ran.exec_status
+        facts["exec_stdout"] = ran.exec_stdout.decode(errors="replace")
+        facts["exec_stderr"] = ran.exec_stderr.decode(errors="replace")
+    return facts
+
+
+def _show(console: Console, ran: list[Ran], table_wanted: bool) -> None:
+    if not table_wanted:
+        return
+    for each in ran:
+        if each.url:
+            console.print(
+                f"{each.measurement.configuration}: {each.url}  {each.page or 'no answer to this host'}"
+            )
+    table = Table(
+        title=f"from launch to ready ({ran[0].measurement.accelerator}, {ran[0].measurement.clock} clock)"
+    )
+    table.add_column("")
+    for each in ran:
+        table.add_column(each.measurement.configuration, justify="right")
+
+    def row(label: str, *values: str) -> None:
+        table.add_row(label, *values)
+
+    times = [each.measurement for each in ran]
+    row("provisioning T_pr", *(f"{m.t_pr_ns / 1e9:.2f} s" for m in times))
+    row("application T_app", *(f"{m.t_app_ns / 1e9:.2f} s" for m in times))
+    row("total T_total", *(f"{m.t_total_ns / 1e9:.2f} s" for m in times))
+    row("guest's uptime at ready", *(f"{m.ready_uptime_ns / 1e9:.2f} s" for m in times))
+    row("root reads before ready", *(str(m.root_reads) for m in times))
+    row("root bytes read before ready", *(f"{m.root_read_bytes / MIB:.1f} MiB" for m in times))
+    console.print(table)

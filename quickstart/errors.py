@@ -1,0 +1,115 @@
+"""Every error that QuickStart raises on purpose.
+
+::
+
+    QuickStartError                 exit 1   the work failed
+    ├── BadInputError               exit 2   what the user gave cannot be used
+    │   ├── ProfileError                     a profile is not valid, key by key
+    │   ├── UnsupportedUnitError             a unit needs what the starter cannot repeat
+    │   └── OutputExistsError                OUT is there and is not ours to replace
+    ├── HostLacksError              exit 3   the host has no such tool, privilege or space
+    │   ├── MissingToolError                 a program is not installed
+    │   └── NeedsRootError                   a step has to run as root
+    ├── CommandError                exit 1   a subprocess failed or ran out of time
+    ├── ReferenceImageError         exit 1   the reference image could not be made
+    ├── TraceError                  exit 1   the reference boot's logs are not complete
+    ├── StartSetError               exit 1   the start set is contradictory or over budget
+    ├── ArtefactError               exit 1   an artefact on disk is damaged or not one of ours
+    └── GuestError                  exit 1   a guest died, hung or answered nonsense
+
+Only ``quickstart.cli`` turns one of them into an exit code; everything else raises or lets pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class QuickStartError(Exception):
+    """What failed, on which object (``message``), and what to do next (``hint``)."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class BadInputError(QuickStartError):
+    exit_code = 2
+
+
+class ProfileError(BadInputError):
+    """A profile that does not hold; ``problems`` has one line for each fault found."""
+
+    def __init__(self, source: str, problems: Sequence[str], *, hint: str | None = None) -> None:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"profile {source} is not valid:{lines}", hint=hint)
+        self.problems = tuple(problems)
+
+
+class UnsupportedUnitError(BadInputError):
+    pass
+
+
+class OutputExistsError(BadInputError):
+    pass
+
+
+class HostLacksError(QuickStartError):
+    exit_code = 3
+
+
+class MissingToolError(HostLacksError):
+    """``tool`` is not on this host; the hint is the line that installs it."""
+
+    def __init__(self, tool: str, package: str) -> None:
+        super().__init__(f"{tool} is not installed", hint=f"apt-get install {package}")
+        self.tool = tool
+        self.package = package
+
+
+class NeedsRootError(HostLacksError):
+    pass
+
+
+class CommandError(QuickStartError):
+    """A subprocess that failed; ``returncode`` is None when its time ran out."""
+
+    def __init__(
+        self, argv: Sequence[str], returncode: int | None, tail: str, *, hint: str | None = None
+    ) -> None:
+        how = "ran out of time" if returncode is None else f"ended with status {returncode}"
+        text = f"{argv[0]} {how}: {' '.join(argv)}"
+        super().__init__(f"{text}\n{tail.rstrip()}" if tail.strip() else text, hint=hint)
+        self.argv = tuple(argv)
+        self.returncode = returncode
+        self.tail = tail
+
+
+class ReferenceImageError(QuickStartError):
+    pass
+
+
+class TraceError(QuickStartError):
+    pass
+
+
+class StartSetError(QuickStartError):
+    pass
+
+
+class ArtefactError(QuickStartError):
+    pass
+
+
+class GuestError(QuickStartError):
+    """A guest that died, hung or answered nonsense; ``console_tail`` is the last it printed."""
+
+    def __init__(self, message: str, *, console_tail: str = "", hint: str | None = None) -> None:
+        if console_tail.strip():
+            quoted = "\n".join(f"  | {line}" for line in console_tail.rstrip().splitlines())
+            message = f"{message}\nlast console lines:\n{quoted}"
+        super().__init__(message, hint=hint)
+        self.console_tail = console_tail

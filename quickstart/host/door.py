@@ -1,0 +1,151 @@
+"""The one door to subprocesses: argv lists, an explicit environment, a time limit, the output kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from quickstart.errors import CommandError, MissingToolError, NeedsRootError
+
+_TAIL_BYTES = 4096
+_SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Only what a package download needs to leave the host is handed on; everything else is said by the caller.
+_PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "TMPDIR")
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A subprocess that ended: its argv, status and output (bytes)."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: bytes
+    stderr: bytes
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment that every subprocess gets: C locale, a fixed PATH, proxies as on the host, plus ``extra``."""
+    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    base = {"PATH": _SEARCH_PATH, "HOME": "/root", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    return {**base, **passed_on, **(extra or {})}
+
+
+@cache
+def package_of(tool: str) -> str:
+    """The Debian package that brings ``tool``, from packages.txt."""
+    text = resources.files("quickstart.host").joinpath("packages.txt").read_text()
+    rows = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
+    return {row[0]: row[1] for row in rows}.get(tool, tool)
+
+
+def tool_path(tool: str) -> Path:
+    """Where ``tool`` is on this host; raises MissingToolError with the line that installs it."""
+    found = shutil.which(tool, path=os.environ.get("QUICKSTART_TOOL_PATH", _SEARCH_PATH))
+    if found is None:
+        raise MissingToolError(tool, package_of(tool))
+    return Path(found)
+
+
+def need_tools(*tools: str) -> None:
+    """Raise MissingToolError for the first of ``tools`` that this host lacks."""
+    for tool in tools:
+        tool_path(tool)
+
+
+def need_root(step: str) -> None:
+    """Raise NeedsRootError when this process is not root; ``step`` says what needs it."""
+    if os.geteuid() != 0:
+        raise NeedsRootError(f"{step} needs root", hint="run it as root, or with sudo")
+
+
+def _tail(data: bytes) -> str:
+    return data[-_TAIL_BYTES:].decode(errors="replace")
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill ``process`` with all its children (it leads a session of its own) and reap it."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: bytes | None = None,
+    log: Path | None = None,
+    check: bool = True,
+) -> Completed:
+    """Run ``argv`` to its end; with ``log`` both outputs go there instead of memory.
+
+    Raises MissingToolError, and CommandError on a status other than 0 (unless ``check`` is False) or when
+    ``timeout_s`` is over; the children are gone in every case, Ctrl-C included.
+    """
+    words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
+    out = log.open("ab") if log else None
+    try:
+        process = subprocess.Popen(
+            words,
+            env=environment(env),
+            cwd=cwd,
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=out or subprocess.PIPE,
+            stderr=subprocess.STDOUT if out else subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            stdout, stderr = process.communicate(stdin, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            end_group(process)
+            raise CommandError(words, None, log_tail(log)) from None
+        finally:
+            end_group(process)
+    finally:
+        if out:
+            out.close()
+    done = Completed(words, process.returncode, stdout or b"", stderr or b"")
+    if check and done.returncode != 0:
+        raise CommandError(words, done.returncode, log_tail(log) if log else _tail(done.stdout + done.stderr))
+    return done
+
+
+def log_tail(log: Path | None) -> str:
+    """The last lines of a log file; empty when there is none."""
+    if log is None or not log.exists():
+        return ""
+    return "\n".join(_tail(log.read_bytes()).splitlines()[-15:])
+
+
+@contextmanager
+def background(argv: Sequence[str | Path], *, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs while the context lasts and is killed at its end; its output goes to ``log``.
+
+    It also dies with us (PR_SET_PDEATHSIG), so that a killed `quickstart` leaves nothing running.
+    """
+    words = (str(tool_path("setpriv")), "--pdeathsig", "KILL", "--", str(tool_path(str(argv[0]))))
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            (*words, *(str(word) for word in argv[1:])),
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()

@@ -1,0 +1,225 @@
+"""OUT on disk: written beside its final name and renamed when it is whole; read back and checked (docs/artefact.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from quickstart import __version__
+from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
+from quickstart.host import door
+from quickstart.image.ext4 import read_superblock
+from quickstart.model import (
+    Artefact,
+    Initramfs,
+    Profile,
+    Readiness,
+    ReferenceImage,
+    RootDisk,
+    StartSet,
+    Superblock,
+    Trace,
+)
+from quickstart.store import remove_tree
+
+SCHEMA = 1
+DISK_FORMATS = ("raw", "qcow2")
+_MANIFEST = "manifest.json"
+
+
+@contextmanager
+def new_directory(out: Path) -> Iterator[Path]:
+    """A directory beside ``out`` that becomes ``out`` when the context ends without an error, and is gone when not."""
+    if not out.parent.is_dir():
+        raise BadInputError(f"{out.parent} is not a directory", hint="make it first, or choose another -o")
+    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
+    partial.mkdir()
+    try:
+        yield partial
+        os.sync()
+        old = out.with_name(f".{out.name}.{secrets.token_hex(4)}.old")
+        if out.exists():
+            out.rename(old)
+        partial.rename(out)
+        remove_tree(old)
+    finally:
+        remove_tree(partial)
+
+
+def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
+    """The artefact at ``out`` when it is what would be built; None when ``out`` is free or may be replaced.
+
+    Raises OutputExistsError for what is not an artefact, and for one whose root disk has been used since it was built: a build
+    does not throw away what a machine wrote.
+    """
+    if not out.exists():
+        return None
+    if not (out / _MANIFEST).is_file():
+        raise OutputExistsError(
+            f"{out} exists and is not an artefact of quickstart", hint="choose another -o"
+        )
+    if force:
+        return None
+    artefact = load(out)
+    if artefact.build_key == build_key:
+        return artefact
+    if artefact.disk_format != "raw" or read_superblock(artefact.disk) != artefact.superblock:
+        raise OutputExistsError(
+            f"{out} is another build, and its root disk may have been used since",
+            hint="choose another -o, or --force to throw it away",
+        )
+    return None
+
+
+def write(
+    directory: Path,
+    profile: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    disk_format: str,
+    trace: Trace,
+    start_set: StartSet,
+    initramfs: Initramfs,
+    build_key: str,
+    mac: str,
+) -> None:
+    """Fill ``directory``; ``initramfs`` is in it already."""
+    _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)
+    shutil.copyfile(reference.kernel, directory / "vmlinuz")
+    shutil.copyfile(reference.initrd, directory / "initrd.img")
+    cmdline = f"console=ttyS0 root=UUID={disk.superblock.uuid} ro panic=10"
+    manifest: dict[str, object] = {
+        "schema": SCHEMA,
+        "quickstart": __version__,
+        "build_key": build_key,
+        "profile": profile.name,
+        "suite": profile.suite,
+        "unit": profile.unit,
+        "delivery": "fast",
+        "target": "qemu",
+        "ready": dataclasses.asdict(profile.ready),
+        "kernel_version": reference.kernel_version,
+        "image_hash": reference.image_hash,
+        "trace_hash": trace.trace_hash,
+        "cmdline": cmdline,
+        "memory_mib": profile.memory_mib,
+        "mac": mac,
+        "interface": trace.network.interface,
+        "disk": {"name": f"root.{disk_format}", "format": disk_format, "size_bytes": disk.size_bytes},
+        "superblock": dataclasses.asdict(disk.superblock),
+        "files": {name: _file_facts(directory / name) for name in ("vmlinuz", "initrd.img", "initramfs.img")},
+        "initramfs_bytes": initramfs.size_bytes,
+        "initramfs_part_a_bytes": initramfs.part_a_bytes,
+        "initramfs_part_b_bytes": initramfs.part_b_bytes,
+        "start_set_files": start_set.regular_files,
+        "start_set_bytes": start_set.size_bytes,
+    }
+    _write_json(directory / "start-set.json", start_set_document(start_set))
+    _write_json(directory / _MANIFEST, manifest)
+    _write_run_script(directory, profile, disk_format, cmdline, mac)
+
+
+def start_set_document(start_set: StartSet) -> Mapping[str, object]:
+    """The start set with its reasons, and what was kept out, as JSON values."""
+    return {
+        "schema": SCHEMA,
+        "files": [
+            {
+                "path": str(file.path),
+                "kind": file.kind.value,
+                "size_bytes": file.size_bytes,
+                "target": file.target,
+                "reasons": [f"{reason.source}: {reason.detail}" for reason in file.reasons],
+            }
+            for file in start_set.files
+        ],
+        "excluded": [{"path": str(each.path), "rule": each.rule} for each in start_set.excluded],
+    }
+
+
+def _write_json(path: Path, document: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=True) + "\n")
+
+
+def _file_facts(path: Path) -> Mapping[str, object]:
+    with path.open("rb") as file:
+        return {"size_bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _copy_disk(source: Path, target: Path, disk_format: str) -> None:
+    if disk_format == "raw":
+        door.run(["cp", "--reflink=auto", "--sparse=always", source, target], timeout_s=1800)
+    else:
+        door.run(["qemu-img", "convert", "-f", "raw", "-O", disk_format, source, target], timeout_s=1800)
+
+
+def _write_run_script(directory: Path, profile: Profile, disk_format: str, cmdline: str, mac: str) -> None:
+    text = resources.files("quickstart.image").joinpath("run.sh").read_text()
+    values = {
+        "NAME": profile.name,
+        "MEMORY": str(profile.memory_mib),
+        "CMDLINE": cmdline,
+        "DISK": f"root.{disk_format}",
+        "FORMAT": disk_format,
+        "GUEST_PORT": str(profile.ready.port or 80),
+        "MAC": mac,
+    }
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    path = directory / "run.sh"
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def load(directory: Path) -> Artefact:
+    """The artefact in ``directory``; raises BadInputError when there is none, ArtefactError when it is damaged."""
+    path = directory / _MANIFEST
+    if not path.is_file():
+        raise BadInputError(
+            f"{directory} is not an artefact: it has no {_MANIFEST}",
+            hint="quickstart build --profile nginx makes one",
+        )
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text())
+        if manifest["schema"] != SCHEMA:
+            raise ArtefactError(f"{path} has schema {manifest['schema']}, this quickstart knows {SCHEMA}")
+        artefact = _from_manifest(directory, manifest)
+        facts = manifest["files"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtefactError(f"{path} is damaged: {error!r}", hint="build it again") from error
+    for name, fact in facts.items():
+        if not (directory / name).is_file() or (directory / name).stat().st_size != fact["size_bytes"]:
+            raise ArtefactError(f"{directory / name} is missing or cut", hint="build it again")
+    if not artefact.disk.is_file():
+        raise ArtefactError(f"{artefact.disk} is missing", hint="build it again")
+    return artefact
+
+
+def _from_manifest(directory: Path, manifest: Mapping[str, Any]) -> Artefact:
+    return Artefact(
+        directory=directory,
+        profile_name=manifest["profile"],
+        ready=Readiness(**manifest["ready"]),
+        disk=directory / manifest["disk"]["name"],
+        disk_format=manifest["disk"]["format"],
+        superblock=Superblock(**manifest["superblock"]),
+        kernel=directory / "vmlinuz",
+        initramfs=directory / "initramfs.img",
+        stock_initrd=directory / "initrd.img",
+        cmdline=manifest["cmdline"],
+        memory_mib=manifest["memory_mib"],
+        mac=manifest["mac"],
+        build_key=manifest["build_key"],
+        initramfs_bytes=manifest["initramfs_bytes"],
+        start_set_files=manifest["start_set_files"],
+        start_set_bytes=manifest["start_set_bytes"],
+    )

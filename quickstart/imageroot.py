@@ -1,0 +1,144 @@
+"""A directory on the host taken as a root: guest paths resolve inside it and never leave it.
+
+The rules are those of path_resolution(7) for a process that is chrooted into the directory: an absolute link
+target starts at the directory, ``..`` stops at it, and more than 40 links are a loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from quickstart.errors import StartSetError
+
+MAX_LINKS = 40
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+_MAGIC = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Where a guest path leads.
+
+    ``canonical`` is the path without any link, or None when nothing is there. ``links`` are the symlinks met,
+    in order and once each; the directory that holds each is canonical. A dangling link is in ``links`` too.
+    """
+
+    canonical: PurePosixPath | None
+    links: tuple[PurePosixPath, ...]
+
+
+@dataclass(frozen=True)
+class ImageRoot:
+    """``base`` is the host directory that the guest sees as ``/``."""
+
+    base: Path
+
+    def host(self, canonical: PurePosixPath) -> Path:
+        """The host path of a guest path; ``resolve`` it first, for the host follows links its own way.
+
+        Raises StartSetError for a path that is relative or has ``..``.
+        """
+        if not canonical.is_absolute() or ".." in canonical.parts:
+            raise StartSetError(f"{canonical} is not a canonical guest path", hint="resolve it first")
+        return self.base.joinpath(*canonical.parts[1:])
+
+    def read_text(self, canonical: PurePosixPath) -> str:
+        """A text file's content; bytes that are not UTF-8 are surrogate-escaped.
+
+        Raises StartSetError, naming the path, when it cannot be read.
+        """
+        try:
+            return self.host(canonical).read_text("utf-8", "surrogateescape")
+        except OSError as error:
+            raise StartSetError(
+                f"{canonical} cannot be read: {error.strerror}", hint="build the image again"
+            ) from error
+
+    def resolve(self, path: PurePosixPath) -> Resolution:
+        """Follow every link of an absolute guest path, the last one too.
+
+        Raises StartSetError, naming the path, when it is relative, meets more than 40 links, or cannot be
+        read.
+        """
+        if not path.is_absolute():
+            raise StartSetError(f"{path} is not an absolute guest path", hint="give it from / on")
+        pending = list(reversed(path.parts[1:]))
+        place: list[str] = []
+        links: dict[PurePosixPath, None] = {}
+        followed = 0
+        while pending:
+            part = pending.pop()
+            if part == "..":
+                del place[-1:]
+                continue
+            here = PurePosixPath("/", *place, part)
+            host = self.host(here)
+            mode = _mode(host, path)
+            if mode is None or (pending and not stat.S_ISDIR(mode) and not stat.S_ISLNK(mode)):
+                return Resolution(None, tuple(links))
+            if not stat.S_ISLNK(mode):
+                place.append(part)
+                continue
+            followed += 1
+            if followed > MAX_LINKS:
+                raise StartSetError(
+                    f"{path} meets more than {MAX_LINKS} symbolic links, the last at {here}",
+                    hint="the image has a loop of links there; remove it",
+                )
+            links[here] = None
+            target = PurePosixPath(host.readlink())
+            if target.is_absolute():
+                place.clear()
+            pending.extend(reversed(_components(target)))
+        return Resolution(PurePosixPath("/", *place), tuple(links))
+
+    def glob(self, pattern: PurePosixPath) -> tuple[PurePosixPath, ...]:
+        """The existing paths that an absolute pattern matches, as spelled by it, in byte order (glob(3)).
+
+        ``*``, ``?`` and ``[…]`` stay within a component, and a leading dot has to be written out.
+        """
+        found = [PurePosixPath("/")]
+        for part in pattern.parts[1:]:
+            found = [base / name for base in found for name in self._matches(base, part)]
+        present = (path for path in found if self.resolve(path).canonical is not None)
+        return tuple(sorted(present, key=os.fsencode))
+
+    def _matches(self, base: PurePosixPath, pattern: str) -> Iterable[str]:
+        if not _MAGIC.search(pattern):
+            return (pattern,)
+        canonical = self.resolve(base).canonical
+        if canonical is None or not self.host(canonical).is_dir():
+            return ()
+        names = (path.name for path in self.host(canonical).iterdir())
+        return [
+            name
+            for name in names
+            if fnmatch.fnmatchcase(name, pattern) and (pattern[0] == "." or name[0] != ".")
+        ]
+
+
+def _components(target: PurePosixPath) -> tuple[str, ...]:
+    return target.parts[1:] if target.is_absolute() else target.parts
+
+
+def _mode(host: Path, asked: PurePosixPath) -> int | None:
+    """``st_mode`` of the path itself; None when it does not exist."""
+    try:
+        return host.lstat().st_mode
+    except ValueError:
+        # A NUL or a lone surrogate: no file has such a name.
+        return None
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise StartSetError(
+            f"{asked} cannot be looked up: {host}: {error.strerror}",
+            hint="run as a user who may read the image",
+        ) from error

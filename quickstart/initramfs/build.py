@@ -1,0 +1,77 @@
+"""Write the archive: a pure function of the image's hash and the trace's hash, whatever host, user or day."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from quickstart.errors import StartSetError
+from quickstart.host import door
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.layout import GuestConfig, part_a, part_b
+from quickstart.initramfs.modules import module_set
+from quickstart.initramfs.newc import CpioEntry, write_archive
+from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet, Trace, UnitStart
+
+BUILD_DIGITS = 32
+
+
+def build_id(reference: ReferenceImage, trace: Trace) -> str:
+    """Names the pair of parts A and B: image and trace."""
+    text = f"{reference.image_hash} {trace.trace_hash}"
+    return hashlib.sha256(text.encode()).hexdigest()[:BUILD_DIGITS]
+
+
+def root_mount(root: ImageRoot) -> tuple[str, str]:
+    """Type and options of the root volume by the image's fstab(5); raises StartSetError without an ext4 root."""
+    for line in root.read_text(PurePosixPath("/etc/fstab")).splitlines():
+        words = line.split()
+        if len(words) >= 4 and not words[0].startswith("#") and words[1] == "/":
+            if words[2] != "ext4":
+                raise StartSetError(f"the root volume is {words[2]}; only ext4 can be started early")
+            return words[2], words[3]
+    raise StartSetError("the image's /etc/fstab has no root volume", hint="add a line for /")
+
+
+def write_initramfs(
+    profile: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    trace: Trace,
+    start_set: StartSet,
+    unit: UnitStart,
+    target: Path,
+) -> Initramfs:
+    """Write the initramfs to ``target``; raises StartSetError when it is larger than the profile's budget."""
+    root = ImageRoot(reference.tree)
+    fstype, options = root_mount(root)
+    config = GuestConfig(
+        build=build_id(reference, trace),
+        superblock=disk.superblock,
+        root_fstype=fstype,
+        root_options=options,
+        interface=trace.network.interface,
+        unit=unit,
+        run_start_pre=profile.run_start_pre,
+    )
+    modules = module_set(root, reference.kernel_version)
+    target.unlink(missing_ok=True)
+    a_bytes = _append(target, part_a(config, modules, start_set, root, door.tool_path("busybox")))
+    b_bytes = _append(target, part_b(config, start_set, root))
+    size_bytes = target.stat().st_size
+    if size_bytes > profile.budget_mib * MIB:
+        largest = sorted(start_set.files, key=lambda file: -file.size_bytes)[:3]
+        names = ", ".join(f"{file.path} ({file.size_bytes / MIB:.1f} MiB)" for file in largest)
+        raise StartSetError(
+            f"the initramfs has {size_bytes / MIB:.1f} MiB, the profile's budget is {profile.budget_mib} MiB; largest: {names}",
+            hint="exclude files, or raise memory.budget_mib in the profile",
+        )
+    with target.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return Initramfs(target, size_bytes, a_bytes, b_bytes, sha256)
+
+
+def _append(target: Path, entries: Iterable[CpioEntry]) -> int:
+    with target.open("ab") as stream:
+        return write_archive(stream, entries)

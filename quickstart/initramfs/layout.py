@@ -1,0 +1,208 @@
+"""What lies where in the archive (pure but for reading the image): part A is ours, part B is the start set at /fast.
+
+Part A comes first and is what everything rests on: init, BusyBox, modules. Part B's last file names the build that A belongs to,
+so that A notices when B is cut or another one's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path, PurePosixPath
+
+from quickstart.elf import read_elf
+from quickstart.errors import StartSetError
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.modules import ModuleSet, module_data, shell_functions
+from quickstart.initramfs.newc import CpioEntry, char_device, directory, regular, symlink
+from quickstart.model import FileKind, StartFile, StartSet, Superblock, UnitStart
+
+OURS = "fast/quickstart"
+# It fits into the 28 bytes that /lib64/ld-linux-x86-64.so.2 has in a program.
+LOADER = "/fast/lib64/ld.so"
+_STOCK_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_LIBRARY = re.compile(r"\.so(\.|$)")
+# The applets that init and its helpers call by name; the shell itself is not among them.
+_APPLETS = (
+    *(
+        "cat",
+        "chroot",
+        "cmp",
+        "cp",
+        "dd",
+        "diff",
+        "halt",
+        "head",
+        "hostname",
+        "insmod",
+        "ip",
+        "kill",
+        "mkdir",
+    ),
+    *("mkfifo", "mount", "od", "poweroff", "reboot", "rm", "rmdir", "sed", "sleep", "stat", "switch_root"),
+    *("sync", "udhcpc", "umount", "usleep", "xargs"),
+)
+_SCRIPTS = ("init", "lib", "second", "udhcpc")
+
+
+@dataclass(frozen=True)
+class GuestConfig:
+    """What init has to know of this image; ``build`` names the pair of parts."""
+
+    build: str
+    superblock: Superblock
+    root_fstype: str
+    root_options: str
+    interface: str
+    unit: UnitStart
+    run_start_pre: bool
+
+
+def quote(word: str) -> str:
+    """``word`` as one word of a POSIX shell."""
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+def part_a(
+    config: GuestConfig, modules: ModuleSet, start_set: StartSet, root: ImageRoot, busybox: Path
+) -> Iterator[CpioEntry]:
+    """Init and all that it needs before it may look at part B."""
+    for name in ("dev", "fast", OURS, f"{OURS}/bin", f"{OURS}/modules.d", "newroot", "proc", "run", "sys"):
+        yield directory(name)
+    yield char_device("dev/console", 0o600, 5, 1)
+    yield regular(f"{OURS}/busybox", busybox, 0o755)
+    for applet in _APPLETS:
+        yield symlink(f"{OURS}/bin/{applet}", "../busybox")
+    scripts = resources.files("quickstart.initramfs").joinpath("init")
+    for name in _SCRIPTS:
+        target = "init" if name == "init" else f"{OURS}/{name}"
+        yield regular(target, scripts.joinpath(name).read_bytes(), 0o755)
+    yield regular(f"{OURS}/config", config_text(config, start_set).encode(), 0o644)
+    yield regular(f"{OURS}/start", start_text(config.unit, start_set).encode(), 0o644)
+    yield regular(f"{OURS}/modules", shell_functions(modules).encode(), 0o644)
+    for module in modules.modules:
+        yield regular(f"{OURS}/modules.d/{module.name}.ko", module_data(root, module), 0o644)
+    names, facts = packed_files(start_set)
+    yield regular(f"{OURS}/packed.names", names, 0o644)
+    yield regular(f"{OURS}/packed.stat", facts, 0o644)
+
+
+def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterator[CpioEntry]:
+    """The start set below /fast, then the file that says it is whole."""
+    yield directory("fast")
+    loader: str | None = None
+    for file in start_set.files:
+        yield _packed(file, root)
+        if file.interpreter and loader is None:
+            loader = file.interpreter
+    if loader is not None:
+        canonical = root.resolve(PurePosixPath(loader)).canonical
+        yield symlink(
+            _loader_place(start_set), relative(PurePosixPath(_loader_place(start_set)), f"fast{canonical}")
+        )
+    yield directory(OURS)
+    yield regular(f"{OURS}/part-b", f"{config.build}\n".encode(), 0o644)
+
+
+def _loader_place(start_set: StartSet) -> str:
+    """Where LOADER leads in the archive: through /lib64, which is a link on a merged /usr."""
+    for file in start_set.files:
+        if file.path == PurePosixPath("/lib64"):
+            below = f"fast/{file.target.lstrip('/')}" if file.kind is FileKind.SYMLINK else "fast/lib64"
+            return f"{below}/ld.so"
+    raise StartSetError("the start set has programs but no /lib64 for their interpreter")
+
+
+def relative(link: PurePosixPath, target: str) -> str:
+    """The text of a link in the archive that leads to ``target``, both relative to the archive's root."""
+    return os.path.relpath(target, str(link.parent))
+
+
+def _packed(file: StartFile, root: ImageRoot) -> CpioEntry:
+    name = f"fast{file.path}"
+    if file.kind is FileKind.DIRECTORY:
+        return directory(name, stat.S_IMODE(file.mode))
+    if file.kind is FileKind.SYMLINK:
+        # An absolute target would lead out of /fast, to the root volume.
+        absolute = file.target.startswith("/")
+        return symlink(name, relative(PurePosixPath(name), f"fast{file.target}") if absolute else file.target)
+    data: bytes | Path = root.host(file.path)
+    if file.interpreter and file.mode & 0o111:
+        data = with_interpreter(root.host(file.path), LOADER)
+    return regular(name, data, stat.S_IMODE(file.mode))
+
+
+def with_interpreter(path: Path, interpreter: str) -> bytes:
+    """The program with ``interpreter`` in place of its PT_INTERP, the rest of the segment zeroed (elf(5)).
+
+    Raises StartSetError when the name does not fit.
+    """
+    facts = read_elf(path)
+    if facts is None or not facts.interpreter:
+        raise StartSetError(f"{path} has no PT_INTERP")
+    encoded = interpreter.encode() + b"\0"
+    if len(encoded) > facts.interpreter_capacity:
+        raise StartSetError(
+            f"{interpreter} does not fit into the {facts.interpreter_capacity} bytes of PT_INTERP in {path}",
+            hint="exclude the program in the profile: it is then started from the root volume",
+        )
+    data = bytearray(path.read_bytes())
+    end = facts.interpreter_offset + facts.interpreter_capacity
+    data[facts.interpreter_offset : end] = encoded.ljust(facts.interpreter_capacity, b"\0")
+    return bytes(data)
+
+
+def packed_files(start_set: StartSet) -> tuple[bytes, bytes]:
+    """For the comparison with the root volume: the packed names, NUL-separated, and what `stat -c '%f %s %Y %n'` says of them."""
+    files = [file for file in start_set.files if file.kind is not FileKind.DIRECTORY]
+    names = [os.fsencode(str(file.path))[1:] for file in files]
+    rows = [
+        b"%x %d %d %s\n" % (file.mode, file.size_bytes, file.mtime_s, name)
+        for file, name in zip(files, names, strict=True)
+    ]
+    return b"".join(name + b"\0" for name in names), b"".join(rows)
+
+
+def config_text(config: GuestConfig, start_set: StartSet) -> str:
+    """Shell assignments for init."""
+    holders = {
+        file.path.parent
+        for file in start_set.files
+        if file.kind is FileKind.FILE and _LIBRARY.search(file.path.name)
+    }
+    libraries = [f"/fast{path}" for path in sorted(holders - {PurePosixPath("/etc")})]
+    values = {
+        "BUILD": config.build,
+        "ROOT_UUID": config.superblock.uuid,
+        "ROOT_FSTYPE": config.root_fstype,
+        "ROOT_OPTIONS": config.root_options,
+        "BUILD_MOUNTS": str(config.superblock.mount_count),
+        "BUILD_WTIME": str(config.superblock.write_time_s),
+        "INTERFACE": config.interface,
+        "UNIT": config.unit.unit,
+        "UNIT_TYPE": config.unit.type,
+        "PID_FILE": str(config.unit.pid_file or ""),
+        "START_PRE": "yes" if config.run_start_pre and config.unit.start_pre else "no",
+        "FAST_PATH": ":".join([*(f"/fast{name}" for name in _STOCK_PATH), *_STOCK_PATH]),
+        "FAST_LIBRARY_PATH": ":".join(libraries),
+    }
+    return "".join(f"{name}={quote(value)}\n" for name, value in values.items())
+
+
+def start_text(unit: UnitStart, start_set: StartSet) -> str:
+    """The functions start_pre and start_main: the unit's own commands, argv[0] the stock path, the program from /fast."""
+    packed = {file.path for file in start_set.files}
+
+    def command(words: tuple[str, ...]) -> str:
+        program = PurePosixPath(words[0])
+        place = f"/fast{program}" if program in packed else words[0]
+        return f"-a {quote(words[0])} {' '.join(quote(word) for word in (place, *words[1:]))}"
+
+    lines = ["start_pre() {"]
+    lines += [f"\t(exec {command(words)}) || return" for words in unit.start_pre] or ["\t:"]
+    lines += ["}", "", "start_main() {", f"\texec {command(unit.start)}", "}"]
+    return "\n".join(lines) + "\n"

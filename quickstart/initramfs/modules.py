@@ -1,0 +1,130 @@
+"""Which kernel modules part A carries, in the order in which they load (modules.dep(5), modules.alias in depmod(8))."""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from quickstart.errors import StartSetError
+from quickstart.imageroot import ImageRoot
+
+# Every disk, bus and network device that an image may meet on QEMU, Xen or EC2, and the port of the launch agent.
+# What the kernel has built in, or not at all, is left out.
+WANTED = (
+    "virtio_pci",
+    "virtio_mmio",
+    "virtio_blk",
+    "virtio_scsi",
+    "virtio_net",
+    "virtio_console",
+    "xen_blkfront",
+    "xen_netfront",
+    "nvme",
+    "ena",
+    "ata_piix",
+    "ahci",
+    "sd_mod",
+    "crc32c_generic",
+    "ext4",
+)
+# Emulated disk controllers: every PC has one, nearly no root volume is on it, and their drivers take long to load. They come
+# when no other driver has brought the root volume.
+LATE = ("ata_piix", "ahci")
+# Without these no guest of ours finds its disk and its network.
+NEEDED = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
+# The buses whose devices have a modalias in sysfs; other aliases (block-major-…, fs-…) are the kernel's own requests.
+_BUSES = ("pci:", "virtio:", "xen:", "scsi:", "acpi:")
+
+
+@dataclass(frozen=True)
+class Module:
+    """``name`` with underscores, as in /proc/modules; ``path`` in the image; ``requires`` in the order of their loading."""
+
+    name: str
+    path: PurePosixPath
+    requires: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModuleSet:
+    """Modules in an order in which each can be loaded, and the device aliases (shell patterns) of those that have some."""
+
+    modules: tuple[Module, ...]
+    aliases: tuple[tuple[str, str], ...]
+
+
+def module_name(path: str) -> str:
+    """The module's name of a file's: kernel/drivers/block/xen-blkfront.ko.xz is xen_blkfront."""
+    return PurePosixPath(path).name.split(".ko")[0].replace("-", "_")
+
+
+def parse_dependencies(text: str) -> Mapping[str, Module]:
+    """modules.dep by name. A line lists what a module requires, the last to be loaded first (modules.dep(5))."""
+    found = {}
+    for line in text.splitlines():
+        path, _, rest = line.partition(":")
+        requires = tuple(module_name(other) for other in reversed(rest.split()))
+        found[module_name(path)] = Module(module_name(path), PurePosixPath(path), requires)
+    return found
+
+
+def parse_aliases(text: str, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """The device aliases of modules.alias that lead to one of ``names``, as (pattern, name)."""
+    wanted = set(names)
+    rows = (line.split() for line in text.splitlines() if line.startswith("alias "))
+    return tuple((row[1], row[2]) for row in rows if row[2] in wanted and row[1].startswith(_BUSES))
+
+
+def module_set(root: ImageRoot, version: str, wanted: Iterable[str] = WANTED) -> ModuleSet:
+    """The modules of the image's kernel ``version`` that ``wanted`` and their requirements come to.
+
+    Raises StartSetError when the kernel has one of NEEDED neither as a module nor built in.
+    """
+    directory = root.resolve(PurePosixPath("/lib/modules") / version).canonical
+    if directory is None:
+        raise StartSetError(
+            f"the image has no /lib/modules/{version}", hint="is the kernel's package complete?"
+        )
+    known = parse_dependencies(root.read_text(directory / "modules.dep"))
+    built_in = {module_name(line) for line in root.read_text(directory / "modules.builtin").splitlines()}
+    for name in NEEDED:
+        if name not in known and name not in built_in:
+            raise StartSetError(f"the kernel {version} has no {name}, as a module or built in")
+    ordered: dict[str, Module] = {}
+    for name in wanted:
+        if name in known:
+            for each in (*known[name].requires, name):
+                ordered.setdefault(each, known[each])
+    modules = tuple(Module(m.name, directory / m.path, m.requires) for m in ordered.values())
+    return ModuleSet(modules, parse_aliases(root.read_text(directory / "modules.alias"), ordered))
+
+
+def module_data(root: ImageRoot, module: Module) -> bytes:
+    """The module's object file, decompressed: insmod in the guest takes plain ELF."""
+    data = root.host(module.path).read_bytes()
+    if module.path.suffix == ".xz":
+        return lzma.decompress(data)
+    if module.path.suffix != ".ko":
+        raise StartSetError(
+            f"{module.path} has a compression that is not known", hint="known: .ko and .ko.xz"
+        )
+    return data
+
+
+def shell_functions(modules: ModuleSet) -> str:
+    """`load_for ALIAS` and `load_all` for init: the shell's own pattern matching does what modprobe would."""
+    requires = {module.name: module.requires for module in modules.modules}
+    patterns: dict[str, list[str]] = {}
+    for pattern, name in modules.aliases:
+        patterns.setdefault(name, []).append(pattern)
+    lines = ["load_for() {", '\tcase "$1" in']
+    for name in requires:
+        if name in patterns:
+            guard = '[ "$late" = no ] || ' if name in LATE else ""
+            lines.append(
+                f"\t{' | '.join(patterns[name])}) {guard}load {' '.join((*requires[name], name))} ;;"
+            )
+    lines += ["\tesac", "}", "", "load_all() {", f"\tload {' '.join(requires)}", "}"]
+    return "\n".join(lines) + "\n"

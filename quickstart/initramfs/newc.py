@@ -1,0 +1,393 @@
+"""The newc cpio format: a writer for our archives and a reader for anybody's.
+
+Source: kernel Documentation/driver-api/early-userspace/buffer-format.rst and init/initramfs.c. A member is a
+110-byte header (magic ``070701`` and 13 fields of eight hexadecimal digits), the name with its NUL, and the
+data; name and data are each padded with zeros to 4 bytes. A member named ``TRAILER!!!`` ends an archive;
+further archives may follow after zeros.
+
+What a cut-off file can hide: nothing between two archives says that another follows, and zeros after a
+trailer are optional. So a file that ends at its very start or anywhere behind a complete trailer reads as a
+whole one. Every other truncation is found.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from quickstart.errors import ArtefactError, BadInputError
+
+MAGIC = b"070701"
+HEADER_BYTES = 110
+TRAILER = "TRAILER!!!"
+ARCHIVE_ALIGNMENT = 512
+# init/initramfs.c skips, without a word, any member whose name with its NUL, or whose link target, is longer.
+PATH_MAX = 4096
+MAX_FIELD = 0xFFFFFFFF
+CHUNK_BYTES = 1 << 20
+
+_FIELDS = re.compile(rb"[0-9A-Fa-f]{104}")
+_TYPES = frozenset(
+    {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK}
+)
+
+
+@dataclass(frozen=True)
+class CpioEntry:
+    """One member to write.
+
+    ``name`` is relative to the archive's root, without ``.``, ``..`` or empty components; bytes that are not
+    UTF-8 are surrogate-escaped. ``mode`` is a whole ``st_mode``. ``data`` is a regular file's content (a
+    ``Path`` is a host file, streamed when the archive is written) or a symlink's target, and empty for every
+    other type. ``mtime`` is seconds since 1970. ``rdev_major`` and ``rdev_minor`` count for device nodes
+    only.
+    """
+
+    name: str
+    mode: int
+    data: bytes | Path = b""
+    uid: int = 0
+    gid: int = 0
+    mtime: int = 0
+    rdev_major: int = 0
+    rdev_minor: int = 0
+
+
+@dataclass(frozen=True)
+class CpioMember:
+    """One member as read. ``data`` is content or link target; ``offset`` is where it begins, in bytes.
+
+    Of several hard links (equal ``inode``, ``nlink`` above 1) other writers give only the last one the data.
+    """
+
+    name: str
+    inode: int
+    mode: int
+    uid: int
+    gid: int
+    nlink: int
+    mtime: int
+    size: int
+    rdev_major: int
+    rdev_minor: int
+    offset: int
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Header:
+    """The 13 numbers of a member's header, in the order of the format."""
+
+    inode: int
+    mode: int
+    uid: int
+    gid: int
+    nlink: int
+    mtime: int
+    size: int
+    dev_major: int
+    dev_minor: int
+    rdev_major: int
+    rdev_minor: int
+    name_bytes: int
+    checksum: int
+
+    def pack(self) -> bytes:
+        numbers = (
+            self.inode, self.mode, self.uid, self.gid, self.nlink, self.mtime, self.size,
+            self.dev_major, self.dev_minor, self.rdev_major, self.rdev_minor, self.name_bytes, self.checksum,
+        )  # fmt: skip
+        return MAGIC + b"".join(b"%08X" % number for number in numbers)
+
+
+def directory(path: PurePosixPath | str, mode: int = 0o755) -> CpioEntry:
+    """A directory; ``mode`` is its permission bits."""
+    return CpioEntry(str(path), stat.S_IFDIR | mode)
+
+
+def regular(path: PurePosixPath | str, data: bytes | Path, mode: int) -> CpioEntry:
+    """A regular file of these bytes or of this host file's; ``mode`` is its permission bits."""
+    return CpioEntry(str(path), stat.S_IFREG | mode, data)
+
+
+def symlink(path: PurePosixPath | str, target: PurePosixPath | str) -> CpioEntry:
+    """A symbolic link; mode 0777 as Linux shows it."""
+    return CpioEntry(str(path), stat.S_IFLNK | 0o777, _encode(str(target)))
+
+
+def char_device(path: PurePosixPath | str, mode: int, major: int, minor: int) -> CpioEntry:
+    """A character device node; ``mode`` is its permission bits."""
+    return CpioEntry(str(path), stat.S_IFCHR | mode, rdev_major=major, rdev_minor=minor)
+
+
+# ---------------------------------------------------------------- writing
+
+
+def _encode(name: str) -> bytes:
+    """UTF-8 whatever the locale says, so that the bytes do not depend on it."""
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise BadInputError(
+            f"{name!r} is no file name: {error.reason}", hint="escape bytes as U+DC80 to U+DCFF"
+        ) from error
+
+
+def write_archive(stream: BinaryIO, entries: Iterable[CpioEntry]) -> int:
+    """Write one archive, padded to 512 bytes, to a buffered stream; return the number of bytes written.
+
+    The same entries give the same bytes: inodes count from 1 in the order of the entries, ``nlink`` is 2 for
+    directories and 1 for the rest. What was written before an error stays in the stream.
+
+    Raises BadInputError for an entry that the kernel would not unpack as meant: its parent directory is not
+    in the archive before it, its name is a duplicate, absolute, not normal or too long, its data do not fit
+    its type or reach 4 GiB. Raises ArtefactError for a host file that cannot be read or changes its size
+    meanwhile.
+    """
+    written = 0
+    is_directory: dict[str, bool] = {}
+    for inode, entry in enumerate(entries, start=1):
+        _check_name(entry.name, is_directory)
+        _check_numbers(entry)
+        _check_data(entry)
+        is_directory[entry.name] = stat.S_ISDIR(entry.mode)
+        written += _write_entry(stream, entry, inode)
+    end = _head(CpioEntry(TRAILER, 0), inode=0, size=0)
+    end += bytes(-(written + len(end)) % ARCHIVE_ALIGNMENT)
+    stream.write(end)
+    return written + len(end)
+
+
+def _check_name(name: str, is_directory: dict[str, bool]) -> None:
+    parts = name.split("/")
+    if name.startswith("/"):
+        raise BadInputError(f"cpio entry {name!r} has an absolute name", hint="give it relative to the root")
+    if name == TRAILER or "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise BadInputError(f"cpio entry {name!r} has a name that an archive cannot hold", hint="rename it")
+    if len(_encode(name)) + 1 > PATH_MAX:
+        raise BadInputError(
+            f"cpio entry {name[:60]!r}… has a name longer than {PATH_MAX - 1} bytes",
+            hint="the kernel would leave it out silently; shorten the path",
+        )
+    if name in is_directory:
+        raise BadInputError(f"cpio entry {name!r} is there twice", hint="give every name once")
+    parent = "/".join(parts[:-1])
+    if parent and not is_directory.get(parent, False):
+        what = "is not a directory" if parent in is_directory else "has not been written before it"
+        raise BadInputError(
+            f"cpio entry {name!r}: its parent {parent!r} {what}",
+            hint="write the real directories first, from the top down",
+        )
+
+
+def _check_numbers(entry: CpioEntry) -> None:
+    if stat.S_IFMT(entry.mode) not in _TYPES or not 0 <= entry.mode <= 0o177777:
+        raise BadInputError(
+            f"cpio entry {entry.name!r} has mode {entry.mode:#o}, which names no file type",
+            hint="give st_mode with its type bits",
+        )
+    for what in ("uid", "gid", "mtime", "rdev_major", "rdev_minor"):
+        value: int = getattr(entry, what)
+        if not 0 <= value <= MAX_FIELD:
+            raise BadInputError(
+                f"cpio entry {entry.name!r}: {what} {value} does not fit 32 bits",
+                hint="newc holds 0 to 4294967295",
+            )
+
+
+def _check_data(entry: CpioEntry) -> None:
+    if stat.S_ISREG(entry.mode):
+        return
+    if stat.S_ISLNK(entry.mode):
+        target = entry.data
+        if isinstance(target, Path) or not 0 < len(target) < PATH_MAX or b"\0" in target:
+            raise BadInputError(
+                f"cpio entry {entry.name!r}: a symlink's target has 1 to {PATH_MAX - 1} bytes and no NUL",
+                hint="build it with symlink()",
+            )
+    elif entry.data != b"":
+        raise BadInputError(
+            f"cpio entry {entry.name!r} has data, but mode {entry.mode:#o} is no regular file",
+            hint="leave data empty",
+        )
+
+
+def _write_entry(stream: BinaryIO, entry: CpioEntry, inode: int) -> int:
+    written = 0
+    for chunk in _member_bytes(entry, inode):
+        stream.write(chunk)
+        written += len(chunk)
+    padding = bytes(-written % 4)
+    stream.write(padding)
+    return written + len(padding)
+
+
+def _member_bytes(entry: CpioEntry, inode: int) -> Iterator[bytes]:
+    if isinstance(entry.data, Path):
+        yield from _host_file_bytes(entry, entry.data, inode)
+    else:
+        yield _head(entry, inode, len(entry.data))
+        yield entry.data
+
+
+def _host_file_bytes(entry: CpioEntry, source: Path, inode: int) -> Iterator[bytes]:
+    # Asked before the opening, which would wait for ever for the other end of a FIFO.
+    if not source.is_file():
+        raise ArtefactError(
+            f"{source}, packed as {entry.name!r}, is not a regular file", hint="build the image again"
+        )
+    try:
+        with source.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            yield _head(entry, inode, size)
+            remaining = size
+            while chunk := file.read(min(CHUNK_BYTES, remaining)):
+                remaining -= len(chunk)
+                yield chunk
+            changed = remaining > 0 or file.read(1) != b""
+    except OSError as error:
+        raise ArtefactError(
+            f"{source}, packed as {entry.name!r}, cannot be read: {error.strerror}",
+            hint="check its permissions",
+        ) from error
+    if changed:
+        raise ArtefactError(
+            f"{source}, packed as {entry.name!r}, changed its size while it was read (was {size} bytes)",
+            hint="let nothing write to the image while it is packed",
+        )
+
+
+def _head(entry: CpioEntry, inode: int, size: int) -> bytes:
+    """Header, name, NUL and padding; every member starts at a multiple of 4, so its own length counts."""
+    if size > MAX_FIELD:
+        raise BadInputError(
+            f"cpio entry {entry.name!r} has {size} bytes; newc holds less than 4 GiB",
+            hint="exclude the file by a rule of the profile",
+        )
+    name = _encode(entry.name) + b"\0"
+    header = _Header(
+        inode=inode,
+        mode=entry.mode,
+        uid=entry.uid,
+        gid=entry.gid,
+        nlink=2 if stat.S_ISDIR(entry.mode) else 1,
+        mtime=entry.mtime,
+        size=size,
+        dev_major=0,
+        dev_minor=0,
+        rdev_major=entry.rdev_major,
+        rdev_minor=entry.rdev_minor,
+        name_bytes=len(name),
+        checksum=0,
+    )
+    head = header.pack() + name
+    return head + bytes(-len(head) % 4)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_archive(stream: BinaryIO) -> Iterator[CpioMember]:
+    """Yield the members of all archives in the stream, in order and without their trailers; never seeks.
+
+    Only plain newc (``070701``) is read, with upper- or lower-case digits. Offsets count from where the
+    stream stood. Raises ArtefactError, with the offset, for bytes that are no member, for padding that is not
+    zero, and for an end of the stream anywhere but behind a trailer (or at once: no bytes are no members).
+    """
+    source = _Source(stream)
+    while source.skip_zeros():
+        if source.offset % 4:
+            raise _damaged(source.offset, "a header that does not begin at a multiple of 4 bytes")
+        while (member := _read_member(source)).name != TRAILER:
+            yield member
+
+
+class _Source:
+    """A forward-only view of the stream that counts the bytes taken and can look one byte ahead."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._ahead = b""
+        self.offset = 0
+
+    def take(self, count: int, what: str) -> bytes:
+        """Exactly ``count`` bytes; a damaged length costs no more memory than the stream has bytes."""
+        start = self.offset
+        chunks = [self._ahead[:count]]
+        self._ahead = self._ahead[count:]
+        missing = count - len(chunks[0])
+        while missing:
+            chunk = self._stream.read(min(missing, CHUNK_BYTES))
+            if not chunk:
+                got = count - missing
+                raise _damaged(start, f"{what}: the file ends after {got} of {count} bytes")
+            chunks.append(chunk)
+            missing -= len(chunk)
+        self.offset += count
+        return b"".join(chunks)
+
+    def take_padding(self) -> None:
+        start = self.offset
+        if any(self.take(-self.offset % 4, "padding")):
+            raise _damaged(start, "padding that is not zero")
+
+    def skip_zeros(self) -> bool:
+        """Go on to the next byte that is not zero; False at the end of the stream."""
+        while True:
+            if not self._ahead:
+                self._ahead = self._stream.read(ARCHIVE_ALIGNMENT)
+            if not self._ahead:
+                return False
+            rest = self._ahead.lstrip(b"\0")
+            self.offset += len(self._ahead) - len(rest)
+            self._ahead = rest
+            if rest:
+                return True
+
+
+def _decode(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _read_member(source: _Source) -> CpioMember:
+    start = source.offset
+    raw = source.take(HEADER_BYTES, "header")
+    if not raw.startswith(MAGIC):
+        raise _damaged(start, f"magic {raw[:6]!r} instead of {MAGIC!r}")
+    if not _FIELDS.fullmatch(raw, len(MAGIC)):
+        raise _damaged(start, "a header whose fields are not hexadecimal")
+    header = _Header(*(int(raw[at : at + 8], 16) for at in range(len(MAGIC), HEADER_BYTES, 8)))
+    if not 1 < header.name_bytes <= PATH_MAX:
+        raise _damaged(start, f"a name of {header.name_bytes} bytes")
+    name = source.take(header.name_bytes, "name")
+    if name.find(b"\0") != header.name_bytes - 1:
+        raise _damaged(start, f"name {name[:60]!r}, whose first NUL is not its end")
+    source.take_padding()
+    offset = source.offset
+    data = source.take(header.size, f"data of {_decode(name[:-1])!r}")
+    source.take_padding()
+    return CpioMember(
+        name=_decode(name[:-1]),
+        inode=header.inode,
+        mode=header.mode,
+        uid=header.uid,
+        gid=header.gid,
+        nlink=header.nlink,
+        mtime=header.mtime,
+        size=header.size,
+        rdev_major=header.rdev_major,
+        rdev_minor=header.rdev_minor,
+        offset=offset,
+        data=data,
+    )
+
+
+def _damaged(offset: int, what: str) -> ArtefactError:
+    return ArtefactError(
+        f"cpio archive is damaged at offset {offset}: {what}", hint="build the artefact again"
+    )

@@ -1,0 +1,91 @@
+"""Which accelerator to use: one that was *seen* to boot a guest on this host, else TCG.
+
+That /dev/kvm exists proves nothing: nested KVM can hang or abort. A tiny guest (the kernel and a BusyBox init that prints one
+line) has to come up within a time limit; the verdict is kept for this host's boot, kernel and QEMU.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.errors import CommandError
+from quickstart.host import door
+from quickstart.initramfs.newc import char_device, directory, regular, write_archive
+from quickstart.store import Store, key_of
+
+_TOKEN = b"quickstart-accelerator-works"
+_LIMIT_S = 20
+_INIT = b"""#!/busybox sh
+echo quickstart-accelerator-works
+/busybox poweroff -f
+"""
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """``qemu`` are the QEMU arguments; ``why`` says what the choice rests on."""
+
+    name: str
+    qemu: tuple[str, ...]
+    why: str
+
+
+def _tcg(why: str) -> Accelerator:
+    return Accelerator("tcg", ("-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"), why)
+
+
+def _kvm(why: str) -> Accelerator:
+    return Accelerator("kvm", ("-accel", "kvm", "-cpu", "host"), why)
+
+
+def choose(kernel: Path, store: Store) -> Accelerator:
+    """KVM when a tiny guest with ``kernel`` was seen to boot on it, else TCG; the reason goes with it."""
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return _tcg("/dev/kvm is not there or not ours to use")
+    works = _verdict(kernel, store)
+    return (
+        _kvm("a guest was seen to boot") if works else _tcg(f"a guest on KVM did not come up in {_LIMIT_S} s")
+    )
+
+
+def _verdict(kernel: Path, store: Store) -> bool:
+    version = door.run(["qemu-system-x86_64", "--version"], timeout_s=30).stdout.decode().splitlines()[0]
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    inputs = {"boot": boot_id, "qemu": version, "kernel": kernel.name, "size": kernel.stat().st_size}
+    kept = store.root / "verdicts" / f"{key_of('kvm', inputs)}.json"
+    if kept.exists():
+        return bool(json.loads(kept.read_text())["works"])
+    works = _try_kvm(kernel)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    partial = kept.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps({"works": works, **inputs}))
+    partial.rename(kept)
+    return works
+
+
+def _try_kvm(kernel: Path) -> bool:
+    stream = io.BytesIO()
+    entries = (
+        directory("dev"),
+        char_device("dev/console", 0o600, 5, 1),
+        regular("busybox", door.tool_path("busybox"), 0o755),
+        regular("init", _INIT, 0o755),
+    )
+    write_archive(stream, entries)
+    with tempfile.TemporaryDirectory(prefix="quickstart-") as name:
+        initrd = Path(name) / "initrd"
+        initrd.write_bytes(stream.getvalue())
+        argv = ["qemu-system-x86_64", "-M", "pc", *_kvm("").qemu, "-m", "256", "-nodefaults", "-no-reboot"]
+        argv += ["-display", "none", "-serial", "stdio", "-kernel", str(kernel), "-initrd", str(initrd)]
+        try:
+            done = door.run(
+                [*argv, "-append", "console=ttyS0 panic=-1 quiet"], timeout_s=_LIMIT_S, check=False
+            )
+        except CommandError:
+            return False
+    return _TOKEN in done.stdout

@@ -1,0 +1,128 @@
+"""The host's end of the launch agent's stream (docs/agent.md): parse what it says (pure), and talk to it."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from quickstart.errors import GuestError
+from quickstart.model import Beacon, ReadyStamp
+
+PROTOCOL = 1
+_MAX_LINE_BYTES = 4096
+_RECEIVE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Hello:
+    version: int
+
+
+@dataclass(frozen=True)
+class Output:
+    """A piece of the running command's output; ``stream`` is ``out`` or ``err``."""
+
+    stream: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Exit:
+    status: int
+
+
+Message = Hello | Beacon | ReadyStamp | Output | Exit
+
+
+@dataclass
+class Decoder:
+    """Turns the stream's bytes into messages, however they were cut on the way."""
+
+    _pending: bytearray = field(default_factory=bytearray)
+
+    def feed(self, data: bytes, received_ns: int) -> Iterator[Message]:
+        """The messages that ``data`` completes; raises GuestError for what is none."""
+        self._pending += data
+        while (end := self._pending.find(b"\n")) >= 0:
+            words = self._pending[:end].decode(errors="replace").split(" ")
+            size = 0
+            if words[0] in ("out", "err"):
+                size = _number(words, 1)
+                if len(self._pending) < end + 1 + size:
+                    return
+            body = bytes(self._pending[end + 1 : end + 1 + size])
+            del self._pending[: end + 1 + size]
+            yield _message(words, body, received_ns)
+        if len(self._pending) > _MAX_LINE_BYTES:
+            raise GuestError("the guest's agent sends no lines", hint="is something else on its port?")
+
+
+def _number(words: list[str], index: int) -> int:
+    try:
+        return int(words[index])
+    except (IndexError, ValueError):
+        raise GuestError(f"the guest's agent said {' '.join(words)!r}") from None
+
+
+def _message(words: list[str], body: bytes, received_ns: int) -> Message:
+    match words:
+        case ["hello", _]:
+            version = _number(words, 1)
+            if version != PROTOCOL:
+                raise GuestError(f"the guest's agent speaks version {version}, not {PROTOCOL}")
+            return Hello(version)
+        case ["beacon", _, interface, address]:
+            return Beacon(_number(words, 1), interface, address, received_ns)
+        case ["ready", _, *answer]:
+            return ReadyStamp(_number(words, 1), " ".join(answer), received_ns)
+        case ["out" | "err" as stream, _]:
+            return Output(stream, body)
+        case ["exit", _]:
+            return Exit(_number(words, 1))
+    raise GuestError(f"the guest's agent said {' '.join(words)!r}")
+
+
+class Channel:
+    """A connection to the agent by the virtio-serial port's UNIX socket on the host."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(str(path))
+        self._decoder = Decoder()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def messages(self, deadline_ns: int, alive: Callable[[], bool]) -> Iterator[Message]:
+        """What the agent says until the deadline (time.monotonic_ns) or until ``alive`` denies."""
+        while True:
+            left_s = (deadline_ns - time.monotonic_ns()) / 1e9
+            if left_s <= 0:
+                return
+            readable, _, _ = select.select([self._socket], [], [], min(left_s, 0.2))
+            if readable:
+                data = self._socket.recv(_RECEIVE_BYTES)
+                if not data:
+                    return
+                yield from self._decoder.feed(data, time.monotonic_ns())
+            elif not alive():
+                return
+
+    def execute(
+        self, command: str, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float, alive: Callable[[], bool]
+    ) -> int | None:
+        """Run ``command`` in the guest; its exit status, or None when the guest ended or the time was up."""
+        encoded = command.encode()
+        self._socket.sendall(b"exec %d\n" % len(encoded) + encoded)
+        deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
+        for message in self.messages(deadline_ns, alive):
+            if isinstance(message, Output):
+                (stdout if message.stream == "out" else stderr).write(message.data)
+            elif isinstance(message, Exit):
+                return message.status
+        return None

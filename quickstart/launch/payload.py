@@ -1,0 +1,100 @@
+"""The cpio that a launch appends to the initramfs: agent and hooks. It exists only for one launch, never in OUT.
+
+Two kinds of initramfs take it. Ours sources `/launch/hooks/*` itself once the bus drivers are loaded; the stock one
+(initramfs-tools) sources `/conf/param.conf` after each of its scripts, and that file sources the hooks once.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+
+from quickstart.host import door
+from quickstart.initramfs.newc import CpioEntry, directory, regular, write_archive
+from quickstart.model import Readiness
+from quickstart.store import Store
+
+PORT_NAME = "org.quickstart.agent"
+PROBE_INTERVAL_MS = 10
+_CFLAGS = ("-std=c11", "-O2", "-static", "-Wall", "-Wextra", "-Werror")
+
+# /run is there once initramfs-tools has read its command line; scripts/init-top is the first after that.
+_PARAM_CONF = """\
+if [ -d /run/initramfs ] && [ ! -e /launch/started ]; then
+	: >/launch/started
+	for hook in /launch/hooks/*; do . "$hook"; done
+fi
+"""
+
+
+def agent_binary(store: Store) -> Path:
+    """The agent as a static program, compiled once for each source text and compiler."""
+    source = resources.files("quickstart.launch").joinpath("agent/agent.c").read_bytes()
+    compiler = door.run(["cc", "--version"], timeout_s=30).stdout.decode(errors="replace").splitlines()[0]
+
+    def make(target: Path) -> None:
+        text = target / "agent.c"
+        text.write_bytes(source)
+        door.run(["cc", *_CFLAGS, "-o", target / "agent", text], timeout_s=120)
+
+    inputs = {"source": source.decode(), "compiler": compiler, "flags": list(_CFLAGS)}
+    return store.get_or_make("agent", inputs, make).path / "agent"
+
+
+def agent_words(ready: Readiness | None) -> tuple[str, ...]:
+    """The agent's arguments (docs/agent.md)."""
+    request: tuple[str, ...] = ("none",)
+    if ready is not None and ready.kind == "http":
+        request = ("http", str(ready.port), str(ready.status), ready.path)
+    elif ready is not None and ready.kind == "tcp":
+        request = ("tcp", str(ready.port))
+    elif ready is not None:
+        request = ("exec", ready.command)
+    return (PORT_NAME, str(PROBE_INTERVAL_MS), *request)
+
+
+def quote(word: str) -> str:
+    """``word`` as one word of a POSIX shell."""
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+def launch_cpio(
+    agent: Path, ready: Readiness | None, extra: Mapping[str, bytes | Path] | None = None
+) -> bytes:
+    """The cpio with the agent; ``extra`` are more files by their names below /launch (hooks, programs; all 0755)."""
+    words = " ".join(quote(word) for word in agent_words(ready))
+    files: dict[str, bytes | Path] = {
+        "agent": agent,
+        "hooks/10-agent": f"/launch/agent {words} </dev/null >/dev/null 2>&1 &\n".encode(),
+        **(extra or {}),
+    }
+    entries: list[CpioEntry] = [directory("conf"), regular("conf/param.conf", _PARAM_CONF.encode(), 0o644)]
+    made: set[str] = set()
+    for name in sorted({"launch", *(f"launch/{name}" for name in files)}):
+        parent = ""
+        for part in name.split("/")[:-1] if name != "launch" else ["launch"]:
+            parent = f"{parent}/{part}".lstrip("/")
+            if parent not in made:
+                made.add(parent)
+                entries.append(directory(parent))
+        if name != "launch":
+            entries.append(regular(name, files[name.removeprefix("launch/")], 0o755))
+    stream = io.BytesIO()
+    write_archive(stream, entries)
+    return stream.getvalue()
+
+
+def join_initrd(parts: tuple[Path, ...], cpios: tuple[bytes, ...], target: Path) -> None:
+    """Join initramfs files and cpios, each begun on a 512-byte border: the kernel finds a plain cpio only on a multiple of 4
+    (Documentation/driver-api/early-userspace/buffer-format.rst)."""
+    with target.open("wb") as out:
+        for part in parts:
+            with part.open("rb") as file:
+                shutil.copyfileobj(file, out, 1 << 20)
+            out.write(bytes(-out.tell() % 512))
+        for cpio in cpios:
+            out.write(cpio)
+            out.write(bytes(-out.tell() % 512))

@@ -1,0 +1,235 @@
+"""Guests in QEMU: a PC with virtio disk, network and, for the agent, a virtio-serial port; the root's reads are counted by QEMU."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self, cast
+
+from qemu.qmp import QMPError
+from qemu.qmp.legacy import QEMUMonitorProtocol
+
+from quickstart.errors import GuestError
+from quickstart.host import door
+from quickstart.launch import payload
+from quickstart.launch.accel import Accelerator
+from quickstart.launch.channel import Channel
+from quickstart.model import Beacon, Machine, Readied, Readiness, ReadyStamp, RootIo
+
+_ROOT = "root"
+_MONITOR_LIMIT_S = 30.0
+
+
+def machine_arguments(machine: Machine, accelerator: Accelerator, initrd: str) -> tuple[str, ...]:
+    """QEMU's arguments for ``machine`` without any channel to the host but network and disk (pure).
+
+    Fixed PCI addresses keep the interface's predictable name (systemd.net-naming-scheme(7)) the same in every boot.
+    """
+    forward = (
+        f",hostfwd=tcp:127.0.0.1:{machine.forward_port}-:{machine.guest_port}" if machine.forward_port else ""
+    )
+    drive = f"file={_escape(str(machine.disk))},format={machine.disk_format},if=none,id={_ROOT}"
+    return (
+        *("-name", machine.name, "-M", "pc", *accelerator.qemu, "-smp", "1", "-m", str(machine.memory_mib)),
+        *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+        *("-kernel", str(machine.kernel), "-initrd", initrd, "-append", machine.cmdline),
+        *("-drive", drive + (",snapshot=on" if machine.snapshot else "")),
+        *("-device", f"virtio-blk-pci,drive={_ROOT},addr=4"),
+        *("-netdev", f"user,id=net{forward}"),
+        *("-device", f"virtio-net-pci,netdev=net,mac={machine.mac},addr=3,romfile="),
+    )
+
+
+def _escape(value: str) -> str:
+    return value.replace(",", ",,")
+
+
+@dataclass(frozen=True)
+class QemuLauncher:
+    """Starts guests in QEMU; ``keep`` keeps each guest's workspace (console.log, qemu.log)."""
+
+    accelerator: Accelerator
+    agent: Path
+    keep: bool = False
+
+    def launch(
+        self, machine: Machine, extra_cpios: Iterable[bytes] = (), ready: Readiness | None = None
+    ) -> QemuGuest:
+        """A guest that starts when its context is entered; ``extra_cpios`` are joined behind the initramfs."""
+        cpios = tuple(extra_cpios) or (payload.launch_cpio(self.agent, ready),)
+        return QemuGuest(machine, self.accelerator, cpios, self.keep)
+
+
+class QemuGuest:
+    """One running QEMU (model.Guest)."""
+
+    def __init__(
+        self, machine: Machine, accelerator: Accelerator, cpios: tuple[bytes, ...], keep: bool
+    ) -> None:
+        self.machine = machine
+        self.url_port = machine.forward_port
+        self.launch_ns = 0
+        self._accelerator = accelerator
+        self._cpios = cpios
+        self._keep = keep
+        self._stack = ExitStack()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._monitor: QEMUMonitorProtocol | None = None
+        self._channel: Channel | None = None
+        self._workspace = Path()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._workspace = Path(tempfile.mkdtemp(prefix="quickstart-guest-"))
+            if not self._keep:
+                stack.callback(_remove, self._workspace)
+            initrd = self._workspace / "initrd"
+            payload.join_initrd(self.machine.initrds, self._cpios, initrd)
+            argv = ("qemu-system-x86_64", *machine_arguments(self.machine, self._accelerator, str(initrd)))
+            self.launch_ns = time.monotonic_ns()
+            self._process = stack.enter_context(
+                door.background((*argv, *self._channel_arguments()), log=self._workspace / "qemu.log")
+            )
+            self._connect(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _channel_arguments(self) -> tuple[str, ...]:
+        at = self._workspace
+        return (
+            *("-serial", f"file:{at}/console.log"),
+            *("-qmp", f"unix:{at}/qmp,server=on,wait=off"),
+            *("-chardev", f"socket,id=agent,path={at}/agent,server=on,wait=off"),
+            *("-device", "virtio-serial-pci,addr=5"),
+            *("-device", f"virtserialport,chardev=agent,name={payload.PORT_NAME}"),
+        )
+
+    def _connect(self, stack: ExitStack) -> None:
+        deadline_ns = time.monotonic_ns() + int(_MONITOR_LIMIT_S * 1e9)
+        while not (self._workspace / "qmp").exists() or not (self._workspace / "agent").exists():
+            if not self._alive() or time.monotonic_ns() > deadline_ns:
+                raise self._qemu_failed()
+            time.sleep(0.005)
+        try:
+            self._channel = Channel(self._workspace / "agent")
+            stack.callback(self._channel.close)
+            self._monitor = QEMUMonitorProtocol(str(self._workspace / "qmp"))
+            self._monitor.settimeout(_MONITOR_LIMIT_S)
+            stack.callback(_close_monitor, self._monitor)
+            self._monitor.connect()
+        except (TimeoutError, OSError, QMPError) as error:
+            raise self._qemu_failed() from error
+
+    def _qemu_failed(self) -> GuestError:
+        text = door.log_tail(self._workspace / "qemu.log")
+        if 'Failed to get "write" lock' in text:
+            return GuestError(
+                f"{self.machine.disk} is in use by another guest", hint="end that one, or use --snapshot"
+            )
+        return GuestError(f"QEMU did not start: {text.strip() or 'no message'}")
+
+    def _alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _open_channel(self) -> Channel:
+        if self._channel is None:
+            raise GuestError("the guest was not launched")
+        return self._channel
+
+    def _open_monitor(self) -> QEMUMonitorProtocol:
+        if self._monitor is None:
+            raise GuestError("the guest was not launched")
+        return self._monitor
+
+    def wait_ready(self, timeout_s: float) -> Readied:
+        deadline_ns = self.launch_ns + int(timeout_s * 1e9)
+        beacon: Beacon | None = None
+        for message in self._open_channel().messages(deadline_ns, self._alive):
+            if isinstance(message, Beacon):
+                beacon = message
+            elif isinstance(message, ReadyStamp) and beacon is not None:
+                return Readied(self.launch_ns, beacon, message, self.root_io())
+        how = f"was not ready after {timeout_s:g} s" if self._alive() else "ended before it was ready"
+        seen = "its network was up" if beacon else "its network never came up"
+        raise GuestError(f"the guest {how} ({seen})", console_tail=self.console_tail())
+
+    def root_io(self) -> RootIo:
+        """What QEMU's block layer counted for the root volume since the launch (QMP query-blockstats)."""
+        for device in cast(list[dict[str, object]], self._open_monitor().cmd("query-blockstats")):
+            if device.get("device") == _ROOT:
+                stats = cast(dict[str, int], device["stats"])
+                return RootIo(
+                    reads=stats["rd_operations"],
+                    read_bytes=stats["rd_bytes"],
+                    writes=stats["wr_operations"],
+                    write_bytes=stats["wr_bytes"],
+                )
+        raise GuestError("QEMU has no counters for the root volume")
+
+    def execute(self, command: str, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float) -> int:
+        status = self._open_channel().execute(command, stdout, stderr, timeout_s, self._alive)
+        if status is None:
+            how = f"did not end in {timeout_s:g} s" if self._alive() else "was cut off: the guest ended"
+            raise GuestError(f"`{command}` {how}", console_tail=self.console_tail())
+        return status
+
+    def power_off(self, timeout_s: float) -> bool:
+        """By the guest's own `poweroff`, as a user would."""
+        # The agent ends with the guest, in the middle of its answer.
+        with suppress(OSError):
+            sink = cast(BinaryIO, _Sink())
+            self._open_channel().execute("poweroff", sink, sink, timeout_s, self._alive)
+        return self.wait(timeout_s)
+
+    def is_running(self) -> bool:
+        return self._alive()
+
+    def wait(self, timeout_s: float) -> bool:
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    @property
+    def console_log(self) -> Path:
+        """Where the console's output goes as it comes."""
+        return self._workspace / "console.log"
+
+    def console_tail(self, lines: int = 20) -> str:
+        path = self.console_log
+        text = path.read_bytes()[-16384:].decode(errors="replace") if path.exists() else ""
+        printable = (("".join(c for c in line if c.isprintable())) for line in text.splitlines())
+        return "\n".join([line for line in printable if line.strip()][-lines:])
+
+
+class _Sink:
+    """Takes output that nobody reads."""
+
+    def write(self, data: bytes) -> int:
+        return len(data)
+
+
+def _close_monitor(monitor: QEMUMonitorProtocol) -> None:
+    # The guest may have ended before us; then the connection is already gone.
+    with suppress(QMPError, OSError, EOFError):
+        monitor.close()
+
+
+def _remove(workspace: Path) -> None:
+    for path in workspace.iterdir():
+        path.unlink()
+    workspace.rmdir()

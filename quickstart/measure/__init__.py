@@ -1,0 +1,1 @@
+"""launch → measurement: clocks, one run → Measurement, statistics, report."""

@@ -1,0 +1,395 @@
+"""The nouns: frozen dataclasses that the stages hand to each other (docs/words.md).
+
+This module imports nothing of ours. Guest paths are ``PurePosixPath`` and absolute, host paths are
+``Path``; sizes are bytes, instants and durations integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import BinaryIO, Protocol, Self
+
+MIB = 1024 * 1024
+
+
+# ---------------------------------------------------------------- profile
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """The profile's real request; *ready* is the first correct answer to it.
+
+    ``kind`` is ``http`` (GET ``path`` answers ``status``), ``tcp`` (the port accepts) or ``exec``
+    (``command`` ends with status 0 in the guest).
+    """
+
+    kind: str
+    port: int
+    path: str
+    status: int
+    command: str
+    timeout_s: int
+
+
+@dataclass(frozen=True)
+class FileRules:
+    """Globs over guest paths (``fnmatch``, ``**`` crosses directories); ``data`` is never packed."""
+
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
+    data: tuple[str, ...]
+    secrets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One application, validated whole (``quickstart.profile``)."""
+
+    name: str
+    description: str
+    suite: str
+    packages: tuple[str, ...]
+    unit: str
+    run_start_pre: bool
+    ready: Readiness
+    files: FileRules
+    memory_mib: int
+    budget_mib: int
+    disk_mib: int
+
+
+# ---------------------------------------------------------------- reference image
+
+
+@dataclass(frozen=True)
+class Superblock:
+    """What the ext4 superblock says of itself (kernel: Documentation/filesystems/ext4, "Super Block")."""
+
+    uuid: str
+    mount_count: int
+    write_time_s: int
+    clean: bool
+    needs_recovery: bool
+    has_errors: bool
+
+
+@dataclass(frozen=True)
+class ReferenceImage:
+    """The ordinary root file system and kernel that is booted, traced and later shipped.
+
+    ``tree`` is the root as a directory on the host; ``image_hash`` is the SHA-256 over every path, mode, owner,
+    extended attribute and content of it; ``kernel`` and ``initrd`` are the distribution's own files in the tree.
+    """
+
+    tree: Path
+    image_hash: str
+    kernel: Path
+    initrd: Path
+    kernel_version: str
+
+
+@dataclass(frozen=True)
+class RootDisk:
+    """The reference tree as a file system image: raw, ext4, no partition table."""
+
+    path: Path
+    size_bytes: int
+    superblock: Superblock
+
+
+# ---------------------------------------------------------------- trace
+
+
+class Op(enum.Enum):
+    """What a process did with a path."""
+
+    EXEC = "exec"
+    OPEN = "open"
+    WRITE = "write"
+    LOOKUP = "lookup"
+    LIST = "list"
+    MAP = "map"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One path of one system call: ``path`` is absolute, ``error`` the errno's name or None, ``line`` counts from 1.
+
+    ``pid`` is the process's number in ``Trace.processes``.
+    """
+
+    line: int
+    pid: int
+    op: Op
+    path: PurePosixPath
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of the trace.
+
+    ``pid`` is as the guest had it, ``parent`` a number in ``Trace.processes`` (0 for none); ``commands`` are
+    the program paths it executed, in order; ``in_unit`` says that it is the profile's unit or descends from it.
+    """
+
+    pid: int
+    parent: int
+    commands: tuple[PurePosixPath, ...]
+    in_unit: bool
+
+
+@dataclass(frozen=True)
+class NetworkFacts:
+    """How the reference boot's own DHCP client and udev left the external interface."""
+
+    interface: str
+    mac: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What the reference boot opened, executed, mapped, listed and looked up in vain, with the process that did it.
+
+    ``events`` are those of the unit's processes, in the log's order; ``ldd`` maps an ELF file to the libraries that the guest's
+    own ldd named; ``modules`` are the kernel modules loaded at ready; ``trace_hash`` is the SHA-256 of what is here.
+    """
+
+    events: tuple[Event, ...]
+    processes: Mapping[int, Process]
+    ldd: Mapping[PurePosixPath, tuple[PurePosixPath, ...]]
+    modules: tuple[str, ...]
+    network: NetworkFacts
+    trace_hash: str
+    ready_uptime_ns: int
+    log_lines: int
+
+
+# ---------------------------------------------------------------- start set
+
+
+class FileKind(enum.Enum):
+    FILE = "file"
+    SYMLINK = "symlink"
+    DIRECTORY = "directory"
+
+
+@dataclass(frozen=True, order=True)
+class Reason:
+    """Why a file is in the start set.
+
+    ``source`` is ``trace``, ``ldd``, ``elf``, ``script``, ``symlink``, ``parent`` or ``rule``.
+    """
+
+    source: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class StartFile:
+    """A file of the start set by its canonical guest path, as the image has it."""
+
+    path: PurePosixPath
+    kind: FileKind
+    mode: int
+    size_bytes: int
+    mtime_s: int
+    target: str
+    interpreter: str
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A traced file that is not packed, with the rule that keeps it out."""
+
+    path: PurePosixPath
+    rule: str
+
+
+@dataclass(frozen=True)
+class StartSet:
+    """The files that the application needs to become ready, sorted by path, and what was kept out by name."""
+
+    files: tuple[StartFile, ...]
+    excluded: tuple[Exclusion, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files if file.kind is FileKind.FILE)
+
+    @property
+    def regular_files(self) -> int:
+        return sum(1 for file in self.files if file.kind is FileKind.FILE)
+
+
+@dataclass(frozen=True)
+class UnitStart:
+    """How the unit starts its main process (systemd.service(5)): argv lists and the directives that decide adoption."""
+
+    unit: str
+    type: str
+    pid_file: PurePosixPath | None
+    start_pre: tuple[tuple[str, ...], ...]
+    start: tuple[str, ...]
+
+
+# ---------------------------------------------------------------- initramfs and artefact
+
+
+@dataclass(frozen=True)
+class Initramfs:
+    """The archive as transferred: part A (init, BusyBox, modules), then part B (the start set), one newc file each, joined."""
+
+    path: Path
+    size_bytes: int
+    part_a_bytes: int
+    part_b_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """OUT: a directory with the root disk, kernel, both initramfs and ``manifest.json`` (docs/artefact.md).
+
+    ``superblock`` is the root disk's as it was built.
+    """
+
+    directory: Path
+    profile_name: str
+    ready: Readiness
+    disk: Path
+    disk_format: str
+    superblock: Superblock
+    kernel: Path
+    initramfs: Path
+    stock_initrd: Path
+    cmdline: str
+    memory_mib: int
+    mac: str
+    build_key: str
+    initramfs_bytes: int
+    start_set_files: int
+    start_set_bytes: int
+
+
+# ---------------------------------------------------------------- launch
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a launcher needs to start one guest."""
+
+    name: str
+    memory_mib: int
+    kernel: Path
+    initrds: tuple[Path, ...]
+    cmdline: str
+    disk: Path
+    disk_format: str
+    snapshot: bool
+    mac: str
+    forward_port: int | None
+    guest_port: int
+
+
+@dataclass(frozen=True)
+class Beacon:
+    """The guest's first word after its external address exists (paper section 4.1)."""
+
+    uptime_ns: int
+    interface: str
+    address: str
+    received_ns: int
+
+
+@dataclass(frozen=True)
+class ReadyStamp:
+    """The first correct answer: the guest's uptime at that instant and the client's clock when word of it came."""
+
+    uptime_ns: int
+    answer: str
+    received_ns: int
+
+
+@dataclass(frozen=True)
+class RootIo:
+    """Requests that reached the root volume, counted by the host."""
+
+    reads: int
+    read_bytes: int
+    writes: int
+    write_bytes: int
+
+
+@dataclass(frozen=True)
+class Readied:
+    """A launch that became ready."""
+
+    launch_ns: int
+    beacon: Beacon
+    ready: ReadyStamp
+    root_io: RootIo
+
+
+class Guest(Protocol):
+    """A running guest; leaving its context ends it and removes what it left on the host."""
+
+    url_port: int | None
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def wait_ready(self, timeout_s: float) -> Readied:
+        """Raise GuestError with the last console lines when the guest dies or the time is up."""
+        ...
+
+    def execute(self, command: str, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float) -> int:
+        """Run ``command`` by /bin/sh as root in the guest; return its exit status."""
+        ...
+
+    def power_off(self, timeout_s: float) -> bool:
+        """Ask the guest to shut down; False when it did not do so in time."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the guest to end by itself; False when it still runs."""
+        ...
+
+    def console_tail(self, lines: int = 20) -> str: ...
+
+
+class Launcher(Protocol):
+    """Starts guests; one for each of qemu, xen and ec2."""
+
+    def launch(
+        self, machine: Machine, extra_cpios: Iterable[bytes] = (), ready: Readiness | None = None
+    ) -> Guest: ...
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One run, paper section 4.1; durations in nanoseconds by the client's clock, uptimes by the guest's.
+
+    ``uptime_ns`` is what the beacon carried, ``ready_uptime_ns`` the guest's uptime at the first correct answer.
+    """
+
+    configuration: str
+    clock: str
+    accelerator: str
+    t_pr_ns: int
+    t_app_ns: int
+    t_total_ns: int
+    uptime_ns: int
+    ready_uptime_ns: int
+    root_reads: int
+    root_read_bytes: int
+    answer: str

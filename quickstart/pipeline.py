@@ -1,0 +1,203 @@
+"""The only place where stages are put in sequence: profile → reference → trace → start set → initramfs → image."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.assets import assets
+from quickstart.host import door
+from quickstart.image import artefact as artefacts
+from quickstart.image.ext4 import read_superblock, write_disk
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.build import write_initramfs
+from quickstart.launch import accel, payload
+from quickstart.launch.qemu import QemuLauncher
+from quickstart.model import MIB, Artefact, Machine, Profile, ReferenceImage, RootDisk, Trace
+from quickstart.progress import Progress, Quiet
+from quickstart.reference.debootstrap import make_reference, reference_inputs, root_uuid
+from quickstart.startset import compute
+from quickstart.store import Store, key_of, source_digest
+from quickstart.trace import record
+from quickstart.trace.load import load_trace
+from quickstart.unit import read_unit
+
+BUILD_TOOLS = (
+    "debootstrap",
+    "unshare",
+    "mkfs.ext4",
+    "qemu-system-x86_64",
+    "setpriv",
+    "busybox",
+    "strace",
+    "cc",
+    "cp",
+)
+MAC = "52:54:00:71:73:02"
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What the command line says of a build, beside the profile."""
+
+    out: Path
+    disk_format: str = "raw"
+    force: bool = False
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class Built:
+    """``made`` is False when OUT was up to date."""
+
+    artefact: Artefact
+    made: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a build would do: each stage with its key, and whether the store has its result."""
+
+    stages: tuple[tuple[str, str, bool], ...]
+
+
+def build_key(profile: Profile, disk_format: str) -> str:
+    """Names a build by all that goes into it: profile, tool, format."""
+    inputs = {
+        "profile": dataclasses.asdict(profile),
+        "tool": source_digest("quickstart"),
+        "tracers": _tracers_digest(),
+        "format": disk_format,
+    }
+    return key_of("build", inputs)
+
+
+def plan(profile: Profile, store: Store) -> Plan:
+    """The stages that a build of ``profile`` takes; changes nothing."""
+    reference = reference_inputs(profile)
+    have = store.find("reference", reference) is not None
+    stages = [("reference", key_of("reference", reference), have)]
+    if have:
+        image = make_reference(profile, store, Quiet())
+        disk, trace = _disk_inputs(profile, image), _trace_inputs(profile, image)
+        stages.append(("disk", key_of("disk", disk), store.find("disk", disk) is not None))
+        stages.append(("trace", key_of("trace", trace), store.find("trace", trace) is not None))
+    return Plan(tuple(stages))
+
+
+def build(profile: Profile, options: BuildOptions, store: Store, progress: Progress) -> Built:
+    """Build the artefact of ``profile`` at ``options.out``, or find it there; every error leaves ``out`` as it was."""
+    key = build_key(profile, options.disk_format)
+    if present := artefacts.check_output(options.out, key, options.force):
+        return Built(present, made=False)
+    door.need_tools(*BUILD_TOOLS)
+    reference = make_reference(profile, store, progress)
+    root = ImageRoot(reference.tree)
+    unit = read_unit(root, profile.unit)
+    disk = make_disk(profile, reference, store, progress)
+    trace = make_trace(profile, reference, disk, store, progress, options.keep)
+    with progress.step("start set"):
+        start_set = compute(trace, root, profile.files)
+    with artefacts.new_directory(options.out) as directory:
+        with progress.step("initramfs"):
+            initramfs = write_initramfs(
+                profile, reference, disk, trace, start_set, unit, directory / "initramfs.img"
+            )
+        with progress.step("image"):
+            artefacts.write(
+                directory,
+                profile,
+                reference,
+                disk,
+                options.disk_format,
+                trace,
+                start_set,
+                initramfs,
+                key,
+                MAC,
+            )
+    return Built(artefacts.load(options.out), made=True)
+
+
+def _disk_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, object]:
+    return {
+        "image": reference.image_hash,
+        "size_mib": profile.disk_mib,
+        "uuid": root_uuid(profile),
+        "recipe": source_digest("quickstart.image.ext4"),
+    }
+
+
+def make_disk(profile: Profile, reference: ReferenceImage, store: Store, progress: Progress) -> RootDisk:
+    """The reference image as a root disk, out of the store or written now."""
+
+    def make(directory: Path) -> None:
+        with progress.step("reference: root disk"):
+            write_disk(reference.tree, directory / "root.raw", profile.disk_mib, root_uuid(profile))
+
+    path = store.get_or_make("disk", _disk_inputs(profile, reference), make).path / "root.raw"
+    return RootDisk(path, profile.disk_mib * MIB, read_superblock(path))
+
+
+def _tracers_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(assets("tracers").iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _trace_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, object]:
+    return {
+        "image": reference.image_hash,
+        "disk": key_of("disk", _disk_inputs(profile, reference)),
+        "unit": profile.unit,
+        # How long to wait for ready does not change what is traced.
+        "ready": dataclasses.asdict(dataclasses.replace(profile.ready, timeout_s=0)),
+        "memory_mib": profile.memory_mib,
+        "tracers": _tracers_digest(),
+        "recipe": source_digest("quickstart.trace", "quickstart.launch"),
+    }
+
+
+def make_trace(
+    profile: Profile, reference: ReferenceImage, disk: RootDisk, store: Store, progress: Progress, keep: bool
+) -> Trace:
+    """The trace of one reference boot, out of the store or recorded now."""
+
+    def make(directory: Path) -> None:
+        launcher = make_launcher(reference.kernel, store, progress, keep=keep)
+        cpio = payload.launch_cpio(payload.agent_binary(store), profile.ready, record.tracer_files())
+        record.record(profile, reference, disk, launcher, cpio, directory, progress)
+
+    path = store.get_or_make("trace", _trace_inputs(profile, reference), make).path
+    with progress.step("trace: parse"):
+        return load_trace(path, profile.unit)
+
+
+def make_launcher(kernel: Path, store: Store, progress: Progress, *, keep: bool = False) -> QemuLauncher:
+    """QEMU with an accelerator that works here."""
+    with progress.step("choose an accelerator"):
+        accelerator = accel.choose(kernel, store)
+    return QemuLauncher(accelerator, payload.agent_binary(store), keep=keep)
+
+
+def machine_of(
+    artefact: Artefact, *, stock: bool, snapshot: bool, port: int, extra_cmdline: str = ""
+) -> Machine:
+    """The machine that runs ``artefact``: our initramfs, or the distribution's own with ``stock``."""
+    return Machine(
+        name=f"quickstart-{artefact.profile_name}",
+        memory_mib=artefact.memory_mib,
+        kernel=artefact.kernel,
+        initrds=(artefact.stock_initrd if stock else artefact.initramfs,),
+        cmdline=f"{artefact.cmdline} {extra_cmdline}".rstrip(),
+        disk=artefact.disk,
+        disk_format=artefact.disk_format,
+        snapshot=snapshot,
+        mac=artefact.mac,
+        forward_port=port,
+        guest_port=artefact.ready.port or 80,
+    )

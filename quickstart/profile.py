@@ -1,0 +1,186 @@
+"""profile: TOML → Profile, validated whole before any work (docs/profile.md)."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from quickstart.assets import assets
+from quickstart.errors import BadInputError, ProfileError
+from quickstart.model import FileRules, Profile, Readiness
+
+SCHEMA = 1
+
+# Data, state and logs of any Debian service (Filesystem Hierarchy Standard 3.0, chapters 3 and 5): never packed.
+_DATA = ("/var/**", "/srv/**", "/home/**", "/root/**", "/tmp/**", "/media/**", "/mnt/**")  # noqa: S108 - globs
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
+# Debian Policy 5.6.1 (package names); suites follow the same alphabet.
+Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
+Unit = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:_.@\\-]+\.service$")]
+Glob = Annotated[str, StringConstraints(pattern=r"^/")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Start(_Table):
+    pre: bool = True
+
+
+class _Ready(_Table):
+    kind: Literal["http", "tcp", "exec"]
+    port: Port | None = None
+    path: Annotated[str, StringConstraints(pattern=r"^/[!-~]*$")] = "/"
+    status: Annotated[int, Field(ge=100, le=599)] = 200
+    command: str | None = None
+    timeout_s: Annotated[int, Field(ge=1, le=7200)] = 600
+
+    @model_validator(mode="after")
+    def _complete(self) -> _Ready:
+        if self.kind in ("http", "tcp") and self.port is None:
+            raise ValueError(f'kind = "{self.kind}" needs a port')
+        if self.kind == "exec" and not self.command:
+            raise ValueError('kind = "exec" needs a command')
+        return self
+
+
+class _Files(_Table):
+    include: tuple[Glob, ...] = ()
+    exclude: tuple[Glob, ...] = ()
+    data: tuple[Glob, ...] = ()
+    secrets: tuple[Glob, ...] = ()
+
+
+class _Memory(_Table):
+    machine_mib: Annotated[int, Field(ge=256, le=65536)] = 1024
+    budget_mib: Annotated[int, Field(ge=1, le=4096)] = 64
+
+
+class _Disk(_Table):
+    size_mib: Annotated[int, Field(ge=512, le=1048576)] = 2048
+
+
+class _Document(_Table):
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    name: Name
+    description: str = ""
+    suite: Name = "bookworm"
+    packages: Annotated[tuple[Package, ...], Field(min_length=1)]
+    unit: Unit
+    start: _Start = _Start()
+    ready: _Ready
+    files: _Files = _Files()
+    memory: _Memory = _Memory()
+    disk: _Disk = _Disk()
+
+
+def parse_profile(text: str, source: str) -> Profile:
+    """The profile in ``text`` (TOML); raises ProfileError with every fault found in it."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ProfileError(source, [f"not TOML: {error}"]) from error
+    try:
+        # By way of JSON, whose strict mode takes an array for a tuple but no "80" for 80.
+        document = _Document.model_validate_json(json.dumps(raw, default=str))
+    except ValidationError as error:
+        problems = [_problem(detail) for detail in error.errors(include_url=False)]
+        raise ProfileError(source, problems, hint="docs/profile.md lists every key") from error
+    return _profile(document)
+
+
+def load_profile(name: str) -> Profile:
+    """The profile called ``name`` among ours, or in the directory (or profile.toml) of that path.
+
+    Raises BadInputError when there is none, ProfileError when it does not hold.
+    """
+    path = Path(name)
+    if "/" not in name and not path.exists():
+        path = assets("profiles") / name
+        if not path.is_dir():
+            raise BadInputError(f"there is no profile {name!r}", hint=_nearest_profile(name))
+    file = path / "profile.toml" if path.is_dir() else path
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInputError(f"profile {file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ProfileError(str(file), [f"not UTF-8 at byte {error.start}"]) from error
+    return parse_profile(text, str(file))
+
+
+def known_profiles() -> tuple[str, ...]:
+    """The names of the profiles that come with QuickStart."""
+    return tuple(sorted(file.parent.name for file in assets("profiles").glob("*/profile.toml")))
+
+
+def _nearest_profile(name: str) -> str:
+    known = known_profiles()
+    near = difflib.get_close_matches(name, known, n=1)
+    return (
+        f"did you mean {near[0]!r}?"
+        if near
+        else f"known: {', '.join(known)}; or give a directory with a profile.toml"
+    )
+
+
+def _keys_at(location: tuple[int | str, ...]) -> list[str]:
+    """The keys that the table around ``location`` has."""
+    table: type[BaseModel] = _Document
+    for part in location[:-1]:
+        field = table.model_fields.get(str(part))
+        inner = field.annotation if field else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        table = inner
+    return [field.alias or name for name, field in table.model_fields.items()]
+
+
+def _problem(detail: ErrorDetails) -> str:
+    location = detail["loc"]
+    where = re.sub(r"\.(\d+)", r"[\1]", ".".join(str(part) for part in location)) or "the whole"
+    if detail["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(location[-1]), _keys_at(location), n=1)
+        return f"{where}: no such key" + (f"; did you mean {near[0]!r}?" if near else "")
+    if detail["type"] == "missing":
+        return f"{where}: missing"
+    return f"{where}: {detail['msg'].removeprefix('Value error, ')} (got {detail['input']!r})"
+
+
+def _profile(document: _Document) -> Profile:
+    ready = document.ready
+    return Profile(
+        name=document.name,
+        description=document.description,
+        suite=document.suite,
+        packages=tuple(sorted(set(document.packages))),
+        unit=document.unit,
+        run_start_pre=document.start.pre,
+        ready=Readiness(
+            kind=ready.kind,
+            port=ready.port or 0,
+            path=ready.path,
+            status=ready.status,
+            command=ready.command or "",
+            timeout_s=ready.timeout_s,
+        ),
+        files=FileRules(
+            include=document.files.include,
+            exclude=document.files.exclude,
+            data=(*_DATA, *document.files.data),
+            secrets=document.files.secrets,
+        ),
+        memory_mib=document.memory.machine_mib,
+        budget_mib=document.memory.budget_mib,
+        disk_mib=document.disk.size_mib,
+    )

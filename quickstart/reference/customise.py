@@ -1,0 +1,92 @@
+"""What a fresh Debian root needs before it is a machine: the files that an installer or cloud image would write."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+HOSTNAME = "debian"
+
+# The names that systemd gives the first interface on QEMU (pc, q35), EC2 and Xen. ifupdown's udev helper knows no patterns in
+# allow-hotplug, and a name that does not exist costs nothing.
+_INTERFACE_NAMES = ("ens3", "ens4", "ens5", "enp0s2", "enp0s3", "enp1s0", "enX0", "eth0")
+
+
+def interfaces() -> str:
+    """interfaces(5): the Ethernet interface by DHCP when it appears, as Debian's installer sets it up."""
+    stanzas = "".join(f"\nallow-hotplug {name}\niface {name} inet dhcp\n" for name in _INTERFACE_NAMES)
+    return f"source /etc/network/interfaces.d/*\n\nauto lo\niface lo inet loopback\n{stanzas}"
+
+
+# Host keys belong to a machine, not to an image: the first start of sshd makes them.
+_HOST_KEYS = """\
+[Service]
+ExecStartPre=
+ExecStartPre=/bin/sh -c 'test -e /etc/ssh/ssh_host_ed25519_key || ssh-keygen -q -t ed25519 -N "" -f /etc/ssh/ssh_host_ed25519_key'
+ExecStartPre=/usr/sbin/sshd -t
+"""
+
+_POLICY = "#!/bin/sh\n# no service starts while the image is made (invoke-rc.d(8))\nexit 101\n"
+
+
+def write(tree: Path, name: str, text: str, mode: int = 0o644) -> None:
+    """Write a guest file below ``tree``; its directory is made when it is missing."""
+    path = tree / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+
+
+def begin(tree: Path, source_lines: tuple[str, ...]) -> None:
+    """Make the tree fit for package installation in a chroot; ``end`` takes it back."""
+    write(tree, "usr/sbin/policy-rc.d", _POLICY, 0o755)
+    resolver = tree / "etc/resolv.conf"
+    resolver.unlink(missing_ok=True)
+    resolver.write_bytes(Path("/etc/resolv.conf").read_bytes())
+    if source_lines:
+        write(tree, "etc/apt/sources.list", "".join(f"{line}\n" for line in source_lines))
+    write(tree, "etc/fstab", fstab("00000000-0000-0000-0000-000000000000"))
+
+
+def configure(tree: Path) -> None:
+    """Host name, network, ssh: what is the same for every image."""
+    write(tree, "etc/hostname", f"{HOSTNAME}\n")
+    write(tree, "etc/hosts", f"127.0.0.1\tlocalhost\n127.0.1.1\t{HOSTNAME}\n::1\tlocalhost ip6-localhost\n")
+    write(tree, "etc/network/interfaces", interfaces())
+    write(tree, "etc/systemd/system/ssh.service.d/host-keys.conf", _HOST_KEYS)
+    (tree / "fast").mkdir(exist_ok=True)
+
+
+def end(tree: Path, root_uuid: str) -> None:
+    """Leave nothing of this host and of the making: caches, logs, keys, the machine's identity."""
+    write(tree, "etc/fstab", fstab(root_uuid))
+    for name in ("usr/sbin/policy-rc.d", "etc/resolv.conf"):
+        (tree / name).unlink(missing_ok=True)
+    write(tree, "etc/resolv.conf", "")
+    write(tree, "etc/machine-id", "")
+    (tree / "var/lib/dbus/machine-id").unlink(missing_ok=True)
+    for pattern in (
+        "etc/ssh/ssh_host_*",
+        "var/cache/apt/*.bin",
+        "var/cache/apt/archives/*.deb",
+        "var/cache/debconf/*-old",
+        "var/lib/apt/lists/*",
+        "var/lib/dpkg/*-old",
+        "var/lib/systemd/random-seed",
+        "var/log/*.log",
+        "var/log/apt/*",
+    ):
+        for path in tree.glob(pattern):
+            if path.is_file():
+                path.unlink()
+
+
+def fstab(root_uuid: str) -> str:
+    """fstab(5) with the root volume, as Debian's installer writes it."""
+    return f"UUID={root_uuid} / ext4 errors=remount-ro 0 1\n"
+
+
+def free_bytes(path: Path) -> int:
+    """Free space on the file system of ``path``, in bytes."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize

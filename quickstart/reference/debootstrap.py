@@ -1,0 +1,171 @@
+"""The reference image by debootstrap: one base a suite, copied and completed by each profile's packages."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+
+from quickstart.errors import BadInputError, CommandError, HostLacksError, ReferenceImageError
+from quickstart.host import door
+from quickstart.model import MIB, Profile, ReferenceImage
+from quickstart.progress import Progress
+from quickstart.reference import customise
+from quickstart.reference.sources import Sources, host_sources
+from quickstart.reference.tree import tree_hash
+from quickstart.store import Store, key_of, source_digest
+
+# The machine that Debian's installer makes with "SSH server" and no desktop, less what only hardware needs.
+BASE_PACKAGES = (
+    "cron",
+    "dbus",
+    "e2fsprogs",
+    "ifupdown",
+    "init",
+    "initramfs-tools",
+    "iproute2",
+    "isc-dhcp-client",
+    "kmod",
+    "libpam-systemd",
+    "linux-image-cloud-amd64",
+    "logrotate",
+    "netbase",
+    "openssh-server",
+    "procps",
+    "rsyslog",
+    "systemd",
+    "systemd-sysv",
+    "udev",
+    "zstd",
+)
+_NEED_BYTES = 3 * 1024 * MIB
+_NAMESPACE = uuid.UUID("6f0c3c8e-4a43-4a52-9d8e-5b1f5f1f2a00")
+_FORK = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child=SIGKILL", "--")
+
+
+def reference_inputs(profile: Profile) -> Mapping[str, object]:
+    """What the reference image depends on: never the profile's name, only what goes into the image."""
+    return {"base": _base_inputs(profile.suite), "packages": list(profile.packages)}
+
+
+def _base_inputs(suite: str) -> Mapping[str, object]:
+    return {
+        "suite": suite,
+        "packages": list(BASE_PACKAGES),
+        "recipe": source_digest("quickstart.reference"),
+    }
+
+
+def root_uuid(profile: Profile) -> str:
+    """The root file system's UUID: the same for the same inputs, different for any other image."""
+    return str(uuid.uuid5(_NAMESPACE, key_of("reference", reference_inputs(profile))))
+
+
+def make_reference(profile: Profile, store: Store, progress: Progress) -> ReferenceImage:
+    """The profile's reference image out of the store, made first when it is not there (as root).
+
+    Raises BadInputError for a suite or package that does not exist, HostLacksError, ReferenceImageError.
+    """
+    inputs = reference_inputs(profile)
+    if store.find("reference", inputs) is None:
+        _check_host(store)
+
+    def make(directory: Path) -> None:
+        base = _make_base(profile.suite, store, progress)
+        with progress.step("reference: copy the base"):
+            door.run(["cp", "-a", "--reflink=auto", base / "root", directory / "root"], timeout_s=900)
+        with progress.step(f"reference: install {' '.join(profile.packages)}"):
+            _install(
+                directory / "root", profile.packages, host_sources(profile.suite), directory / "install.log"
+            )
+            customise.end(directory / "root", root_uuid(profile))
+        with progress.step("reference: hash the image"):
+            (directory / "image.json").write_text(json.dumps({"image_hash": tree_hash(directory / "root")}))
+
+    return _load(store.get_or_make("reference", inputs, make).path)
+
+
+def _load(path: Path) -> ReferenceImage:
+    tree = path / "root"
+    kernels = sorted((tree / "boot").glob("vmlinuz-*"))
+    if not kernels:
+        raise ReferenceImageError(f"{tree} has no kernel in /boot", hint="remove this entry and build again")
+    version = kernels[-1].name.removeprefix("vmlinuz-")
+    return ReferenceImage(
+        tree=tree,
+        image_hash=json.loads((path / "image.json").read_text())["image_hash"],
+        kernel=kernels[-1],
+        initrd=tree / f"boot/initrd.img-{version}",
+        kernel_version=version,
+    )
+
+
+def _check_host(store: Store) -> None:
+    door.need_root("making a reference image (debootstrap, chroot)")
+    door.need_tools("debootstrap", "unshare", "chroot", "cp")
+    store.root.mkdir(parents=True, exist_ok=True)
+    free = customise.free_bytes(store.root)
+    if free < _NEED_BYTES:
+        raise HostLacksError(
+            f"{store.root} has {free // MIB} MiB free, a reference image needs {_NEED_BYTES // MIB} MiB",
+            hint="free some space, or set QUICKSTART_CACHE to another file system",
+        )
+
+
+def _make_base(suite: str, store: Store, progress: Progress) -> Path:
+    def make(directory: Path) -> None:
+        sources = host_sources(suite)
+        root = directory / "root"
+        log = directory / "debootstrap.log"
+        with progress.step(f"reference: debootstrap {suite}"):
+            mirror = [sources.mirror] if sources.mirror else []
+            try:
+                door.run(
+                    [*_FORK, "debootstrap", "--variant=minbase", suite, root, *mirror],
+                    timeout_s=1800,
+                    log=log,
+                )
+            except CommandError as error:
+                raise _debootstrap_failed(suite, error) from error
+        with progress.step("reference: kernel, systemd, ssh, cron"):
+            _install(root, BASE_PACKAGES, sources, directory / "install.log")
+            customise.configure(root)
+
+    return store.get_or_make("base", _base_inputs(suite), make).path
+
+
+def _debootstrap_failed(suite: str, error: CommandError) -> Exception:
+    if "No such script" in error.tail:
+        return BadInputError(f"debootstrap knows no suite {suite!r}", hint="for example bookworm or trixie")
+    return ReferenceImageError(
+        f"debootstrap of {suite} failed\n{error.tail}", hint="is the package archive in reach?"
+    )
+
+
+def _install(root: Path, packages: tuple[str, ...], sources: Sources, log: Path) -> None:
+    customise.begin(root, sources.lines)
+    options = ("-y", "-q", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold")
+    try:
+        _in_chroot(root, ["apt-get", "-q", "update"], log)
+        _in_chroot(root, ["apt-get", *options, "upgrade"], log)
+        _in_chroot(root, ["apt-get", *options, "install", *packages], log)
+        _in_chroot(root, ["apt-get", "clean"], log)
+    except CommandError as error:
+        unknown = re.findall(
+            r"Unable to locate package (\S+)|Package '(\S+)' has no installation candidate", error.tail
+        )
+        if unknown:
+            names = ", ".join(first or second for first, second in unknown)
+            raise BadInputError(
+                f"no such package in the archive: {names}", hint="see `packages` in the profile"
+            ) from error
+        raise ReferenceImageError(f"installing packages in {root} failed\n{error.tail}") from error
+
+
+def _in_chroot(root: Path, argv: list[str], log: Path) -> None:
+    script = resources.files("quickstart.reference").joinpath("in-chroot.sh")
+    with resources.as_file(script) as path:
+        door.run([*_FORK, "sh", path, root, *argv], timeout_s=1800, log=log)

@@ -1,0 +1,37 @@
+"""Where packages come from: the host's own apt configuration, else debootstrap's default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quickstart.host import door
+
+_FORMAT = "$(REPO_URI) $(CODENAME) $(COMPONENT)"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """``mirror`` is empty where debootstrap's default serves; ``lines`` are sources.list(5) lines for the image."""
+
+    mirror: str
+    lines: tuple[str, ...]
+
+
+def host_sources(suite: str) -> Sources:
+    """The archive that the host's apt uses for ``suite``, its -updates and -security, as far as it knows them."""
+    shown = door.run(
+        ["apt-get", "indextargets", "--format", _FORMAT, "Created-By: Packages"], timeout_s=60, check=False
+    )
+    return parse_targets(shown.stdout.decode(errors="replace"), suite)
+
+
+def parse_targets(text: str, suite: str) -> Sources:
+    """Sources from the output of apt-get indextargets: lines of URI, codename, component."""
+    wanted = (suite, f"{suite}-updates", f"{suite}-security")
+    rows = [line.split() for line in text.splitlines()]
+    found = {(row[1], row[0]) for row in rows if len(row) == 3 and row[1] in wanted and row[2] == "main"}
+    mirrors = sorted(uri for codename, uri in found if codename == suite)
+    if not mirrors:
+        return Sources("", ())
+    order = sorted(found, key=lambda pair: (wanted.index(pair[0]), pair[1]))
+    return Sources(mirrors[0], tuple(f"deb {uri} {codename} main" for codename, uri in order))

@@ -1,0 +1,218 @@
+"""trace ∪ ELF closure ∪ script interpreters ∪ symlink chains ∪ profile rules → StartSet. It reads the image's tree, writes nothing.
+
+Every file remembers why it is in the set, every traced file that is not in it the rule that keeps it out.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import os
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from quickstart.elf import closure, read_elf
+from quickstart.errors import StartSetError
+from quickstart.imageroot import ImageRoot
+from quickstart.model import Event, Exclusion, FileKind, FileRules, Op, Reason, StartFile, StartSet, Trace
+
+# Nothing below these is a file of the image: the kernel or init makes it at each boot.
+_VOLATILE = frozenset({"proc", "sys", "dev", "run"})
+_SECRET_GLOBS = (
+    "/etc/shadow*",
+    "/etc/gshadow*",
+    "/etc/security/opasswd",
+    "/etc/ssh/ssh_host_*_key",
+    "/etc/ssl/private/**",
+)
+_PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----")
+_KEY_SEARCH_BYTES = 1 << 20
+_SCRIPT = re.compile(rb"#![ \t]*([^ \t\n]+)(?:[ \t]+([^\n]*))?")
+
+
+def matches(path: PurePosixPath, glob: str) -> bool:
+    """Whether ``path`` matches: ``*`` and ``?`` stay within a name, ``**`` crosses directories, a directory's glob without a
+    wildcard covers what is below it."""
+    if not any(char in glob for char in "*?["):
+        return path == PurePosixPath(glob) or PurePosixPath(glob) in path.parents
+    return _compiled(glob).fullmatch(str(path)) is not None
+
+
+@functools.cache
+def _compiled(glob: str) -> re.Pattern[str]:
+    parts = re.split(r"(\*\*|\*|\?)", glob)
+    table = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
+    pattern = "".join(table.get(part) or _class(part) for part in parts)
+    return re.compile(pattern, re.DOTALL)
+
+
+def _class(part: str) -> str:
+    # fnmatch translates character classes; its own wildcards cannot be left in the part.
+    return fnmatch.translate(part).removeprefix("(?s:").removesuffix(r")\Z")
+
+
+def compute(trace: Trace, root: ImageRoot, rules: FileRules) -> StartSet:
+    """The start set of ``trace`` in the image ``root``.
+
+    Raises StartSetError when a needed library is missing or an ELF file is damaged.
+    """
+    builder = _Builder(root, rules)
+    for event in trace.events:
+        builder.traced(event, trace)
+    builder.close(trace)
+    for glob in rules.include:
+        builder.include(glob)
+    return builder.finish()
+
+
+class _Builder:
+    """Collects reasons by canonical path; the tree is looked at once a path."""
+
+    def __init__(self, root: ImageRoot, rules: FileRules) -> None:
+        self.root = root
+        self.rules = rules
+        self.reasons: dict[PurePosixPath, dict[Reason, None]] = {}
+        self.excluded: dict[PurePosixPath, str] = {}
+        self._read = functools.cache(read_elf)
+        self._closed: set[PurePosixPath] = set()
+
+    def traced(self, event: Event, trace: Trace) -> None:
+        """A file that the unit opened for reading or executed."""
+        if event.error is not None or event.op in (Op.LOOKUP, Op.LIST, Op.WRITE):
+            return
+        if len(event.path.parts) < 2 or event.path.parts[1] in _VOLATILE:
+            return
+        process = trace.processes[event.pid]
+        name = process.commands[-1].name if process.commands else "a child"
+        self.add(event.path, Reason("trace", f"{event.op.value} by {name} (line {event.line})"))
+
+    def add(self, path: PurePosixPath, reason: Reason) -> None:
+        """``path`` with every link on the way to it; a rule may keep it out."""
+        found = self.root.resolve(path)
+        if found.canonical is None or self.root.host(found.canonical).is_dir():
+            return
+        if rule := self._excluding_rule(found.canonical, reason):
+            self.excluded.setdefault(found.canonical, rule)
+            return
+        self.reasons.setdefault(found.canonical, {})[reason] = None
+        for link in found.links:
+            self.reasons.setdefault(link, {})[Reason("symlink", f"on the way of {path}")] = None
+
+    def _excluding_rule(self, path: PurePosixPath, reason: Reason) -> str | None:
+        named = any(matches(path, glob) for glob in self.rules.secrets)
+        for glob in () if named else _SECRET_GLOBS:
+            if matches(path, glob):
+                return f"secret: {glob}"
+        for glob in self.rules.exclude:
+            if matches(path, glob):
+                return f"exclude: {glob}"
+        for glob in () if reason.source == "rule" else self.rules.data:
+            if matches(path, glob):
+                return f"data: {glob}"
+        return self._excluding_property(path, named)
+
+    def _excluding_property(self, path: PurePosixPath, named: bool) -> str | None:
+        host = self.root.host(path)
+        status = host.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            return "kind: not a regular file"
+        if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
+            return "setuid: newc archives are not served for it"
+        if any(name.startswith("security.") for name in os.listxattr(host)):
+            return "security.*: newc carries no extended attributes"
+        if not named and status.st_size <= _KEY_SEARCH_BYTES and _PRIVATE_KEY.search(host.read_bytes()):
+            return "secret: it holds a private key"
+        return None
+
+    def close(self, trace: Trace) -> None:
+        """Add what the files of the set need: interpreters of scripts, then libraries by ELF and by the guest's ldd."""
+        for path in sorted(self.reasons):
+            self._add_script_interpreter(path)
+        starts = [path for path in sorted(self.reasons) if self._is_file(path)]
+        for dependency in closure(self.root, starts, self._read):
+            how = "PT_INTERP" if dependency.kind == "interpreter" else f"{dependency.kind} {dependency.name}"
+            self._add_with_links(
+                dependency.path, dependency.links, Reason("elf", f"{how} of {dependency.needed_by}")
+            )
+        self._closed.update(starts)
+        for program, libraries in trace.ldd.items():
+            for library in libraries:
+                self.add(library, Reason("ldd", f"of {program}"))
+
+    def _add_with_links(self, path: PurePosixPath, links: Iterable[PurePosixPath], reason: Reason) -> None:
+        self.add(path, reason)
+        if path in self.reasons:
+            for link in links:
+                self.reasons.setdefault(link, {})[Reason("symlink", f"on the way of {path}")] = None
+
+    def _is_file(self, path: PurePosixPath) -> bool:
+        return stat.S_ISREG(self.root.host(path).lstat().st_mode)
+
+    def _add_script_interpreter(self, path: PurePosixPath) -> None:
+        if not self._is_file(path):
+            return
+        with self.root.host(path).open("rb") as file:
+            match = _SCRIPT.match(file.read(256))
+        if match is None or not match[1].startswith(b"/"):
+            return
+        interpreter = PurePosixPath(os.fsdecode(match[1]))
+        self.add(interpreter, Reason("script", f"#! of {path}"))
+
+    def include(self, glob: str) -> None:
+        """The files that a rule of the profile names, with what they need."""
+        for path in self.root.glob(PurePosixPath(glob)):
+            found = self.root.resolve(path).canonical
+            if found is None:
+                continue
+            files = [found] if not self.root.host(found).is_dir() else self._below(found)
+            for file in files:
+                self.add(file, Reason("rule", f"include: {glob}"))
+        added = [path for path in sorted(self.reasons) if path not in self._closed and self._is_file(path)]
+        for dependency in closure(self.root, added, self._read):
+            self._add_with_links(
+                dependency.path,
+                dependency.links,
+                Reason("elf", f"{dependency.name} of {dependency.needed_by}"),
+            )
+        self._closed.update(added)
+
+    def _below(self, directory: PurePosixPath) -> list[PurePosixPath]:
+        base = self.root.host(directory)
+        return sorted(directory / path.relative_to(base) for path in base.rglob("*") if path.is_file())
+
+    def finish(self) -> StartSet:
+        """The set with the directories that hold its files, sorted by path."""
+        parents = {parent for path in self.reasons for parent in path.parents if parent != PurePosixPath("/")}
+        for parent in parents:
+            self.reasons.setdefault(parent, {})[Reason("parent", "holds files of the set")] = None
+        files = tuple(self._file(path) for path in sorted(self.reasons, key=os.fsencode))
+        excluded = tuple(
+            Exclusion(path, self.excluded[path]) for path in sorted(self.excluded) if path not in self.reasons
+        )
+        return StartSet(files, excluded)
+
+    def _file(self, path: PurePosixPath) -> StartFile:
+        host = self.root.host(path)
+        status = host.lstat()
+        kind = FileKind.FILE
+        if stat.S_ISLNK(status.st_mode):
+            kind = FileKind.SYMLINK
+        elif stat.S_ISDIR(status.st_mode):
+            kind = FileKind.DIRECTORY
+        elif not stat.S_ISREG(status.st_mode):
+            raise StartSetError(
+                f"{path} is neither file, link nor directory", hint="exclude it in the profile"
+            )
+        facts = self._read(host) if kind is FileKind.FILE else None
+        return StartFile(
+            path=path,
+            kind=kind,
+            mode=status.st_mode,
+            size_bytes=status.st_size if kind is not FileKind.DIRECTORY else 0,
+            mtime_s=int(status.st_mtime),
+            target=str(host.readlink()) if kind is FileKind.SYMLINK else "",
+            interpreter=(facts.interpreter or "") if facts else "",
+            reasons=tuple(sorted(self.reasons[path])),
+        )

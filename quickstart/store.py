@@ -1,0 +1,129 @@
+"""A content-addressed cache of what stages make: an entry's name is the hash of its stage's inputs.
+
+Layout below the root (`$QUICKSTART_CACHE`, else `$XDG_CACHE_HOME/quickstart`, else `~/.cache/quickstart`)::
+
+    STAGE/KEY/            a finished entry, with `inputs.json` beside what the stage made
+    STAGE/KEY.partial/    one that is being made, or was when its maker died; the lock's holder removes it
+    STAGE/KEY.lock        flock(2): one maker at a time
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from quickstart.errors import HostLacksError
+
+KEY_DIGITS = 32
+
+
+def default_root() -> Path:
+    """Where the store lies on this host."""
+    if chosen := os.environ.get("QUICKSTART_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "quickstart"
+
+
+def key_of(stage: str, inputs: Mapping[str, object]) -> str:
+    """The name of the entry that ``stage`` makes of ``inputs`` (JSON values)."""
+    text = json.dumps({"stage": stage, "inputs": inputs}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
+
+
+def source_digest(*packages: str) -> str:
+    """SHA-256 over the files of our own ``packages`` (dotted names; a module's name counts too).
+
+    It goes into a stage's inputs, so that a changed tool never takes a cached result of the old one.
+    """
+    digest = hashlib.sha256()
+    for name in packages:
+        parent, _, last = name.rpartition(".")
+        module = resources.files(parent).joinpath(f"{last}.py") if parent else None
+        roots = [module] if module is not None and module.is_file() else [resources.files(name)]
+        for path, file in sorted(_walk(roots[0], name)):
+            digest.update(path.encode() + b"\0" + hashlib.sha256(file).digest())
+    return digest.hexdigest()
+
+
+def _walk(node: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+    if node.is_file():
+        yield name, node.read_bytes()
+        return
+    for child in node.iterdir():
+        if child.name != "__pycache__":
+            yield from _walk(child, f"{name}/{child.name}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A finished entry: ``path`` is its directory; ``made`` is False when it was there already."""
+
+    path: Path
+    key: str
+    made: bool
+
+
+@dataclass(frozen=True)
+class Store:
+    root: Path
+
+    def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
+        """The finished entry of ``inputs``, or None."""
+        path = self.root / stage / key_of(stage, inputs)
+        return path if path.is_dir() else None
+
+    def get_or_make(self, stage: str, inputs: Mapping[str, object], make: Callable[[Path], None]) -> Entry:
+        """Return the entry of ``inputs``, or call ``make`` with an empty directory and keep what it leaves there.
+
+        When ``make`` raises nothing is kept. A second process that wants the same entry waits for the first.
+        """
+        key = key_of(stage, inputs)
+        final = self.root / stage / key
+        if final.is_dir():
+            return Entry(final, key, made=False)
+        with self._lock(stage, key):
+            if final.is_dir():
+                return Entry(final, key, made=False)
+            partial = final.with_name(f"{key}.partial")
+            remove_tree(partial)
+            partial.mkdir()
+            try:
+                make(partial)
+                text = json.dumps({"stage": stage, "inputs": inputs}, indent=1, sort_keys=True)
+                (partial / "inputs.json").write_text(text + "\n")
+                os.sync()
+                partial.rename(final)
+            finally:
+                remove_tree(partial)
+        return Entry(final, key, made=True)
+
+    @contextmanager
+    def _lock(self, stage: str, key: str) -> Iterator[None]:
+        directory = self.root / stage
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            lock = (directory / f"{key}.lock").open("w")
+        except OSError as error:
+            raise HostLacksError(
+                f"the store {self.root} cannot be written: {error.strerror}",
+                hint="set QUICKSTART_CACHE to a directory of yours",
+            ) from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory tree if it is there."""
+    if path.exists():
+        shutil.rmtree(path)

@@ -1,0 +1,1 @@
+"""reference → trace: boot under the tracers, bring the logs home whole, parse them (pure)."""

@@ -1,0 +1,146 @@
+"""The reference boot: the reference image in a VM, PID 1 under strace from its first exec to ready, and its logs on the host.
+
+The log lies in the guest's memory while it grows, so that writing it disturbs neither the disk nor the trace, and comes home
+through the agent. It is complete or the recording fails: strace is ended and seen to be gone, and the SHA-256 that the guest
+computed has to be that of what arrived.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from pathlib import Path, PurePosixPath
+
+from quickstart.assets import assets
+from quickstart.elf import closure
+from quickstart.errors import TraceError
+from quickstart.host import door
+from quickstart.imageroot import ImageRoot
+from quickstart.model import Guest, Launcher, Machine, Profile, ReferenceImage, RootDisk
+from quickstart.progress import Progress
+from quickstart.trace import strace
+
+TRACE_MAC = "52:54:00:71:73:01"
+_GUEST = "/run/quickstart-trace"
+_TRANSFER_S = 600.0
+# Under strace each system call stops twice; a boot takes three to five times as long.
+_SLOWDOWN = 4
+_STOP = f"""\
+cd {_GUEST} || exit 1
+pids=$(./busybox pidof ld.so) || exit 2
+kill -TERM $pids
+for _ in $(./busybox seq 300); do
+	./busybox pidof ld.so >/dev/null || exit 0
+	./busybox sleep 0.1
+done
+exit 3
+"""
+
+
+def tracer_files() -> dict[str, bytes | Path]:
+    """The tracer as files for the launch payload: this host's strace with all that it loads, and our scripts."""
+    program = door.tool_path("strace")
+    host = ImageRoot(Path("/"))
+    scripts = assets("tracers")
+    files: dict[str, bytes | Path] = {
+        "busybox": door.tool_path("busybox"),
+        "hooks/20-trace": scripts / "hook",
+        "trace/busybox": door.tool_path("busybox"),
+        "trace/strace": program.resolve(),
+        "trace/strace-init": scripts / "strace-init",
+        "trace/ldd-all": scripts / "ldd-all",
+    }
+    for dependency in closure(host, [PurePosixPath(program.resolve())]):
+        name = "ld.so" if dependency.kind == "interpreter" else f"lib/{dependency.name}"
+        files[f"trace/{name}"] = host.host(dependency.path)
+    return files
+
+
+def record(
+    profile: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    launcher: Launcher,
+    cpio: bytes,
+    directory: Path,
+    progress: Progress,
+) -> None:
+    """Boot ``disk`` under the tracers (``cpio`` carries them and the agent) and leave the raw logs in ``directory``.
+
+    Files: strace.log, ldd.log, modules.before, modules.after, facts.json. Raises GuestError when the guest does not get
+    ready, TraceError when a log is not complete.
+    """
+    machine = Machine(
+        name=f"quickstart-trace-{profile.name}",
+        memory_mib=max(profile.memory_mib, 1024) + 512,
+        kernel=reference.kernel,
+        initrds=(reference.initrd,),
+        cmdline=f"console=ttyS0 panic=-1 root=UUID={disk.superblock.uuid} ro init={_GUEST}/strace-init",
+        disk=disk.path,
+        disk_format="raw",
+        snapshot=True,
+        mac=TRACE_MAC,
+        forward_port=None,
+        guest_port=0,
+    )
+    with launcher.launch(machine, (cpio,), profile.ready) as guest:
+        with progress.step("trace: reference boot under strace"):
+            readied = guest.wait_ready(profile.ready.timeout_s * _SLOWDOWN)
+        with progress.step("trace: bring the logs home"):
+            _stop_tracer(guest)
+            _fetch(guest, "strace.log", directory)
+            _fetch(guest, "modules.before", directory)
+            _save(directory / "modules.after", _output(guest, "cat /proc/modules"))
+        with progress.step("trace: ldd in the guest"):
+            _record_ldd(guest, directory, profile.unit)
+    facts = {
+        "interface": readied.beacon.interface,
+        "address": readied.beacon.address,
+        "mac": TRACE_MAC,
+        "ready_uptime_ns": readied.ready.uptime_ns,
+        "answer": readied.ready.answer,
+    }
+    _save(directory / "facts.json", (json.dumps(facts, indent=1) + "\n").encode())
+
+
+def _save(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _output(guest: Guest, command: str) -> bytes:
+    out, err = io.BytesIO(), io.BytesIO()
+    status = guest.execute(command, out, err, _TRANSFER_S)
+    if status != 0:
+        raise TraceError(
+            f"`{command}` in the guest ended with {status}: {err.getvalue().decode(errors='replace').strip()}"
+        )
+    return out.getvalue()
+
+
+def _stop_tracer(guest: Guest) -> None:
+    status = guest.execute(_STOP, io.BytesIO(), io.BytesIO(), _TRANSFER_S)
+    if status != 0:
+        what = {2: "strace was not running any more", 3: "strace did not end"}.get(status, f"status {status}")
+        raise TraceError(f"the tracer could not be stopped: {what}", hint="the log would not be complete")
+
+
+def _fetch(guest: Guest, name: str, directory: Path) -> None:
+    path = f"{_GUEST}/{name}"
+    expected = _output(guest, f"{_GUEST}/busybox sha256sum {path}").split()[0].decode()
+    with (directory / name).open("wb") as out:
+        status = guest.execute(f"cat {path}", out, io.BytesIO(), _TRANSFER_S)
+    with (directory / name).open("rb") as file:
+        arrived = hashlib.file_digest(file, "sha256").hexdigest()
+    if status != 0 or arrived != expected:
+        raise TraceError(f"{name} did not come home whole: SHA-256 {arrived}, in the guest {expected}")
+
+
+def _record_ldd(guest: Guest, directory: Path, unit: str) -> None:
+    with (directory / "strace.log").open("rb") as log:
+        parsed = strace.parse(log)
+    files = strace.loaded_files(parsed, unit)
+    if not files:
+        raise TraceError(f"no process of {unit} is in the trace", hint="does the unit start at boot?")
+    words = " ".join(f"'{file}'" for file in files if "'" not in str(file))
+    _save(directory / "ldd.log", _output(guest, f"{_GUEST}/ldd-all {words}"))

@@ -1,0 +1,402 @@
+"""The launch agent (quickstart/launch/agent/agent.c) against docs/agent.md, over a UNIX socket as its port.
+
+Every agent runs in a network namespace of its own, with no interface but lo unless the test adds one. Its
+/proc is that of a process namespace with a PID 1 of ours: not every sandbox lets root enter the host's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+import tty
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "quickstart/launch/agent/agent.c"
+FLAGS = ["-std=c11", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion"]
+ADDRESS = "192.0.2.10"
+PORT = 8080
+INTERVAL_MS = 10
+SECONDS = 10.0  # no single step takes that long
+MESSAGE_MAX = 16384
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _root() -> None:
+    assert os.geteuid() == 0, "namespaces and chroot need root: run the tests with sudo"
+
+
+Start = Callable[..., "Peer"]
+
+
+class Namespaces:
+    """Kept by a process that only waits, and gone when it is."""
+
+    def __init__(self) -> None:
+        # `read` ends with this test process, however that ends.
+        command = ["unshare", "-nmp", "--kill-child", "--mount-proc", "sh", "-c", "echo up; read forever"]
+        self.keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.keeper.stdout is not None
+        assert self.keeper.stdout.read(3) == b"up\n", "unshare failed"
+        self.path = f"/proc/{self.keeper.pid}/ns"
+
+    def inside(self, *command: str) -> list[str]:
+        return ["nsenter", f"--net={self.path}/net", f"--mount={self.path}/mnt", *command]
+
+    def add_interface(self) -> None:
+        for words in (
+            "link add app0 type veth peer name app1",
+            "link set app1 up",
+            "link set app0 up",
+            "link set lo up",
+            f"address add {ADDRESS}/24 dev app0",
+        ):
+            subprocess.run(self.inside("ip", *words.split()), check=True, timeout=SECONDS)
+
+    def bound_socket(self) -> socket.socket:
+        """Refuses connections until it listens. A socket stays in the namespace its thread made it in."""
+        made: list[socket.socket] = []
+
+        def make() -> None:
+            with Path(self.path, "net").open() as namespace:
+                if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0) == 0:
+                    made.append(socket.socket())
+
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join(SECONDS)
+        made[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made[0].bind((ADDRESS, PORT))
+        made[0].settimeout(SECONDS)
+        return made[0]
+
+    def close(self) -> None:
+        self.keeper.kill()
+        self.keeper.communicate(timeout=SECONDS)
+
+
+class Peer:
+    """The host's side: one agent and its port."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+        self.process = process
+        self.port = port
+        self.buffer = b""
+
+    def fill(self, seconds: float) -> bool:
+        readable, _, _ = select.select([self.port], [], [], seconds)
+        if not readable:
+            return False
+        chunk = os.read(self.port, 1 << 16)
+        assert chunk, "the agent closed its port"
+        self.buffer += chunk
+        return True
+
+    def message(self) -> tuple[str, bytes]:
+        """(first line, payload)"""
+        while b"\n" not in self.buffer:
+            assert self.fill(SECONDS), "no message in time"
+        line, _, self.buffer = self.buffer.partition(b"\n")
+        words = line.decode().split(" ")
+        if words[0] not in ("out", "err"):
+            return line.decode(), b""
+        length = int(words[1])
+        assert length > 0 and len(line) + 1 + length <= MESSAGE_MAX
+        while len(self.buffer) < length:
+            assert self.fill(SECONDS), "a message without its end"
+        payload, self.buffer = self.buffer[:length], self.buffer[length:]
+        return line.decode(), payload
+
+    def quiet(self, seconds: float) -> bool:
+        return not self.buffer and not self.fill(seconds)
+
+    def request(self, *commands: str) -> None:
+        os.write(self.port, "".join(f"exec {len(command)}\n{command}" for command in commands).encode())
+
+    def answer(self) -> tuple[bytes, bytes, int]:
+        """(stdout, stderr, status) of one command"""
+        output = {"out": b"", "err": b""}
+        while True:
+            line, payload = self.message()
+            kind, value = line.split(" ")
+            if kind == "exit":
+                return output["out"], output["err"], int(value)
+            output[kind] += payload
+
+    def run(self, command: str) -> tuple[bytes, bytes, int]:
+        self.request(command)
+        return self.answer()
+
+    def beacon(self) -> int:
+        kind, stamp, *place = self.message()[0].split(" ")
+        assert (kind, place) == ("beacon", ["app0", ADDRESS])
+        return int(stamp)
+
+    def ready(self) -> tuple[int, str]:
+        kind, stamp, text = self.message()[0].split(" ", 2)
+        assert kind == "ready"
+        return int(stamp), text
+
+
+def boottime() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.fail("no C compiler: apt-get install gcc libc6-dev")
+    program = tmp_path_factory.mktemp("agent") / "agent"
+    build = subprocess.run(
+        [compiler, *FLAGS, "-o", program, SOURCE], capture_output=True, text=True, timeout=120
+    )
+    assert build.returncode == 0, build.stderr + "\n(missing libc? apt-get install gcc libc6-dev)"
+    return program
+
+
+@pytest.fixture
+def space() -> Iterator[Namespaces]:
+    space = Namespaces()
+    try:
+        yield space
+    finally:
+        space.close()
+
+
+@pytest.fixture
+def start(agent: Path, space: Namespaces, tmp_path: Path) -> Iterator[Start]:
+    """Starts an agent with these READY words and returns its peer after the hello."""
+    with contextlib.ExitStack() as stack:
+
+        def start_agent(*ready: str) -> Peer:
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(str(tmp_path / "port"))
+            listener.listen()
+            listener.settimeout(SECONDS)
+            command = [str(agent), str(tmp_path / "port"), str(INTERVAL_MS), *(ready or ("none",))]
+            process = subprocess.Popen(space.inside(*command))
+            stack.callback(process.wait, SECONDS)
+            stack.callback(process.kill)
+            peer = Peer(process, stack.enter_context(listener.accept()[0]).fileno())
+            assert peer.message() == ("hello 1", b"")
+            return peer
+
+        yield start_agent
+
+
+def test_exec_separates_output_and_passes_the_status(start: Start) -> None:
+    peer = start()
+    assert peer.run("echo to-out; echo to-err >&2; exit 7") == (b"to-out\n", b"to-err\n", 7)
+    assert peer.run("kill -KILL $$") == (b"", b"", 128 + signal.SIGKILL)
+
+
+def test_exec_starts_with_exactly_what_is_documented(start: Start) -> None:
+    peer = start()
+    peer.request("echo $$; while :; do :; done")
+    _, payload = peer.message()
+    shell = Path("/proc", payload.decode().strip())
+    try:
+        assert (shell / "environ").read_bytes().split(b"\0") == [
+            b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            b"HOME=/root",
+            b"TERM=linux",
+            b"",
+        ]
+        assert (shell / "cwd").readlink() == Path("/")
+        assert (shell / "fd/0").readlink() == Path("/dev/null")
+        assert {file.name for file in (shell / "fd").iterdir()} == {"0", "1", "2"}
+        assert os.getsid(int(shell.name)) == int(shell.name)
+        status = dict(row.split(":\t") for row in (shell / "status").read_text().splitlines())
+        assert (status["SigBlk"], status["SigIgn"]) == ("0" * 16, "0" * 16)
+    finally:
+        os.killpg(int(shell.name), signal.SIGTERM)
+    assert peer.answer() == (b"", b"", 128 + signal.SIGTERM)
+
+
+def test_exec_passes_a_mebibyte_unchanged(start: Start, tmp_path: Path) -> None:
+    data = os.urandom(1 << 20)
+    (tmp_path / "data").write_bytes(data)
+    out, err, status = start().run(f"cat {tmp_path}/data")
+    assert (hashlib.sha256(out).digest(), err, status) == (hashlib.sha256(data).digest(), b"", 0)
+
+
+def test_exec_output_waits_for_a_slow_host(start: Start) -> None:
+    # More than pipe and socket hold, read only when the command's end is long past its drain time.
+    peer = start()
+    peer.request("head -c 60000 /dev/zero; head -c 60000 /dev/zero >&2; sleep 9 & head -c 400000 /dev/zero")
+    time.sleep(0.3)
+    out, err, status = peer.answer()
+    assert (len(out), len(err), status) == (460000, 60000, 0)
+
+
+def test_a_second_request_waits_for_the_first(start: Start) -> None:
+    peer = start()
+    peer.request("sleep 0.1; echo first; exit 1", "echo second; exit 2")
+    assert peer.answer() == (b"first\n", b"", 1)
+    assert peer.answer() == (b"second\n", b"", 2)
+
+
+def test_a_request_may_arrive_in_pieces(start: Start) -> None:
+    peer = start()
+    for piece in (b"exec 1", b"1\necho pie", b"ces"):
+        assert peer.quiet(0.05)
+        os.write(peer.port, piece)
+    assert peer.answer() == (b"pieces\n", b"", 0)
+
+
+@pytest.mark.parametrize("request_line", ["exec 65537\n", "exec 1x\n", "exec\n", "run 3\n", "x" * 40])
+def test_a_malformed_request_is_answered(start: Start, request_line: str) -> None:
+    peer = start()
+    os.write(peer.port, request_line.encode())
+    assert peer.answer() == (b"", b"", 126)
+    assert peer.run("echo well")[0] == b"well\n"
+
+
+def test_background_children_do_not_hold_up_the_exit(start: Start) -> None:
+    peer = start()
+    begun = time.monotonic()
+    assert peer.run("sleep 5 & echo done; exit 3") == (b"done\n", b"", 3)
+    assert peer.run("yes & echo $! >&2")[2] == 0  # its endless output ends with its pipe
+    assert time.monotonic() - begun < 3
+
+
+def test_the_port_may_be_a_character_device(agent: Path, space: Namespaces) -> None:
+    host, guest = os.openpty()
+    tty.setraw(guest)
+    process = subprocess.Popen(space.inside(str(agent), os.ttyname(guest), "10", "none"))
+    peer = Peer(process, host)
+    try:
+        assert peer.message() == ("hello 1", b"")
+        assert peer.run("echo here") == (b"here\n", b"", 0)
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+        os.close(host)
+        os.close(guest)
+
+
+def serve_one(listener: socket.socket, answer: bytes) -> bytes:
+    connection, _ = listener.accept()
+    with connection:
+        connection.settimeout(SECONDS)
+        request = b""
+        while b"\r\n\r\n" not in request:
+            request += connection.recv(4096) or b"cut short\r\n\r\n"
+        connection.sendall(answer)
+    return request
+
+
+def test_http_is_ready_with_the_first_correct_answer(start: Start, space: Namespaces) -> None:
+    peer = start("http", str(PORT), "200", "/health?a=b")
+    assert peer.quiet(0.05)  # no address, no beacon
+    before = boottime()
+    space.add_interface()
+    begun = peer.beacon()
+    assert before < begun < boottime()
+    with space.bound_socket() as listener:
+        assert peer.quiet(5 * INTERVAL_MS / 1000)  # refused
+        listener.listen()
+        request = serve_one(listener, b"HTTP/1.1 503 Not Yet\r\nRetry-After: 1\r\n\r\nHTTP/1.1 200 OK\r\n")
+        assert request.decode() == (
+            f"GET /health?a=b HTTP/1.1\r\nHost: {ADDRESS}\r\nConnection: close\r\n"
+            "User-Agent: quickstart-probe\r\n\r\n"
+        )
+        serve_one(listener, b"no HTTP at all\r\n\r\n")
+        serve_one(listener, b"HTTP/1.1 2000 Near\r\n\r\n")
+        serve_one(listener, b"")
+        assert peer.quiet(0)
+        before = boottime()
+        serve_one(listener, b"HTTP/1.1 200 Fine Now\r\nContent-Length: 2\r\n\r\nok")
+        stamp, text = peer.ready()
+        assert before < stamp < boottime()
+        assert text == "HTTP/1.1 200 Fine Now"
+        listener.settimeout(5 * INTERVAL_MS / 1000)
+        with pytest.raises(TimeoutError):  # the probe has ended
+            listener.accept()
+
+
+def test_a_silent_server_delays_neither_exec_nor_the_next_try(start: Start, space: Namespaces) -> None:
+    space.add_interface()
+    peer = start("http", str(PORT), "204", "/")
+    peer.beacon()
+    with space.bound_socket() as listener:
+        listener.listen()
+        with listener.accept()[0]:
+            assert peer.run("echo meanwhile") == (b"meanwhile\n", b"", 0)
+            serve_one(listener, b"HTTP/1.0 204\r\n\r\n")
+        assert peer.ready()[1] == "HTTP/1.0 204"
+
+
+def test_tcp_is_ready_with_the_first_connection(start: Start, space: Namespaces) -> None:
+    space.add_interface()
+    peer = start("tcp", str(PORT))
+    begun = peer.beacon()
+    with space.bound_socket() as listener:
+        assert peer.quiet(5 * INTERVAL_MS / 1000)
+        listener.listen()
+        stamp, text = peer.ready()
+        assert text == "connected" and begun < stamp < boottime()
+
+
+def test_exec_is_ready_when_its_command_succeeds(start: Start, space: Namespaces, tmp_path: Path) -> None:
+    space.add_interface()
+    flag = tmp_path / "flag"
+    peer = start("exec", f"echo noise; test -e {flag}")
+    peer.beacon()
+    assert peer.quiet(5 * INTERVAL_MS / 1000)
+    flag.touch()
+    assert peer.ready()[1] == "exit 0"
+
+
+def test_sigterm_ends_it_and_other_signals_do_not(start: Start, space: Namespaces) -> None:
+    space.add_interface()
+    peer = start("tcp", str(PORT))
+    peer.beacon()
+    children = Path(f"/proc/{peer.process.pid}/task/{peer.process.pid}/children")
+    (probe,) = children.read_text().split()
+    peer.process.send_signal(signal.SIGHUP)
+    peer.process.send_signal(signal.SIGPIPE)
+    assert peer.run("echo alive")[0] == b"alive\n"
+    peer.process.terminate()
+    assert peer.process.wait(SECONDS) == 0
+    deadline = time.monotonic() + SECONDS
+    while Path(f"/proc/{probe}/exe").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert not Path(f"/proc/{probe}/exe").exists()
+
+
+def test_a_host_that_hung_up_is_waited_for_without_spinning(start: Start) -> None:
+    peer = start()
+    socket.socket(fileno=os.dup(peer.port)).shutdown(socket.SHUT_RDWR)
+    usage = Path(f"/proc/{peer.process.pid}/schedstat")
+    turns = int(usage.read_text().split()[2])
+    time.sleep(0.3)
+    assert peer.process.poll() is None
+    assert int(usage.read_text().split()[2]) - turns < 20
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["p", "p 10", "p 0 none", "p 10 tcp 65536", "p 10 http 80 20 /", "p 10 http 80 200 x", "p 10 other"],
+)
+def test_malformed_arguments_end_with_status_2(agent: Path, arguments: str) -> None:
+    done = subprocess.run([agent, *arguments.split()], capture_output=True, timeout=SECONDS)
+    assert done.returncode == 2 and done.stderr.startswith(b"quickstart-agent: ")
+
+
+def test_without_proc_it_ends_with_status_2(agent: Path) -> None:
+    command = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc; "$0" p 10 none', str(agent)]
+    done = subprocess.run(command, capture_output=True, timeout=SECONDS)
+    assert done.returncode == 2 and b"not mounted" in done.stderr

@@ -1,0 +1,536 @@
+"""ELF facts and the library closure, on crafted files in small trees."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quickstart.elf import ElfDependency, ElfFacts, closure, library_directories, read_elf
+from quickstart.errors import StartSetError
+from quickstart.imageroot import ImageRoot
+
+PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE = 1, 2, 3, 4
+DT_NULL, DT_NEEDED, DT_STRTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_RUNPATH = 0, 1, 5, 10, 14, 15, 29
+X86_64, I386, AARCH64 = 62, 3, 183
+BASE = 0x400000
+LD_SO = "/lib64/ld-linux-x86-64.so.2"
+MULTIARCH = "/usr/lib/x86_64-linux-gnu"
+
+
+def note(owner: bytes, kind: int, data: bytes, align: int = 4) -> bytes:
+    head = struct.pack("<III", len(owner), len(data), kind) + owner
+    head += bytes(-len(head) % align)
+    return head + data + bytes(-len(data) % align)
+
+
+def dlopen_note(*features: Sequence[str]) -> bytes:
+    text = json.dumps([{"feature": "f", "soname": list(sonames)} for sonames in features])
+    return note(b"FDO\0", 0x407C0C0A, text.encode() + b"\0")
+
+
+def elf(
+    needed: Sequence[str] = (),
+    *,
+    interpreter: str | None = None,
+    soname: str | None = None,
+    rpath: str | None = None,
+    runpath: str | None = None,
+    notes: bytes = b"",
+    note_align: int = 4,
+    machine: int = X86_64,
+    bits: int = 64,
+    dynamic: bool = True,
+    strtab: bool = True,
+) -> bytes:
+    """A file with one PT_LOAD over all of it and no section headers."""
+    strings = bytearray(b"\0")
+
+    def add(text: str) -> int:
+        strings.extend(text.encode() + b"\0")
+        return len(strings) - len(text.encode()) - 1
+
+    tags = [(DT_NEEDED, add(name)) for name in needed]
+    for tag, text in ((DT_SONAME, soname), (DT_RPATH, rpath), (DT_RUNPATH, runpath)):
+        if text is not None:
+            tags.append((tag, add(text)))
+    header_size, segment_size, pair = (64, 56, "<qQ") if bits == 64 else (52, 32, "<iI")
+    parts: list[tuple[int, bytes, int]] = []
+    if interpreter is not None:
+        parts.append((PT_INTERP, interpreter.encode() + b"\0", 1))
+    if notes:
+        parts.append((PT_NOTE, notes, note_align))
+    at = header_size + segment_size * (len(parts) + 1 + dynamic)
+    segments, body = [], b""
+    for kind, content, align in parts:
+        segments.append((kind, at + len(body), len(content), align))
+        body += content
+    if dynamic:
+        strings_at = at + len(body)
+        body += bytes(strings)
+        if strtab:
+            tags += [(DT_STRTAB, BASE + strings_at), (DT_STRSZ, len(strings))]
+        table = b"".join(struct.pack(pair, *entry) for entry in [*tags, (DT_NULL, 0)])
+        segments.append((PT_DYNAMIC, at + len(body), len(table), 8))
+        body += table
+    segments.insert(0, (PT_LOAD, 0, at + len(body), 4096))
+    ident = b"\x7fELF" + bytes([2 if bits == 64 else 1, 1, 1]) + bytes(9)
+    layout = "<HHIQQQIHHHHHH" if bits == 64 else "<HHIIIIIHHHHHH"
+    header = ident + struct.pack(
+        layout, 3, machine, 1, 0, header_size, 0, 0, header_size, segment_size, len(segments), 0, 0, 0
+    )
+    table = b"".join(segment(bits, *each) for each in segments)
+    return header + table + body
+
+
+def segment(bits: int, kind: int, offset: int, size: int, align: int) -> bytes:
+    if bits == 64:
+        return struct.pack("<IIQQQQQQ", kind, 4, offset, BASE + offset, 0, size, size, align)
+    return struct.pack("<IIIIIIII", kind, offset, BASE + offset, 0, size, size, 4, align)
+
+
+def facts_of(tmp_path: Path, content: bytes) -> ElfFacts | None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    return read_elf(path)
+
+
+FULL = elf(
+    ["liba.so.1", "libb.so.2"],
+    interpreter=LD_SO,
+    soname="libself.so.3",
+    rpath="/r1:$ORIGIN/r2",
+    runpath="/u1::/u2",
+    notes=note(b"GNU\0", 3, b"\1\2\3") + dlopen_note(["libz.so.2", "libz.so.1"], ["libq.so"]),
+)
+
+# ---------------------------------------------------------------- read_elf
+
+
+def test_facts(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, FULL)
+    assert facts is not None
+    at = facts.interpreter_offset
+    assert FULL[at : at + facts.interpreter_capacity] == LD_SO.encode() + b"\0"
+    assert facts == ElfFacts(
+        interpreter=LD_SO,
+        interpreter_offset=at,
+        interpreter_capacity=len(LD_SO) + 1,
+        needed=("liba.so.1", "libb.so.2"),
+        soname="libself.so.3",
+        rpath=("/r1", "$ORIGIN/r2"),
+        runpath=("/u1", "/u2"),
+        elf_class=64,
+        machine="EM_X86_64",
+        dlopen_notes=(("libz.so.2", "libz.so.1"), ("libq.so",)),
+        is_dynamic=True,
+    )
+
+
+def test_facts_of_32_bits(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, elf(["liba.so"], bits=32, machine=I386, soname="s"))
+    assert facts is not None
+    assert (facts.elf_class, facts.machine, facts.needed, facts.soname) == (32, "EM_386", ("liba.so",), "s")
+
+
+def test_static_file(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, elf(dynamic=False))
+    assert facts is not None
+    assert not facts.is_dynamic
+    assert (facts.interpreter, facts.interpreter_offset, facts.interpreter_capacity) == (None, 0, 0)
+
+
+def test_notes_aligned_to_8(tmp_path: Path) -> None:
+    text = b'[{"soname":["libx.so"]}]'
+    notes = note(b"GNU\0", 5, b"1234", 8) + note(b"FDO\0", 0x407C0C0A, text, 8)
+    facts = facts_of(tmp_path, elf(notes=notes, note_align=8))
+    assert facts is not None
+    assert facts.dlopen_notes == (("libx.so",),)
+
+
+def test_what_is_no_elf_file(tmp_path: Path) -> None:
+    for content in (b"", b"\x7fEL", b"#!/bin/sh\n", b"\x7fELG" + FULL[4:]):
+        assert facts_of(tmp_path, content) is None
+    assert read_elf(tmp_path) is None
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(StartSetError, match="none cannot be read as an ELF file"):
+        read_elf(tmp_path / "none")
+
+
+def test_truncated_at_every_byte(tmp_path: Path) -> None:
+    for size in range(len(FULL)):
+        if size < 4:
+            assert facts_of(tmp_path, FULL[:size]) is None
+            continue
+        with pytest.raises(StartSetError, match="file cannot be read as an ELF file") as caught:
+            facts_of(tmp_path, FULL[:size])
+        assert caught.value.hint
+
+
+def test_section_headers_that_are_cut_off(tmp_path: Path) -> None:
+    content = bytearray(elf())
+    struct.pack_into("<Q", content, 40, len(content) - 64)
+    struct.pack_into("<HH", content, 58, 64, 2)
+    with pytest.raises(StartSetError, match="section headers end at"):
+        facts_of(tmp_path, bytes(content))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (elf(["liba.so"], strtab=False), "string at .* has no end"),
+        (elf(["liba.so"]).replace(struct.pack("<qQ", DT_NEEDED, 1), struct.pack("<qQ", 1, 99)), "has no end"),
+        (elf(["x"]).replace(struct.pack("<q", DT_STRSZ), struct.pack("<q", 77)), "has no end"),
+        (elf(["x"], interpreter="/ld").replace(b"/ld\0", b"/ldx"), "has no end"),
+        (elf(notes=note(b"FDO\0", 0x407C0C0A, b"{}")), "not a list of features"),
+        (elf(notes=note(b"FDO\0", 0x407C0C0A, b"[1]")), "not a list of features"),
+        (elf(notes=note(b"FDO\0", 0x407C0C0A, b'[{"soname":"x"}]')), "not a list of features"),
+        (elf(notes=note(b"FDO\0", 0x407C0C0A, b'[{"soname":[1]}]')), "not a list of features"),
+        (elf(notes=note(b"FDO\0", 0x407C0C0A, b"\xff")), "cannot be read"),
+        (elf(notes=note(b"FDO\0", 0x407C0C0A, b"[" * 100_000)), "cannot be read"),
+        (elf(notes=struct.pack("<III", 4, 99, 1) + b"GNU\0"), "longer than its segment"),
+    ],
+)
+def test_damaged(tmp_path: Path, content: bytes, message: str) -> None:
+    with pytest.raises(StartSetError, match=message):
+        facts_of(tmp_path, content)
+
+
+def test_string_table_outside_of_all_segments(tmp_path: Path) -> None:
+    content = elf(["x"])
+    at = content.index(struct.pack("<q", DT_STRTAB)) + 8
+    with pytest.raises(StartSetError, match="string table at 0x1 "):
+        facts_of(tmp_path, content[:at] + struct.pack("<Q", 1) + content[at + 8 :])
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.integers(4, len(FULL) - 1), st.binary(min_size=1, max_size=16))
+def test_garbled_anywhere(tmp_path_factory: pytest.TempPathFactory, at: int, garbage: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "garbled"
+    path.write_bytes(FULL[:at] + garbage + FULL[at + len(garbage) :])
+    try:
+        assert read_elf(path) is not None
+    except StartSetError as error:
+        assert str(path) in error.message
+
+
+@pytest.mark.parametrize("value", [0x00, 0x01, 0x7F, 0x80, 0xFF])
+def test_each_header_byte_garbled(tmp_path: Path, value: int) -> None:
+    for at in range(4, 64 + 56 * 4):
+        try:
+            facts_of(tmp_path, FULL[:at] + bytes([value]) + FULL[at + 1 :])
+        except StartSetError as error:
+            assert error.hint
+
+
+# ---------------------------------------------------------------- trees
+
+
+class Tree:
+    """A usr-merged image root of crafted files, with a loader and a libc."""
+
+    def __init__(self, base: Path) -> None:
+        self.root = ImageRoot(base)
+        for name in ("lib", "lib64"):
+            (base / "usr" / name).mkdir(parents=True)
+            (base / name).symlink_to(f"usr/{name}")
+        self.add(f"{MULTIARCH}/ld-linux-x86-64.so.2", soname="ld-linux-x86-64.so.2")
+        self.link(LD_SO, f"/lib/{MULTIARCH[9:]}/ld-linux-x86-64.so.2")
+        self.add(f"{MULTIARCH}/libc.so.6", ["ld-linux-x86-64.so.2"], soname="libc.so.6")
+
+    def put(self, path: str, content: bytes) -> None:
+        host = self.root.base / path[1:]
+        host.parent.mkdir(parents=True, exist_ok=True)
+        host.write_bytes(content)
+
+    def add(
+        self,
+        path: str,
+        needed: Sequence[str] = (),
+        *,
+        interpreter: str | None = None,
+        soname: str | None = None,
+        rpath: str | None = None,
+        runpath: str | None = None,
+        notes: bytes = b"",
+        machine: int = X86_64,
+        bits: int = 64,
+    ) -> None:
+        content = elf(
+            needed,
+            interpreter=interpreter,
+            soname=soname,
+            rpath=rpath,
+            runpath=runpath,
+            notes=notes,
+            machine=machine,
+            bits=bits,
+        )
+        self.put(path, content)
+
+    def link(self, path: str, target: str) -> None:
+        host = self.root.base / path[1:]
+        host.parent.mkdir(parents=True, exist_ok=True)
+        host.symlink_to(target)
+
+    def closure(self, *starts: str) -> tuple[ElfDependency, ...]:
+        return closure(self.root, [PurePosixPath(start) for start in starts])
+
+    def paths(self, *starts: str) -> list[str]:
+        return [str(found.path) for found in self.closure(*starts)]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_library_directories(tree: Tree) -> None:
+    conf = b"# a comment\n/opt/one/ # more\n\n  /opt/two=libc6\ninclude ld.so.conf.d/*.conf /etc/more\n"
+    tree.put("/etc/ld.so.conf", conf + b"hwcap 1 x\nrelative\n/usr/lib\n")
+    tree.put("/etc/ld.so.conf.d/b.conf", b"/opt/b\n")
+    tree.put("/etc/ld.so.conf.d/a.conf", b"/opt/a\ninclude /etc/ld.so.conf\n")
+    tree.put("/etc/ld.so.conf.d/c.txt", b"/opt/c\n")
+    tree.put("/etc/more", b"/opt/more\n")
+    expected = ["/opt/one", "/opt/two", "/opt/a", "/opt/b", "/opt/more", "/usr/lib"]
+    default = ["/lib/x86_64-linux-gnu", MULTIARCH, "/lib", "/lib64", "/usr/lib64"]
+    assert [str(path) for path in library_directories(tree.root)] == expected + default
+
+
+def test_library_directories_without_configuration(tree: Tree) -> None:
+    default = ["/lib/x86_64-linux-gnu", MULTIARCH, "/lib", "/usr/lib", "/lib64", "/usr/lib64"]
+    assert [str(path) for path in library_directories(tree.root)] == default
+
+
+def test_closure_of_a_program(tree: Tree) -> None:
+    tree.add("/usr/bin/p", ["liba.so.1", "libc.so.6"], interpreter=LD_SO)
+    tree.add(f"{MULTIARCH}/liba.so.1.0", ["libc.so.6"], soname="liba.so.1")
+    tree.link(f"{MULTIARCH}/liba.so.1", "liba.so.1.0")
+    program = PurePosixPath("/usr/bin/p")
+    multiarch, lib = PurePosixPath(MULTIARCH), PurePosixPath("/lib")
+    interpreter_links = (PurePosixPath("/lib64"), PurePosixPath("/usr/lib64/ld-linux-x86-64.so.2"), lib)
+    assert tree.closure("/usr/bin/p") == (
+        ElfDependency(
+            multiarch / "ld-linux-x86-64.so.2", interpreter_links, program, "PT_INTERP", "interpreter"
+        ),
+        ElfDependency(
+            multiarch / "liba.so.1.0", (lib, multiarch / "liba.so.1"), program, "liba.so.1", "needed"
+        ),
+        ElfDependency(multiarch / "libc.so.6", (lib,), program, "libc.so.6", "needed"),
+    )
+
+
+def test_breadth_first_and_cycles(tree: Tree) -> None:
+    tree.add("/bin/p", ["liba.so", "libb.so"])
+    tree.add("/usr/lib/liba.so", ["libc1.so", "libb.so"])
+    tree.add("/usr/lib/libb.so", ["liba.so", "libd.so"])
+    tree.add("/usr/lib/libc1.so", ["libe.so", "libc1.so"])
+    tree.add("/usr/lib/libd.so")
+    tree.add("/usr/lib/libe.so", ["liba.so"])
+    names = [PurePosixPath(path).name for path in tree.paths("/bin/p")]
+    assert names == ["liba.so", "libb.so", "libc1.so", "libd.so", "libe.so"]
+
+
+def test_order_of_the_starts_does_not_count(tree: Tree) -> None:
+    tree.add("/bin/p", ["libc.so.6"], interpreter=LD_SO)
+    tree.add("/bin/q", ["libc.so.6"])
+    assert tree.closure("/bin/q", "/bin/p", "/bin/q") == tree.closure("/bin/p", "/bin/q")
+
+
+def test_same_library_by_another_link(tree: Tree) -> None:
+    tree.add("/opt/liba.so.1")
+    tree.link("/opt/l/liba.so", "../liba.so.1")
+    tree.add("/bin/p", ["/opt/l/liba.so"])
+    tree.add("/bin/q", ["/opt/liba.so.1"])
+    found = tree.closure("/bin/p", "/bin/q")
+    assert [str(each.path) for each in found] == ["/opt/liba.so.1"] * 2
+    assert [len(each.links) for each in found] == [1, 0]
+
+
+def test_starts_that_are_no_elf_files(tree: Tree) -> None:
+    tree.put("/bin/script", b"#!/bin/sh\n")
+    tree.put("/bin/static", elf(dynamic=False))
+    assert tree.closure("/bin/script", "/bin/static", "/usr") == ()
+
+
+def test_missing_start(tree: Tree) -> None:
+    with pytest.raises(StartSetError, match="/bin/none is not in the image"):
+        tree.closure("/bin/none")
+
+
+def test_missing_library_names_both(tree: Tree) -> None:
+    tree.add("/bin/p", ["liba.so"])
+    tree.add("/usr/lib/liba.so", ["libgone.so.7"])
+    with pytest.raises(StartSetError, match=r"/usr/lib/liba.so needs library libgone.so.7") as caught:
+        tree.closure("/bin/p")
+    assert caught.value.hint
+
+
+def test_missing_interpreter(tree: Tree) -> None:
+    tree.add("/bin/p", interpreter="/lib/ld-gone.so")
+    with pytest.raises(StartSetError, match=r"/bin/p needs interpreter /lib/ld-gone.so"):
+        tree.closure("/bin/p")
+
+
+def test_candidates_of_another_class_or_machine_do_not_count(tree: Tree) -> None:
+    tree.put("/etc/ld.so.conf", b"/opt/32\n/opt/arm\n/opt/text\n/opt/ok\n")
+    tree.add("/opt/32/liba.so", bits=32, machine=I386)
+    tree.add("/opt/arm/liba.so", machine=AARCH64)
+    tree.put("/opt/text/liba.so", b"INPUT(libb.so)")
+    tree.add("/opt/ok/liba.so")
+    tree.add("/bin/p", ["liba.so"])
+    assert tree.paths("/bin/p") == ["/opt/ok/liba.so"]
+    tree.add("/bin/p32", ["liba.so"], bits=32, machine=I386)
+    assert tree.paths("/bin/p32") == ["/opt/32/liba.so"]
+
+
+def test_damaged_library(tree: Tree) -> None:
+    tree.put("/usr/lib/liba.so", FULL[:100])
+    tree.add("/bin/p", ["liba.so"])
+    with pytest.raises(StartSetError, match=r"liba.so cannot be read as an ELF file"):
+        tree.closure("/bin/p")
+
+
+# ---------------------------------------------------------------- the search of ld.so(8)
+
+
+def test_configured_directories_come_before_the_default(tree: Tree) -> None:
+    tree.put("/etc/ld.so.conf", b"/opt/b\n/opt/a\n")
+    for directory in ("/opt/a", "/opt/b", "/usr/lib"):
+        tree.add(f"{directory}/liba.so")
+    tree.add("/bin/p", ["liba.so"])
+    assert tree.paths("/bin/p") == ["/opt/b/liba.so"]
+
+
+def test_rpath_is_inherited_and_runpath_is_not(tree: Tree) -> None:
+    tree.add("/opt/x/liba.so", ["libb.so"])
+    tree.add("/opt/x/libb.so")
+    tree.add("/bin/p", ["liba.so"], rpath="/opt/x")
+    assert tree.paths("/bin/p") == ["/opt/x/liba.so", "/opt/x/libb.so"]
+    tree.add("/bin/p", ["liba.so"], runpath="/opt/x")
+    with pytest.raises(StartSetError, match=r"liba.so needs library libb.so"):
+        tree.closure("/bin/p")
+
+
+def test_runpath_makes_rpath_void(tree: Tree) -> None:
+    for directory in ("/opt/r", "/opt/u"):
+        tree.add(f"{directory}/liba.so")
+    tree.add("/bin/p", ["liba.so"], rpath="/opt/r", runpath="/opt/u")
+    assert tree.paths("/bin/p") == ["/opt/u/liba.so"]
+    # A loader with RUNPATH asks nobody's RPATH.
+    tree.add("/opt/r/libm.so", ["libn.so"], runpath="/opt/u")
+    tree.add("/opt/r/libn.so")
+    tree.add("/bin/q", ["libm.so"], rpath="/opt/r")
+    with pytest.raises(StartSetError, match=r"libm.so needs library libn.so"):
+        tree.closure("/bin/q")
+
+
+def test_own_directories_come_before_the_configured(tree: Tree) -> None:
+    tree.add("/opt/liba.so")
+    tree.add("/usr/lib/liba.so")
+    tree.add("/bin/p", ["liba.so"], runpath="/none:/opt")
+    assert tree.paths("/bin/p") == ["/opt/liba.so"]
+
+
+@pytest.mark.parametrize("entry", ["$ORIGIN/../x", "${ORIGIN}/../x", "/opt/$LIB", "/opt/$PLATFORM/y"])
+def test_dynamic_string_tokens(tree: Tree, entry: str) -> None:
+    place = {"/opt/$LIB": "/opt/lib/x86_64-linux-gnu", "/opt/$PLATFORM/y": "/opt/x86_64/y"}.get(
+        entry, "/opt/x"
+    )
+    tree.add(f"{place}/liba.so")
+    tree.add("/opt/bin/p", ["liba.so"], interpreter=LD_SO, runpath=entry)
+    # The origin of a program is that of its file, not of the link.
+    tree.link("/bin/p", "/opt/bin/p")
+    assert tree.paths("/bin/p")[1:] == [f"{place}/liba.so"]
+
+
+def test_origin_of_a_library_is_how_it_was_opened(tree: Tree) -> None:
+    tree.add("/real/liba.so", ["libb.so"], runpath="$ORIGIN")
+    tree.link("/opt/liba.so", "/real/liba.so")
+    tree.add("/opt/libb.so")
+    tree.add("/bin/p", ["liba.so"], runpath="/opt")
+    assert tree.paths("/bin/p") == ["/real/liba.so", "/opt/libb.so"]
+
+
+def test_relative_directories_do_not_count(tree: Tree) -> None:
+    tree.add("/x/liba.so")
+    tree.add("/bin/p", ["liba.so", "x/liba.so"], runpath="x")
+    with pytest.raises(StartSetError, match=r"needs library liba.so"):
+        tree.closure("/bin/p")
+
+
+def test_hwcaps_variants_and_the_plain_one(tree: Tree) -> None:
+    variants = [f"/usr/lib/glibc-hwcaps/x86-64-v{level}/liba.so" for level in (4, 3, 2)]
+    for path in variants:
+        tree.add(path, ["libonly4.so"] if "v4" in path else [], soname="liba.so")
+    tree.add(f"{MULTIARCH}/liba.so", soname="liba.so")
+    tree.add("/usr/lib/libonly4.so")
+    tree.add("/bin/p", ["liba.so"])
+    assert tree.paths("/bin/p") == [*variants, f"{MULTIARCH}/liba.so", "/usr/lib/libonly4.so"]
+
+
+def test_hwcaps_of_a_runpath(tree: Tree) -> None:
+    tree.add("/opt/glibc-hwcaps/x86-64-v3/liba.so")
+    tree.add("/usr/lib/liba.so")
+    tree.add("/bin/p", ["liba.so"], runpath="/opt")
+    both = ["/opt/glibc-hwcaps/x86-64-v3/liba.so", "/usr/lib/liba.so"]
+    assert tree.paths("/bin/p") == both
+    tree.add("/opt/liba.so")
+    assert tree.paths("/bin/p") == [both[0], "/opt/liba.so"]
+
+
+def test_library_that_is_loaded_already_is_not_searched(tree: Tree) -> None:
+    tree.add("/opt/liba-real.so", soname="liba.so")
+    tree.add("/bin/p", ["/opt/liba-real.so", "libb.so"])
+    tree.add("/usr/lib/libb.so", ["liba.so"])
+    assert tree.paths("/bin/p") == ["/opt/liba-real.so", "/usr/lib/libb.so"]
+
+
+def test_plugin_leaves_a_library_to_who_opens_it(tree: Tree) -> None:
+    tree.add("/opt/server/libjvm.so", ["libc.so.6"], soname="libjvm.so")
+    tree.add("/opt/libnet.so", ["libjvm.so"])
+    with pytest.raises(StartSetError, match=r"libnet.so needs library libjvm.so"):
+        tree.closure("/opt/libnet.so")
+    found = tree.closure("/opt/libnet.so", "/opt/server/libjvm.so")
+    assert (str(found[0].path), found[0].needed_by.name) == ("/opt/server/libjvm.so", "libnet.so")
+    # A program has nobody who opens it.
+    tree.add("/bin/p", ["libjvm.so"], interpreter=LD_SO)
+    with pytest.raises(StartSetError, match=r"/bin/p needs library libjvm.so"):
+        tree.closure("/bin/p", "/opt/server/libjvm.so")
+
+
+def test_dlopen_notes(tree: Tree) -> None:
+    tree.add("/usr/lib/libz.so.1", ["liby.so"])
+    tree.add("/usr/lib/liby.so")
+    tree.add("/usr/lib/liba.so", soname="liba.so")
+    tree.add(
+        "/bin/p",
+        ["liba.so"],
+        notes=dlopen_note(["libz.so.2", "libz.so.1"], ["libgone.so", "bad\0\ud800"], ["liba.so"], []),
+    )
+    found = tree.closure("/bin/p")
+    assert [(each.path.name, each.kind, each.name, each.needed_by.name) for each in found] == [
+        ("liba.so", "needed", "liba.so", "p"),
+        ("libz.so.1", "dlopen", "libz.so.1", "p"),
+        ("liby.so", "needed", "liby.so", "libz.so.1"),
+    ]
+
+
+def test_each_file_is_read_once_and_the_cache_is_the_callers(tree: Tree) -> None:
+    asked: list[Path] = []
+
+    def read(path: Path) -> ElfFacts | None:
+        asked.append(path)
+        return read_elf(path)
+
+    tree.add("/bin/p", ["libc.so.6"], interpreter=LD_SO)
+    tree.add("/bin/q", ["libc.so.6"], interpreter=LD_SO)
+    closure(tree.root, [PurePosixPath("/bin/p"), PurePosixPath("/bin/q")], read)
+    assert len(asked) == len(set(asked)) == 4
