@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import FrameType
 
 import click
 
@@ -34,5 +36,11 @@ group.add_command(run)
 
 
 def entry_point() -> None:
-    """The installed command; click ends bad usage with status 2, as DESIGN.md asks of bad input."""
+    """The installed command; click ends bad usage with status 2, as for any bad input."""
+    # A context manager cleans up after an exception, not after a signal.
+    signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(group())
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -145,21 +145,20 @@ def _one_boot(
     verb: Verb, artefact: Artefact, guest: QemuGuest, stock: bool, options: RunOptions, accelerator: str
 ) -> Ran:
     name = "standard" if stock else "quickstart"
-    with (
-        _followed(guest.console_log, options.console),
-        verb.display().step(f"boot {artefact.profile_name} ({name})"),
-    ):
-        readied = guest.wait_ready(options.timeout_s or artefact.ready.timeout_s)
-    url = f"http://127.0.0.1:{guest.url_port}{artefact.ready.path}" if artefact.ready.kind == "http" else ""
-    page = _status_line(url) if url else ""
-    ran = Ran(measure(readied, name, accelerator), url, page)
-    if options.command is not None:
-        ran = _execute(verb, guest, options.command, ran)
-    elif not options.check:
-        verb.result(_result(artefact, [ran]), lambda console: _show(console, [ran], True))
-        _stay(verb, guest, options.console)
-    if not options.snapshot and guest.is_running():
-        _shut_down(verb, guest)
+    with _followed(guest.console_log, options.console):
+        with verb.display().step(f"boot {artefact.profile_name} ({name})"):
+            readied = guest.wait_ready(options.timeout_s or artefact.ready.timeout_s)
+        url = (
+            f"http://127.0.0.1:{guest.url_port}{artefact.ready.path}" if artefact.ready.kind == "http" else ""
+        )
+        ran = Ran(measure(readied, name, accelerator), url, _status_line(url) if url else "")
+        if options.command is not None:
+            ran = _execute(verb, guest, options.command, ran)
+        elif not options.check:
+            verb.result(_result(artefact, [ran]), lambda console: _show(console, [ran], True))
+            _stay(verb, guest)
+        if not options.snapshot and guest.is_running():
+            _shut_down(verb, guest)
     return ran
 
 
@@ -175,14 +174,13 @@ def _execute(verb: Verb, guest: QemuGuest, command: str, ran: Ran) -> Ran:
     return dataclasses.replace(ran, exec_status=status)
 
 
-def _stay(verb: Verb, guest: QemuGuest, console: bool) -> None:
+def _stay(verb: Verb, guest: QemuGuest) -> None:
     verb.console.print("  Ctrl-C shuts the machine down", highlight=False)
-    with _followed(guest.console_log, console, from_end=True):
-        try:
-            while not guest.wait(1.0):
-                pass
-        except KeyboardInterrupt:
-            verb.console.print()
+    try:
+        while not guest.wait(1.0):
+            pass
+    except KeyboardInterrupt:
+        verb.console.print()
 
 
 def _shut_down(verb: Verb, guest: QemuGuest) -> None:
@@ -193,16 +191,15 @@ def _shut_down(verb: Verb, guest: QemuGuest) -> None:
 
 
 @contextmanager
-def _followed(log: Path, wanted: bool, from_end: bool = False) -> Iterator[None]:
+def _followed(log: Path, wanted: bool) -> Iterator[None]:
     """While the context lasts, what is added to ``log`` goes to stderr."""
     if not wanted:
         yield
         return
     done = threading.Event()
-    start = log.stat().st_size if from_end and log.exists() else 0
 
     def follow() -> None:
-        position, last = start, False
+        position, last = 0, False
         while not last:
             last = done.wait(0.1)
             if log.exists():

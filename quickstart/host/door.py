@@ -7,13 +7,15 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
 from quickstart.errors import CommandError, MissingToolError, NeedsRootError
+
+Process = subprocess.Popen[bytes]
 
 _TAIL_BYTES = 4096
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -70,11 +72,24 @@ def _tail(data: bytes) -> str:
     return data[-_TAIL_BYTES:].decode(errors="replace")
 
 
-def end_group(process: subprocess.Popen[bytes]) -> None:
+def end_group(process: Process) -> None:
     """Kill ``process`` with all its children (it leads a session of its own) and reap it."""
-    if process.poll() is None:
+    # Children may outlive their leader; without any the group is gone.
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def has_ended(process: Process, timeout_s: float) -> bool:
+    """Wait for the end of ``process``; False when it still runs after ``timeout_s``."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout_s)
+    return process.poll() is not None
+
+
+def _bound_to_us(argv: Sequence[str | Path]) -> tuple[str, ...]:
+    """``argv`` under setpriv(1): the process dies when we do (PR_SET_PDEATHSIG), even when we are killed."""
+    return str(tool_path("setpriv")), "--pdeathsig", "KILL", "--", *(str(word) for word in argv)
 
 
 def run(
@@ -96,7 +111,7 @@ def run(
     out = log.open("ab") if log else None
     try:
         process = subprocess.Popen(
-            words,
+            _bound_to_us(words),
             env=environment(env),
             cwd=cwd,
             stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
@@ -106,9 +121,9 @@ def run(
         )
         try:
             stdout, stderr = process.communicate(stdin, timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            end_group(process)
-            raise CommandError(words, None, log_tail(log)) from None
+        except subprocess.TimeoutExpired as expired:
+            so_far = log_tail(log) if log else _tail((expired.stdout or b"") + (expired.stderr or b""))
+            raise CommandError(words, None, so_far) from None
         finally:
             end_group(process)
     finally:
@@ -128,15 +143,12 @@ def log_tail(log: Path | None) -> str:
 
 
 @contextmanager
-def background(argv: Sequence[str | Path], *, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that runs while the context lasts and is killed at its end; its output goes to ``log``.
-
-    It also dies with us (PR_SET_PDEATHSIG), so that a killed `quickstart` leaves nothing running.
-    """
-    words = (str(tool_path("setpriv")), "--pdeathsig", "KILL", "--", str(tool_path(str(argv[0]))))
+def background(argv: Sequence[str | Path], *, log: Path) -> Iterator[Process]:
+    """A process that runs while the context lasts and is killed at its end; its output goes to ``log``."""
+    words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with log.open("ab") as out:
         process = subprocess.Popen(
-            (*words, *(str(word) for word in argv[1:])),
+            _bound_to_us(words),
             env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=out,

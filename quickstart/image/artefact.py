@@ -160,6 +160,8 @@ def _copy_disk(source: Path, target: Path, disk_format: str) -> None:
         door.run(["cp", "--reflink=auto", "--sparse=always", source, target], timeout_s=1800)
     else:
         door.run(["qemu-img", "convert", "-f", "raw", "-O", disk_format, source, target], timeout_s=1800)
+    # It holds /etc/shadow.
+    target.chmod(0o600)
 
 
 def _write_run_script(directory: Path, profile: Profile, disk_format: str, cmdline: str, mac: str) -> None:

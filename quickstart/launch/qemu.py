@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterable
@@ -79,7 +78,7 @@ class QemuGuest:
         self._cpios = cpios
         self._keep = keep
         self._stack = ExitStack()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: door.Process | None = None
         self._monitor: QEMUMonitorProtocol | None = None
         self._channel: Channel | None = None
         self._workspace = Path()
@@ -196,13 +195,7 @@ class QemuGuest:
         return self._alive()
 
     def wait(self, timeout_s: float) -> bool:
-        if self._process is None:
-            return True
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return self._process is None or door.has_ended(self._process, timeout_s)
 
     @property
     def console_log(self) -> Path:

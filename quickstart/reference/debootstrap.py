@@ -43,7 +43,6 @@ BASE_PACKAGES = (
 )
 _NEED_BYTES = 3 * 1024 * MIB
 _NAMESPACE = uuid.UUID("6f0c3c8e-4a43-4a52-9d8e-5b1f5f1f2a00")
-_FORK = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child=SIGKILL", "--")
 
 
 def reference_inputs(profile: Profile) -> Mapping[str, object]:
@@ -123,11 +122,15 @@ def _make_base(suite: str, store: Store, progress: Progress) -> Path:
         with progress.step(f"reference: debootstrap {suite}"):
             mirror = [sources.mirror] if sources.mirror else []
             try:
-                door.run(
-                    [*_FORK, "debootstrap", "--variant=minbase", suite, root, *mirror],
-                    timeout_s=1800,
-                    log=log,
-                )
+                argv: list[str | Path] = [
+                    *_namespaces(),
+                    "debootstrap",
+                    "--variant=minbase",
+                    suite,
+                    root,
+                    *mirror,
+                ]
+                door.run(argv, timeout_s=1800, log=log, env=sources.environment)
             except CommandError as error:
                 raise _debootstrap_failed(suite, error) from error
         with progress.step("reference: kernel, systemd, ssh, cron"):
@@ -149,10 +152,10 @@ def _install(root: Path, packages: tuple[str, ...], sources: Sources, log: Path)
     customise.begin(root, sources.lines)
     options = ("-y", "-q", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold")
     try:
-        _in_chroot(root, ["apt-get", "-q", "update"], log)
-        _in_chroot(root, ["apt-get", *options, "upgrade"], log)
-        _in_chroot(root, ["apt-get", *options, "install", *packages], log)
-        _in_chroot(root, ["apt-get", "clean"], log)
+        _in_chroot(root, ["apt-get", "-q", "update"], log, sources.environment)
+        _in_chroot(root, ["apt-get", *options, "upgrade"], log, sources.environment)
+        _in_chroot(root, ["apt-get", *options, "install", *packages], log, sources.environment)
+        _in_chroot(root, ["apt-get", "clean"], log, sources.environment)
     except CommandError as error:
         unknown = re.findall(
             r"Unable to locate package (\S+)|Package '(\S+)' has no installation candidate", error.tail
@@ -165,7 +168,17 @@ def _install(root: Path, packages: tuple[str, ...], sources: Sources, log: Path)
         raise ReferenceImageError(f"installing packages in {root} failed\n{error.tail}") from error
 
 
-def _in_chroot(root: Path, argv: list[str], log: Path) -> None:
+def _namespaces() -> tuple[str, ...]:
+    """unshare(1) into mount and PID namespaces: all that is mounted or started there ends with the command."""
+    mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    # In a bare chroot "/" is no mount, and there is nothing whose propagation could be changed.
+    private = any(fields[4] == "/" for fields in mounts)
+    propagation = "private" if private else "unchanged"
+    options = ("--mount", "--propagation", propagation, "--pid", "--fork", "--kill-child=SIGKILL")
+    return ("unshare", *options, "--")
+
+
+def _in_chroot(root: Path, argv: list[str], log: Path, env: Mapping[str, str]) -> None:
     script = resources.files("quickstart.reference").joinpath("in-chroot.sh")
     with resources.as_file(script) as path:
-        door.run([*_FORK, "sh", path, root, *argv], timeout_s=1800, log=log)
+        door.run([*_namespaces(), "sh", path, root, *argv], timeout_s=1800, log=log, env=env)

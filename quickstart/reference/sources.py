@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from quickstart.host import door
 
@@ -11,10 +12,19 @@ _FORMAT = "$(REPO_URI) $(CODENAME) $(COMPONENT)"
 
 @dataclass(frozen=True)
 class Sources:
-    """``mirror`` is empty where debootstrap's default serves; ``lines`` are sources.list(5) lines for the image."""
+    """``mirror`` is empty where debootstrap's default serves; ``lines`` are sources.list(5) lines for the image.
+
+    ``proxy`` is the host's apt proxy, or empty; it serves while the image is made and does not go into it.
+    """
 
     mirror: str
     lines: tuple[str, ...]
+    proxy: str = ""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """For debootstrap and apt."""
+        return {"http_proxy": self.proxy} if self.proxy else {}
 
 
 def host_sources(suite: str) -> Sources:
@@ -22,7 +32,11 @@ def host_sources(suite: str) -> Sources:
     shown = door.run(
         ["apt-get", "indextargets", "--format", _FORMAT, "Created-By: Packages"], timeout_s=60, check=False
     )
-    return parse_targets(shown.stdout.decode(errors="replace"), suite)
+    sources = parse_targets(shown.stdout.decode(errors="replace"), suite)
+    proxy = door.run(
+        ["apt-config", "dump", "--format", "%v", "Acquire::http::Proxy"], timeout_s=60, check=False
+    )
+    return replace(sources, proxy=proxy.stdout.decode(errors="replace").strip())
 
 
 def parse_targets(text: str, suite: str) -> Sources:

@@ -10,7 +10,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from quickstart.errors import TraceError
@@ -21,7 +21,7 @@ _CALL = re.compile(
     r"^(\w+)\((.*)\) += (-?\d+|0x[0-9a-f]+|\?)(?:<((?:[^>\\]|\\.)*)>)?(?: (E[A-Z0-9]+))?.*$", re.DOTALL
 )
 _RESUMED = re.compile(r"^<\.\.\. (\w+) resumed>(.*)$", re.DOTALL)
-_UNFINISHED = re.compile(r"^(\w+)\((.*) ?<(?:unfinished|detached) \.\.\.>$", re.DOTALL)
+_UNFINISHED = re.compile(r"^(\w+)\((.*?) ?<(?:unfinished|detached) \.\.\.>$", re.DOTALL)
 _EXIT = re.compile(r"^\+\+\+ (?:exited with|killed by|superseded by) .*\+\+\+$")
 _SIGNAL = re.compile(r"^--- .* ---$")
 _PATH = re.compile(r'(?:(?:AT_FDCWD|-?\d+)<((?:[^>\\]|\\.)*)>, )?"((?:[^"\\]|\\.)*)"(\.\.\.)?')
@@ -124,13 +124,13 @@ def _decode(text: str) -> str:
 
 @dataclass
 class _Task:
-    """A process while the log is read."""
+    """A process while the log is read; ``guesses`` are its events whose path rests on "/" as the directory it began in."""
 
     pid: int
     parent: int = 0
     cwd: str = "/"
-    commands: list[PurePosixPath] = field(default_factory=list)
-    first_exec_line: int = 0
+    cwd_is_guess: bool = True
+    guesses: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,12 @@ def parse(lines: Iterable[bytes]) -> ParsedLog:
             reader.call(item)
     if not reader.events:
         raise TraceError("the strace log is empty")
+    commands: dict[int, list[PurePosixPath]] = {number: [] for number in reader.tasks}
+    for event in reader.events:
+        if event.op is Op.EXEC and event.error is None:
+            commands[event.pid].append(event.path)
     processes = {
-        number: Process(task.pid, task.parent, tuple(task.commands), in_unit=False)
+        number: Process(task.pid, task.parent, tuple(commands[number]), in_unit=False)
         for number, task in reader.tasks.items()
     }
     return ParsedLog(tuple(reader.events), processes, reader.lines)
@@ -192,8 +196,8 @@ class _Reader:
         if call.name in _FORKS:
             self._fork(number, call)
             return
-        for path in _paths(call, task):
-            self._add(call, number, task, path)
+        for path, guess in _paths(call, task):
+            self._add(call, number, task, path, guess)
         if call.error is None:
             self._follow(call, task)
 
@@ -204,23 +208,29 @@ class _Reader:
         orphan = None if pid in self._current else self._orphans.pop(pid, None)
         child = self.tasks[orphan if orphan is not None else self._number(pid)]
         child.parent = parent
-        if not child.commands:
-            child.cwd = self.tasks[parent].cwd
+        base = self.tasks[parent].cwd
+        # With vfork the child has executed its program, perhaps by a relative path, when the parent's call returns.
+        for index in child.guesses:
+            event = self.events[index]
+            self.events[index] = replace(event, path=_spelled(_join(base, str(event.path)[1:])))
+        child.guesses.clear()
+        if child.cwd_is_guess:
+            child.cwd, child.cwd_is_guess = _join(base, child.cwd[1:]), False
 
-    def _add(self, call: Call, number: int, task: _Task, path: str) -> None:
+    def _add(self, call: Call, number: int, task: _Task, path: str, guess: bool) -> None:
         if not path.startswith("/"):
             return
-        spelled = PurePosixPath(os.path.normpath(path) if "/." in path else path)
-        if call.name in _EXECS and call.error is None:
-            task.commands.append(spelled)
-            task.first_exec_line = task.first_exec_line or call.line
-        self.events.append(Event(call.line, number, _operation(call), spelled, call.error))
+        if guess:
+            task.guesses.append(len(self.events))
+        self.events.append(Event(call.line, number, _operation(call), _spelled(path), call.error))
 
     def _follow(self, call: Call, task: _Task) -> None:
         if call.name == "chdir" and (match := _PATH.match(call.arguments)):
-            task.cwd = _join(task.cwd, _decode(match[2]))
+            path = _decode(match[2])
+            task.cwd = _join(task.cwd, path)
+            task.cwd_is_guess = task.cwd_is_guess and not path.startswith("/")
         elif call.name == "fchdir" and (match := _FD.match(call.arguments)):
-            task.cwd = _decode(match[1])
+            task.cwd, task.cwd_is_guess = _decode(match[1]), False
 
 
 def _operation(call: Call) -> Op:
@@ -237,11 +247,11 @@ def _operation(call: Call) -> Op:
     return Op.WRITE if call.name in _CHANGES else Op.LOOKUP
 
 
-def _paths(call: Call, task: _Task) -> Iterator[str]:
-    """The absolute paths that ``call`` names; what is no path of a file (pipes, sockets) is left out."""
+def _paths(call: Call, task: _Task) -> Iterator[tuple[str, bool]]:
+    """The paths that ``call`` names, and whether they rest on a guess; what is no path of a file (pipe:[1]) is not absolute."""
     if call.name == "getdents64":
         if match := _FD.match(call.arguments):
-            yield _decode(match[1])
+            yield _decode(match[1]), False
         return
     position = 0
     for count in range(2 if call.name in _TWO_PATHS or call.name in _TEXT_FIRST else 1):
@@ -255,8 +265,9 @@ def _paths(call: Call, task: _Task) -> Iterator[str]:
             continue
         base = _decode(match[1]) if match[1] is not None else task.cwd
         if call.arguments.startswith("AT_FDCWD<"):
-            task.cwd = base
-        yield _join(base, _decode(match[2]))
+            task.cwd, task.cwd_is_guess = base, False
+        path = _decode(match[2])
+        yield _join(base, path), task.cwd_is_guess and match[1] is None and not path.startswith("/")
 
 
 def _join(base: str, path: str) -> str:
@@ -264,6 +275,11 @@ def _join(base: str, path: str) -> str:
         return path
     base = base.removesuffix(_DELETED)
     return f"{base.rstrip('/')}/{path}" if path else base
+
+
+def _spelled(path: str) -> PurePosixPath:
+    """``path`` with its "..": what that means depends on the links before it (ImageRoot.resolve)."""
+    return PurePosixPath("/" + path.lstrip("/"))
 
 
 def unit_processes(log: ParsedLog, unit: str) -> dict[int, Process]:
@@ -286,8 +302,13 @@ def unit_processes(log: ParsedLog, unit: str) -> dict[int, Process]:
     }
 
 
+def _is_in_unit(processes: dict[int, Process], number: int) -> bool:
+    return number in processes and processes[number].in_unit
+
+
 def unit_events(log: ParsedLog, processes: dict[int, Process]) -> tuple[Event, ...]:
     """The events of the unit's processes, from the unit's first exec on: what systemd's child does before is systemd's."""
+    heirs = {number for number, process in processes.items() if _is_in_unit(processes, process.parent)}
     started: set[int] = set()
     kept: list[Event] = []
     for event in log.events:
@@ -296,7 +317,7 @@ def unit_events(log: ParsedLog, processes: dict[int, Process]) -> tuple[Event, .
             continue
         if event.op is Op.EXEC and event.error is None:
             started.add(event.pid)
-        if event.pid in started or not process.commands or process.parent in started:
+        if event.pid in started or event.pid in heirs or not process.commands:
             kept.append(event)
     return tuple(kept)
 

@@ -1,0 +1,90 @@
+"""The installed command and one nginx artefact for all VM tests, built for real on first use."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = Path(sys.executable).with_name("quickstart")
+BUILD_S = 1500.0
+BOOT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Called:
+    """One call of the command: exit status, stdout, stderr."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def result(self) -> dict[str, Any]:
+        document = json.loads(self.out)
+        assert document["schema"] == 1
+        assert document["ok"], document
+        found: dict[str, Any] = document["result"]
+        return found
+
+    @property
+    def error(self) -> dict[str, Any]:
+        document = json.loads(self.out)
+        assert document["schema"] == 1
+        assert not document["ok"], document
+        found: dict[str, Any] = document["error"]
+        return found
+
+
+def quickstart(*words: str | Path, timeout_s: float = BOOT_S, env: dict[str, str] | None = None) -> Called:
+    """Run the installed command as a user would."""
+    done = subprocess.run(
+        [str(COMMAND), *(str(word) for word in words)],
+        capture_output=True,
+        timeout=timeout_s,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+    return Called(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def host(*words: str | Path) -> str:
+    """The output of a program of the host; it has to succeed."""
+    done = subprocess.run([str(word) for word in words], capture_output=True, timeout=120, check=True)
+    return done.stdout.decode(errors="replace")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _root() -> None:
+    assert os.geteuid() == 0, "building an image needs root: run the tests with sudo"
+
+
+@pytest.fixture(scope="session")
+def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An nginx artefact whose disk no test may change: boot it with --snapshot, or take `used`."""
+    out = tmp_path_factory.mktemp("vm") / "nginx"
+    built = quickstart("build", "--profile", "nginx", "-o", out, "--json", timeout_s=BUILD_S)
+    assert built.status == 0, built.err
+    assert built.result["made"]
+    return out
+
+
+@pytest.fixture
+def used(artefact: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy of the artefact whose disk a test may write to."""
+    copy = tmp_path / "nginx"
+    host("cp", "-a", "--sparse=always", artefact, copy)
+    yield copy
+    host("rm", "-r", copy)
+
+
+def guest_file(artefact: Path, path: str) -> str:
+    """A file of the root disk as it lies there, read without mounting it."""
+    return host("debugfs", "-R", f"cat {path}", artefact / "root.raw")

@@ -1,0 +1,154 @@
+"""The root volume: nothing that is written is lost, nothing stale is served, and there is always a way back."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.vm.conftest import BOOT_S, guest_file, host, quickstart
+
+
+def test_what_is_written_is_on_the_volume_after_power_off(used: Path) -> None:
+    first = quickstart(
+        "run",
+        used,
+        "--json",
+        "--exec",
+        "echo kept >/var/www/html/new; wget -q -O- http://10.0.2.15/new || cat /var/www/html/new",
+    )
+    assert first.status == 0, first.err
+    assert guest_file(used, "/var/www/html/new") == "kept\n"
+    # The prober's and this host's requests, written by nginx itself.
+    assert '"GET / HTTP/1.1" 200' in guest_file(used, "/var/log/nginx/access.log")
+    assert "not clean" not in host("dumpe2fs", "-h", used / "root.raw")
+    second = quickstart(
+        "run", used, "--json", "--exec", "cat /var/www/html/new; readlink /proc/$(cat /run/nginx.pid)/exe"
+    )
+    assert second.result["exec_stdout"] == "kept\n/fast/usr/sbin/nginx\n"
+    assert second.result["root_reads"] <= 100
+
+
+def test_exec_hands_on_output_and_status(artefact: Path) -> None:
+    called = quickstart("run", artefact, "--snapshot", "--exec", "echo to-stdout; echo to-stderr >&2; exit 7")
+    assert called.status == 7
+    assert called.out == "to-stdout\n"
+    assert "to-stderr" in called.err
+
+
+def test_snapshot_leaves_the_disk_untouched(artefact: Path) -> None:
+    before = host("sha256sum", artefact / "root.raw")
+    assert quickstart("run", artefact, "--snapshot", "--exec", "echo x >/etc/x; sync").status == 0
+    assert host("sha256sum", artefact / "root.raw") == before
+
+
+@pytest.mark.parametrize(
+    ("command", "last_word"),
+    [
+        ("poweroff", "reboot: Power down"),
+        ("kill -s USR2 1", "reboot: Power down"),
+        ("reboot", "reboot: Restarting system"),
+    ],
+)
+def test_the_guest_can_shut_itself_down(used: Path, command: str, last_word: str) -> None:
+    called = quickstart("run", used, "--console", "--exec", f"echo gone >/root/marker; {command}; sleep 60")
+    assert called.status == 1
+    assert "was cut off: the guest ended" in called.err
+    assert last_word in called.err
+    assert guest_file(used, "/root/marker") == "gone\n"
+
+
+def stock_boot_says(out: Path, *words: str) -> str:
+    """Boot and demand that it ended in a working stock system; what init said on the console."""
+    called = quickstart(
+        "run", out, "--console", "--exec", "cat /proc/1/comm; readlink /proc/$(cat /run/nginx.pid)/exe; ls -A /fast; "
+        "mount | grep -c ' on /fast '; systemctl is-active nginx; ls -d /run/quickstart* 2>/dev/null", *words
+    )  # fmt: skip
+    assert called.out.split() == ["systemd", "/usr/sbin/nginx", "0", "active"], called.err[-3000:]
+    lines = re.findall(r"quickstart: (fallback 1: .*?); the stock init takes over", called.err)
+    assert len(lines) == 1, called.err[-3000:]
+    return str(lines[0])
+
+
+def test_switched_off_by_the_kernel_command_line(artefact: Path) -> None:
+    assert (
+        stock_boot_says(artefact, "--snapshot", "--append", "quickstart=off") == "fallback 1: quickstart=off"
+    )
+
+
+def test_a_changed_file_is_never_served_stale(used: Path) -> None:
+    changed = quickstart("run", used, "--exec", "touch /usr/lib/x86_64-linux-gnu/libz.so.1.2.13")
+    assert changed.status == 0, changed.err
+    said = stock_boot_says(used, "--snapshot")
+    assert said == "fallback 1: /usr/lib/x86_64-linux-gnu/libz.so.1.2.13 is not as it was packed"
+
+
+def test_an_application_that_ends_leaves_a_whole_stock_system(artefact: Path) -> None:
+    called = quickstart(
+        "run", artefact, "--snapshot", "--console", "--exec",
+        "kill $(cat /run/nginx.pid); "
+        "for n in $(seq 200); do systemctl is-system-running 2>/dev/null | grep -q running && break; sleep 1; done; "
+        "cat /proc/1/comm; systemctl is-system-running; systemctl is-active nginx ssh cron; ls -A /fast",
+        timeout_s=400,
+    )  # fmt: skip
+    assert called.out.split() == ["systemd", "running", "active", "active", "active"], called.err[-3000:]
+    assert "fallback 1: nginx.service has ended" in called.err
+
+
+def test_an_application_that_fails_to_start_falls_back(used: Path) -> None:
+    """The stock nginx refuses this configuration too, but the machine is up and can be mended."""
+    broken = quickstart("run", used, "--exec", "echo 'bad_directive;' >/etc/nginx/conf.d/bad.conf")
+    assert broken.status == 0, broken.err
+    called = quickstart("run", used, "--snapshot", "--console", "--timeout", "100")
+    assert called.status == 1
+    assert "quickstart: fallback 1: nginx.service ended with status 1" in called.err
+    assert "debian login:" in called.err
+
+
+def test_run_sh_needs_nothing_of_ours(used: Path) -> None:
+    console = started_by_run_sh(used, 18099)
+    assert "quickstart: nginx.service was started from /fast" in console
+
+
+def test_a_cut_initramfs_boots_the_stock_way(used: Path) -> None:
+    """Part B without its end: what the kernel unpacked of it is not trusted."""
+    initramfs = used / "initramfs.img"
+    with initramfs.open("r+b") as file:
+        file.truncate(initramfs.stat().st_size * 3 // 4)
+    console = started_by_run_sh(used, 18098)
+    assert "fallback 1: part B of the initramfs is damaged" in console
+
+
+def started_by_run_sh(artefact: Path, port: int) -> str:
+    """Start OUT by its own script, wait until it answers, end it; its console."""
+    log = artefact / "console"
+    environment = {"PATH": "/usr/bin:/bin", "PORT": str(port)}
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(
+            ["sh", str(artefact / "run.sh")], stdin=subprocess.DEVNULL, stdout=out, env=environment
+        ) as process,
+    ):
+        try:
+            answered = answers(f"http://127.0.0.1:{port}/", process)
+        finally:
+            process.kill()
+    console = log.read_text(errors="replace")
+    assert answered, console[-3000:]
+    return console
+
+
+def answers(url: str, process: subprocess.Popen[bytes]) -> bool:
+    """Whether ``url`` answers 200 before the process ends or the time is up."""
+    deadline = time.monotonic() + BOOT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310 - ours, http
+                return bool(response.status == 200)
+        except OSError:
+            time.sleep(0.2)
+    return False
