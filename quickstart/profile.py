@@ -67,7 +67,7 @@ class _Memory(_Table):
 
 
 class _Disk(_Table):
-    size_mib: Annotated[int, Field(ge=512, le=1048576)] = 2048
+    size_mib: Annotated[int, Field(ge=256, le=1048576)] = 2048
 
 
 class _Document(_Table):
@@ -94,21 +94,26 @@ def parse_profile(text: str, source: str) -> Profile:
         # By way of JSON, whose strict mode takes an array for a tuple but no "80" for 80.
         document = _Document.model_validate_json(json.dumps(raw, default=str))
     except ValidationError as error:
-        problems = [_problem(detail) for detail in error.errors(include_url=False)]
+        details = error.errors(include_url=False)
+        # A list that is short because its members were refused is not a fault of its own.
+        inside = {detail["loc"][:-1] for detail in details}
+        problems = [
+            _problem(each) for each in details if each["type"] != "too_short" or each["loc"] not in inside
+        ]
         raise ProfileError(source, problems, hint="docs/profile.md lists every key") from error
     return _profile(document)
 
 
 def load_profile(name: str) -> Profile:
-    """The profile called ``name`` among ours, or in the directory (or profile.toml) of that path.
+    """The profile called ``name`` among ours, else in the directory (or profile.toml) of that path.
 
     Raises BadInputError when there is none, ProfileError when it does not hold.
     """
     path = Path(name)
-    if "/" not in name and not path.exists():
+    if name in known_profiles():
         path = assets("profiles") / name
-        if not path.is_dir():
-            raise BadInputError(f"there is no profile {name!r}", hint=_nearest_profile(name))
+    elif not path.exists():
+        raise BadInputError(f"there is no profile {name!r}", hint=_nearest_profile(name))
     file = path / "profile.toml" if path.is_dir() else path
     try:
         text = file.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from quickstart.elf import closure, read_elf
@@ -27,8 +27,10 @@ _SECRET_GLOBS = (
     "/etc/ssh/ssh_host_*_key",
     "/etc/ssl/private/**",
 )
-_PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----")
+# With the beginning of a key behind it: the marker alone is in every library that reads keys.
+_PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----[ \t]*\r?\n\s*[A-Za-z0-9+/]")
 _KEY_SEARCH_BYTES = 1 << 20
+_GLOB_PARTS = re.compile(r"(\*\*|\*|\?|\[!?\]?[^]]*\])")
 _SCRIPT = re.compile(rb"#![ \t]*([^ \t\n]+)(?:[ \t]+([^\n]*))?")
 
 
@@ -42,15 +44,16 @@ def matches(path: PurePosixPath, glob: str) -> bool:
 
 @functools.cache
 def _compiled(glob: str) -> re.Pattern[str]:
-    parts = re.split(r"(\*\*|\*|\?)", glob)
     table = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
-    pattern = "".join(table.get(part) or _class(part) for part in parts)
+    pattern = "".join(table.get(part) or _class_or_text(part) for part in _GLOB_PARTS.split(glob))
     return re.compile(pattern, re.DOTALL)
 
 
-def _class(part: str) -> str:
-    # fnmatch translates character classes; its own wildcards cannot be left in the part.
-    return fnmatch.translate(part).removeprefix("(?s:").removesuffix(r")\Z")
+def _class_or_text(part: str) -> str:
+    if len(part) < 3 or part[0] != "[" or part[-1] != "]":
+        return re.escape(part)
+    # fnmatch translates a character class; what it writes around it differs between versions of Python.
+    return re.sub(r"\A\(\?s:(.*)\)\\[zZ]\Z", r"\1", fnmatch.translate(part), flags=re.DOTALL)
 
 
 def compute(trace: Trace, root: ImageRoot, rules: FileRules) -> StartSet:
@@ -92,6 +95,8 @@ class _Builder:
         """``path`` with every link on the way to it; a rule may keep it out."""
         found = self.root.resolve(path)
         if found.canonical is None or self.root.host(found.canonical).is_dir():
+            return
+        if found.canonical.parts[1] in _VOLATILE:
             return
         if rule := self._excluding_rule(found.canonical, reason):
             self.excluded.setdefault(found.canonical, rule)
@@ -162,13 +167,10 @@ class _Builder:
 
     def include(self, glob: str) -> None:
         """The files that a rule of the profile names, with what they need."""
-        for path in self.root.glob(PurePosixPath(glob)):
-            found = self.root.resolve(path).canonical
-            if found is None:
-                continue
-            files = [found] if not self.root.host(found).is_dir() else self._below(found)
-            for file in files:
-                self.add(file, Reason("rule", f"include: {glob}"))
+        for file in self._named_by(glob):
+            self.add(file, Reason("rule", f"include: {glob}"))
+        for path in sorted(self.reasons):
+            self._add_script_interpreter(path)
         added = [path for path in sorted(self.reasons) if path not in self._closed and self._is_file(path)]
         for dependency in closure(self.root, added, self._read):
             self._add_with_links(
@@ -178,9 +180,25 @@ class _Builder:
             )
         self._closed.update(added)
 
+    def _named_by(self, glob: str) -> Iterator[PurePosixPath]:
+        """The files that a glob names; a directory names all that is below it."""
+        head, crosses, _ = glob.partition("**")
+        pattern = PurePosixPath(head).parent if crosses and not head.endswith("/") else PurePosixPath(head)
+        for path in self.root.glob(pattern):
+            found = self.root.resolve(path).canonical
+            if found is None:
+                continue
+            below = self._below(found) if self.root.host(found).is_dir() else [found]
+            if crosses:
+                # The glob is about the path as spelled, the files are found below the canonical one.
+                below = [each for each in below if matches(path / each.relative_to(found), glob)]
+            yield from below
+
     def _below(self, directory: PurePosixPath) -> list[PurePosixPath]:
+        """What is below that is no directory; where a link leads is for ``add`` to say, by the image's root."""
         base = self.root.host(directory)
-        return sorted(directory / path.relative_to(base) for path in base.rglob("*") if path.is_file())
+        inside = (path for path in base.rglob("*") if path.is_symlink() or not path.is_dir())
+        return sorted(directory / path.relative_to(base) for path in inside)
 
     def finish(self) -> StartSet:
         """The set with the directories that hold its files, sorted by path."""

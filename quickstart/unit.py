@@ -46,10 +46,10 @@ def parse_service(texts: tuple[str, ...]) -> Directives:
     found: dict[str, list[str]] = {}
     for text in texts:
         section = ""
-        for line in text.replace("\\\n", " ").splitlines():
+        # Comments go first: they neither continue nor end a line that is continued.
+        plain = "\n".join(line for line in text.split("\n") if line.lstrip()[:1] not in ("#", ";"))
+        for line in plain.replace("\\\n", " ").split("\n"):
             line = line.strip()
-            if not line or line[0] in "#;":
-                continue
             if line.startswith("["):
                 section = line
             elif section == "[Service]" and "=" in line:
@@ -112,21 +112,33 @@ def _split_words(unit: str, text: str) -> list[str]:
     return words if current is None else [*words, "".join(current)]
 
 
+def _drop_in_names(unit: str) -> tuple[str, ...]:
+    """The directories that drop-ins of ``unit`` lie in, the most specific first (systemd.unit(5), "Description")."""
+    stem = unit.removesuffix(".service")
+    dashes = [index for index, char in enumerate(stem) if char == "-"]
+    return (f"{unit}.d", *(f"{stem[: index + 1]}.service.d" for index in reversed(dashes)), "service.d")
+
+
 def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """The unit file's text, then its drop-ins' in the order of their names; raises UnsupportedUnitError without a unit."""
     drop_ins: dict[str, PurePosixPath] = {}
     main: PurePosixPath | None = None
     for directory in _UNIT_PATHS:
-        main = main or root.resolve(PurePosixPath(directory) / unit).canonical
-        below = root.resolve(PurePosixPath(directory) / f"{unit}.d").canonical
-        if below is not None:
-            for file in sorted(root.host(below).glob("*.conf")):
-                drop_ins.setdefault(file.name, below / file.name)
+        found_here = root.resolve(PurePosixPath(directory) / unit)
+        if main is None and found_here.canonical is None and found_here.links:
+            raise UnsupportedUnitError(f"{unit} is masked in the image by {found_here.links[-1]}")
+        main = main or found_here.canonical
+        for name in _drop_in_names(unit):
+            below = root.resolve(PurePosixPath(directory) / name).canonical
+            for file in sorted(root.host(below).glob("*.conf")) if below is not None else ():
+                drop_ins.setdefault(file.name, PurePosixPath(directory) / name / file.name)
     if main is None or not root.host(main).is_file():
         raise UnsupportedUnitError(
             f"the image has no unit {unit}", hint="`unit` and `packages` in the profile must fit"
         )
-    files = [main, *(drop_ins[name] for name in sorted(drop_ins))]
+    # A drop-in may be a link, to /dev/null when it is switched off.
+    found = (root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins))
+    files = [main, *(file for file in found if file is not None and root.host(file).is_file())]
     return tuple(root.host(file).read_text(errors="replace") for file in files)
 
 

@@ -39,7 +39,7 @@ class Display:
             self._console.print(f"  {name}  [dim]{elapsed_s:.1f} s[/dim]", highlight=False)
 
     def note(self, text: str) -> None:
-        self._console.print(f"  {text}", highlight=False, markup=False)
+        self._console.print(f"  {text}", highlight=False, markup=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,9 @@ def _failed(verb: Verb, message: str, hint: str | None, kind: str, code: int) ->
             "error": {"kind": kind, "message": message, "hint": hint, "exit_code": code},
         }
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
-    verb.console.print(f"quickstart {verb.name}: {message}", style="red", highlight=False, markup=False)
+    verb.console.print(
+        f"quickstart {verb.name}: {message}", style="red", highlight=False, markup=False, soft_wrap=True
+    )
     if hint:
-        verb.console.print(f"  {hint}", highlight=False, markup=False)
+        verb.console.print(f"  {hint}", highlight=False, markup=False, soft_wrap=True)
     return code

@@ -49,7 +49,12 @@ def new_directory(out: Path) -> Iterator[Path]:
         old = out.with_name(f".{out.name}.{secrets.token_hex(4)}.old")
         if out.exists():
             out.rename(old)
-        partial.rename(out)
+        try:
+            partial.rename(out)
+        except OSError:
+            if old.exists():
+                old.rename(out)
+            raise
         remove_tree(old)
     finally:
         remove_tree(partial)
@@ -69,7 +74,10 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
         )
     if force:
         return None
-    artefact = load(out)
+    try:
+        artefact = load(out)
+    except ArtefactError as error:
+        raise OutputExistsError(f"{out} is damaged: {error.message}", hint="--force replaces it") from error
     if artefact.build_key == build_key:
         return artefact
     if artefact.disk_format != "raw" or read_superblock(artefact.disk) != artefact.superblock:
@@ -195,11 +203,13 @@ def load(directory: Path) -> Artefact:
         if manifest["schema"] != SCHEMA:
             raise ArtefactError(f"{path} has schema {manifest['schema']}, this quickstart knows {SCHEMA}")
         artefact = _from_manifest(directory, manifest)
-        facts = manifest["files"]
-    except (ValueError, KeyError, TypeError) as error:
+        sizes = {name: int(fact["size_bytes"]) for name, fact in manifest["files"].items()}
+        if artefact.disk_format == "raw":
+            sizes[artefact.disk.name] = int(manifest["disk"]["size_bytes"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtefactError(f"{path} is damaged: {error!r}", hint="build it again") from error
-    for name, fact in facts.items():
-        if not (directory / name).is_file() or (directory / name).stat().st_size != fact["size_bytes"]:
+    for name, size in sizes.items():
+        if not (directory / name).is_file() or (directory / name).stat().st_size != size:
             raise ArtefactError(f"{directory / name} is missing or cut", hint="build it again")
     if not artefact.disk.is_file():
         raise ArtefactError(f"{artefact.disk} is missing", hint="build it again")

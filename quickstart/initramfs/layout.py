@@ -24,6 +24,8 @@ from quickstart.model import FileKind, StartFile, StartSet, Superblock, UnitStar
 OURS = "fast/quickstart"
 # It fits into the 28 bytes that /lib64/ld-linux-x86-64.so.2 has in a program.
 LOADER = "/fast/lib64/ld.so"
+# The amd64 ABI's; a program with another one (32 bits, musl) keeps it and is loaded from the root volume.
+_INTERPRETER = "/lib64/ld-linux-x86-64.so.2"
 _STOCK_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _LIBRARY = re.compile(r"\.so(\.|$)")
 # The applets that init and its helpers call by name; the shell itself is not among them.
@@ -94,16 +96,12 @@ def part_a(
 def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterator[CpioEntry]:
     """The start set below /fast, then the file that says it is whole."""
     yield directory("fast")
-    loader: str | None = None
     for file in start_set.files:
         yield _packed(file, root)
-        if file.interpreter and loader is None:
-            loader = file.interpreter
-    if loader is not None:
-        canonical = root.resolve(PurePosixPath(loader)).canonical
-        yield symlink(
-            _loader_place(start_set), relative(PurePosixPath(_loader_place(start_set)), f"fast{canonical}")
-        )
+    if any(file.interpreter == _INTERPRETER for file in start_set.files):
+        place = _loader_place(start_set)
+        canonical = root.resolve(PurePosixPath(_INTERPRETER)).canonical
+        yield symlink(place, relative(PurePosixPath(place), f"fast{canonical}"))
     yield directory(OURS)
     yield regular(f"{OURS}/part-b", f"{config.build}\n".encode(), 0o644)
 
@@ -131,7 +129,7 @@ def _packed(file: StartFile, root: ImageRoot) -> CpioEntry:
         absolute = file.target.startswith("/")
         return symlink(name, relative(PurePosixPath(name), f"fast{file.target}") if absolute else file.target)
     data: bytes | Path = root.host(file.path)
-    if file.interpreter and file.mode & 0o111:
+    if file.interpreter == _INTERPRETER and file.mode & 0o111:
         data = with_interpreter(root.host(file.path), LOADER)
     return regular(name, data, stat.S_IMODE(file.mode))
 

@@ -35,7 +35,7 @@ LATE = ("ata_piix", "ahci")
 # Without these no guest of ours finds its disk and its network.
 NEEDED = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
 # The buses whose devices have a modalias in sysfs; other aliases (block-major-…, fs-…) are the kernel's own requests.
-_BUSES = ("pci:", "virtio:", "xen:", "scsi:", "acpi:")
+_BUSES = ("pci:", "virtio:", "xen:", "scsi:", "acpi*:")
 
 
 @dataclass(frozen=True)

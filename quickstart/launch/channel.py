@@ -15,6 +15,9 @@ from quickstart.model import Beacon, ReadyStamp
 
 PROTOCOL = 1
 _MAX_LINE_BYTES = 4096
+# docs/agent.md: a message has at most 16 KiB.
+_MAX_BODY_BYTES = 1 << 16
+_MAX_DIGITS = 20
 _RECEIVE_BYTES = 1 << 16
 
 
@@ -48,25 +51,27 @@ class Decoder:
     def feed(self, data: bytes, received_ns: int) -> Iterator[Message]:
         """The messages that ``data`` completes; raises GuestError for what is none."""
         self._pending += data
-        while (end := self._pending.find(b"\n")) >= 0:
+        while (end := self._pending.find(b"\n", 0, _MAX_LINE_BYTES)) >= 0:
             words = self._pending[:end].decode(errors="replace").split(" ")
             size = 0
             if words[0] in ("out", "err"):
                 size = _number(words, 1)
+                if size > _MAX_BODY_BYTES:
+                    raise GuestError(f"the guest's agent sends {size} bytes at once")
                 if len(self._pending) < end + 1 + size:
                     return
             body = bytes(self._pending[end + 1 : end + 1 + size])
             del self._pending[: end + 1 + size]
             yield _message(words, body, received_ns)
-        if len(self._pending) > _MAX_LINE_BYTES:
+        if len(self._pending) >= _MAX_LINE_BYTES:
             raise GuestError("the guest's agent sends no lines", hint="is something else on its port?")
 
 
 def _number(words: list[str], index: int) -> int:
-    try:
-        return int(words[index])
-    except (IndexError, ValueError):
-        raise GuestError(f"the guest's agent said {' '.join(words)!r}") from None
+    word = words[index] if index < len(words) else ""
+    if not (word.isascii() and word.isdecimal() and len(word) < _MAX_DIGITS):
+        raise GuestError(f"the guest's agent said {' '.join(words)!r}")
+    return int(word)
 
 
 def _message(words: list[str], body: bytes, received_ns: int) -> Message:

@@ -23,6 +23,7 @@ from quickstart.model import Beacon, Machine, Readied, Readiness, ReadyStamp, Ro
 
 _ROOT = "root"
 _MONITOR_LIMIT_S = 30.0
+_LAST_MOMENTS_S = 30.0
 
 
 def machine_arguments(machine: Machine, accelerator: Accelerator, initrd: str) -> tuple[str, ...]:
@@ -159,7 +160,10 @@ class QemuGuest:
                 beacon = message
             elif isinstance(message, ReadyStamp) and beacon is not None:
                 return Readied(self.launch_ns, beacon, message, self.root_io())
-        how = f"was not ready after {timeout_s:g} s" if self._alive() else "ended before it was ready"
+        # The port is closed a moment before the process is gone.
+        on_time = time.monotonic_ns() < deadline_ns
+        ended = self.wait(_LAST_MOMENTS_S) if on_time else not self._alive()
+        how = "ended before it was ready" if ended else f"was not ready after {timeout_s:g} s"
         seen = "its network was up" if beacon else "its network never came up"
         raise GuestError(f"the guest {how} ({seen})", console_tail=self.console_tail())
 
@@ -179,7 +183,9 @@ class QemuGuest:
     def execute(self, command: str, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float) -> int:
         status = self._open_channel().execute(command, stdout, stderr, timeout_s, self._alive)
         if status is None:
-            how = f"did not end in {timeout_s:g} s" if self._alive() else "was cut off: the guest ended"
+            # A guest that shuts down ends the agent before it ends itself.
+            ended = self.wait(_LAST_MOMENTS_S)
+            how = "was cut off: the guest ended" if ended else f"did not end in {timeout_s:g} s"
             raise GuestError(f"`{command}` {how}", console_tail=self.console_tail())
         return status
 

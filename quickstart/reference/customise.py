@@ -33,6 +33,8 @@ def write(tree: Path, name: str, text: str, mode: int = 0o644) -> None:
     """Write a guest file below ``tree``; its directory is made when it is missing."""
     path = tree / name
     path.parent.mkdir(parents=True, exist_ok=True)
+    # A link of the image, followed here, would lead onto this host.
+    path.unlink(missing_ok=True)
     path.write_text(text)
     path.chmod(mode)
 

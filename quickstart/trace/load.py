@@ -37,12 +37,16 @@ def load_trace(directory: Path, unit: str) -> Trace:
     """The trace in ``directory`` (as trace.record leaves it) for ``unit``; raises TraceError for logs that are not whole."""
     try:
         facts = json.loads((directory / "facts.json").read_text())
+        network = NetworkFacts(facts["interface"], facts["mac"], facts["address"])
+        ready_uptime_ns = int(facts["ready_uptime_ns"])
         ldd_text = (directory / "ldd.log").read_text(errors="surrogateescape")
         modules = (directory / "modules.after").read_text()
         with (directory / "strace.log").open("rb") as log:
             parsed = strace.parse(log)
     except OSError as error:
         raise TraceError(f"a log of the trace cannot be read: {error.filename}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise TraceError(f"a log of the trace is damaged: {error!r}", hint=f"remove {directory}") from error
     processes = strace.unit_processes(parsed, unit)
     events = strace.unit_events(parsed, processes)
     if not events:
@@ -52,9 +56,9 @@ def load_trace(directory: Path, unit: str) -> Trace:
         processes=processes,
         ldd=parse_ldd(ldd_text),
         modules=tuple(line.split()[0] for line in modules.splitlines()),
-        network=NetworkFacts(facts["interface"], facts["mac"], facts["address"]),
+        network=network,
         trace_hash=_hash(directory),
-        ready_uptime_ns=facts["ready_uptime_ns"],
+        ready_uptime_ns=ready_uptime_ns,
         log_lines=parsed.lines,
     )
 

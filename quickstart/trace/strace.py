@@ -18,10 +18,10 @@ from quickstart.model import Event, Op, Process
 
 _LINE = re.compile(r"^(\d+) +\d+\.\d+ (.*)$", re.DOTALL)
 _CALL = re.compile(
-    r"^(\w+)\((.*)\) += (-?\d+|0x[0-9a-f]+|\?)(?:<((?:[^>\\]|\\.)*)>)?(?: (E[A-Z0-9]+))?.*$", re.DOTALL
+    r"^([\w?]+)\((.*)\) += (-?\d+|0x[0-9a-f]+|\?)(?:<((?:[^>\\]|\\.)*)>)?(?: (E[A-Z0-9]+))?.*$", re.DOTALL
 )
 _RESUMED = re.compile(r"^<\.\.\. (\w+) resumed>(.*)$", re.DOTALL)
-_UNFINISHED = re.compile(r"^(\w+)\((.*?) ?<(?:unfinished|detached) \.\.\.>$", re.DOTALL)
+_UNFINISHED = re.compile(r"^([\w?]+)\((.*?) ?<(?:unfinished|detached) \.\.\.>$", re.DOTALL)
 _EXIT = re.compile(r"^\+\+\+ (?:exited with|killed by|superseded by) .*\+\+\+$")
 _SIGNAL = re.compile(r"^--- .* ---$")
 _PATH = re.compile(r'(?:(?:AT_FDCWD|-?\d+)<((?:[^>\\]|\\.)*)>, )?"((?:[^"\\]|\\.)*)"(\.\.\.)?')
@@ -93,7 +93,9 @@ def read_calls(lines: Iterable[bytes]) -> Iterator[Call | Ended]:
         if open_half := _UNFINISHED.match(text):
             begun[pid] = (open_half[1], open_half[2])
         elif call := _CALL.match(text):
-            yield Call(number, pid, call[1], call[2], call[3], _decode(call[4] or ""), call[5])
+            # "?": the process ended in the call, or strace could not ask any more.
+            error = call[5] or ("?" if call[3] == "?" else None)
+            yield Call(number, pid, call[1], call[2], call[3], _decode(call[4] or ""), error)
         elif _EXIT.match(text):
             begun.pop(pid, None)
             yield Ended(number, pid)

@@ -34,7 +34,7 @@ def profile(directory: Path, *changes: tuple[str, str]) -> Path:
         ('unit = "nginx.service"', 'unit = "ngnix.service"', 2, "no unit ngnix.service"),
         ('unit = "nginx.service"', 'unit = "systemd-logind.service"', 2, "BusName"),
         ("budget_mib = 24", "budget_mib = 5", 1, "the profile's budget is 5 MiB"),
-        ("[memory]", "[disk]\nsize_mib = 512\n\n[memory]", 2, "does not fit on a disk of 512 MiB"),
+        ("[memory]", "[disk]\nsize_mib = 256\n\n[memory]", 2, "does not fit on a disk of 256 MiB"),
     ],
 )
 def test_bad_profiles(artefact: Path, tmp_path: Path, old: str, new: str, status: int, said: str) -> None:

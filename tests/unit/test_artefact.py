@@ -1,0 +1,195 @@
+"""OUT on disk: read back and checked, never half made, never thrown away when it has been used."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
+from quickstart.image.artefact import check_output, load, new_directory
+from quickstart.image.ext4 import parse_superblock
+from quickstart.model import Readiness
+
+DISK_BYTES = 4096
+
+
+def superblock(mounts: int = 0) -> bytes:
+    block = bytearray(1024)
+    struct.pack_into("<HHHH", block, 0x34, mounts, 0, 0xEF53, 1)
+    return bytes(block)
+
+
+def write_disk(out: Path, mounts: int = 0) -> None:
+    (out / "root.raw").write_bytes((bytes(1024) + superblock(mounts)).ljust(DISK_BYTES, b"\0"))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    out = tmp_path / "out"
+    out.mkdir()
+    write_disk(out)
+    for name in ("vmlinuz", "initrd.img", "initramfs.img"):
+        (out / name).write_text(name)
+    ready = Readiness("http", 80, "/", 200, "", 600)
+    manifest: dict[str, Any] = {
+        "schema": 1,
+        "build_key": "key",
+        "profile": "app",
+        "ready": dataclasses.asdict(ready),
+        "cmdline": "ro",
+        "memory_mib": 1024,
+        "mac": "52:54:00:00:00:01",
+        "disk": {"name": "root.raw", "format": "raw", "size_bytes": DISK_BYTES},
+        "superblock": dataclasses.asdict(parse_superblock(superblock(), "")),
+        "files": {
+            n: {"size_bytes": len(n), "sha256": ""} for n in ("vmlinuz", "initrd.img", "initramfs.img")
+        },
+        "initramfs_bytes": 13,
+        "start_set_files": 1,
+        "start_set_bytes": 2,
+    }
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    return out
+
+
+def change(out: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    manifest = json.loads((out / "manifest.json").read_text())
+    edit(manifest)
+    (out / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_load(out: Path) -> None:
+    artefact = load(out)
+    assert (artefact.profile_name, artefact.build_key, artefact.disk) == ("app", "key", out / "root.raw")
+    assert artefact.ready.port == 80
+
+
+def test_what_is_no_artefact(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="is not an artefact"):
+        load(tmp_path)
+    with pytest.raises(BadInputError, match="is not an artefact"):
+        load(tmp_path / "none")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "{}", "null", "\xff"])
+def test_a_damaged_manifest(out: Path, text: str) -> None:
+    (out / "manifest.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ArtefactError, match=r"manifest\.json is damaged"):
+        load(out)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda manifest: manifest.update(files=[]),
+        lambda manifest: manifest.update(files={"vmlinuz": {}}),
+        lambda manifest: manifest.update(files={"vmlinuz": 5}),
+        lambda manifest: manifest.update(disk="root.raw"),
+        lambda manifest: manifest["ready"].pop("port"),
+        lambda manifest: manifest["superblock"].update(more=1),
+        lambda manifest: manifest.pop("mac"),
+    ],
+)
+def test_a_manifest_with_a_wrong_field(out: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    change(out, edit)
+    with pytest.raises(ArtefactError, match=r"manifest\.json is damaged"):
+        load(out)
+
+
+def test_another_schema(out: Path) -> None:
+    change(out, lambda manifest: manifest.update(schema=2))
+    with pytest.raises(ArtefactError, match="schema 2"):
+        load(out)
+
+
+@pytest.mark.parametrize("name", ["vmlinuz", "initrd.img", "initramfs.img", "root.raw"])
+def test_a_file_that_is_missing_or_cut(out: Path, name: str) -> None:
+    (out / name).write_bytes((out / name).read_bytes()[:-1])
+    with pytest.raises(ArtefactError, match=f"{name} is missing or cut"):
+        load(out)
+    (out / name).unlink()
+    with pytest.raises(ArtefactError, match=f"{name} is missing"):
+        load(out)
+
+
+# ---------------------------------------------------------------- check_output
+
+
+def test_a_free_place(tmp_path: Path) -> None:
+    assert check_output(tmp_path / "none", "key", force=False) is None
+
+
+def test_what_would_be_built_is_there(out: Path) -> None:
+    found = check_output(out, "key", force=False)
+    assert found is not None
+    assert found.build_key == "key"
+
+
+def test_what_would_be_built_is_there_and_was_used(out: Path) -> None:
+    write_disk(out, mounts=1)
+    assert check_output(out, "key", force=False) is not None
+
+
+def test_another_build_that_was_never_used_may_go(out: Path) -> None:
+    assert check_output(out, "other", force=False) is None
+
+
+def test_another_build_that_was_used_stays(out: Path) -> None:
+    write_disk(out, mounts=1)
+    with pytest.raises(OutputExistsError, match="may have been used") as caught:
+        check_output(out, "other", force=False)
+    assert "--force" in (caught.value.hint or "")
+    assert check_output(out, "other", force=True) is None
+
+
+def test_a_qcow2_may_have_been_used(out: Path) -> None:
+    change(out, lambda manifest: manifest["disk"].update(format="qcow2"))
+    with pytest.raises(OutputExistsError, match="may have been used"):
+        check_output(out, "other", force=False)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_is_not_ours_stays(tmp_path: Path, force: bool) -> None:
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path, tmp_path / "file"):
+        with pytest.raises(OutputExistsError, match="is not an artefact"):
+            check_output(place, "key", force)
+
+
+# ---------------------------------------------------------------- new_directory
+
+
+def test_new_directory(tmp_path: Path) -> None:
+    with new_directory(tmp_path / "out") as directory:
+        (directory / "a").write_text("a")
+        assert not (tmp_path / "out").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out/a").read_text() == "a"
+
+
+def test_it_replaces_the_old_one(out: Path) -> None:
+    with new_directory(out) as directory:
+        (directory / "a").write_text("a")
+        assert (out / "manifest.json").exists()
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert [path.name for path in out.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("error", [ArtefactError("x"), KeyboardInterrupt()])
+def test_an_error_leaves_all_as_it_was(out: Path, error: BaseException) -> None:
+    with pytest.raises(type(error)), new_directory(out) as directory:
+        (directory / "a").write_text("a")
+        raise error
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert (out / "manifest.json").exists()
+
+
+def test_no_such_parent(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="is not a directory"), new_directory(tmp_path / "a/b"):
+        pass

@@ -1,0 +1,136 @@
+"""The launch agent's stream: messages however they are cut, and what is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quickstart.errors import GuestError
+from quickstart.launch.channel import Decoder, Exit, Hello, Message, Output
+from quickstart.model import Beacon, ReadyStamp
+
+NUMBERS = st.integers(0, 10**15)
+WORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)
+
+
+def decode(pieces: Iterable[bytes]) -> list[Message]:
+    decoder = Decoder()
+    return [message for piece in pieces for message in decoder.feed(piece, 7)]
+
+
+def single_bytes(data: bytes) -> list[bytes]:
+    return [data[at : at + 1] for at in range(len(data))]
+
+
+def encode(message: Message) -> bytes:
+    match message:
+        case Hello(version):
+            return b"hello %d\n" % version
+        case Beacon():
+            return f"beacon {message.uptime_ns} {message.interface} {message.address}\n".encode()
+        case ReadyStamp():
+            return f"ready {message.uptime_ns} {message.answer}\n".encode()
+        case Output(stream, data):
+            return f"{stream} {len(data)}\n".encode() + data
+        case Exit(status):
+            return b"exit %d\n" % status
+
+
+MESSAGES = st.one_of(
+    st.just(Hello(1)),
+    st.builds(Beacon, NUMBERS, WORDS, WORDS, st.just(7)),
+    st.builds(ReadyStamp, NUMBERS, st.lists(WORDS, max_size=4).map(" ".join), st.just(7)),
+    st.builds(Output, st.sampled_from(["out", "err"]), st.binary(max_size=60)),
+    st.builds(Exit, st.integers(0, 255)),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(MESSAGES, max_size=8), st.data())
+def test_the_cuts_do_not_count(messages: list[Message], data: st.DataObject) -> None:
+    stream = b"".join(encode(message) for message in messages)
+    cut = data.draw(st.integers(0, len(stream)))
+    assert decode([stream]) == messages
+    assert decode(single_bytes(stream)) == messages
+    assert decode([stream[:cut], stream[cut:]]) == messages
+
+
+def test_two_beacons() -> None:
+    stream = b"beacon 5 eth0 10.0.2.15\nbeacon 9 ens3 10.0.2.16\n"
+    assert decode([stream]) == [Beacon(5, "eth0", "10.0.2.15", 7), Beacon(9, "ens3", "10.0.2.16", 7)]
+
+
+def test_output_may_look_like_messages() -> None:
+    assert decode([b"out 7\nexit 1\nexit 2\n"]) == [Output("out", b"exit 1\n"), Exit(2)]
+    assert decode([b"err 0\nout 3\n\n\n\nexit 0\n"]) == [
+        Output("err", b""),
+        Output("out", b"\n\n\n"),
+        Exit(0),
+    ]
+
+
+def test_an_unfinished_message_waits() -> None:
+    assert decode([b"exit 1"]) == []
+    assert decode([b"out 5\nabcd"]) == []
+
+
+def test_the_largest_message_of_the_agent() -> None:
+    body = bytes(range(256)) * 64
+    assert decode(single_bytes(b"out 16384\n" + body)) == [Output("out", body)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "hello",
+        "hello 2",
+        "hello 1 2",
+        "hello x",
+        "HELLO 1",
+        "beacon 1 eth0",
+        "beacon x eth0 10.0.0.1",
+        "beacon 1 eth0 10.0.0.1 more",
+        "ready",
+        "ready x HTTP/1.1 200 OK",
+        "exit",
+        "exit -1",
+        "exit 1_0",
+        "exit +1",
+        "exit ٣",
+        "exit 1\r",
+        "out",
+        "out x",
+        "out 0 5",
+        # A negative length must not send the decoder round and round.
+        "out -7",
+        "err -100",
+        "out 99999999999",
+        "exit " + "9" * 5000,
+        "login: ",
+        "\xff\xfe",
+    ],
+)
+def test_what_is_no_message(line: str) -> None:
+    for pieces in ([f"{line}\n".encode()], single_bytes(f"{line}\n".encode())):
+        with pytest.raises(GuestError):
+            decode(pieces)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_line_without_end(end: bytes) -> None:
+    stream = b"ready 1 " + b"x" * 5000 + end
+    for pieces in ([stream], single_bytes(stream)):
+        with pytest.raises(GuestError, match="sends no lines"):
+            decode(pieces)
+
+
+def test_messages_before_a_fault_arrive() -> None:
+    decoder, found = Decoder(), []
+    with pytest.raises(GuestError):
+        for message in decoder.feed(b"hello 1\nexit 3\nnonsense\n", 7):
+            found.append(message)
+    assert found == [Hello(1), Exit(3)]

@@ -1,0 +1,119 @@
+"""The command line: texts, the JSON envelope and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from quickstart import __version__
+from quickstart.cli.main import group
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUICKSTART_CACHE", str(tmp_path / "store"))
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(group, arguments)
+
+
+def said(found: Result) -> str:
+    """What is on stderr, whatever width the lines were broken for."""
+    return " ".join(found.stderr.split())
+
+
+def test_bare() -> None:
+    found = invoke()
+    assert found.exit_code == 0
+    assert "quickstart build --profile nginx" in found.stdout
+    assert "quickstart run quickstart-nginx" in found.stdout
+
+
+@pytest.mark.parametrize("argument", ["--help", "-h"])
+def test_help_lists_every_verb(argument: str) -> None:
+    found = invoke(argument)
+    assert found.exit_code == 0
+    assert "build" in found.stdout
+    assert "run" in found.stdout
+
+
+def test_version() -> None:
+    assert __version__ in invoke("--version").stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["biuld"],
+        ["build"],
+        ["build", "--profile", "nginx", "--format", "vdi"],
+        ["run"],
+        ["run", "x", "--port", "0"],
+    ],
+)
+def test_bad_usage(arguments: list[str]) -> None:
+    assert invoke(*arguments).exit_code == 2
+
+
+def test_an_unknown_profile() -> None:
+    found = invoke("build", "--profile", "ngnix")
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert "quickstart build: there is no profile 'ngnix'" in said(found)
+    assert "did you mean 'nginx'?" in said(found)
+
+
+def test_a_bad_profile_as_json(tmp_path: Path) -> None:
+    (tmp_path / "profile.toml").write_text("schema = 1\n")
+    found = invoke("build", "--json", "--profile", str(tmp_path))
+    document = json.loads(found.stdout)
+    assert found.exit_code == 2
+    assert (document["schema"], document["verb"], document["ok"]) == (1, "build", False)
+    assert document["error"]["kind"] == "ProfileError"
+    assert document["error"]["exit_code"] == 2
+    assert "unit: missing" in document["error"]["message"]
+
+
+def test_run_of_what_is_no_artefact(tmp_path: Path) -> None:
+    found = invoke("run", str(tmp_path), "--json")
+    assert found.exit_code == 2
+    assert json.loads(found.stdout)["error"]["kind"] == "BadInputError"
+    assert "is not an artefact" in said(found)
+
+
+def test_run_of_a_damaged_artefact(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    assert invoke("run", str(tmp_path)).exit_code == 1
+
+
+def test_run_both_ways_and_only_one_way(tmp_path: Path) -> None:
+    found = invoke("run", str(tmp_path), "--stock", "--beside-stock")
+    assert found.exit_code == 2
+    assert "exclude each other" in said(found)
+
+
+def test_a_missing_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("QUICKSTART_TOOL_PATH", str(tmp_path / "empty"))
+    found = invoke("build", "--json", "--profile", "nginx", "-o", str(tmp_path / "out"))
+    error = json.loads(found.stdout)["error"]
+    assert (found.exit_code, error["kind"], error["exit_code"]) == (3, "MissingToolError", 3)
+    assert error["hint"].startswith("apt-get install ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_that_is_not_ours(tmp_path: Path) -> None:
+    found = invoke("build", "--profile", "nginx", "-o", str(tmp_path))
+    assert found.exit_code == 2
+    assert "is not an artefact" in said(found)
+
+
+def test_a_dry_run_makes_nothing(tmp_path: Path) -> None:
+    found = invoke("build", "--profile", "nginx", "--dry-run", "--json")
+    assert found.exit_code == 0
+    (stage,) = json.loads(found.stdout)["result"]["stages"]
+    assert (stage["stage"], stage["stored"]) == ("reference", False)
+    assert not (tmp_path / "store").exists()

@@ -1,0 +1,181 @@
+"""The shape of the code: one direction of imports, one door to subprocesses, modules and functions of a readable size."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import quickstart
+
+PACKAGE = Path(quickstart.__file__).parent
+
+# A part (a module or a package of quickstart) may import itself and parts of the rows above, never of its own row or below.
+LEVELS: tuple[tuple[str, ...], ...] = (
+    ("__init__", "model", "errors"),
+    ("progress", "assets", "host", "store"),
+    ("profile", "imageroot"),
+    ("elf", "unit"),
+    ("reference", "trace", "startset", "initramfs", "image", "measure"),
+    ("launch",),
+    ("pipeline",),
+    ("cli",),
+)
+RANK = {part: rank for rank, parts in enumerate(LEVELS) for part in parts}
+# Only these may import the part at all.
+ONLY_FOR = {"cli": {"cli"}, "pipeline": {"cli"}}
+IMPORTS_NOTHING_OF_OURS = ("model.py", "errors.py", "progress.py", "assets.py")
+SUBPROCESS_DOOR = "host/door.py"
+STARTS_PROCESSES = {"subprocess", "multiprocessing", "pty", "popen2"}
+OS_STARTS_PROCESSES = ("system", "popen", "spawn", "exec", "fork", "posix_spawn")
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+NAMES = [str(path.relative_to(PACKAGE)) for path in SOURCES]
+
+
+def tree_of(name: str) -> ast.Module:
+    return ast.parse((PACKAGE / name).read_text(encoding="utf-8"), name)
+
+
+def part_of(name: str) -> str:
+    return name.split("/", maxsplit=1)[0].removesuffix(".py")
+
+
+def imported_modules(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything imported, wherever in the module it is."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, f"{'.' * node.level}{node.module or ''}.{a.name}") for a in node.names)
+
+
+def imported_parts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and part of every import of ours; a name of the package itself is of `__init__`."""
+    for line, module in imported_modules(tree):
+        first, _, rest = module.partition(".")
+        if first == "quickstart":
+            part = rest.split(".", maxsplit=1)[0]
+            yield line, part if part in RANK else "__init__"
+
+
+def direction_faults(name: str, tree: ast.Module) -> list[str]:
+    own = part_of(name)
+    faults = []
+    for line, part in imported_parts(tree):
+        if part != own and RANK[part] >= RANK[own]:
+            faults.append(f"{name}:{line}: {own} imports {part}, which is not below it")
+        if own not in ONLY_FOR.get(part, {own}):
+            faults.append(f"{name}:{line}: {own} imports {part}, which is for {sorted(ONLY_FOR[part])} only")
+    return faults
+
+
+def exit_faults(name: str, tree: ast.Module) -> list[str]:
+    """What ends the process: sys.exit, os._exit, SystemExit, exit() and quit()."""
+    if part_of(name) == "cli":
+        return []
+    faults = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (
+            isinstance(node.value, ast.Name)
+            and (node.value.id, node.attr) in {("sys", "exit"), ("os", "_exit")}
+        ):
+            faults.append(f"{name}:{node.lineno}: {node.value.id}.{node.attr} outside cli")
+        elif isinstance(node, ast.Name) and node.id in {"SystemExit", "exit", "quit"}:
+            faults.append(f"{name}:{node.lineno}: {node.id} outside cli")
+    faults += [f"{name}:{line}: {module}" for line, module in imported_modules(tree) if module == "sys.exit"]
+    return faults
+
+
+def process_faults(name: str, tree: ast.Module) -> list[str]:
+    if name == SUBPROCESS_DOOR:
+        return []
+    faults = [
+        f"{name}:{line}: {module} is for {SUBPROCESS_DOOR} only"
+        for line, module in imported_modules(tree)
+        if module.split(".")[0] in STARTS_PROCESSES or module == "asyncio.subprocess"
+    ]
+    faults += [
+        f"{name}:{node.lineno}: os.{node.attr} is for {SUBPROCESS_DOOR} only"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "os"
+        and node.attr.startswith(OS_STARTS_PROCESSES)
+    ]
+    return faults
+
+
+def test_every_part_has_its_level() -> None:
+    assert sorted({part_of(name) for name in NAMES}) == sorted(RANK)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_imports_go_one_way(name: str) -> None:
+    assert not direction_faults(name, tree_of(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_imports_are_absolute(name: str) -> None:
+    assert [module for _, module in imported_modules(tree_of(name)) if module.startswith(".")] == []
+
+
+@pytest.mark.parametrize("name", IMPORTS_NOTHING_OF_OURS)
+def test_the_lowest_modules_import_nothing_of_ours(name: str) -> None:
+    assert [f"{name}:{line}: imports {part}" for line, part in imported_parts(tree_of(name))] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_cli_ends_the_process(name: str) -> None:
+    assert not exit_faults(name, tree_of(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_the_door_starts_processes(name: str) -> None:
+    assert not process_faults(name, tree_of(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sizes(name: str) -> None:
+    text = (PACKAGE / name).read_text(encoding="utf-8")
+    long_functions = [
+        f"{name}:{node.lineno}: {node.name} has {node.end_lineno - node.lineno + 1} lines"
+        for node in ast.walk(tree_of(name))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno >= MAX_FUNCTION_LINES
+    ]
+    assert len(text.splitlines()) <= MAX_MODULE_LINES, f"{name} has {len(text.splitlines())} lines"
+    assert not long_functions
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "fault"),
+    [
+        ("model.py", "from quickstart.errors import GuestError", "model.py:1: model imports errors"),
+        ("trace/x.py", "def f():\n    import quickstart.launch.qemu", "trace/x.py:2: trace imports launch"),
+        ("trace/x.py", "from quickstart.startset import compute", "trace imports startset"),
+        ("launch/x.py", "from quickstart import pipeline", "launch imports pipeline"),
+        ("pipeline.py", "from quickstart.cli import main", "pipeline imports cli, which is for ['cli'] only"),
+    ],
+)
+def test_a_wrong_import_is_named(name: str, source: str, fault: str) -> None:
+    assert fault in "\n".join(direction_faults(name, ast.parse(source)))
+
+
+@pytest.mark.parametrize("source", ["import sys\nsys.exit(1)", "from sys import exit", "raise SystemExit(2)"])
+def test_an_exit_is_found(source: str) -> None:
+    assert exit_faults("trace/load.py", ast.parse(source))
+    assert not exit_faults("cli/run.py", ast.parse(source))
+
+
+@pytest.mark.parametrize(
+    "source", ["import subprocess", "from subprocess import run", "import os\nos.system('x')", "import pty"]
+)
+def test_a_process_is_found(source: str) -> None:
+    assert process_faults("launch/qemu.py", ast.parse(source))
+    assert not process_faults(SUBPROCESS_DOOR, ast.parse(source))

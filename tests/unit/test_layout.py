@@ -1,0 +1,309 @@
+"""The archive's layout: links stay inside /fast, programs name our loader, and init's texts survive any character."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.elf import read_elf
+from quickstart.errors import StartSetError
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.layout import (
+    LOADER,
+    GuestConfig,
+    config_text,
+    packed_files,
+    part_a,
+    part_b,
+    quote,
+    relative,
+    start_text,
+    with_interpreter,
+)
+from quickstart.initramfs.modules import ModuleSet
+from quickstart.initramfs.newc import CpioEntry, write_archive
+from quickstart.model import FileKind, StartFile, StartSet, Superblock, UnitStart
+from tests.unit.elfbuilder import LD_SO, elf
+
+UNIT = UnitStart(
+    unit="app.service",
+    type="forking",
+    pid_file=PurePosixPath("/run/app.pid"),
+    start_pre=(("/usr/bin/app", "-t"),),
+    start=("/usr/bin/app", "-g", "daemon on; it's 'on'"),
+)
+CONFIG = GuestConfig(
+    build="0123456789abcdef",
+    superblock=Superblock("11111111-2222-3333-4444-555555555555", 0, 1_400_000_000, True, False, False),
+    root_fstype="ext4",
+    root_options="errors=remount-ro",
+    interface="ens3",
+    unit=UNIT,
+    run_start_pre=True,
+)
+PROGRAM = elf(interpreter=LD_SO)
+
+
+def P(path: str) -> PurePosixPath:  # noqa: N802
+    return PurePosixPath(path)
+
+
+def start_file(
+    path: str, kind: FileKind, mode: int, target: str = "", interpreter: str = "", size: int = 0
+) -> StartFile:
+    return StartFile(P(path), kind, mode, size, 1_500_000_000, target, interpreter, ())
+
+
+def directory(path: str) -> StartFile:
+    return start_file(path, FileKind.DIRECTORY, 0o040755)
+
+
+def link(path: str, target: str) -> StartFile:
+    return start_file(path, FileKind.SYMLINK, 0o120777, target, size=len(target))
+
+
+START_SET = StartSet(
+    (
+        directory("/etc"),
+        start_file("/etc/app.conf", FileKind.FILE, 0o100640, size=4),
+        link("/etc/localtime", "/usr/share/zone"),
+        link("/etc/relative", "../usr/share/zone"),
+        link("/lib64", "usr/lib64"),
+        directory("/usr"),
+        directory("/usr/bin"),
+        start_file("/usr/bin/app", FileKind.FILE, 0o100755, interpreter=LD_SO, size=len(PROGRAM)),
+        directory("/usr/lib64"),
+        start_file("/usr/lib64/ld-linux-x86-64.so.2", FileKind.FILE, 0o100755, size=3),
+        start_file("/usr/lib64/liba.so.1", FileKind.FILE, 0o100644, interpreter=LD_SO, size=len(PROGRAM)),
+        directory("/usr/share"),
+        start_file("/usr/share/zone", FileKind.FILE, 0o100644, size=2),
+    ),
+    (),
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> ImageRoot:
+    for name in ("etc", "usr/bin", "usr/lib64", "usr/share"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "lib64").symlink_to("usr/lib64")
+    (tmp_path / "etc/app.conf").write_text("conf")
+    (tmp_path / "usr/bin/app").write_bytes(PROGRAM)
+    (tmp_path / "usr/lib64/liba.so.1").write_bytes(PROGRAM)
+    (tmp_path / "usr/lib64/ld-linux-x86-64.so.2").write_text("ld\n")
+    (tmp_path / "usr/share/zone").write_text("TZ")
+    return ImageRoot(tmp_path)
+
+
+def by_name(entries: Iterable[CpioEntry]) -> dict[str, CpioEntry]:
+    return {entry.name: entry for entry in entries}
+
+
+# ---------------------------------------------------------------- part B
+
+
+def test_the_last_file_says_that_part_b_is_whole(root: ImageRoot) -> None:
+    entries = list(part_b(CONFIG, START_SET, root))
+    assert entries[-1].name == "fast/quickstart/part-b"
+    assert entries[-1].data == b"0123456789abcdef\n"
+    assert {f"fast{file.path}" for file in START_SET.files} <= {entry.name for entry in entries}
+
+
+def test_part_b_is_an_archive_that_can_be_written(root: ImageRoot, tmp_path: Path) -> None:
+    with (tmp_path / "archive").open("wb") as stream:
+        assert write_archive(stream, part_b(CONFIG, START_SET, root)) > 0
+
+
+def test_owner_and_time_are_none_of_the_hosts(root: ImageRoot) -> None:
+    assert {(e.uid, e.gid, e.mtime) for e in part_b(CONFIG, START_SET, root)} == {(0, 0, 0)}
+
+
+def test_modes_are_the_images(root: ImageRoot) -> None:
+    entries = by_name(part_b(CONFIG, START_SET, root))
+    assert entries["fast/etc/app.conf"].mode == 0o100640
+    assert entries["fast/usr/bin/app"].mode == 0o100755
+    assert entries["fast/usr/bin"].mode == 0o040755
+
+
+def test_links_stay_inside_fast(root: ImageRoot) -> None:
+    entries = by_name(part_b(CONFIG, START_SET, root))
+    assert entries["fast/etc/localtime"].data == b"../usr/share/zone"
+    assert entries["fast/etc/relative"].data == b"../usr/share/zone"
+    assert entries["fast/lib64"].data == b"usr/lib64"
+    for name, entry in entries.items():
+        if stat.S_ISLNK(entry.mode) and isinstance(entry.data, bytes):
+            place = posixpath.normpath(posixpath.join(posixpath.dirname(name), entry.data.decode()))
+            assert place.startswith("fast/"), name
+            assert place in entries, name
+
+
+@pytest.mark.parametrize(
+    ("lib64", "place", "target"),
+    [
+        (link("/lib64", "usr/lib64"), "fast/usr/lib64/ld.so", b"ld-linux-x86-64.so.2"),
+        (link("/lib64", "/usr/lib64"), "fast/usr/lib64/ld.so", b"ld-linux-x86-64.so.2"),
+        (directory("/lib64"), "fast/lib64/ld.so", b"../usr/lib64/ld-linux-x86-64.so.2"),
+    ],
+)
+def test_the_loader_has_our_name(root: ImageRoot, lib64: StartFile, place: str, target: bytes) -> None:
+    files = tuple(lib64 if file.path == P("/lib64") else file for file in START_SET.files)
+    entries = by_name(part_b(CONFIG, StartSet(files, ()), root))
+    assert entries[place].data == target
+    assert LOADER == "/fast/lib64/ld.so"
+
+
+def test_programs_without_lib64(root: ImageRoot) -> None:
+    files = tuple(file for file in START_SET.files if file.path != P("/lib64"))
+    with pytest.raises(StartSetError, match="no /lib64"):
+        list(part_b(CONFIG, StartSet(files, ()), root))
+
+
+def test_only_programs_get_our_loader(root: ImageRoot, tmp_path: Path) -> None:
+    entries = by_name(part_b(CONFIG, START_SET, root))
+    program = entries["fast/usr/bin/app"].data
+    assert isinstance(program, bytes)
+    (tmp_path / "patched").write_bytes(program)
+    facts = read_elf(tmp_path / "patched")
+    assert facts is not None
+    assert facts.interpreter == LOADER
+    # Not executable, so nothing starts it: it stays as it is.
+    assert entries["fast/usr/lib64/liba.so.1"].data == tmp_path / "usr/lib64/liba.so.1"
+
+
+# ---------------------------------------------------------------- PT_INTERP
+
+
+def test_the_rest_of_the_interpreter_is_zeroed(tmp_path: Path) -> None:
+    path = tmp_path / "app"
+    path.write_bytes(PROGRAM)
+    patched = with_interpreter(path, "/x")
+    at = PROGRAM.index(LD_SO.encode())
+    assert len(patched) == len(PROGRAM)
+    assert patched[at : at + len(LD_SO) + 1] == b"/x" + bytes(len(LD_SO) - 1)
+    assert (patched[:at], patched[at + len(LD_SO) :]) == (PROGRAM[:at], PROGRAM[at + len(LD_SO) :])
+
+
+def test_an_interpreter_that_just_fits_and_one_that_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "app"
+    path.write_bytes(PROGRAM)
+    same_length = "/" + "x" * (len(LD_SO) - 1)
+    assert same_length.encode() + b"\0" in with_interpreter(path, same_length)
+    with pytest.raises(StartSetError, match=r"does not fit into the 28 bytes of PT_INTERP in .*/app"):
+        with_interpreter(path, same_length + "x")
+
+
+def test_a_file_without_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "lib").write_bytes(elf())
+    (tmp_path / "text").write_text("text")
+    for name in ("lib", "text"):
+        with pytest.raises(StartSetError, match="has no PT_INTERP"):
+            with_interpreter(tmp_path / name, LOADER)
+
+
+# ---------------------------------------------------------------- texts
+
+
+def test_packed_files() -> None:
+    odd = os.fsdecode(b"/etc/caf\xe9 \n")
+    files = (directory("/etc"), start_file(odd, FileKind.FILE, 0o100600, size=12), link("/lib", "usr/lib"))
+    names, rows = packed_files(StartSet(files, ()))
+    assert names == b"etc/caf\xe9 \n\0lib\0"
+    assert rows == b"8180 12 1500000000 etc/caf\xe9 \n\na1ff 7 1500000000 lib\n"
+
+
+def test_packed_files_say_what_stat_says(root: ImageRoot) -> None:
+    """The row of a link is that of the link itself, as lstat(2) gives it."""
+    status = (root.base / "lib64").lstat()
+    file = replace(link("/lib64", "usr/lib64"), size_bytes=status.st_size, mtime_s=int(status.st_mtime))
+    _, rows = packed_files(StartSet((file,), ()))
+    assert rows == b"%x %d %d lib64\n" % (status.st_mode, 9, int(status.st_mtime))
+
+
+def unquote(text: str) -> str:
+    """A POSIX shell's word of single-quoted pieces and escaped quotes."""
+    out = ""
+    while text:
+        if text.startswith("\\'"):
+            out, text = out + "'", text[2:]
+        else:
+            assert text[0] == "'"
+            end = text.index("'", 1)
+            out, text = out + text[1:end], text[end + 1 :]
+    return out
+
+
+@pytest.mark.parametrize("word", ["", "plain", "it's", "''", '$HOME `x` "q" \\ \n*', "é", "'"])
+def test_quote(word: str) -> None:
+    assert unquote(quote(word)) == word
+
+
+def test_config() -> None:
+    odd = replace(CONFIG, root_options="a'b $(x)", unit=replace(UNIT, unit=r"app\x2dx.service"))
+    values = dict(line.split("=", 1) for line in config_text(odd, START_SET).splitlines())
+    plain = {name: unquote(value) for name, value in values.items()}
+    assert plain["ROOT_OPTIONS"] == "a'b $(x)"
+    assert plain["UNIT"] == r"app\x2dx.service"
+    assert plain["ROOT_UUID"] == "11111111-2222-3333-4444-555555555555"
+    assert (plain["BUILD_MOUNTS"], plain["BUILD_WTIME"]) == ("0", "1400000000")
+    assert (plain["PID_FILE"], plain["START_PRE"]) == ("/run/app.pid", "yes")
+    assert plain["FAST_LIBRARY_PATH"] == "/fast/usr/lib64"
+    assert plain["FAST_PATH"].split(":")[0] == "/fast/usr/local/sbin"
+    assert plain["FAST_PATH"].endswith(":/sbin:/bin")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [replace(CONFIG, run_start_pre=False), replace(CONFIG, unit=replace(UNIT, start_pre=()))],
+)
+def test_no_start_pre(config: GuestConfig) -> None:
+    assert "START_PRE='no'\n" in config_text(config, START_SET)
+
+
+def test_start() -> None:
+    assert start_text(UNIT, START_SET) == (
+        "start_pre() {\n"
+        "\t(exec -a '/usr/bin/app' '/fast/usr/bin/app' '-t') || return\n"
+        "}\n\n"
+        "start_main() {\n"
+        "\texec -a '/usr/bin/app' '/fast/usr/bin/app' '-g' 'daemon on; it'\\''s '\\''on'\\'''\n"
+        "}\n"
+    )
+
+
+def test_start_of_a_program_that_is_not_packed() -> None:
+    text = start_text(replace(UNIT, start=("/opt/app",), start_pre=()), START_SET)
+    assert "start_pre() {\n\t:\n}\n" in text
+    assert "\texec -a '/opt/app' '/opt/app'\n" in text
+
+
+def test_relative() -> None:
+    assert relative(P("fast/a/b/link"), "fast/c") == "../../c"
+    assert relative(P("fast/link"), "fast/c/d") == "c/d"
+
+
+# ---------------------------------------------------------------- part A
+
+
+def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
+    busybox = tmp_path / "busybox"
+    busybox.write_text("bb")
+    entries = by_name(part_a(CONFIG, ModuleSet((), ()), START_SET, root, busybox))
+    assert stat.S_IMODE(entries["init"].mode) == 0o755
+    assert entries["fast/quickstart/busybox"].data == busybox
+    assert (entries["dev/console"].rdev_major, entries["dev/console"].rdev_minor) == (5, 1)
+    assert entries["fast/quickstart/bin/mount"].data == b"../busybox"
+    names, rows = packed_files(START_SET)
+    assert (entries["fast/quickstart/packed.names"].data, entries["fast/quickstart/packed.stat"].data) == (
+        names,
+        rows,
+    )
+    assert entries["fast/quickstart/config"].data == config_text(CONFIG, START_SET).encode()
+    assert {(e.uid, e.gid, e.mtime) for e in entries.values()} == {(0, 0, 0)}
+    # Part A must not hold anything of the start set: it has to be whole before B is looked at.
+    assert not [name for name in entries if name.startswith(("fast/etc", "fast/usr"))]

@@ -1,0 +1,92 @@
+"""The recorded logs: ldd's, and what is refused of a trace that is not whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.errors import TraceError
+from quickstart.trace.load import load_trace, parse_ldd
+
+LDD = """\
+== /usr/sbin/app
+\tlinux-vdso.so.1 (0x00007ffd5c5f2000)
+\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f0f3c000000)
+\t/lib64/ld-linux-x86-64.so.2 (0x00007f0f3c400000)
+== /usr/bin/static
+\tstatically linked
+== /usr/bin/script
+\tnot a dynamic executable
+"""
+STRACE = """\
+10 1.5 openat(AT_FDCWD</>, "/sys/fs/cgroup/app.service/cgroup.procs", O_WRONLY) = 3</x>
+10 1.6 execve("/usr/sbin/app", ["app"], 0x1 /* 0 vars */) = 0
+"""
+FACTS = {"interface": "ens3", "mac": "52:54:00:00:00:01", "address": "10.0.2.15", "ready_uptime_ns": 5}
+
+
+def logs(directory: Path, **changed: str) -> Path:
+    texts = {"strace.log": STRACE, "ldd.log": LDD, "modules.after": "ext4 1 2\nvirtio 3 4\n"}
+    texts |= {"facts.json": json.dumps(FACTS)}
+    texts |= {name.replace("_", "."): text for name, text in changed.items()}
+    for name, text in texts.items():
+        (directory / name).write_text(text)
+    return directory
+
+
+def test_ldd() -> None:
+    assert parse_ldd(LDD) == {
+        PurePosixPath("/usr/sbin/app"): (
+            PurePosixPath("/lib/x86_64-linux-gnu/libc.so.6"),
+            PurePosixPath("/lib64/ld-linux-x86-64.so.2"),
+        ),
+        PurePosixPath("/usr/bin/static"): (),
+        PurePosixPath("/usr/bin/script"): (),
+    }
+    assert parse_ldd("") == {}
+
+
+def test_ldd_misses_a_library() -> None:
+    with pytest.raises(TraceError, match=r"did not find libx\.so\.1"):
+        parse_ldd("== /bin/x\n\tlibx.so.1 => not found\n")
+
+
+def test_a_whole_trace(tmp_path: Path) -> None:
+    trace = load_trace(logs(tmp_path), "app.service")
+    assert [str(event.path) for event in trace.events] == ["/usr/sbin/app"]
+    assert (trace.modules, trace.log_lines, trace.ready_uptime_ns) == (("ext4", "virtio"), 2, 5)
+    assert trace.network.interface == "ens3"
+
+
+def test_the_hash_is_that_of_the_logs(tmp_path: Path) -> None:
+    first = load_trace(logs(tmp_path), "app.service").trace_hash
+    assert load_trace(logs(tmp_path), "app.service").trace_hash == first
+    assert load_trace(logs(tmp_path, modules_after="ext4 1\n"), "app.service").trace_hash != first
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"facts_json": '{"interface": "ens'}, "is damaged"),
+        ({"facts_json": "{}"}, "is damaged"),
+        ({"facts_json": "[]"}, "is damaged"),
+        ({"strace_log": STRACE[:-3]}, "is cut in line 2"),
+        ({"strace_log": ""}, "is empty"),
+    ],
+)
+def test_a_damaged_trace(tmp_path: Path, changed: dict[str, str], message: str) -> None:
+    with pytest.raises(TraceError, match=message):
+        load_trace(logs(tmp_path, **changed), "app.service")
+
+
+def test_a_missing_log(tmp_path: Path) -> None:
+    (logs(tmp_path) / "ldd.log").unlink()
+    with pytest.raises(TraceError, match=r"cannot be read: .*ldd\.log"):
+        load_trace(tmp_path, "app.service")
+
+
+def test_a_unit_that_did_not_start(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"no process of other\.service"):
+        load_trace(logs(tmp_path), "other.service")

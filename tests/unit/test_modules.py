@@ -1,0 +1,180 @@
+"""Kernel modules: the order of loading, aliases, and the shell functions that init sources."""
+
+from __future__ import annotations
+
+import fnmatch
+import lzma
+import re
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.errors import StartSetError
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.modules import (
+    Module,
+    ModuleSet,
+    module_data,
+    module_name,
+    module_set,
+    parse_aliases,
+    parse_dependencies,
+    shell_functions,
+)
+
+# As depmod writes it for Debian's cloud kernel: the requirement to be loaded first comes last.
+DEP = """\
+kernel/drivers/virtio/virtio.ko:
+kernel/drivers/virtio/virtio_ring.ko: kernel/drivers/virtio/virtio.ko
+kernel/drivers/virtio/virtio_pci.ko.xz: kernel/drivers/virtio/virtio_ring.ko kernel/drivers/virtio/virtio.ko
+kernel/drivers/block/virtio_blk.ko: kernel/drivers/virtio/virtio_ring.ko kernel/drivers/virtio/virtio.ko
+kernel/drivers/net/virtio_net.ko: kernel/net/core/failover.ko kernel/drivers/virtio/virtio.ko
+kernel/net/core/failover.ko:
+kernel/fs/ext4/ext4.ko: kernel/lib/crc16.ko
+kernel/lib/crc16.ko:
+kernel/drivers/ata/ahci.ko: kernel/drivers/ata/libata.ko
+kernel/drivers/ata/libata.ko:
+kernel/drivers/block/xen-blkfront.ko:
+kernel/sound/snd.ko:
+"""
+ALIASES = """\
+# Aliases extracted from modules themselves.
+alias pci:v00001AF4d*sv*sd*bc*sc*i* virtio_pci
+alias virtio:d00000002v* virtio_blk
+alias virtio:d00000001v* virtio_net
+alias acpi*:LNRO0005:* virtio_mmio
+alias pci:v*d*sv*sd*bc01sc06i01* ahci
+alias pci:v00008086d00002652sv*sd*bc*sc*i* ahci
+alias xen:vbd xen_blkfront
+alias block-major-202-* xen_blkfront
+alias fs-ext4 ext4
+alias pci:v00001274d* snd
+options ahci x=1
+"""
+VERSION = "6.1.0-1-cloud-amd64"
+
+
+def image(
+    tmp_path: Path, dependencies: str = DEP, built_in: str = "kernel/drivers/virtio/virtio_mmio.ko\n"
+) -> ImageRoot:
+    directory = tmp_path / "usr/lib/modules" / VERSION
+    directory.mkdir(parents=True)
+    (tmp_path / "lib").symlink_to("usr/lib")
+    (directory / "modules.dep").write_text(dependencies)
+    (directory / "modules.builtin").write_text(built_in)
+    (directory / "modules.alias").write_text(ALIASES)
+    return ImageRoot(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("kernel/drivers/block/xen-blkfront.ko.xz", "xen_blkfront"),
+        ("kernel/crypto/crc32c_generic.ko", "crc32c_generic"),
+        ("a.ko.zst", "a"),
+    ],
+)
+def test_module_name(path: str, name: str) -> None:
+    assert module_name(path) == name
+
+
+def test_the_last_requirement_is_loaded_first() -> None:
+    assert parse_dependencies(DEP)["virtio_pci"] == Module(
+        "virtio_pci", PurePosixPath("kernel/drivers/virtio/virtio_pci.ko.xz"), ("virtio", "virtio_ring")
+    )
+
+
+def test_only_device_aliases_of_wanted_modules() -> None:
+    assert parse_aliases(ALIASES, ["ahci", "xen_blkfront", "ext4", "virtio_mmio"]) == (
+        ("acpi*:LNRO0005:*", "virtio_mmio"),
+        ("pci:v*d*sv*sd*bc01sc06i01*", "ahci"),
+        ("pci:v00008086d00002652sv*sd*bc*sc*i*", "ahci"),
+        ("xen:vbd", "xen_blkfront"),
+    )
+
+
+def test_each_module_comes_after_what_it_requires(tmp_path: Path) -> None:
+    found = module_set(image(tmp_path), VERSION)
+    names = [module.name for module in found.modules]
+    assert sorted(names) == [
+        *("ahci", "crc16", "ext4", "failover", "libata", "virtio", "virtio_blk", "virtio_net", "virtio_pci"),
+        *("virtio_ring", "xen_blkfront"),
+    ]
+    for module in found.modules:
+        assert set(module.requires) <= set(names[: names.index(module.name)])
+    assert found.modules[0].path == PurePosixPath(
+        f"/usr/lib/modules/{VERSION}/kernel/drivers/virtio/virtio.ko"
+    )
+
+
+def test_a_needed_module_may_be_built_in(tmp_path: Path) -> None:
+    without = "".join(line for line in DEP.splitlines(keepends=True) if not line.startswith("kernel/fs/ext4"))
+    found = module_set(image(tmp_path, without, "kernel/fs/ext4/ext4.ko\n"), VERSION)
+    assert "ext4" not in [module.name for module in found.modules]
+
+
+def test_a_kernel_without_a_needed_module(tmp_path: Path) -> None:
+    without = "".join(line for line in DEP.splitlines(keepends=True) if not line.startswith("kernel/fs/ext4"))
+    with pytest.raises(StartSetError, match="has no ext4, as a module or built in"):
+        module_set(image(tmp_path, without), VERSION)
+
+
+def test_an_image_without_the_kernels_modules(tmp_path: Path) -> None:
+    with pytest.raises(StartSetError, match=r"no /lib/modules/6\.9"):
+        module_set(image(tmp_path), "6.9")
+
+
+def test_module_data(tmp_path: Path) -> None:
+    (tmp_path / "a.ko").write_bytes(b"plain")
+    (tmp_path / "a.ko.xz").write_bytes(lzma.compress(b"packed"))
+    (tmp_path / "a.ko.zst").write_bytes(b"?")
+    root = ImageRoot(tmp_path)
+    assert module_data(root, Module("a", PurePosixPath("/a.ko"), ())) == b"plain"
+    assert module_data(root, Module("a", PurePosixPath("/a.ko.xz"), ())) == b"packed"
+    with pytest.raises(StartSetError, match=r"/a\.ko\.zst has a compression that is not known"):
+        module_data(root, Module("a", PurePosixPath("/a.ko.zst"), ()))
+
+
+# ---------------------------------------------------------------- shell
+
+
+def functions(tmp_path: Path) -> str:
+    return shell_functions(module_set(image(tmp_path), VERSION))
+
+
+def rows(text: str) -> dict[str, str]:
+    """The command of each pattern in load_for."""
+    found = re.findall(r"^\t(.+)\) (.+) ;;$", text, re.MULTILINE)
+    return {pattern: command for patterns, command in found for pattern in patterns.split(" | ")}
+
+
+@pytest.mark.parametrize(
+    ("modalias", "command"),
+    [
+        ("pci:v00001AF4d00001001sv00001AF4sd00000002bc01sc00i00", "load virtio virtio_ring virtio_pci"),
+        ("virtio:d00000002v00001AF4", "load virtio virtio_ring virtio_blk"),
+        ("virtio:d00000001v00001AF4", "load virtio failover virtio_net"),
+        ("xen:vbd", "load xen_blkfront"),
+        ("pci:v00008086d00002922sv00001AF4sd00001100bc01sc06i01", '[ "$late" = no ] || load libata ahci'),
+        ("pci:v00001274d00005000sv00001274sd00004C4Cbc04sc01i00", None),
+        ("acpi:PNP0A03:", None),
+    ],
+)
+def test_a_real_modalias_finds_its_module(tmp_path: Path, modalias: str, command: str | None) -> None:
+    hits = [c for pattern, c in rows(functions(tmp_path)).items() if fnmatch.fnmatchcase(modalias, pattern)]
+    assert hits == ([command] if command else [])
+
+
+def test_the_text() -> None:
+    modules = (
+        Module("a", PurePosixPath("/a.ko"), ()),
+        Module("b", PurePosixPath("/b.ko"), ("a",)),
+        Module("ahci", PurePosixPath("/ahci.ko"), ()),
+    )
+    aliases = (("pci:b*", "b"), ("pci:x*", "ahci"), ("virtio:b", "b"))
+    assert shell_functions(ModuleSet(modules, aliases)) == (
+        'load_for() {\n\tcase "$1" in\n'
+        "\tpci:b* | virtio:b) load a b ;;\n"
+        '\tpci:x*) [ "$late" = no ] || load ahci ;;\n'
+        "\tesac\n}\n\nload_all() {\n\tload a b ahci\n}\n"
+    )

@@ -1,0 +1,184 @@
+"""Profiles: defaults, every fault at once with its key's path, and the nearest known name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import BadInputError, ProfileError
+from quickstart.profile import known_profiles, load_profile, parse_profile
+
+GOOD = """\
+schema = 1
+name = "app"
+packages = ["bb", "aa", "bb"]
+unit = "app.service"
+[ready]
+kind = "tcp"
+port = 80
+"""
+
+
+def problems(text: str) -> tuple[str, ...]:
+    with pytest.raises(ProfileError) as caught:
+        parse_profile(text, "x.toml")
+    assert "x.toml" in caught.value.message
+    assert caught.value.exit_code == 2
+    return caught.value.problems
+
+
+def test_our_own_profiles_load() -> None:
+    assert "nginx" in known_profiles()
+    for name in known_profiles():
+        assert load_profile(name).name == name
+
+
+def test_nginx() -> None:
+    nginx = load_profile("nginx")
+    assert (nginx.unit, nginx.packages, nginx.suite) == ("nginx.service", ("nginx",), "bookworm")
+    assert (nginx.ready.kind, nginx.ready.port, nginx.ready.path, nginx.ready.status) == (
+        "http",
+        80,
+        "/",
+        200,
+    )
+
+
+def test_defaults() -> None:
+    profile = parse_profile(GOOD, "x")
+    assert (profile.suite, profile.description, profile.run_start_pre) == ("bookworm", "", True)
+    assert (profile.memory_mib, profile.budget_mib, profile.disk_mib) == (1024, 64, 2048)
+    assert (profile.ready.path, profile.ready.status, profile.ready.timeout_s) == ("/", 200, 600)
+    assert (profile.files.include, profile.files.exclude, profile.files.secrets) == ((), (), ())
+    assert "/var/**" in profile.files.data
+    assert profile.packages == ("aa", "bb")
+
+
+def test_data_adds_to_what_is_data_anyway() -> None:
+    profile = parse_profile(GOOD + '[files]\ndata = ["/opt/d"]\n', "x")
+    assert profile.files.data[-1] == "/opt/d"
+    assert "/home/**" in profile.files.data
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("schema = 1", "schema = 2", "schema: "),
+        ("schema = 1\n", "", "schema: missing"),
+        ('name = "app"', 'name = "App"', "name: "),
+        ('name = "app"', 'name = "../x"', "name: "),
+        ('name = "app"', "name = 5", "name: "),
+        ('name = "app"', 'nmae = "app"', "nmae: no such key; did you mean 'name'?"),
+        ('name = "app"', 'name = "app"\nqqqq = 1', "qqqq: no such key"),
+        ('"bb", "aa"', '"bb", "A B"', "packages[1]: "),
+        ('["bb", "aa", "bb"]', "[]", "packages: "),
+        ('["bb", "aa", "bb"]', '"bb"', "packages: "),
+        ("app.service", "app.socket", "unit: "),
+        ("app.service", "a/b.service", "unit: "),
+        ("port = 80", 'port = "80"', "ready.port: "),
+        ("port = 80", "port = 0", "ready.port: "),
+        ("port = 80", "port = 65536", "ready.port: "),
+        ("port = 80", "port = true", "ready.port: "),
+        ("port = 80", "port = 80.5", "ready.port: "),
+        ("port = 80", "prot = 80", "ready.prot: no such key; did you mean 'port'?"),
+        ("port = 80", "port = 80\ntimeout_s = nan", "ready.timeout_s: "),
+        ("port = 80", "port = 80\ntimeout_s = 1979-05-27", "ready.timeout_s: "),
+        ("port = 80", 'port = 80\npath = "no-slash"', "ready.path: "),
+        ("port = 80", 'port = 80\npath = "/a b"', "ready.path: "),
+        ("port = 80", "port = 80\nstatus = 99", "ready.status: "),
+        ("port = 80\n", "", 'ready: kind = "tcp" needs a port'),
+        ('kind = "tcp"\nport = 80', 'kind = "http"', 'ready: kind = "http" needs a port'),
+        ('kind = "tcp"', 'kind = "exec"', 'ready: kind = "exec" needs a command'),
+        ('kind = "tcp"', 'kind = "exec"\ncommand = ""', 'ready: kind = "exec" needs a command'),
+        ('kind = "tcp"', 'kind = "udp"', "ready.kind: "),
+        ("[ready]", '[files]\ninclude = ["/a", "etc/x"]\n[ready]', "files.include[1]: "),
+        ("[ready]", "[memory]\nmachine_mib = 1\n[ready]", "memory.machine_mib: "),
+        (
+            "[ready]",
+            "[memory]\nbudget = 1\n[ready]",
+            "memory.budget: no such key; did you mean 'budget_mib'?",
+        ),
+        ("[ready]", "[disk]\nsize_mib = 10\n[ready]", "disk.size_mib: "),
+        ("[ready]", '[start]\npre = "no"\n[ready]', "start.pre: "),
+    ],
+)
+def test_one_fault(old: str, new: str, problem: str) -> None:
+    assert old in GOOD
+    assert [each for each in problems(GOOD.replace(old, new, 1)) if each.startswith(problem)]
+
+
+def test_all_faults_at_once() -> None:
+    text = (
+        GOOD.replace("port = 80", 'port = "x"').replace('"app"', '"A"', 1) + "[disk]\nsize_mib = 1\nx = 2\n"
+    )
+    keys = sorted(problem.split(":")[0] for problem in problems(text))
+    assert keys == ["disk.size_mib", "disk.x", "name", "ready.port"]
+
+
+def test_an_empty_profile_names_all_that_is_required() -> None:
+    assert sorted(problems("")) == sorted(
+        f"{key}: missing" for key in ("schema", "name", "packages", "unit", "ready")
+    )
+
+
+@pytest.mark.parametrize("text", ["schema = ", "schema = 1\nschema = 1\n", "[ready", "a b"])
+def test_bad_toml(text: str) -> None:
+    (problem,) = problems(text)
+    assert problem.startswith("not TOML: ")
+
+
+@pytest.mark.parametrize(
+    "ready",
+    ['kind = "tcp"\nport = 1', 'kind = "http"\nport = 65535', 'kind = "exec"\ncommand = "true"'],
+)
+def test_complete_requests(ready: str) -> None:
+    profile = parse_profile(GOOD.replace('kind = "tcp"\nport = 80', ready), "x")
+    assert profile.ready.kind in ready
+
+
+# ---------------------------------------------------------------- load_profile
+
+
+@pytest.mark.parametrize("given", ["directory", "file"])
+def test_a_path(tmp_path: Path, given: str) -> None:
+    (tmp_path / "profile.toml").write_text(GOOD)
+    assert load_profile(str(tmp_path / "profile.toml" if given == "file" else tmp_path)).name == "app"
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(BadInputError, match="there is no profile 'ngnix'") as caught:
+        load_profile("ngnix")
+    assert caught.value.hint == "did you mean 'nginx'?"
+    with pytest.raises(BadInputError) as caught:
+        load_profile("zzzzzz")
+    assert caught.value.hint is not None
+    assert "nginx" in caught.value.hint
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="there is no profile"):
+        load_profile(str(tmp_path / "none"))
+
+
+def test_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / "profile.toml").write_bytes(b"# caf\xe9\n")
+    with pytest.raises(ProfileError, match="not UTF-8 at byte 5"):
+        load_profile(str(tmp_path))
+
+
+def test_a_directory_of_the_same_name_does_not_hide_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nginx").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_profile("nginx").unit == "nginx.service"
+
+
+def test_a_refused_list_member_is_one_fault() -> None:
+    with pytest.raises(ProfileError) as caught:
+        parse_profile(
+            'schema = 1\nname = "x"\npackages = ["A!"]\nunit = "x.service"\n[ready]\nkind = "tcp"\nport = 1',
+            "p",
+        )
+    assert len(caught.value.problems) == 1

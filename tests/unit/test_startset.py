@@ -1,0 +1,375 @@
+"""The start set: what the trace, the closure and the rules put in, and what keeps a file out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.errors import StartSetError
+from quickstart.imageroot import ImageRoot
+from quickstart.model import Event, FileKind, FileRules, NetworkFacts, Op, Process, StartSet, Trace
+from quickstart.startset import compute, matches
+from tests.unit.elfbuilder import LD_SO, MULTIARCH, elf
+
+RULES = FileRules(include=(), exclude=(), data=("/var/**",), secrets=())
+KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKC\n-----END RSA PRIVATE KEY-----\n"
+
+
+def P(path: str) -> PurePosixPath:  # noqa: N802
+    return PurePosixPath(path)
+
+
+@dataclass
+class Image:
+    """A tree with a merged /usr and one program with one library."""
+
+    base: Path
+
+    def file(self, path: str, content: bytes | str = "text", mode: int = 0o644) -> None:
+        host = self.base / path.lstrip("/")
+        host.parent.mkdir(parents=True, exist_ok=True)
+        host.write_bytes(content.encode() if isinstance(content, str) else content)
+        host.chmod(mode)
+
+    def link(self, path: str, target: str) -> None:
+        host = self.base / path.lstrip("/")
+        host.parent.mkdir(parents=True, exist_ok=True)
+        host.symlink_to(target)
+
+    def compute(
+        self,
+        *opened: str | tuple[Op, str] | tuple[Op, str, str],
+        rules: FileRules = RULES,
+        ldd: Mapping[str, Sequence[str]] | None = None,
+    ) -> StartSet:
+        """The set of a trace in which one process, /usr/bin/app, did that with these paths."""
+        events = []
+        for line, each in enumerate(opened, 1):
+            op, path, *error = (Op.OPEN, each) if isinstance(each, str) else each
+            events.append(Event(line, 1, op, P(path), error[0] if error else None))
+        trace = Trace(
+            events=tuple(events),
+            processes={1: Process(77, 0, (P("/usr/bin/app"),), True)},
+            ldd={P(path): tuple(P(each) for each in found) for path, found in (ldd or {}).items()},
+            modules=(),
+            network=NetworkFacts("ens3", "52:54:00:00:00:01", "10.0.2.15"),
+            trace_hash="0",
+            ready_uptime_ns=1,
+            log_lines=len(events),
+        )
+        return compute(trace, ImageRoot(self.base), rules)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Image:
+    image = Image(tmp_path / "image")
+    for name in ("bin", "lib", "lib64"):
+        image.link(name, f"usr/{name}")
+    image.file("/usr/bin/app", elf(["liba.so.1"], interpreter=LD_SO), 0o755)
+    image.file(f"{MULTIARCH}/liba.so.1.2", elf(soname="liba.so.1"))
+    image.link(f"{MULTIARCH}/liba.so.1", "liba.so.1.2")
+    image.file(f"{MULTIARCH}/ld-linux-x86-64.so.2", elf(), 0o755)
+    image.link("/usr/lib64/ld-linux-x86-64.so.2", f"..{MULTIARCH[4:]}/ld-linux-x86-64.so.2")
+    image.file("/etc/app.conf")
+    return image
+
+
+def rules(**changed: tuple[str, ...]) -> FileRules:
+    return FileRules(**{"include": (), "exclude": (), "data": ("/var/**",), "secrets": (), **changed})
+
+
+def files(start_set: StartSet) -> list[str]:
+    return [str(file.path) for file in start_set.files if file.kind is FileKind.FILE]
+
+
+def links(start_set: StartSet) -> list[str]:
+    return [str(file.path) for file in start_set.files if file.kind is FileKind.SYMLINK]
+
+
+def excluded(start_set: StartSet) -> dict[str, str]:
+    return {str(each.path): each.rule for each in start_set.excluded}
+
+
+def reasons(start_set: StartSet, path: str) -> list[tuple[str, str]]:
+    (file,) = [file for file in start_set.files if file.path == P(path)]
+    return [(reason.source, reason.detail) for reason in file.reasons]
+
+
+# ---------------------------------------------------------------- globs
+
+
+@pytest.mark.parametrize(
+    ("path", "glob", "expected"),
+    [
+        ("/etc/a", "/etc/a", True),
+        ("/etc/a/b", "/etc/a", True),
+        ("/etc/ab", "/etc/a", False),
+        ("/etc/a", "/etc/a/b", False),
+        ("/etc/a/b", "/etc/*", False),
+        ("/etc/a", "/etc/*", True),
+        ("/etc/.a", "/etc/*", True),
+        ("/etc/a/b", "/etc/**", True),
+        ("/etc", "/etc/**", False),
+        ("/etc/a/b/c.so", "/etc/**/*.so", True),
+        ("/etc/ab", "/etc/a?", True),
+        ("/etc/a/", "/etc/a?", False),
+        ("/etc/ab", "/etc/a[bc]", True),
+        ("/etc/ad", "/etc/a[bc]", False),
+        ("/etc/ad", "/etc/a[!bc]", True),
+        ("/etc/a*", "/etc/a[*]", True),
+        ("/etc/ab", "/etc/a[*]", False),
+        ("/etc/a[", "/etc/*[", True),
+        ("/etc/a.b+c", "/etc/?.b+c", True),
+        ("/etc/axb+c", "/etc/?.b+c", False),
+        ("/etc/a\nb", "/etc/a?b", True),
+        ("/x/etc/a", "/etc/*", False),
+        ("/etc/a.key.old", "/etc/*.key", False),
+    ],
+)
+def test_matches(path: str, glob: str, expected: bool) -> None:
+    assert matches(P(path), glob) is expected
+
+
+# ---------------------------------------------------------------- what is in
+
+
+def test_a_program_with_all_that_it_needs(image: Image) -> None:
+    found = image.compute((Op.EXEC, "/bin/app"), "/etc/app.conf")
+    libraries = [f"{MULTIARCH}/ld-linux-x86-64.so.2", f"{MULTIARCH}/liba.so.1.2"]
+    assert files(found) == ["/etc/app.conf", "/usr/bin/app", *libraries]
+    assert links(found) == [
+        "/bin",
+        "/lib",
+        "/lib64",
+        f"{MULTIARCH}/liba.so.1",
+        "/usr/lib64/ld-linux-x86-64.so.2",
+    ]
+    directories = [str(file.path) for file in found.files if file.kind is FileKind.DIRECTORY]
+    assert directories == ["/etc", "/usr", "/usr/bin", "/usr/lib", MULTIARCH, "/usr/lib64"]
+    assert [file.path for file in found.files] == sorted(file.path for file in found.files)
+    assert found.excluded == ()
+
+
+def test_every_file_has_its_reasons(image: Image) -> None:
+    found = image.compute((Op.EXEC, "/bin/app"), "/lib/x86_64-linux-gnu/liba.so.1")
+    assert reasons(found, "/usr/bin/app") == [("trace", "exec by app (line 1)")]
+    assert reasons(found, f"{MULTIARCH}/liba.so.1.2") == [
+        ("elf", "needed liba.so.1 of /usr/bin/app"),
+        ("trace", "open by app (line 2)"),
+    ]
+    assert reasons(found, f"{MULTIARCH}/ld-linux-x86-64.so.2") == [("elf", "PT_INTERP of /usr/bin/app")]
+    assert reasons(found, "/bin") == [("symlink", "on the way of /bin/app")]
+    assert reasons(found, MULTIARCH) == [("parent", "holds files of the set")]
+    assert all(file.reasons for file in found.files)
+
+
+def test_facts_of_files(image: Image) -> None:
+    os.utime(image.base / "etc/app.conf", (1, 1_234_567_890))
+    found = {str(file.path): file for file in image.compute((Op.EXEC, "/bin/app"), "/etc/app.conf").files}
+    conf, app, link = found["/etc/app.conf"], found["/usr/bin/app"], found["/bin"]
+    assert (conf.mode, conf.size_bytes, conf.mtime_s, conf.interpreter) == (0o100644, 4, 1_234_567_890, "")
+    assert (app.mode, app.interpreter, app.target) == (0o100755, LD_SO, "")
+    assert (link.kind, link.target, link.size_bytes) == (FileKind.SYMLINK, "usr/bin", 7)
+    assert found["/usr"].size_bytes == 0
+
+
+def test_a_chain_of_links_is_packed_whole(image: Image) -> None:
+    image.file("/usr/lib/app/real", "x")
+    image.link("/etc/alternatives/app", "/lib/app/real")
+    image.link("/etc/app", "alternatives/app")
+    found = image.compute("/etc/app")
+    assert (files(found), links(found)) == (
+        ["/usr/lib/app/real"],
+        ["/etc/alternatives/app", "/etc/app", "/lib"],
+    )
+
+
+def test_dots_are_resolved_by_the_links_before_them(image: Image) -> None:
+    image.file("/opt/app-1/conf/a", "right")
+    image.file("/conf/a", "wrong")
+    (image.base / "opt/app-1/bin").mkdir()
+    image.link("/app", "opt/app-1/bin")
+    assert files(image.compute("/app/../conf/a")) == ["/opt/app-1/conf/a"]
+
+
+def test_what_a_script_needs(image: Image) -> None:
+    image.file("/usr/bin/script", "#! /bin/app -x\n", 0o755)
+    image.file("/etc/no-script", "#!relative\n")
+    found = image.compute((Op.EXEC, "/usr/bin/script"), "/etc/no-script")
+    assert reasons(found, "/usr/bin/app") == [("script", "#! of /usr/bin/script")]
+    assert f"{MULTIARCH}/liba.so.1.2" in files(found)
+    assert "/bin" in links(found)
+
+
+def test_what_ldd_named(image: Image) -> None:
+    image.file(f"{MULTIARCH}/libdl.so.2", elf())
+    found = image.compute("/etc/app.conf", ldd={"/usr/bin/app": ["/lib/x86_64-linux-gnu/libdl.so.2"]})
+    assert reasons(found, f"{MULTIARCH}/libdl.so.2") == [("ldd", "of /usr/bin/app")]
+
+
+def test_a_missing_library_is_an_error(image: Image) -> None:
+    image.file("/usr/bin/broken", elf(["libnone.so.1"], interpreter=LD_SO), 0o755)
+    with pytest.raises(StartSetError, match=r"/usr/bin/broken needs library libnone\.so\.1"):
+        image.compute((Op.EXEC, "/usr/bin/broken"))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        (Op.WRITE, "/etc/app.conf"),
+        (Op.LOOKUP, "/etc/app.conf"),
+        (Op.LIST, "/etc"),
+        (Op.OPEN, "/etc/app.conf", "EACCES"),
+        (Op.OPEN, "/etc"),
+        (Op.OPEN, "/"),
+        (Op.OPEN, "/none"),
+        (Op.OPEN, "/proc/meminfo"),
+        (Op.OPEN, "/dev/null"),
+        (Op.OPEN, "/run/app.pid"),
+        (Op.OPEN, "/sys/kernel/x"),
+        (Op.OPEN, "/var/run/app.pid"),
+    ],
+)
+def test_what_is_no_file_of_the_set(image: Image, event: tuple[Op, str] | tuple[Op, str, str]) -> None:
+    for path in ("/proc/meminfo", "/dev/null", "/run/app.pid", "/sys/kernel/x"):
+        image.file(path)
+    image.link("/var/run", "/run")
+    assert image.compute(event) == StartSet((), ())
+
+
+# ---------------------------------------------------------------- what is kept out
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("/var/lib/app/db", "data: /var/**"),
+        ("/etc/shadow", "secret: /etc/shadow*"),
+        ("/etc/shadow-", "secret: /etc/shadow*"),
+        ("/etc/gshadow", "secret: /etc/gshadow*"),
+        ("/etc/ssh/ssh_host_rsa_key", "secret: /etc/ssh/ssh_host_*_key"),
+        ("/etc/ssl/private/a/b.key", "secret: /etc/ssl/private/**"),
+    ],
+)
+def test_kept_out_by_name(image: Image, path: str, rule: str) -> None:
+    image.file(path)
+    found = image.compute(path, "/etc/app.conf")
+    assert files(found) == ["/etc/app.conf"]
+    assert excluded(found) == {path: rule}
+
+
+@pytest.mark.parametrize("mode", [0o4755, 0o2755])
+def test_setuid_files_stay_out(image: Image, mode: int) -> None:
+    image.file("/usr/bin/su", elf(["liba.so.1"]), mode)
+    found = image.compute((Op.EXEC, "/usr/bin/su"))
+    assert (files(found), list(excluded(found))) == ([], ["/usr/bin/su"])
+    assert excluded(found)["/usr/bin/su"].startswith("setuid")
+
+
+@pytest.mark.parametrize("kind", ["", "RSA ", "OPENSSH ", "EC ", "ENCRYPTED "])
+def test_private_keys_stay_out_wherever_they_are(image: Image, kind: str) -> None:
+    image.file("/etc/app.pem", "cert\n" + KEY.replace("RSA ", kind))
+    assert excluded(image.compute("/etc/app.pem")) == {"/etc/app.pem": "secret: it holds a private key"}
+
+
+def test_a_library_that_knows_the_marker_of_a_key_is_no_secret(image: Image) -> None:
+    marker = b"-----BEGIN OPENSSH PRIVATE KEY-----"
+    image.file("/usr/lib/libssh2.so.1", elf(soname="libssh2.so.1") + marker + b"\0" + marker + b"\n\0x")
+    assert files(image.compute("/lib/libssh2.so.1")) == ["/usr/lib/libssh2.so.1"]
+
+
+def test_secrets_that_the_profile_names_are_packed(image: Image) -> None:
+    image.file("/etc/ssl/private/app.key", KEY)
+    image.file("/etc/ssl/private/other.key", KEY)
+    opened = ("/etc/ssl/private/app.key", "/etc/ssl/private/other.key")
+    found = image.compute(*opened, rules=rules(secrets=("/etc/ssl/private/app.*",)))
+    assert files(found) == ["/etc/ssl/private/app.key"]
+    assert list(excluded(found)) == ["/etc/ssl/private/other.key"]
+
+
+def test_exclude_and_data_go_by_the_canonical_path(image: Image) -> None:
+    image.file("/var/lib/real", "x")
+    image.link("/etc/link", "/var/lib/real")
+    found = image.compute(
+        "/etc/link", "/lib64/ld-linux-x86-64.so.2", rules=rules(exclude=(f"{MULTIARCH}/*",))
+    )
+    assert files(found) == []
+    assert excluded(found) == {
+        f"{MULTIARCH}/ld-linux-x86-64.so.2": f"exclude: {MULTIARCH}/*",
+        "/var/lib/real": "data: /var/**",
+    }
+    assert links(found) == []
+
+
+def test_a_file_that_is_no_regular_one_stays_out(image: Image) -> None:
+    os.mkfifo(image.base / "etc/fifo")
+    assert excluded(image.compute("/etc/fifo")) == {"/etc/fifo": "kind: not a regular file"}
+
+
+# ---------------------------------------------------------------- include
+
+
+def test_include_overrides_data_but_not_exclude_or_secrets(image: Image) -> None:
+    image.file("/var/lib/app/a", "a")
+    image.file("/var/lib/app/b", "b")
+    image.file("/var/lib/app/key", KEY)
+    found = image.compute(rules=rules(include=("/var/lib/app",), exclude=("/var/lib/app/b",)))
+    assert files(found) == ["/var/lib/app/a"]
+    assert reasons(found, "/var/lib/app/a") == [("rule", "include: /var/lib/app")]
+    assert excluded(found) == {
+        "/var/lib/app/b": "exclude: /var/lib/app/b",
+        "/var/lib/app/key": "secret: it holds a private key",
+    }
+
+
+def test_a_traced_data_file_that_is_included_is_not_listed_as_kept_out(image: Image) -> None:
+    image.file("/var/lib/app/a", "a")
+    found = image.compute("/var/lib/app/a", rules=rules(include=("/var/lib/app/a",)))
+    assert (files(found), excluded(found)) == (["/var/lib/app/a"], {})
+
+
+def test_an_included_program_brings_what_it_needs(image: Image) -> None:
+    found = image.compute(rules=rules(include=("/bin/ap?",)))
+    assert f"{MULTIARCH}/liba.so.1.2" in files(found)
+    assert f"{MULTIARCH}/liba.so.1" in links(found)
+
+
+def test_an_included_script_brings_its_interpreter(image: Image) -> None:
+    image.file("/usr/share/app/run", "#!/bin/app\n", 0o755)
+    found = image.compute(rules=rules(include=("/usr/share/app/run",)))
+    assert reasons(found, "/usr/bin/app") == [("script", "#! of /usr/share/app/run")]
+    assert f"{MULTIARCH}/liba.so.1.2" in files(found)
+
+
+@pytest.mark.parametrize(
+    ("glob", "expected"),
+    [
+        ("/usr/share/*", [".h", "a/.h", "a/b/x.so", "a/b/y", "a/x.so", "z.so"][1:]),
+        ("/usr/share/**", [".h", "a/.h", "a/b/x.so", "a/b/y", "a/x.so", "z.so"]),
+        ("/usr/share/**/*.so", ["a/b/x.so", "a/x.so"]),
+        ("/usr/share/**.so", ["a/b/x.so", "a/x.so", "z.so"]),
+        ("/usr/sh*/a/**", ["a/.h", "a/b/x.so", "a/b/y", "a/x.so"]),
+        ("/usr/share/a/b", ["a/b/x.so", "a/b/y"]),
+        ("/usr/share/none", []),
+    ],
+)
+def test_include_globs(image: Image, glob: str, expected: list[str]) -> None:
+    for name in ("a/b/x.so", "a/b/y", "a/x.so", "z.so", "a/.h", ".h"):
+        image.file(f"/usr/share/{name}")
+    assert files(image.compute(rules=rules(include=(glob,)))) == [f"/usr/share/{name}" for name in expected]
+
+
+def test_include_through_a_link_and_links_below(image: Image) -> None:
+    image.file("/usr/lib/app/x", "x")
+    image.file("/etc/only-in-the-image", "y")
+    # Where an absolute link leads is a matter of the image, not of the host that builds.
+    image.link("/usr/lib/app/absolute", "/etc/only-in-the-image")
+    image.link("/usr/lib/app/to-directory", "/etc")
+    image.link("/usr/lib/app/dangling", "/none")
+    found = image.compute(rules=rules(include=("/lib/app/**",)))
+    assert files(found) == ["/etc/only-in-the-image", "/usr/lib/app/x"]
+    assert links(found) == ["/usr/lib/app/absolute"]

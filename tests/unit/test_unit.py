@@ -1,0 +1,219 @@
+"""systemd units: directives and drop-ins, command lines, and what cannot be started early."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.imageroot import ImageRoot
+from quickstart.model import UnitStart
+from quickstart.unit import parse_service, read_unit, split_command, unit_texts
+
+SERVICE = "[Service]\nType=simple\nExecStart=/usr/bin/app\n"
+
+
+def put(base: Path, path: str, text: str) -> None:
+    file = base / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def read(tmp_path: Path, text: str) -> UnitStart:
+    put(tmp_path, "/usr/lib/systemd/system/app.service", text)
+    return read_unit(ImageRoot(tmp_path), "app.service")
+
+
+# ---------------------------------------------------------------- directives
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[Service]\nA=1\nB = 2 \n", {"A": ("1",), "B": ("2",)}),
+        ("[Unit]\nA=1\n[Service]\nB=2\n[Install]\nC=3\n", {"B": ("2",)}),
+        ("A=1\n[Service]\n", {}),
+        ("[Service]\nA=1\nA=2\n", {"A": ("1", "2")}),
+        ("[Service]\nA=1\nA=\nA=3\n", {"A": ("3",)}),
+        ("[Service]\nA=1\nA=\n", {}),
+        ("[Service]\nA=x=y\n", {"A": ("x=y",)}),
+        ("[Service]\n# A=1\n; B=2\n  # C=3\nD=4\n\n", {"D": ("4",)}),
+        ("[Service]\nA=1 \\\n  2 \\\n  3\nB=4\n", {"A": ("1    2    3",), "B": ("4",)}),
+        # systemd.syntax(7): comment lines in a continued line are left out, and a comment is not continued.
+        ("[Service]\nA=1 \\\n# comment\n; other\n  2\n", {"A": ("1    2",)}),
+        ("[Service]\n# comment \\\nA=1\n", {"A": ("1",)}),
+        ("[Service]\nA=a#b\n", {"A": ("a#b",)}),
+        ("[Service]\r\nA=1\r\n", {"A": ("1",)}),
+        ("[Service]\nA=a\x0bb\u2028c\n", {"A": ("a\x0bb\u2028c",)}),
+    ],
+)
+def test_parse_service(text: str, expected: dict[str, tuple[str, ...]]) -> None:
+    assert parse_service((text,)) == expected
+
+
+def test_drop_ins_follow_the_unit() -> None:
+    drop_in = "[Service]\nExecStart=\nExecStart=/b\nType=exec\n"
+    assert parse_service(("[Service]\nExecStart=/a\nType=simple\n", drop_in)) == {
+        "ExecStart": ("/b",),
+        "Type": ("simple", "exec"),
+    }
+
+
+# ---------------------------------------------------------------- command lines
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "/usr/sbin/nginx -g 'daemon on; master_process on;'",
+            ("/usr/sbin/nginx", "-g", "daemon on; master_process on;"),
+        ),
+        ("/bin/sh -c \"a 'b' c\"", ("/bin/sh", "-c", "a 'b' c")),
+        ("/bin/x  a\t b ", ("/bin/x", "a", "b")),
+        ("/bin/x ''", ("/bin/x", "")),
+        ('/bin/x a"b c"d', ("/bin/x", "ab cd")),
+        (r"/bin/x a\sb\tc\\d\"e", ("/bin/x", 'a b\tc\\d"e')),
+        ("/bin/x 100%%", ("/bin/x", "100%")),
+    ],
+)
+def test_split_command(line: str, words: tuple[str, ...]) -> None:
+    assert split_command("app.service", line) == (words, False)
+    assert split_command("app.service", f"-{line}") == (words, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("@/bin/x y", "the prefix of"),
+        ("+/bin/x", "the prefix of"),
+        ("!!/bin/x", "the prefix of"),
+        (":/bin/x $A", "the prefix of"),
+        ("-+/bin/x", "the prefix of"),
+        ("/bin/x $OPTIONS", "only systemd expands"),
+        ("/bin/x ${OPTIONS}", "only systemd expands"),
+        ("/bin/x --name=%n", "only systemd expands"),
+        ("/bin/x %%%i", "only systemd expands"),
+        ("x -y", "does not begin with an absolute path"),
+        (r"/bin/x \x41", "is not known"),
+        ("/bin/x 'a", "has an open quote"),
+    ],
+)
+def test_a_command_that_needs_systemd(line: str, message: str) -> None:
+    with pytest.raises(UnsupportedUnitError, match=message) as caught:
+        split_command("app.service", line)
+    assert "app.service" in caught.value.message
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_the_administrators_unit_wins(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/lib/systemd/system/app.service", "packaged")
+    put(tmp_path, "/etc/systemd/system/app.service", "own")
+    assert unit_texts(ImageRoot(tmp_path), "app.service") == ("own",)
+
+
+def test_drop_ins_by_name_the_administrators_first(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/lib/systemd/system/app.service", "unit")
+    put(tmp_path, "/usr/lib/systemd/system/app.service.d/20.conf", "packaged 20")
+    put(tmp_path, "/usr/lib/systemd/system/app.service.d/10.conf", "packaged 10")
+    put(tmp_path, "/etc/systemd/system/app.service.d/20.conf", "own 20")
+    put(tmp_path, "/etc/systemd/system/app.service.d/05.conf", "own 05")
+    put(tmp_path, "/etc/systemd/system/app.service.d/30.txt", "no drop-in")
+    expected = ("unit", "own 05", "packaged 10", "own 20")
+    assert unit_texts(ImageRoot(tmp_path), "app.service") == expected
+
+
+def test_links_lead_inside_the_image(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/lib/systemd/system/real.service", "unit")
+    put(tmp_path, "/usr/share/app/only-in-the-image.conf", "drop-in")
+    put(tmp_path, "/usr/lib/systemd/system/app.service.d/20.conf", "switched off")
+    put(tmp_path, "/dev/null", "")
+    etc = tmp_path / "etc/systemd/system"
+    (etc / "app.service.d").mkdir(parents=True)
+    (etc / "app.service").symlink_to("/usr/lib/systemd/system/real.service")
+    (etc / "app.service.d/10.conf").symlink_to("/usr/share/app/only-in-the-image.conf")
+    (etc / "app.service.d/20.conf").symlink_to("/dev/null")
+    (etc / "app.service.d/30.conf").symlink_to("/none")
+    assert [text for text in unit_texts(ImageRoot(tmp_path), "app.service") if text] == ["unit", "drop-in"]
+
+
+def test_no_such_unit(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedUnitError, match=r"the image has no unit app\.service"):
+        unit_texts(ImageRoot(tmp_path), "app.service")
+
+
+# ---------------------------------------------------------------- read_unit
+
+
+def test_nginx(tmp_path: Path) -> None:
+    text = """\
+[Unit]
+Description=A high performance web server
+[Service]
+Type=forking
+PIDFile=/run/nginx.pid
+ExecStartPre=/usr/sbin/nginx -t -q -g 'daemon on; master_process on;'
+ExecStart=/usr/sbin/nginx -g 'daemon on; master_process on;'
+ExecReload=/usr/sbin/nginx -g 'daemon on; master_process on;' -s reload
+ExecStop=-/sbin/start-stop-daemon --quiet --stop --retry QUIT/5 --pidfile /run/nginx.pid
+TimeoutStopSec=5
+KillMode=mixed
+[Install]
+WantedBy=multi-user.target
+"""
+    assert read(tmp_path, text) == UnitStart(
+        unit="app.service",
+        type="forking",
+        pid_file=PurePosixPath("/run/nginx.pid"),
+        start_pre=(("/usr/sbin/nginx", "-t", "-q", "-g", "daemon on; master_process on;"),),
+        start=("/usr/sbin/nginx", "-g", "daemon on; master_process on;"),
+    )
+
+
+def test_defaults(tmp_path: Path) -> None:
+    assert read(tmp_path, "[Service]\nExecStart=/bin/x\nPIDFile=x.pid\n") == UnitStart(
+        "app.service", "simple", PurePosixPath("/run/x.pid"), (), ("/bin/x",)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SERVICE + "User=www-data\nAmbientCapabilities=X\n", "it has AmbientCapabilities, User"),
+        (SERVICE + "Environment=A=b\n", "it has Environment"),
+        ("[Service]\nType=notify\nExecStart=/x\n", "Type=notify"),
+        ("[Service]\nType=oneshot\nExecStart=/x\n", "Type=oneshot"),
+        ("[Service]\nType=simple\n", "has 0 ExecStart lines"),
+        (SERVICE + "ExecStart=/b\n", "has 2 ExecStart lines"),
+        ("[Service]\nType=forking\nExecStart=/x\n", "Type=forking without PIDFile"),
+        (SERVICE + "ExecStartPre=-/bin/x\n", "an ExecStartPre whose failure is ignored"),
+        (SERVICE + "ExecStartPre=/bin/x $A\n", "only systemd expands"),
+    ],
+)
+def test_what_cannot_be_started_early(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UnsupportedUnitError, match=message):
+        read(tmp_path, text)
+
+
+def test_a_directive_that_a_drop_in_takes_back_does_not_count(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/systemd/system/app.service.d/a.conf", "[Service]\nUser=\n")
+    assert read(tmp_path, SERVICE + "User=x\n").start == ("/usr/bin/app",)
+
+
+def test_a_masked_unit_is_refused_by_name(tmp_path: Path) -> None:
+    put(tmp_path, "usr/lib/systemd/system/app.service", "[Service]\nExecStart=/usr/bin/app\n")
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    (tmp_path / "etc/systemd/system/app.service").symlink_to("/dev/null")
+    with pytest.raises(UnsupportedUnitError, match="masked in the image by /etc/systemd"):
+        read_unit(ImageRoot(tmp_path), "app.service")
+
+
+@pytest.mark.parametrize("name", ["my-app.service.d", "my-.service.d", "service.d"])
+def test_drop_ins_of_every_kind_count(tmp_path: Path, name: str) -> None:
+    put(tmp_path, "usr/lib/systemd/system/my-app.service", "[Service]\nExecStart=/usr/bin/app\n")
+    put(tmp_path, f"etc/systemd/system/{name}/x.conf", "[Service]\nUser=nobody\n")
+    with pytest.raises(UnsupportedUnitError, match="User"):
+        read_unit(ImageRoot(tmp_path), "my-app.service")
