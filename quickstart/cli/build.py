@@ -31,9 +31,26 @@ from quickstart.store import Store, default_root
     show_default=True,
     help="The root disk's.",
 )
+@click.option(
+    "--delivery",
+    type=click.Choice(["fast"]),
+    default="fast",
+    show_default=True,
+    expose_value=False,
+    help="How the start set is served; there is one way yet.",
+)
+@click.option(
+    "--target",
+    type=click.Choice(["qemu"]),
+    default="qemu",
+    show_default=True,
+    expose_value=False,
+    help="What boots it; there is one yet.",
+)
 @click.option("--force", is_flag=True, help="Replace OUT even when its root disk has been used.")
 @click.option("--dry-run", is_flag=True, help="Say which stages would run, and run none.")
 @click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
+@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 def build(
     profile_name: str,
@@ -42,6 +59,7 @@ def build(
     force: bool,
     dry_run: bool,
     keep: bool,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Build an image whose application starts from memory.
@@ -55,8 +73,8 @@ def build(
         store = Store(default_root())
         if dry_run:
             return _show_plan(verb, profile, store)
-        target = (out or Path(f"quickstart-{profile.name}")).absolute()
-        options = pipeline.BuildOptions(out=target, disk_format=disk_format, force=force, keep=keep)
+        directory = (out or Path(f"quickstart-{profile.name}")).absolute()
+        options = pipeline.BuildOptions(out=directory, disk_format=disk_format, force=force, keep=keep)
         built = pipeline.build(profile, options, store, verb.display())
         artefact = built.artefact
         result = {
@@ -70,7 +88,7 @@ def build(
         verb.result(result, lambda console: _show(console, artefact, built.made))
         return 0
 
-    sys.exit(run_verb("build", as_json, work))
+    sys.exit(run_verb("build", as_json, work, verbose))
 
 
 def _show(console: Console, artefact: Artefact, made: bool) -> None:

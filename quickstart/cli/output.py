@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -62,9 +63,14 @@ class Verb:
             text(Console(highlight=False))
 
 
-def run_verb(name: str, as_json: bool, work: Callable[[Verb], int]) -> int:
-    """Call ``work`` and return the exit code: its own, or that of the error it raised."""
+def run_verb(name: str, as_json: bool, work: Callable[[Verb], int], verbose: bool = False) -> int:
+    """Call ``work`` and return the exit code: its own, or that of the error it raised.
+
+    With ``verbose`` every subprocess is named on stderr as it starts.
+    """
     verb = Verb(name, as_json, Console(stderr=True))
+    if verbose:
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="+ %(message)s")
     try:
         return work(verb)
     except QuickStartError as error:

@@ -87,6 +87,7 @@ class Ran:
 )
 @click.option("--append", default="", metavar="WORDS", help="More words for the kernel's command line.")
 @click.option("--keep", is_flag=True, help="Keep the guest's workspace.")
+@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 def run(
     out: Path,
@@ -100,6 +101,7 @@ def run(
     timeout_s: float | None,
     append: str,
     keep: bool,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Boot the artefact OUT, wait until its application answers, print URL and times.
@@ -119,7 +121,7 @@ def run(
         append=append,
         keep=keep,
     )
-    sys.exit(run_verb("run", as_json, lambda verb: _work(verb, out.absolute(), options)))
+    sys.exit(run_verb("run", as_json, lambda verb: _work(verb, out.absolute(), options), verbose))
 
 
 def _work(verb: Verb, out: Path, options: RunOptions) -> int:

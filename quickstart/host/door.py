@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,6 +19,7 @@ from quickstart.errors import CommandError, MissingToolError, NeedsRootError
 
 Process = subprocess.Popen[bytes]
 
+_LOG = logging.getLogger(__name__)
 _TAIL_BYTES = 4096
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Only what a package download needs to leave the host is handed on; everything else is said by the caller.
@@ -89,6 +92,7 @@ def has_ended(process: Process, timeout_s: float) -> bool:
 
 def _bound_to_us(argv: Sequence[str | Path]) -> tuple[str, ...]:
     """``argv`` under setpriv(1): the process dies when we do (PR_SET_PDEATHSIG), even when we are killed."""
+    _LOG.info("%s", shlex.join(str(word) for word in argv))
     return str(tool_path("setpriv")), "--pdeathsig", "KILL", "--", *(str(word) for word in argv)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,11 +63,6 @@ class GuestConfig:
     interface: str
     unit: UnitStart
     run_start_pre: bool
-
-
-def quote(word: str) -> str:
-    """``word`` as one word of a POSIX shell."""
-    return "'" + word.replace("'", "'\\''") + "'"
 
 
 def part_a(
@@ -188,7 +184,7 @@ def config_text(config: GuestConfig, start_set: StartSet) -> str:
         "FAST_PATH": ":".join([*(f"/fast{name}" for name in _STOCK_PATH), *_STOCK_PATH]),
         "FAST_LIBRARY_PATH": ":".join(libraries),
     }
-    return "".join(f"{name}={quote(value)}\n" for name, value in values.items())
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
 
 
 def start_text(unit: UnitStart, start_set: StartSet) -> str:
@@ -198,7 +194,7 @@ def start_text(unit: UnitStart, start_set: StartSet) -> str:
     def command(words: tuple[str, ...]) -> str:
         program = PurePosixPath(words[0])
         place = f"/fast{program}" if program in packed else words[0]
-        return f"-a {quote(words[0])} {' '.join(quote(word) for word in (place, *words[1:]))}"
+        return f"-a {shlex.quote(words[0])} {' '.join(shlex.quote(word) for word in (place, *words[1:]))}"
 
     lines = ["start_pre() {"]
     lines += [f"\t(exec {command(words)}) || return" for words in unit.start_pre] or ["\t:"]

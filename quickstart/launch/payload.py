@@ -7,6 +7,7 @@ Two kinds of initramfs take it. Ours sources `/launch/hooks/*` itself once the b
 from __future__ import annotations
 
 import io
+import shlex
 import shutil
 from collections.abc import Mapping
 from importlib import resources
@@ -56,16 +57,11 @@ def agent_words(ready: Readiness | None) -> tuple[str, ...]:
     return (PORT_NAME, str(PROBE_INTERVAL_MS), *request)
 
 
-def quote(word: str) -> str:
-    """``word`` as one word of a POSIX shell."""
-    return "'" + word.replace("'", "'\\''") + "'"
-
-
 def launch_cpio(
     agent: Path, ready: Readiness | None, extra: Mapping[str, bytes | Path] | None = None
 ) -> bytes:
     """The cpio with the agent; ``extra`` are more files by their names below /launch (hooks, programs; all 0755)."""
-    words = " ".join(quote(word) for word in agent_words(ready))
+    words = " ".join(shlex.quote(word) for word in agent_words(ready))
     files: dict[str, bytes | Path] = {
         "agent": agent,
         "hooks/10-agent": f"/launch/agent {words} </dev/null >/dev/null 2>&1 &\n".encode(),
