@@ -10,11 +10,14 @@ import click
 
 from quickstart import __version__
 from quickstart.cli.build import build
+from quickstart.cli.doctor import doctor
+from quickstart.cli.inside import cat, diff, list_members, why
 from quickstart.cli.run import run
 
 _FIRST = """\
 QuickStart brings a VM and its application up faster.
 
+  quickstart doctor                    what this host lacks, and the line that mends it
   quickstart build --profile nginx     build an image (as root; a few minutes the first time)
   quickstart run quickstart-nginx      boot it, wait until nginx answers, print the URL
 
@@ -31,8 +34,13 @@ def group(context: click.Context) -> None:
         click.echo(_FIRST, nl=False)
 
 
+group.add_command(doctor)
 group.add_command(build)
 group.add_command(run)
+group.add_command(list_members)
+group.add_command(cat)
+group.add_command(why)
+group.add_command(diff)
 
 
 def entry_point() -> None:

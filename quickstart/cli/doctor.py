@@ -1,0 +1,43 @@
+"""`quickstart doctor`: what this host has and lacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import click
+from rich.console import Console
+
+from quickstart import doctor as needs
+from quickstart.cli.output import Verb, run_verb
+from quickstart.errors import HostLacksError
+from quickstart.store import Store, default_root
+
+_MARKS = {
+    needs.FOUND: "[green]found[/green]  ",
+    needs.MISSING: "[red]missing[/red]",
+    needs.BROKEN: "[red]broken[/red] ",
+}
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+def doctor(as_json: bool) -> None:
+    """Say what this host has and lacks, and the one line that mends it; status 3 when something is lacking."""
+
+    def work(verb: Verb) -> int:
+        findings = needs.examine(Store(default_root()), verb.display())
+        result = {"needs": [dataclasses.asdict(each) for each in findings]}
+        verb.result(result, lambda console: _show(console, findings))
+        lacking = [each for each in findings if each.state != needs.FOUND and not each.optional]
+        return HostLacksError.exit_code if lacking else 0
+
+    sys.exit(run_verb("doctor", as_json, work))
+
+
+def _show(console: Console, findings: tuple[needs.Finding, ...]) -> None:
+    for each in findings:
+        console.print(f"{_MARKS[each.state]}  {each.need:20} ", end="")
+        console.print(each.detail.partition("\n")[0], markup=False, soft_wrap=True)
+        if each.mend:
+            console.print(f"{'':9}{'':20} → {each.mend}", markup=False, soft_wrap=True)

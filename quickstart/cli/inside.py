@@ -1,0 +1,129 @@
+"""`quickstart ls|cat|why|diff`: look inside an artefact."""
+
+from __future__ import annotations
+
+import base64
+import stat
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from quickstart import inside
+from quickstart.cli.output import Verb, run_verb
+from quickstart.errors import BadInputError
+from quickstart.image import artefact as artefacts
+
+_OUT = click.argument("out", type=click.Path(path_type=Path))
+_JSON = click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+
+
+@click.command("ls")
+@_OUT
+@click.argument("path", default="")
+@_JSON
+def list_members(out: Path, path: str, as_json: bool) -> None:
+    """List what the initramfs of OUT holds, all of it or what is below PATH."""
+
+    def work(verb: Verb) -> int:
+        prefix = path.strip("/")
+        found = [
+            each
+            for each in inside.members(artefacts.load(out.absolute()))
+            if not prefix or each.name == prefix or each.name.startswith(f"{prefix}/")
+        ]
+        if not found:
+            raise BadInputError(f"{out} has nothing at {path}", hint="`quickstart ls OUT` lists all it has")
+        rows = [
+            {
+                "name": m.name,
+                "part": m.part,
+                "mode": f"{m.mode:o}",
+                "size_bytes": m.size_bytes,
+                "target": m.target,
+            }
+            for m in found
+        ]
+        verb.result({"members": rows}, lambda console: _show(console, found))
+        return 0
+
+    sys.exit(run_verb("ls", as_json, work))
+
+
+def _show(console: Console, found: list[inside.Member]) -> None:
+    for each in found:
+        arrow = f" -> {each.target}" if each.target else ""
+        line = f"{each.part} {stat.filemode(each.mode)} {each.size_bytes:>9} /{each.name}{arrow}"
+        console.print(line, markup=False, soft_wrap=True)
+
+
+@click.command("cat")
+@_OUT
+@click.argument("path")
+@_JSON
+def cat(out: Path, path: str, as_json: bool) -> None:
+    """Write a file of the initramfs of OUT to stdout: PATH as in the guest, or as on the root volume."""
+
+    def work(verb: Verb) -> int:
+        member = inside.find(artefacts.load(out.absolute()), path)
+        if not stat.S_ISREG(member.mode):
+            raise BadInputError(f"/{member.name} is not a regular file")
+        if verb.json:
+            encoded = base64.b64encode(member.data).decode()
+            verb.result({"name": member.name, "size_bytes": member.size_bytes, "base64": encoded}, _nothing)
+        else:
+            sys.stdout.buffer.write(member.data)
+            sys.stdout.buffer.flush()
+        return 0
+
+    sys.exit(run_verb("cat", as_json, work))
+
+
+def _nothing(console: Console) -> None:
+    """What JSON has said already."""
+
+
+@click.command("why")
+@_OUT
+@click.argument("path")
+@_JSON
+def why(out: Path, path: str, as_json: bool) -> None:
+    """Say which event or rule put PATH into the start set of OUT, or keeps it out."""
+
+    def work(verb: Verb) -> int:
+        found = inside.why(artefacts.load(out.absolute()), path)
+        result = {"path": str(found.path), "reasons": list(found.reasons), "excluded": found.excluded or None}
+
+        def text(console: Console) -> None:
+            console.print(f"{found.path}", markup=False, soft_wrap=True)
+            for reason in found.reasons:
+                console.print(f"  {reason}", markup=False, soft_wrap=True)
+            if found.excluded:
+                console.print(f"  not packed: {found.excluded}", markup=False, soft_wrap=True)
+
+        verb.result(result, text)
+        return 0
+
+    sys.exit(run_verb("why", as_json, work))
+
+
+@click.command("diff")
+@_OUT
+@click.argument("other", type=click.Path(path_type=Path))
+@_JSON
+def diff(out: Path, other: Path, as_json: bool) -> None:
+    """Say what the initramfs of OTHER has otherwise than that of OUT; status 1 when they differ."""
+
+    def work(verb: Verb) -> int:
+        found = inside.diff(artefacts.load(out.absolute()), artefacts.load(other.absolute()))
+        result = {"differences": [{"name": each.name, "what": each.what} for each in found]}
+
+        def text(console: Console) -> None:
+            for each in found:
+                console.print(f"/{each.name}: {each.what}", markup=False, soft_wrap=True)
+
+        verb.result(result, text)
+        return 1 if found else 0
+
+    sys.exit(run_verb("diff", as_json, work))

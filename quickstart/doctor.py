@@ -1,0 +1,131 @@
+"""What this host has of what QuickStart needs, and the one line that mends what it lacks."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.errors import CommandError, MissingToolError
+from quickstart.host import door
+from quickstart.launch import accel
+from quickstart.model import MIB
+from quickstart.progress import Progress
+from quickstart.store import Store
+
+FOUND, MISSING, BROKEN = "found", "missing", "broken"
+_LIMIT_S = 60.0
+_NEED_MIB = 4096
+# A call of each tool that does next to nothing and succeeds when the tool works.
+_TRIALS: dict[str, tuple[str, ...]] = {
+    "qemu-system-x86_64": ("--version",),
+    "qemu-img": ("--version",),
+    "debootstrap": ("--version",),
+    "mkfs.ext4": ("-V",),
+    "debugfs": ("-V",),
+    "busybox": ("true",),
+    "strace": ("-V",),
+    "cc": ("--version",),
+    "unshare": ("--version",),
+    "setpriv": ("--version",),
+    "chroot": ("--version",),
+    "cp": ("--version",),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One need: ``state`` is found, missing or broken; ``mend`` is the line that mends it, empty when nothing is to do.
+
+    Without an ``optional`` need QuickStart works all the same, slower.
+    """
+
+    need: str
+    state: str
+    detail: str
+    mend: str
+    optional: bool = False
+
+
+def examine(store: Store, progress: Progress) -> tuple[Finding, ...]:
+    """Look at every need, in the order in which a build meets them; tries KVM with a tiny guest."""
+    with progress.step("look at the tools"):
+        tools = [_tool(name, arguments) for name, arguments in _TRIALS.items()]
+        rest = [_static_libc(), _root(), _space(store)]
+    with progress.step("try the accelerator"):
+        kvm = _accelerator(store)
+    return (*tools, *rest, kvm)
+
+
+def _tool(name: str, arguments: tuple[str, ...]) -> Finding:
+    def trial() -> str:
+        done = door.run([name, *arguments], timeout_s=_LIMIT_S)
+        return (done.stdout or done.stderr).decode(errors="replace").partition("\n")[0]
+
+    return _tried(name, door.package_of(name), trial)
+
+
+def _tried(name: str, package: str, trial: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, FOUND, trial(), "")
+    except MissingToolError as error:
+        return Finding(name, MISSING, error.message, error.hint or "")
+    except CommandError as error:
+        return Finding(name, BROKEN, error.message, f"apt-get install --reinstall {package}")
+
+
+def _static_libc() -> Finding:
+    """The launch agent is linked statically: a compiler without libc.a cannot do it."""
+
+    def trial() -> str:
+        with tempfile.TemporaryDirectory(prefix="quickstart-") as name:
+            source = Path(name) / "trial.c"
+            source.write_text("int main(void) { return 0; }\n")
+            door.run(["cc", "-static", "-o", source.with_suffix(""), source], timeout_s=_LIMIT_S)
+        return "a static program was linked"
+
+    finding = _tried("libc.a", door.package_of("libc.a"), trial)
+    if finding.state == BROKEN:
+        return Finding("libc.a", MISSING, finding.detail, f"apt-get install {door.package_of('libc.a')}")
+    return finding
+
+
+def _root() -> Finding:
+    if os.geteuid() == 0:
+        return Finding("root", FOUND, "this is root", "")
+    return Finding(
+        "root", MISSING, "`build` makes images with owners and modes", "run `quickstart build` with sudo"
+    )
+
+
+def _space(store: Store) -> Finding:
+    existing = next(path for path in (store.root, *store.root.parents) if path.exists())
+    status = os.statvfs(existing)
+    free_mib = status.f_bavail * status.f_frsize // MIB
+    detail = f"{free_mib} MiB free for {store.root}"
+    if free_mib >= _NEED_MIB:
+        return Finding("disk space", FOUND, detail, "")
+    return Finding(
+        "disk space", MISSING, f"{detail}, {_NEED_MIB} needed", "QUICKSTART_CACHE=/a/larger/disk quickstart …"
+    )
+
+
+def _accelerator(store: Store) -> Finding:
+    """The verdict of a tiny guest on KVM; it needs a kernel: of the store's images, else the host's own."""
+    kernels = [*store.root.glob("reference/*/root/boot/vmlinuz-*"), *Path("/boot").glob("vmlinuz-*")]
+    readable = sorted(path for path in kernels if os.access(path, os.R_OK))
+    if not readable:
+        return Finding(
+            "KVM", MISSING, "not tried: no kernel to boot", "quickstart build, then again", optional=True
+        )
+    try:
+        accelerator = accel.choose(readable[-1], store)
+    except MissingToolError as error:
+        return Finding("KVM", MISSING, error.message, error.hint or "", optional=True)
+    if accelerator.name == "kvm":
+        return Finding("KVM", FOUND, accelerator.why, "")
+    present = Path("/dev/kvm").exists()
+    mend = "nothing to do: TCG serves, more slowly"
+    return Finding("KVM", BROKEN if present else MISSING, accelerator.why, mend, optional=True)

@@ -1,0 +1,167 @@
+"""Look inside an artefact: what its archive holds, and why each file is in it. It reads, and changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from quickstart.errors import ArtefactError, BadInputError
+from quickstart.initramfs.layout import OURS
+from quickstart.initramfs.newc import CpioMember, read_archive
+from quickstart.model import Artefact
+
+_FAST = "fast"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of the archive; ``part`` is ``A`` or ``B``, ``target`` a link's."""
+
+    name: str
+    part: str
+    mode: int
+    size_bytes: int
+    target: str
+    data: bytes
+
+    @property
+    def guest_path(self) -> PurePosixPath:
+        """Where the running guest sees it."""
+        return PurePosixPath("/", self.name)
+
+
+@dataclass(frozen=True)
+class Why:
+    """Why a file of the image is in the start set (``reasons``), or the rule that keeps it out (``excluded``)."""
+
+    path: PurePosixPath
+    reasons: tuple[str, ...]
+    excluded: str
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A name that two archives do not have alike; ``what`` is added, removed or changed, and how."""
+
+    name: str
+    what: str
+
+
+def members(artefact: Artefact) -> tuple[Member, ...]:
+    """Every member of the archive in its order; raises ArtefactError for a damaged one."""
+    with artefact.initramfs.open("rb") as stream:
+        raw = tuple(read_archive(stream))
+    # Part B begins again with the directory that part A has made already.
+    seen: set[str] = set()
+    found: list[Member] = []
+    part = "A"
+    for each in raw:
+        if each.name in seen:
+            part = "B"
+        seen.add(each.name)
+        found.append(_member(each, part))
+    return tuple(found)
+
+
+def _member(raw: CpioMember, part: str) -> Member:
+    link = stat.S_ISLNK(raw.mode)
+    target = raw.data.decode(errors="surrogateescape") if link else ""
+    return Member(raw.name, part, raw.mode, raw.size, target, raw.data)
+
+
+def find(artefact: Artefact, path: str) -> Member:
+    """The file that ``path`` names: as in the archive (fast/usr/…), in the guest (/fast/usr/…), or on the root volume (/usr/…).
+
+    Links inside the archive are followed. Raises BadInputError when it has no such file.
+    """
+    by_name = {each.name: each for each in members(artefact)}
+    plain = path.lstrip("/")
+    for name in (plain, f"{_FAST}/{plain}"):
+        if (found := _follow(by_name, name)) is not None:
+            return found
+    raise BadInputError(f"{artefact.initramfs} has no file {path}", hint="`quickstart ls` lists what it has")
+
+
+def _follow(by_name: Mapping[str, Member], name: str, depth: int = 0) -> Member | None:
+    """The member behind ``name``, through links in any of its components."""
+    if depth > 40:
+        raise ArtefactError(f"{name} is a loop of links")
+    parts = PurePosixPath(name).parts
+    for count in range(1, len(parts) + 1):
+        here = by_name.get("/".join(parts[:count]))
+        if here is not None and here.target:
+            base = "/".join(parts[: count - 1])
+            return _follow(by_name, _join(base, here.target, parts[count:]), depth + 1)
+    return by_name.get(name)
+
+
+def _join(base: str, target: str, rest: tuple[str, ...]) -> str:
+    place: list[str] = [] if target.startswith("/") else base.split("/") if base else []
+    for part in (*target.split("/"), *rest):
+        if part == "..":
+            del place[-1:]
+        elif part not in ("", "."):
+            place.append(part)
+    return "/".join(place)
+
+
+def why(artefact: Artefact, path: str) -> Why:
+    """What start-set.json says of a file of the image; a name below /fast stands for the file it was packed from.
+
+    Raises BadInputError for a file that the trace never met and no rule named.
+    """
+    wanted = PurePosixPath("/", path.lstrip("/"))
+    if wanted.parts[1:2] == (_FAST,):
+        wanted = PurePosixPath("/", *wanted.parts[2:])
+    document = _start_set(artefact)
+    for file in document["files"]:
+        if file["path"] == str(wanted):
+            return Why(wanted, tuple(file["reasons"]), "")
+    for each in document["excluded"]:
+        if each["path"] == str(wanted):
+            return Why(wanted, (), each["rule"])
+    if any(
+        each.name == str(wanted)[1:] or each.name == f"{OURS}/{wanted.name}" for each in members(artefact)
+    ):
+        return Why(wanted, ("part A: what init needs itself",), "")
+    raise BadInputError(f"{wanted} was not met: no trace, library, link or rule leads to it")
+
+
+def _start_set(artefact: Artefact) -> Mapping[str, Any]:
+    path = artefact.directory / "start-set.json"
+    try:
+        document: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ArtefactError(f"{path} cannot be read: {error}", hint="build it again") from error
+    return document
+
+
+def diff(first: Artefact, second: Artefact) -> tuple[Difference, ...]:
+    """What the archive of ``second`` has otherwise than that of ``first``, by name."""
+    old = {(each.part, each.name): each for each in members(first)}
+    new = {(each.part, each.name): each for each in members(second)}
+    found = []
+    for key in sorted(old.keys() | new.keys(), key=lambda pair: pair[1]):
+        if key not in new:
+            found.append(Difference(key[1], "removed"))
+        elif key not in old:
+            found.append(Difference(key[1], "added"))
+        elif how := _changes(old[key], new[key]):
+            found.append(Difference(key[1], f"changed: {how}"))
+    return tuple(found)
+
+
+def _changes(old: Member, new: Member) -> str:
+    changes = []
+    if old.mode != new.mode:
+        changes.append(f"mode {old.mode:o} → {new.mode:o}")
+    if old.size_bytes != new.size_bytes:
+        changes.append(f"size {old.size_bytes} → {new.size_bytes}")
+    elif hashlib.sha256(old.data).digest() != hashlib.sha256(new.data).digest():
+        changes.append(f"target {old.target} → {new.target}" if old.target else "content")
+    return ", ".join(changes)
