@@ -199,6 +199,7 @@ class StartFile:
     mode: int
     size_bytes: int
     mtime_s: int
+    ctime_s: int
     target: str
     interpreter: str
     reasons: tuple[Reason, ...]

@@ -71,6 +71,7 @@ def build_key(profile: Profile, disk_format: str) -> str:
         "tool": source_digest("quickstart"),
         "tracers": _tracers_digest(),
         "format": disk_format,
+        "busybox": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
     }
     return key_of("build", inputs)
 

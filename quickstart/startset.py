@@ -125,6 +125,8 @@ class _Builder:
             return "kind: not a regular file"
         if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
             return "setuid: newc archives are not served for it"
+        if not named and not status.st_mode & stat.S_IROTH:
+            return "secret: not readable by all"
         if any(name.startswith("security.") for name in os.listxattr(host)):
             return "security.*: newc carries no extended attributes"
         if not named and status.st_size <= _KEY_SEARCH_BYTES and _PRIVATE_KEY.search(host.read_bytes()):
@@ -230,6 +232,7 @@ class _Builder:
             mode=status.st_mode,
             size_bytes=status.st_size if kind is not FileKind.DIRECTORY else 0,
             mtime_s=int(status.st_mtime),
+            ctime_s=int(status.st_ctime),
             target=str(host.readlink()) if kind is FileKind.SYMLINK else "",
             interpreter=(facts.interpreter or "") if facts else "",
             reasons=tuple(sorted(self.reasons[path])),

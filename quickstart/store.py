@@ -124,6 +124,11 @@ class Store:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory tree if it is there."""
-    if path.exists():
-        shutil.rmtree(path)
+    """Remove a directory tree if it is there; raises HostLacksError rather than walk into a mount."""
+    if not path.exists():
+        return
+    below = f"{path.resolve()}/"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if (point := line.split()[4]).startswith(below):
+            raise HostLacksError(f"{point} is mounted in what is to be removed", hint=f"umount {point}")
+    shutil.rmtree(path)

@@ -150,17 +150,25 @@ def _one_boot(
     with _followed(guest.console_log, options.console):
         with verb.display().step(f"boot {artefact.profile_name} ({name})"):
             readied = guest.wait_ready(options.timeout_s or artefact.ready.timeout_s)
-        url = (
-            f"http://127.0.0.1:{guest.url_port}{artefact.ready.path}" if artefact.ready.kind == "http" else ""
-        )
-        ran = Ran(measure(readied, name, accelerator), url, _status_line(url) if url else "")
-        if options.command is not None:
-            ran = _execute(verb, guest, options.command, ran)
-        elif not options.check:
-            verb.result(_result(artefact, [ran]), lambda console: _show(console, [ran], True))
-            _stay(verb, guest)
-        if not options.snapshot and guest.is_running():
-            _shut_down(verb, guest)
+        try:
+            ran = _while_ready(verb, artefact, guest, measure(readied, name, accelerator), options)
+        finally:
+            # Whatever ended it, Ctrl-C too: what the guest wrote is to reach the disk.
+            if not options.snapshot and guest.is_running():
+                _shut_down(verb, guest)
+    return ran
+
+
+def _while_ready(
+    verb: Verb, artefact: Artefact, guest: QemuGuest, measurement: Measurement, options: RunOptions
+) -> Ran:
+    url = f"http://127.0.0.1:{guest.url_port}{artefact.ready.path}" if artefact.ready.kind == "http" else ""
+    ran = Ran(measurement, url, _status_line(url) if url else "")
+    if options.command is not None:
+        return _execute(verb, guest, options.command, ran)
+    if not options.check:
+        verb.result(_result(artefact, [ran]), lambda console: _show(console, [ran], True))
+        _stay(verb, guest)
     return ran
 
 

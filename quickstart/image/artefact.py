@@ -42,9 +42,11 @@ def new_directory(out: Path) -> Iterator[Path]:
     if not out.parent.is_dir():
         raise BadInputError(f"{out.parent} is not a directory", hint="make it first, or choose another -o")
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
-    partial.mkdir()
+    # Nobody else looks in while the disk, which holds /etc/shadow, is written.
+    partial.mkdir(mode=0o700)
     try:
         yield partial
+        partial.chmod(0o755)
         os.sync()
         old = out.with_name(f".{out.name}.{secrets.token_hex(4)}.old")
         if out.exists():
@@ -124,6 +126,7 @@ def write(
         "interface": trace.network.interface,
         "disk": {"name": f"root.{disk_format}", "format": disk_format, "size_bytes": disk.size_bytes},
         "superblock": dataclasses.asdict(disk.superblock),
+        "busybox_sha256": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
         "files": {name: _file_facts(directory / name) for name in ("vmlinuz", "initrd.img", "initramfs.img")},
         "initramfs_bytes": initramfs.size_bytes,
         "initramfs_part_a_bytes": initramfs.part_a_bytes,

@@ -40,6 +40,8 @@ def write_disk(tree: Path, path: Path, size_mib: int, root_uuid: str) -> RootDis
                 hint="raise disk.size_mib in the profile",
             ) from error
         raise
+    # It holds /etc/shadow.
+    path.chmod(0o600)
     return RootDisk(path, size_mib * MIB, read_superblock(path))
 
 

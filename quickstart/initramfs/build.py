@@ -1,4 +1,4 @@
-"""Write the archive: a pure function of the image's hash and the trace's hash, whatever host, user or day."""
+"""Write the archive: a pure function of image, trace, profile rules and tool (with its BusyBox), whatever user or day."""
 
 from __future__ import annotations
 
@@ -9,18 +9,28 @@ from pathlib import Path, PurePosixPath
 from quickstart.errors import StartSetError
 from quickstart.host import door
 from quickstart.imageroot import ImageRoot
-from quickstart.initramfs.layout import GuestConfig, part_a, part_b
+from quickstart.initramfs.layout import GuestConfig, packed_files, part_a, part_b
 from quickstart.initramfs.modules import module_set
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet, Trace, UnitStart
+from quickstart.store import source_digest
 
 BUILD_DIGITS = 32
 
 
-def build_id(reference: ReferenceImage, trace: Trace) -> str:
-    """Names the pair of parts A and B: image and trace."""
-    text = f"{reference.image_hash} {trace.trace_hash}"
-    return hashlib.sha256(text.encode()).hexdigest()[:BUILD_DIGITS]
+def build_id(reference: ReferenceImage, trace: Trace, start_set: StartSet, busybox: Path) -> str:
+    """Names the pair of parts A and B by all that goes into them; file contents by the image's hash."""
+    _, rows = packed_files(start_set)
+    parts = (
+        reference.image_hash.encode(),
+        trace.trace_hash.encode(),
+        rows,
+        busybox.read_bytes(),
+        source_digest("quickstart.initramfs").encode(),
+    )
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[
+        :BUILD_DIGITS
+    ]
 
 
 def root_mount(root: ImageRoot) -> tuple[str, str]:
@@ -46,8 +56,9 @@ def write_initramfs(
     """Write the initramfs to ``target``; raises StartSetError when it is larger than the profile's budget."""
     root = ImageRoot(reference.tree)
     fstype, options = root_mount(root)
+    busybox = door.tool_path("busybox")
     config = GuestConfig(
-        build=build_id(reference, trace),
+        build=build_id(reference, trace, start_set, busybox),
         superblock=disk.superblock,
         root_fstype=fstype,
         root_options=options,
@@ -57,7 +68,7 @@ def write_initramfs(
     )
     modules = module_set(root, reference.kernel_version)
     target.unlink(missing_ok=True)
-    a_bytes = _append(target, part_a(config, modules, start_set, root, door.tool_path("busybox")))
+    a_bytes = _append(target, part_a(config, modules, start_set, root, busybox))
     b_bytes = _append(target, part_b(config, start_set, root))
     size_bytes = target.stat().st_size
     if size_bytes > profile.budget_mib * MIB:
@@ -67,6 +78,8 @@ def write_initramfs(
             f"the initramfs has {size_bytes / MIB:.1f} MiB, the profile's budget is {profile.budget_mib} MiB; largest: {names}",
             hint="exclude files, or raise memory.budget_mib in the profile",
         )
+    # A file that the profile names although it is secret makes a secret of the archive.
+    target.chmod(0o600 if profile.files.secrets else 0o644)
     with target.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     return Initramfs(target, size_bytes, a_bytes, b_bytes, sha256)

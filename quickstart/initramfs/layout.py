@@ -47,7 +47,7 @@ _APPLETS = (
         "mkdir",
     ),
     *("mkfifo", "mount", "od", "poweroff", "reboot", "rm", "rmdir", "sed", "sleep", "stat", "switch_root"),
-    *("sync", "udhcpc", "umount", "usleep", "xargs"),
+    *("setsid", "sync", "udhcpc", "umount", "usleep", "xargs"),
 )
 _SCRIPTS = ("init", "lib", "second", "udhcpc")
 
@@ -80,7 +80,7 @@ def part_a(
         target = "init" if name == "init" else f"{OURS}/{name}"
         yield regular(target, scripts.joinpath(name).read_bytes(), 0o755)
     yield regular(f"{OURS}/config", config_text(config, start_set).encode(), 0o644)
-    yield regular(f"{OURS}/start", start_text(config.unit, start_set).encode(), 0o644)
+    yield regular(f"{OURS}/start", start_text(config.unit, start_set, root).encode(), 0o644)
     yield regular(f"{OURS}/modules", shell_functions(modules).encode(), 0o644)
     for module in modules.modules:
         yield regular(f"{OURS}/modules.d/{module.name}.ko", module_data(root, module), 0o644)
@@ -150,12 +150,39 @@ def with_interpreter(path: Path, interpreter: str) -> bytes:
     return bytes(data)
 
 
+def served_files(start_set: StartSet) -> tuple[StartFile, ...]:
+    """What processes really take from /fast: programs, libraries, and the links that lead to these.
+
+    Everything else is opened by its ordinary name, on the root volume, and may change there as it likes.
+    """
+
+    def is_library(path: PurePosixPath) -> bool:
+        # Not /etc/ld.so.cache, which every ldconfig writes anew.
+        return path.parts[1] != "etc" and _LIBRARY.search(path.name) is not None
+
+    served = {
+        file.path: file
+        for file in start_set.files
+        if file.kind is FileKind.FILE and (file.mode & 0o111 or is_library(file.path))
+    }
+    links = [file for file in start_set.files if file.kind is FileKind.SYMLINK]
+    # A link may lead through another, as those of /etc/alternatives do: repeat until nothing is added.
+    while added := [
+        link
+        for link in links
+        if link.path not in served
+        and (is_library(link.path) or PurePosixPath(link.target).name in {path.name for path in served})
+    ]:
+        served.update({link.path: link for link in added})
+    return tuple(served[path] for path in sorted(served, key=os.fsencode))
+
+
 def packed_files(start_set: StartSet) -> tuple[bytes, bytes]:
-    """For the comparison with the root volume: the packed names, NUL-separated, and what `stat -c '%f %s %Y %n'` says of them."""
-    files = [file for file in start_set.files if file.kind is not FileKind.DIRECTORY]
+    """For the comparison with the root volume: the packed names, NUL-separated, and `stat -c '%f %s %Y %Z %n'` of them."""
+    files = served_files(start_set)
     names = [os.fsencode(str(file.path))[1:] for file in files]
     rows = [
-        b"%x %d %d %s\n" % (file.mode, file.size_bytes, file.mtime_s, name)
+        b"%x %d %d %d %s\n" % (file.mode, file.size_bytes, file.mtime_s, file.ctime_s, name)
         for file, name in zip(files, names, strict=True)
     ]
     return b"".join(name + b"\0" for name in names), b"".join(rows)
@@ -187,16 +214,23 @@ def config_text(config: GuestConfig, start_set: StartSet) -> str:
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
 
 
-def start_text(unit: UnitStart, start_set: StartSet) -> str:
-    """The functions start_pre and start_main: the unit's own commands, argv[0] the stock path, the program from /fast."""
+def start_text(unit: UnitStart, start_set: StartSet, root: ImageRoot) -> str:
+    """The functions start_pre and start_main: the unit's own commands, argv[0] the stock path, the program from /fast.
+
+    Raises StartSetError when the unit's main program is not packed: then nothing would start from memory.
+    """
     packed = {file.path for file in start_set.files}
 
-    def command(words: tuple[str, ...]) -> str:
-        program = PurePosixPath(words[0])
+    def command(words: tuple[str, ...], must: bool) -> str:
+        program = root.resolve(PurePosixPath(words[0])).canonical
+        if must and program not in packed:
+            raise StartSetError(
+                f"{words[0]} of {unit.unit} is not in the start set", hint="does a rule exclude it?"
+            )
         place = f"/fast{program}" if program in packed else words[0]
-        return f"-a {shlex.quote(words[0])} {' '.join(shlex.quote(word) for word in (place, *words[1:]))}"
+        return f"-a {shlex.quote(words[0])} {shlex.join((place, *words[1:]))}"
 
     lines = ["start_pre() {"]
-    lines += [f"\t(exec {command(words)}) || return" for words in unit.start_pre] or ["\t:"]
-    lines += ["}", "", "start_main() {", f"\texec {command(unit.start)}", "}"]
+    lines += [f"\t(exec {command(words, False)}) || return" for words in unit.start_pre] or ["\t:"]
+    lines += ["}", "", "start_main() {", f"\texec {command(unit.start, True)}", "}"]
     return "\n".join(lines) + "\n"

@@ -127,7 +127,9 @@ class Channel:
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         for message in self.messages(deadline_ns, alive):
             if isinstance(message, Output):
-                (stdout if message.stream == "out" else stderr).write(message.data)
+                target = stdout if message.stream == "out" else stderr
+                target.write(message.data)
+                target.flush()
             elif isinstance(message, Exit):
                 return message.status
         return None

@@ -18,10 +18,12 @@ _MISSING = re.compile(r"^\t(\S+) => not found$")
 
 
 def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
-    """The log of tracers/ldd-all: what ldd(1) named for each file; raises TraceError when ldd found a library missing."""
+    """The log of tracers/ldd-all: what ldd(1) named for each file; raises TraceError for a cut log or a missing library."""
     found: dict[PurePosixPath, list[PurePosixPath]] = {}
     current: list[PurePosixPath] = []
-    for line in text.splitlines():
+    if not text.endswith("== end\n"):
+        raise TraceError("the log of ldd is cut", hint="build again")
+    for line in text.removesuffix("== end\n").splitlines():
         if line.startswith("== "):
             current = found.setdefault(PurePosixPath(line[3:]), [])
         elif match := _LIBRARY.match(line):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shlex
 from pathlib import Path, PurePosixPath
 
 from quickstart.assets import assets
@@ -142,5 +143,5 @@ def _record_ldd(guest: Guest, directory: Path, unit: str) -> None:
     files = strace.loaded_files(parsed, unit)
     if not files:
         raise TraceError(f"no process of {unit} is in the trace", hint="does the unit start at boot?")
-    words = " ".join(f"'{file}'" for file in files if "'" not in str(file))
+    words = shlex.join(str(file) for file in files)
     _save(directory / "ldd.log", _output(guest, f"{_GUEST}/ldd-all {words}"))

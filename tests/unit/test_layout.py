@@ -23,6 +23,7 @@ from quickstart.initramfs.layout import (
     part_a,
     part_b,
     relative,
+    served_files,
     start_text,
     with_interpreter,
 )
@@ -57,7 +58,7 @@ def P(path: str) -> PurePosixPath:  # noqa: N802
 def start_file(
     path: str, kind: FileKind, mode: int, target: str = "", interpreter: str = "", size: int = 0
 ) -> StartFile:
-    return StartFile(P(path), kind, mode, size, 1_500_000_000, target, interpreter, ())
+    return StartFile(P(path), kind, mode, size, 1_500_000_000, 1_600_000_000, target, interpreter, ())
 
 
 def directory(path: str) -> StartFile:
@@ -210,19 +211,43 @@ def test_a_file_without_interpreter(tmp_path: Path) -> None:
 
 
 def test_packed_files() -> None:
-    odd = os.fsdecode(b"/etc/caf\xe9 \n")
-    files = (directory("/etc"), start_file(odd, FileKind.FILE, 0o100600, size=12), link("/lib", "usr/lib"))
-    names, rows = packed_files(StartSet(files, ()))
-    assert names == b"etc/caf\xe9 \n\0lib\0"
-    assert rows == b"8180 12 1500000000 etc/caf\xe9 \n\na1ff 7 1500000000 lib\n"
+    odd = os.fsdecode(b"/bin/caf\xe9 \n")
+    program = start_file(odd, FileKind.FILE, 0o100755, size=12)
+    names, rows = packed_files(StartSet((directory("/bin"), program, link("/lib/a.so", "a.so.1")), ()))
+    assert names == b"bin/caf\xe9 \n\0lib/a.so\0"
+    assert rows == b"81ed 12 1500000000 1600000000 bin/caf\xe9 \n\na1ff 6 1500000000 1600000000 lib/a.so\n"
+
+
+def test_only_what_is_taken_from_fast_is_compared() -> None:
+    served = (
+        start_file("/usr/bin/app", FileKind.FILE, 0o100755),
+        link("/usr/bin/other", "/etc/alternatives/other"),
+        link("/etc/alternatives/other", "/usr/bin/app"),
+        link("/usr/bin/same", "../bin/app"),
+        start_file("/usr/lib/liba.so.1", FileKind.FILE, 0o100644),
+        link("/usr/lib/liba.so", "liba.so.1"),
+        start_file("/usr/lib/script.sh", FileKind.FILE, 0o100755),
+    )
+    opened_on_the_root = (
+        start_file("/etc/app.conf", FileKind.FILE, 0o100644),
+        start_file("/etc/ld.so.cache", FileKind.FILE, 0o100644),
+        start_file("/etc/passwd", FileKind.FILE, 0o100644),
+        link("/etc/enabled/site", "../available/site"),
+        link("/lib", "usr/lib"),
+        directory("/usr"),
+    )
+    assert set(served_files(StartSet((*opened_on_the_root, *served), ()))) == set(served)
 
 
 def test_packed_files_say_what_stat_says(root: ImageRoot) -> None:
     """The row of a link is that of the link itself, as lstat(2) gives it."""
-    status = (root.base / "lib64").lstat()
-    file = replace(link("/lib64", "usr/lib64"), size_bytes=status.st_size, mtime_s=int(status.st_mtime))
+    (root.base / "usr/lib64/a.so").symlink_to("liba.so.1")
+    status = (root.base / "usr/lib64/a.so").lstat()
+    times = (int(status.st_mtime), int(status.st_ctime))
+    plain = link("/usr/lib64/a.so", "liba.so.1")
+    file = replace(plain, size_bytes=status.st_size, mtime_s=times[0], ctime_s=times[1])
     _, rows = packed_files(StartSet((file,), ()))
-    assert rows == b"%x %d %d lib64\n" % (status.st_mode, 9, int(status.st_mtime))
+    assert rows == b"%x %d %d %d usr/lib64/a.so\n" % (status.st_mode, 9, *times)
 
 
 def unquote(text: str) -> str:
@@ -253,8 +278,8 @@ def test_no_start_pre(config: GuestConfig) -> None:
     assert "START_PRE=no\n" in config_text(config, START_SET)
 
 
-def test_start() -> None:
-    assert start_text(UNIT, START_SET) == (
+def test_start(root: ImageRoot) -> None:
+    assert start_text(UNIT, START_SET, root) == (
         "start_pre() {\n"
         "\t(exec -a /usr/bin/app /fast/usr/bin/app -t) || return\n"
         "}\n\n"
@@ -264,10 +289,18 @@ def test_start() -> None:
     )
 
 
-def test_start_of_a_program_that_is_not_packed() -> None:
-    text = start_text(replace(UNIT, start=("/opt/app",), start_pre=()), START_SET)
+def test_a_program_by_a_link_starts_from_fast_under_its_stock_name(root: ImageRoot) -> None:
+    (root.base / "bin").symlink_to("usr/bin")
+    text = start_text(replace(UNIT, start=("/bin/app",), start_pre=()), START_SET, root)
     assert "start_pre() {\n\t:\n}\n" in text
-    assert "\texec -a /opt/app /opt/app\n" in text
+    assert "\texec -a /bin/app /fast/usr/bin/app\n" in text
+
+
+def test_only_a_helper_may_start_from_the_root_volume(root: ImageRoot) -> None:
+    text = start_text(replace(UNIT, start_pre=(("/opt/check", "-q"),)), START_SET, root)
+    assert "\t(exec -a /opt/check /opt/check -q) || return\n" in text
+    with pytest.raises(StartSetError, match=r"/opt/app of app\.service is not in the start set"):
+        start_text(replace(UNIT, start=("/opt/app",)), START_SET, root)
 
 
 def test_relative() -> None:

@@ -19,6 +19,7 @@ LDD = """\
 \tstatically linked
 == /usr/bin/script
 \tnot a dynamic executable
+== end
 """
 STRACE = """\
 10 1.5 openat(AT_FDCWD</>, "/sys/fs/cgroup/app.service/cgroup.procs", O_WRONLY) = 3</x>
@@ -45,12 +46,18 @@ def test_ldd() -> None:
         PurePosixPath("/usr/bin/static"): (),
         PurePosixPath("/usr/bin/script"): (),
     }
-    assert parse_ldd("") == {}
+    assert parse_ldd("== end\n") == {}
+
+
+@pytest.mark.parametrize("text", ["", LDD[:-1], LDD.removesuffix("== end\n")])
+def test_a_cut_log_of_ldd(text: str) -> None:
+    with pytest.raises(TraceError, match="ldd is cut"):
+        parse_ldd(text)
 
 
 def test_ldd_misses_a_library() -> None:
     with pytest.raises(TraceError, match=r"did not find libx\.so\.1"):
-        parse_ldd("== /bin/x\n\tlibx.so.1 => not found\n")
+        parse_ldd("== /bin/x\n\tlibx.so.1 => not found\n== end\n")
 
 
 def test_a_whole_trace(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from quickstart.reference.sources import Sources, parse_targets
+import pytest
+
+from quickstart.reference.sources import Sources, parse_proxy, parse_targets
 
 TARGETS = """\
 http://security.example/debian-security bookworm-security main
@@ -28,3 +30,21 @@ def test_a_suite_that_the_host_does_not_know() -> None:
     assert parse_targets(TARGETS, "sid") == Sources("", ())
     assert parse_targets("", "bookworm") == Sources("", ())
     assert parse_targets("E: something went wrong here\n", "bookworm") == Sources("", ())
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://deb.example/debian",
+        "mirror+file:/etc/apt/mirrors/debian.list",
+        "http://me:secret@deb.example/d",
+    ],
+)
+def test_what_a_minimal_debian_cannot_fetch_from_or_must_not_keep(uri: str) -> None:
+    assert parse_targets(f"{uri} bookworm main\n", "bookworm") == Sources("", ())
+
+
+def test_the_hosts_proxy() -> None:
+    assert parse_proxy("PROXY='http://proxy.example:3142'\n") == "http://proxy.example:3142"
+    assert parse_proxy("PROXY='DIRECT'\n") == ""
+    assert parse_proxy("") == ""

@@ -270,6 +270,12 @@ def test_setuid_files_stay_out(image: Image, mode: int) -> None:
     assert excluded(found)["/usr/bin/su"].startswith("setuid")
 
 
+def test_what_is_not_for_everybody_stays_out_unless_named(image: Image) -> None:
+    image.file("/etc/app/.htpasswd", "me:$apr1$x", 0o640)
+    found = image.compute("/etc/app/.htpasswd")
+    assert excluded(found) == {"/etc/app/.htpasswd": "secret: not readable by all"}
+
+
 @pytest.mark.parametrize("kind", ["", "RSA ", "OPENSSH ", "EC ", "ENCRYPTED "])
 def test_private_keys_stay_out_wherever_they_are(image: Image, kind: str) -> None:
     image.file("/etc/app.pem", "cert\n" + KEY.replace("RSA ", kind))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.conftest import BOOT_S, guest_file, host, quickstart
+from tests.vm.conftest import BOOT_S, COMMAND, guest_file, host, quickstart
 
 
 def test_what_is_written_is_on_the_volume_after_power_off(used: Path) -> None:
@@ -25,7 +25,7 @@ def test_what_is_written_is_on_the_volume_after_power_off(used: Path) -> None:
     assert guest_file(used, "/var/www/html/new") == "kept\n"
     # The prober's and this host's requests, written by nginx itself.
     assert '"GET / HTTP/1.1" 200' in guest_file(used, "/var/log/nginx/access.log")
-    assert "not clean" not in host("dumpe2fs", "-h", used / "root.raw")
+    assert "needs_recovery" not in host("dumpe2fs", "-h", used / "root.raw")
     second = quickstart(
         "run", used, "--json", "--exec", "cat /var/www/html/new; readlink /proc/$(cat /run/nginx.pid)/exe"
     )
@@ -38,6 +38,26 @@ def test_exec_hands_on_output_and_status(artefact: Path) -> None:
     assert called.status == 7
     assert called.out == "to-stdout\n"
     assert "to-stderr" in called.err
+
+
+def test_an_interrupted_command_does_not_lose_what_was_written(used: Path) -> None:
+    words = [
+        str(COMMAND),
+        "run",
+        str(used),
+        "--exec",
+        "echo precious >/root/precious; echo written; sleep 300",
+    ]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as running:
+        try:
+            assert running.stdout is not None
+            assert running.stdout.readline() == b"written\n"
+            running.terminate()
+            assert running.wait(120) == 130
+        finally:
+            running.kill()
+    assert guest_file(used, "/root/precious") == "precious\n"
+    assert "needs_recovery" not in host("dumpe2fs", "-h", used / "root.raw")
 
 
 def test_snapshot_leaves_the_disk_untouched(artefact: Path) -> None:
@@ -62,11 +82,16 @@ def test_the_guest_can_shut_itself_down(used: Path, command: str, last_word: str
     assert guest_file(used, "/root/marker") == "gone\n"
 
 
+# Our init's processes by their command lines; none may be left in a stock system.
+LEFT_OVER = "grep -a -l -e '^/fast/quickstart' -e '^udhcpc' /proc/[0-9]*/cmdline 2>/dev/null"
+
+
 def stock_boot_says(out: Path, *words: str) -> str:
     """Boot and demand that it ended in a working stock system; what init said on the console."""
     called = quickstart(
         "run", out, "--console", "--exec", "cat /proc/1/comm; readlink /proc/$(cat /run/nginx.pid)/exe; ls -A /fast; "
-        "mount | grep -c ' on /fast '; systemctl is-active nginx; ls -d /run/quickstart* 2>/dev/null", *words
+        "mount | grep -c ' on /fast '; systemctl is-active nginx; ls -d /run/quickstart* 2>/dev/null; "
+        f"{LEFT_OVER}", *words
     )  # fmt: skip
     assert called.out.split() == ["systemd", "/usr/sbin/nginx", "0", "active"], called.err[-3000:]
     lines = re.findall(r"quickstart: (fallback 1: .*?); the stock init takes over", called.err)
@@ -74,17 +99,38 @@ def stock_boot_says(out: Path, *words: str) -> str:
     return str(lines[0])
 
 
-def test_switched_off_by_the_kernel_command_line(artefact: Path) -> None:
-    assert (
-        stock_boot_says(artefact, "--snapshot", "--append", "quickstart=off") == "fallback 1: quickstart=off"
-    )
+@pytest.mark.parametrize("word", ["quickstart=off", "init=/lib/systemd/systemd"])
+def test_the_kernel_command_line_asks_for_another_boot(artefact: Path, word: str) -> None:
+    assert stock_boot_says(artefact, "--snapshot", "--append", word) == f"fallback 1: {word}"
 
 
 def test_a_changed_file_is_never_served_stale(used: Path) -> None:
-    changed = quickstart("run", used, "--exec", "touch /usr/lib/x86_64-linux-gnu/libz.so.1.2.13")
-    assert changed.status == 0, changed.err
+    library = "/usr/lib/x86_64-linux-gnu/libz.so.1.2.13"
+    # One byte of the file, its size and time of modification as before.
+    command = (
+        f"cp -p {library} /tmp/old; printf x | dd of={library} bs=1 seek=4000 conv=notrunc 2>/dev/null; "
+        f"touch -r /tmp/old {library}; cmp -s /tmp/old {library} || echo changed"
+    )
+    changed = quickstart("run", used, "--exec", command)
+    assert (changed.status, changed.out) == (0, "changed\n"), changed.err
     said = stock_boot_says(used, "--snapshot")
     assert said == "fallback 1: /usr/lib/x86_64-linux-gnu/libz.so.1.2.13 is not as it was packed"
+
+
+def test_edited_configuration_takes_effect_and_the_start_stays_fast(used: Path) -> None:
+    """It is opened from /etc on the volume; a new user and a rebuilt ld.so.cache do not matter either."""
+    page = 'location = /edited { return 200 "from /etc\\n"; }'
+    edit = (
+        f"sed -i 's#server_name _;#server_name _; {page}#' /etc/nginx/sites-available/default; "
+        "useradd newcomer; ldconfig; nginx -t"
+    )
+    assert quickstart("run", used, "--exec", edit).status == 0
+    ask = (
+        "bash -c \"exec 3<>/dev/tcp/127.0.0.1/80; printf 'GET /edited HTTP/1.0\\r\\n\\r\\n' >&3; tail -n 1 <&3\"; "
+        "readlink /proc/$(cat /run/nginx.pid)/exe"
+    )
+    called = quickstart("run", used, "--snapshot", "--exec", ask)
+    assert called.out == "from /etc\n/fast/usr/sbin/nginx\n", called.err
 
 
 def test_an_application_that_ends_leaves_a_whole_stock_system(artefact: Path) -> None:
@@ -92,10 +138,11 @@ def test_an_application_that_ends_leaves_a_whole_stock_system(artefact: Path) ->
         "run", artefact, "--snapshot", "--console", "--exec",
         "kill $(cat /run/nginx.pid); "
         "for n in $(seq 200); do systemctl is-system-running 2>/dev/null | grep -q running && break; sleep 1; done; "
-        "cat /proc/1/comm; systemctl is-system-running; systemctl is-active nginx ssh cron; ls -A /fast",
+        "cat /proc/1/comm; systemctl is-system-running; systemctl is-active nginx ssh cron; ls -A /fast; "
+        f"{LEFT_OVER}; grep -a -c DHCP= /proc/1/environ",
         timeout_s=400,
     )  # fmt: skip
-    assert called.out.split() == ["systemd", "running", "active", "active", "active"], called.err[-3000:]
+    assert called.out.split() == ["systemd", "running", "active", "active", "active", "0"], called.err[-3000:]
     assert "fallback 1: nginx.service has ended" in called.err
 
 
