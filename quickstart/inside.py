@@ -29,11 +29,6 @@ class Member:
     target: str
     data: bytes
 
-    @property
-    def guest_path(self) -> PurePosixPath:
-        """Where the running guest sees it."""
-        return PurePosixPath("/", self.name)
-
 
 @dataclass(frozen=True)
 class Why:

@@ -112,7 +112,6 @@ class Op(enum.Enum):
     WRITE = "write"
     LOOKUP = "lookup"
     LIST = "list"
-    MAP = "map"
 
 
 @dataclass(frozen=True, slots=True)

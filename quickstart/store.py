@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -74,6 +74,17 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """An entry as it lies in the store; ``used_s`` is when it was last asked for (seconds since the epoch)."""
+
+    stage: str
+    key: str
+    path: Path
+    size_bytes: int
+    used_s: int
+
+
+@dataclass(frozen=True)
 class Store:
     root: Path
 
@@ -90,10 +101,10 @@ class Store:
         key = key_of(stage, inputs)
         final = self.root / stage / key
         if final.is_dir():
-            return Entry(final, key, made=False)
+            return _used(final, key)
         with self._lock(stage, key):
             if final.is_dir():
-                return Entry(final, key, made=False)
+                return _used(final, key)
             partial = final.with_name(f"{key}.partial")
             remove_tree(partial)
             partial.mkdir()
@@ -106,6 +117,31 @@ class Store:
             finally:
                 remove_tree(partial)
         return Entry(final, key, made=True)
+
+    def entries(self) -> tuple[Kept, ...]:
+        """Every finished entry, by stage and key."""
+        marks = sorted(self.root.glob(f"*/{'[0-9a-f]' * KEY_DIGITS}/inputs.json"))
+        return tuple(
+            Kept(
+                stage=mark.parent.parent.name,
+                key=mark.parent.name,
+                path=mark.parent,
+                size_bytes=_allocated_bytes(mark.parent),
+                used_s=int(mark.stat().st_mtime),
+            )
+            for mark in marks
+        )
+
+    def remove(self, entry: Kept) -> bool:
+        """Remove an entry unless somebody is making or waiting for it; False when it stays."""
+        lock = self.root / entry.stage / f"{entry.key}.lock"
+        with lock.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            remove_tree(entry.path)
+            return True
 
     @contextmanager
     def _lock(self, stage: str, key: str) -> Iterator[None]:
@@ -121,6 +157,23 @@ class Store:
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _used(path: Path, key: str) -> Entry:
+    # Who may read a store but not write it can use it all the same.
+    with suppress(OSError):
+        os.utime(path / "inputs.json")
+    return Entry(path, key, made=False)
+
+
+def _allocated_bytes(directory: Path) -> int:
+    """What the files of a tree take on disk, each inode once (holes of a sparse file take nothing)."""
+    inodes: dict[int, int] = {}
+    for base, _, names in os.walk(directory):
+        for name in names:
+            status = os.lstat(f"{base}/{name}")
+            inodes[status.st_ino] = status.st_blocks * 512
+    return sum(inodes.values())
 
 
 def remove_tree(path: Path) -> None:

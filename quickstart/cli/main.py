@@ -10,6 +10,7 @@ import click
 
 from quickstart import __version__
 from quickstart.cli.build import build
+from quickstart.cli.cache import cache
 from quickstart.cli.doctor import doctor
 from quickstart.cli.inside import cat, diff, list_members, why
 from quickstart.cli.run import run
@@ -41,6 +42,7 @@ group.add_command(list_members)
 group.add_command(cat)
 group.add_command(why)
 group.add_command(diff)
+group.add_command(cache)
 
 
 def entry_point() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from quickstart import __version__
 from quickstart.cli.main import group
+from quickstart.store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -117,3 +119,17 @@ def test_a_dry_run_makes_nothing(tmp_path: Path) -> None:
     (stage,) = json.loads(found.stdout)["result"]["stages"]
     assert (stage["stage"], stage["stored"]) == ("reference", False)
     assert not (tmp_path / "store").exists()
+
+
+def test_cache_keeps_what_was_used_lately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUICKSTART_CACHE", str(tmp_path))
+    store = Store(tmp_path)
+    old = store.get_or_make("trace", {"n": 1}, lambda path: None)
+    new = store.get_or_make("trace", {"n": 2}, lambda path: None)
+    os.utime(old.path / "inputs.json", (1, 1))
+    shown = json.loads(CliRunner().invoke(group, ["cache", "gc", "--dry-run", "--json"]).stdout)
+    assert [entry["key"] for entry in shown["result"]["removed"]] == [old.key]
+    assert old.path.is_dir()
+    assert CliRunner().invoke(group, ["cache", "gc"]).exit_code == 0
+    listed = json.loads(CliRunner().invoke(group, ["cache", "ls", "--json"]).stdout)
+    assert [entry["key"] for entry in listed["result"]["entries"]] == [new.key]

@@ -45,7 +45,7 @@ def artefact(base: Path, part_b: tuple[CpioEntry, ...] = PART_B) -> Artefact:
 def test_members_in_order_with_their_part(tmp_path: Path) -> None:
     found = inside.members(artefact(tmp_path))
     assert [each.part for each in found] == ["A"] * len(PART_A) + ["B"] * len(PART_B)
-    assert found[-1].guest_path == PurePosixPath("/fast/quickstart/part-b")
+    assert found[-1].name == "fast/quickstart/part-b"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,32 @@ def test_source_digest() -> None:
     }
     assert len(digests) == 3
     assert source_digest("quickstart.elf") in digests
+
+
+def test_entries_and_their_removal(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    made = [store.get_or_make("stage", {"n": n}, fill) for n in (1, 2)]
+    entries = store.entries()
+    assert {entry.path for entry in entries} == {entry.path for entry in made}
+    assert all(entry.stage == "stage" and entry.size_bytes >= 4096 for entry in entries)
+    assert store.remove(entries[0])
+    assert [entry.path for entry in store.entries()] == [entries[1].path]
+
+
+def test_asking_for_an_entry_counts_as_use(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.get_or_make("stage", {}, lambda path: None).path
+    os.utime(path / "inputs.json", (1, 1))
+    assert store.entries()[0].used_s == 1
+    store.get_or_make("stage", {}, lambda path: None)
+    assert store.entries()[0].used_s > 1
+
+
+def test_an_entry_that_is_being_made_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.get_or_make("stage", {}, lambda path: None)
+    (entry,) = store.entries()
+    with (tmp_path / "stage" / f"{entry.key}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert not store.remove(entry)
+    assert entry.path.is_dir()

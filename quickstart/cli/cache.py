@@ -1,0 +1,87 @@
+"""`quickstart cache ls|gc`: what the store keeps, and room for more."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+from rich.console import Console
+
+from quickstart.cli.output import Verb, run_verb
+from quickstart.model import MIB
+from quickstart.store import Kept, Store, default_root
+
+_DAY_S = 86400
+_JSON = click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+
+
+@click.group()
+def cache() -> None:
+    """Look at the store of what builds have made, and make room."""
+
+
+@cache.command("ls")
+@_JSON
+def list_entries(as_json: bool) -> None:
+    """List the store's entries: stage, key, size, and when each was last used."""
+
+    def work(verb: Verb) -> int:
+        store = Store(default_root())
+        entries = store.entries()
+        verb.result(
+            {"store": str(store.root), "entries": _rows(entries)},
+            lambda console: _show(console, store, entries),
+        )
+        return 0
+
+    sys.exit(run_verb("cache ls", as_json, work))
+
+
+@cache.command("gc")
+@click.option(
+    "--days",
+    type=click.IntRange(min=0),
+    default=30,
+    show_default=True,
+    help="Keep what was used in these days.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@_JSON
+def collect(days: int, dry_run: bool, as_json: bool) -> None:
+    """Remove entries that no build has used for some days; what is removed is made again when it is needed."""
+
+    def work(verb: Verb) -> int:
+        store = Store(default_root())
+        limit_s = time.time() - days * _DAY_S
+        old = [entry for entry in store.entries() if entry.used_s <= limit_s]
+        gone = old if dry_run else [entry for entry in old if store.remove(entry)]
+        freed_bytes = sum(entry.size_bytes for entry in gone)
+
+        def text(console: Console) -> None:
+            for entry in gone:
+                console.print(_line(entry), markup=False, soft_wrap=True)
+            console.print(f"{'would free' if dry_run else 'freed'} {freed_bytes / MIB:.0f} MiB")
+
+        verb.result({"removed": _rows(gone), "freed_bytes": freed_bytes, "dry_run": dry_run}, text)
+        return 0
+
+    sys.exit(run_verb("cache gc", as_json, work))
+
+
+def _rows(entries: tuple[Kept, ...] | list[Kept]) -> list[dict[str, object]]:
+    return [{"stage": e.stage, "key": e.key, "size_bytes": e.size_bytes, "used_s": e.used_s} for e in entries]
+
+
+def _line(entry: Kept) -> str:
+    used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used_s))
+    return f"{entry.stage:10} {entry.key}  {entry.size_bytes / MIB:8.1f} MiB  {used}"
+
+
+def _show(console: Console, store: Store, entries: tuple[Kept, ...]) -> None:
+    for entry in entries:
+        console.print(_line(entry), markup=False, soft_wrap=True)
+    total_bytes = sum(entry.size_bytes for entry in entries)
+    console.print(
+        f"{store.root}: {len(entries)} entries, {total_bytes / MIB:.0f} MiB", markup=False, soft_wrap=True
+    )
