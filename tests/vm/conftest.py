@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,3 +89,24 @@ def used(artefact: Path, tmp_path: Path) -> Iterator[Path]:
 def guest_file(artefact: Path, path: str) -> str:
     """A file of the root disk as it lies there, read without mounting it."""
     return host("debugfs", "-R", f"cat {path}", artefact / "root.raw")
+
+
+def children(pid: int) -> list[int]:
+    """The processes whose parent is ``pid``."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            stat = path.read_text()
+        except OSError:
+            continue
+        if int(stat.rpartition(")")[2].split()[1]) == pid:
+            found.append(int(path.parent.name))
+    return found
+
+
+def assert_gone(pids: list[int]) -> None:
+    """Every one of the processes has ended, or ends within seconds."""
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]

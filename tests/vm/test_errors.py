@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from quickstart.assets import assets
-from tests.vm.conftest import BUILD_S, COMMAND, quickstart
+from tests.vm.conftest import BUILD_S, COMMAND, assert_gone, children, quickstart
 
 NGINX = (assets("profiles") / "nginx" / "profile.toml").read_text()
 
@@ -115,20 +114,4 @@ def test_a_killed_run_leaves_no_guest(artefact: Path) -> None:
         guests = children(killed.pid)
         assert guests
         killed.kill()
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in guests) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not [pid for pid in guests if Path(f"/proc/{pid}").exists()]
-
-
-def children(pid: int) -> list[int]:
-    """The processes whose parent is ``pid``."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            stat = path.read_text()
-        except OSError:
-            continue
-        if int(stat.rpartition(")")[2].split()[1]) == pid:
-            found.append(int(path.parent.name))
-    return found
+    assert_gone(guests)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.conftest import BUILD_S, COMMAND, quickstart
-from tests.vm.test_errors import children
+from tests.vm.conftest import BUILD_S, COMMAND, assert_gone, children, quickstart
 
 pytestmark = pytest.mark.full
 
@@ -33,10 +32,7 @@ def test_a_build_killed_at_any_time_does_no_harm_to_the_next(tmp_path: Path) -> 
             below = descendants(build.pid)
             assert below
             build.kill()
-        deadline = time.monotonic() + 20
-        while any(Path(f"/proc/{pid}").exists() for pid in below) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
+        assert_gone(below)
         assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
         assert not (tmp_path / "out").exists()
     called = quickstart(
