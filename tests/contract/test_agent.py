@@ -221,7 +221,9 @@ def test_exec_starts_with_exactly_what_is_documented(start: Start) -> None:
         assert {file.name for file in (shell / "fd").iterdir()} == {"0", "1", "2"}
         assert os.getsid(int(shell.name)) == int(shell.name)
         status = dict(row.split(":\t") for row in (shell / "status").read_text().splitlines())
-        assert (status["SigBlk"], status["SigIgn"]) == ("0" * 16, "0" * 16)
+        # 32 and 33 belong to the C library, which lets nobody set them (nptl(7)): they are as this test got them.
+        ours = ~(1 << 31 | 1 << 32)
+        assert (int(status["SigBlk"], 16) & ours, int(status["SigIgn"], 16) & ours) == (0, 0)
     finally:
         os.killpg(int(shell.name), signal.SIGTERM)
     assert peer.answer() == (b"", b"", 128 + signal.SIGTERM)
