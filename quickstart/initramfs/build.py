@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from quickstart.errors import StartSetError
 from quickstart.host import door
 from quickstart.imageroot import ImageRoot
-from quickstart.initramfs.layout import GuestConfig, packed_files, part_a, part_b
+from quickstart.initramfs.layout import GuestConfig, part_a, part_b
 from quickstart.initramfs.modules import module_set
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet, Trace, UnitStart
@@ -18,19 +18,25 @@ from quickstart.store import source_digest
 BUILD_DIGITS = 32
 
 
-def build_id(reference: ReferenceImage, trace: Trace, start_set: StartSet, busybox: Path) -> str:
+def build_id(
+    profile: Profile,
+    reference: ReferenceImage,
+    trace: Trace,
+    start_set: StartSet,
+    unit: UnitStart,
+    busybox: Path,
+) -> str:
     """Names the pair of parts A and B by all that goes into them; file contents by the image's hash."""
-    _, rows = packed_files(start_set)
+    files = [(str(f.path), f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target) for f in start_set.files]
     parts = (
         reference.image_hash.encode(),
         trace.trace_hash.encode(),
-        rows,
+        repr((files, unit, profile.run_start_pre)).encode(errors="surrogateescape"),
         busybox.read_bytes(),
         source_digest("quickstart.initramfs").encode(),
     )
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[
-        :BUILD_DIGITS
-    ]
+    whole = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts))
+    return whole.hexdigest()[:BUILD_DIGITS]
 
 
 def root_mount(root: ImageRoot) -> tuple[str, str]:
@@ -58,7 +64,7 @@ def write_initramfs(
     fstype, options = root_mount(root)
     busybox = door.tool_path("busybox")
     config = GuestConfig(
-        build=build_id(reference, trace, start_set, busybox),
+        build=build_id(profile, reference, trace, start_set, unit, busybox),
         superblock=disk.superblock,
         root_fstype=fstype,
         root_options=options,
