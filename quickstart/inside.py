@@ -7,10 +7,11 @@ import json
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from quickstart.errors import ArtefactError, BadInputError
+from quickstart.image import artefact as artefacts
 from quickstart.initramfs.layout import OURS
 from quickstart.initramfs.newc import CpioMember, read_archive
 from quickstart.model import Artefact
@@ -105,30 +106,41 @@ def _join(base: str, target: str, rest: tuple[str, ...]) -> str:
     return "/".join(place)
 
 
-def why(artefact: Artefact, path: str) -> Why:
-    """What start-set.json says of a file of the image; a name below /fast stands for the file it was packed from.
+def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
+    """What the start-set.json of an artefact, or of `quickstart trace`, says of a file of the image.
 
-    Raises BadInputError for a file that the trace never met and no rule named.
+    With the ``artefact`` it knows the files of part A too.
+
+    A name below /fast stands for the file it was packed from. Raises BadInputError for a file that the trace never met and no
+    rule named.
     """
     wanted = PurePosixPath("/", path.lstrip("/"))
     if wanted.parts[1:2] == (_FAST,):
         wanted = PurePosixPath("/", *wanted.parts[2:])
-    document = _start_set(artefact)
+    document = _start_set(directory)
     for file in document["files"]:
         if file["path"] == str(wanted):
             return Why(wanted, tuple(file["reasons"]), "")
     for each in document["excluded"]:
         if each["path"] == str(wanted):
             return Why(wanted, (), each["rule"])
-    if any(
-        each.name == str(wanted)[1:] or each.name == f"{OURS}/{wanted.name}" for each in members(artefact)
-    ):
+    if artefact is not None and _is_ours(artefact, wanted):
         return Why(wanted, ("part A: what init needs itself",), "")
     raise BadInputError(f"{wanted} was not met: no trace, library, link or rule leads to it")
 
 
-def _start_set(artefact: Artefact) -> Mapping[str, Any]:
-    path = artefact.directory / "start-set.json"
+def _is_ours(artefact: Artefact, wanted: PurePosixPath) -> bool:
+    names = {each.name for each in members(artefact)}
+    return str(wanted)[1:] in names or f"{OURS}/{wanted.name}" in names
+
+
+def _start_set(directory: Path) -> Mapping[str, Any]:
+    path = directory / artefacts.START_SET
+    if not path.exists():
+        raise BadInputError(
+            f"{directory} has no {artefacts.START_SET}",
+            hint="`quickstart build` or `quickstart trace -o` makes one",
+        )
     try:
         document: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:

@@ -7,11 +7,9 @@ This module imports nothing of ours. Guest paths are ``PurePosixPath`` and absol
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from types import TracebackType
-from typing import BinaryIO, Protocol, Self
 
 MIB = 1024 * 1024
 
@@ -105,9 +103,10 @@ class RootDisk:
 
 
 class Op(enum.Enum):
-    """What a process did with a path."""
+    """What a process did with a path; ``MAP`` is a mapping that may be executed."""
 
     EXEC = "exec"
+    MAP = "map"
     OPEN = "open"
     WRITE = "write"
     LOOKUP = "lookup"
@@ -116,30 +115,28 @@ class Op(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One path of one system call: ``path`` is absolute, ``error`` the errno's name or None, ``line`` counts from 1.
+    """What a program of the unit did with a path, at first: ``path`` is absolute, ``error`` the errno's name or None.
 
-    ``pid`` is the process's number in ``Trace.processes``.
+    ``line`` of the log counts from 1; ``pid`` is as the guest had it; ``program`` is the name of what the process had executed
+    last. ``made``: before that the boot itself gave the path other content than the image's.
     """
 
     line: int
     pid: int
+    program: str
     op: Op
     path: PurePosixPath
     error: str | None
+    made: bool = False
 
 
 @dataclass(frozen=True)
-class Process:
-    """A process of the trace.
-
-    ``pid`` is as the guest had it, ``parent`` a number in ``Trace.processes`` (0 for none); ``commands`` are
-    the program paths it executed, in order; ``in_unit`` says that it is the profile's unit or descends from it.
-    """
+class Mapped:
+    """A file that a process of the unit had mapped for execution when the guest was ready (/proc/PID/maps)."""
 
     pid: int
-    parent: int
-    commands: tuple[PurePosixPath, ...]
-    in_unit: bool
+    program: str
+    path: PurePosixPath
 
 
 @dataclass(frozen=True)
@@ -155,13 +152,18 @@ class NetworkFacts:
 class Trace:
     """What the reference boot opened, executed, mapped, listed and looked up in vain, with the process that did it.
 
-    ``events`` are those of the unit's processes, in the log's order; ``ldd`` maps an ELF file to the libraries that the guest's
-    own ldd named; ``modules`` are the kernel modules loaded at ready; ``trace_hash`` is the SHA-256 of what is here.
+    ``events`` are those of the unit's programs, each once, in the log's order; ``processes`` is how many processes the unit had.
+    ``blind`` names the programs that set up an io_uring, by which files may be opened unseen. ``mapped`` is what was mapped at
+    ready. ``ldd`` maps an ELF file to the libraries that the guest's own ldd named. ``modules_before`` and ``modules`` are the
+    kernel modules loaded when PID 1 began, and at ready. ``trace_hash`` is the SHA-256 of the logs.
     """
 
     events: tuple[Event, ...]
-    processes: Mapping[int, Process]
+    processes: int
+    blind: tuple[str, ...]
+    mapped: tuple[Mapped, ...]
     ldd: Mapping[PurePosixPath, tuple[PurePosixPath, ...]]
+    modules_before: tuple[str, ...]
     modules: tuple[str, ...]
     network: NetworkFacts
     trace_hash: str
@@ -191,7 +193,10 @@ class Reason:
 
 @dataclass(frozen=True)
 class StartFile:
-    """A file of the start set by its canonical guest path, as the image has it."""
+    """A file of the start set by its canonical guest path, as the image has it.
+
+    ``seen_in`` is the number of traces in which a process of the unit used it; 0 for what only something else leads to.
+    """
 
     path: PurePosixPath
     kind: FileKind
@@ -202,6 +207,7 @@ class StartFile:
     target: str
     interpreter: str
     reasons: tuple[Reason, ...]
+    seen_in: int = 0
 
 
 @dataclass(frozen=True)
@@ -214,10 +220,14 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class StartSet:
-    """The files that the application needs to become ready, sorted by path, and what was kept out by name."""
+    """The files that the application needs to become ready, sorted by path, and what was kept out by name.
+
+    ``traces`` is the number of traces that it was computed from.
+    """
 
     files: tuple[StartFile, ...]
     excluded: tuple[Exclusion, ...]
+    traces: int = 1
 
     @property
     def size_bytes(self) -> int:
@@ -335,44 +345,6 @@ class Readied:
     beacon: Beacon
     ready: ReadyStamp
     root_io: RootIo
-
-
-class Guest(Protocol):
-    """A running guest; leaving its context ends it and removes what it left on the host."""
-
-    url_port: int | None
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def wait_ready(self, timeout_s: float) -> Readied:
-        """Raise GuestError with the last console lines when the guest dies or the time is up."""
-        ...
-
-    def execute(self, command: str, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float) -> int:
-        """Run ``command`` by /bin/sh as root in the guest; return its exit status."""
-        ...
-
-    def power_off(self, timeout_s: float) -> bool:
-        """Ask the guest to shut down; False when it did not do so in time."""
-        ...
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for the guest to end by itself; False when it still runs."""
-        ...
-
-    def console_tail(self, lines: int = 20) -> str: ...
-
-
-class Launcher(Protocol):
-    """Starts guests; one for each of qemu, xen and ec2."""
-
-    def launch(
-        self, machine: Machine, extra_cpios: Iterable[bytes] = (), ready: Readiness | None = None
-    ) -> Guest: ...
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.assets import assets
+from quickstart.errors import OutputExistsError, TraceError
 from quickstart.host import door
 from quickstart.image import artefact as artefacts
 from quickstart.image.ext4 import read_superblock, write_disk
@@ -16,14 +17,14 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
 from quickstart.launch import accel, payload
 from quickstart.launch.qemu import QemuLauncher
-from quickstart.model import MIB, Artefact, Machine, Profile, ReferenceImage, RootDisk, Trace
+from quickstart.model import MIB, Artefact, Machine, Profile, ReferenceImage, RootDisk, StartSet, Trace
 from quickstart.progress import Progress, Quiet
 from quickstart.reference.debootstrap import make_reference, reference_inputs, root_uuid
 from quickstart.startset import compute
 from quickstart.store import Store, key_of, source_digest
 from quickstart.trace import record
 from quickstart.trace.load import load_trace
-from quickstart.unit import read_unit
+from quickstart.unit import read_unit, unit_texts
 
 BUILD_TOOLS = (
     "debootstrap",
@@ -45,6 +46,7 @@ class BuildOptions:
 
     out: Path
     disk_format: str = "raw"
+    traces: int = 1
     force: bool = False
     keep: bool = False
 
@@ -58,54 +60,66 @@ class Built:
 
 
 @dataclass(frozen=True)
+class Traced:
+    """A start set with the traces that it was computed from."""
+
+    start_set: StartSet
+    traces: tuple[Trace, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a build would do: each stage with its key, and whether the store has its result."""
 
     stages: tuple[tuple[str, str, bool], ...]
 
 
-def build_key(profile: Profile, disk_format: str) -> str:
-    """Names a build by all that goes into it: profile, tool, format."""
+def build_key(profile: Profile, options: BuildOptions) -> str:
+    """Names a build by all that goes into it: profile, tool, format, number of traces."""
     inputs = {
         "profile": dataclasses.asdict(profile),
         "tool": source_digest("quickstart"),
         "tracers": _tracers_digest(),
-        "format": disk_format,
+        "format": options.disk_format,
+        "traces": options.traces,
         "busybox": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
     }
     return key_of("build", inputs)
 
 
-def plan(profile: Profile, store: Store) -> Plan:
+def plan(profile: Profile, traces: int, store: Store) -> Plan:
     """The stages that a build of ``profile`` takes; changes nothing."""
     reference = reference_inputs(profile)
     have = store.find("reference", reference) is not None
     stages = [("reference", key_of("reference", reference), have)]
     if have:
         image = make_reference(profile, store, Quiet())
-        disk, trace = _disk_inputs(profile, image), _trace_inputs(profile, image)
-        stages.append(("disk", key_of("disk", disk), store.find("disk", disk) is not None))
-        stages.append(("trace", key_of("trace", trace), store.find("trace", trace) is not None))
+        rest = [("disk", _disk_inputs(profile, image))]
+        rest += [("trace", _trace_inputs(profile, image, number)) for number in range(1, traces + 1)]
+        stages += [(name, key_of(name, each), store.find(name, each) is not None) for name, each in rest]
     return Plan(tuple(stages))
 
 
 def build(profile: Profile, options: BuildOptions, store: Store, progress: Progress) -> Built:
     """Build the artefact of ``profile`` at ``options.out``, or find it there; every error leaves ``out`` as it was."""
-    key = build_key(profile, options.disk_format)
+    key = build_key(profile, options)
     if present := artefacts.check_output(options.out, key, options.force):
         return Built(present, made=False)
     door.need_tools(*BUILD_TOOLS)
     reference = make_reference(profile, store, progress)
-    root = ImageRoot(reference.tree)
-    unit = read_unit(root, profile.unit)
+    unit = read_unit(ImageRoot(reference.tree), profile.unit)
     disk = make_disk(profile, reference, store, progress)
-    trace = make_trace(profile, reference, disk, store, progress, options.keep)
-    with progress.step("start set"):
-        start_set = compute(trace, root, profile.files)
+    traced = _trace(profile, reference, disk, options.traces, options.keep, store, progress)
     with artefacts.new_directory(options.out) as directory:
         with progress.step("initramfs"):
             initramfs = write_initramfs(
-                profile, reference, disk, trace, start_set, unit, directory / "initramfs.img"
+                profile,
+                reference,
+                disk,
+                traced.traces[0].network.interface,
+                traced.start_set,
+                unit,
+                directory / "initramfs.img",
             )
         with progress.step("image"):
             artefacts.write(
@@ -114,13 +128,52 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
                 reference,
                 disk,
                 options.disk_format,
-                trace,
-                start_set,
+                traced.traces,
+                traced.start_set,
                 initramfs,
                 key,
                 MAC,
             )
     return Built(artefacts.load(options.out), made=True)
+
+
+def trace(profile: Profile, count: int, keep: bool, store: Store, progress: Progress) -> Traced:
+    """The start set of ``profile`` from ``count`` traces. It goes without an image, so for units that cannot start early too."""
+    door.need_tools(*BUILD_TOOLS)
+    reference = make_reference(profile, store, progress)
+    unit_texts(ImageRoot(reference.tree), profile.unit)
+    disk = make_disk(profile, reference, store, progress)
+    return _trace(profile, reference, disk, count, keep, store, progress)
+
+
+def keep_traced(traced: Traced, out: Path) -> None:
+    """Write ``start-set.json`` into a new directory ``out``; one that holds only such a file is replaced."""
+    if out.exists() and [path.name for path in out.iterdir()] != [artefacts.START_SET]:
+        raise OutputExistsError(f"{out} exists and holds something else", hint="choose another -o")
+    with artefacts.new_directory(out) as directory:
+        artefacts.write_start_set(directory, traced.start_set, traced.traces)
+
+
+def _trace(
+    profile: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    count: int,
+    keep: bool,
+    store: Store,
+    progress: Progress,
+) -> Traced:
+    traces = tuple(
+        make_trace(profile, reference, disk, number, store, progress, keep) for number in range(1, count + 1)
+    )
+    names = sorted({each.network.interface for each in traces})
+    if len(names) > 1:
+        raise TraceError(f"the network interface has another name in each trace: {', '.join(names)}")
+    with progress.step("start set"):
+        start_set = compute(traces, ImageRoot(reference.tree), profile.files)
+    for program in sorted({program for each in traces for program in each.blind}):
+        progress.note(f"{program} uses io_uring: what it opens by that is not in the trace")
+    return Traced(start_set, traces)
 
 
 def _disk_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, object]:
@@ -150,8 +203,9 @@ def _tracers_digest() -> str:
     return digest.hexdigest()
 
 
-def _trace_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, object]:
+def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> Mapping[str, object]:
     return {
+        "number": number,
         "image": reference.image_hash,
         "disk": key_of("disk", _disk_inputs(profile, reference)),
         "unit": profile.unit,
@@ -164,16 +218,22 @@ def _trace_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, o
 
 
 def make_trace(
-    profile: Profile, reference: ReferenceImage, disk: RootDisk, store: Store, progress: Progress, keep: bool
+    profile: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    number: int,
+    store: Store,
+    progress: Progress,
+    keep: bool,
 ) -> Trace:
-    """The trace of one reference boot, out of the store or recorded now."""
+    """The trace of the reference boot of that number, out of the store or recorded now."""
 
     def make(directory: Path) -> None:
         launcher = make_launcher(reference.kernel, store, progress, keep=keep)
         cpio = payload.launch_cpio(payload.agent_binary(store), profile.ready, record.tracer_files())
         record.record(profile, reference, disk, launcher, cpio, directory, progress)
 
-    path = store.get_or_make("trace", _trace_inputs(profile, reference), make).path
+    path = store.get_or_make("trace", _trace_inputs(profile, reference, number), make).path
     with progress.step("trace: parse"):
         return load_trace(path, profile.unit)
 

@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from quickstart.elf import closure, read_elf
@@ -20,6 +20,7 @@ from quickstart.model import Event, Exclusion, FileKind, FileRules, Op, Reason, 
 
 # Nothing below these is a file of the image: the kernel or init makes it at each boot.
 _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
+_MADE = "made: the boot writes it before it is read"
 _SECRET_GLOBS = (
     "/etc/shadow*",
     "/etc/gshadow*",
@@ -56,18 +57,22 @@ def _class_or_text(part: str) -> str:
     return re.sub(r"\A\(\?s:(.*)\)\\[zZ]\Z", r"\1", fnmatch.translate(part), flags=re.DOTALL)
 
 
-def compute(trace: Trace, root: ImageRoot, rules: FileRules) -> StartSet:
-    """The start set of ``trace`` in the image ``root``.
+def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> StartSet:
+    """The start set of one or more traces of the same image, ``root``.
 
-    Raises StartSetError when a needed library is missing or an ELF file is damaged.
+    Raises StartSetError when a needed library is missing, an ELF file is damaged, or a trace has lost an event: what processes had
+    mapped at ready has to be in the set or kept out by a rule.
     """
     builder = _Builder(root, rules)
-    for event in trace.events:
-        builder.traced(event, trace)
-    builder.close(trace)
+    for number, trace in enumerate(traces, 1):
+        for event in trace.events:
+            builder.traced(event, number, f" of trace {number}" if len(traces) > 1 else "")
+    builder.close(traces)
     for glob in rules.include:
         builder.include(glob)
-    return builder.finish()
+    for trace in traces:
+        builder.check_mapped(trace)
+    return builder.finish(len(traces))
 
 
 class _Builder:
@@ -78,32 +83,38 @@ class _Builder:
         self.rules = rules
         self.reasons: dict[PurePosixPath, dict[Reason, None]] = {}
         self.excluded: dict[PurePosixPath, str] = {}
+        self.seen: dict[PurePosixPath, set[int]] = {}
         self._read = functools.cache(read_elf)
         self._closed: set[PurePosixPath] = set()
 
-    def traced(self, event: Event, trace: Trace) -> None:
-        """A file that the unit opened for reading or executed."""
-        if event.error is not None or event.op in (Op.LOOKUP, Op.LIST, Op.WRITE):
+    def traced(self, event: Event, number: int, suffix: str) -> None:
+        """A file that the unit opened for reading, mapped or executed, in the trace of that number."""
+        if event.error is not None or event.op not in (Op.OPEN, Op.MAP, Op.EXEC):
             return
         if len(event.path.parts) < 2 or event.path.parts[1] in _VOLATILE:
             return
-        process = trace.processes[event.pid]
-        name = process.commands[-1].name if process.commands else "a child"
-        self.add(event.path, Reason("trace", f"{event.op.value} by {name} (line {event.line})"))
+        if event.made:
+            if (canonical := self.root.resolve(event.path).canonical) is not None:
+                self.excluded.setdefault(canonical, _MADE)
+            return
+        reason = Reason("trace", f"{event.op.value} by {event.program} (line {event.line}{suffix})")
+        if (packed := self.add(event.path, reason)) is not None:
+            self.seen.setdefault(packed, set()).add(number)
 
-    def add(self, path: PurePosixPath, reason: Reason) -> None:
-        """``path`` with every link on the way to it; a rule may keep it out."""
+    def add(self, path: PurePosixPath, reason: Reason) -> PurePosixPath | None:
+        """``path`` with every link on the way to it; its canonical path, or None when a rule keeps it out."""
         found = self.root.resolve(path)
         if found.canonical is None or self.root.host(found.canonical).is_dir():
-            return
+            return None
         if found.canonical.parts[1] in _VOLATILE:
-            return
+            return None
         if rule := self._excluding_rule(found.canonical, reason):
             self.excluded.setdefault(found.canonical, rule)
-            return
+            return None
         self.reasons.setdefault(found.canonical, {})[reason] = None
         for link in found.links:
             self.reasons.setdefault(link, {})[Reason("symlink", f"on the way of {path}")] = None
+        return found.canonical
 
     def _excluding_rule(self, path: PurePosixPath, reason: Reason) -> str | None:
         named = any(matches(path, glob) for glob in self.rules.secrets)
@@ -133,7 +144,7 @@ class _Builder:
             return "secret: it holds a private key"
         return None
 
-    def close(self, trace: Trace) -> None:
+    def close(self, traces: Sequence[Trace]) -> None:
         """Add what the files of the set need: interpreters of scripts, then libraries by ELF and by the guest's ldd."""
         for path in sorted(self.reasons):
             self._add_script_interpreter(path)
@@ -144,9 +155,10 @@ class _Builder:
                 dependency.path, dependency.links, Reason("elf", f"{how} of {dependency.needed_by}")
             )
         self._closed.update(starts)
-        for program, libraries in trace.ldd.items():
-            for library in libraries:
-                self.add(library, Reason("ldd", f"of {program}"))
+        for trace in traces:
+            for program, libraries in trace.ldd.items():
+                for library in libraries:
+                    self.add(library, Reason("ldd", f"of {program}"))
 
     def _add_with_links(self, path: PurePosixPath, links: Iterable[PurePosixPath], reason: Reason) -> None:
         self.add(path, reason)
@@ -202,7 +214,24 @@ class _Builder:
         inside = (path for path in base.rglob("*") if path.is_symlink() or not path.is_dir())
         return sorted(directory / path.relative_to(base) for path in inside)
 
-    def finish(self) -> StartSet:
+    def check_mapped(self, trace: Trace) -> None:
+        """Raise StartSetError for a mapped file that nothing accounts for; a rule that keeps one out is noted."""
+        for mapped in trace.mapped:
+            canonical = self.root.resolve(mapped.path).canonical
+            if canonical is None or canonical.parts[1] in _VOLATILE:
+                continue
+            if canonical in self.reasons or canonical in self.excluded:
+                continue
+            rule = self._excluding_rule(canonical, Reason("trace", ""))
+            if rule is None:
+                raise StartSetError(
+                    f"{canonical} was mapped by {mapped.program} (process {mapped.pid}) at ready, but no event of the trace"
+                    " leads to it: events were lost",
+                    hint="trace again; if it stays so, name the file in files.include of the profile",
+                )
+            self.excluded[canonical] = rule
+
+    def finish(self, traces: int) -> StartSet:
         """The set with the directories that hold its files, sorted by path."""
         parents = {parent for path in self.reasons for parent in path.parents if parent != PurePosixPath("/")}
         for parent in parents:
@@ -211,7 +240,7 @@ class _Builder:
         excluded = tuple(
             Exclusion(path, self.excluded[path]) for path in sorted(self.excluded) if path not in self.reasons
         )
-        return StartSet(files, excluded)
+        return StartSet(files, excluded, traces)
 
     def _file(self, path: PurePosixPath) -> StartFile:
         host = self.root.host(path)
@@ -236,4 +265,5 @@ class _Builder:
             target=str(host.readlink()) if kind is FileKind.SYMLINK else "",
             interpreter=(facts.interpreter or "") if facts else "",
             reasons=tuple(sorted(self.reasons[path])),
+            seen_in=len(self.seen.get(path, ())),
         )

@@ -47,6 +47,13 @@ from quickstart.store import Store, default_root
     expose_value=False,
     help="What boots it; there is one yet.",
 )
+@click.option(
+    "--traces",
+    type=click.IntRange(1, 20),
+    default=1,
+    show_default=True,
+    help="Boot and trace so many times; the start set is what any trace used.",
+)
 @click.option("--force", is_flag=True, help="Replace OUT even when its root disk has been used.")
 @click.option("--dry-run", is_flag=True, help="Say which stages would run, and run none.")
 @click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
@@ -56,6 +63,7 @@ def build(
     profile_name: str,
     out: Path | None,
     disk_format: str,
+    traces: int,
     force: bool,
     dry_run: bool,
     keep: bool,
@@ -72,9 +80,9 @@ def build(
         profile = load_profile(profile_name)
         store = Store(default_root())
         if dry_run:
-            return _show_plan(verb, profile, store)
+            return _show_plan(verb, profile, traces, store)
         directory = (out or Path(f"quickstart-{profile.name}")).absolute()
-        options = pipeline.BuildOptions(out=directory, disk_format=disk_format, force=force, keep=keep)
+        options = pipeline.BuildOptions(directory, disk_format, traces, force, keep)
         built = pipeline.build(profile, options, store, verb.display())
         artefact = built.artefact
         result = {
@@ -101,8 +109,8 @@ def _show(console: Console, artefact: Artefact, made: bool) -> None:
     console.print(f"  next: quickstart run {artefact.directory}")
 
 
-def _show_plan(verb: Verb, profile: Profile, store: Store) -> int:
-    plan = pipeline.plan(profile, store)
+def _show_plan(verb: Verb, profile: Profile, traces: int, store: Store) -> int:
+    plan = pipeline.plan(profile, traces, store)
     result = {"stages": [{"stage": stage, "key": key, "stored": have} for stage, key, have in plan.stages]}
 
     def text(console: Console) -> None:

@@ -89,10 +89,15 @@ def _nothing(console: Console) -> None:
 @click.argument("path")
 @_JSON
 def why(out: Path, path: str, as_json: bool) -> None:
-    """Say which event or rule put PATH into the start set of OUT, or keeps it out."""
+    """Say which event or rule put PATH into the start set of OUT, or keeps it out.
+
+    OUT is an artefact, or what `quickstart trace -o` wrote.
+    """
 
     def work(verb: Verb) -> int:
-        found = inside.why(artefacts.load(out.absolute()), path)
+        directory = out.absolute()
+        artefact = artefacts.load(directory) if artefacts.is_artefact(directory) else None
+        found = inside.why(directory, path, artefact)
         result = {"path": str(found.path), "reasons": list(found.reasons), "excluded": found.excluded or None}
 
         def text(console: Console) -> None:

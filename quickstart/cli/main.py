@@ -14,6 +14,7 @@ from quickstart.cli.cache import cache
 from quickstart.cli.doctor import doctor
 from quickstart.cli.inside import cat, diff, list_members, why
 from quickstart.cli.run import run
+from quickstart.cli.trace import trace
 
 _FIRST = """\
 QuickStart brings a VM and its application up faster.
@@ -38,6 +39,7 @@ def group(context: click.Context) -> None:
 group.add_command(doctor)
 group.add_command(build)
 group.add_command(run)
+group.add_command(trace)
 group.add_command(list_members)
 group.add_command(cat)
 group.add_command(why)

@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -33,6 +33,7 @@ from quickstart.store import remove_tree
 
 SCHEMA = 1
 DISK_FORMATS = ("raw", "qcow2")
+START_SET = "start-set.json"
 _MANIFEST = "manifest.json"
 
 
@@ -70,7 +71,7 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
     """
     if not out.exists():
         return None
-    if not (out / _MANIFEST).is_file():
+    if not is_artefact(out):
         raise OutputExistsError(
             f"{out} exists and is not an artefact of quickstart", hint="choose another -o"
         )
@@ -96,7 +97,7 @@ def write(
     reference: ReferenceImage,
     disk: RootDisk,
     disk_format: str,
-    trace: Trace,
+    traces: Sequence[Trace],
     start_set: StartSet,
     initramfs: Initramfs,
     build_key: str,
@@ -119,11 +120,11 @@ def write(
         "ready": dataclasses.asdict(profile.ready),
         "kernel_version": reference.kernel_version,
         "image_hash": reference.image_hash,
-        "trace_hash": trace.trace_hash,
+        "trace_hashes": [trace.trace_hash for trace in traces],
         "cmdline": cmdline,
         "memory_mib": profile.memory_mib,
         "mac": mac,
-        "interface": trace.network.interface,
+        "interface": traces[0].network.interface,
         "disk": {"name": f"root.{disk_format}", "format": disk_format, "size_bytes": disk.size_bytes},
         "superblock": dataclasses.asdict(disk.superblock),
         "busybox_sha256": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
@@ -134,21 +135,33 @@ def write(
         "start_set_files": start_set.regular_files,
         "start_set_bytes": start_set.size_bytes,
     }
-    _write_json(directory / "start-set.json", start_set_document(start_set))
+    write_start_set(directory, start_set, traces)
     _write_json(directory / _MANIFEST, manifest)
     _write_run_script(directory, profile, disk_format, cmdline, mac)
 
 
-def start_set_document(start_set: StartSet) -> Mapping[str, object]:
-    """The start set with its reasons, and what was kept out, as JSON values."""
+def write_start_set(directory: Path, start_set: StartSet, traces: Sequence[Trace]) -> None:
+    """Write ``start-set.json`` (docs/artefact.md)."""
+    _write_json(directory / START_SET, start_set_document(start_set, traces))
+
+
+def start_set_document(start_set: StartSet, traces: Sequence[Trace]) -> Mapping[str, object]:
+    """The start set with its reasons, what was kept out, and what the traces say beside it, as JSON values."""
     return {
         "schema": SCHEMA,
+        "traces": start_set.traces,
+        "blind": sorted({program for trace in traces for program in trace.blind}),
+        "modules": {
+            "before": sorted({name for trace in traces for name in trace.modules_before}),
+            "at_ready": sorted({name for trace in traces for name in trace.modules}),
+        },
         "files": [
             {
                 "path": str(file.path),
                 "kind": file.kind.value,
                 "size_bytes": file.size_bytes,
                 "target": file.target,
+                "seen_in": file.seen_in,
                 "reasons": [f"{reason.source}: {reason.detail}" for reason in file.reasons],
             }
             for file in start_set.files
@@ -191,6 +204,11 @@ def _write_run_script(directory: Path, profile: Profile, disk_format: str, cmdli
     path = directory / "run.sh"
     path.write_text(text)
     path.chmod(0o755)
+
+
+def is_artefact(directory: Path) -> bool:
+    """Whether ``directory`` claims to be an artefact."""
+    return (directory / _MANIFEST).is_file()
 
 
 def load(directory: Path) -> Artefact:

@@ -1,4 +1,4 @@
-"""Write the archive: a pure function of image, trace, profile rules and tool (with its BusyBox), whatever user or day."""
+"""Write the archive: a pure function of image, start set, profile rules and tool (with its BusyBox), whatever user or day."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.layout import GuestConfig, part_a, part_b
 from quickstart.initramfs.modules import module_set
 from quickstart.initramfs.newc import CpioEntry, write_archive
-from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet, Trace, UnitStart
+from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet, UnitStart
 from quickstart.store import source_digest
 
 BUILD_DIGITS = 32
@@ -21,17 +21,22 @@ BUILD_DIGITS = 32
 def build_id(
     profile: Profile,
     reference: ReferenceImage,
-    trace: Trace,
+    disk: RootDisk,
+    interface: str,
     start_set: StartSet,
     unit: UnitStart,
     busybox: Path,
 ) -> str:
-    """Names the pair of parts A and B by all that goes into them; file contents by the image's hash."""
+    """Names the pair of parts A and B by all that goes into them; file contents by the image's hash.
+
+    How a trace came to its start set is not in it: two traces with the same findings make the same archive.
+    """
     files = [(str(f.path), f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target) for f in start_set.files]
     parts = (
         reference.image_hash.encode(),
-        trace.trace_hash.encode(),
-        repr((files, unit, profile.run_start_pre)).encode(errors="surrogateescape"),
+        repr((files, unit, profile.run_start_pre, interface, disk.superblock)).encode(
+            errors="surrogateescape"
+        ),
         busybox.read_bytes(),
         source_digest("quickstart.initramfs").encode(),
     )
@@ -54,7 +59,7 @@ def write_initramfs(
     profile: Profile,
     reference: ReferenceImage,
     disk: RootDisk,
-    trace: Trace,
+    interface: str,
     start_set: StartSet,
     unit: UnitStart,
     target: Path,
@@ -64,11 +69,11 @@ def write_initramfs(
     fstype, options = root_mount(root)
     busybox = door.tool_path("busybox")
     config = GuestConfig(
-        build=build_id(profile, reference, trace, start_set, unit, busybox),
+        build=build_id(profile, reference, disk, interface, start_set, unit, busybox),
         superblock=disk.superblock,
         root_fstype=fstype,
         root_options=options,
-        interface=trace.network.interface,
+        interface=interface,
         unit=unit,
         run_start_pre=profile.run_start_pre,
     )

@@ -1,1 +1,1 @@
-"""artefact → launch: machines that run guests, each behind model.Launcher."""
+"""artefact → launch: machines that run guests, each behind guest.Launcher."""

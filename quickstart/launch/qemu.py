@@ -68,7 +68,7 @@ class QemuLauncher:
 
 
 class QemuGuest:
-    """One running QEMU (model.Guest)."""
+    """One running QEMU (guest.Guest)."""
 
     def __init__(
         self, machine: Machine, accelerator: Accelerator, cpios: tuple[bytes, ...], keep: bool

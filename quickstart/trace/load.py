@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import TraceError
-from quickstart.model import NetworkFacts, Trace
-from quickstart.trace import strace
+from quickstart.model import Mapped, NetworkFacts, Trace
+from quickstart.trace.collect import collect
+from quickstart.trace.strace import unescape
 
+_LOGS = ("strace.log", "maps.log", "ldd.log", "modules.before", "modules.after", "facts.json")
+_END = "== end\n"
 # "	libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f…)" and "	/lib64/ld-linux-x86-64.so.2 (0x00007f…)"
 _LIBRARY = re.compile(r"^\t(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)$")
 _MISSING = re.compile(r"^\t(\S+) => not found$")
+# proc(5), /proc/PID/maps: address, perms, offset, dev, inode, pathname
+_MAPS_LINE = re.compile(r"[0-9a-f]+-[0-9a-f]+ ([rwxsp-]{4}) [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ \d+ *(.*)")
+_MAPS_PROCESS = re.compile(r"== (\d+) (.*)")
+_DELETED = " (deleted)"
 
 
 def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
     """The log of tracers/ldd-all: what ldd(1) named for each file; raises TraceError for a cut log or a missing library."""
     found: dict[PurePosixPath, list[PurePosixPath]] = {}
     current: list[PurePosixPath] = []
-    if not text.endswith("== end\n"):
-        raise TraceError("the log of ldd is cut", hint="build again")
-    for line in text.removesuffix("== end\n").splitlines():
+    for line in _whole("ldd", text).splitlines():
         if line.startswith("== "):
             current = found.setdefault(PurePosixPath(line[3:]), [])
         elif match := _LIBRARY.match(line):
@@ -35,39 +41,73 @@ def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
     return {path: tuple(libraries) for path, libraries in found.items()}
 
 
+def parse_maps(text: str) -> tuple[Mapped, ...]:
+    """The log of tracers/maps-all: every file that a process has mapped executable, once a process.
+
+    What is no file of a file system (memfd, SysV memory, vdso), and what has been deleted, does not count; nor does a child of
+    systemd that has not become the unit's program, (sd-pam) for one: systemd puts the names of these in parentheses. Raises
+    TraceError for a cut log.
+    """
+    found: dict[Mapped, None] = {}
+    pid, program = 0, ""
+    for line in _whole("the maps", text).split("\n"):
+        if process := _MAPS_PROCESS.fullmatch(line):
+            pid, program = int(process[1]), process[2]
+        elif program.startswith("("):
+            continue
+        elif (match := _MAPS_LINE.fullmatch(line)) and "x" in match[1] and _is_file(match[2]):
+            found[Mapped(pid, program, PurePosixPath(unescape(match[2])))] = None
+    return tuple(found)
+
+
+def _is_file(name: str) -> bool:
+    return name.startswith("/") and not name.startswith("/memfd:") and not name.endswith(_DELETED)
+
+
+def _whole(what: str, text: str) -> str:
+    if not text.endswith(_END):
+        raise TraceError(f"the log of {what} is cut", hint="build again")
+    return text.removesuffix(_END)
+
+
 def load_trace(directory: Path, unit: str) -> Trace:
     """The trace in ``directory`` (as trace.record leaves it) for ``unit``; raises TraceError for logs that are not whole."""
     try:
         facts = json.loads((directory / "facts.json").read_text())
         network = NetworkFacts(facts["interface"], facts["mac"], facts["address"])
         ready_uptime_ns = int(facts["ready_uptime_ns"])
-        ldd_text = (directory / "ldd.log").read_text(errors="surrogateescape")
-        modules = (directory / "modules.after").read_text()
+        texts = {name: os.fsdecode((directory / name).read_bytes()) for name in _LOGS[1:]}
         with (directory / "strace.log").open("rb") as log:
-            parsed = strace.parse(log)
+            found = collect(log, unit)
     except OSError as error:
         raise TraceError(f"a log of the trace cannot be read: {error.filename}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise TraceError(f"a log of the trace is damaged: {error!r}", hint=f"remove {directory}") from error
-    processes = strace.unit_processes(parsed, unit)
-    events = strace.unit_events(parsed, processes)
-    if not events:
+    if not found.events:
         raise TraceError(f"no process of {unit} is in the trace", hint="does the unit start at boot?")
     return Trace(
-        events=events,
-        processes=processes,
-        ldd=parse_ldd(ldd_text),
-        modules=tuple(line.split()[0] for line in modules.splitlines()),
+        events=found.events,
+        processes=found.processes,
+        blind=found.blind,
+        mapped=parse_maps(texts["maps.log"]),
+        ldd=parse_ldd(texts["ldd.log"]),
+        modules_before=_modules(texts["modules.before"]),
+        modules=_modules(texts["modules.after"]),
         network=network,
         trace_hash=_hash(directory),
         ready_uptime_ns=ready_uptime_ns,
-        log_lines=parsed.lines,
+        log_lines=found.lines,
     )
+
+
+def _modules(text: str) -> tuple[str, ...]:
+    """The names in a copy of /proc/modules, sorted."""
+    return tuple(sorted(line.split()[0] for line in text.splitlines() if line.strip()))
 
 
 def _hash(directory: Path) -> str:
     digest = hashlib.sha256()
-    for name in ("strace.log", "ldd.log", "modules.after", "facts.json"):
+    for name in _LOGS:
         with (directory / name).open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()

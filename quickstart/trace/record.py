@@ -16,11 +16,12 @@ from pathlib import Path, PurePosixPath
 from quickstart.assets import assets
 from quickstart.elf import closure
 from quickstart.errors import TraceError
+from quickstart.guest import Guest, Launcher
 from quickstart.host import door
 from quickstart.imageroot import ImageRoot
-from quickstart.model import Guest, Launcher, Machine, Profile, ReferenceImage, RootDisk
+from quickstart.model import Machine, Profile, ReferenceImage, RootDisk
 from quickstart.progress import Progress
-from quickstart.trace import strace
+from quickstart.trace.collect import collect, loaded_files
 
 TRACE_MAC = "52:54:00:71:73:01"
 _GUEST = "/run/quickstart-trace"
@@ -51,6 +52,7 @@ def tracer_files() -> dict[str, bytes | Path]:
         "trace/strace": program.resolve(),
         "trace/strace-init": scripts / "strace-init",
         "trace/ldd-all": scripts / "ldd-all",
+        "trace/maps-all": scripts / "maps-all",
     }
     for dependency in closure(host, [PurePosixPath(program.resolve())]):
         name = "ld.so" if dependency.kind == "interpreter" else f"lib/{dependency.name}"
@@ -69,8 +71,8 @@ def record(
 ) -> None:
     """Boot ``disk`` under the tracers (``cpio`` carries them and the agent) and leave the raw logs in ``directory``.
 
-    Files: strace.log, ldd.log, modules.before, modules.after, facts.json. Raises GuestError when the guest does not get
-    ready, TraceError when a log is not complete.
+    Files: strace.log, maps.log, ldd.log, modules.before, modules.after, facts.json. Raises GuestError when the guest does not
+    get ready, TraceError when a log is not complete.
     """
     machine = Machine(
         name=f"quickstart-trace-{profile.name}",
@@ -89,6 +91,8 @@ def record(
         with progress.step("trace: reference boot under strace"):
             readied = guest.wait_ready(profile.ready.timeout_s * _SLOWDOWN)
         with progress.step("trace: bring the logs home"):
+            # While the tracer still listens: what is mapped now has to be in its log.
+            _save(directory / "maps.log", _output(guest, f"{_GUEST}/maps-all {shlex.quote(profile.unit)}"))
             _stop_tracer(guest)
             _fetch(guest, "strace.log", directory)
             _fetch(guest, "modules.before", directory)
@@ -139,8 +143,7 @@ def _fetch(guest: Guest, name: str, directory: Path) -> None:
 
 def _record_ldd(guest: Guest, directory: Path, unit: str) -> None:
     with (directory / "strace.log").open("rb") as log:
-        parsed = strace.parse(log)
-    files = strace.loaded_files(parsed, unit)
+        files = loaded_files(collect(log, unit))
     if not files:
         raise TraceError(f"no process of {unit} is in the trace", hint="does the unit start at boot?")
     words = shlex.join(str(file) for file in files)

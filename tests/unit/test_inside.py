@@ -74,31 +74,32 @@ def test_a_loop_of_links(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/usr/lib/libz.so.1", "/fast/usr/lib/libz.so.1"])
 def test_why_by_the_roots_name_and_by_fasts(tmp_path: Path, path: str) -> None:
-    found = inside.why(artefact(tmp_path), path)
+    found = inside.why(artefact(tmp_path).directory, path)
     assert found.path == PurePosixPath("/usr/lib/libz.so.1")
     assert found.reasons == ("elf: needed libz.so.1 of /usr/sbin/app",)
 
 
 def test_why_not(tmp_path: Path) -> None:
-    assert inside.why(artefact(tmp_path), "/var/data").excluded == "data: /var/**"
+    assert inside.why(artefact(tmp_path).directory, "/var/data").excluded == "data: /var/**"
 
 
 def test_why_part_a(tmp_path: Path) -> None:
-    assert inside.why(artefact(tmp_path), "/fast/quickstart/config").reasons == (
+    made = artefact(tmp_path)
+    assert inside.why(tmp_path, "/fast/quickstart/config", made).reasons == (
         "part A: what init needs itself",
     )
 
 
 def test_why_of_a_file_that_nothing_met(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="/etc/motd was not met"):
-        inside.why(artefact(tmp_path), "/etc/motd")
+        inside.why(artefact(tmp_path).directory, "/etc/motd")
 
 
 def test_a_damaged_start_set(tmp_path: Path) -> None:
-    made = artefact(tmp_path)
+    artefact(tmp_path)
     (tmp_path / "start-set.json").write_text("{")
     with pytest.raises(ArtefactError, match=r"start-set\.json cannot be read"):
-        inside.why(made, "/x")
+        inside.why(tmp_path, "/x")
 
 
 def test_an_archive_does_not_differ_from_itself(tmp_path: Path) -> None:
@@ -120,3 +121,8 @@ def test_differences(tmp_path: Path) -> None:
         ("fast/usr/lib/loop", "removed"),
         ("fast/usr/lib/new", "added"),
     ]
+
+
+def test_a_directory_without_a_start_set(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"has no start-set\.json"):
+        inside.why(tmp_path, "/x")

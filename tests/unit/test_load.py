@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.errors import TraceError
-from quickstart.trace.load import load_trace, parse_ldd
+from quickstart.model import Mapped
+from quickstart.trace.load import load_trace, parse_ldd, parse_maps
 
 LDD = """\
 == /usr/sbin/app
@@ -25,12 +26,26 @@ STRACE = """\
 10 1.5 openat(AT_FDCWD</>, "/sys/fs/cgroup/app.service/cgroup.procs", O_WRONLY) = 3</x>
 10 1.6 execve("/usr/sbin/app", ["app"], 0x1 /* 0 vars */) = 0
 """
+MAPS = """\
+== 10 app
+55dbc657c000-55dbc6bfe000 r--p 00000000 fe:00 5589                       /usr/sbin/app
+55dbc6bfe000-55dbc752f000 r-xp 00682000 fe:00 5589                       /usr/sbin/app
+55dbc8733000-55dbc8800000 rw-p 00000000 00:00 0                          [heap]
+7f722c000000-7f722c021000 r-xp 00000000 fe:00 77                         /usr/lib/new\\012line.so
+7f722c021000-7f722c022000 r-xp 00000000 fe:00 78                         /usr/lib/old.so (deleted)
+7f722c022000-7f722c023000 r-xp 00000000 00:01 79                         /memfd:jit (deleted)
+7f722c024000-7f722c025000 r-xp 00000000 00:00 0
+7ffd61dd5000-7ffd61dd7000 r-xp 00000000 00:00 0                          [vdso]
+== 11 (sd-pam)
+55dbc6bfe000-55dbc752f000 r-xp 00682000 fe:00 5590                       /usr/lib/systemd/systemd
+== end
+"""
 FACTS = {"interface": "ens3", "mac": "52:54:00:00:00:01", "address": "10.0.2.15", "ready_uptime_ns": 5}
 
 
 def logs(directory: Path, **changed: str) -> Path:
-    texts = {"strace.log": STRACE, "ldd.log": LDD, "modules.after": "ext4 1 2\nvirtio 3 4\n"}
-    texts |= {"facts.json": json.dumps(FACTS)}
+    texts = {"strace.log": STRACE, "maps.log": MAPS, "ldd.log": LDD, "facts.json": json.dumps(FACTS)}
+    texts |= {"modules.before": "ext4 1 2\n", "modules.after": "virtio 3 4\next4 1 2\n"}
     texts |= {name.replace("_", "."): text for name, text in changed.items()}
     for name, text in texts.items():
         (directory / name).write_text(text)
@@ -53,6 +68,19 @@ def test_ldd() -> None:
 def test_a_cut_log_of_ldd(text: str) -> None:
     with pytest.raises(TraceError, match="ldd is cut"):
         parse_ldd(text)
+
+
+def test_maps() -> None:
+    assert parse_maps(MAPS) == (
+        Mapped(10, "app", PurePosixPath("/usr/sbin/app")),
+        Mapped(10, "app", PurePosixPath("/usr/lib/new\nline.so")),
+    )
+
+
+@pytest.mark.parametrize("text", ["", MAPS[:-2], MAPS.removesuffix("== end\n")])
+def test_a_cut_log_of_maps(text: str) -> None:
+    with pytest.raises(TraceError, match="the maps is cut"):
+        parse_maps(text)
 
 
 def test_ldd_misses_a_library() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
-from quickstart.model import Event, FileKind, FileRules, NetworkFacts, Op, Process, StartSet, Trace
+from quickstart.model import Event, FileKind, FileRules, Mapped, NetworkFacts, Op, StartSet, Trace
 from quickstart.startset import compute, matches
 from tests.unit.elfbuilder import LD_SO, MULTIARCH, elf
 
@@ -21,6 +21,33 @@ KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKC\n-----END RSA PRIVATE KEY--
 
 def P(path: str) -> PurePosixPath:  # noqa: N802
     return PurePosixPath(path)
+
+
+def trace(
+    *opened: str | tuple[Op, str] | tuple[Op, str, str] | Event,
+    ldd: Mapping[str, Sequence[str]] | None = None,
+    mapped: Sequence[str] = (),
+) -> Trace:
+    events = []
+    for line, each in enumerate(opened, 1):
+        if isinstance(each, Event):
+            events.append(each)
+            continue
+        op, path, *error = (Op.OPEN, each) if isinstance(each, str) else each
+        events.append(Event(line, 77, "app", op, P(path), error[0] if error else None))
+    return Trace(
+        events=tuple(events),
+        processes=1,
+        blind=(),
+        mapped=tuple(Mapped(77, "app", P(path)) for path in mapped),
+        ldd={P(path): tuple(P(each) for each in found) for path, found in (ldd or {}).items()},
+        modules_before=(),
+        modules=(),
+        network=NetworkFacts("ens3", "52:54:00:00:00:01", "10.0.2.15"),
+        trace_hash="0",
+        ready_uptime_ns=1,
+        log_lines=len(events),
+    )
 
 
 @dataclass
@@ -45,23 +72,10 @@ class Image:
         *opened: str | tuple[Op, str] | tuple[Op, str, str],
         rules: FileRules = RULES,
         ldd: Mapping[str, Sequence[str]] | None = None,
+        mapped: Sequence[str] = (),
     ) -> StartSet:
-        """The set of a trace in which one process, /usr/bin/app, did that with these paths."""
-        events = []
-        for line, each in enumerate(opened, 1):
-            op, path, *error = (Op.OPEN, each) if isinstance(each, str) else each
-            events.append(Event(line, 1, op, P(path), error[0] if error else None))
-        trace = Trace(
-            events=tuple(events),
-            processes={1: Process(77, 0, (P("/usr/bin/app"),), True)},
-            ldd={P(path): tuple(P(each) for each in found) for path, found in (ldd or {}).items()},
-            modules=(),
-            network=NetworkFacts("ens3", "52:54:00:00:00:01", "10.0.2.15"),
-            trace_hash="0",
-            ready_uptime_ns=1,
-            log_lines=len(events),
-        )
-        return compute(trace, ImageRoot(self.base), rules)
+        """The set of a trace in which one process, app, did that with these paths."""
+        return compute([trace(*opened, ldd=ldd, mapped=mapped)], ImageRoot(self.base), rules)
 
 
 @pytest.fixture
@@ -379,3 +393,55 @@ def test_include_through_a_link_and_links_below(image: Image) -> None:
     found = image.compute(rules=rules(include=("/lib/app/**",)))
     assert files(found) == ["/etc/only-in-the-image", "/usr/lib/app/x"]
     assert links(found) == ["/usr/lib/app/absolute"]
+
+
+# ---------------------------------------------------------------- several traces, what was mapped, what the boot made
+
+
+def test_files_are_counted_in_the_traces_that_used_them(image: Image) -> None:
+    image.file("/etc/other.conf")
+    traces = [trace("/etc/app.conf", (Op.EXEC, "/usr/bin/app")), trace("/etc/app.conf", "/etc/other.conf")]
+    found = compute(traces, ImageRoot(image.base), RULES)
+    seen = {str(file.path): file.seen_in for file in found.files if file.kind is FileKind.FILE}
+    assert found.traces == 2
+    assert seen == {
+        "/etc/app.conf": 2,
+        "/etc/other.conf": 1,
+        "/usr/bin/app": 1,
+        f"{MULTIARCH}/liba.so.1.2": 0,
+        f"{MULTIARCH}/ld-linux-x86-64.so.2": 0,
+    }
+    (other,) = [file for file in found.files if file.path == P("/etc/other.conf")]
+    assert [reason.detail for reason in other.reasons] == ["open by app (line 2 of trace 2)"]
+
+
+def test_a_mapped_file_that_nothing_leads_to_is_a_lost_event(image: Image) -> None:
+    image.file("/usr/lib/plugin.so", elf())
+    with pytest.raises(StartSetError, match=r"/usr/lib/plugin\.so was mapped by app .* events were lost"):
+        image.compute("/etc/app.conf", mapped=["/usr/lib/plugin.so"])
+    found = image.compute((Op.MAP, "/usr/lib/plugin.so"), mapped=["/lib/plugin.so"])
+    assert P("/usr/lib/plugin.so") in {file.path for file in found.files}
+
+
+def test_a_mapped_file_may_be_kept_out_by_a_rule(image: Image) -> None:
+    image.file("/var/cache/jit.so", elf())
+    image.file("/usr/bin/su", elf(), 0o4755)
+    found = image.compute(
+        mapped=["/var/cache/jit.so", "/usr/bin/su", "/run/x.so", "/usr/lib/made-at-run-time.so"]
+    )
+    assert {str(each.path): each.rule.partition(":")[0] for each in found.excluded} == {
+        "/var/cache/jit.so": "data",
+        "/usr/bin/su": "setuid",
+    }
+
+
+def test_what_the_boot_wrote_before_it_was_read_is_kept_out(image: Image) -> None:
+    made = Event(9, 77, "app", Op.OPEN, P("/etc/app.conf"), None, made=True)
+    found = compute([trace(made)], ImageRoot(image.base), RULES)
+    assert [(str(each.path), each.rule) for each in found.excluded] == [
+        ("/etc/app.conf", "made: the boot writes it before it is read")
+    ]
+    assert found.files == ()
+    # Another trace in which it was read as the image has it puts it in.
+    found = compute([trace(made), trace("/etc/app.conf")], ImageRoot(image.base), RULES)
+    assert found.excluded == ()

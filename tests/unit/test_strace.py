@@ -1,16 +1,17 @@
-"""The log of strace as events, processes and the unit's share of both."""
+"""The log of strace as calls, as what processes did, and as the unit's share of that."""
 
 from __future__ import annotations
 
 import os
-from pathlib import PurePosixPath
 
 import pytest
 
 from quickstart.errors import TraceError
 from quickstart.model import Op
 from quickstart.trace import strace
-from quickstart.trace.strace import Call, Ended, ParsedLog
+from quickstart.trace.collect import UnitLog, collect, loaded_files
+from quickstart.trace.events import Blind, Born, Item, Seen, read_events
+from quickstart.trace.strace import Call, Ended
 
 
 def log(*rows: str | bytes) -> list[bytes]:
@@ -22,10 +23,19 @@ def log(*rows: str | bytes) -> list[bytes]:
     return lines
 
 
+def items(*rows: str | bytes) -> list[Item]:
+    return list(read_events(log(*rows)))
+
+
+def born(found: list[Item]) -> dict[int, Born]:
+    return {item.number: item for item in found if isinstance(item, Born)}
+
+
 def events(*rows: str | bytes) -> list[tuple[int, Op, str, str | None]]:
-    """(PID, operation, path, error) of every event."""
-    parsed = strace.parse(log(*rows))
-    return [(parsed.processes[e.pid].pid, e.op, str(e.path), e.error) for e in parsed.events]
+    """(PID, operation, path, error) of all that was seen."""
+    found = items(*rows)
+    pids = {number: item.pid for number, item in born(found).items()}
+    return [(pids[i.number], i.op, i.path, i.error) for i in found if isinstance(i, Seen)]
 
 
 def paths(*rows: str | bytes) -> list[str]:
@@ -75,6 +85,11 @@ def test_a_process_that_died_in_a_call_may_come_back() -> None:
     assert paths(*rows) == ["/y"]
 
 
+def test_another_mode_of_the_processor_is_a_remark() -> None:
+    rows = ("7 [ Process PID=7 runs in 32 bit mode. ]", '7 access("/x", F_OK) = 0')
+    assert paths(*rows) == ["/x"]
+
+
 def test_signals_and_calls_without_paths_are_no_events() -> None:
     rows = (
         "7 --- SIGCHLD {si_signo=SIGCHLD, si_pid=8} ---",
@@ -106,7 +121,7 @@ def test_signals_and_calls_without_paths_are_no_events() -> None:
 )
 def test_a_damaged_log_is_refused(lines: list[bytes], message: str) -> None:
     with pytest.raises(TraceError, match=message):
-        strace.parse(lines)
+        list(read_events(lines))
 
 
 # ---------------------------------------------------------------- paths
@@ -120,8 +135,7 @@ def test_a_damaged_log_is_refused(lines: list[bytes], message: str) -> None:
         ('openat(5</etc/nginx>, "conf", O_RDONLY) = 6</etc/nginx/conf>', "/etc/nginx/conf"),
         ('openat(AT_FDCWD</>, "a", O_RDONLY) = 3</a>', "/a"),
         ('newfstatat(5</etc/nginx>, "", {...}, AT_EMPTY_PATH) = 0', "/etc/nginx"),
-        ('openat(AT_FDCWD</srv>, "./a/./b//c", O_RDONLY) = 3</srv/a/b/c>', "/srv/a/b/c"),
-        ('openat(AT_FDCWD</>, "//etc//passwd", O_RDONLY) = 3</etc/passwd>', "/etc/passwd"),
+        ('openat(5</etc/gone>(deleted), "a", O_RDONLY) = -1 ENOENT (No such file)', "/etc/gone/a"),
         # What ".." means depends on the links before it, which only the image knows.
         ('openat(AT_FDCWD</srv>, "/link/../a", O_RDONLY) = 3</other/a>', "/link/../a"),
         ('openat(AT_FDCWD</srv/x>, "../a", O_RDONLY) = 3</srv/a>', "/srv/x/../a"),
@@ -157,6 +171,10 @@ def test_a_log_that_holds_raw_bytes() -> None:
         ('creat("/p", 0644) = 3</p>', Op.WRITE, None),
         ('unlink("/p") = 0', Op.WRITE, None),
         ('mkdirat(AT_FDCWD</>, "/p", 0755) = -1 EEXIST (File exists)', Op.WRITE, "EEXIST"),
+        ("mmap(NULL, 80, PROT_READ|PROT_EXEC, MAP_PRIVATE|MAP_DENYWRITE, 3</p>, 0) = 0x7f", Op.MAP, None),
+        ('execveat(3</p>, "", ["p"], 0x7ffd /* 3 vars */, AT_EMPTY_PATH) = 0', Op.EXEC, None),
+        ('statx(AT_FDCWD</>, "/p", AT_STATX_SYNC_AS_STAT, STATX_ALL, {stx_mask=0}) = 0', Op.LOOKUP, None),
+        ('faccessat2(AT_FDCWD</>, "/p", R_OK, AT_EACCESS) = 0', Op.LOOKUP, None),
         ("getdents64(4</p>, 0x55d0 /* 12 entries */, 32768) = 376", Op.LIST, None),
         ('access("/p", R_OK) = -1 EACCES (Permission denied)', Op.LOOKUP, "EACCES"),
         ('newfstatat(AT_FDCWD</>, "/p", {st_mode=S_IFREG|0644, ...}, 0) = 0', Op.LOOKUP, None),
@@ -227,11 +245,13 @@ BEGIN = '1 chdir("/srv") = 0'
     ],
 )
 def test_a_child_whenever_its_fork_is_logged(rows: tuple[str, ...]) -> None:
-    parsed = strace.parse(log(*rows))
-    (child,) = [process for process in parsed.processes.values() if process.pid == 2]
-    assert parsed.processes[child.parent].pid == 1
-    assert child.commands == (PurePosixPath("/srv/tool"),)
-    assert [str(e.path) for e in parsed.events if e.path.name in ("tool", "rel")] == ["/srv/tool", "/srv/rel"]
+    found = items(*rows)
+    (child,) = [item for item in born(found).values() if item.pid == 2]
+    assert born(found)[child.parent].pid == 1
+    seen = [item for item in found if isinstance(item, Seen) and item.number == child.number]
+    assert [item.path for item in seen if item.path[-4:] in ("tool", "/rel")] == ["/srv/./tool", "/srv/rel"]
+    # Who it is comes before what it did.
+    assert found.index(child) < found.index(seen[0])
 
 
 def test_a_child_keeps_where_it_went_before_its_fork_is_logged() -> None:
@@ -241,38 +261,130 @@ def test_a_child_keeps_where_it_went_before_its_fork_is_logged() -> None:
     assert paths(*rows)[-2:] == ["/tmp/a", "/tmp/b"]
 
 
-def test_a_pid_that_comes_back_is_another_process() -> None:
-    parsed = strace.parse(
-        log(
-            '1 access("/x", F_OK) = 0',
-            "1 fork() = 2",
-            '2 execve("/bin/a", ["a"], 0x1 /* 0 vars */) = 0',
-            "2 +++ exited with 0 +++",
-            "1 fork() = 3",
-            '3 access("/y", F_OK) = 0',
-            '2 execve("/bin/b", ["b"], 0x1 /* 0 vars */) = 0',
-            "3 fork() = 2",
-        )
+def test_a_grandchild_is_held_until_its_grandparent_is_known() -> None:
+    rows = (
+        BEGIN,
+        '3 access("c", F_OK) = 0',
+        "2 fork() = 3",
+        '2 access("b", F_OK) = 0',
+        "3 +++ exited with 0 +++",
+        "1 fork() = 2",
     )
-    twos = [process for process in parsed.processes.values() if process.pid == 2]
-    assert [(str(p.commands[0]), parsed.processes[p.parent].pid) for p in twos] == [
-        ("/bin/a", 1),
-        ("/bin/b", 3),
-    ]
+    assert [(pid, path) for pid, _, path, _ in events(*rows)][1:] == [(2, "/srv/b"), (3, "/srv/c")]
+
+
+def test_a_pid_that_comes_back_is_another_process() -> None:
+    found = items(
+        '1 access("/x", F_OK) = 0',
+        "1 fork() = 2",
+        '2 execve("/bin/a", ["a"], 0x1 /* 0 vars */) = 0',
+        "2 +++ exited with 0 +++",
+        "1 fork() = 3",
+        '3 access("/y", F_OK) = 0',
+        '2 execve("/bin/b", ["b"], 0x1 /* 0 vars */) = 0',
+        "3 fork() = 2",
+    )
+    who = born(found)
+    executed = [item for item in found if isinstance(item, Seen) and item.op is Op.EXEC]
+    assert [(i.path, who[who[i.number].parent].pid) for i in executed] == [("/bin/a", 1), ("/bin/b", 3)]
 
 
 def test_a_failed_fork_makes_no_process() -> None:
     rows = ('1 access("/x", F_OK) = 0', "1 fork() = -1 EAGAIN (Resource temporarily unavailable)")
-    assert [process.pid for process in strace.parse(log(*rows)).processes.values()] == [1]
+    assert [item.pid for item in born(items(*rows)).values()] == [1]
 
 
-def test_a_failed_exec_is_no_command() -> None:
+def test_a_fork_in_a_pid_namespace() -> None:
+    rows = (BEGIN, "1 clone(flags=SIGCHLD) = 2 /* 4711 in strace's PID NS */", '4711 access("a", F_OK) = 0')
+    assert events(*rows)[-1] == (4711, Op.LOOKUP, "/srv/a", None)
+
+
+def test_threads_share_where_they_are() -> None:
     rows = (
-        '1 execve("/usr/local/bin/x", ["x"], 0x1 /* 0 vars */) = -1 ENOENT (No such file or directory)',
-        '1 execve("/usr/bin/x", ["x"], 0x1 /* 0 vars */) = 0',
+        BEGIN,
+        "1 clone3({flags=CLONE_VM|CLONE_FS|CLONE_THREAD, exit_signal=0} => {parent_tid=[2]}, 88) = 2",
+        '2 chdir("/opt") = 0',
+        '1 access("a", F_OK) = 0',
     )
-    (process,) = strace.parse(log(*rows)).processes.values()
-    assert process.commands == (PurePosixPath("/usr/bin/x"),)
+    assert paths(*rows)[-1] == "/opt/a"
+
+
+# ---------------------------------------------------------------- roots
+
+
+def test_a_changed_root() -> None:
+    rows = (
+        '1 chroot("/srv/jail") = 0',
+        '1 chdir("/etc") = 0',
+        '1 access("/a", F_OK) = 0',
+        '1 access("b", F_OK) = 0',
+        '1 access("/../../c", F_OK) = 0',
+        # strace says descriptors as they are outside.
+        '1 openat(5</srv/jail/etc>, "d", O_RDONLY) = 6</srv/jail/etc/d>',
+        '1 openat(AT_FDCWD</srv/jail/etc>, "/e", O_RDONLY) = 6</srv/jail/e>',
+        "1 fork() = 2",
+        '2 access("/f", F_OK) = 0',
+        '1 chroot("/none") = -1 ENOENT (No such file or directory)',
+        '1 access("/g", F_OK) = 0',
+    )
+    letters = [path for path in paths(*rows) if path[-2:-1] == "/" and path[-1] in "abcdefg"]
+    assert letters == [f"/srv/jail/{name}" for name in ("a", "etc/b", "c", "etc/d", "e", "f", "g")]
+
+
+def test_a_root_built_of_bind_mounts_is_the_images() -> None:
+    """What systemd does for PrivateTmp= and ProtectSystem= (252: by descriptor, MS_MOVE and chroot)."""
+    rows = (
+        '1 openat(AT_FDCWD</>, "/run/unit-root", O_RDONLY|O_PATH) = 3</run/unit-root>',
+        '1 mount("/", "/proc/self/fd/3", NULL, MS_BIND|MS_REC, NULL) = 0',
+        '1 chdir("/run/unit-root") = 0',
+        '1 mount("/run/unit-root", "/", NULL, MS_MOVE, NULL) = 0',
+        '1 chroot(".") = 0',
+        '1 execve("/usr/sbin/app", ["app"], 0x1 /* 0 vars */) = 0',
+        '1 access("rel", F_OK) = 0',
+    )
+    assert paths(*rows)[-2:] == ["/usr/sbin/app", "/rel"]
+
+
+def test_a_root_that_is_pivoted_to() -> None:
+    rows = (
+        '1 mount("/srv/other", "/run/new", NULL, MS_BIND, NULL) = 0',
+        '1 chdir("/run/new") = 0',
+        '1 pivot_root(".", ".") = 0',
+        '1 access("/a", F_OK) = 0',
+    )
+    assert paths(*rows)[-1] == "/srv/other/a"
+
+
+# ---------------------------------------------------------------- what cannot be seen, what is new
+
+
+def test_an_io_uring_is_noted() -> None:
+    rows = (
+        '1 access("/x", F_OK) = 0',
+        "1 io_uring_setup(8, {flags=0}) = -1 EPERM (Operation not permitted)",
+        "1 io_uring_setup(8, {flags=0, sq_entries=8}) = 4<anon_inode:[io_uring]>",
+    )
+    assert [item for item in items(*rows) if isinstance(item, Blind)] == [Blind(3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ('openat(AT_FDCWD</>, "/p", O_WRONLY|O_CREAT|O_TRUNC, 0644) = 3</p>', ["/p"]),
+        ('openat(AT_FDCWD</>, "/p", O_RDWR|O_CREAT|O_EXCL, 0644) = 3</p>', ["/p"]),
+        ('openat(AT_FDCWD</>, "/p", O_RDWR|O_CREAT|O_EXCL, 0644) = -1 EEXIST (File exists)', []),
+        ('openat(AT_FDCWD</>, "/p", O_RDWR|O_CREAT, 0644) = 3</p>', []),
+        ('openat(AT_FDCWD</>, "/p", O_RDWR|O_EXCL|O_TMPFILE, 0600) = 3</p/#1>(deleted)', []),
+        ('rename("/a", "/b") = 0', ["/b"]),
+        ('link("/a", "/b") = 0', ["/b"]),
+        ('symlink("/a", "/b") = 0', ["/b"]),
+        ('unlink("/a") = 0', []),
+        # A flag's name in a file's name is no flag.
+        ('openat(AT_FDCWD</>, "/O_TRUNC", O_RDONLY) = 3</O_TRUNC>', []),
+    ],
+)
+def test_what_gives_a_path_other_content(text: str, made: list[str]) -> None:
+    assert [item.path for item in items(f"1 {text}") if isinstance(item, Seen) and item.makes] == made
 
 
 # ---------------------------------------------------------------- the unit
@@ -289,6 +401,10 @@ UNIT_LOG = (
     '10 execve("/usr/local/bin/sh", ["sh"], 0x1 /* 0 vars */) = -1 ENOENT (No such file or directory)',
     '10 execve("/bin/sh", ["sh"], 0x1 /* 0 vars */) = 0',
     '10 openat(AT_FDCWD</>, "/lib/libc.so.6", O_RDONLY|O_CLOEXEC) = 3</lib/libc.so.6>',
+    "10 mmap(0x7f63, 1400832, PROT_READ|PROT_EXEC, MAP_PRIVATE|MAP_FIXED, 3</lib/libc.so.6>, 0x26000) = 0x7f63",
+    '10 openat(AT_FDCWD</>, "/usr/lib/plain.so", O_RDONLY) = 3</usr/lib/plain.so>',
+    "10 mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, 3</usr/lib/plain.so>, 0) = 0x7f64",
+    "10 mmap(NULL, 8192, PROT_READ|PROT_WRITE|PROT_EXEC, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f65",
     "10 clone(flags=SIGCHLD) = 11",
     '11 openat(AT_FDCWD</>, "/etc/in-child", O_RDONLY) = 3</etc/in-child>',
     '12 openat(AT_FDCWD</>, "/etc/redirected", O_RDONLY) = 3</etc/redirected>',
@@ -301,45 +417,81 @@ UNIT_LOG = (
 )
 
 
-def unit_log() -> ParsedLog:
-    return strace.parse(log(*UNIT_LOG))
-
-
-def test_the_units_processes() -> None:
-    processes = strace.unit_processes(unit_log(), "a.service")
-    assert sorted(p.pid for p in processes.values() if p.in_unit) == [10, 11, 12]
-
-
-def test_the_name_of_the_unit_has_to_be_whole() -> None:
-    processes = strace.unit_processes(unit_log(), "service")
-    assert not [p.pid for p in processes.values() if p.in_unit]
-
-
-def test_a_reader_of_cgroup_procs_is_not_in_the_unit() -> None:
-    parsed = strace.parse(
-        log('5 openat(AT_FDCWD</>, "/sys/fs/cgroup/a.service/cgroup.procs", O_RDONLY) = 3</x>')
-    )
-    assert not [p.pid for p in strace.unit_processes(parsed, "a.service").values() if p.in_unit]
+def unit_log(*more: str, unit: str = "a.service") -> UnitLog:
+    return collect(log(*UNIT_LOG, *more), unit)
 
 
 def test_the_units_events_begin_with_its_first_exec() -> None:
-    parsed = unit_log()
-    kept = strace.unit_events(parsed, strace.unit_processes(parsed, "a.service"))
-    assert [str(event.path) for event in kept] == [
-        "/bin/sh",
-        "/lib/libc.so.6",
-        "/etc/in-child",
+    found = unit_log()
+    assert [(event.pid, event.program, str(event.path)) for event in found.events] == [
+        (10, "sh", "/bin/sh"),
+        (10, "sh", "/lib/libc.so.6"),
+        (10, "sh", "/lib/libc.so.6"),
+        (10, "sh", "/usr/lib/plain.so"),
+        (11, "sh", "/etc/in-child"),
         # What a subshell's child opens before its exec is the unit's, not systemd's.
-        "/etc/redirected",
-        "/bin/cat",
-        "/usr/lib/m.so",
+        (12, "sh", "/etc/redirected"),
+        (12, "cat", "/bin/cat"),
+        (12, "cat", "/usr/lib/m.so"),
     ]
+    assert found.processes == 3
+
+
+def test_the_name_of_the_unit_has_to_be_whole() -> None:
+    assert unit_log(unit="service").events == ()
+
+
+def test_a_reader_of_cgroup_procs_is_not_in_the_unit() -> None:
+    rows = (
+        '5 openat(AT_FDCWD</>, "/sys/fs/cgroup/a.service/cgroup.procs", O_RDONLY) = 3</x>',
+        '5 execve("/bin/x", ["x"], 0x1 /* 0 vars */) = 0',
+    )
+    assert collect(log(*rows), "a.service").processes == 0
+
+
+def test_a_child_that_is_born_in_the_group() -> None:
+    """systemd 254 and later: clone3 with CLONE_INTO_CGROUP, and an executor between it and the unit's command."""
+    rows = (
+        '1 execve("/sbin/init", ["init"], 0x1 /* 0 vars */) = 0',
+        "1 clone3({flags=CLONE_VM|CLONE_VFORK|CLONE_INTO_CGROUP, exit_signal=SIGCHLD, stack=0x7f, stack_size=0x9000, "
+        "cgroup=37</sys/fs/cgroup/system.slice/a.service>}, 88 <unfinished ...>",
+        '10 execve("/usr/lib/systemd/systemd-executor", ["x"], 0x1 /* 0 vars */) = 0',
+        '10 openat(AT_FDCWD</>, "/lib/executors-own.so", O_RDONLY|O_CLOEXEC) = 3</lib/executors-own.so>',
+        "1 <... clone3 resumed>) = 10",
+        '10 execve("/usr/sbin/app", ["app"], 0x1 /* 0 vars */) = 0',
+        '10 openat(AT_FDCWD</>, "/etc/app.conf", O_RDONLY) = 3</etc/app.conf>',
+    )
+    found = collect(log(*rows), "a.service")
+    assert [str(event.path) for event in found.events] == ["/usr/sbin/app", "/etc/app.conf"]
+
+
+def test_an_event_counts_once_a_program() -> None:
+    again = (
+        '10 openat(AT_FDCWD</>, "/lib/libc.so.6", O_RDONLY|O_CLOEXEC) = 3</lib/libc.so.6>',
+        '11 openat(AT_FDCWD</>, "/lib/libc.so.6", O_RDONLY|O_CLOEXEC) = 3</lib/libc.so.6>',
+    )
+    assert unit_log(*again).events == unit_log().events
+
+
+def test_what_the_boot_made_before_is_marked() -> None:
+    more = (
+        '20 rename("/etc/new", "/etc/conf") = 0',
+        '20 rename("/usr/share/a", "/usr/share/b") = 0',
+        '20 openat(AT_FDCWD</>, "/run/x", O_WRONLY|O_CREAT|O_TRUNC, 0644) = 3</run/x>',
+        '10 openat(AT_FDCWD</>, "/etc/conf", O_RDONLY) = 3</etc/conf>',
+        '10 openat(AT_FDCWD</>, "/usr/share/b/c", O_RDONLY) = 3</usr/share/b/c>',
+        '10 openat(AT_FDCWD</>, "/usr/share/bb", O_RDONLY) = 3</usr/share/bb>',
+        '10 openat(AT_FDCWD</>, "/run/x", O_RDONLY) = 3</run/x>',
+    )
+    marked = {str(event.path): event.made for event in unit_log(*more).events[-4:]}
+    assert marked == {"/etc/conf": True, "/usr/share/b/c": True, "/usr/share/bb": False, "/run/x": False}
 
 
 def test_loaded_files() -> None:
-    assert [str(path) for path in strace.loaded_files(unit_log(), "a.service")] == [
-        "/bin/cat",
-        "/bin/sh",
-        "/lib/libc.so.6",
-    ]
-    assert strace.loaded_files(unit_log(), "none.service") == ()
+    assert [str(path) for path in loaded_files(unit_log())] == ["/bin/cat", "/bin/sh", "/lib/libc.so.6"]
+
+
+def test_programs_with_an_io_uring() -> None:
+    ring = "io_uring_setup(8, {flags=0, sq_entries=8}) = 4<anon_inode:[io_uring]>"
+    assert unit_log(f"20 {ring}").blind == ()
+    assert unit_log(f"12 {ring}", f"12 {ring}").blind == ("cat",)

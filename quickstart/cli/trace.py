@@ -1,0 +1,90 @@
+"""`quickstart trace`: the start set of any service, without an image."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from quickstart import pipeline
+from quickstart.cli.output import Verb, run_verb
+from quickstart.model import MIB
+from quickstart.pipeline import Traced
+from quickstart.profile import load_profile
+from quickstart.store import Store, default_root
+
+
+@click.command()
+@click.option(
+    "--profile", "profile_name", required=True, metavar="NAME|DIR", help="The application to trace."
+)
+@click.option(
+    "--traces", type=click.IntRange(1, 20), default=1, show_default=True, help="Boot and trace so many times."
+)
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), help="Write start-set.json into this directory."
+)
+@click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
+@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+def trace(profile_name: str, traces: int, out: Path | None, keep: bool, verbose: bool, as_json: bool) -> None:
+    """Find the start set of a service: boot the reference image under strace until it answers.
+
+    It takes any unit, also one that `build` cannot start early yet. `quickstart why DIR PATH` then explains single files.
+    Needs root.
+    """
+
+    def work(verb: Verb) -> int:
+        profile = load_profile(profile_name)
+        traced = pipeline.trace(profile, traces, keep, Store(default_root()), verb.display())
+        if out is not None:
+            pipeline.keep_traced(traced, out.absolute())
+        verb.result(_result(traced), lambda console: _show(console, traced))
+        return 0
+
+    sys.exit(run_verb("trace", as_json, work, verbose))
+
+
+def _result(traced: Traced) -> Mapping[str, object]:
+    found = traced.start_set
+    return {
+        "traces": [
+            {
+                "events": len(each.events),
+                "processes": each.processes,
+                "log_lines": each.log_lines,
+                "ready_uptime_ns": each.ready_uptime_ns,
+                "blind": list(each.blind),
+                "mapped": sorted({str(mapped.path) for mapped in each.mapped}),
+                "modules_loaded": sorted(set(each.modules) - set(each.modules_before)),
+            }
+            for each in traced.traces
+        ],
+        "start_set_files": found.regular_files,
+        "start_set_bytes": found.size_bytes,
+        "excluded": [{"path": str(each.path), "rule": each.rule} for each in found.excluded],
+    }
+
+
+def _show(console: Console, traced: Traced) -> None:
+    found = traced.start_set
+    for number, each in enumerate(traced.traces, 1):
+        console.print(
+            f"trace {number}: {each.processes} processes, {len(each.events)} events in {each.log_lines} lines, "
+            f"{len({mapped.path for mapped in each.mapped})} programs and libraries mapped at ready",
+            soft_wrap=True,
+        )
+    console.print(f"start set: {found.regular_files} files, {found.size_bytes / MIB:.1f} MiB")
+    if found.traces > 1:
+        for file in found.files:
+            if 0 < file.seen_in < found.traces:
+                console.print(
+                    f"  only in {file.seen_in} of {found.traces} traces: {file.path}",
+                    markup=False,
+                    soft_wrap=True,
+                )
+    for excluded in found.excluded:
+        console.print(f"  kept out: {excluded.path}: {excluded.rule}", markup=False, soft_wrap=True)

@@ -1,0 +1,113 @@
+"""What a log says of one unit: its processes' doings, each once (pure).
+
+The unit's processes are those that are put into its control group, and their descendants. systemd's child writes its own ID
+there before it executes the command; newer ones are born there (clone3(2), CLONE_INTO_CGROUP). What systemd's child does before
+it becomes the unit's program is systemd's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from quickstart.model import Event, Op
+from quickstart.trace.events import Blind, Born, Seen, read_events
+
+# systemd 254 and later execute this in the child, to execute the unit's command from there.
+_EXECUTOR = "systemd-executor"
+_VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
+
+
+@dataclass(frozen=True)
+class UnitLog:
+    """``events``: what the unit's programs did, each once, in the log's order; ``processes`` counts them.
+
+    ``blind`` are the programs that set up an io_uring; ``lines`` is the log's length as far as it has calls.
+    """
+
+    events: tuple[Event, ...]
+    processes: int
+    blind: tuple[str, ...]
+    lines: int
+
+
+@dataclass
+class _Member:
+    """A process of the unit; ``program`` is empty as long as it is systemd's child."""
+
+    pid: int
+    program: str
+
+
+@dataclass
+class _Collector:
+    """Takes the items of a log one by one; it grows with what is new, not with the log."""
+
+    suffix: str
+    pids: dict[int, int] = field(default_factory=dict)
+    members: dict[int, _Member] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
+    found: dict[tuple[str, Op, str, str | None, bool], Event] = field(default_factory=dict)
+    blind: dict[str, None] = field(default_factory=dict)
+
+    def born(self, item: Born) -> None:
+        self.pids[item.number] = item.pid
+        if (parent := self.members.get(item.parent)) is not None:
+            self.members[item.number] = _Member(item.pid, parent.program)
+
+    def seen(self, item: Seen) -> None:
+        member = self.members.get(item.number)
+        if member is None:
+            # PID 1 writes the file for others too.
+            if item.op is Op.WRITE and item.path.endswith(self.suffix) and self.pids[item.number] != 1:
+                self.members[item.number] = _Member(self.pids[item.number], "")
+        else:
+            name = item.path.rpartition("/")[2]
+            if item.op is Op.EXEC and item.error is None and name != _EXECUTOR:
+                member.program = name
+            if member.program:
+                self._keep(item, member)
+        if item.makes and not item.path.startswith(_VOLATILE):
+            self.made.add(item.path)
+
+    def _keep(self, item: Seen, member: _Member) -> None:
+        made = item.op is not Op.WRITE and item.error is None and self._is_made(item.path)
+        key = (member.program, item.op, item.path, item.error, made)
+        if key not in self.found:
+            path = PurePosixPath("/" + item.path.lstrip("/"))
+            self.found[key] = Event(item.line, member.pid, member.program, item.op, path, item.error, made)
+
+    def _is_made(self, path: str) -> bool:
+        """Whether the boot made the path, or moved a directory there that it is in."""
+        while path:
+            if path in self.made:
+                return True
+            path = path.rpartition("/")[0]
+        return False
+
+    def noticed(self, item: Blind) -> None:
+        if (member := self.members.get(item.number)) is not None and member.program:
+            self.blind[member.program] = None
+
+
+def collect(lines: Iterable[bytes], unit: str) -> UnitLog:
+    """The share of ``unit`` in a log; raises TraceError for a damaged log. A unit that never started has no events."""
+    collector = _Collector(f"/{unit}/cgroup.procs")
+    last = 0
+    for item in read_events(lines):
+        if isinstance(item, Born):
+            collector.born(item)
+            continue
+        last = max(last, item.line)
+        if isinstance(item, Seen):
+            collector.seen(item)
+        else:
+            collector.noticed(item)
+    events = tuple(sorted(collector.found.values(), key=lambda event: event.line))
+    return UnitLog(events, len(collector.members), tuple(sorted(collector.blind)), last)
+
+
+def loaded_files(log: UnitLog) -> tuple[PurePosixPath, ...]:
+    """What the unit's processes executed, and what they mapped to execute; sorted."""
+    return tuple(sorted({e.path for e in log.events if e.error is None and e.op in (Op.EXEC, Op.MAP)}))

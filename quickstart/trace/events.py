@@ -1,0 +1,360 @@
+"""Calls → what each process did with which path, as a stream (pure).
+
+A process's working directory, its root and its parent are followed, so that every path is one of the image. The log does not always
+say a parent's fork before the child's first calls; what such a child does is held back until it is known where it comes from, and
+nothing else is kept: the memory that this takes does not grow with the log.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from quickstart.errors import TraceError
+from quickstart.model import Op
+from quickstart.trace.strace import Call, Ended, read_calls, unescape
+
+_PATH = re.compile(
+    r'(?:(?:AT_FDCWD|-?\d+)<((?:[^>\\]|\\.)*)>(?:\(deleted\))?, )?"((?:[^"\\]|\\.)*)"(\.\.\.)?'
+)
+_FD = re.compile(r"(?:AT_FDCWD|-?\d+)<((?:[^>\\]|\\.)*)>(\(deleted\))?")
+_MAPPED = re.compile(r", [A-Z_|]*PROT_EXEC[A-Z_|]*, [^<>]*, \d+<((?:[^>\\]|\\.)*)>(\(deleted\))?, ")
+_CGROUP = re.compile(r"CLONE_INTO_CGROUP.*\bcgroup=\d+<((?:[^>\\]|\\.)*)>")
+
+_FORKS = frozenset({"clone", "clone3", "fork", "vfork"})
+_OPENS = frozenset({"open", "openat", "openat2", "creat"})
+_EXECS = frozenset({"execve", "execveat"})
+# Calls that name two paths, both of which count; after them the second is another file.
+_TWO_PATHS = frozenset({"rename", "renameat", "renameat2", "link", "linkat"})
+# Calls whose first string is text, not a path to look up.
+_TEXT_FIRST = frozenset({"symlink", "symlinkat", "mount"})
+_CHANGES = frozenset(
+    {
+        *("rename", "renameat", "renameat2", "link", "linkat", "symlink", "symlinkat", "mkdir", "mkdirat"),
+        *("mknod", "mknodat", "unlink", "unlinkat", "rmdir", "truncate", "chmod", "fchmodat", "fchmodat2"),
+        *("chown", "lchown", "fchownat", "utime", "utimes", "utimensat", "futimesat"),
+        *("setxattr", "lsetxattr", "removexattr", "lremovexattr"),
+    }
+)
+_WRITE_FLAGS = re.compile(r"\bO_(?:WRONLY|RDWR|CREAT|TRUNC)\b")
+_NEW_CONTENT_FLAGS = re.compile(r"\bO_(?:TRUNC|EXCL)\b")
+_OWN_DESCRIPTORS = "/proc/self/fd/"
+
+
+class Born(NamedTuple):
+    """A process of the log: ``number`` is its alone, ``parent`` its parent's number or 0. It comes before what the process did."""
+
+    number: int
+    pid: int
+    parent: int
+
+
+class Seen(NamedTuple):
+    """A process did something with a path; ``makes``: from then on the path has other content than the image's."""
+
+    line: int
+    number: int
+    op: Op
+    path: str
+    error: str | None
+    makes: bool
+
+
+class Blind(NamedTuple):
+    """A process set up an io_uring: what it opens by that is no system call, so no line of the log."""
+
+    line: int
+    number: int
+
+
+Item = Born | Seen | Blind
+
+
+@dataclass
+class _Place:
+    """Where a process looks paths up (the kernel's fs_struct and mount namespace).
+
+    ``cwd`` and ``root`` are empty, or ``cwd`` relative, as long as they rest on a parent that is not known yet.
+    ``binds`` maps a bind mount's target to its source: a root that a service manager builds of these is the image's again.
+    ``opened`` are the paths of the descriptors it opened, for mounts onto /proc/self/fd/N.
+    """
+
+    cwd: str = ""
+    root: str = ""
+    binds: dict[str, str] = field(default_factory=dict)
+    opened: dict[str, str] = field(default_factory=dict)
+
+    def lookup(self, path: str) -> str | None:
+        """``path`` from the image's root; None when it rests on what is not known yet."""
+        if path.startswith("/"):
+            return _under(self.root, path) if self.root else None
+        return _join(self.cwd, path) if self.cwd.startswith("/") else None
+
+    def inherit(self, parent: _Place) -> None:
+        """Fill in what a fork hands on."""
+        if not self.cwd.startswith("/"):
+            self.cwd = _join(parent.cwd, self.cwd)
+        self.root = self.root or parent.root
+        self.binds = {**parent.binds, **self.binds}
+
+
+class _Base(Enum):
+    """What a held path still rests on."""
+
+    NOTHING = 0
+    CWD = 1
+    ROOT = 2
+
+
+@dataclass
+class _Task:
+    """A process while the log is read. ``held`` is what it did before its own origin was known; ``waiting`` are its
+    children, each with whether it shares the place (CLONE_FS)."""
+
+    number: int
+    pid: int
+    place: _Place
+    parent: int = 0
+    settled: bool = False
+    held: list[tuple[Item, _Base]] = field(default_factory=list)
+    waiting: list[tuple[_Task, bool]] = field(default_factory=list)
+
+
+def read_events(lines: Iterable[bytes]) -> Iterator[Item]:
+    """What the processes of a log did, each process's own doings in order; raises TraceError for a damaged or empty log.
+
+    The first process of the log is the root of all.
+    """
+    reader = _Reader()
+    for item in read_calls(lines):
+        if isinstance(item, Ended):
+            reader.end(item.pid)
+        else:
+            yield from reader.call(item)
+    if not reader.has_events:
+        raise TraceError("the strace log is empty")
+    yield from reader.rest()
+
+
+class _Reader:
+    """Follows the processes; what it yields is settled."""
+
+    def __init__(self) -> None:
+        self.has_events = False
+        self._current: dict[int, _Task] = {}
+        self._orphans: dict[int, _Task] = {}
+        self._numbers = itertools.count(1)
+
+    def _task(self, pid: int) -> _Task:
+        task = self._current.get(pid)
+        if task is None:
+            task = self._current[pid] = _Task(next(self._numbers), pid, _Place())
+        return task
+
+    def end(self, pid: int) -> None:
+        task = self._current.pop(pid, None)
+        if task is not None and not task.settled:
+            # Its parent's clone may be written after the child's whole life.
+            self._orphans[pid] = task
+
+    def call(self, call: Call) -> Iterator[Item]:
+        task = self._current.get(call.pid)
+        if task is None:
+            task = self._task(call.pid)
+            if task.number == 1:
+                task.place = _Place("/", "/")
+                yield from _settle(task, None)
+        if call.name in _FORKS:
+            yield from self._fork(task, call)
+            return
+        for item, base in _doings(call, task):
+            self.has_events = True
+            if task.settled:
+                yield item
+            else:
+                task.held.append((item, base))
+        if call.error is None:
+            _follow(call, task.place)
+
+    def _fork(self, parent: _Task, call: Call) -> Iterator[Item]:
+        if not call.result.isdigit() or call.result == "0":
+            return
+        pid = int(call.result)
+        orphan = None if pid in self._current else self._orphans.pop(pid, None)
+        child = orphan or self._task(pid)
+        if match := _CGROUP.search(call.arguments):
+            # The kernel puts the child there itself; otherwise a child writes its own ID.
+            joined = Seen(
+                call.line, child.number, Op.WRITE, f"{unescape(match[1])}/cgroup.procs", None, False
+            )
+            child.held.insert(0, (joined, _Base.NOTHING))
+        shared = "CLONE_FS" in call.arguments
+        if parent.settled:
+            yield from _settle(child, parent, shared)
+        else:
+            parent.waiting.append((child, shared))
+
+    def rest(self) -> Iterator[Item]:
+        """What is left at the log's end: processes whose fork is nowhere."""
+        for task in [*self._orphans.values(), *self._current.values()]:
+            if not task.settled:
+                yield from _settle(task, None)
+
+
+def _settle(task: _Task, parent: _Task | None, shared: bool = False) -> Iterator[Item]:
+    """Say who ``task`` is, then what it did so far, then its children."""
+    origin = parent.place if parent is not None else _Place("/", "/")
+    task.place.inherit(origin)
+    task.settled = True
+    yield Born(task.number, task.pid, parent.number if parent is not None else 0)
+    for item, base in task.held:
+        if isinstance(item, Seen) and base is not _Base.NOTHING:
+            path = _under(origin.root, item.path) if base is _Base.ROOT else _join(origin.cwd, item.path)
+            item = item._replace(path=path)
+        yield item
+    if shared and parent is not None:
+        task.place = parent.place
+    task.held.clear()
+    for child, shares in task.waiting:
+        yield from _settle(child, task, shares)
+    task.waiting.clear()
+
+
+def _doings(call: Call, task: _Task) -> Iterator[tuple[Item, _Base]]:
+    """What one call did, and what the paths of it still rest on."""
+    if call.name == "io_uring_setup":
+        if call.error is None:
+            yield Blind(call.line, task.number), _Base.NOTHING
+        return
+    for count, (path, base, flags) in enumerate(_paths(call, task.place)):
+        op = _operation(call.name, flags)
+        makes = call.error is None and (
+            (call.name in _TWO_PATHS and count == 1)
+            or call.name in ("creat", "symlink", "symlinkat", "mknod", "mknodat")
+            or (call.name in _OPENS and _gives_content(flags))
+        )
+        yield Seen(call.line, task.number, op, path, call.error, makes), base
+
+
+def _gives_content(flags: str) -> bool:
+    # A file of O_TMPFILE has no name; the path is its directory's.
+    return _NEW_CONTENT_FLAGS.search(flags) is not None and "O_TMPFILE" not in flags
+
+
+def _operation(name: str, flags: str) -> Op:
+    if name in _EXECS:
+        return Op.EXEC
+    if name in _OPENS:
+        return Op.WRITE if name == "creat" or _WRITE_FLAGS.search(flags) else Op.OPEN
+    if name == "getdents64":
+        return Op.LIST
+    if name == "mmap":
+        return Op.MAP
+    return Op.WRITE if name in _CHANGES else Op.LOOKUP
+
+
+def _paths(call: Call, place: _Place) -> Iterator[tuple[str, _Base, str]]:
+    """The paths that ``call`` names, what each rests on, and the arguments behind it.
+
+    What is no path of a file (pipe:[1]), or of a file that is gone, does not count.
+    """
+    arguments = call.arguments
+    if call.name in ("getdents64", "mmap"):
+        match = _FD.match(arguments) if call.name == "getdents64" else _MAPPED.search(arguments)
+        if match and not match[2] and (path := unescape(match[1])).startswith("/"):
+            yield path, _Base.NOTHING, ""
+        return
+    position = 0
+    for count in range(2 if call.name in _TWO_PATHS or call.name in _TEXT_FIRST else 1):
+        match = _PATH.search(arguments, position) if count else _PATH.match(arguments)
+        if match is None:
+            return
+        if match[3]:
+            raise TraceError(f"line {call.line} of the strace log has a shortened path")
+        position = match.end()
+        if count == 0 and call.name in _TEXT_FIRST:
+            continue
+        if arguments.startswith("AT_FDCWD<"):
+            place.cwd = unescape(match[1])
+        path = unescape(match[2])
+        if match[1] is not None and not path.startswith("/"):
+            path = _join(unescape(match[1]), path)
+            if path.startswith("/"):
+                yield path, _Base.NOTHING, arguments[position:]
+            continue
+        yield *_based(place, path), arguments[position:]
+
+
+def _based(place: _Place, path: str) -> tuple[str, _Base]:
+    known = place.lookup(path)
+    if known is not None:
+        return known, _Base.NOTHING
+    return (path, _Base.ROOT) if path.startswith("/") else (_join(place.cwd, path), _Base.CWD)
+
+
+def _follow(call: Call, place: _Place) -> None:
+    """What a call that succeeded changes of where its process is."""
+    if call.name in _OPENS:
+        place.opened[call.result] = call.result_path
+    elif call.name == "fchdir":
+        if match := _FD.match(call.arguments):
+            place.cwd = unescape(match[1])
+    elif call.name in ("chdir", "chroot", "pivot_root"):
+        if match := _PATH.match(call.arguments):
+            _move(call.name, place, unescape(match[2]))
+    elif call.name == "mount" and ("MS_BIND" in call.arguments or "MS_MOVE" in call.arguments):
+        _bind(call.arguments, place)
+
+
+def _move(name: str, place: _Place, path: str) -> None:
+    target = place.lookup(path)
+    if name == "chdir":
+        place.cwd = target if target is not None else path if path.startswith("/") else _join(place.cwd, path)
+    elif target is not None:
+        new = _plain(target)
+        place.root = place.binds.get(new, new)
+        if place.cwd == new or place.cwd.startswith(f"{new}/"):
+            place.cwd = _under(place.root, place.cwd[len(new) :] or "/")
+
+
+def _bind(arguments: str, place: _Place) -> None:
+    source = _PATH.match(arguments)
+    target = _PATH.search(arguments, source.end()) if source else None
+    if source is None or target is None:
+        return
+    below, above = _mount_point(place, source), _mount_point(place, target)
+    if below is not None and above is not None and _plain(above) != "/":
+        place.binds = {**place.binds, _plain(above): _plain(below)}
+
+
+def _mount_point(place: _Place, match: re.Match[str]) -> str | None:
+    path = unescape(match[2])
+    if path.startswith(_OWN_DESCRIPTORS):
+        return place.opened.get(path.removeprefix(_OWN_DESCRIPTORS))
+    return place.lookup(path)
+
+
+def _plain(path: str) -> str:
+    """``path`` without "." and doubled slashes."""
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def _under(root: str, path: str) -> str:
+    """An absolute ``path`` as a process with ``root`` means it; ".." stops there."""
+    if root in ("", "/"):
+        return path
+    rest = path.lstrip("/")
+    while rest == ".." or rest.startswith("../"):
+        rest = rest[2:].lstrip("/")
+    return f"{root}/{rest}"
+
+
+def _join(base: str, path: str) -> str:
+    """``path`` with its "..": what that means depends on the links before it (ImageRoot.resolve)."""
+    if path.startswith("/") or not base:
+        return path
+    return f"{base.rstrip('/')}/{path}" if path else base
