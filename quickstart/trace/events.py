@@ -10,8 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from quickstart.errors import TraceError
@@ -76,52 +75,32 @@ Item = Born | Seen | Blind
 
 @dataclass
 class _Place:
-    """Where a process looks paths up (the kernel's fs_struct and mount namespace).
+    """Where a process looks paths up (the kernel's fs_struct and mount namespace); both paths are from the image's root.
 
-    ``cwd`` and ``root`` are empty, or ``cwd`` relative, as long as they rest on a parent that is not known yet.
     ``binds`` maps a bind mount's target to its source: a root that a service manager builds of these is the image's again.
     ``opened`` are the paths of the descriptors it opened, for mounts onto /proc/self/fd/N.
     """
 
-    cwd: str = ""
-    root: str = ""
+    cwd: str = "/"
+    root: str = "/"
     binds: dict[str, str] = field(default_factory=dict)
     opened: dict[str, str] = field(default_factory=dict)
 
-    def lookup(self, path: str) -> str | None:
-        """``path`` from the image's root; None when it rests on what is not known yet."""
-        if path.startswith("/"):
-            return _under(self.root, path) if self.root else None
-        return _join(self.cwd, path) if self.cwd.startswith("/") else None
-
-    def inherit(self, parent: _Place) -> None:
-        """Fill in what a fork hands on."""
-        if not self.cwd.startswith("/"):
-            self.cwd = _join(parent.cwd, self.cwd)
-        self.root = self.root or parent.root
-        self.binds = {**parent.binds, **self.binds}
-
-
-class _Base(Enum):
-    """What a held path still rests on."""
-
-    NOTHING = 0
-    CWD = 1
-    ROOT = 2
+    def lookup(self, path: str) -> str:
+        return _under(self.root, path) if path.startswith("/") else _join(self.cwd, path)
 
 
 @dataclass
 class _Task:
-    """A process while the log is read. ``held`` is what it did before its own origin was known; ``waiting`` are its
-    children, each with whether it shares the place (CLONE_FS)."""
+    """A process while the log is read.
+
+    ``place`` is None, and its calls are ``held``, as long as it is not known where it comes from; a held fork has its child.
+    """
 
     number: int
     pid: int
-    place: _Place
-    parent: int = 0
-    settled: bool = False
-    held: list[tuple[Item, _Base]] = field(default_factory=list)
-    waiting: list[tuple[_Task, bool]] = field(default_factory=list)
+    place: _Place | None = None
+    held: list[tuple[Call, _Task | None]] = field(default_factory=list)
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[Item]:
@@ -130,21 +109,23 @@ def read_events(lines: Iterable[bytes]) -> Iterator[Item]:
     The first process of the log is the root of all.
     """
     reader = _Reader()
-    for item in read_calls(lines):
-        if isinstance(item, Ended):
-            reader.end(item.pid)
-        else:
-            yield from reader.call(item)
-    if not reader.has_events:
+    empty = True
+    for call in read_calls(lines):
+        if isinstance(call, Ended):
+            reader.end(call.pid)
+            continue
+        for item in reader.call(call):
+            empty = empty and isinstance(item, Born)
+            yield item
+    if empty:
         raise TraceError("the strace log is empty")
     yield from reader.rest()
 
 
 class _Reader:
-    """Follows the processes; what it yields is settled."""
+    """Follows the processes; whose origin is known, its doings are yielded."""
 
     def __init__(self) -> None:
-        self.has_events = False
         self._current: dict[int, _Task] = {}
         self._orphans: dict[int, _Task] = {}
         self._numbers = itertools.count(1)
@@ -152,92 +133,87 @@ class _Reader:
     def _task(self, pid: int) -> _Task:
         task = self._current.get(pid)
         if task is None:
-            task = self._current[pid] = _Task(next(self._numbers), pid, _Place())
+            task = self._current[pid] = _Task(next(self._numbers), pid)
         return task
 
     def end(self, pid: int) -> None:
         task = self._current.pop(pid, None)
-        if task is not None and not task.settled:
+        if task is not None and task.place is None:
             # Its parent's clone may be written after the child's whole life.
             self._orphans[pid] = task
 
     def call(self, call: Call) -> Iterator[Item]:
-        task = self._current.get(call.pid)
-        if task is None:
-            task = self._task(call.pid)
-            if task.number == 1:
-                task.place = _Place("/", "/")
-                yield from _settle(task, None)
-        if call.name in _FORKS:
-            yield from self._fork(task, call)
-            return
-        for item, base in _doings(call, task):
-            self.has_events = True
-            if task.settled:
-                yield item
-            else:
-                task.held.append((item, base))
-        if call.error is None:
-            _follow(call, task.place)
+        task = self._task(call.pid)
+        if task.number == 1 and task.place is None:
+            yield from _settle(task, _Place(), 0)
+        child = self._child(call)
+        if task.place is None:
+            task.held.append((call, child))
+        else:
+            yield from _done(task, task.place, call, child)
 
-    def _fork(self, parent: _Task, call: Call) -> Iterator[Item]:
-        if not call.result.isdigit() or call.result == "0":
-            return
+    def _child(self, call: Call) -> _Task | None:
+        """The process that a fork made; None for other calls and failed ones."""
+        if call.name not in _FORKS or not call.result.isdigit() or call.result == "0":
+            return None
         pid = int(call.result)
         orphan = None if pid in self._current else self._orphans.pop(pid, None)
-        child = orphan or self._task(pid)
-        if match := _CGROUP.search(call.arguments):
-            # The kernel puts the child there itself; otherwise a child writes its own ID.
-            joined = Seen(
-                call.line, child.number, Op.WRITE, f"{unescape(match[1])}/cgroup.procs", None, False
-            )
-            child.held.insert(0, (joined, _Base.NOTHING))
-        shared = "CLONE_FS" in call.arguments
-        if parent.settled:
-            yield from _settle(child, parent, shared)
-        else:
-            parent.waiting.append((child, shared))
+        return orphan or self._task(pid)
 
     def rest(self) -> Iterator[Item]:
         """What is left at the log's end: processes whose fork is nowhere."""
         for task in [*self._orphans.values(), *self._current.values()]:
-            if not task.settled:
-                yield from _settle(task, None)
+            if task.place is None:
+                yield from _settle(task, _Place(), 0)
 
 
-def _settle(task: _Task, parent: _Task | None, shared: bool = False) -> Iterator[Item]:
-    """Say who ``task`` is, then what it did so far, then its children."""
-    origin = parent.place if parent is not None else _Place("/", "/")
-    task.place.inherit(origin)
-    task.settled = True
-    yield Born(task.number, task.pid, parent.number if parent is not None else 0)
-    for item, base in task.held:
-        if isinstance(item, Seen) and base is not _Base.NOTHING:
-            path = _under(origin.root, item.path) if base is _Base.ROOT else _join(origin.cwd, item.path)
-            item = item._replace(path=path)
-        yield item
-    if shared and parent is not None:
-        task.place = parent.place
-    task.held.clear()
-    for child, shares in task.waiting:
-        yield from _settle(child, task, shares)
-    task.waiting.clear()
+def _settle(task: _Task, place: _Place, parent: int, group: Seen | None = None) -> Iterator[Item]:
+    """Say who ``task`` is, the control group that it was born in, if so, then what it did so far."""
+    task.place = place
+    yield Born(task.number, task.pid, parent)
+    if group is not None:
+        yield group
+    held, task.held = task.held, []
+    for call, child in held:
+        yield from _done(task, place, call, child)
 
 
-def _doings(call: Call, task: _Task) -> Iterator[tuple[Item, _Base]]:
-    """What one call did, and what the paths of it still rest on."""
+def _done(task: _Task, place: _Place, call: Call, child: _Task | None) -> Iterator[Item]:
+    """What a call of ``task`` did, and what it changes."""
+    if child is not None:
+        if child.place is None:
+            shared = "CLONE_FS" in call.arguments
+            group = _CGROUP.search(call.arguments)
+            yield from _settle(
+                child,
+                place if shared else replace(place, opened=dict(place.opened)),
+                task.number,
+                _joined(call, child, unescape(group[1])) if group else None,
+            )
+        return
+    yield from _doings(call, task.number, place)
+    if call.error is None:
+        _follow(call, place)
+
+
+def _joined(call: Call, child: _Task, group: str) -> Seen:
+    """The child's entry into a control group, which the kernel made; otherwise a child writes its own ID there."""
+    return Seen(call.line, child.number, Op.WRITE, f"{group}/cgroup.procs", None, False)
+
+
+def _doings(call: Call, number: int, place: _Place) -> Iterator[Item]:
+    """What one call did."""
     if call.name == "io_uring_setup":
         if call.error is None:
-            yield Blind(call.line, task.number), _Base.NOTHING
+            yield Blind(call.line, number)
         return
-    for count, (path, base, flags) in enumerate(_paths(call, task.place)):
-        op = _operation(call.name, flags)
+    for count, (path, flags) in enumerate(_paths(call, place)):
         makes = call.error is None and (
             (call.name in _TWO_PATHS and count == 1)
             or call.name in ("creat", "symlink", "symlinkat", "mknod", "mknodat")
             or (call.name in _OPENS and _gives_content(flags))
         )
-        yield Seen(call.line, task.number, op, path, call.error, makes), base
+        yield Seen(call.line, number, _operation(call.name, flags), path, call.error, makes)
 
 
 def _gives_content(flags: str) -> bool:
@@ -257,8 +233,8 @@ def _operation(name: str, flags: str) -> Op:
     return Op.WRITE if name in _CHANGES else Op.LOOKUP
 
 
-def _paths(call: Call, place: _Place) -> Iterator[tuple[str, _Base, str]]:
-    """The paths that ``call`` names, what each rests on, and the arguments behind it.
+def _paths(call: Call, place: _Place) -> Iterator[tuple[str, str]]:
+    """The paths that ``call`` names, each with the arguments behind it.
 
     What is no path of a file (pipe:[1]), or of a file that is gone, does not count.
     """
@@ -266,7 +242,7 @@ def _paths(call: Call, place: _Place) -> Iterator[tuple[str, _Base, str]]:
     if call.name in ("getdents64", "mmap"):
         match = _FD.match(arguments) if call.name == "getdents64" else _MAPPED.search(arguments)
         if match and not match[2] and (path := unescape(match[1])).startswith("/"):
-            yield path, _Base.NOTHING, ""
+            yield path, ""
         return
     position = 0
     for count in range(2 if call.name in _TWO_PATHS or call.name in _TEXT_FIRST else 1):
@@ -281,19 +257,10 @@ def _paths(call: Call, place: _Place) -> Iterator[tuple[str, _Base, str]]:
         if arguments.startswith("AT_FDCWD<"):
             place.cwd = unescape(match[1])
         path = unescape(match[2])
-        if match[1] is not None and not path.startswith("/"):
-            path = _join(unescape(match[1]), path)
-            if path.startswith("/"):
-                yield path, _Base.NOTHING, arguments[position:]
-            continue
-        yield *_based(place, path), arguments[position:]
-
-
-def _based(place: _Place, path: str) -> tuple[str, _Base]:
-    known = place.lookup(path)
-    if known is not None:
-        return known, _Base.NOTHING
-    return (path, _Base.ROOT) if path.startswith("/") else (_join(place.cwd, path), _Base.CWD)
+        relative = match[1] is not None and not path.startswith("/")
+        path = _join(unescape(match[1]), path) if relative else place.lookup(path)
+        if path.startswith("/"):
+            yield path, arguments[position:]
 
 
 def _follow(call: Call, place: _Place) -> None:
@@ -313,12 +280,12 @@ def _follow(call: Call, place: _Place) -> None:
 def _move(name: str, place: _Place, path: str) -> None:
     target = place.lookup(path)
     if name == "chdir":
-        place.cwd = target if target is not None else path if path.startswith("/") else _join(place.cwd, path)
-    elif target is not None:
-        new = _plain(target)
-        place.root = place.binds.get(new, new)
-        if place.cwd == new or place.cwd.startswith(f"{new}/"):
-            place.cwd = _under(place.root, place.cwd[len(new) :] or "/")
+        place.cwd = target
+        return
+    new = _plain(target)
+    place.root = place.binds.get(new, new)
+    if place.cwd == new or place.cwd.startswith(f"{new}/"):
+        place.cwd = _under(place.root, place.cwd[len(new) :] or "/")
 
 
 def _bind(arguments: str, place: _Place) -> None:
@@ -326,16 +293,15 @@ def _bind(arguments: str, place: _Place) -> None:
     target = _PATH.search(arguments, source.end()) if source else None
     if source is None or target is None:
         return
-    below, above = _mount_point(place, source), _mount_point(place, target)
-    if below is not None and above is not None and _plain(above) != "/":
-        place.binds = {**place.binds, _plain(above): _plain(below)}
+    below, above = _mount_point(place, source), _plain(_mount_point(place, target))
+    if above != "/":
+        place.binds = {**place.binds, above: _plain(below)}
 
 
-def _mount_point(place: _Place, match: re.Match[str]) -> str | None:
+def _mount_point(place: _Place, match: re.Match[str]) -> str:
     path = unescape(match[2])
-    if path.startswith(_OWN_DESCRIPTORS):
-        return place.opened.get(path.removeprefix(_OWN_DESCRIPTORS))
-    return place.lookup(path)
+    opened = place.opened.get(path.removeprefix(_OWN_DESCRIPTORS)) if _OWN_DESCRIPTORS in path else None
+    return opened or place.lookup(path)
 
 
 def _plain(path: str) -> str:
@@ -354,7 +320,5 @@ def _under(root: str, path: str) -> str:
 
 
 def _join(base: str, path: str) -> str:
-    """``path`` with its "..": what that means depends on the links before it (ImageRoot.resolve)."""
-    if path.startswith("/") or not base:
-        return path
+    """A relative ``path`` with its "..": what that means depends on the links before it (ImageRoot.resolve)."""
     return f"{base.rstrip('/')}/{path}" if path else base

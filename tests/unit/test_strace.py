@@ -270,7 +270,7 @@ def test_a_grandchild_is_held_until_its_grandparent_is_known() -> None:
         "3 +++ exited with 0 +++",
         "1 fork() = 2",
     )
-    assert [(pid, path) for pid, _, path, _ in events(*rows)][1:] == [(2, "/srv/b"), (3, "/srv/c")]
+    assert [(pid, path) for pid, _, path, _ in events(*rows)][1:] == [(3, "/srv/c"), (2, "/srv/b")]
 
 
 def test_a_pid_that_comes_back_is_another_process() -> None:

@@ -70,3 +70,67 @@ def test_splitting_calls_changes_no_event(rows: list[tuple[int, str]], choose: r
     rows = [(1, 'access("/first", F_OK) = 0'), *rows]
     whole = [f"{pid} {text}" for pid, text in rows]
     assert without_lines(log(*split(rows, choose))) == without_lines(log(*whole))
+
+
+# ---------------------------------------------------------------- when a fork is logged
+
+STEPS = st.sampled_from(["open", "cd", "cd up", "root", "fork", "fork"])
+
+
+def steps_of(script: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Rows (PID, call) of processes that do what ``script`` says; a step of a PID that is not there yet is its parent's."""
+    rows = [(1, 'access("/first", F_OK) = 0')]
+    alive = 1
+    for number, (who, step) in enumerate(script):
+        pid = who % alive + 1
+        if step == "fork":
+            alive += 1
+            rows.append((pid, f"clone(child_stack=NULL, flags=SIGCHLD) = {alive}"))
+        else:
+            calls = {
+                "open": f'open("file{number}", O_RDONLY) = 3</x>',
+                "cd": f'chdir("sub{number}") = 0',
+                "cd up": f'chdir("/top{number}") = 0',
+                "root": f'chroot("/jail{number}") = 0',
+            }
+            rows.append((pid, calls[step]))
+    return rows
+
+
+def with_late_forks(rows: list[tuple[int, str]], choose: random.Random) -> list[tuple[int, str]]:
+    """The rows with each fork moved behind some first rows of the child, never behind the parent's next one."""
+    out: list[tuple[int, str]] = []
+    waiting: list[tuple[int, str]] = []
+    for pid, text in rows:
+        for fork in [each for each in waiting if each[0] == pid or choose.random() < 0.3]:
+            waiting.remove(fork)
+            out.append(fork)
+        if text.startswith("clone"):
+            waiting.append((pid, text))
+        else:
+            out.append((pid, text))
+    return out + waiting
+
+
+def done_by_each(rows: list[tuple[int, str]]) -> dict[int, list[object]]:
+    """What each process did, by its PID, with its parent's PID first."""
+    pids: dict[int, int] = {0: 0}
+    found: dict[int, list[object]] = {}
+    for item in read_events(log(*(f"{pid} {text}" for pid, text in rows))):
+        if isinstance(item, Born):
+            pids[item.number] = item.pid
+            found[item.pid] = [pids[item.parent]]
+        else:
+            found[pids[item.number]].append(item[2:])
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 9), STEPS), min_size=1, max_size=25), st.randoms(use_true_random=False)
+)
+def test_whenever_a_fork_is_logged_each_process_did_the_same(
+    script: list[tuple[int, str]], choose: random.Random
+) -> None:
+    rows = steps_of(script)
+    assert done_by_each(with_late_forks(rows, choose)) == done_by_each(rows)
