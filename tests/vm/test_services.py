@@ -82,7 +82,7 @@ def by_ldd(root: ImageRoot, path: PurePosixPath) -> set[PurePosixPath]:
     """What the image's own ldd(1) says, in the image."""
     done = subprocess.run(
         ["chroot", str(root.base), "/usr/bin/ldd", str(path)],
-        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+        env={"PATH": "/usr/sbin:/usr/bin:/bin", "LC_ALL": "C"},
         capture_output=True,
         text=True,
         timeout=60,
