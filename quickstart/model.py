@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 MIB = 1024 * 1024
+# What has no time of its own in an image (2014-05-13 16:53:20 UTC): every inode's change on a fresh volume, and what was written
+# while the image was made. A constant, so that the same tree gives the same bytes, and older than any clock that writes later.
+IMAGE_TIME_S = 1_400_000_000
 
 
 # ---------------------------------------------------------------- profile
@@ -80,7 +83,7 @@ class ReferenceImage:
     """The ordinary root file system and kernel that is booted, traced and later shipped.
 
     ``tree`` is the root as a directory on the host; ``image_hash`` is the SHA-256 over every path, mode, owner,
-    extended attribute and content of it; ``kernel`` and ``initrd`` are the distribution's own files in the tree.
+    extended attribute, time of modification and content of it; ``kernel`` and ``initrd`` are the distribution's own files in the tree.
     """
 
     tree: Path

@@ -16,7 +16,18 @@ from pathlib import PurePosixPath
 from quickstart.elf import closure, read_elf
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
-from quickstart.model import Event, Exclusion, FileKind, FileRules, Op, Reason, StartFile, StartSet, Trace
+from quickstart.model import (
+    IMAGE_TIME_S,
+    Event,
+    Exclusion,
+    FileKind,
+    FileRules,
+    Op,
+    Reason,
+    StartFile,
+    StartSet,
+    Trace,
+)
 
 # Nothing below these is a file of the image: the kernel or init makes it at each boot.
 _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
@@ -261,7 +272,8 @@ class _Builder:
             mode=status.st_mode,
             size_bytes=status.st_size if kind is not FileKind.DIRECTORY else 0,
             mtime_s=int(status.st_mtime),
-            ctime_s=int(status.st_ctime),
+            # On the volume, whose every inode begins with it (image/ext4.py); the host's own is never seen there.
+            ctime_s=IMAGE_TIME_S,
             target=str(host.readlink()) if kind is FileKind.SYMLINK else "",
             interpreter=(facts.interpreter or "") if facts else "",
             reasons=tuple(sorted(self.reasons[path])),

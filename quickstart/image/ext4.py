@@ -8,11 +8,10 @@ from pathlib import Path
 
 from quickstart.errors import ArtefactError, BadInputError, CommandError
 from quickstart.host import door
-from quickstart.model import MIB, RootDisk, Superblock
+from quickstart.model import IMAGE_TIME_S, MIB, RootDisk, Superblock
 
-# The superblock's write time after mke2fs. A constant, so that the same tree gives the same superblock, and every
-# later write of it, which has a real clock, differs.
-_EPOCH_S = 1_400_000_000
+# The superblock's write time after mke2fs, too: every later write of it has a real clock and so differs.
+_FIXED_TIME = {"E2FSPROGS_FAKE_TIME": str(IMAGE_TIME_S)}
 _SUPERBLOCK_AT = 1024
 _SUPERBLOCK_BYTES = 1024
 _MAGIC = 0xEF53
@@ -20,18 +19,23 @@ _MAGIC = 0xEF53
 _STATE_CLEAN = 0x1
 _STATE_ERRORS = 0x2
 _INCOMPAT_RECOVER = 0x4
+_INCOMPAT_64BIT = 0x80
+# group_descr.rst: bg_flags.
+_INODE_UNINIT = 0x1
+_ROOT_INODE = 2
+_FIRST_INODE = 11
 
 
 def write_disk(tree: Path, path: Path, size_mib: int, root_uuid: str) -> RootDisk:
     """Write ``tree`` (owners and modes kept, so as root) to ``path`` as a sparse raw ext4 file system of ``size_mib``.
 
-    Raises BadInputError when the tree does not fit.
+    The same tree gives the same bytes, wherever and whenever: mke2fs takes names in sorted order and files' times of
+    modification in seconds, all other times are IMAGE_TIME_S. Raises BadInputError when the tree does not fit.
     """
     door.need_root("keeping owners and modes in a root disk")
     options = ("-q", "-F", "-L", "root", "-U", root_uuid, "-E", f"hash_seed={root_uuid}")
-    fake_time = {"E2FSPROGS_FAKE_TIME": str(_EPOCH_S)}
     try:
-        door.run(["mkfs.ext4", *options, "-d", tree, path, f"{size_mib}M"], timeout_s=1800, env=fake_time)
+        door.run(["mkfs.ext4", *options, "-d", tree, path, f"{size_mib}M"], timeout_s=1800, env=_FIXED_TIME)
     except CommandError as error:
         path.unlink(missing_ok=True)
         if "Could not allocate block" in error.tail or "No free space" in error.tail:
@@ -42,7 +46,58 @@ def write_disk(tree: Path, path: Path, size_mib: int, root_uuid: str) -> RootDis
         raise
     # It holds /etc/shadow.
     path.chmod(0o600)
+    _fix_inodes(tree, path)
     return RootDisk(path, size_mib * MIB, read_superblock(path))
+
+
+def _fix_inodes(tree: Path, path: Path) -> None:
+    """Set what mke2fs takes from the host and no tree can be given (ctime, atime), and what it leaves out (the root's own)."""
+    root = tree.lstat()
+    commands = [
+        f"set_inode_field <{inode}> {field} @{IMAGE_TIME_S}\n"
+        for inode in used_inodes(path)
+        for field in ("ctime", "atime")
+    ]
+    own = {"mode": f"0{root.st_mode:o}", "uid": root.st_uid, "gid": root.st_gid, "mtime": f"@{IMAGE_TIME_S}"}
+    commands += [f"set_inode_field <{_ROOT_INODE}> {field} {value}\n" for field, value in own.items()]
+    argv: list[str | Path] = ["debugfs", "-w", "-f", "-", path]
+    done = door.run(argv, timeout_s=600, env=_FIXED_TIME, stdin="".join(commands).encode())
+    # Its status does not tell; beside its version it says something only when a command fails.
+    faults = [line for line in done.stderr.decode(errors="replace").splitlines()[1:] if line.strip()]
+    if faults:
+        raise CommandError(done.argv, done.returncode, "\n".join(faults[:5]))
+
+
+def used_inodes(path: Path) -> tuple[int, ...]:
+    """The root's inode and those that hold files, of a raw image without meta_bg.
+
+    By the inode bitmaps (kernel: Documentation/filesystems/ext4, super.rst and group_descr.rst).
+    """
+    with path.open("rb") as file:
+        file.seek(_SUPERBLOCK_AT)
+        block = file.read(_SUPERBLOCK_BYTES)
+        inode_count, first_block, log_size, per_group = (
+            struct.unpack_from("<I", block, offset)[0] for offset in (0x0, 0x14, 0x18, 0x28)
+        )
+        wide = struct.unpack_from("<I", block, 0x60)[0] & _INCOMPAT_64BIT
+        descriptor_bytes = struct.unpack_from("<H", block, 0xFE)[0] if wide else 32
+        block_bytes = 1024 << log_size
+        groups = inode_count // per_group
+        file.seek((first_block + 1) * block_bytes)
+        descriptors = file.read(groups * descriptor_bytes)
+        found: list[int] = []
+        for group in range(groups):
+            offset = group * descriptor_bytes
+            if struct.unpack_from("<H", descriptors, offset + 0x12)[0] & _INODE_UNINIT:
+                continue
+            bitmap_at = struct.unpack_from("<I", descriptors, offset + 0x4)[0]
+            if wide:
+                bitmap_at |= struct.unpack_from("<I", descriptors, offset + 0x24)[0] << 32
+            file.seek(bitmap_at * block_bytes)
+            bitmap = file.read(per_group // 8)
+            first = group * per_group + 1
+            found += [first + bit for bit in range(per_group) if bitmap[bit // 8] >> bit % 8 & 1]
+    return tuple(inode for inode in found if inode == _ROOT_INODE or inode >= _FIRST_INODE)
 
 
 def read_superblock(path: Path) -> Superblock:

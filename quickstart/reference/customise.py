@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from quickstart.model import IMAGE_TIME_S
+
 HOSTNAME = "debian"
 
 # The names that systemd gives the first interface on QEMU (pc, q35), EC2 and Xen. ifupdown's udev helper knows no patterns in
@@ -71,6 +73,8 @@ def end(tree: Path, root_uuid: str) -> None:
         "etc/ssh/ssh_host_*",
         "var/cache/apt/*.bin",
         "var/cache/apt/archives/*.deb",
+        # Inode numbers and times of this host; the next ldconfig writes it anew.
+        "var/cache/ldconfig/aux-cache",
         "var/cache/debconf/*-old",
         "var/lib/apt/lists/*",
         "var/lib/dpkg/*-old",
@@ -81,6 +85,33 @@ def end(tree: Path, root_uuid: str) -> None:
         for path in tree.glob(pattern):
             if path.is_file():
                 path.unlink()
+
+
+def fix_times(tree: Path, since_s: float) -> None:
+    """Give IMAGE_TIME_S to all that was written since ``since_s`` (seconds since the epoch).
+
+    What packages unpacked has the times of its archive; the rest, the accounts' dates included, would tell when the image was made.
+    """
+    for name in ("etc/shadow", "etc/shadow-"):
+        shadow = tree / name
+        if shadow.is_file() and not shadow.is_symlink():
+            shadow.write_text(_with_fixed_day(shadow.read_text()))
+    for base, directories, files in os.walk(tree, topdown=False):
+        for path in (f"{base}/{name}" for name in (*files, *directories)):
+            # The kernel's coarse clock, which files get, is a little behind.
+            if os.lstat(path).st_mtime >= int(since_s):
+                os.utime(path, (IMAGE_TIME_S, IMAGE_TIME_S), follow_symlinks=False)
+
+
+def _with_fixed_day(shadow: str) -> str:
+    """shadow(5) with the day of each password's last change, in days since the epoch, made IMAGE_TIME_S's."""
+    day = str(IMAGE_TIME_S // 86400)
+    rows = [line.split(":") for line in shadow.splitlines()]
+    # Empty means no ageing, 0 that the password has to be changed: neither is a date.
+    return "".join(
+        ":".join((*row[:2], day, *row[3:]) if len(row) == 9 and row[2] not in ("", "0") else row) + "\n"
+        for row in rows
+    )
 
 
 def fstab(root_uuid: str) -> str:

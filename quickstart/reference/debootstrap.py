@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import uuid
 from collections.abc import Mapping
 from importlib import resources
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from quickstart.errors import BadInputError, CommandError, HostLacksError, ReferenceImageError
 from quickstart.host import door
-from quickstart.model import MIB, Profile, ReferenceImage
+from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
 from quickstart.progress import Progress
 from quickstart.reference import customise
 from quickstart.reference.sources import Sources, host_sources
@@ -74,15 +75,20 @@ def make_reference(profile: Profile, store: Store, progress: Progress) -> Refere
 
     def make(directory: Path) -> None:
         base = _make_base(profile.suite, store, progress)
+        begin_s = time.time()
+        root, log = directory / "root", directory / "install.log"
         with progress.step("reference: copy the base"):
-            door.run(["cp", "-a", "--reflink=auto", base / "root", directory / "root"], timeout_s=900)
+            door.run(["cp", "-a", "--reflink=auto", base / "root", root], timeout_s=900)
         with progress.step(f"reference: install {' '.join(profile.packages)}"):
-            _install(
-                directory / "root", profile.packages, host_sources(profile.suite), directory / "install.log"
-            )
-            customise.end(directory / "root", root_uuid(profile))
+            _install(root, profile.packages, host_sources(profile.suite), log)
+        with progress.step("reference: the distribution's initramfs"):
+            # Only here: packages that see this variable change more than times (Python's compiled files).
+            fixed = {"SOURCE_DATE_EPOCH": str(IMAGE_TIME_S)}
+            _in_chroot(root, ["update-initramfs", "-u", "-k", "all"], log, fixed)
+            customise.end(root, root_uuid(profile))
+            customise.fix_times(root, begin_s)
         with progress.step("reference: hash the image"):
-            (directory / "image.json").write_text(json.dumps({"image_hash": tree_hash(directory / "root")}))
+            (directory / "image.json").write_text(json.dumps({"image_hash": tree_hash(root)}))
 
     return _load(store.get_or_make("reference", inputs, make).path)
 
@@ -116,6 +122,7 @@ def _check_host(store: Store) -> None:
 
 def _make_base(suite: str, store: Store, progress: Progress) -> Path:
     def make(directory: Path) -> None:
+        begin_s = time.time()
         sources = host_sources(suite)
         root = directory / "root"
         log = directory / "debootstrap.log"
@@ -136,6 +143,7 @@ def _make_base(suite: str, store: Store, progress: Progress) -> Path:
         with progress.step("reference: kernel, systemd, ssh, cron"):
             _install(root, BASE_PACKAGES, sources, directory / "install.log")
             customise.configure(root)
+            customise.fix_times(root, begin_s)
 
     return store.get_or_make("base", _base_inputs(suite), make).path
 

@@ -12,7 +12,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def tree_hash(root: Path) -> str:
-    """SHA-256 of the tree below ``root``, in byte order of its paths, with files' times in seconds."""
+    """SHA-256 of the tree below ``root``, in byte order of its paths, with times of modification in seconds."""
     digest = hashlib.sha256()
     for path in _walk(os.fsencode(root)):
         digest.update(_describe(path, os.fsencode(root)))
@@ -34,9 +34,9 @@ def _describe(path: bytes, root: bytes) -> bytes:
     status = os.lstat(path)
     digest = hashlib.sha256()
     digest.update(f"{status.st_mode:o} {status.st_uid} {status.st_gid} {status.st_rdev}\0".encode())
-    # The volume carries these times, and init compares them (directories' do not reach it).
-    if not stat.S_ISDIR(status.st_mode):
-        digest.update(f"{int(status.st_mtime)} {int(status.st_ctime)}\0".encode())
+    # The volume carries it, and init compares it (the root directory's own does not reach it).
+    if path != root:
+        digest.update(f"{int(status.st_mtime)}\0".encode())
     digest.update(path[len(root) :] + b"\0")
     if stat.S_ISLNK(status.st_mode):
         digest.update(os.readlink(path))  # noqa: PTH115 - bytes in, bytes out

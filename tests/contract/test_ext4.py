@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
+import time
 import uuid
 from pathlib import Path
 
 import pytest
 
 from quickstart.errors import BadInputError
-from quickstart.image.ext4 import read_superblock, write_disk
-from quickstart.model import MIB, RootDisk
+from quickstart.image.ext4 import read_superblock, used_inodes, write_disk
+from quickstart.model import IMAGE_TIME_S, MIB, RootDisk
 
 UUID = str(uuid.UUID("00112233-4455-6677-8899-aabbccddeeff"))
 
@@ -99,3 +101,76 @@ def test_a_tree_that_does_not_fit(tree: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="does not fit on a disk of 16 MiB"):
         written(tree, tmp_path / "disk")
     assert not (tmp_path / "disk").exists()
+
+
+def odd_tree(base: Path, names: list[str], when_s: int) -> Path:
+    """A tree with something of every kind, made in the order of ``names`` and last read at ``when_s``."""
+    tree = base / "tree"
+    tree.mkdir(parents=True)
+    for name in names:
+        if name.endswith("/"):
+            (tree / name).mkdir()
+            continue
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).write_text(name * 500)
+        os.chown(tree / name, len(name), 7)
+    (tree / "link").symlink_to("b/1")
+    (tree / "hard").hardlink_to(tree / "a")
+    os.mknod(tree / "node", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    os.mkfifo(tree / "fifo", 0o640)
+    with (tree / "sparse").open("wb") as file:
+        file.truncate(3 * MIB)
+    os.setxattr(tree / "a", "user.note", b"kept")
+    os.setxattr(tree / "b/1", "security.capability", CAPABILITY)
+    tree.chmod(0o751)
+    for path in (*tree.rglob("*"), tree):
+        os.utime(path, (when_s, 1_600_000_000), follow_symlinks=False)
+    return tree
+
+
+# cap_net_bind_service+ep as setcap(8) writes it: struct vfs_ns_cap_data's predecessor, revision 2 (linux/capability.h).
+CAPABILITY = bytes.fromhex("0100000200040000000000000000000000000000")
+NAMES = ["a", "b/", "b/1", "b/2", "c", "d/", "d/e/", "d/e/long-name"]
+
+
+def test_equal_trees_give_equal_bytes(tree: Path, tmp_path: Path) -> None:
+    """Two directories, filled in another order, a second apart, read at other times."""
+    first = written(odd_tree(tmp_path / "x", NAMES, 1_700_000_000), tmp_path / "1").path
+    time.sleep(1.1)
+    again = ["d/", "d/e/", "d/e/long-name", "c", "b/", "b/2", "b/1", "a"]
+    second = written(odd_tree(tmp_path / "y", again, 1_710_000_000), tmp_path / "2").path
+    assert first.read_bytes() == second.read_bytes()
+    other = odd_tree(tmp_path / "z", NAMES, 1_700_000_000)
+    os.utime(other / "c", (0, 1_600_000_001))
+    assert written(other, tmp_path / "3").path.read_bytes() != first.read_bytes()
+
+
+def test_a_disk_is_clean_and_holds_every_kind(tree: Path, tmp_path: Path) -> None:
+    disk = written(odd_tree(tmp_path / "x", NAMES, 1_700_000_000), tmp_path / "disk").path
+    checked = subprocess.run(["/usr/sbin/e2fsck", "-fn", disk], capture_output=True, timeout=60, check=False)
+    assert checked.returncode == 0, checked.stdout
+    assert "Links: 2 " in debugfs(disk, "stat /a")
+    assert debugfs(disk, "stat /a").splitlines()[0] == debugfs(disk, "stat /hard").splitlines()[0]
+    assert "Device major/minor number: 01:03" in debugfs(disk, "stat /node")
+    assert "Type: FIFO" in debugfs(disk, "stat /fifo")
+    assert "Blockcount: 0" in debugfs(disk, "stat /sparse")
+    assert 'user.note (4) = "kept"' in debugfs(disk, "ea_list /a")
+    assert "security.capability" in debugfs(disk, "ea_list /b/1")
+    assert "Mode:  0751" in debugfs(disk, "stat /")
+
+
+def test_times_on_a_disk(tree: Path, tmp_path: Path) -> None:
+    """All inodes, those behind the first group too: mtime as in the tree, the rest IMAGE_TIME_S."""
+    many = odd_tree(tmp_path / "x", [*NAMES, *(f"b/{n}" for n in range(10, 2500))], 1_700_000_000)
+    disk = write_disk(many, tmp_path / "disk", 12, UUID).path
+    inodes = used_inodes(disk)
+    assert len(inodes) == 2 + sum(1 for path in many.rglob("*")) - 1
+    fixed = f"0x{IMAGE_TIME_S:08x}:00000000"
+    for name in ("a", "link", "d", "d/e/long-name", "node", "b/10", "b/2499"):
+        shown = debugfs(disk, f"stat /{name}")
+        assert {line.strip().split(" -- ")[0] for line in shown.splitlines() if "time: " in line} == {
+            f"ctime: {fixed}",
+            f"atime: {fixed}",
+            f"mtime: 0x{1_600_000_000:08x}:00000000",
+            f"crtime: {fixed}",
+        }, name

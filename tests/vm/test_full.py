@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.pipeline import make_disk
+from quickstart.profile import load_profile
+from quickstart.progress import Quiet
+from quickstart.reference.debootstrap import make_reference
+from quickstart.store import Store
 from tests.vm.conftest import BUILD_S, COMMAND, assert_gone, children, quickstart
 
 pytestmark = pytest.mark.full
@@ -49,3 +54,16 @@ def test_a_build_killed_at_any_time_does_no_harm_to_the_next(tmp_path: Path) -> 
     assert checked.out == "/fast/usr/sbin/nginx\n", checked.err
     again = quickstart("run", tmp_path / "out", "--exec", "cat /root/kept", env=env)
     assert again.out == "kept\n", again.err
+
+
+def test_two_references_of_the_same_packages_are_equal(tmp_path: Path) -> None:
+    """Empty stores, another minute, another clock of every file: the same hash, and root disks of the same bytes."""
+    profile = load_profile("nginx")
+    stores = [Store(tmp_path / name) for name in "ab"]
+    images = [make_reference(profile, store, Quiet()) for store in stores]
+    assert images[0].tree != images[1].tree
+    assert images[0].image_hash == images[1].image_hash
+    disks = [
+        make_disk(profile, image, store, Quiet()).path for image, store in zip(images, stores, strict=True)
+    ]
+    subprocess.run(["cmp", *disks], check=True, timeout=120)
