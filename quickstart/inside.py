@@ -13,7 +13,7 @@ from typing import Any
 from quickstart.errors import ArtefactError, BadInputError
 from quickstart.image import artefact as artefacts
 from quickstart.initramfs.layout import OURS
-from quickstart.initramfs.newc import CpioMember, read_archive
+from quickstart.initramfs.newc_reader import CpioMember, read_archive
 from quickstart.model import Artefact
 
 _FAST = "fast"
@@ -33,11 +33,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Why:
-    """Why a file of the image is in the start set (``reasons``), or the rule that keeps it out (``excluded``)."""
+    """Why a file of the image is in the start set (``reasons``), or the rule that keeps it out (``excluded``).
+
+    ``package`` is whose it is, or empty.
+    """
 
     path: PurePosixPath
     reasons: tuple[str, ...]
     excluded: str
+    package: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,22 +56,19 @@ def members(artefact: Artefact) -> tuple[Member, ...]:
     """Every member of the archive in its order; raises ArtefactError for a damaged one."""
     with artefact.initramfs.open("rb") as stream:
         raw = tuple(read_archive(stream))
-    # Part B begins again with the directory that part A has made already.
-    seen: set[str] = set()
-    found: list[Member] = []
-    part = "A"
-    for each in raw:
-        if each.name in seen:
-            part = "B"
-        seen.add(each.name)
-        found.append(_member(each, part))
-    return tuple(found)
+    # One of a file's names has its content; it stands under every one of them.
+    linked = {(each.archive, each.inode): each.data for each in raw if _has_other_names(each) and each.data}
+    return tuple(_member(each, linked) for each in raw)
 
 
-def _member(raw: CpioMember, part: str) -> Member:
-    link = stat.S_ISLNK(raw.mode)
-    target = raw.data.decode(errors="surrogateescape") if link else ""
-    return Member(raw.name, part, raw.mode, raw.size, target, raw.data)
+def _has_other_names(raw: CpioMember) -> bool:
+    return raw.nlink > 1 and stat.S_ISREG(raw.mode)
+
+
+def _member(raw: CpioMember, linked: Mapping[tuple[int, int], bytes]) -> Member:
+    target = raw.data.decode(errors="surrogateescape") if stat.S_ISLNK(raw.mode) else ""
+    data = linked.get((raw.archive, raw.inode), raw.data) if _has_other_names(raw) else raw.data
+    return Member(raw.name, "B" if raw.archive else "A", raw.mode, len(data), target, data)
 
 
 def find(artefact: Artefact, path: str) -> Member:
@@ -120,7 +121,7 @@ def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
     document = _start_set(directory)
     for file in document["files"]:
         if file["path"] == str(wanted):
-            return Why(wanted, tuple(file["reasons"]), "")
+            return Why(wanted, tuple(file["reasons"]), "", file.get("package", ""))
     for each in document["excluded"]:
         if each["path"] == str(wanted):
             return Why(wanted, (), each["rule"])

@@ -1,22 +1,21 @@
-"""The newc cpio format: a writer for our archives and a reader for anybody's.
+"""The newc cpio format: the writer (`newc_reader` reads).
 
 Source: kernel Documentation/driver-api/early-userspace/buffer-format.rst and init/initramfs.c. A member is a
 110-byte header (magic ``070701`` and 13 fields of eight hexadecimal digits), the name with its NUL, and the
 data; name and data are each padded with zeros to 4 bytes. A member named ``TRAILER!!!`` ends an archive;
 further archives may follow after zeros.
 
-What a cut-off file can hide: nothing between two archives says that another follows, and zeros after a
-trailer are optional. So a file that ends at its very start or anywhere behind a complete trailer reads as a
-whole one. Every other truncation is found.
+Hard links are members of equal inode and ``nlink`` above 1. The kernel (maybe_link, do_name) links a later name to the first
+and truncates nothing then, so the first name carries the content and the others have size 0; GNU cpio and BusyBox's put names
+without content off until they have met the one with it.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -31,7 +30,6 @@ PATH_MAX = 4096
 MAX_FIELD = 0xFFFFFFFF
 CHUNK_BYTES = 1 << 20
 
-_FIELDS = re.compile(rb"[0-9A-Fa-f]{104}")
 _TYPES = frozenset(
     {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK}
 )
@@ -45,7 +43,8 @@ class CpioEntry:
     UTF-8 are surrogate-escaped. ``mode`` is a whole ``st_mode``. ``data`` is a regular file's content (a
     ``Path`` is a host file, streamed when the archive is written) or a symlink's target, and empty for every
     other type. ``mtime`` is seconds since 1970. ``rdev_major`` and ``rdev_minor`` count for device nodes
-    only.
+    only. ``names`` is how many names a regular file has in the archive: the first carries the data, each other one
+    is made by ``hard_link`` and has the first one's name in ``link_to``.
     """
 
     name: str
@@ -56,31 +55,12 @@ class CpioEntry:
     mtime: int = 0
     rdev_major: int = 0
     rdev_minor: int = 0
+    names: int = 1
+    link_to: str = ""
 
 
 @dataclass(frozen=True)
-class CpioMember:
-    """One member as read. ``data`` is content or link target; ``offset`` is where it begins, in bytes.
-
-    Of several hard links (equal ``inode``, ``nlink`` above 1) other writers give only the last one the data.
-    """
-
-    name: str
-    inode: int
-    mode: int
-    uid: int
-    gid: int
-    nlink: int
-    mtime: int
-    size: int
-    rdev_major: int
-    rdev_minor: int
-    offset: int
-    data: bytes = field(repr=False)
-
-
-@dataclass(frozen=True)
-class _Header:
+class Header:
     """The 13 numbers of a member's header, in the order of the format."""
 
     inode: int
@@ -115,6 +95,11 @@ def regular(path: PurePosixPath | str, data: bytes | Path, mode: int) -> CpioEnt
     return CpioEntry(str(path), stat.S_IFREG | mode, data)
 
 
+def hard_link(path: PurePosixPath | str, first: CpioEntry) -> CpioEntry:
+    """One more name of ``first``, a regular file that is written before it with ``names`` above 1."""
+    return replace(first, name=str(path), data=b"", link_to=first.name)
+
+
 def symlink(path: PurePosixPath | str, target: PurePosixPath | str) -> CpioEntry:
     """A symbolic link; mode 0777 as Linux shows it."""
     return CpioEntry(str(path), stat.S_IFLNK | 0o777, _encode(str(target)))
@@ -142,20 +127,24 @@ def write_archive(stream: BinaryIO, entries: Iterable[CpioEntry]) -> int:
     """Write one archive, padded to 512 bytes, to a buffered stream; return the number of bytes written.
 
     The same entries give the same bytes: inodes count from 1 in the order of the entries, ``nlink`` is 2 for
-    directories and 1 for the rest. What was written before an error stays in the stream.
+    directories, ``names`` for the rest, whose hard links share an inode. What was written before an error stays in the stream.
 
     Raises BadInputError for an entry that the kernel would not unpack as meant: its parent directory is not
     in the archive before it, its name is a duplicate, absolute, not normal or too long, its data do not fit
-    its type or reach 4 GiB. Raises ArtefactError for a host file that cannot be read or changes its size
-    meanwhile.
+    its type or reach 4 GiB, it is a hard link to no earlier file like it. Raises ArtefactError for a host file
+    that cannot be read or changes its size meanwhile.
     """
     written = 0
     is_directory: dict[str, bool] = {}
-    for inode, entry in enumerate(entries, start=1):
+    linked: dict[str, tuple[int, CpioEntry]] = {}
+    for number, entry in enumerate(entries, start=1):
         _check_name(entry.name, is_directory)
         _check_numbers(entry)
         _check_data(entry)
         is_directory[entry.name] = stat.S_ISDIR(entry.mode)
+        inode = _linked_inode(entry, linked) if entry.link_to else number
+        if entry.names > 1 and not entry.link_to:
+            linked[entry.name] = number, entry
         written += _write_entry(stream, entry, inode)
     end = _head(CpioEntry(TRAILER, 0), inode=0, size=0)
     end += bytes(-(written + len(end)) % ARCHIVE_ALIGNMENT)
@@ -191,7 +180,7 @@ def _check_numbers(entry: CpioEntry) -> None:
             f"cpio entry {entry.name!r} has mode {entry.mode:#o}, which names no file type",
             hint="give st_mode with its type bits",
         )
-    for what in ("uid", "gid", "mtime", "rdev_major", "rdev_minor"):
+    for what in ("uid", "gid", "mtime", "rdev_major", "rdev_minor", "names"):
         value: int = getattr(entry, what)
         if not 0 <= value <= MAX_FIELD:
             raise BadInputError(
@@ -200,9 +189,24 @@ def _check_numbers(entry: CpioEntry) -> None:
             )
 
 
+def _linked_inode(entry: CpioEntry, linked: dict[str, tuple[int, CpioEntry]]) -> int:
+    inode, first = linked.get(entry.link_to, (0, None))
+    if first is None or entry != hard_link(entry.name, first):
+        raise BadInputError(
+            f"cpio entry {entry.name!r} is a hard link to {entry.link_to!r}, which is no earlier file like it",
+            hint="build it with hard_link()",
+        )
+    return inode
+
+
 def _check_data(entry: CpioEntry) -> None:
     if stat.S_ISREG(entry.mode):
         return
+    if entry.names != 1:
+        raise BadInputError(
+            f"cpio entry {entry.name!r} has {entry.names} names, but mode {entry.mode:#o} is no regular file",
+            hint="only a regular file has hard links here",
+        )
     if stat.S_ISLNK(entry.mode):
         target = entry.data
         if isinstance(target, Path) or not 0 < len(target) < PATH_MAX or b"\0" in target:
@@ -270,12 +274,12 @@ def _head(entry: CpioEntry, inode: int, size: int) -> bytes:
             hint="exclude the file by a rule of the profile",
         )
     name = _encode(entry.name) + b"\0"
-    header = _Header(
+    header = Header(
         inode=inode,
         mode=entry.mode,
         uid=entry.uid,
         gid=entry.gid,
-        nlink=2 if stat.S_ISDIR(entry.mode) else 1,
+        nlink=2 if stat.S_ISDIR(entry.mode) else entry.names,
         mtime=entry.mtime,
         size=size,
         dev_major=0,
@@ -287,107 +291,3 @@ def _head(entry: CpioEntry, inode: int, size: int) -> bytes:
     )
     head = header.pack() + name
     return head + bytes(-len(head) % 4)
-
-
-# ---------------------------------------------------------------- reading
-
-
-def read_archive(stream: BinaryIO) -> Iterator[CpioMember]:
-    """Yield the members of all archives in the stream, in order and without their trailers; never seeks.
-
-    Only plain newc (``070701``) is read, with upper- or lower-case digits. Offsets count from where the
-    stream stood. Raises ArtefactError, with the offset, for bytes that are no member, for padding that is not
-    zero, and for an end of the stream anywhere but behind a trailer (or at once: no bytes are no members).
-    """
-    source = _Source(stream)
-    while source.skip_zeros():
-        if source.offset % 4:
-            raise _damaged(source.offset, "a header that does not begin at a multiple of 4 bytes")
-        while (member := _read_member(source)).name != TRAILER:
-            yield member
-
-
-class _Source:
-    """A forward-only view of the stream that counts the bytes taken and can look one byte ahead."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._ahead = b""
-        self.offset = 0
-
-    def take(self, count: int, what: str) -> bytes:
-        """Exactly ``count`` bytes; a damaged length costs no more memory than the stream has bytes."""
-        start = self.offset
-        chunks = [self._ahead[:count]]
-        self._ahead = self._ahead[count:]
-        missing = count - len(chunks[0])
-        while missing:
-            chunk = self._stream.read(min(missing, CHUNK_BYTES))
-            if not chunk:
-                got = count - missing
-                raise _damaged(start, f"{what}: the file ends after {got} of {count} bytes")
-            chunks.append(chunk)
-            missing -= len(chunk)
-        self.offset += count
-        return b"".join(chunks)
-
-    def take_padding(self) -> None:
-        start = self.offset
-        if any(self.take(-self.offset % 4, "padding")):
-            raise _damaged(start, "padding that is not zero")
-
-    def skip_zeros(self) -> bool:
-        """Go on to the next byte that is not zero; False at the end of the stream."""
-        while True:
-            if not self._ahead:
-                self._ahead = self._stream.read(ARCHIVE_ALIGNMENT)
-            if not self._ahead:
-                return False
-            rest = self._ahead.lstrip(b"\0")
-            self.offset += len(self._ahead) - len(rest)
-            self._ahead = rest
-            if rest:
-                return True
-
-
-def _decode(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")
-
-
-def _read_member(source: _Source) -> CpioMember:
-    start = source.offset
-    raw = source.take(HEADER_BYTES, "header")
-    if not raw.startswith(MAGIC):
-        raise _damaged(start, f"magic {raw[:6]!r} instead of {MAGIC!r}")
-    if not _FIELDS.fullmatch(raw, len(MAGIC)):
-        raise _damaged(start, "a header whose fields are not hexadecimal")
-    header = _Header(*(int(raw[at : at + 8], 16) for at in range(len(MAGIC), HEADER_BYTES, 8)))
-    if not 1 < header.name_bytes <= PATH_MAX:
-        raise _damaged(start, f"a name of {header.name_bytes} bytes")
-    name = source.take(header.name_bytes, "name")
-    if name.find(b"\0") != header.name_bytes - 1:
-        raise _damaged(start, f"name {name[:60]!r}, whose first NUL is not its end")
-    source.take_padding()
-    offset = source.offset
-    data = source.take(header.size, f"data of {_decode(name[:-1])!r}")
-    source.take_padding()
-    return CpioMember(
-        name=_decode(name[:-1]),
-        inode=header.inode,
-        mode=header.mode,
-        uid=header.uid,
-        gid=header.gid,
-        nlink=header.nlink,
-        mtime=header.mtime,
-        size=header.size,
-        rdev_major=header.rdev_major,
-        rdev_minor=header.rdev_minor,
-        offset=offset,
-        data=data,
-    )
-
-
-def _damaged(offset: int, what: str) -> ArtefactError:
-    return ArtefactError(
-        f"cpio archive is damaged at offset {offset}: {what}", hint="build the artefact again"
-    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from quickstart import inside
 from quickstart.errors import ArtefactError, BadInputError
-from quickstart.initramfs.newc import CpioEntry, directory, regular, symlink, write_archive
+from quickstart.initramfs.newc import CpioEntry, directory, hard_link, regular, symlink, write_archive
 from quickstart.model import Artefact, Readiness, Superblock
 
 READY = Readiness("http", 80, "/", 200, "", 60)
@@ -60,6 +61,18 @@ def test_members_in_order_with_their_part(tmp_path: Path) -> None:
 )
 def test_a_file_by_any_of_its_names(tmp_path: Path, path: str) -> None:
     assert inside.find(artefact(tmp_path), path).data == b"library"
+
+
+def test_the_content_stands_under_every_name(tmp_path: Path) -> None:
+    first = replace(regular("fast/usr/bin/perl", b"program", 0o755), names=2)
+    part_b = (*PART_B[:3], directory("fast/usr/bin"), first, hard_link("fast/usr/bin/perl5.36.0", first))
+    made = artefact(tmp_path / "a", part_b)
+    assert inside.find(made, "/usr/bin/perl").data == b"program"
+    assert inside.find(made, "/usr/bin/perl5.36.0").data == b"program"
+    sizes = {each.name: each.size_bytes for each in inside.members(made)}
+    assert sizes["fast/usr/bin/perl"] == sizes["fast/usr/bin/perl5.36.0"] == 7
+    plain = (*part_b[:4], *(regular(each.name, b"program", 0o755) for each in part_b[4:]))
+    assert inside.diff(made, artefact(tmp_path / "b", plain)) == ()
 
 
 def test_no_such_file(tmp_path: Path) -> None:

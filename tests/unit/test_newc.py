@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -15,14 +16,14 @@ from quickstart.errors import ArtefactError, BadInputError
 from quickstart.initramfs import newc
 from quickstart.initramfs.newc import (
     CpioEntry,
-    CpioMember,
     char_device,
     directory,
-    read_archive,
+    hard_link,
     regular,
     symlink,
     write_archive,
 )
+from quickstart.initramfs.newc_reader import CpioMember, read_archive
 
 SAMPLE = (
     directory("etc"),
@@ -114,8 +115,8 @@ def entry_lists(draw: st.DrawFn) -> list[CpioEntry]:
         elif kind == stat.S_IFDIR:
             parents.append(f"{name}/")
         mode = kind | draw(st.integers(0, 0o7777))
-        numbers = [draw(NUMBERS) for _ in range(5)]
-        entries.append(CpioEntry(name, mode, data, *numbers))
+        uid, gid, mtime, major, minor = (draw(NUMBERS) for _ in range(5))
+        entries.append(CpioEntry(name, mode, data, uid, gid, mtime, major, minor))
     return entries
 
 
@@ -125,6 +126,47 @@ def test_round_trip_of_anything(archives: list[list[CpioEntry]]) -> None:
     assert [
         CpioEntry(m.name, m.mode, m.data, m.uid, m.gid, m.mtime, m.rdev_major, m.rdev_minor) for m in members
     ] == [entry for entries in archives for entry in entries]
+
+
+# ---------------------------------------------------------------- hard links
+
+FIRST = replace(regular("a", b"content", 0o755), names=3)
+
+
+def test_names_of_one_file_share_its_inode_and_the_first_has_the_content() -> None:
+    members = unpack(pack(regular("x", b"", 0o644), FIRST, hard_link("b", FIRST), hard_link("c", FIRST)))
+    assert [(m.name, m.inode, m.nlink, m.data) for m in members] == [
+        ("x", 1, 1, b""),
+        ("a", 2, 3, b"content"),
+        ("b", 2, 3, b""),
+        ("c", 2, 3, b""),
+    ]
+    assert {m.mode for m in members[1:]} == {0o100755}
+
+
+def test_members_say_which_archive_they_are_of() -> None:
+    archive = pack(FIRST, hard_link("b", FIRST))
+    assert [(m.name, m.archive) for m in unpack(archive * 2)] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [hard_link("b", FIRST)],
+        [regular("a", b"content", 0o755), hard_link("b", FIRST)],
+        [FIRST, replace(hard_link("b", FIRST), mode=0o100644)],
+        [FIRST, replace(hard_link("b", FIRST), data=b"other")],
+        [FIRST, hard_link("b", FIRST), replace(hard_link("c", FIRST), link_to="b")],
+    ],
+)
+def test_a_hard_link_to_no_earlier_file_like_it(entries: list[CpioEntry]) -> None:
+    with pytest.raises(BadInputError, match="is a hard link to"):
+        pack(*entries)
+
+
+def test_only_regular_files_have_other_names() -> None:
+    with pytest.raises(BadInputError, match="no regular file"):
+        pack(replace(symlink("l", "x"), names=2))
 
 
 # ---------------------------------------------------------------- entries that are refused

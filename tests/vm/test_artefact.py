@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.initramfs.newc import CpioMember, read_archive
+from quickstart.initramfs.newc_reader import CpioMember, read_archive
 from tests.vm.conftest import BUILD_S, host, quickstart
 
 # Of the agent's own text: what its program and the hooks that start it say.
