@@ -11,13 +11,17 @@ import fnmatch
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import StartSetError
 
 MAX_LINKS = 40
+# With the NUL at its end (limits.h); a longer path names nothing.
+PATH_MAX = 4096
+# Configuration, unit files, dpkg's lists: what is larger is none of these.
+MAX_WHOLE_BYTES = 64 << 20
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -52,14 +56,70 @@ class ImageRoot:
     def read_text(self, canonical: PurePosixPath) -> str:
         """A text file's content; bytes that are not UTF-8 are surrogate-escaped.
 
-        Raises StartSetError, naming the path, when it cannot be read.
+        Raises StartSetError, naming the path, when it cannot be read, is no regular file or larger than 64 MiB.
         """
+        return self.read_bytes(canonical).decode("utf-8", "surrogateescape")
+
+    def read_bytes(self, canonical: PurePosixPath) -> bytes:
+        """The content of a file that is read whole; errors as of ``read_text``."""
+        host = self.host(canonical)
         try:
-            return self.host(canonical).read_text("utf-8", "surrogateescape")
+            status = host.lstat()
+            # Asked before the opening, which would wait for ever for the other end of a FIFO.
+            if not stat.S_ISREG(status.st_mode):
+                raise StartSetError(f"{canonical} is not a regular file", hint="build the image again")
+            if status.st_size > MAX_WHOLE_BYTES:
+                raise StartSetError(
+                    f"{canonical} has {status.st_size} bytes; such a file is read up to {MAX_WHOLE_BYTES}",
+                    hint="build the image again",
+                )
+            return host.read_bytes()
         except OSError as error:
             raise StartSetError(
                 f"{canonical} cannot be read: {error.strerror}", hint="build the image again"
             ) from error
+
+    def link_target(self, canonical: PurePosixPath) -> str | None:
+        """The text of a symbolic link; None for what is none."""
+        try:
+            return str(self.host(canonical).readlink())
+        except OSError:
+            return None
+
+    def names(self, canonical: PurePosixPath) -> list[str]:
+        """What a directory holds, in byte order; raises StartSetError, naming it, when it cannot be read."""
+        try:
+            return sorted((each.name for each in os.scandir(self.host(canonical))), key=os.fsencode)
+        except OSError as error:
+            raise _unreadable(canonical, error) from error
+
+    def below(self, canonical: PurePosixPath) -> Iterator[PurePosixPath]:
+        """All that is below a directory and no directory itself, at any depth, in no order; links are not followed.
+
+        Left out is what lies so deep that no path can name it. Raises StartSetError for a directory that cannot be read.
+        """
+        pending = [canonical]
+        while pending:
+            directory = pending.pop()
+            try:
+                with os.scandir(self.host(directory)) as entries:
+                    for entry in entries:
+                        if entry.is_dir(follow_symlinks=False):
+                            pending.append(directory / entry.name)
+                        else:
+                            yield directory / entry.name
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise _unreadable(directory, error) from error
+
+    def hard_links(self) -> Mapping[tuple[int, int], tuple[PurePosixPath, ...]]:
+        """The names of each regular file of the tree that has several, by device and inode, in byte order."""
+        found: dict[tuple[int, int], list[PurePosixPath]] = {}
+        for path in self.below(PurePosixPath("/")):
+            status = self.host(path).lstat()
+            if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
+                found.setdefault((status.st_dev, status.st_ino), []).append(path)
+        return {inode: tuple(sorted(names, key=os.fsencode)) for inode, names in found.items()}
 
     def resolve(self, path: PurePosixPath) -> Resolution:
         """Follow every link of an absolute guest path, the last one too.
@@ -67,6 +127,8 @@ class ImageRoot:
         Raises StartSetError, naming the path, when it is relative, meets more than 40 links, or cannot be
         read.
         """
+        if len(str(path)) >= PATH_MAX:
+            return Resolution(None, ())
         if not path.is_absolute():
             raise StartSetError(f"{path} is not an absolute guest path", hint="give it from / on")
         pending = list(reversed(path.parts[1:]))
@@ -116,7 +178,7 @@ class ImageRoot:
         canonical = self.resolve(base).canonical
         if canonical is None or not self.host(canonical).is_dir():
             return ()
-        names = (path.name for path in self.host(canonical).iterdir())
+        names = self.names(canonical)
         return [
             name
             for name in names
@@ -142,3 +204,9 @@ def _mode(host: Path, asked: PurePosixPath) -> int | None:
             f"{asked} cannot be looked up: {host}: {error.strerror}",
             hint="run as a user who may read the image",
         ) from error
+
+
+def _unreadable(path: PurePosixPath, error: OSError) -> StartSetError:
+    return StartSetError(
+        f"{path} cannot be read: {error.strerror}", hint="run as a user who may read the image"
+    )

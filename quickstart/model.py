@@ -83,7 +83,8 @@ class ReferenceImage:
     """The ordinary root file system and kernel that is booted, traced and later shipped.
 
     ``tree`` is the root as a directory on the host; ``image_hash`` is the SHA-256 over every path, mode, owner,
-    extended attribute, time of modification and content of it; ``kernel`` and ``initrd`` are the distribution's own files in the tree.
+    extended attribute, time of modification and content of it; ``kernel`` and ``initrd`` are the distribution's own
+    files in the tree.
     """
 
     tree: Path
@@ -187,7 +188,7 @@ class FileKind(enum.Enum):
 class Reason:
     """Why a file is in the start set.
 
-    ``source`` is ``trace``, ``ldd``, ``elf``, ``script``, ``symlink``, ``parent`` or ``rule``.
+    ``source`` is ``trace``, ``ldd``, ``elf``, ``script``, ``symlink``, ``hardlink``, ``parent`` or ``rule``.
     """
 
     source: str
@@ -196,9 +197,10 @@ class Reason:
 
 @dataclass(frozen=True)
 class StartFile:
-    """A file of the start set by its canonical guest path, as the image has it.
+    """A file of the start set by its canonical guest path, as the image has it; ``package`` says whose it is, or is empty.
 
-    ``seen_in`` is the number of traces in which a process of the unit used it; 0 for what only something else leads to.
+    ``hard_link_to`` is another name's first one of the same file. ``seen_in`` is the number of traces in which a process of the
+    unit used it; 0 for what only something else leads to.
     """
 
     path: PurePosixPath
@@ -211,6 +213,8 @@ class StartFile:
     interpreter: str
     reasons: tuple[Reason, ...]
     seen_in: int = 0
+    package: str = ""
+    hard_link_to: PurePosixPath | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
+from quickstart.dpkg import owners
 from quickstart.elf import closure, read_elf
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
@@ -81,6 +82,7 @@ def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Start
     builder.close(traces)
     for glob in rules.include:
         builder.include(glob)
+    builder.hard_links()
     for trace in traces:
         builder.check_mapped(trace)
     return builder.finish(len(traces))
@@ -194,6 +196,23 @@ class _Builder:
         """The files that a rule of the profile names, with what they need."""
         for file in self._named_by(glob):
             self.add(file, Reason("rule", f"include: {glob}"))
+        self._close_added()
+
+    def hard_links(self) -> None:
+        """The other names that files of the set have in the image, and what a program needs under such a name."""
+        linked = functools.cache(self.root.hard_links)
+        seen: set[PurePosixPath] = set()
+        while added := [path for path in sorted(self.reasons) if path not in seen and self._is_file(path)]:
+            seen.update(added)
+            for path in added:
+                status = self.root.host(path).lstat()
+                names = linked().get((status.st_dev, status.st_ino), ()) if status.st_nlink > 1 else ()
+                for name in names:
+                    if name not in self.reasons:
+                        self.add(name, Reason("hardlink", f"another name of {path}"))
+            self._close_added()
+
+    def _close_added(self) -> None:
         for path in sorted(self.reasons):
             self._add_script_interpreter(path)
         added = [path for path in sorted(self.reasons) if path not in self._closed and self._is_file(path)]
@@ -221,9 +240,7 @@ class _Builder:
 
     def _below(self, directory: PurePosixPath) -> list[PurePosixPath]:
         """What is below that is no directory; where a link leads is for ``add`` to say, by the image's root."""
-        base = self.root.host(directory)
-        inside = (path for path in base.rglob("*") if path.is_symlink() or not path.is_dir())
-        return sorted(directory / path.relative_to(base) for path in inside)
+        return sorted(self.root.below(directory))
 
     def check_mapped(self, trace: Trace) -> None:
         """Raise StartSetError for a mapped file that nothing accounts for; a rule that keeps one out is noted."""
@@ -247,13 +264,18 @@ class _Builder:
         parents = {parent for path in self.reasons for parent in path.parents if parent != PurePosixPath("/")}
         for parent in parents:
             self.reasons.setdefault(parent, {})[Reason("parent", "holds files of the set")] = None
-        files = tuple(self._file(path) for path in sorted(self.reasons, key=os.fsencode))
+        paths = sorted(self.reasons, key=os.fsencode)
+        owned = owners(self.root, paths)
+        firsts: dict[tuple[int, int], PurePosixPath] = {}
+        files = tuple(self._file(path, str(owned.get(path, "")), firsts) for path in paths)
         excluded = tuple(
             Exclusion(path, self.excluded[path]) for path in sorted(self.excluded) if path not in self.reasons
         )
         return StartSet(files, excluded, traces)
 
-    def _file(self, path: PurePosixPath) -> StartFile:
+    def _file(
+        self, path: PurePosixPath, package: str, firsts: dict[tuple[int, int], PurePosixPath]
+    ) -> StartFile:
         host = self.root.host(path)
         status = host.lstat()
         kind = FileKind.FILE
@@ -266,16 +288,21 @@ class _Builder:
                 f"{path} is neither file, link nor directory", hint="exclude it in the profile"
             )
         facts = self._read(host) if kind is FileKind.FILE else None
+        shared = kind is FileKind.FILE and status.st_nlink > 1
+        first = firsts.setdefault((status.st_dev, status.st_ino), path) if shared else path
         return StartFile(
             path=path,
             kind=kind,
             mode=status.st_mode,
             size_bytes=status.st_size if kind is not FileKind.DIRECTORY else 0,
-            mtime_s=int(status.st_mtime),
+            # Not the floating-point times: they round a last fraction of a second up to the next one.
+            mtime_s=status.st_mtime_ns // 10**9,
             # On the volume, whose every inode begins with it (image/ext4.py); the host's own is never seen there.
             ctime_s=IMAGE_TIME_S,
             target=str(host.readlink()) if kind is FileKind.SYMLINK else "",
             interpreter=(facts.interpreter or "") if facts else "",
             reasons=tuple(sorted(self.reasons[path])),
             seen_in=len(self.seen.get(path, ())),
+            package=package if kind is not FileKind.DIRECTORY else "",
+            hard_link_to=first if first != path else None,
         )

@@ -98,10 +98,17 @@ def why(out: Path, path: str, as_json: bool) -> None:
         directory = out.absolute()
         artefact = artefacts.load(directory) if artefacts.is_artefact(directory) else None
         found = inside.why(directory, path, artefact)
-        result = {"path": str(found.path), "reasons": list(found.reasons), "excluded": found.excluded or None}
+        result = {
+            "path": str(found.path),
+            "package": found.package or None,
+            "reasons": list(found.reasons),
+            "excluded": found.excluded or None,
+        }
 
         def text(console: Console) -> None:
             console.print(f"{found.path}", markup=False, soft_wrap=True)
+            if found.package:
+                console.print(f"  package: {found.package}", markup=False, soft_wrap=True)
             for reason in found.reasons:
                 console.print(f"  {reason}", markup=False, soft_wrap=True)
             if found.excluded:

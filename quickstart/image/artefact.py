@@ -162,6 +162,7 @@ def start_set_document(start_set: StartSet, traces: Sequence[Trace]) -> Mapping[
                 "size_bytes": file.size_bytes,
                 "target": file.target,
                 "seen_in": file.seen_in,
+                "package": file.package,
                 "reasons": [f"{reason.source}: {reason.detail}" for reason in file.reasons],
             }
             for file in start_set.files

@@ -31,7 +31,10 @@ def build_id(
 
     How a trace came to its start set is not in it: two traces with the same findings make the same archive.
     """
-    files = [(str(f.path), f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target) for f in start_set.files]
+    files = [
+        (str(f.path), f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target, str(f.hard_link_to))
+        for f in start_set.files
+    ]
     parts = (
         reference.image_hash.encode(),
         repr((files, unit, profile.run_start_pre, interface, disk.superblock)).encode(

@@ -10,8 +10,9 @@ import os
 import re
 import shlex
 import stat
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path, PurePosixPath
 
@@ -19,7 +20,7 @@ from quickstart.elf import read_elf
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.modules import ModuleSet, module_data, shell_functions
-from quickstart.initramfs.newc import CpioEntry, char_device, directory, regular, symlink
+from quickstart.initramfs.newc import CpioEntry, char_device, directory, hard_link, regular, symlink
 from quickstart.model import FileKind, StartFile, StartSet, Superblock, UnitStart
 
 OURS = "fast/quickstart"
@@ -92,8 +93,16 @@ def part_a(
 def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterator[CpioEntry]:
     """The start set below /fast, then the file that says it is whole."""
     yield directory("fast")
+    names = Counter(file.hard_link_to for file in start_set.files)
+    firsts: dict[PurePosixPath, CpioEntry] = {}
     for file in start_set.files:
-        yield _packed(file, root)
+        if file.hard_link_to is not None:
+            yield hard_link(f"fast{file.path}", firsts[file.hard_link_to])
+        elif file.path in names:
+            firsts[file.path] = replace(_packed(file, root), names=names[file.path] + 1)
+            yield firsts[file.path]
+        else:
+            yield _packed(file, root)
     if any(file.interpreter == _INTERPRETER for file in start_set.files):
         place = _loader_place(start_set)
         canonical = root.resolve(PurePosixPath(_INTERPRETER)).canonical

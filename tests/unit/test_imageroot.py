@@ -101,7 +101,7 @@ def test_host(root: ImageRoot) -> None:
 def test_read_text(root: ImageRoot) -> None:
     (root.base / "latin").write_bytes(b"caf\xe9")
     assert os.fsencode(root.read_text(PurePosixPath("/latin"))) == b"caf\xe9"
-    with pytest.raises(StartSetError, match="/usr cannot be read: Is a directory"):
+    with pytest.raises(StartSetError, match="/usr is not a regular file"):
         root.read_text(PurePosixPath("/usr"))
 
 

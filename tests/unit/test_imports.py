@@ -17,7 +17,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("__init__", "model", "errors"),
     ("progress", "assets", "host", "store", "guest"),
     ("profile", "imageroot"),
-    ("elf", "unit"),
+    ("dpkg", "elf", "unit"),
     ("reference", "trace", "startset", "initramfs", "image", "measure"),
     ("launch",),
     ("pipeline", "inside", "doctor"),

@@ -177,6 +177,20 @@ def test_only_programs_get_our_loader(root: ImageRoot, tmp_path: Path) -> None:
     assert entries["fast/usr/lib64/liba.so.1"].data == tmp_path / "usr/lib64/liba.so.1"
 
 
+def test_a_program_with_two_names_is_packed_once_with_our_loader(root: ImageRoot, tmp_path: Path) -> None:
+    program = next(file for file in START_SET.files if file.path == P("/usr/bin/app"))
+    other = replace(program, path=P("/usr/bin/app1.0"), hard_link_to=program.path)
+    files = tuple(sorted((*START_SET.files, other), key=lambda file: file.path))
+    entries = by_name(part_b(CONFIG, StartSet(files, ()), root))
+    first, second = entries["fast/usr/bin/app"], entries["fast/usr/bin/app1.0"]
+    assert isinstance(first.data, bytes)
+    assert LOADER.encode() in first.data
+    assert (first.names, second.data, second.link_to) == (2, b"", "fast/usr/bin/app")
+    with (tmp_path / "archive").open("wb") as stream:
+        write_archive(stream, part_b(CONFIG, StartSet(files, ()), root))
+    assert (tmp_path / "archive").read_bytes().count(LOADER.encode()) == 1
+
+
 # ---------------------------------------------------------------- PT_INTERP
 
 

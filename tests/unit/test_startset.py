@@ -445,3 +445,69 @@ def test_what_the_boot_wrote_before_it_was_read_is_kept_out(image: Image) -> Non
     # Another trace in which it was read as the image has it puts it in.
     found = compute([trace(made), trace("/etc/app.conf")], ImageRoot(image.base), RULES)
     assert found.excluded == ()
+
+
+# ---------------------------------------------------------------- other names, packages
+
+
+def hard_link(image: Image, path: str, to: str) -> None:
+    host = image.base / path.lstrip("/")
+    host.parent.mkdir(parents=True, exist_ok=True)
+    host.hardlink_to(image.base / to.lstrip("/"))
+
+
+def test_the_other_names_of_a_file_come_too(image: Image) -> None:
+    hard_link(image, "/opt/bin/app", "/usr/bin/app")
+    hard_link(image, "/usr/bin/app1.0", "/usr/bin/app")
+    found = image.compute((Op.EXEC, "/usr/bin/app"))
+    assert reasons(found, "/usr/bin/app1.0") == [("hardlink", "another name of /usr/bin/app")]
+    first_of = {str(file.path): str(file.hard_link_to) for file in found.files if file.hard_link_to}
+    # The first in the archive has the content, whatever name was traced.
+    assert first_of == {"/usr/bin/app": "/opt/bin/app", "/usr/bin/app1.0": "/opt/bin/app"}
+    assert reasons(found, "/opt") == [("parent", "holds files of the set")]
+
+
+def test_another_name_is_kept_out_by_the_rules_of_its_place(image: Image) -> None:
+    hard_link(image, "/var/lib/app", "/usr/bin/app")
+    hard_link(image, "/usr/share/app", "/usr/bin/app")
+    found = image.compute((Op.EXEC, "/usr/bin/app"), rules=rules(exclude=("/usr/share/**",)))
+    assert not [file for file in found.files if file.hard_link_to]
+    assert excluded(found) == {"/var/lib/app": "data: /var/**", "/usr/share/app": "exclude: /usr/share/**"}
+
+
+def test_a_program_needs_other_libraries_under_another_name(image: Image) -> None:
+    image.file("/opt/a/bin/run", elf(["libself.so"], interpreter=LD_SO, runpath="$ORIGIN/../lib"), 0o755)
+    hard_link(image, "/opt/b/bin/run", "/opt/a/bin/run")
+    for place in ("a", "b"):
+        image.file(f"/opt/{place}/lib/libself.so", elf(soname="libself.so"))
+    found = image.compute((Op.EXEC, "/opt/a/bin/run"))
+    assert {"/opt/a/lib/libself.so", "/opt/b/lib/libself.so"} <= set(files(found))
+
+
+def test_the_tree_is_not_searched_without_a_file_that_has_other_names(
+    image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_search(root: ImageRoot) -> None:
+        raise AssertionError("searched")
+
+    monkeypatch.setattr(ImageRoot, "hard_links", no_search)
+    image.compute((Op.EXEC, "/usr/bin/app"))
+    hard_link(image, "/opt/app", "/usr/bin/app")
+    with pytest.raises(AssertionError, match="searched"):
+        image.compute((Op.EXEC, "/usr/bin/app"))
+
+
+def test_files_name_their_package_and_directories_do_not(image: Image) -> None:
+    image.file("/var/lib/dpkg/info/app.list", "/.\n/bin\n/bin/app\n")
+    stanza = "Package: app\nStatus: install ok installed\nArchitecture: all\nVersion: 1:2-3\n"
+    image.file("/var/lib/dpkg/status", stanza)
+    found = image.compute((Op.EXEC, "/bin/app"), "/etc/app.conf")
+    packages = {str(file.path): file.package for file in found.files}
+    assert packages["/usr/bin/app"] == "app 1:2-3"
+    assert [packages[path] for path in ("/bin", "/usr/bin", "/etc/app.conf")] == ["", "", ""]
+
+
+def test_times_are_whole_seconds_that_have_begun(image: Image) -> None:
+    os.utime(image.base / "etc/app.conf", ns=(0, 1_700_000_000_999_999_999))
+    (file,) = [file for file in image.compute("/etc/app.conf").files if file.path == P("/etc/app.conf")]
+    assert file.mtime_s == 1_700_000_000
