@@ -99,6 +99,12 @@ class Channel:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.connect(str(path))
         self._decoder = Decoder()
+        self._running = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a command runs, so that another would wait for its end."""
+        return self._running > 0
 
     def close(self) -> None:
         self._socket.close()
@@ -114,16 +120,23 @@ class Channel:
                 data = self._socket.recv(_RECEIVE_BYTES)
                 if not data:
                     return
-                yield from self._decoder.feed(data, time.monotonic_ns())
+                for message in self._decoder.feed(data, time.monotonic_ns()):
+                    self._running -= isinstance(message, Exit)
+                    yield message
             elif not alive():
                 return
+
+    def start(self, command: str) -> None:
+        """Have ``command`` run in the guest; what `messages` brings next is its output and its end."""
+        encoded = command.encode()
+        self._socket.sendall(b"exec %d\n" % len(encoded) + encoded)
+        self._running += 1
 
     def execute(
         self, command: str, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float, alive: Callable[[], bool]
     ) -> int | None:
         """Run ``command`` in the guest; its exit status, or None when the guest ended or the time was up."""
-        encoded = command.encode()
-        self._socket.sendall(b"exec %d\n" % len(encoded) + encoded)
+        self.start(command)
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         for message in self.messages(deadline_ns, alive):
             if isinstance(message, Output):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from quickstart.errors import GuestError
 from quickstart.host import door
 from quickstart.launch import payload
 from quickstart.launch.accel import Accelerator
-from quickstart.launch.channel import Channel
+from quickstart.launch.channel import Channel, Message
 from quickstart.model import Beacon, Machine, Readied, Readiness, ReadyStamp, RootIo
 
 _ROOT = "root"
@@ -109,7 +109,9 @@ class QemuGuest:
     def _channel_arguments(self) -> tuple[str, ...]:
         at = self._workspace
         return (
-            *("-serial", f"file:{at}/console.log"),
+            # Whoever attaches to the socket speaks with the guest's first serial line; the log has it all, attached or not.
+            *("-chardev", f"socket,id=console,path={at}/console,server=on,wait=off,logfile={at}/console.log"),
+            *("-serial", "chardev:console"),
             *("-qmp", f"unix:{at}/qmp,server=on,wait=off"),
             *("-chardev", f"socket,id=agent,path={at}/agent,server=on,wait=off"),
             *("-device", "virtio-serial-pci,addr=5"),
@@ -190,6 +192,15 @@ class QemuGuest:
             raise GuestError(f"`{command}` {how}", console_tail=self.console_tail())
         return status
 
+    def start(self, command: str) -> None:
+        """Run ``command`` as `execute` does, without waiting for its end; `messages` has its output and end."""
+        self._open_channel().start(command)
+
+    def messages(self, timeout_s: float) -> Iterator[Message]:
+        """What the agent says in this time; ends early with the guest."""
+        deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
+        return self._open_channel().messages(deadline_ns, self._alive)
+
     def power_off(self, timeout_s: float) -> bool:
         """By the guest's own `poweroff`, as a user would; when that finds no ear (a command runs), by Ctrl-Alt-Del.
 
@@ -198,9 +209,10 @@ class QemuGuest:
         # The agent ends with the guest, in the middle of its answer.
         with suppress(OSError):
             sink = cast(BinaryIO, _Sink())
-            heard = self._open_channel().execute("poweroff", sink, sink, _POWER_OFF_WORD_S, self._alive)
-            if heard is not None:
-                return self.wait(timeout_s)
+            if not self._open_channel().busy:
+                heard = self._open_channel().execute("poweroff", sink, sink, _POWER_OFF_WORD_S, self._alive)
+                if heard is not None:
+                    return self.wait(timeout_s)
         with suppress(QMPError, OSError):
             keys = [{"type": "qcode", "data": key} for key in ("ctrl", "alt", "delete")]
             self._open_monitor().cmd("send-key", keys=keys)
@@ -211,6 +223,11 @@ class QemuGuest:
 
     def wait(self, timeout_s: float) -> bool:
         return self._process is None or door.has_ended(self._process, timeout_s)
+
+    @property
+    def console_socket(self) -> Path:
+        """A UNIX socket that is the guest's first serial line; one client at a time."""
+        return self._workspace / "console"
 
     @property
     def console_log(self) -> Path:
