@@ -29,6 +29,8 @@ PROGRAMS = {
     "ssh": "/usr/sbin/sshd",
     "cron": "/usr/sbin/cron",
 }
+# One is traced twice, so that traces are merged.
+TRACES = {"cron": 2}
 LIBRARY = re.compile(r"^\t(?:\S+ => )?(/\S+) \(0x", re.MULTILINE)
 
 
@@ -54,7 +56,11 @@ def profile_of(name: str) -> str:
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Service:
     name: str = request.param
     out = tmp_path_factory.mktemp("traced") / name
-    called = quickstart("trace", "--profile", profile_of(name), "-o", out, "--json", timeout_s=BUILD_S)
+    called = quickstart(
+        *("trace", "--profile", profile_of(name), "-o", out, "--json"),
+        *("--traces", str(TRACES.get(name, 1))),
+        timeout_s=BUILD_S,
+    )
     assert called.status == 0, called.err
     start_set = json.loads((out / "start-set.json").read_text())
     reference = make_reference(load_profile(profile_of(name)), Store(default_root()), Quiet())
@@ -62,8 +68,10 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_what_is_mapped_at_ready_is_in_the_set_or_kept_out_by_a_rule(service: Service) -> None:
-    (trace,) = service.said["traces"]
-    canonical = {service.root.resolve(PurePosixPath(path)).canonical for path in trace["mapped"]}
+    traces = service.said["traces"]
+    assert len(traces) == TRACES.get(service.name, 1)
+    names = {PurePosixPath(path) for trace in traces for path in trace["mapped"]}
+    canonical = {service.root.resolve(path).canonical for path in names}
     mapped = {str(path) for path in canonical if path is not None}
     assert PROGRAMS[service.name] in mapped
     rules = {each["path"]: each["rule"] for each in service.start_set["excluded"]}
@@ -74,6 +82,8 @@ def test_what_is_mapped_at_ready_is_in_the_set_or_kept_out_by_a_rule(service: Se
 def test_every_file_is_explained(service: Service) -> None:
     unexplained = [file["path"] for file in service.start_set["files"] if not file["reasons"]]
     assert unexplained == []
+    (program,) = [f for f in service.start_set["files"] if f["path"] == PROGRAMS[service.name]]
+    assert program["seen_in"] == service.start_set["traces"] == TRACES.get(service.name, 1)
     called = quickstart("why", service.directory, PROGRAMS[service.name])
     assert (called.status, "trace: exec by" in called.out) == (0, True), called.err
 
