@@ -22,7 +22,7 @@ _PATH = re.compile(
 )
 _FD = re.compile(r"(?:AT_FDCWD|-?\d+)<((?:[^>\\]|\\.)*)>(\(deleted\))?")
 _MAPPED = re.compile(r", [A-Z_|]*PROT_EXEC[A-Z_|]*, [^<>]*, \d+<((?:[^>\\]|\\.)*)>(\(deleted\))?, ")
-_CGROUP = re.compile(r"CLONE_INTO_CGROUP.*\bcgroup=\d+<((?:[^>\\]|\\.)*)>")
+_CGROUP = re.compile(r"CLONE_INTO_CGROUP.*\bcgroup=(\d+)(?:<((?:[^>\\]|\\.)*)>)?")
 
 _FORKS = frozenset({"clone", "clone3", "fork", "vfork"})
 _OPENS = frozenset({"open", "openat", "openat2", "creat"})
@@ -78,7 +78,7 @@ class _Place:
     """Where a process looks paths up (the kernel's fs_struct and mount namespace); both paths are from the image's root.
 
     ``binds`` maps a bind mount's target to its source: a root that a service manager builds of these is the image's again.
-    ``opened`` are the paths of the descriptors it opened, for mounts onto /proc/self/fd/N.
+    ``opened`` are the paths of the descriptors that it or its parent opened, for /proc/self/fd/N and control groups.
     """
 
     cwd: str = "/"
@@ -87,6 +87,8 @@ class _Place:
     opened: dict[str, str] = field(default_factory=dict)
 
     def lookup(self, path: str) -> str:
+        if path.startswith(_OWN_DESCRIPTORS) and path[len(_OWN_DESCRIPTORS) :] in self.opened:
+            return self.opened[path[len(_OWN_DESCRIPTORS) :]]
         return _under(self.root, path) if path.startswith("/") else _join(self.cwd, path)
 
 
@@ -183,12 +185,11 @@ def _done(task: _Task, place: _Place, call: Call, child: _Task | None) -> Iterat
     if child is not None:
         if child.place is None:
             shared = "CLONE_FS" in call.arguments
-            group = _CGROUP.search(call.arguments)
             yield from _settle(
                 child,
                 place if shared else replace(place, opened=dict(place.opened)),
                 task.number,
-                _joined(call, child, unescape(group[1])) if group else None,
+                _joined(call, place, child),
             )
         return
     yield from _doings(call, task.number, place)
@@ -196,8 +197,13 @@ def _done(task: _Task, place: _Place, call: Call, child: _Task | None) -> Iterat
         _follow(call, place)
 
 
-def _joined(call: Call, child: _Task, group: str) -> Seen:
-    """The child's entry into a control group, which the kernel made; otherwise a child writes its own ID there."""
+def _joined(call: Call, place: _Place, child: _Task) -> Seen | None:
+    """The child's entry into a control group, if the kernel made it; otherwise a child writes its own ID there."""
+    match = _CGROUP.search(call.arguments)
+    if match is None:
+        return None
+    # strace 6.1 says only the descriptor.
+    group = unescape(match[2]) if match[2] else place.opened.get(match[1], "")
     return Seen(call.line, child.number, Op.WRITE, f"{group}/cgroup.procs", None, False)
 
 
@@ -293,15 +299,9 @@ def _bind(arguments: str, place: _Place) -> None:
     target = _PATH.search(arguments, source.end()) if source else None
     if source is None or target is None:
         return
-    below, above = _mount_point(place, source), _plain(_mount_point(place, target))
+    above = _plain(place.lookup(unescape(target[2])))
     if above != "/":
-        place.binds = {**place.binds, above: _plain(below)}
-
-
-def _mount_point(place: _Place, match: re.Match[str]) -> str:
-    path = unescape(match[2])
-    opened = place.opened.get(path.removeprefix(_OWN_DESCRIPTORS)) if _OWN_DESCRIPTORS in path else None
-    return opened or place.lookup(path)
+        place.binds = {**place.binds, above: _plain(place.lookup(unescape(source[2])))}
 
 
 def _plain(path: str) -> str:

@@ -449,12 +449,15 @@ def test_a_reader_of_cgroup_procs_is_not_in_the_unit() -> None:
     assert collect(log(*rows), "a.service").processes == 0
 
 
-def test_a_child_that_is_born_in_the_group() -> None:
+@pytest.mark.parametrize("group", ["37", "37</sys/fs/cgroup/system.slice/a.service>"])
+def test_a_child_that_is_born_in_the_group(group: str) -> None:
     """systemd 254 and later: clone3 with CLONE_INTO_CGROUP, and an executor between it and the unit's command."""
+    opened = 'openat(AT_FDCWD</>, "/sys/fs/cgroup/system.slice/a.service", O_PATH) = 37'
     rows = (
         '1 execve("/sbin/init", ["init"], 0x1 /* 0 vars */) = 0',
+        f"1 {opened}</sys/fs/cgroup/system.slice/a.service>",
         "1 clone3({flags=CLONE_VM|CLONE_VFORK|CLONE_INTO_CGROUP, exit_signal=SIGCHLD, stack=0x7f, stack_size=0x9000, "
-        "cgroup=37</sys/fs/cgroup/system.slice/a.service>}, 88 <unfinished ...>",
+        f"cgroup={group}}}, 88 <unfinished ...>",
         '10 execve("/usr/lib/systemd/systemd-executor", ["x"], 0x1 /* 0 vars */) = 0',
         '10 openat(AT_FDCWD</>, "/lib/executors-own.so", O_RDONLY|O_CLOEXEC) = 3</lib/executors-own.so>',
         "1 <... clone3 resumed>) = 10",
@@ -463,6 +466,17 @@ def test_a_child_that_is_born_in_the_group() -> None:
     )
     found = collect(log(*rows), "a.service")
     assert [str(event.path) for event in found.events] == ["/usr/sbin/app", "/etc/app.conf"]
+
+
+def test_a_program_is_executed_by_its_descriptor() -> None:
+    """fexecve(3), as systemd 257 does with its executor."""
+    rows = (
+        '1 openat(AT_FDCWD</>, "/usr/bin/tool", O_RDONLY|O_PATH) = 16</usr/bin/tool>',
+        "1 fork() = 2",
+        '2 execve("/proc/self/fd/16", ["tool"], 0x1 /* 0 vars */) = 0',
+        '2 openat(AT_FDCWD</>, "/proc/self/fd/99", O_RDONLY) = -1 ENOENT (No such file or directory)',
+    )
+    assert paths(*rows)[1:] == ["/usr/bin/tool", "/proc/self/fd/99"]
 
 
 def test_an_event_counts_once_a_program() -> None:
