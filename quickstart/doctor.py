@@ -10,6 +10,7 @@ from pathlib import Path
 
 from quickstart.errors import CommandError, MissingToolError
 from quickstart.host import door
+from quickstart.host.files import free_bytes
 from quickstart.launch import accel
 from quickstart.model import MIB
 from quickstart.progress import Progress
@@ -101,9 +102,7 @@ def _root() -> Finding:
 
 
 def _space(store: Store) -> Finding:
-    existing = next(path for path in (store.root, *store.root.parents) if path.exists())
-    status = os.statvfs(existing)
-    free_mib = status.f_bavail * status.f_frsize // MIB
+    free_mib = free_bytes(store.root) // MIB
     detail = f"{free_mib} MiB free for {store.root}"
     if free_mib >= _NEED_MIB:
         return Finding("disk space", FOUND, detail, "")

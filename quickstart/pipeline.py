@@ -18,8 +18,8 @@ from quickstart.initramfs.build import write_initramfs
 from quickstart.launch import accel, payload
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.model import MIB, Artefact, Machine, Profile, ReferenceImage, RootDisk, StartSet, Trace
-from quickstart.progress import Progress, Quiet
-from quickstart.reference.debootstrap import make_reference, reference_inputs, root_uuid
+from quickstart.progress import Progress
+from quickstart.reference.debootstrap import find_reference, make_reference, reference_inputs, root_uuid
 from quickstart.startset import compute
 from quickstart.store import Store, key_of, source_digest
 from quickstart.trace import record
@@ -89,11 +89,9 @@ def build_key(profile: Profile, options: BuildOptions) -> str:
 
 def plan(profile: Profile, traces: int, store: Store) -> Plan:
     """The stages that a build of ``profile`` takes; changes nothing."""
-    reference = reference_inputs(profile)
-    have = store.find("reference", reference) is not None
-    stages = [("reference", key_of("reference", reference), have)]
-    if have:
-        image = make_reference(profile, store, Quiet())
+    image = find_reference(profile, store)
+    stages = [("reference", key_of("reference", reference_inputs(profile)), image is not None)]
+    if image:
         rest = [("disk", _disk_inputs(profile, image))]
         rest += [("trace", _trace_inputs(profile, image, number)) for number in range(1, traces + 1)]
         stages += [(name, key_of(name, each), store.find(name, each) is not None) for name, each in rest]

@@ -2,28 +2,44 @@
 
 Layout below the root (`$QUICKSTART_CACHE`, else `$XDG_CACHE_HOME/quickstart`, else `~/.cache/quickstart`)::
 
-    STAGE/KEY/            a finished entry, with `inputs.json` beside what the stage made
-    STAGE/KEY.partial/    one that is being made, or was when its maker died; the lock's holder removes it
-    STAGE/KEY.lock        flock(2): one maker at a time
+    STAGE/KEY/            a finished entry, with `entry.json` beside what the stage made
+    STAGE/KEY.partial/    one that is being made or removed, or was when that process died
+    STAGE/KEY.lock        flock(2): exclusive who makes or removes the entry, shared who uses it
+
+`entry.json` has the stage, its inputs and the tree hash of all the rest; its modification time is the entry's last use.
+
+Locks: who waits for an entry keeps his shared locks on others. Two of them never wait for each other, because all ask for stages in
+one order (pipeline.build's: reference, base, disk, trace, agent).
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
 
 from quickstart.errors import HostLacksError
+from quickstart.host.files import full_disk_named, remove_tree
+from quickstart.treehash import tree_hash
 
 KEY_DIGITS = 32
+MARK = "entry.json"
+_KEYS = f"*/{'[0-9a-f]' * KEY_DIGITS}"
+# Each is one more time that another process removed the lock file that this one was about to lock.
+_ATTEMPTS = 100
+_POLL_S = 0.05
+_FULL_HINT = "free some space (quickstart cache gc), or set QUICKSTART_CACHE to another file system"
 
 
 def default_root() -> Path:
@@ -83,87 +99,275 @@ class Kept:
     size_bytes: int
     used_s: int
 
+    @property
+    def entry(self) -> Path:
+        """The finished entry's place."""
+        return self.path.with_suffix("")
 
-@dataclass(frozen=True)
+    @property
+    def partial(self) -> bool:
+        """Whether this is not a finished entry."""
+        return self.path != self.entry
+
+
+class _DamagedError(Exception):
+    """An entry is not what its stage made; the text says what is wrong."""
+
+
+def _unheard(text: str) -> None:
+    """For who does not want to hear notes."""
+
+
 class Store:
-    root: Path
+    """The store below ``root``. Entries that were asked for are locked against removal until the store is closed.
+
+    ``note`` is told, in one line each, that a damaged entry is made again and that another process is waited for.
+    """
+
+    def __init__(self, root: Path, note: Callable[[str], None] = _unheard) -> None:
+        self.root = root
+        self._note = note
+        self._locks = ExitStack()
+        self._held: set[Path] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of every entry: from now on they may be removed."""
+        self._held.clear()
+        self._locks.close()
 
     def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
-        """The finished entry of ``inputs``, or None."""
+        """The finished entry of ``inputs``, neither verified nor locked, or None."""
         path = self.root / stage / key_of(stage, inputs)
-        return path if path.is_dir() else None
+        return path if (path / MARK).is_file() else None
 
     def get_or_make(self, stage: str, inputs: Mapping[str, object], make: Callable[[Path], None]) -> Entry:
         """Return the entry of ``inputs``, or call ``make`` with an empty directory and keep what it leaves there.
 
-        When ``make`` raises nothing is kept. A second process that wants the same entry waits for the first.
+        An entry is verified by its hash when it is first asked for; a damaged one is made again, when nobody uses it any more.
+        When ``make`` raises nothing is kept. A second process that wants the same entry waits for the first. Raises
+        HostLacksError for a store that is full or cannot be written.
         """
         key = key_of(stage, inputs)
         final = self.root / stage / key
-        if final.is_dir():
-            return _used(final, key)
-        with self._lock(stage, key):
-            if final.is_dir():
-                return _used(final, key)
-            partial = final.with_name(f"{key}.partial")
-            remove_tree(partial)
-            partial.mkdir()
+        if final in self._held:
+            return Entry(final, key, made=False)
+        look, made = _Look(final), False
+        # flock(2) turns a shared lock into an exclusive one, or back, by letting go of it first. So do we, and look again. Nobody
+        # queues for the exclusive lock: he would stand there until the last user of what another has made meanwhile ends.
+        while True:
+            with ExitStack() as stack:
+                stack.enter_context(self._lock(final, exclusive=False))
+                if look.is_whole():
+                    self._use(final, stack)
+                    return Entry(final, key, made)
             try:
+                lock = self._lock(final, exclusive=True)
+            except BlockingIOError:
+                if look.damage and not look.waited:
+                    self._note(f"waiting for another quickstart that uses {stage}/{key}, which is damaged")
+                look.waited = True
+                time.sleep(_POLL_S)
+                continue
+            with lock:
+                if not look.has_changed():
+                    if look.damage:
+                        self._note(f"store entry {stage}/{key} is damaged ({look.damage}): made again")
+                    look.trusted, made = self._make(final, stage, inputs, make), True
+
+    def _use(self, final: Path, lock: ExitStack) -> None:
+        self._locks.push(lock.pop_all())
+        self._held.add(final)
+        # Who may read a store but not write it can use it all the same.
+        with suppress(OSError):
+            os.utime(final / MARK)
+
+    def _make(
+        self, final: Path, stage: str, inputs: Mapping[str, object], make: Callable[[Path], None]
+    ) -> str:
+        """Make the entry under its exclusive lock, in place of whatever is there; returns its tree hash."""
+        partial = final.with_name(f"{final.name}.partial")
+        try:
+            with self._writable():
+                _discard(final)
+                partial.mkdir()
+            with full_disk_named(self.root, "the store", _FULL_HINT):
                 make(partial)
-                text = json.dumps({"stage": stage, "inputs": inputs}, indent=1, sort_keys=True)
-                (partial / "inputs.json").write_text(text + "\n")
+                found = tree_hash(partial, without=MARK)
+                document = {"stage": stage, "inputs": inputs, "tree_hash": found}
+                (partial / MARK).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
                 os.sync()
                 partial.rename(final)
-            finally:
-                remove_tree(partial)
-        return Entry(final, key, made=True)
+        finally:
+            remove_tree(partial)
+        return found
 
     def entries(self) -> tuple[Kept, ...]:
-        """Every finished entry, by stage and key."""
-        marks = sorted(self.root.glob(f"*/{'[0-9a-f]' * KEY_DIGITS}/inputs.json"))
-        return tuple(
-            Kept(
-                stage=mark.parent.parent.name,
-                key=mark.parent.name,
-                path=mark.parent,
-                size_bytes=_allocated_bytes(mark.parent),
-                used_s=int(mark.stat().st_mtime),
-            )
-            for mark in marks
-        )
+        """Every finished entry, by stage and key; those of other versions of this program too."""
+        return tuple(_kept(self.root.glob(_KEYS)))
 
-    def remove(self, entry: Kept) -> bool:
-        """Remove an entry unless somebody is making or waiting for it; False when it stays."""
-        lock = self.root / entry.stage / f"{entry.key}.lock"
-        with lock.open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+    def leftovers(self) -> tuple[Kept, ...]:
+        """What killed makers left, by stage and key."""
+        return tuple(kept for kept in _kept(self.root.glob(f"{_KEYS}.partial")) if self._is_free(kept))
+
+    def remove(self, kept: Kept) -> bool:
+        """Remove an entry or leftover unless somebody uses it, makes it or has used it since; False when it stays."""
+        with suppress(BlockingIOError), self._lock(kept.entry, exclusive=True) as lock:
+            now = next(_kept([kept.path]), None)
+            if now is None or now.used_s > kept.used_s:
                 return False
-            remove_tree(entry.path)
+            if kept.partial:
+                remove_tree(kept.path)
+            else:
+                _discard(kept.entry)
+            _forget(kept.entry, lock)
             return True
+        return False
+
+    def remove_locks(self) -> None:
+        """Remove the lock files of entries that are gone."""
+        for path in self.root.glob(f"{_KEYS}.lock"):
+            entry = path.with_suffix("")
+            with suppress(BlockingIOError), self._lock(entry, exclusive=True) as lock:
+                _forget(entry, lock)
+
+    def _is_free(self, kept: Kept) -> bool:
+        with suppress(BlockingIOError), self._lock(kept.entry, exclusive=True):
+            return True
+        return False
+
+    def _lock(self, final: Path, *, exclusive: bool) -> BinaryIO:
+        """The open lock file of an entry, locked by flock(2); to close it unlocks it.
+
+        A shared lock is waited for, while somebody makes or removes the entry. Raises BlockingIOError for an exclusive one that
+        cannot be had now. A lock on a file that has lost its name, because its entry was removed, is none.
+        """
+        operation = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        for _ in range(_ATTEMPTS):
+            with ExitStack() as stack:
+                file = stack.enter_context(self._open_lock(final.with_name(f"{final.name}.lock")))
+                try:
+                    fcntl.flock(file, operation | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if exclusive:
+                        raise
+                    self._note(f"waiting for another quickstart that makes {final.parent.name}/{final.name}")
+                    fcntl.flock(file, operation)
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(file.fileno()), Path(file.name).stat()):
+                        stack.pop_all()
+                        return file
+        raise HostLacksError(f"{final}.lock is removed by another process again and again")
+
+    def _open_lock(self, path: Path) -> BinaryIO:
+        with self._writable():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                return path.open("ab")
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EROFS) or not path.exists():
+                    raise
+            # flock(2) asks for no right to write: who may read a store may use it.
+            return path.open("rb")
 
     @contextmanager
-    def _lock(self, stage: str, key: str) -> Iterator[None]:
-        directory = self.root / stage
+    def _writable(self) -> Iterator[None]:
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            lock = (directory / f"{key}.lock").open("w")
+            with full_disk_named(self.root, "the store", _FULL_HINT):
+                yield
         except OSError as error:
             raise HostLacksError(
                 f"the store {self.root} cannot be written: {error.strerror}",
                 hint="set QUICKSTART_CACHE to a directory of yours",
             ) from error
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
-def _used(path: Path, key: str) -> Entry:
-    # Who may read a store but not write it can use it all the same.
-    with suppress(OSError):
-        os.utime(path / "inputs.json")
-    return Entry(path, key, made=False)
+class _Look:
+    """What one who wants an entry has seen of it: ``damage`` says what is wrong with it, empty while nothing is.
+
+    ``trusted`` is a tree hash that need not be computed again.
+    """
+
+    def __init__(self, final: Path) -> None:
+        self.damage = ""
+        self.trusted = ""
+        self.waited = False
+        self._final = final
+        self._seen: tuple[int, int] | None = None
+
+    def is_whole(self) -> bool:
+        """Whether the entry is there as it was made (its shared lock is held); a damaged one is read only once."""
+        if self.has_changed() or not self.damage:
+            self._seen = self._identity()
+            try:
+                self.trusted, self.damage = _verified(self._final, self.trusted), ""
+            except _DamagedError as error:
+                self.trusted, self.damage = "", str(error)
+        return self.trusted != ""
+
+    def has_changed(self) -> bool:
+        """Whether the entry was removed or replaced since the last look."""
+        return self._identity() != self._seen
+
+    def _identity(self) -> tuple[int, int] | None:
+        with suppress(FileNotFoundError):
+            status = self._final.lstat()
+            # The rename to its final name is in its ctime.
+            return status.st_ino, status.st_ctime_ns
+        return None
+
+
+def _verified(final: Path, trusted: str) -> str:
+    """The tree hash of a whole entry, empty when there is none; its files are not read when the hash is ``trusted``.
+
+    Raises _DamagedError.
+    """
+    if not os.path.lexists(final):
+        return ""
+    try:
+        document = json.loads((final / MARK).read_bytes())
+        remembered = str(document["tree_hash"])
+        key = key_of(document["stage"], document["inputs"])
+    except FileNotFoundError:
+        raise _DamagedError(f"it has no {MARK}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _DamagedError(f"its {MARK} cannot be read") from error
+    if key != final.name:
+        raise _DamagedError(f"its {MARK} is another entry's")
+    if trusted and remembered == trusted:
+        return trusted
+    try:
+        found = tree_hash(final, without=MARK)
+    except OSError as error:
+        raise _DamagedError(f"it cannot be read: {error.strerror}") from error
+    if found != remembered:
+        raise _DamagedError("its files are not what was made")
+    return found
+
+
+def _kept(paths: Iterable[Path]) -> Iterator[Kept]:
+    for path in sorted(paths):
+        # It may be removed while we look; one of an older version has no mark.
+        with suppress(FileNotFoundError):
+            mark = path / MARK
+            used_s = int((mark if mark.exists() else path).lstat().st_mtime)
+            yield Kept(path.parent.name, path.stem, path, _allocated_bytes(path), used_s)
+
+
+def _forget(entry: Path, lock: BinaryIO) -> None:
+    """Remove the lock file of an entry that is gone; ``lock`` is its exclusive lock.
+
+    Whoever waits for it sees then that the file has lost its name, and takes a new one (Store._lock).
+    """
+    if not os.path.lexists(entry) and not os.path.lexists(f"{entry}.partial"):
+        Path(lock.name).unlink()
 
 
 def _allocated_bytes(directory: Path) -> int:
@@ -171,17 +375,17 @@ def _allocated_bytes(directory: Path) -> int:
     inodes: dict[int, int] = {}
     for base, _, names in os.walk(directory):
         for name in names:
-            status = os.lstat(f"{base}/{name}")
-            inodes[status.st_ino] = status.st_blocks * 512
+            # It may be removed while we look.
+            with suppress(FileNotFoundError):
+                status = os.lstat(f"{base}/{name}")
+                inodes[status.st_ino] = status.st_blocks * 512
     return sum(inodes.values())
 
 
-def remove_tree(path: Path) -> None:
-    """Remove a directory tree if it is there; raises HostLacksError rather than walk into a mount."""
-    if not path.exists():
-        return
-    below = f"{path.resolve()}/"
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        if (point := line.split()[4]).startswith(below):
-            raise HostLacksError(f"{point} is mounted in what is to be removed", hint=f"umount {point}")
-    shutil.rmtree(path)
+def _discard(final: Path) -> None:
+    """Remove an entry so that it is never seen half removed: under the name of one that is being made."""
+    partial = final.with_name(f"{final.name}.partial")
+    remove_tree(partial)
+    if os.path.lexists(final):
+        final.rename(partial)
+        remove_tree(partial)

@@ -78,12 +78,12 @@ def build(
 
     def work(verb: Verb) -> int:
         profile = load_profile(profile_name)
-        store = Store(default_root())
         if dry_run:
-            return _show_plan(verb, profile, traces, store)
+            return _show_plan(verb, profile, traces, Store(default_root()))
         directory = (out or Path(f"quickstart-{profile.name}")).absolute()
         options = pipeline.BuildOptions(directory, disk_format, traces, force, keep)
-        built = pipeline.build(profile, options, store, verb.display())
+        with Store(default_root(), verb.display().note) as store:
+            built = pipeline.build(profile, options, store, verb.display())
         artefact = built.artefact
         result = {
             "out": str(artefact.directory),

@@ -49,13 +49,19 @@ def list_entries(as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
 @_JSON
 def collect(days: int, dry_run: bool, as_json: bool) -> None:
-    """Remove entries that no build has used for some days; what is removed is made again when it is needed."""
+    """Remove entries that no build has used for some days, and what killed builds left.
+
+    What a running build uses stays. What is removed is made again when it is needed.
+    """
 
     def work(verb: Verb) -> int:
         store = Store(default_root())
         limit_s = time.time() - days * _DAY_S
         old = [entry for entry in store.entries() if entry.used_s <= limit_s]
+        old += store.leftovers()
         gone = old if dry_run else [entry for entry in old if store.remove(entry)]
+        if not dry_run:
+            store.remove_locks()
         freed_bytes = sum(entry.size_bytes for entry in gone)
 
         def text(console: Console) -> None:
@@ -70,12 +76,16 @@ def collect(days: int, dry_run: bool, as_json: bool) -> None:
 
 
 def _rows(entries: tuple[Kept, ...] | list[Kept]) -> list[dict[str, object]]:
-    return [{"stage": e.stage, "key": e.key, "size_bytes": e.size_bytes, "used_s": e.used_s} for e in entries]
+    return [
+        {"stage": e.stage, "key": e.key, "size_bytes": e.size_bytes, "used_s": e.used_s, "partial": e.partial}
+        for e in entries
+    ]
 
 
 def _line(entry: Kept) -> str:
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used_s))
-    return f"{entry.stage:10} {entry.key}  {entry.size_bytes / MIB:8.1f} MiB  {used}"
+    state = "  (not finished)" if entry.partial else ""
+    return f"{entry.stage:10} {entry.key}  {entry.size_bytes / MIB:8.1f} MiB  {used}{state}"
 
 
 def _show(console: Console, store: Store, entries: tuple[Kept, ...]) -> None:

@@ -26,7 +26,8 @@ def doctor(as_json: bool) -> None:
     """Say what this host has and lacks, and the one line that mends it; status 3 when something is lacking."""
 
     def work(verb: Verb) -> int:
-        findings = needs.examine(Store(default_root()), verb.display())
+        with Store(default_root(), verb.display().note) as store:
+            findings = needs.examine(store, verb.display())
         result = {"needs": [dataclasses.asdict(each) for each in findings]}
         verb.result(result, lambda console: _show(console, findings))
         lacking = [each for each in findings if each.state != needs.FOUND and not each.optional]

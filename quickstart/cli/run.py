@@ -128,7 +128,14 @@ def _work(verb: Verb, out: Path, options: RunOptions) -> int:
     if options.stock and options.beside_stock:
         raise BadInputError("--stock and --beside-stock exclude each other")
     artefact = artefacts.load(out)
-    store = Store(default_root())
+    with Store(default_root(), verb.display().note) as store:
+        ran = _boots(verb, artefact, store, options)
+    if options.check or options.command is not None:
+        verb.result(_result(artefact, ran), lambda console: _show(console, ran, options.command is None))
+    return ran[-1].exec_status or 0
+
+
+def _boots(verb: Verb, artefact: Artefact, store: Store, options: RunOptions) -> list[Ran]:
     launcher = pipeline.make_launcher(artefact.kernel, store, verb.display(), keep=options.keep)
     ran: list[Ran] = []
     for stock in (False, True) if options.beside_stock else (options.stock,):
@@ -138,9 +145,7 @@ def _work(verb: Verb, out: Path, options: RunOptions) -> int:
         )
         with launcher.launch(machine, (), artefact.ready) as guest:
             ran.append(_one_boot(verb, artefact, guest, stock, options, launcher.accelerator.name))
-    if options.check or options.command is not None:
-        verb.result(_result(artefact, ran), lambda console: _show(console, ran, options.command is None))
-    return ran[-1].exec_status or 0
+    return ran
 
 
 def _one_boot(

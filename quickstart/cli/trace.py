@@ -39,7 +39,8 @@ def trace(profile_name: str, traces: int, out: Path | None, keep: bool, verbose:
 
     def work(verb: Verb) -> int:
         profile = load_profile(profile_name)
-        traced = pipeline.trace(profile, traces, keep, Store(default_root()), verb.display())
+        with Store(default_root(), verb.display().note) as store:
+            traced = pipeline.trace(profile, traces, keep, store, verb.display())
         if out is not None:
             pipeline.keep_traced(traced, out.absolute())
         verb.result(_result(traced), lambda console: _show(console, traced))

@@ -17,6 +17,7 @@ from typing import Any
 from quickstart import __version__
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
 from quickstart.host import door
+from quickstart.host.files import remove_tree
 from quickstart.image.ext4 import read_superblock
 from quickstart.model import (
     Artefact,
@@ -29,7 +30,6 @@ from quickstart.model import (
     Superblock,
     Trace,
 )
-from quickstart.store import remove_tree
 
 SCHEMA = 1
 DISK_FORMATS = ("raw", "qcow2")

@@ -117,9 +117,3 @@ def _with_fixed_day(shadow: str) -> str:
 def fstab(root_uuid: str) -> str:
     """fstab(5) with the root volume, as Debian's installer writes it."""
     return f"UUID={root_uuid} / ext4 errors=remount-ro 0 1\n"
-
-
-def free_bytes(path: Path) -> int:
-    """Free space on the file system of ``path``, in bytes."""
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize

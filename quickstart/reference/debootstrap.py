@@ -12,12 +12,13 @@ from pathlib import Path
 
 from quickstart.errors import BadInputError, CommandError, HostLacksError, ReferenceImageError
 from quickstart.host import door
+from quickstart.host.files import free_bytes
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
 from quickstart.progress import Progress
 from quickstart.reference import customise
 from quickstart.reference.sources import Sources, host_sources
-from quickstart.reference.tree import tree_hash
 from quickstart.store import Store, key_of, source_digest
+from quickstart.treehash import tree_hash
 
 # The machine that Debian's installer makes with "SSH server" and no desktop, less what only hardware needs.
 BASE_PACKAGES = (
@@ -48,7 +49,11 @@ _NAMESPACE = uuid.UUID("6f0c3c8e-4a43-4a52-9d8e-5b1f5f1f2a00")
 
 def reference_inputs(profile: Profile) -> Mapping[str, object]:
     """What the reference image depends on: never the profile's name, only what goes into the image."""
-    return {"base": _base_inputs(profile.suite), "packages": list(profile.packages)}
+    return {
+        "base": _base_inputs(profile.suite),
+        "packages": list(profile.packages),
+        "hash": source_digest("quickstart.treehash"),
+    }
 
 
 def _base_inputs(suite: str) -> Mapping[str, object]:
@@ -69,11 +74,9 @@ def make_reference(profile: Profile, store: Store, progress: Progress) -> Refere
 
     Raises BadInputError for a suite or package that does not exist, HostLacksError, ReferenceImageError.
     """
-    inputs = reference_inputs(profile)
-    if store.find("reference", inputs) is None:
-        _check_host(store)
 
     def make(directory: Path) -> None:
+        _check_host(store)
         base = _make_base(profile.suite, store, progress)
         begin_s = time.time()
         root, log = directory / "root", directory / "install.log"
@@ -90,7 +93,16 @@ def make_reference(profile: Profile, store: Store, progress: Progress) -> Refere
         with progress.step("reference: hash the image"):
             (directory / "image.json").write_text(json.dumps({"image_hash": tree_hash(root)}))
 
-    return _load(store.get_or_make("reference", inputs, make).path)
+    return _load(store.get_or_make("reference", reference_inputs(profile), make).path)
+
+
+def find_reference(profile: Profile, store: Store) -> ReferenceImage | None:
+    """The profile's reference image when the store has it, as it lies there, unverified."""
+    path = store.find("reference", reference_inputs(profile))
+    try:
+        return _load(path) if path else None
+    except (OSError, ValueError, KeyError, ReferenceImageError):
+        return None
 
 
 def _load(path: Path) -> ReferenceImage:
@@ -112,7 +124,7 @@ def _check_host(store: Store) -> None:
     door.need_root("making a reference image (debootstrap, chroot)")
     door.need_tools("debootstrap", "unshare", "chroot", "cp")
     store.root.mkdir(parents=True, exist_ok=True)
-    free = customise.free_bytes(store.root)
+    free = free_bytes(store.root)
     if free < _NEED_BYTES:
         raise HostLacksError(
             f"{store.root} has {free // MIB} MiB free, a reference image needs {_NEED_BYTES // MIB} MiB",

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from quickstart import __version__
 from quickstart.cli.main import group
-from quickstart.store import Store
+from quickstart.store import MARK, Store, key_of
 
 
 @pytest.fixture(autouse=True)
@@ -123,13 +123,28 @@ def test_a_dry_run_makes_nothing(tmp_path: Path) -> None:
 
 def test_cache_keeps_what_was_used_lately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUICKSTART_CACHE", str(tmp_path))
-    store = Store(tmp_path)
-    old = store.get_or_make("trace", {"n": 1}, lambda path: None)
-    new = store.get_or_make("trace", {"n": 2}, lambda path: None)
-    os.utime(old.path / "inputs.json", (1, 1))
+    with Store(tmp_path) as store:
+        old = store.get_or_make("trace", {"n": 1}, lambda path: None)
+        new = store.get_or_make("trace", {"n": 2}, lambda path: None)
+    os.utime(old.path / MARK, (1, 1))
     shown = json.loads(CliRunner().invoke(group, ["cache", "gc", "--dry-run", "--json"]).stdout)
     assert [entry["key"] for entry in shown["result"]["removed"]] == [old.key]
     assert old.path.is_dir()
     assert CliRunner().invoke(group, ["cache", "gc"]).exit_code == 0
     listed = json.loads(CliRunner().invoke(group, ["cache", "ls", "--json"]).stdout)
     assert [entry["key"] for entry in listed["result"]["entries"]] == [new.key]
+
+
+def test_cache_gc_removes_what_killed_builds_left_and_keeps_what_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUICKSTART_CACHE", str(tmp_path))
+    dead = tmp_path / "disk" / f"{key_of('disk', {})}.partial"
+    dead.mkdir(parents=True)
+    with Store(tmp_path) as store:
+        used = store.get_or_make("trace", {}, lambda path: None)
+        found = CliRunner().invoke(group, ["cache", "gc", "--days", "0", "--json"])
+        rows = json.loads(found.stdout)["result"]["removed"]
+        assert [(row["stage"], row["partial"]) for row in rows] == [("disk", True)]
+        assert used.path.is_dir()
+    assert list(dead.parent.iterdir()) == []

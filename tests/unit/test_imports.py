@@ -15,7 +15,8 @@ PACKAGE = Path(quickstart.__file__).parent
 # A part (a module or a package of quickstart) may import itself and parts of the rows above, never of its own row or below.
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("__init__", "model", "errors"),
-    ("progress", "assets", "host", "store", "guest"),
+    ("progress", "assets", "host", "treehash", "guest"),
+    ("store",),
     ("profile", "imageroot"),
     ("dpkg", "elf", "unit"),
     ("reference", "trace", "startset", "initramfs", "image", "measure"),

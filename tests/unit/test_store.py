@@ -5,14 +5,19 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from quickstart.errors import HostLacksError
-from quickstart.store import Store, default_root, key_of, source_digest
+from quickstart.store import MARK, Entry, Store, default_root, key_of, source_digest
+from quickstart.treehash import tree_hash
 
 INPUTS = {"a": 1, "b": ["x", "y"]}
+LIMIT_S = 30.0
 
 
 def fill(directory: Path) -> None:
@@ -33,7 +38,8 @@ def test_made_once(tmp_path: Path) -> None:
     assert (first.made, second.made) == (True, False)
     assert first.path == second.path == store.find("s", INPUTS)
     assert (first.path / "result").read_text() == "made"
-    assert json.loads((first.path / "inputs.json").read_text()) == {"stage": "s", "inputs": INPUTS}
+    mark = json.loads((first.path / MARK).read_text())
+    assert mark == {"stage": "s", "inputs": INPUTS, "tree_hash": tree_hash(first.path, without=MARK)}
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
@@ -49,7 +55,7 @@ def test_what_a_killed_maker_left_is_removed(tmp_path: Path) -> None:
     (partial / "deep").mkdir(parents=True)
     entry = Store(tmp_path).get_or_make("s", INPUTS, fill)
     assert not partial.exists()
-    assert sorted(path.name for path in entry.path.iterdir()) == ["inputs.json", "result"]
+    assert sorted(path.name for path in entry.path.iterdir()) == [MARK, "result"]
 
 
 def test_keys_follow_stage_and_inputs() -> None:
@@ -92,29 +98,246 @@ def test_source_digest() -> None:
 
 
 def test_entries_and_their_removal(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    made = [store.get_or_make("stage", {"n": n}, fill) for n in (1, 2)]
+    with Store(tmp_path) as store:
+        made = [store.get_or_make("stage", {"n": n}, fill) for n in (1, 2)]
     entries = store.entries()
     assert {entry.path for entry in entries} == {entry.path for entry in made}
     assert all(entry.stage == "stage" and entry.size_bytes >= 4096 for entry in entries)
     assert store.remove(entries[0])
     assert [entry.path for entry in store.entries()] == [entries[1].path]
+    assert sorted(path.name for path in (tmp_path / "stage").iterdir()) == [
+        entries[1].key,
+        f"{entries[1].key}.lock",
+    ]
 
 
 def test_asking_for_an_entry_counts_as_use(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    path = store.get_or_make("stage", {}, lambda path: None).path
-    os.utime(path / "inputs.json", (1, 1))
-    assert store.entries()[0].used_s == 1
-    store.get_or_make("stage", {}, lambda path: None)
+    with Store(tmp_path) as store:
+        path = store.get_or_make("stage", {}, fill).path
+    os.utime(path / MARK, (1, 1))
+    (old,) = store.entries()
+    assert old.used_s == 1
+    with Store(tmp_path) as user:
+        assert not user.get_or_make("stage", {}, fail).made
     assert store.entries()[0].used_s > 1
+    assert not store.remove(old)
+
+
+def test_an_entry_without_a_mark_can_be_removed(tmp_path: Path) -> None:
+    path = tmp_path / "stage" / key_of("stage", {})
+    path.mkdir(parents=True)
+    (path / "inputs.json").write_text("{}")
+    store = Store(tmp_path)
+    assert store.find("stage", {}) is None
+    (entry,) = store.entries()
+    assert entry.path == path
+    assert store.remove(entry)
+    assert not path.exists()
+
+
+# ---------------------------------------------------------------- damage
+
+
+def rewrite(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def edit_mark(path: Path, **changes: object) -> None:
+    mark = json.loads((path / MARK).read_text())
+    (path / MARK).write_text(json.dumps({**mark, **changes}))
+
+
+def replace_by_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("")
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (lambda path: rewrite(path / "result", "mAde"), "its files are not what was made"),
+        (lambda path: rewrite(path / "result", "mad"), "its files are not what was made"),
+        (lambda path: rewrite(path / "more", ""), "its files are not what was made"),
+        (lambda path: (path / "result").unlink(), "its files are not what was made"),
+        (lambda path: (path / "result").chmod(0o600), "its files are not what was made"),
+        (lambda path: edit_mark(path, tree_hash="0"), "its files are not what was made"),
+        (lambda path: edit_mark(path, inputs={}), "its entry.json is another entry's"),
+        (lambda path: edit_mark(path, tree_hash=None), "its files are not what was made"),
+        (lambda path: rewrite(path / MARK, '{"stage": "s", "inputs": {}}'), "its entry.json cannot be read"),
+        (lambda path: rewrite(path / MARK, "[]"), "its entry.json cannot be read"),
+        (lambda path: (path / MARK).write_bytes(b"\xff"), "its entry.json cannot be read"),
+        (lambda path: (path / MARK).write_bytes(b""), "its entry.json cannot be read"),
+        (lambda path: (path / MARK).rename(path / "inputs.json"), "it has no entry.json"),
+        (replace_by_file, "its entry.json cannot be read"),
+    ],
+)
+def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: Callable[[Path], object], what: str) -> None:
+    with Store(tmp_path) as store:
+        path = store.get_or_make("s", INPUTS, fill).path
+    damage(path)
+    heard: list[str] = []
+    with Store(tmp_path, heard.append) as store:
+        entry = store.get_or_make("s", INPUTS, fill)
+        assert entry.made
+        assert not store.get_or_make("s", INPUTS, fail).made
+    assert heard == [f"store entry s/{entry.key} is damaged ({what}): made again"]
+    assert sorted(each.name for each in path.iterdir()) == [MARK, "result"]
+    assert (path / "result").read_text() == "made"
+    assert sorted(each.name for each in path.parent.iterdir()) == [entry.key, f"{entry.key}.lock"]
+    with Store(tmp_path, heard.append) as store:
+        assert not store.get_or_make("s", INPUTS, fail).made
+    assert len(heard) == 1
+
+
+def test_a_damaged_entry_that_cannot_be_made_again_is_gone(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        path = store.get_or_make("s", INPUTS, fill).path
+    (path / "result").unlink()
+    with Store(tmp_path) as store, pytest.raises(RuntimeError, match="stopped"):
+        store.get_or_make("s", INPUTS, fail)
+    assert store.find("s", INPUTS) is None
+
+
+# ---------------------------------------------------------------- locks
+
+
+def test_an_entry_in_use_stays(tmp_path: Path) -> None:
+    with Store(tmp_path) as maker:
+        maker.get_or_make("stage", {}, fill)
+        (entry,) = maker.entries()
+        assert not Store(tmp_path).remove(entry)
+    with Store(tmp_path) as user, Store(tmp_path) as another:
+        user.get_or_make("stage", {}, fail)
+        another.get_or_make("stage", {}, fail)
+        another.close()
+        assert not Store(tmp_path).remove(entry)
+        assert entry.path.is_dir()
+    (entry,) = user.entries()
+    assert Store(tmp_path).remove(entry)
+    assert list((tmp_path / "stage").iterdir()) == []
 
 
 def test_an_entry_that_is_being_made_stays(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.get_or_make("stage", {}, lambda path: None)
+    with Store(tmp_path) as store:
+        store.get_or_make("stage", {}, fill)
     (entry,) = store.entries()
     with (tmp_path / "stage" / f"{entry.key}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert not store.remove(entry)
     assert entry.path.is_dir()
+
+
+def test_leftovers_are_removed_and_live_ones_stay(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def look(directory: Path) -> None:
+        assert Store(tmp_path).leftovers() == ()
+        fill(directory)
+
+    dead = tmp_path / "s" / f"{key_of('s', {})}.partial"
+    dead.mkdir(parents=True)
+    (dead / "half").write_text("half")
+    assert [(each.path, each.partial) for each in store.leftovers()] == [(dead, True)]
+    assert store.remove(store.leftovers()[0])
+    assert list((tmp_path / "s").iterdir()) == []
+    store.get_or_make("s", INPUTS, look)
+
+
+def test_lock_files_of_entries_that_are_gone_are_removed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(RuntimeError):
+        store.get_or_make("s", {"n": 1}, fail)
+    kept = store.get_or_make("s", {"n": 2}, fill).path
+    store.remove_locks()
+    assert sorted(path.name for path in (tmp_path / "s").iterdir()) == [kept.name, f"{kept.name}.lock"]
+
+
+class Asker(threading.Thread):
+    """Another build that wants the entry, as a thread with a store of its own; `waits` is set when it has to wait."""
+
+    def __init__(self, root: Path, make: Callable[[Path], None]) -> None:
+        super().__init__(daemon=True)
+        self.waits = threading.Event()
+        self.notes: list[str] = []
+        self.entry: Entry | None = None
+        self.store = Store(root, self._hear)
+        self._make = make
+        self.start()
+
+    def _hear(self, text: str) -> None:
+        self.notes.append(text)
+        if text.startswith("waiting for another quickstart"):
+            self.waits.set()
+
+    def run(self) -> None:
+        self.entry = self.store.get_or_make("s", INPUTS, self._make)
+
+    def answer(self) -> Entry:
+        self.join(LIMIT_S)
+        assert self.entry is not None
+        return self.entry
+
+
+def test_who_wants_what_is_being_made_waits_for_it(tmp_path: Path) -> None:
+    others: list[Asker] = []
+
+    def make(directory: Path) -> None:
+        others.extend(Asker(tmp_path, fail) for _ in range(2))
+        assert all(other.waits.wait(LIMIT_S) for other in others)
+        fill(directory)
+
+    with Store(tmp_path) as store:
+        path = store.get_or_make("s", INPUTS, make).path
+        assert [(other.answer().path, other.answer().made) for other in others] == [(path, False)] * 2
+    for other in others:
+        other.store.close()
+
+
+def test_a_damaged_entry_in_use_is_made_again_when_its_user_ends(tmp_path: Path) -> None:
+    with Store(tmp_path) as user:
+        path = user.get_or_make("s", INPUTS, fill).path
+        (path / "result").write_text("broken")
+        other = Asker(tmp_path, fill)
+        assert other.waits.wait(LIMIT_S)
+        assert (path / "result").read_text() == "broken"
+        assert user.get_or_make("s", INPUTS, fail).path == path
+    assert other.answer().made
+    assert (path / "result").read_text() == "made"
+    other.store.close()
+
+
+def test_many_who_find_an_entry_damaged_make_it_once(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        path = store.get_or_make("s", INPUTS, fill).path
+        (path / "result").write_text("broken")
+        # They all hold the shared lock or wait for the exclusive one while we keep ours.
+        others = [Asker(tmp_path, fill) for _ in range(4)]
+        assert all(other.waits.wait(LIMIT_S) for other in others)
+    assert sorted(other.answer().made for other in others) == [False, False, False, True]
+    assert (path / "result").read_text() == "made"
+    for other in others:
+        other.store.close()
+
+
+def test_many_who_miss_an_entry_make_it_once_and_use_it_at_once(tmp_path: Path) -> None:
+    others = [Asker(tmp_path, fill) for _ in range(6)]
+    assert sorted(other.answer().made for other in others) == [False] * 5 + [True]
+    for other in others:
+        other.store.close()
+
+
+def test_a_lock_file_that_is_removed_while_somebody_waits_for_it_is_no_lock(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        path = store.get_or_make("s", INPUTS, fill).path
+    lock = path.with_name(f"{path.name}.lock")
+    with lock.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        other = Asker(tmp_path, fill)
+        assert other.waits.wait(LIMIT_S)
+        shutil.rmtree(path)
+        lock.unlink()
+    assert other.answer().made
+    (entry,) = store.entries()
+    assert not store.remove(entry)
+    other.store.close()
+    assert store.remove(entry)

@@ -1,0 +1,75 @@
+"""The host's file systems: free space, the one place where a failure is seen to be a full disk's, and the end of a tree."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from quickstart.errors import CommandError, HostLacksError, QuickStartError
+from quickstart.model import MIB
+
+_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+# strerror(3) of both, and what apt says before it begins.
+_WORDS = ("No space left on device", "Disk quota exceeded", "You don't have enough free space")
+
+
+def free_bytes(path: Path) -> int:
+    """Free space for users other than root where ``path`` is or would be made, in bytes (statvfs(3))."""
+    status = os.statvfs(next(each for each in (path, *path.absolute().parents) if each.exists()))
+    return status.f_bavail * status.f_frsize
+
+
+@contextmanager
+def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
+    """Raise HostLacksError with ``hint`` for any failure in the context that a full file system of ``directory`` explains.
+
+    ``name`` is what the directory is to the user. A program that fails does not always say why: less than 1 MiB free is taken
+    for the reason too. Many of them write to the temporary directory, which is named instead when it is the fuller one.
+    """
+    try:
+        yield
+    except HostLacksError:
+        raise
+    except (OSError, QuickStartError) as error:
+        places = (
+            (directory, name, hint),
+            (Path(tempfile.gettempdir()), "the temporary directory", "free some space there"),
+        )
+        place, called, mend = min(places, key=lambda each: free_bytes(each[0]))
+        free = free_bytes(place)
+        if not _says_full(error) and (free >= MIB or isinstance(error, OSError)):
+            raise
+        first = str(error).partition("\n")[0]
+        raise HostLacksError(
+            f"no space left for {called} {place} ({free} bytes free on its file system): {first}", hint=mend
+        ) from error
+
+
+def _says_full(error: BaseException | None) -> bool:
+    """Whether the error, or the one it was raised from, is about space."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _ERRNOS:
+            return True
+        if isinstance(error, CommandError) and any(words in error.tail for words in _WORDS):
+            return True
+        error = error.__cause__
+    return False
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory tree if it is there; raises HostLacksError rather than walk into a mount."""
+    if not os.path.lexists(path):
+        return
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+        return
+    below = f"{path.resolve()}/"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if (point := line.split()[4]).startswith(below):
+            raise HostLacksError(f"{point} is mounted in what is to be removed", hint=f"umount {point}")
+    shutil.rmtree(path)

@@ -1,0 +1,120 @@
+"""The hash of a tree: what it covers, and that holes are zeros."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quickstart.model import MIB
+from quickstart.treehash import tree_hash
+
+FAR = 5 * MIB + 1234
+HOLE = b"x" * 10 + bytes(FAR) + b"y" * 10
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    tree = tmp_path / "tree"
+    (tree / "dir").mkdir(parents=True)
+    (tree / "dir/file").write_bytes(b"text")
+    (tree / "large").write_bytes(HOLE)
+    (tree / "link").symlink_to("dir/file")
+    (tree / "-first").write_bytes(b"")
+    return tree
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.write(b"x" * 10)
+        file.seek(10 + FAR)
+        file.write(b"y" * 10)
+
+
+def test_holes_are_zeros(tmp_path: Path) -> None:
+    for name in ("written", "holes"):
+        (tmp_path / name).mkdir()
+
+    (tmp_path / "written/file").write_bytes(HOLE)
+    sparse(tmp_path / "holes/file")
+    for name in ("written", "holes"):
+        os.utime(tmp_path / name / "file", (1, 1))
+    assert (tmp_path / "holes/file").stat().st_blocks < (tmp_path / "written/file").stat().st_blocks
+    assert tree_hash(tmp_path / "written") == tree_hash(tmp_path / "holes")
+
+
+def rewrite(path: Path, data: bytes) -> None:
+    """Other content, with the times as they were."""
+    times = path.stat()
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tree: rewrite(tree / "dir/file", b"texT"),
+        lambda tree: rewrite(tree / "dir/file", b"tex"),
+        lambda tree: rewrite(tree / "dir/file", b"text\0"),
+        lambda tree: rewrite(tree / "-first", b"\0"),
+        lambda tree: rewrite(tree / "large", HOLE[:-1] + b"z"),
+        lambda tree: rewrite(tree / "large", HOLE[: FAR // 2] + b"z" + HOLE[FAR // 2 + 1 :]),
+        lambda tree: rewrite(tree / "large", HOLE + bytes(MIB)),
+        lambda tree: rewrite(tree / "large", bytes(MIB) + HOLE[:-MIB]),
+        lambda tree: (tree / "dir/file").unlink(),
+        lambda tree: (tree / "dir/more").write_text(""),
+        lambda tree: (tree / "dir/empty").mkdir(),
+        lambda tree: (tree / "dir/file").chmod(0o600),
+        lambda tree: (tree / "dir").chmod(0o700),
+        lambda tree: tree.chmod(0o711),
+        lambda tree: (tree / "dir/file").rename(tree / "file"),
+        lambda tree: (tree / "link").unlink() or (tree / "link").symlink_to("dir/filE"),
+        lambda tree: (tree / "link").unlink() or (tree / "link").write_text("dir/file"),
+        lambda tree: os.utime(tree / "dir/file", (1, 1)),
+        lambda tree: os.utime(tree / "dir", (1, 1)),
+    ],
+)
+def test_every_change_shows(tree: Path, change: Callable[[Path], object]) -> None:
+    before = tree_hash(tree)
+    change(tree)
+    assert tree_hash(tree) != before
+
+
+def test_what_does_not_count(tree: Path) -> None:
+    before = tree_hash(tree)
+    os.utime(tree, (1, 1))
+    (tree / "mark").write_text("not hashed")
+    # ctime is the host's own: no volume gets it.
+    (tree / "dir/file").chmod(0o644)
+    tree.rename(tree.with_name("elsewhere"))
+    assert tree_hash(tree.with_name("elsewhere"), without="mark") == before
+    assert tree_hash(tree.with_name("elsewhere")) != before
+
+
+def test_only_the_topmost_is_left_out(tree: Path) -> None:
+    before = tree_hash(tree, without="mark")
+    (tree / "dir/mark").write_text("hashed")
+    assert tree_hash(tree, without="mark") != before
+
+
+def test_the_order_of_many_files_is_that_of_their_names(tmp_path: Path) -> None:
+    names = [f"{n:04}" for n in range(300)]
+    for place in ("up", "down"):
+        (tmp_path / place).mkdir()
+
+    def make() -> None:
+        for place, order in (("up", names), ("down", names[::-1])):
+            for name in order:
+                (tmp_path / place / name).write_text(name)
+
+    make()
+    for path in tmp_path.glob("*/*"):
+        os.utime(path, (1, 1))
+    assert tree_hash(tmp_path / "up") == tree_hash(tmp_path / "down")
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        tree_hash(tmp_path / "none")
