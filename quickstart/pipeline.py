@@ -12,6 +12,7 @@ from quickstart.assets import assets
 from quickstart.errors import OutputExistsError, TraceError
 from quickstart.host import door
 from quickstart.image import artefact as artefacts
+from quickstart.image import output
 from quickstart.image.ext4 import read_superblock, write_disk
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
@@ -101,14 +102,20 @@ def plan(profile: Profile, traces: int, store: Store) -> Plan:
 def build(profile: Profile, options: BuildOptions, store: Store, progress: Progress) -> Built:
     """Build the artefact of ``profile`` at ``options.out``, or find it there; every error leaves ``out`` as it was."""
     key = build_key(profile, options)
-    if present := artefacts.check_output(options.out, key, options.force):
-        return Built(present, made=False)
+    with output.settled(options.out):
+        if present := artefacts.check_output(options.out, key, options.force):
+            return Built(present, made=False)
     door.need_tools(*BUILD_TOOLS)
     reference = make_reference(profile, store, progress)
     unit = read_unit(ImageRoot(reference.tree), profile.unit)
     disk = make_disk(profile, reference, store, progress)
     traced = _trace(profile, reference, disk, options.traces, options.keep, store, progress)
-    with artefacts.new_directory(options.out) as directory:
+
+    def made_meanwhile() -> bool:
+        # By a build beside this one. A machine may run from it by now.
+        return artefacts.check_output(options.out, key, options.force) is not None
+
+    with output.new_directory(options.out, made_meanwhile) as directory:
         with progress.step("initramfs"):
             initramfs = write_initramfs(
                 profile,
@@ -132,7 +139,8 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
                 key,
                 MAC,
             )
-    return Built(artefacts.load(options.out), made=True)
+    with output.settled(options.out):
+        return Built(artefacts.load(options.out), made=True)
 
 
 def trace(profile: Profile, count: int, keep: bool, store: Store, progress: Progress) -> Traced:
@@ -148,7 +156,7 @@ def keep_traced(traced: Traced, out: Path) -> None:
     """Write ``start-set.json`` into a new directory ``out``; one that holds only such a file is replaced."""
     if out.exists() and [path.name for path in out.iterdir()] != [artefacts.START_SET]:
         raise OutputExistsError(f"{out} exists and holds something else", hint="choose another -o")
-    with artefacts.new_directory(out) as directory:
+    with output.new_directory(out) as directory:
         artefacts.write_start_set(directory, traced.start_set, traced.traces)
 
 

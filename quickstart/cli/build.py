@@ -80,7 +80,8 @@ def build(
         profile = load_profile(profile_name)
         if dry_run:
             return _show_plan(verb, profile, traces, Store(default_root()))
-        directory = (out or Path(f"quickstart-{profile.name}")).absolute()
+        # Behind a link OUT is replaced where it lies.
+        directory = (out or Path(f"quickstart-{profile.name}")).resolve()
         options = pipeline.BuildOptions(directory, disk_format, traces, force, keep)
         with Store(default_root(), verb.display().note) as store:
             built = pipeline.build(profile, options, store, verb.display())

@@ -1,15 +1,12 @@
-"""OUT on disk: written beside its final name and renamed when it is whole; read back and checked (docs/artefact.md)."""
+"""What is in OUT: written, read back and checked (docs/artefact.md)."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-import os
-import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,6 @@ from typing import Any
 from quickstart import __version__
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
 from quickstart.host import door
-from quickstart.host.files import remove_tree
 from quickstart.image.ext4 import read_superblock
 from quickstart.model import (
     Artefact,
@@ -35,32 +31,6 @@ SCHEMA = 1
 DISK_FORMATS = ("raw", "qcow2")
 START_SET = "start-set.json"
 _MANIFEST = "manifest.json"
-
-
-@contextmanager
-def new_directory(out: Path) -> Iterator[Path]:
-    """A directory beside ``out`` that becomes ``out`` when the context ends without an error, and is gone when not."""
-    if not out.parent.is_dir():
-        raise BadInputError(f"{out.parent} is not a directory", hint="make it first, or choose another -o")
-    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
-    # Nobody else looks in while the disk, which holds /etc/shadow, is written.
-    partial.mkdir(mode=0o700)
-    try:
-        yield partial
-        partial.chmod(0o755)
-        os.sync()
-        old = out.with_name(f".{out.name}.{secrets.token_hex(4)}.old")
-        if out.exists():
-            out.rename(old)
-        try:
-            partial.rename(out)
-        except OSError:
-            if old.exists():
-                old.rename(out)
-            raise
-        remove_tree(old)
-    finally:
-        remove_tree(partial)
 
 
 def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
-from quickstart.image.artefact import check_output, load, new_directory
+from quickstart.image.artefact import check_output, load
 from quickstart.image.ext4 import parse_superblock
 from quickstart.model import Readiness
 
@@ -160,36 +160,3 @@ def test_what_is_not_ours_stays(tmp_path: Path, force: bool) -> None:
     for place in (tmp_path, tmp_path / "file"):
         with pytest.raises(OutputExistsError, match="is not an artefact"):
             check_output(place, "key", force)
-
-
-# ---------------------------------------------------------------- new_directory
-
-
-def test_new_directory(tmp_path: Path) -> None:
-    with new_directory(tmp_path / "out") as directory:
-        (directory / "a").write_text("a")
-        assert not (tmp_path / "out").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert (tmp_path / "out/a").read_text() == "a"
-
-
-def test_it_replaces_the_old_one(out: Path) -> None:
-    with new_directory(out) as directory:
-        (directory / "a").write_text("a")
-        assert (out / "manifest.json").exists()
-    assert [path.name for path in out.parent.iterdir()] == ["out"]
-    assert [path.name for path in out.iterdir()] == ["a"]
-
-
-@pytest.mark.parametrize("error", [ArtefactError("x"), KeyboardInterrupt()])
-def test_an_error_leaves_all_as_it_was(out: Path, error: BaseException) -> None:
-    with pytest.raises(type(error)), new_directory(out) as directory:
-        (directory / "a").write_text("a")
-        raise error
-    assert [path.name for path in out.parent.iterdir()] == ["out"]
-    assert (out / "manifest.json").exists()
-
-
-def test_no_such_parent(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="is not a directory"), new_directory(tmp_path / "a/b"):
-        pass

@@ -107,6 +107,12 @@ def test_a_missing_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert not (tmp_path / "out").exists()
 
 
+def test_a_place_for_out_that_is_not_there(tmp_path: Path) -> None:
+    found = invoke("build", "--profile", "nginx", "-o", str(tmp_path / "none/out"))
+    assert found.exit_code == 2
+    assert "none is not a directory" in said(found)
+
+
 def test_an_output_that_is_not_ours(tmp_path: Path) -> None:
     found = invoke("build", "--profile", "nginx", "-o", str(tmp_path))
     assert found.exit_code == 2

@@ -1,0 +1,122 @@
+"""OUT's place: made beside it and renamed when it is whole; safe beside other builds, and after one that was killed.
+
+Beside OUT, in the same directory::
+
+    .OUT.XXXXXXXX.partial    one that is being made, its directory locked by flock(2); or, without a lock, what is to be removed
+    .OUT.XXXXXXXX.old        the OUT of before, for the moment between the two renames of a replacement
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from quickstart.errors import BadInputError, HostLacksError
+from quickstart.host.files import full_disk_named, remove_tree
+
+# The lock is held for as long as it takes to remove an old OUT.
+_LIMIT_S = 60.0
+_FULL_HINT = "free some space, or choose another -o"
+
+
+@contextmanager
+def settled(out: Path) -> Iterator[None]:
+    """While the context lasts no other build renames ``out``; before it and after it what killed builds left is mended.
+
+    Raises BadInputError when there is no directory for ``out``, HostLacksError when somebody else keeps that one locked.
+    """
+    if not out.parent.is_dir():
+        raise BadInputError(f"{out.parent} is not a directory", hint="make it first, or choose another -o")
+    with _opened(out.parent) as parent:
+        deadline = time.monotonic() + _LIMIT_S
+        while not _locked(parent):
+            if time.monotonic() > deadline:
+                raise HostLacksError(
+                    f"{out.parent} is locked by another process (flock)", hint="end it, or choose another -o"
+                )
+            time.sleep(0.02)
+        _mend(out)
+        try:
+            yield
+        finally:
+            _mend(out)
+
+
+@contextmanager
+def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterator[Path]:
+    """A directory beside ``out`` that becomes ``out`` when the context ends without an error, and is gone when not.
+
+    When something is at ``out`` by then, ``keep`` says whether it stays, and the new directory goes; it may raise.
+    Raises HostLacksError when there is no space left, and what ``settled`` raises.
+    """
+    partial = _beside(out, "partial")
+    with settled(out), full_disk_named(out.parent, "OUT in", _FULL_HINT):
+        # Nobody else looks in while the disk, which holds /etc/shadow, is written.
+        partial.mkdir(mode=0o700)
+        owner = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(owner, fcntl.LOCK_EX)
+    try:
+        with full_disk_named(out.parent, "OUT in", _FULL_HINT):
+            yield partial
+            partial.chmod(0o755)
+            os.sync()
+        with settled(out):
+            if out.exists():
+                if keep():
+                    return
+                out.rename(_beside(out, "old"))
+            partial.rename(out)
+    finally:
+        remove_tree(partial)
+        os.close(owner)
+
+
+def _beside(out: Path, kind: str) -> Path:
+    return out.with_name(f".{out.name}.{secrets.token_hex(4)}.{kind}")
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _mend(out: Path) -> None:
+    """Finish or take back what a killed build began; under the lock of ``settled``.
+
+    Without an OUT the old one is it: the build died between the two renames. With one the old one goes.
+    """
+    name = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}\.(partial|old)", re.DOTALL)
+    found = {path: match[1] for path in sorted(out.parent.iterdir()) if (match := name.fullmatch(path.name))}
+    # Another user's, who can mend it.
+    with suppress(PermissionError):
+        for old in [path for path, kind in found.items() if kind == "old"]:
+            if not out.exists():
+                old.rename(out)
+                continue
+            # Half removed, it must never be taken for a whole one.
+            partial = _beside(out, "partial")
+            old.rename(partial)
+            remove_tree(partial)
+        for partial in [path for path, kind in found.items() if kind == "partial"]:
+            # Its owner may be done with it at this moment.
+            with suppress(FileNotFoundError), _opened(partial) as fd:
+                if _locked(fd):
+                    remove_tree(partial)

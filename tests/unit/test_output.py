@@ -1,0 +1,148 @@
+"""OUT's place: whole or as it was, whoever else builds or was killed there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import ArtefactError, BadInputError, HostLacksError
+from quickstart.image import output
+from quickstart.image.output import new_directory, settled
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    out = tmp_path / "place" / "out"
+    out.mkdir(parents=True)
+    (out / "manifest.json").write_text("{}")
+    return out
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_new_directory(tmp_path: Path) -> None:
+    with new_directory(tmp_path / "out") as directory:
+        (directory / "a").write_text("a")
+        assert not (tmp_path / "out").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out/a").read_text() == "a"
+
+
+def test_it_replaces_the_old_one(out: Path) -> None:
+    with new_directory(out) as directory:
+        (directory / "a").write_text("a")
+        assert (out / "manifest.json").exists()
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert [path.name for path in out.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("error", [ArtefactError("x"), KeyboardInterrupt()])
+def test_an_error_leaves_all_as_it_was(out: Path, error: BaseException) -> None:
+    with pytest.raises(type(error)), new_directory(out) as directory:
+        (directory / "a").write_text("a")
+        raise error
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert (out / "manifest.json").exists()
+
+
+def test_no_such_parent(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="is not a directory"), new_directory(tmp_path / "a/b"):
+        pass
+
+
+def test_what_another_build_made_meanwhile_stays_when_it_is_as_good(out: Path) -> None:
+    asked = []
+
+    def keep() -> bool:
+        asked.append(out.exists())
+        return True
+
+    with new_directory(out, keep) as directory:
+        (directory / "a").write_text("a")
+    assert asked == [True]
+    assert names(out.parent) == ["out"]
+    assert names(out) == ["manifest.json"]
+
+
+def test_what_another_build_made_meanwhile_stays_when_it_has_been_used(out: Path) -> None:
+    def keep() -> bool:
+        raise BadInputError("used")
+
+    with pytest.raises(BadInputError, match="used"), new_directory(out, keep):
+        pass
+    assert names(out.parent) == ["out"]
+    assert names(out) == ["manifest.json"]
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with new_directory(out) as first, new_directory(out) as second:
+        (first / "first").write_text("")
+        (second / "second").write_text("")
+    assert names(tmp_path) == ["out"]
+    assert names(out) == ["first"]
+
+
+def test_an_old_out_whose_replacer_was_killed_comes_back(out: Path) -> None:
+    out.rename(out.with_name(".out.00000000.old"))
+    (out.parent / ".out.11111111.partial").mkdir()
+    with settled(out):
+        assert names(out.parent) == ["out"]
+        assert names(out) == ["manifest.json"]
+
+
+def test_an_old_out_that_was_replaced_goes(out: Path) -> None:
+    old = out.with_name(".out.00000000.old")
+    old.mkdir()
+    (old / "root.raw").write_text("")
+    with settled(out):
+        assert names(out.parent) == ["out"]
+    assert names(out) == ["manifest.json"]
+
+
+def test_what_is_not_a_leftover_of_this_out_stays(out: Path) -> None:
+    others = [
+        ".out.partial",
+        ".out.0000000g.old",
+        ".outer.00000000.partial",
+        "x.out.00000000.old",
+        ".o.t.00000000.old",
+    ]
+    for name in others:
+        (out.parent / name).mkdir()
+    with settled(out):
+        pass
+    assert names(out.parent) == sorted([*others, "out"])
+
+
+def test_an_error_between_the_renames_brings_the_old_out_back(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def second_fails(self: Path, target: Path) -> Path:
+        if self.name.endswith(".partial") and target == out:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", second_fails)
+    with pytest.raises(KeyboardInterrupt), new_directory(out):
+        pass
+    assert names(out.parent) == ["out"]
+    assert names(out) == ["manifest.json"]
+
+
+def test_a_directory_that_somebody_keeps_locked(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_LIMIT_S", 0.0)
+    fd = os.open(out.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        with pytest.raises(HostLacksError, match="is locked by another process"), settled(out):
+            pass
+    finally:
+        os.close(fd)
