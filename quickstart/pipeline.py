@@ -105,6 +105,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
     with output.settled(options.out):
         if present := artefacts.check_output(options.out, key, options.force):
             return Built(present, made=False)
+    door.need_root("building an image (debootstrap, chroot, owners in the root disk)")
     door.need_tools(*BUILD_TOOLS)
     reference = make_reference(profile, store, progress)
     unit = read_unit(ImageRoot(reference.tree), profile.unit)

@@ -107,6 +107,20 @@ def test_a_missing_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert not (tmp_path / "out").exists()
 
 
+def test_a_build_that_is_not_root_says_so_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "busybox").write_text("")
+    (tools / "busybox").chmod(0o755)
+    monkeypatch.setenv("QUICKSTART_TOOL_PATH", str(tools))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    found = invoke("build", "--json", "--profile", "nginx", "-o", str(tmp_path / "out"))
+    error = json.loads(found.stdout)["error"]
+    assert (found.exit_code, error["kind"]) == (3, "NeedsRootError")
+    assert error["message"].startswith("building an image ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tools"]
+
+
 def test_a_place_for_out_that_is_not_there(tmp_path: Path) -> None:
     found = invoke("build", "--profile", "nginx", "-o", str(tmp_path / "none/out"))
     assert found.exit_code == 2
