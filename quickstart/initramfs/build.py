@@ -68,6 +68,8 @@ def write_initramfs(
     target: Path,
 ) -> Initramfs:
     """Write the initramfs to ``target``; raises StartSetError when it is larger than the profile's budget."""
+    # A file of many gigabytes in the start set is not written out first.
+    _check_budget("the start set", start_set.size_bytes, start_set, profile)
     root = ImageRoot(reference.tree)
     fstype, options = root_mount(root)
     busybox = door.tool_path("busybox")
@@ -85,18 +87,23 @@ def write_initramfs(
     a_bytes = _append(target, part_a(config, modules, start_set, root, busybox))
     b_bytes = _append(target, part_b(config, start_set, root))
     size_bytes = target.stat().st_size
-    if size_bytes > profile.budget_mib * MIB:
-        largest = sorted(start_set.files, key=lambda file: -file.size_bytes)[:3]
-        names = ", ".join(f"{file.path} ({file.size_bytes / MIB:.1f} MiB)" for file in largest)
-        raise StartSetError(
-            f"the initramfs has {size_bytes / MIB:.1f} MiB, the profile's budget is {profile.budget_mib} MiB; largest: {names}",
-            hint="exclude files, or raise memory.budget_mib in the profile",
-        )
+    _check_budget("the initramfs", size_bytes, start_set, profile)
     # A file that the profile names although it is secret makes a secret of the archive.
     target.chmod(0o600 if profile.files.secrets else 0o644)
     with target.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     return Initramfs(target, size_bytes, a_bytes, b_bytes, sha256)
+
+
+def _check_budget(what: str, size_bytes: int, start_set: StartSet, profile: Profile) -> None:
+    if size_bytes <= profile.budget_mib * MIB:
+        return
+    largest = sorted(start_set.files, key=lambda file: -file.size_bytes)[:3]
+    names = ", ".join(f"{file.path} ({file.size_bytes / MIB:.1f} MiB)" for file in largest)
+    raise StartSetError(
+        f"{what} has {size_bytes / MIB:.1f} MiB, the profile's budget is {profile.budget_mib} MiB; largest: {names}",
+        hint="exclude files, or raise memory.budget_mib in the profile",
+    )
 
 
 def _append(target: Path, entries: Iterable[CpioEntry]) -> int:

@@ -1,0 +1,47 @@
+"""The initramfs's budget: what cannot fit is not written first."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.errors import StartSetError
+from quickstart.initramfs.build import write_initramfs
+from quickstart.model import (
+    MIB,
+    FileKind,
+    NetworkFacts,
+    ReferenceImage,
+    RootDisk,
+    StartFile,
+    StartSet,
+    Superblock,
+    Trace,
+    UnitStart,
+)
+from quickstart.profile import load_profile
+
+LARGE = PurePosixPath("/var/lib/app/large")
+
+
+def test_a_start_set_over_the_budget_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    tree = tmp_path / "image"
+    tree.mkdir()
+    profile = dataclasses.replace(load_profile("nginx"), budget_mib=5)
+    reference = ReferenceImage(tree, "0", tree / "vmlinuz", tree / "initrd", "6.1")
+    superblock = Superblock("11111111-2222-3333-4444-555555555555", 0, 0, True, False, False)
+    trace = Trace((), {}, {}, (), NetworkFacts("ens3", "52:54:00:00:00:01", "10.0.2.15"), "0", 1, 0)
+    unit = UnitStart("app.service", "simple", None, (), ())
+    target = tmp_path / "initramfs.img"
+    # The image has no such file, nor an fstab: to read anything of it would be another error.
+    file = StartFile(LARGE, FileKind.FILE, 0o100644, 5 * MIB + 1, 0, 0, "", "", ())
+    with pytest.raises(
+        StartSetError, match=r"the start set has 5\.0 MiB, the profile's budget is 5 MiB"
+    ) as caught:
+        disk = RootDisk(tmp_path / "root.raw", MIB, superblock)
+        write_initramfs(profile, reference, disk, trace, StartSet((file,), ()), unit, target)
+    assert str(LARGE) in caught.value.message
+    assert "budget_mib" in (caught.value.hint or "")
+    assert not target.exists()
