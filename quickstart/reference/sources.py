@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import shlex
-from collections.abc import Mapping
+import urllib.request
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from quickstart.host import door
 
+_PROBE_S = 30
 _FORMAT = "$(REPO_URI) $(CODENAME) $(COMPONENT)"
 
 
@@ -29,13 +32,49 @@ class Sources:
 
 
 def host_sources(suite: str) -> Sources:
-    """The archive that the host's apt uses for ``suite``, its -updates and -security, as far as it knows them."""
+    """The archive that the host's apt uses for ``suite``, its -updates and -security, as far as it knows them.
+
+    For a suite that it does not know: the archives that it has for its own, as far as they carry this one too.
+    """
     shown = door.run(
         ["apt-get", "indextargets", "--format", _FORMAT, "Created-By: Packages"], timeout_s=60, check=False
     )
-    sources = parse_targets(shown.stdout.decode(errors="replace"), suite)
+    targets = shown.stdout.decode(errors="replace")
     shown = door.run(["apt-config", "shell", "PROXY", "Acquire::http::Proxy"], timeout_s=60, check=False)
-    return replace(sources, proxy=parse_proxy(shown.stdout.decode(errors="replace")))
+    proxy = parse_proxy(shown.stdout.decode(errors="replace"))
+    sources = parse_targets(targets, suite)
+    if not sources.mirror:
+        beside = side_by_side(targets, suite, lambda uri, codename: _carries(uri, codename, proxy))
+        sources = parse_targets(beside, suite)
+    return replace(sources, proxy=proxy)
+
+
+def _carries(uri: str, codename: str, proxy: str) -> bool:
+    """Whether the archive at ``uri`` has the suite, by its Release file (DebianRepository/Format)."""
+    handlers = [urllib.request.ProxyHandler({"http": proxy})] if proxy else []
+    request = urllib.request.Request(f"{uri.rstrip('/')}/dists/{codename}/Release", method="HEAD")  # noqa: S310 - http only
+    try:
+        with urllib.request.build_opener(*handlers).open(request, timeout=_PROBE_S) as answer:
+            return bool(answer.status == 200)
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def side_by_side(text: str, suite: str, carries: Callable[[str, str], bool]) -> str:
+    """The lines of apt-get indextargets that the host would have if its archives' suite were ``suite``.
+
+    ``carries`` says whether an archive has a codename.
+    """
+    rows = {tuple(line.split()) for line in text.splitlines()}
+    wanted = {
+        (row[0], f"{suite}{ending}")
+        for row in rows
+        if len(row) == 3 and row[2] == "main" and _plain(row[0])
+        for ending in ("", "-updates", "-security")
+        if row[1].endswith(ending)
+        and (ending or not row[1].endswith(("-updates", "-security", "-backports")))
+    }
+    return "".join(f"{uri} {codename} main\n" for uri, codename in sorted(wanted) if carries(uri, codename))
 
 
 def parse_proxy(text: str) -> str:

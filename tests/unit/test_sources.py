@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quickstart.reference.sources import Sources, parse_proxy, parse_targets
+from quickstart.reference.sources import Sources, parse_proxy, parse_targets, side_by_side
 
 TARGETS = """\
 http://security.example/debian-security bookworm-security main
@@ -30,6 +30,32 @@ def test_a_suite_that_the_host_does_not_know() -> None:
     assert parse_targets(TARGETS, "sid") == Sources("", ())
     assert parse_targets("", "bookworm") == Sources("", ())
     assert parse_targets("E: something went wrong here\n", "bookworm") == Sources("", ())
+
+
+def test_another_suite_of_the_same_archives() -> None:
+    """Only where the archive carries it: one that has a single suite is left out."""
+    asked = []
+
+    def carries(uri: str, codename: str) -> bool:
+        asked.append((uri, codename))
+        return uri != "http://other.example/x"
+
+    beside = side_by_side(TARGETS, "forky", carries)
+    assert parse_targets(beside, "forky") == Sources(
+        "http://deb.example/debian",
+        (
+            "deb http://deb.example/debian forky main",
+            "deb http://deb.example/debian forky-updates main",
+            "deb http://security.example/debian-security forky-security main",
+        ),
+    )
+    assert sorted(asked) == [
+        ("http://deb.example/debian", "forky"),
+        ("http://deb.example/debian", "forky-updates"),
+        ("http://other.example/x", "forky"),
+        ("http://security.example/debian-security", "forky-security"),
+    ]
+    assert side_by_side(TARGETS, "forky", lambda uri, codename: False) == ""
 
 
 @pytest.mark.parametrize(
