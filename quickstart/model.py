@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 MIB = 1024 * 1024
-# What has no time of its own in an image (2014-05-13 16:53:20 UTC): every inode's change on a fresh volume, and what was written
-# while the image was made. A constant, so that the same tree gives the same bytes, and older than any clock that writes later.
+# What has no time of its own in an image has this (2014-05-13 16:53:20 UTC): inodes of a fresh volume, what its making wrote.
 IMAGE_TIME_S = 1_400_000_000
 
 
@@ -64,8 +63,6 @@ class Profile:
 
 
 # ---------------------------------------------------------------- reference image
-
-
 @dataclass(frozen=True)
 class Superblock:
     """What the ext4 superblock says of itself (kernel: Documentation/filesystems/ext4, "Super Block")."""
@@ -82,9 +79,9 @@ class Superblock:
 class ReferenceImage:
     """The ordinary root file system and kernel that is booted, traced and later shipped.
 
-    ``tree`` is the root as a directory on the host; ``image_hash`` is the SHA-256 over every path, mode, owner,
-    extended attribute, time of modification and content of it; ``kernel`` and ``initrd`` are the distribution's own
-    files in the tree.
+    ``tree`` is the root as a directory on the host; ``image_hash`` the SHA-256 over every path, mode, owner, attribute, time of
+    modification and content of it; ``kernel`` and ``initrd`` are files in it; the volume's UUID and label are as its fstab wants.
+    ``origin`` is ``debootstrap``, ``directory`` or ``tar``, with the recipe's key, the directory's hash or the file's SHA-256.
     """
 
     tree: Path
@@ -92,6 +89,9 @@ class ReferenceImage:
     kernel: Path
     initrd: Path
     kernel_version: str
+    volume_uuid: str
+    volume_label: str
+    origin: tuple[str, str]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ from quickstart.launch import accel, payload
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.model import MIB, Artefact, Machine, Profile, ReferenceImage, RootDisk, StartSet, Trace
 from quickstart.progress import Progress
-from quickstart.reference.debootstrap import find_reference, make_reference, reference_inputs, root_uuid
+from quickstart.reference import entry
+from quickstart.reference.debootstrap import make_reference, reference_inputs
+from quickstart.reference.rootfs import Rootfs, examine, reference_of, rootfs_inputs
 from quickstart.startset import compute
 from quickstart.store import Store, key_of, source_digest
 from quickstart.trace import record
@@ -28,9 +30,8 @@ from quickstart.trace.load import load_trace
 from quickstart.unit import read_unit, unit_texts
 
 BUILD_TOOLS = (
-    "debootstrap",
-    "unshare",
     "mkfs.ext4",
+    "debugfs",
     "qemu-system-x86_64",
     "setpriv",
     "busybox",
@@ -38,7 +39,17 @@ BUILD_TOOLS = (
     "cc",
     "cp",
 )
+_ROOT_STEP = "making and tracing an image (debootstrap, chroot, owners in the root disk)"
 MAC = "52:54:00:71:73:02"
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """How many boots are traced, what root is taken instead of a debootstrap'd one, whether guests' workspaces are kept."""
+
+    traces: int = 1
+    rootfs: Path | None = None
+    keep: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,9 +58,8 @@ class BuildOptions:
 
     out: Path
     disk_format: str = "raw"
-    traces: int = 1
     force: bool = False
-    keep: bool = False
+    tracing: TraceOptions = TraceOptions()
 
 
 @dataclass(frozen=True)
@@ -75,42 +85,46 @@ class Plan:
     stages: tuple[tuple[str, str, bool], ...]
 
 
-def build_key(profile: Profile, options: BuildOptions) -> str:
-    """Names a build by all that goes into it: profile, tool, format, number of traces."""
+def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) -> str:
+    """Names a build by all that goes into it: profile, a user's root, tool, format, number of traces."""
     inputs = {
         "profile": dataclasses.asdict(profile),
         "tool": source_digest("quickstart"),
         "tracers": _tracers_digest(),
         "format": options.disk_format,
-        "traces": options.traces,
+        "traces": options.tracing.traces,
+        "rootfs": rootfs_inputs(rootfs) if rootfs else None,
         "busybox": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
     }
     return key_of("build", inputs)
 
 
-def plan(profile: Profile, traces: int, store: Store) -> Plan:
+def plan(profile: Profile, options: TraceOptions, store: Store) -> Plan:
     """The stages that a build of ``profile`` takes; changes nothing."""
-    image = find_reference(profile, store)
-    stages = [("reference", key_of("reference", reference_inputs(profile)), image is not None)]
+    rootfs = examine(options.rootfs) if options.rootfs else None
+    reference = rootfs_inputs(rootfs) if rootfs else reference_inputs(profile)
+    image = entry.find(store, reference)
+    stages = [("reference", key_of("reference", reference), image is not None)]
     if image:
         rest = [("disk", _disk_inputs(profile, image))]
-        rest += [("trace", _trace_inputs(profile, image, number)) for number in range(1, traces + 1)]
+        rest += [("trace", _trace_inputs(profile, image, number)) for number in range(1, options.traces + 1)]
         stages += [(name, key_of(name, each), store.find(name, each) is not None) for name, each in rest]
     return Plan(tuple(stages))
 
 
 def build(profile: Profile, options: BuildOptions, store: Store, progress: Progress) -> Built:
     """Build the artefact of ``profile`` at ``options.out``, or find it there; every error leaves ``out`` as it was."""
-    key = build_key(profile, options)
+    rootfs = _rootfs(options.tracing, progress)
+    key = build_key(profile, options, rootfs)
     with output.settled(options.out):
         if present := artefacts.check_output(options.out, key, options.force):
             return Built(present, made=False)
-    door.need_root("building an image (debootstrap, chroot, owners in the root disk)")
+    door.need_root(_ROOT_STEP)
     door.need_tools(*BUILD_TOOLS)
-    reference = make_reference(profile, store, progress)
+    reference = _reference(profile, rootfs, store, progress)
     unit = read_unit(ImageRoot(reference.tree), profile.unit)
     disk = make_disk(profile, reference, store, progress)
-    traced = _trace(profile, reference, disk, options.traces, options.keep, store, progress)
+    traced = _trace(profile, reference, disk, options.tracing, store, progress)
 
     def made_meanwhile() -> bool:
         # By a build beside this one. A machine may run from it by now.
@@ -144,13 +158,14 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
         return Built(artefacts.load(options.out), made=True)
 
 
-def trace(profile: Profile, count: int, keep: bool, store: Store, progress: Progress) -> Traced:
-    """The start set of ``profile`` from ``count`` traces. It goes without an image, so for units that cannot start early too."""
+def trace(profile: Profile, options: TraceOptions, store: Store, progress: Progress) -> Traced:
+    """The start set of ``profile``. It goes without an image, so for units that cannot start early too."""
+    door.need_root(_ROOT_STEP)
     door.need_tools(*BUILD_TOOLS)
-    reference = make_reference(profile, store, progress)
+    reference = _reference(profile, _rootfs(options, progress), store, progress)
     unit_texts(ImageRoot(reference.tree), profile.unit)
     disk = make_disk(profile, reference, store, progress)
-    return _trace(profile, reference, disk, count, keep, store, progress)
+    return _trace(profile, reference, disk, options, store, progress)
 
 
 def keep_traced(traced: Traced, out: Path) -> None:
@@ -165,13 +180,13 @@ def _trace(
     profile: Profile,
     reference: ReferenceImage,
     disk: RootDisk,
-    count: int,
-    keep: bool,
+    options: TraceOptions,
     store: Store,
     progress: Progress,
 ) -> Traced:
     traces = tuple(
-        make_trace(profile, reference, disk, number, store, progress, keep) for number in range(1, count + 1)
+        make_trace(profile, reference, disk, number, store, progress, options.keep)
+        for number in range(1, options.traces + 1)
     )
     names = sorted({each.network.interface for each in traces})
     if len(names) > 1:
@@ -183,11 +198,24 @@ def _trace(
     return Traced(start_set, traces)
 
 
+def _rootfs(options: TraceOptions, progress: Progress) -> Rootfs | None:
+    if options.rootfs is None:
+        return None
+    with progress.step(f"hash {options.rootfs}"):
+        return examine(options.rootfs)
+
+
+def _reference(profile: Profile, rootfs: Rootfs | None, store: Store, progress: Progress) -> ReferenceImage:
+    return (
+        reference_of(profile, rootfs, store, progress) if rootfs else make_reference(profile, store, progress)
+    )
+
+
 def _disk_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, object]:
     return {
         "image": reference.image_hash,
         "size_mib": profile.disk_mib,
-        "uuid": root_uuid(profile),
+        "volume": [reference.volume_uuid, reference.volume_label],
         "recipe": source_digest("quickstart.image.ext4"),
     }
 
@@ -197,7 +225,13 @@ def make_disk(profile: Profile, reference: ReferenceImage, store: Store, progres
 
     def make(directory: Path) -> None:
         with progress.step("reference: root disk"):
-            write_disk(reference.tree, directory / "root.raw", profile.disk_mib, root_uuid(profile))
+            write_disk(
+                reference.tree,
+                directory / "root.raw",
+                profile.disk_mib,
+                reference.volume_uuid,
+                reference.volume_label,
+            )
 
     path = store.get_or_make("disk", _disk_inputs(profile, reference), make).path / "root.raw"
     return RootDisk(path, profile.disk_mib * MIB, read_superblock(path))

@@ -1,4 +1,4 @@
-"""A directory tree as one hash: every path, type, mode, owner, extended attribute, link target, content and time."""
+"""A directory tree as one hash: every path, type, mode, owner, extended attribute, link (hard ones too), content and time."""
 
 from __future__ import annotations
 
@@ -19,22 +19,29 @@ _THREADS = 2
 
 
 def tree_hash(root: Path, *, without: str = "") -> str:
-    """SHA-256 of the tree below ``root`` but its entry ``without``, depth first by name, with files' times in seconds.
+    """SHA-256 of the tree below ``root`` but its entry ``without``, depth first by name, with times of modification in seconds.
 
-    Whether a file's zeros are holes or written makes no difference. Raises OSError for what cannot be read.
+    Whether a file's zeros are holes or written makes no difference. A directory on which another file system is mounted counts
+    as an empty one. Raises OSError for what cannot be read.
     """
     top = os.fsencode(root)
+    device = root.stat().st_dev
     left_out = os.path.join(top, os.fsencode(without))  # noqa: PTH118 - bytes in, bytes out
-    paths = (path for path in _walk(top) if path != left_out)
+    paths = (path for path in _walk(top, device) if path != left_out)
     digest = hashlib.sha256()
+    first_names: dict[tuple[int, int], bytes] = {}
 
-    def describe(batch: Sequence[bytes]) -> bytes:
-        return b"".join(_describe(path, top) for path in batch)
+    def describe(batch: Sequence[bytes]) -> list[tuple[bytes, os.stat_result, bytes]]:
+        return [(path, status := os.lstat(path), _describe(path, status, top, device)) for path in batch]
 
     # Reading lets go of the interpreter's lock: a third less time when the tree is not in memory, and no more when it is.
     with ThreadPoolExecutor(_THREADS) as pool:
         for described in pool.map(describe, _batches(paths)):
-            digest.update(described)
+            for path, status, description in described:
+                digest.update(description)
+                first = first_names.setdefault((status.st_dev, status.st_ino), path)
+                if first != path:
+                    digest.update(first[len(top) :] + b"\0")
     return digest.hexdigest()
 
 
@@ -43,23 +50,25 @@ def _batches(paths: Iterator[bytes]) -> Iterator[Sequence[bytes]]:
         yield batch
 
 
-def _walk(directory: bytes) -> Iterator[bytes]:
+def _walk(directory: bytes, device: int) -> Iterator[bytes]:
     yield directory
+    if os.lstat(directory).st_dev != device:
+        return
     with os.scandir(directory) as entries:
         children = sorted(entries, key=lambda entry: entry.name)
     for entry in children:
         if entry.is_dir(follow_symlinks=False):
-            yield from _walk(entry.path)
+            yield from _walk(entry.path, device)
         else:
             yield entry.path
 
 
-def _describe(path: bytes, root: bytes) -> bytes:
-    status = os.lstat(path)
+def _describe(path: bytes, status: os.stat_result, root: bytes, device: int) -> bytes:
     digest = hashlib.sha256()
     digest.update(f"{status.st_mode:o} {status.st_uid} {status.st_gid} {status.st_rdev}\0".encode())
     # The volume carries it, and init compares it (the root directory's own does not reach it).
-    if path != root:
+    # A mount point's is that of what is mounted.
+    if path != root and not (stat.S_ISDIR(status.st_mode) and status.st_dev != device):
         digest.update(f"{status.st_mtime_ns // 10**9}\0".encode())
     digest.update(path[len(root) :] + b"\0")
     if stat.S_ISLNK(status.st_mode):

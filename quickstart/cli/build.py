@@ -21,6 +21,12 @@ from quickstart.store import Store, default_root
     "--profile", "profile_name", required=True, metavar="NAME|DIR", help="The application to build for."
 )
 @click.option(
+    "--rootfs",
+    type=click.Path(path_type=Path),
+    metavar="DIR|TAR",
+    help="Your own root file system, in place of debootstrap.",
+)
+@click.option(
     "-o", "--out", type=click.Path(path_type=Path), help="Where the artefact goes [quickstart-NAME]."
 )
 @click.option(
@@ -61,6 +67,7 @@ from quickstart.store import Store, default_root
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 def build(
     profile_name: str,
+    rootfs: Path | None,
     out: Path | None,
     disk_format: str,
     traces: int,
@@ -72,17 +79,18 @@ def build(
 ) -> None:
     """Build an image whose application starts from memory.
 
-    Makes the reference image (debootstrap), boots it once under strace, computes the start set, and writes root disk, kernel and
-    initramfs to OUT. What was made before is taken from the store. Needs root.
+    Makes the reference image (by debootstrap, or of --rootfs), boots it once under strace, computes the start set, and writes root
+    disk, kernel and initramfs to OUT. What was made before is taken from the store. Needs root.
     """
 
     def work(verb: Verb) -> int:
         profile = load_profile(profile_name)
+        tracing = pipeline.TraceOptions(traces, rootfs, keep)
         if dry_run:
-            return _show_plan(verb, profile, traces, Store(default_root()))
+            return _show_plan(verb, profile, tracing, Store(default_root()))
         # Behind a link OUT is replaced where it lies.
         directory = (out or Path(f"quickstart-{profile.name}")).resolve()
-        options = pipeline.BuildOptions(directory, disk_format, traces, force, keep)
+        options = pipeline.BuildOptions(directory, disk_format, force, tracing)
         with Store(default_root(), verb.display().note) as store:
             built = pipeline.build(profile, options, store, verb.display())
         artefact = built.artefact
@@ -110,8 +118,8 @@ def _show(console: Console, artefact: Artefact, made: bool) -> None:
     console.print(f"  next: quickstart run {artefact.directory}")
 
 
-def _show_plan(verb: Verb, profile: Profile, traces: int, store: Store) -> int:
-    plan = pipeline.plan(profile, traces, store)
+def _show_plan(verb: Verb, profile: Profile, tracing: pipeline.TraceOptions, store: Store) -> int:
+    plan = pipeline.plan(profile, tracing, store)
     result = {"stages": [{"stage": stage, "key": key, "stored": have} for stage, key, have in plan.stages]}
 
     def text(console: Console) -> None:

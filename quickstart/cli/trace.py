@@ -22,6 +22,12 @@ from quickstart.store import Store, default_root
     "--profile", "profile_name", required=True, metavar="NAME|DIR", help="The application to trace."
 )
 @click.option(
+    "--rootfs",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="DIR|TAR",
+    help="Your own root instead of a debootstrap'd one.",
+)
+@click.option(
     "--traces", type=click.IntRange(1, 20), default=1, show_default=True, help="Boot and trace so many times."
 )
 @click.option(
@@ -30,7 +36,15 @@ from quickstart.store import Store, default_root
 @click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
 @click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
-def trace(profile_name: str, traces: int, out: Path | None, keep: bool, verbose: bool, as_json: bool) -> None:
+def trace(
+    profile_name: str,
+    rootfs: Path | None,
+    traces: int,
+    out: Path | None,
+    keep: bool,
+    verbose: bool,
+    as_json: bool,
+) -> None:
     """Find the start set of a service: boot the reference image under strace until it answers.
 
     It takes any unit, also one that `build` cannot start early yet. `quickstart why DIR PATH` then explains single files.
@@ -39,8 +53,9 @@ def trace(profile_name: str, traces: int, out: Path | None, keep: bool, verbose:
 
     def work(verb: Verb) -> int:
         profile = load_profile(profile_name)
+        options = pipeline.TraceOptions(traces, rootfs, keep)
         with Store(default_root(), verb.display().note) as store:
-            traced = pipeline.trace(profile, traces, keep, store, verb.display())
+            traced = pipeline.trace(profile, options, store, verb.display())
         if out is not None:
             pipeline.keep_traced(traced, out.absolute())
         verb.result(_result(traced), lambda console: _show(console, traced))

@@ -83,7 +83,7 @@ def write(
         "quickstart": __version__,
         "build_key": build_key,
         "profile": profile.name,
-        "suite": profile.suite,
+        "reference": dict(zip(("kind", "hash"), reference.origin, strict=True)),
         "unit": profile.unit,
         "delivery": "fast",
         "target": "qemu",

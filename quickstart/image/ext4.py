@@ -26,14 +26,14 @@ _ROOT_INODE = 2
 _FIRST_INODE = 11
 
 
-def write_disk(tree: Path, path: Path, size_mib: int, root_uuid: str) -> RootDisk:
+def write_disk(tree: Path, path: Path, size_mib: int, volume_uuid: str, label: str) -> RootDisk:
     """Write ``tree`` (owners and modes kept, so as root) to ``path`` as a sparse raw ext4 file system of ``size_mib``.
 
     The same tree gives the same bytes, wherever and whenever: mke2fs takes names in sorted order and files' times of
     modification in seconds, all other times are IMAGE_TIME_S. Raises BadInputError when the tree does not fit.
     """
     door.need_root("keeping owners and modes in a root disk")
-    options = ("-q", "-F", "-L", "root", "-U", root_uuid, "-E", f"hash_seed={root_uuid}")
+    options = ("-q", "-F", "-L", label, "-U", volume_uuid, "-E", f"hash_seed={volume_uuid}")
     try:
         door.run(["mkfs.ext4", *options, "-d", tree, path, f"{size_mib}M"], timeout_s=1800, env=_FIXED_TIME)
     except CommandError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 import uuid
@@ -15,10 +14,9 @@ from quickstart.host import door
 from quickstart.host.files import free_bytes
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
 from quickstart.progress import Progress
-from quickstart.reference import customise
+from quickstart.reference import customise, entry
 from quickstart.reference.sources import Sources, host_sources
 from quickstart.store import Store, key_of, source_digest
-from quickstart.treehash import tree_hash
 
 # The machine that Debian's installer makes with "SSH server" and no desktop, less what only hardware needs.
 BASE_PACKAGES = (
@@ -91,33 +89,10 @@ def make_reference(profile: Profile, store: Store, progress: Progress) -> Refere
             customise.end(root, root_uuid(profile))
             customise.fix_times(root, begin_s)
         with progress.step("reference: hash the image"):
-            (directory / "image.json").write_text(json.dumps({"image_hash": tree_hash(root)}))
+            entry.write_facts(directory, root_uuid(profile), "root")
 
-    return _load(store.get_or_make("reference", reference_inputs(profile), make).path)
-
-
-def find_reference(profile: Profile, store: Store) -> ReferenceImage | None:
-    """The profile's reference image when the store has it, as it lies there, unverified."""
-    path = store.find("reference", reference_inputs(profile))
-    try:
-        return _load(path) if path else None
-    except (OSError, ValueError, KeyError, ReferenceImageError):
-        return None
-
-
-def _load(path: Path) -> ReferenceImage:
-    tree = path / "root"
-    kernels = sorted((tree / "boot").glob("vmlinuz-*"))
-    if not kernels:
-        raise ReferenceImageError(f"{tree} has no kernel in /boot", hint="remove this entry and build again")
-    version = kernels[-1].name.removeprefix("vmlinuz-")
-    return ReferenceImage(
-        tree=tree,
-        image_hash=json.loads((path / "image.json").read_text())["image_hash"],
-        kernel=kernels[-1],
-        initrd=tree / f"boot/initrd.img-{version}",
-        kernel_version=version,
-    )
+    made = store.get_or_make("reference", reference_inputs(profile), make)
+    return entry.load(made.path, ("debootstrap", made.key))
 
 
 def _check_host(store: Store) -> None:

@@ -50,7 +50,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def written(tree: Path, path: Path) -> RootDisk:
-    return write_disk(tree, path, 16, UUID)
+    return write_disk(tree, path, 16, UUID, "root")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_disk_is_clean_and_holds_every_kind(tree: Path, tmp_path: Path) -> Non
 def test_times_on_a_disk(tree: Path, tmp_path: Path) -> None:
     """All inodes, those behind the first group too: mtime as in the tree, the rest IMAGE_TIME_S."""
     many = odd_tree(tmp_path / "x", [*NAMES, *(f"b/{n}" for n in range(10, 2500))], 1_700_000_000)
-    disk = write_disk(many, tmp_path / "disk", 12, UUID).path
+    disk = write_disk(many, tmp_path / "disk", 12, UUID, "root").path
     inodes = used_inodes(disk)
     assert len(inodes) == 2 + sum(1 for path in many.rglob("*")) - 1
     fixed = f"0x{IMAGE_TIME_S:08x}:00000000"

@@ -248,7 +248,7 @@ def by_mkfs(directory: Path) -> None:
     source = directory.parent.parent.parent / "source"
     source.mkdir()
     (source / "large").write_bytes(os.urandom(9 * MIB))
-    write_disk(source, directory / "root.raw", 16, "00112233-4455-6677-8899-aabbccddeeff")
+    write_disk(source, directory / "root.raw", 16, "00112233-4455-6677-8899-aabbccddeeff", "root")
 
 
 def that_fits(directory: Path) -> None:

@@ -12,13 +12,11 @@ from quickstart.initramfs.build import write_initramfs
 from quickstart.model import (
     MIB,
     FileKind,
-    NetworkFacts,
     ReferenceImage,
     RootDisk,
     StartFile,
     StartSet,
     Superblock,
-    Trace,
     UnitStart,
 )
 from quickstart.profile import load_profile
@@ -30,9 +28,9 @@ def test_a_start_set_over_the_budget_is_refused_before_anything_is_written(tmp_p
     tree = tmp_path / "image"
     tree.mkdir()
     profile = dataclasses.replace(load_profile("nginx"), budget_mib=5)
-    reference = ReferenceImage(tree, "0", tree / "vmlinuz", tree / "initrd", "6.1")
+    origin = ("debootstrap", "0")
+    reference = ReferenceImage(tree, "0", tree / "vmlinuz", tree / "initrd", "6.1", "0", "root", origin)
     superblock = Superblock("11111111-2222-3333-4444-555555555555", 0, 0, True, False, False)
-    trace = Trace((), {}, {}, (), NetworkFacts("ens3", "52:54:00:00:00:01", "10.0.2.15"), "0", 1, 0)
     unit = UnitStart("app.service", "simple", None, (), ())
     target = tmp_path / "initramfs.img"
     # The image has no such file, nor an fstab: to read anything of it would be another error.
@@ -41,7 +39,7 @@ def test_a_start_set_over_the_budget_is_refused_before_anything_is_written(tmp_p
         StartSetError, match=r"the start set has 5\.0 MiB, the profile's budget is 5 MiB"
     ) as caught:
         disk = RootDisk(tmp_path / "root.raw", MIB, superblock)
-        write_initramfs(profile, reference, disk, trace, StartSet((file,), ()), unit, target)
+        write_initramfs(profile, reference, disk, "ens3", StartSet((file,), ()), unit, target)
     assert str(LARGE) in caught.value.message
     assert "budget_mib" in (caught.value.hint or "")
     assert not target.exists()

@@ -43,6 +43,13 @@ def test_help_lists_every_verb(argument: str) -> None:
     assert "run" in found.stdout
 
 
+def test_a_rootfs_that_cannot_be_one(tmp_path: Path) -> None:
+    found = invoke("build", "--profile", "nginx", "--rootfs", "/", "-o", str(tmp_path / "out"))
+    assert found.exit_code == 2
+    assert "/ is this host's own root" in said(found)
+    assert not (tmp_path / "out").exists()
+
+
 def test_version() -> None:
     assert __version__ in invoke("--version").stdout
 
@@ -117,7 +124,7 @@ def test_a_build_that_is_not_root_says_so_first(tmp_path: Path, monkeypatch: pyt
     found = invoke("build", "--json", "--profile", "nginx", "-o", str(tmp_path / "out"))
     error = json.loads(found.stdout)["error"]
     assert (found.exit_code, error["kind"]) == (3, "NeedsRootError")
-    assert error["message"].startswith("building an image ")
+    assert error["message"].startswith("making and tracing an image ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tools"]
 
 

@@ -58,6 +58,25 @@ def test_the_days_of_accounts_are_fixed(tmp_path: Path) -> None:
     assert int(shadow.stat().st_mtime) == IMAGE_TIME_S
 
 
+def test_the_hash_of_a_tree_knows_hard_links(tmp_path: Path) -> None:
+    """Those inside of it: a name elsewhere does not reach the volume."""
+    hashes = []
+    for name, linked in (("two", False), ("one", True), ("outside", True)):
+        tree = tmp_path / name
+        tree.mkdir()
+        (tree / "a").write_text("x")
+        if linked:
+            (tree / "b").hardlink_to(tree / "a")
+        else:
+            (tree / "b").write_text("x")
+        for path in tree.iterdir():
+            aged(path, 1)
+        if name == "outside":
+            (tmp_path / "c").hardlink_to(tree / "a")
+        hashes.append(tree_hash(tree))
+    assert hashes[0] != hashes[1] == hashes[2]
+
+
 def test_the_hash_of_a_tree_knows_times_but_not_those_of_this_host(tmp_path: Path) -> None:
     """mtime in seconds, directories' too; not ctime, which no copy keeps, nor the root directory's own."""
     trees = [tmp_path / name for name in "ab"]

@@ -1,0 +1,71 @@
+"""A reference image as it lies in the store: its tree, and beside it what a launch must know of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from quickstart.errors import ReferenceImageError
+from quickstart.imageroot import ImageRoot
+from quickstart.model import ReferenceImage
+from quickstart.store import Store
+from quickstart.treehash import tree_hash
+
+_FACTS = "image.json"
+
+
+def write_facts(directory: Path, volume_uuid: str, volume_label: str) -> None:
+    """Hash the tree ``root`` in ``directory`` and keep what ``load`` needs."""
+    facts = {"image_hash": tree_hash(directory / "root"), "uuid": volume_uuid, "label": volume_label}
+    (directory / _FACTS).write_text(json.dumps(facts))
+
+
+def load(directory: Path, origin: tuple[str, str]) -> ReferenceImage:
+    """The reference image in ``directory``; raises ReferenceImageError without a kernel."""
+    root = ImageRoot(directory / "root")
+    version = newest_kernel(root)
+    if version is None:
+        raise ReferenceImageError(
+            f"{root.base} has no kernel in /boot", hint="remove this entry and build again"
+        )
+    facts = json.loads((directory / _FACTS).read_text())
+    return ReferenceImage(
+        tree=root.base,
+        image_hash=facts["image_hash"],
+        kernel=_host_file(root, f"/boot/vmlinuz-{version}"),
+        initrd=_host_file(root, f"/boot/initrd.img-{version}"),
+        kernel_version=version,
+        volume_uuid=facts["uuid"],
+        volume_label=facts["label"],
+        origin=origin,
+    )
+
+
+def find(store: Store, inputs: Mapping[str, object]) -> ReferenceImage | None:
+    """The reference image of ``inputs`` when the store has it, as it lies there, unverified."""
+    path = store.find("reference", inputs)
+    try:
+        return load(path, ("", "")) if path else None
+    except (OSError, ValueError, KeyError, ReferenceImageError):
+        return None
+
+
+def newest_kernel(root: ImageRoot) -> str | None:
+    """The version of the newest /boot/vmlinuz-VERSION, or None."""
+    found = root.glob(PurePosixPath("/boot/vmlinuz-*"))
+    return max((path.name.removeprefix("vmlinuz-") for path in found), key=version_key, default=None)
+
+
+def version_key(version: str) -> tuple[str | int, ...]:
+    """Sorts as deb-version(7) for what kernels are called: numbers by value, ``~`` before the end, the end before all else."""
+    parts = re.split(r"(\d+)", version.replace("~", "\0") + "\1")
+    return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
+
+
+def _host_file(root: ImageRoot, name: str) -> Path:
+    canonical = root.resolve(PurePosixPath(name)).canonical
+    if canonical is None:
+        raise ReferenceImageError(f"{root.base} has no {name}", hint="remove this entry and build again")
+    return root.host(canonical)

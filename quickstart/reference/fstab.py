@@ -1,0 +1,59 @@
+"""What a user's fstab(5) asks of the volumes of a machine that has only one."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from quickstart.errors import BadInputError
+
+_ON_A_DISK = ("UUID=", "LABEL=", "PARTUUID=", "PARTLABEL=", "ID=", "/dev/")
+# mke2fs(8), -L.
+_LABEL_BYTES = 16
+
+
+@dataclass(frozen=True)
+class RootLine:
+    """How fstab finds the root volume; the one that it does not use is empty."""
+
+    uuid: str
+    label: str
+
+
+def root_volume(fstab: str) -> RootLine | None:
+    """The UUID or label that ``fstab`` has for /, or None without a line for it.
+
+    Raises BadInputError, naming the line, for a root that is found in another way or is not ext4, and for what lies on other disks.
+    """
+    rows = [words for line in fstab.splitlines() if (words := line.split()) and not words[0].startswith("#")]
+    roots = [words for words in rows if words[1:2] == ["/"]]
+    for words in rows:
+        options = (words[3] if len(words) > 3 else "").split(",")
+        elsewhere = words[0].startswith(_ON_A_DISK) and words[0] not in (root[0] for root in roots)
+        if elsewhere and not {"noauto", "nofail"} & set(options):
+            raise BadInputError(
+                f"/etc/fstab wants a disk that the machine does not have: {' '.join(words)}",
+                hint="remove the line, or add nofail to its options",
+            )
+    return _root_line(roots[0]) if roots else None
+
+
+def _root_line(words: list[str]) -> RootLine:
+    text = " ".join(words)
+    if len(words) < 4 or words[2] != "ext4":
+        raise BadInputError(
+            f"/etc/fstab's root is not ext4 with options: {text}", hint="UUID=… / ext4 defaults 0 1"
+        )
+    kind, _, value = words[0].partition("=")
+    value = value.strip('"')
+    if kind == "LABEL" and 0 < len(value.encode(errors="surrogateescape")) <= _LABEL_BYTES:
+        return RootLine("", value)
+    try:
+        if kind == "UUID":
+            return RootLine(str(uuid.UUID(value)), "")
+    except ValueError:
+        pass
+    raise BadInputError(
+        f"/etc/fstab finds the root volume neither by a UUID nor by a label: {text}",
+        hint="write UUID=… or LABEL=… there, or remove the line: the volume's UUID is then added",
+    )
