@@ -122,6 +122,7 @@ def odd_tree(base: Path, names: list[str], when_s: int) -> Path:
         file.truncate(3 * MIB)
     os.setxattr(tree / "a", "user.note", b"kept")
     os.setxattr(tree / "b/1", "security.capability", CAPABILITY)
+    os.setxattr(tree / "c", "system.posix_acl_access", ACL)
     tree.chmod(0o751)
     for path in (*tree.rglob("*"), tree):
         os.utime(path, (when_s, 1_600_000_000), follow_symlinks=False)
@@ -130,6 +131,10 @@ def odd_tree(base: Path, names: list[str], when_s: int) -> Path:
 
 # cap_net_bind_service+ep as setcap(8) writes it: struct vfs_ns_cap_data's predecessor, revision 2 (linux/capability.h).
 CAPABILITY = bytes.fromhex("0100000200040000000000000000000000000000")
+# POSIX ACL user::rw-,user:1000:r--,group::r--,mask::r--,other::--- as the kernel keeps it (linux/posix_acl_xattr.h).
+ACL = bytes.fromhex(
+    "0200000001000600ffffffff02000400e803000004000400ffffffff10000400ffffffff20000000ffffffff"
+)
 NAMES = ["a", "b/", "b/1", "b/2", "c", "d/", "d/e/", "d/e/long-name"]
 
 
@@ -156,6 +161,7 @@ def test_a_disk_is_clean_and_holds_every_kind(tree: Path, tmp_path: Path) -> Non
     assert "Blockcount: 0" in debugfs(disk, "stat /sparse")
     assert 'user.note (4) = "kept"' in debugfs(disk, "ea_list /a")
     assert "security.capability" in debugfs(disk, "ea_list /b/1")
+    assert "system.posix_acl_access" in debugfs(disk, "ea_list /c")
     assert "Mode:  0751" in debugfs(disk, "stat /")
 
 

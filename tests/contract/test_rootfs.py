@@ -17,12 +17,7 @@ from quickstart.errors import BadInputError
 from quickstart.reference.rootfs import copy_directory, examine, unpack
 from quickstart.store import Store
 from quickstart.treehash import tree_hash
-from tests.contract.test_ext4 import NAMES, odd_tree
-
-# POSIX ACL user::rw-,user:1000:r--,group::r--,mask::r--,other::--- as the kernel keeps it (linux/posix_acl_xattr.h).
-ACL = bytes.fromhex(
-    "0200000001000600ffffffff02000400e803000004000400ffffffff10000400ffffffff20000000ffffffff"
-)
+from tests.contract.test_ext4 import ACL, NAMES, odd_tree
 
 
 @pytest.fixture
@@ -31,7 +26,6 @@ def given(tmp_path: Path) -> Path:
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they write files of other owners")
     tree = odd_tree(tmp_path / "given", NAMES, 1_700_000_000)
-    os.setxattr(tree / "c", "system.posix_acl_access", ACL)
     (tree / "setuid").write_text("x")
     (tree / "setuid").chmod(0o4755)
     os.utime(tree / "setuid", (1, 1_600_000_000))
