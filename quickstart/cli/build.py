@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from quickstart import pipeline
+from quickstart.cli.completion import profile_names
 from quickstart.cli.output import Verb, run_verb
 from quickstart.image.artefact import DISK_FORMATS
 from quickstart.model import MIB, Artefact, Profile
@@ -18,7 +19,12 @@ from quickstart.store import Store, default_root
 
 @click.command()
 @click.option(
-    "--profile", "profile_name", required=True, metavar="NAME|DIR", help="The application to build for."
+    "--profile",
+    "profile_name",
+    required=True,
+    metavar="NAME|DIR",
+    help="The application to build for.",
+    shell_complete=profile_names,
 )
 @click.option(
     "--rootfs",

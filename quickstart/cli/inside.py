@@ -11,11 +11,12 @@ import click
 from rich.console import Console
 
 from quickstart import inside
+from quickstart.cli.completion import artefacts_here
 from quickstart.cli.output import Verb, run_verb
 from quickstart.errors import BadInputError
 from quickstart.image import artefact as artefacts
 
-_OUT = click.argument("out", type=click.Path(path_type=Path))
+_OUT = click.argument("out", type=click.Path(path_type=Path), shell_complete=artefacts_here)
 _JSON = click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 
 
@@ -122,7 +123,7 @@ def why(out: Path, path: str, as_json: bool) -> None:
 
 @click.command("diff")
 @_OUT
-@click.argument("other", type=click.Path(path_type=Path))
+@click.argument("other", type=click.Path(path_type=Path), shell_complete=artefacts_here)
 @_JSON
 def diff(out: Path, other: Path, as_json: bool) -> None:
     """Say what the initramfs of OTHER has otherwise than that of OUT; status 1 when they differ."""

@@ -11,6 +11,7 @@ import click
 from quickstart import __version__
 from quickstart.cli.build import build
 from quickstart.cli.cache import cache
+from quickstart.cli.completion import completion
 from quickstart.cli.doctor import doctor
 from quickstart.cli.inside import cat, diff, list_members, why
 from quickstart.cli.run import run
@@ -45,6 +46,7 @@ group.add_command(cat)
 group.add_command(why)
 group.add_command(diff)
 group.add_command(cache)
+group.add_command(completion)
 
 
 def entry_point() -> None:

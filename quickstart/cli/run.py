@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from quickstart import pipeline
+from quickstart.cli.completion import artefacts_here
 from quickstart.cli.output import Verb, run_verb
 from quickstart.errors import BadInputError
 from quickstart.image import artefact as artefacts
@@ -62,7 +63,7 @@ class Ran:
 
 
 @click.command()
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path), shell_complete=artefacts_here)
 @click.option("--check", is_flag=True, help="End the machine once it is ready.")
 @click.option(
     "--exec",
@@ -139,7 +140,7 @@ def _boots(verb: Verb, artefact: Artefact, store: Store, options: RunOptions) ->
     launcher = pipeline.make_launcher(artefact.kernel, store, verb.display(), keep=options.keep)
     ran: list[Ran] = []
     for stock in (False, True) if options.beside_stock else (options.stock,):
-        port = options.port or _free_port()
+        port = options.port or free_port()
         machine = pipeline.machine_of(
             artefact, stock=stock, snapshot=options.snapshot, port=port, extra_cmdline=options.append
         )
@@ -160,7 +161,7 @@ def _one_boot(
         finally:
             # Whatever ended it, Ctrl-C too: what the guest wrote is to reach the disk.
             if not options.snapshot and guest.is_running():
-                _shut_down(verb, guest)
+                shut_down(verb, guest)
     return ran
 
 
@@ -198,7 +199,8 @@ def _stay(verb: Verb, guest: QemuGuest) -> None:
         verb.console.print()
 
 
-def _shut_down(verb: Verb, guest: QemuGuest) -> None:
+def shut_down(verb: Verb, guest: QemuGuest) -> None:
+    """Shut the guest down in order, and say so when it did not."""
     with verb.display().step("shut the machine down"):
         ended = guest.power_off(_POWER_OFF_S)
     if not ended:
@@ -234,7 +236,8 @@ def _followed(log: Path, wanted: bool) -> Iterator[None]:
         thread.join()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,0 +1,56 @@
+"""`quickstart completion`: the script that makes a shell complete our verbs, options, profiles and artefacts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
+
+from quickstart.profile import known_profiles
+
+_SHELLS = ("bash", "zsh", "fish")
+_PROGRAM = "quickstart"
+_VARIABLE = "_QUICKSTART_COMPLETE"
+
+
+def profile_names(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The profiles that come with us, and directories."""
+    known = [CompletionItem(name) for name in known_profiles() if name.startswith(incomplete)]
+    return known or [CompletionItem(incomplete, type="dir")]
+
+
+def artefacts_here(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The directories with a manifest that begin like this; directories on the way when there is none."""
+    parent, _, start = incomplete.rpartition("/")
+    place = Path(f"{parent}/") if "/" in incomplete else Path()
+    try:
+        names = sorted(each.name for each in os.scandir(place) if each.name.startswith(start))
+    except OSError:
+        names = []
+    prefix = incomplete[: len(incomplete) - len(start)]
+    found = [
+        CompletionItem(f"{prefix}{name}") for name in names if (place / name / "manifest.json").is_file()
+    ]
+    return found or [CompletionItem(incomplete, type="dir")]
+
+
+@click.command()
+@click.argument("shell_name", metavar="bash|zsh|fish", type=click.Choice(_SHELLS))
+@click.pass_context
+def completion(context: click.Context, shell_name: str) -> None:
+    """Print the script that makes a shell complete the verbs, options, profiles and artefacts of quickstart.
+
+    For bash: eval "$(quickstart completion bash)" in ~/.bashrc.
+    """
+    kind = get_completion_class(shell_name)
+    root = context.find_root().command
+    if kind is None:
+        raise click.UsageError(f"click has no completion for {shell_name}")
+    # Not bash's own source(), which starts bash to look at its version.
+    click.echo(ShellComplete.source(kind(root, {}, _PROGRAM, _VARIABLE)))
