@@ -21,7 +21,7 @@ _FAST = "fast"
 
 @dataclass(frozen=True)
 class Member:
-    """One file of the archive; ``part`` is ``A`` or ``B``, ``target`` a link's."""
+    """One file of the archive; ``part`` is ``A`` or ``B``, ``target`` a link's, ``device`` a node's major and minor number."""
 
     name: str
     part: str
@@ -29,6 +29,9 @@ class Member:
     size_bytes: int
     target: str
     data: bytes
+    uid: int = 0
+    gid: int = 0
+    device: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,11 @@ def _has_other_names(raw: CpioMember) -> bool:
 
 def _member(raw: CpioMember, linked: Mapping[tuple[int, int], bytes]) -> Member:
     target = raw.data.decode(errors="surrogateescape") if stat.S_ISLNK(raw.mode) else ""
+    device = (raw.rdev_major, raw.rdev_minor)
     data = linked.get((raw.archive, raw.inode), raw.data) if _has_other_names(raw) else raw.data
-    return Member(raw.name, "B" if raw.archive else "A", raw.mode, len(data), target, data)
+    return Member(
+        raw.name, "B" if raw.archive else "A", raw.mode, len(data), target, data, raw.uid, raw.gid, device
+    )
 
 
 def find(artefact: Artefact, path: str) -> Member:
@@ -118,7 +124,7 @@ def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
     wanted = PurePosixPath("/", path.lstrip("/"))
     if wanted.parts[1:2] == (_FAST,):
         wanted = PurePosixPath("/", *wanted.parts[2:])
-    document = _start_set(directory)
+    document = start_set(directory)
     for file in document["files"]:
         if file["path"] == str(wanted):
             return Why(wanted, tuple(file["reasons"]), "", file.get("package", ""))
@@ -135,7 +141,8 @@ def _is_ours(artefact: Artefact, wanted: PurePosixPath) -> bool:
     return str(wanted)[1:] in names or f"{OURS}/{wanted.name}" in names
 
 
-def _start_set(directory: Path) -> Mapping[str, Any]:
+def start_set(directory: Path) -> Mapping[str, Any]:
+    """start-set.json in ``directory``; raises BadInputError without one, ArtefactError when it cannot be read."""
     path = directory / artefacts.START_SET
     if not path.exists():
         raise BadInputError(

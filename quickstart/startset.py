@@ -33,7 +33,7 @@ from quickstart.model import (
 # Nothing below these is a file of the image: the kernel or init makes it at each boot.
 _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
 _MADE = "made: the boot writes it before it is read"
-_SECRET_GLOBS = (
+SECRET_GLOBS = (
     "/etc/shadow*",
     "/etc/gshadow*",
     "/etc/security/opasswd",
@@ -41,7 +41,7 @@ _SECRET_GLOBS = (
     "/etc/ssl/private/**",
 )
 # With the beginning of a key behind it: the marker alone is in every library that reads keys.
-_PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----[ \t]*\r?\n\s*[A-Za-z0-9+/]")
+PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----[ \t]*\r?\n\s*[A-Za-z0-9+/]")
 _KEY_SEARCH_BYTES = 1 << 20
 _GLOB_PARTS = re.compile(r"(\*\*|\*|\?|\[!?\]?[^]]*\])")
 _SCRIPT = re.compile(rb"#![ \t]*([^ \t\n]+)(?:[ \t]+([^\n]*))?")
@@ -131,7 +131,7 @@ class _Builder:
 
     def _excluding_rule(self, path: PurePosixPath, reason: Reason) -> str | None:
         named = any(matches(path, glob) for glob in self.rules.secrets)
-        for glob in () if named else _SECRET_GLOBS:
+        for glob in () if named else SECRET_GLOBS:
             if matches(path, glob):
                 return f"secret: {glob}"
         for glob in self.rules.exclude:
@@ -153,7 +153,7 @@ class _Builder:
             return "secret: not readable by all"
         if any(name.startswith("security.") for name in os.listxattr(host)):
             return "security.*: newc carries no extended attributes"
-        if not named and status.st_size <= _KEY_SEARCH_BYTES and _PRIVATE_KEY.search(host.read_bytes()):
+        if not named and status.st_size <= _KEY_SEARCH_BYTES and PRIVATE_KEY.search(host.read_bytes()):
             return "secret: it holds a private key"
         return None
 

@@ -9,6 +9,7 @@ from types import FrameType
 import click
 
 from quickstart import __version__
+from quickstart.cli.audit import audit
 from quickstart.cli.build import build
 from quickstart.cli.cache import cache
 from quickstart.cli.completion import completion
@@ -45,6 +46,7 @@ group.add_command(list_members)
 group.add_command(cat)
 group.add_command(why)
 group.add_command(diff)
+group.add_command(audit)
 group.add_command(cache)
 group.add_command(completion)
 

@@ -102,6 +102,7 @@ def write(
         "initramfs_bytes": initramfs.size_bytes,
         "initramfs_part_a_bytes": initramfs.part_a_bytes,
         "initramfs_part_b_bytes": initramfs.part_b_bytes,
+        "secrets": list(profile.files.secrets),
         "start_set_files": start_set.regular_files,
         "start_set_bytes": start_set.size_bytes,
     }
@@ -206,6 +207,12 @@ def load(directory: Path) -> Artefact:
     if not artefact.disk.is_file():
         raise ArtefactError(f"{artefact.disk} is missing", hint="build it again")
     return artefact
+
+
+def read_manifest(artefact: Artefact) -> Mapping[str, Any]:
+    """The manifest of an artefact that `load` has found whole (docs/artefact.md)."""
+    manifest: dict[str, Any] = json.loads((artefact.directory / _MANIFEST).read_text())
+    return manifest
 
 
 def _from_manifest(directory: Path, manifest: Mapping[str, Any]) -> Artefact:

@@ -22,11 +22,18 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("reference", "trace", "startset", "initramfs", "image", "measure"),
     ("launch",),
     ("pipeline", "inside", "doctor"),
+    ("audit",),
     ("cli",),
 )
 RANK = {part: rank for rank, parts in enumerate(LEVELS) for part in parts}
 # Only these may import the part at all.
-ONLY_FOR = {"cli": {"cli"}, "pipeline": {"cli"}, "inside": {"cli"}, "doctor": {"cli"}}
+ONLY_FOR = {
+    "cli": {"cli"},
+    "pipeline": {"cli"},
+    "inside": {"cli", "audit"},
+    "doctor": {"cli"},
+    "audit": {"cli"},
+}
 IMPORTS_NOTHING_OF_OURS = ("model.py", "errors.py", "progress.py", "assets.py")
 SUBPROCESS_DOOR = "host/door.py"
 STARTS_PROCESSES = {"subprocess", "multiprocessing", "pty", "popen2"}

@@ -87,3 +87,27 @@ def test_every_file_says_why_it_is_in_the_start_set(artefact: Path) -> None:
 def test_modes_of_out_keep_the_disk_to_its_owner(artefact: Path) -> None:
     """The disk holds /etc/shadow: nobody but its owner may read it."""
     assert stat.S_IMODE((artefact / "root.raw").stat().st_mode) == 0o600
+
+
+def test_the_audit_of_a_built_artefact_is_clean(artefact: Path) -> None:
+    called = quickstart("audit", artefact, "--json")
+    assert called.status == 0
+    assert called.result == {"clean": True, "errors": 0, "findings": []}
+
+
+def test_the_audit_finds_what_was_changed_in_an_artefact(used: Path) -> None:
+    (used / "run.sh").chmod(0o777)
+    (used / "root.raw").chmod(0o644)
+    with (used / "vmlinuz").open("r+b") as kernel:
+        kernel.seek(4096)
+        kernel.write(b"another kernel")
+    called = quickstart("audit", used, "--json")
+    assert called.status == 1
+    errors = {each["object"] for each in called.result["findings"] if each["severity"] == "error"}
+    assert errors == {"run.sh", "root.raw", "vmlinuz"}
+
+
+def test_the_audit_of_a_used_artefact_is_clean(used: Path) -> None:
+    """What a guest logs of its launch (the prober's requests) is no agent left behind."""
+    assert quickstart("run", used, "--check").status == 0
+    assert quickstart("audit", used).status == 0

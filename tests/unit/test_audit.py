@@ -1,0 +1,280 @@
+"""The audit of an artefact: every fault that is planted in a made-up one is found, and a whole one is clean."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quickstart.audit import ERROR, LAUNCH_MARKS, NOTE, Finding, audit
+from quickstart.errors import ArtefactError
+from quickstart.initramfs.newc import CpioEntry, char_device, directory, regular, symlink, write_archive
+from quickstart.model import Artefact, Readiness, Superblock
+
+READY = Readiness("http", 80, "/", 200, "", 60)
+SUPERBLOCK = Superblock("u", 0, 0, True, False, False)
+KEY = b"-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n"
+OURS = "fast/quickstart"
+PART_A = (
+    directory("dev"),
+    directory("fast"),
+    directory(OURS),
+    char_device("dev/console", 0o600, 5, 1),
+    *(regular(name, b"x", 0o755) for name in ("init", f"{OURS}/busybox", f"{OURS}/start", f"{OURS}/modules")),
+    regular(f"{OURS}/config", b"BUILD=b1\nUNIT=app.service\n", 0o644),
+)
+HEAD = (
+    directory("fast"),
+    directory("fast/etc"),
+    symlink("fast/lib64", "usr/lib64"),
+    directory("fast/usr"),
+    directory("fast/usr/lib64"),
+    symlink("fast/usr/lib64/ld.so", "ld-linux-x86-64.so.2"),
+    regular("fast/usr/lib64/ld-linux-x86-64.so.2", b"loader", 0o755),
+    regular("fast/usr/app", b"program", 0o755),
+)
+TAIL = (directory(OURS), regular(f"{OURS}/part-b", b"b1\n", 0o644))
+
+
+def listed(path: str, kind: str, size_bytes: int = 0) -> dict[str, Any]:
+    return {"path": path, "kind": kind, "size_bytes": size_bytes, "target": "", "reasons": ["trace: x"]}
+
+
+LISTED = (
+    *(listed(path, "directory") for path in ("/etc", "/usr", "/usr/lib64")),
+    listed("/lib64", "symlink", 9),
+    listed("/usr/lib64/ld-linux-x86-64.so.2", "file", 6),
+    listed("/usr/app", "file", 7),
+)
+
+
+def artefact(
+    base: Path,
+    *more: CpioEntry,
+    part_a: tuple[CpioEntry, ...] = PART_A,
+    head: tuple[CpioEntry, ...] = HEAD,
+    tail: tuple[CpioEntry, ...] = TAIL,
+    files: tuple[dict[str, Any], ...] = LISTED,
+    secrets: tuple[str, ...] = (),
+    listing: bool = True,
+) -> Artefact:
+    """A whole artefact with ``more`` packed files, which start-set.json lists too unless ``listing`` is False."""
+    base.mkdir(exist_ok=True)
+    base.chmod(0o755)
+    with (base / "initramfs.img").open("wb") as stream:
+        write_archive(stream, part_a)
+        write_archive(stream, (*head, *more, *tail))
+    for name in ("vmlinuz", "initrd.img", "root.raw", "run.sh"):
+        (base / name).write_bytes(name.encode())
+        (base / name).chmod(0o644)
+    (base / "root.raw").chmod(0o600)
+    (base / "initramfs.img").chmod(0o600 if secrets else 0o644)
+    added = [listed(f"/{m.name.removeprefix('fast/')}", kind(m), len(bytes_of(m))) for m in more if listing]
+    document = {"files": [*files, *added], "excluded": [{"path": "/var/data", "rule": "data: /var/**"}]}
+    (base / "start-set.json").write_text(json.dumps(document))
+    hashed = ("vmlinuz", "initrd.img", "initramfs.img")
+    facts = {name: {"sha256": hashlib.sha256((base / name).read_bytes()).hexdigest()} for name in hashed}
+    manifest = {"disk": {"name": "root.raw"}, "files": facts, "secrets": list(secrets)}
+    (base / "manifest.json").write_text(json.dumps(manifest))
+    image, disk = base / "initramfs.img", base / "root.raw"
+    return Artefact(base, "app", READY, disk, "raw", SUPERBLOCK, base, image, base, "", 1, "", "", 1, 1, 1)
+
+
+def bytes_of(entry: CpioEntry) -> bytes:
+    assert isinstance(entry.data, bytes)
+    return entry.data
+
+
+def kind(entry: CpioEntry) -> str:
+    return {0o100000: "file", 0o040000: "directory", 0o120000: "symlink"}.get(entry.mode & 0o170000, "file")
+
+
+def the_error(found: tuple[Finding, ...]) -> Finding:
+    (error,) = (each for each in found if each.severity == ERROR)
+    assert error.mend
+    return error
+
+
+def test_a_whole_artefact_is_clean(tmp_path: Path) -> None:
+    assert audit(artefact(tmp_path)) == ()
+
+
+@pytest.mark.parametrize(
+    ("entry", "what"),
+    [
+        (regular("fast/etc/shadow", b"", 0o644), "by its name a secret"),
+        (
+            regular("fast/etc/app.users", b"# users\nroot:$y$j9T$5dX9c1Qm$hjkl./abc:19000:\n", 0o644),
+            "password hash",
+        ),
+        (regular("fast/etc/htp", b"joe:$apr1$a8b9c0d1$ABCDEFGHIJKLMNOPQRSTU/\n", 0o644), "password hash"),
+        (regular("fast/etc/app.pem", b"text\n" + KEY, 0o644), "a private key"),
+        (regular("fast/etc/big.pem", bytes(3 << 20) + b"\n" + KEY, 0o644), "a private key"),
+        (regular("fast/etc/k", KEY.replace(b"RSA", b"OPENSSH"), 0o644), "a private key"),
+        (
+            regular("fast/etc/k.ppk", b"PuTTY-User-Key-File-3: ssh-ed25519\nEncryption: none\n", 0o644),
+            "PuTTY",
+        ),
+        (regular("fast/usr/suid", b"", 0o4755), "setuid"),
+        (regular("fast/usr/sgid", b"", 0o2755), "setuid or setgid"),
+        (regular("fast/usr/open", b"", 0o666), "everybody may write"),
+        (directory("fast/usr/open", 0o777), "everybody may write"),
+        (regular("fast/etc/private", b"", 0o640), "not everybody may read"),
+        (replace(regular("fast/usr/theirs", b"", 0o644), uid=33), "belongs to 33:0"),
+        (replace(regular("fast/usr/theirs", b"", 0o644), gid=4), "belongs to 0:4"),
+        (symlink("fast/usr/out", "/usr/lib/x"), "leads out of /fast"),
+        (symlink("fast/usr/out", "../../etc/passwd"), "leads out of /fast"),
+        (regular("fast/usr/strace", b"", 0o755), "is a tracer"),
+        (regular("fast/usr/tool", b"\0Usage: strace [-ACdffh\0", 0o755), "is a tracer"),
+        (regular("fast/usr/agent", b"\0" + LAUNCH_MARKS[0], 0o755), "is the launch agent"),
+        (regular("fast/usr/hook", LAUNCH_MARKS[1], 0o755), "is the launch agent, or starts it"),
+    ],
+)
+def test_a_planted_file_is_found(tmp_path: Path, entry: CpioEntry, what: str) -> None:
+    errors = [each for each in audit(artefact(tmp_path, entry)) if each.object == f"/{entry.name}"]
+    assert what in the_error(tuple(errors)).what
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        regular("fast/etc/passwd", b"root:x:0:0:root:/root:/bin/bash\n", 0o644),
+        regular(
+            "fast/usr/lib.so", b"-----BEGIN RSA PRIVATE KEY-----\0PuTTY-User-Key-File-%d: \0$y$\0", 0o644
+        ),
+        directory("fast/usr/tmp", 0o1777),
+        symlink("fast/usr/in", "/fast/etc"),
+        symlink("fast/usr/in", "../lib64"),
+    ],
+)
+def test_what_only_looks_like_a_fault(tmp_path: Path, entry: CpioEntry) -> None:
+    assert audit(artefact(tmp_path, entry)) == ()
+
+
+@pytest.mark.parametrize(
+    "entry", [char_device("fast/usr/mem", 0o600, 1, 1), CpioEntry("fast/usr/fifo", 0o010600)]
+)
+def test_a_device_is_found(tmp_path: Path, entry: CpioEntry) -> None:
+    found = audit(artefact(tmp_path, entry, listing=False))
+    assert f"/{entry.name}" in {each.object for each in found if "is a device" in each.what}
+
+
+def test_a_console_with_other_numbers_is_found(tmp_path: Path) -> None:
+    part_a = tuple(replace(e, rdev_major=1) if e.name == "dev/console" else e for e in PART_A)
+    assert "is a device (1:1)" in the_error(audit(artefact(tmp_path, part_a=part_a))).what
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        regular("fast/etc/key", KEY, 0o600),
+        regular("fast/etc/shadow", b"root:$y$j9T$5dX9c1Qm$hjkl./abc:1:\n", 0o640),
+    ],
+)
+def test_a_secret_that_the_profile_names_is_a_note(tmp_path: Path, entry: CpioEntry) -> None:
+    found = audit(artefact(tmp_path, entry, secrets=(f"/{entry.name.removeprefix('fast/')}",)))
+    assert {each.severity for each in found} == {NOTE}
+    assert "the profile names it" in found[0].what
+
+
+def test_an_archive_with_named_secrets_is_for_its_owner(tmp_path: Path) -> None:
+    made = artefact(tmp_path, regular("fast/etc/key", KEY, 0o600), secrets=("/etc/key",))
+    made.initramfs.chmod(0o644)
+    assert the_error(audit(made)).object == "initramfs.img"
+
+
+def test_an_agents_cpio_behind_the_archive(tmp_path: Path) -> None:
+    made = artefact(tmp_path, tail=(*TAIL, directory("launch"), regular("launch/agent", b"", 0o755)))
+    found = {each.object: each.what for each in audit(made)}
+    assert "is of a launch" in found["/launch/agent"]
+    assert "is to be the last file" in found[f"/{OURS}/part-b"]
+
+
+def test_part_b_before_part_a(tmp_path: Path) -> None:
+    made = artefact(tmp_path)
+    with made.initramfs.open("wb") as stream:
+        write_archive(stream, (*HEAD, *TAIL))
+        write_archive(stream, PART_A)
+    found = {each.object: each.what for each in audit(made)}
+    assert "behind the beginning of part B" in found["/init"]
+    assert "in part A" in found["/fast/usr/app"]
+
+
+def test_part_b_of_another_build(tmp_path: Path) -> None:
+    tail = (directory(OURS), regular(f"{OURS}/part-b", b"b2\n", 0o644))
+    assert "names another build" in the_error(audit(artefact(tmp_path, tail=tail))).what
+
+
+def test_part_b_without_its_marker(tmp_path: Path) -> None:
+    assert the_error(audit(artefact(tmp_path, tail=()))).object == f"/{OURS}/part-b"
+
+
+def test_a_packed_file_that_is_not_listed(tmp_path: Path) -> None:
+    made = artefact(tmp_path, regular("fast/etc/extra", b"", 0o644), listing=False)
+    assert "does not list it" in the_error(audit(made)).what
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        (listed("/usr/none", "file"), "is not packed"),
+        ({**listed("/etc/extra", "file", 5), "reasons": []}, "no reason"),
+        (listed("/etc/extra", "symlink", 5), "listed as symlink and packed as file"),
+        (listed("/etc/extra", "file", 6), "has 5 bytes, listed are 6"),
+    ],
+)
+def test_a_start_set_that_says_otherwise(tmp_path: Path, file: dict[str, Any], what: str) -> None:
+    extra = () if file["path"] == "/usr/none" else (regular("fast/etc/extra", b"extra", 0o644),)
+    made = artefact(tmp_path, *extra, files=(*LISTED, file), listing=False)
+    assert what in the_error(audit(made)).what
+
+
+def test_an_excluded_file_that_is_packed(tmp_path: Path) -> None:
+    more = (directory("fast/var"), regular("fast/var/data", b"", 0o644))
+    assert "excluded by data: /var/**" in the_error(audit(artefact(tmp_path, *more))).what
+
+
+@pytest.mark.parametrize("name", ["vmlinuz", "initrd.img"])
+def test_a_changed_file_of_out(tmp_path: Path, name: str) -> None:
+    made = artefact(tmp_path)
+    (tmp_path / name).write_bytes(b"another")
+    assert the_error(audit(made)) == Finding(
+        ERROR, name, "its SHA-256 is not the manifest's", "build it again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [("root.raw", 0o640), ("run.sh", 0o757), ("vmlinuz", 0o666), (".", 0o777)]
+)
+def test_modes_of_out(tmp_path: Path, name: str, mode: int) -> None:
+    made = artefact(tmp_path / "out")
+    (tmp_path / "out" / name).chmod(mode)
+    assert the_error(audit(made)).object == name
+
+
+def test_a_file_of_out_that_is_gone_and_one_that_is_strange(tmp_path: Path) -> None:
+    made = artefact(tmp_path)
+    (tmp_path / "run.sh").unlink()
+    (tmp_path / "notes.txt").write_text("")
+    found = audit(made)
+    assert [(each.severity, each.object) for each in found] == [(ERROR, "run.sh"), (NOTE, "notes.txt")]
+
+
+def test_an_agent_behind_a_hole_of_the_root_disk(tmp_path: Path) -> None:
+    made = artefact(tmp_path)
+    with (tmp_path / "root.raw").open("r+b") as disk:
+        # Across the border of two blocks as they are read.
+        disk.seek((64 << 20) + (4 << 20) - 9)
+        disk.write(LAUNCH_MARKS[0])
+    assert the_error(audit(made)).object == "root.raw"
+
+
+def test_a_damaged_manifest(tmp_path: Path) -> None:
+    made = artefact(tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(ArtefactError, match="is damaged"):
+        audit(made)
