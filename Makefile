@@ -4,7 +4,7 @@ VENV := .venv
 QUICKSTART := $(VENV)/bin/quickstart
 PACKAGES := quickstart/host/packages.txt
 SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/in-chroot.sh quickstart/image/run.sh \
-	tracers/strace-init tracers/ldd-all tracers/maps-all
+	quickstart/shell/in-overlay.sh tracers/strace-init tracers/ldd-all tracers/maps-all
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .PHONY: help setup demo check unit contract vm test test-full clean
@@ -56,6 +56,7 @@ test: setup
 	$(VENV)/bin/mypy
 	shellcheck $(SCRIPTS)
 	$(VENV)/bin/pytest -m "not full" tests
+
 
 test-full: test
 	$(VENV)/bin/pytest -m full tests

@@ -16,6 +16,7 @@ from quickstart.cli.completion import completion
 from quickstart.cli.doctor import doctor
 from quickstart.cli.inside import cat, diff, list_members, why
 from quickstart.cli.run import run
+from quickstart.cli.shell import shell
 from quickstart.cli.trace import trace
 
 _FIRST = """\
@@ -42,6 +43,7 @@ group.add_command(doctor)
 group.add_command(build)
 group.add_command(run)
 group.add_command(trace)
+group.add_command(shell)
 group.add_command(list_members)
 group.add_command(cat)
 group.add_command(why)

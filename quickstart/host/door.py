@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import termios
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -165,3 +166,38 @@ def background(argv: Sequence[str | Path], *, log: Path) -> Iterator[Process]:
         if process.poll() is None:
             process.kill()
         process.wait()
+
+
+def foreground(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> int:
+    """Run ``argv`` with our own stdin, stdout, stderr and session, as a shell would; its status (128 + signal when killed).
+
+    It has no time limit: the user ends it. Our terminal is as before when it ends.
+    """
+    words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
+    with _terminal_kept():
+        process = subprocess.Popen(_bound_to_us(words), env=environment(env))
+        try:
+            status = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+    return status if status >= 0 else 128 - status
+
+
+@contextmanager
+def _terminal_kept() -> Iterator[None]:
+    if not os.isatty(0):
+        yield
+        return
+    modes = termios.tcgetattr(0)
+    group = os.tcgetpgrp(0)
+    try:
+        yield
+    finally:
+        # A shell with job control may leave the terminal to its own process group; then setting anything stops us (SIGTTOU).
+        before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        try:
+            os.tcsetpgrp(0, group)
+            termios.tcsetattr(0, termios.TCSADRAIN, modes)
+        finally:
+            signal.signal(signal.SIGTTOU, before)

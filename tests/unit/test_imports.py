@@ -19,7 +19,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("store",),
     ("profile", "imageroot"),
     ("dpkg", "elf", "unit"),
-    ("reference", "trace", "startset", "initramfs", "image", "measure"),
+    ("reference", "trace", "startset", "initramfs", "image", "measure", "shell"),
     ("launch",),
     ("pipeline", "inside", "doctor"),
     ("audit",),

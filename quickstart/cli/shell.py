@@ -1,0 +1,247 @@
+"""`quickstart shell`: a root shell in the reference image, in the initramfs, or in the guest that is ready."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from quickstart import pipeline
+from quickstart.cli.completion import artefacts_here, profile_names
+from quickstart.cli.output import Verb, run_verb
+from quickstart.cli.run import free_port, shut_down
+from quickstart.errors import BadInputError, GuestError
+from quickstart.image import artefact as artefacts
+from quickstart.launch import payload
+from quickstart.launch.channel import Exit, Output
+from quickstart.launch.qemu import QemuGuest
+from quickstart.model import Artefact, ReadyStamp
+from quickstart.profile import load_profile
+from quickstart.reference import entry
+from quickstart.reference.debootstrap import reference_inputs
+from quickstart.shell import places, terminal
+from quickstart.shell.reference import find_tree, run_shell
+from quickstart.store import Store, default_root
+
+_SESSION_S = 3600.0
+_POLL_S = 0.001
+_START_S = 120.0
+
+
+@dataclass(frozen=True)
+class ShellOptions:
+    """What the command line says of a shell in a guest."""
+
+    stock: bool
+    snapshot: bool
+    port: int | None
+    timeout_s: float | None
+    append: str
+    keep: bool
+
+
+@click.command()
+@click.argument("out", required=False, type=click.Path(path_type=Path), shell_complete=artefacts_here)
+@click.option(
+    "--at",
+    "place",
+    type=click.Choice(["reference", "initramfs", "guest"]),
+    default="guest",
+    show_default=True,
+    help="Where the shell is.",
+)
+@click.option(
+    "--profile",
+    "profile_name",
+    metavar="NAME|DIR",
+    help="With --at reference: the image of this profile, instead of the one of OUT.",
+    shell_complete=profile_names,
+)
+@click.option("--stock", is_flag=True, help="Boot the ordinary way (with --at guest).")
+@click.option("--snapshot", is_flag=True, help="Throw away what the machine writes to its disk.")
+@click.option("--port", type=click.IntRange(1, 65535), help="The port on 127.0.0.1 [a free one].")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds to wait for ready [the profile's].",
+)
+@click.option("--append", default="", metavar="WORDS", help="More words for the kernel's command line.")
+@click.option("--keep", is_flag=True, help="Keep the guest's workspace.")
+@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
+def shell(
+    out: Path | None,
+    place: str,
+    profile_name: str | None,
+    stock: bool,
+    snapshot: bool,
+    port: int | None,
+    timeout_s: float | None,
+    append: str,
+    keep: bool,
+    verbose: bool,
+) -> None:
+    """Give a root shell at one of three places of the way; its status is ours.
+
+    reference: in the reference image, on an overlay that is thrown away (needs root). initramfs: in our initramfs, before the root
+    volume is mounted; `exit` goes on with the boot. guest: in the guest, once it is ready; `exit` shuts it down. Ctrl-] leaves
+    the shell of a guest. Commands may come from a pipe.
+    """
+    options = ShellOptions(
+        stock=stock, snapshot=snapshot, port=port, timeout_s=timeout_s, append=append, keep=keep
+    )
+
+    def work(verb: Verb) -> int:
+        if place == "reference":
+            return _at_reference(out, profile_name)
+        if out is None or profile_name is not None:
+            raise BadInputError(
+                f"--at {place} boots an artefact: give OUT, and no --profile",
+                hint="quickstart build --profile nginx makes one",
+            )
+        return _in_guest(verb, artefacts.load(out.absolute()), place, options)
+
+    sys.exit(run_verb("shell", False, work, verbose))
+
+
+def _at_reference(out: Path | None, profile_name: str | None) -> int:
+    if (out is None) == (profile_name is None):
+        raise BadInputError("--at reference needs either OUT or --profile NAME")
+    store = Store(default_root())
+    if out is not None:
+        tree = find_tree(store, artefacts.read_manifest(artefacts.load(out.absolute()))["image_hash"])
+    else:
+        profile = load_profile(profile_name or "")
+        image = entry.find(store, reference_inputs(profile))
+        if image is None:
+            raise BadInputError(
+                f"the store has no reference image of profile {profile.name}",
+                hint=f"quickstart build --profile {profile_name} makes it",
+            )
+        tree = image.tree
+    return run_shell(tree, os.isatty(0))
+
+
+def _in_guest(verb: Verb, artefact: Artefact, place: str, options: ShellOptions) -> int:
+    if place == "initramfs" and options.stock:
+        raise BadInputError(
+            "--at initramfs is a shell in our initramfs, which --stock does not boot",
+            hint="the stock one has its own: quickstart run OUT --stock --append break=premount",
+        )
+    launcher = pipeline.make_launcher(
+        artefact.kernel, Store(default_root()), verb.display(), keep=options.keep
+    )
+    machine = pipeline.machine_of(
+        artefact,
+        stock=options.stock,
+        snapshot=options.snapshot,
+        port=options.port or free_port(),
+        extra_cmdline=f"{places.NO_LOGIN} {options.append}",
+    )
+    side = terminal.local(0, 1)
+    size, term = terminal.window_size(side), os.environ.get("TERM", "dumb")
+    if place == "guest":
+        with launcher.launch(machine, (), artefact.ready) as guest:
+            return _after_ready(verb, artefact, guest, side, options)
+    mark = f"quickstart-shell-{secrets.token_hex(8)}"
+    # Of the modes that the hook has set by then.
+    newline = "\r\n" if side.terminal else "\n"
+    hook = places.initramfs_hook(mark, side.terminal, size, term).encode()
+    cpio = payload.launch_cpio(launcher.agent, artefact.ready, {places.HOOK: hook})
+    with launcher.launch(machine, (cpio,), artefact.ready) as guest:
+        return _before_root(verb, artefact, guest, side, options, f"{mark}{newline}".encode())
+
+
+def _after_ready(
+    verb: Verb, artefact: Artefact, guest: QemuGuest, side: terminal.Local, options: ShellOptions
+) -> int:
+    with verb.display().step(f"boot {artefact.profile_name}"):
+        guest.wait_ready(options.timeout_s or artefact.ready.timeout_s)
+    try:
+        return _guest_session(verb, guest, side)
+    finally:
+        # As after `run`: what the guest wrote is to reach the disk.
+        if not options.snapshot and guest.is_running():
+            shut_down(verb, guest)
+
+
+def _guest_session(verb: Verb, guest: QemuGuest, side: terminal.Local) -> int:
+    status: list[int] = []
+
+    def ended() -> bool:
+        status.extend(each.status for each in guest.messages(_POLL_S) if isinstance(each, Exit))
+        return bool(status)
+
+    with terminal.connect(guest.console_socket) as line:
+        guest.start(
+            places.guest_program(side.terminal, terminal.window_size(side), os.environ.get("TERM", "dumb"))
+        )
+        said = b""
+        for message in guest.messages(_START_S):
+            said += message.data if isinstance(message, Output) else b""
+            if isinstance(message, Exit) or said.endswith(places.ATTACHED):
+                break
+        if not said.endswith(places.ATTACHED):
+            what = said.decode(errors="replace").strip() or "no answer"
+            raise GuestError(f"no shell came up in the guest: {what}", console_tail=guest.console_tail())
+        if _talk(verb, guest, line, side, ended, _SESSION_S) is terminal.Outcome.CLOSED:
+            verb.display().note("the guest has ended")
+    return status[0] if status else 0
+
+
+def _before_root(
+    verb: Verb,
+    artefact: Artefact,
+    guest: QemuGuest,
+    side: terminal.Local,
+    options: ShellOptions,
+    mark: bytes,
+) -> int:
+    limit_s = options.timeout_s or artefact.ready.timeout_s
+    ready: list[ReadyStamp] = []
+
+    def ended() -> bool:
+        ready.extend(each for each in guest.messages(_POLL_S) if isinstance(each, ReadyStamp))
+        return bool(ready)
+
+    with terminal.connect(guest.console_socket) as line:
+        with verb.display().step("boot to the initramfs"):
+            rest = terminal.skip_to(line, mark, limit_s)
+        if rest is None:
+            raise GuestError("no shell came up in the initramfs", console_tail=guest.console_tail())
+        os.write(side.stdout, rest)
+        outcome = _talk(verb, guest, line, side, ended, limit_s)
+    if outcome is terminal.Outcome.CLOSED:
+        raise GuestError("the guest ended before it was ready", console_tail=guest.console_tail())
+    if outcome is terminal.Outcome.LEFT:
+        return 0
+    verb.display().note(f"ready, after {ready[0].uptime_ns / 1e9:.1f} s of the guest's time")
+    if not options.snapshot and guest.is_running():
+        shut_down(verb, guest)
+    return 0
+
+
+def _talk(
+    verb: Verb,
+    guest: QemuGuest,
+    line: socket.socket,
+    side: terminal.Local,
+    ended: Callable[[], bool],
+    limit_s: float,
+) -> terminal.Outcome:
+    if side.terminal:
+        verb.display().note("Ctrl-] leaves")
+    with terminal.raw(side):
+        outcome = terminal.join(line, side, ended, limit_s)
+    if outcome is terminal.Outcome.LATE:
+        raise GuestError(
+            f"nothing came of it within {limit_s:g} s of the end of the input",
+            console_tail=guest.console_tail(),
+        )
+    return outcome

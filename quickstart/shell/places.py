@@ -1,0 +1,65 @@
+"""What runs at the other end: programs for the guest's first serial line (pure)."""
+
+from __future__ import annotations
+
+import shlex
+
+TTY = "/dev/ttyS0"
+# In the stock boot systemd would put a login there and end our shell (systemd-debug-generator(8)).
+NO_LOGIN = "systemd.mask=serial-getty@ttyS0.service"
+ATTACHED = b"attached\n"
+HOOK = "hooks/90-shell"
+
+
+def _modes(terminal: bool, size: tuple[int, int]) -> str:
+    """stty's words. A script's output is to come as it is, without an echo of the script."""
+    rows, columns = size
+    return f"sane rows {rows} cols {columns}" if terminal else "sane -echo -onlcr"
+
+
+def guest_program(terminal: bool, size: tuple[int, int], term: str) -> str:
+    """For the agent's exec in the running guest: says ATTACHED, then is a root shell on the serial line; its status is the shell's.
+
+    A script is read by a shell as its file and not from a prompt: the line then stays in the mode in which Ctrl-D ends a file.
+    """
+    shell = (
+        f'TERM={shlex.quote(term)}; export TERM; [ -x "${{SHELL:=/bin/bash}}" ] || SHELL=/bin/sh; export SHELL; set -- "$SHELL" -i'
+        if terminal
+        else f"set -- sh {TTY}"
+    )
+    return f"""\
+# Held open: a line that nobody has open loses what comes in.
+exec 3<>{TTY}
+stty {_modes(terminal, size)} <&3 || exit
+cd
+{shell}
+echo attached
+setsid -w -c "$@" <&3 >&3 2>&3 3>&-
+status=$?
+# Returns when all that the shell wrote is out.
+stty sane <&3
+exit $status
+"""
+
+
+def initramfs_hook(mark: str, terminal: bool, size: tuple[int, int], term: str) -> str:
+    """A hook that our init sources once its drivers are loaded: it says ``mark``, then is a shell; init goes on when that ends.
+
+    BusyBox's other applets get names of their own below /launch, in memory. The kernel is quiet meanwhile (dmesg has it all).
+    """
+    words = "sh -i" if terminal else f"sh {TTY}"
+    return f"""\
+(
+	mkdir -p /launch/bin
+	"$Q/busybox" --install -s /launch/bin
+	PATH=$PATH:/launch/bin TERM={shlex.quote(term)} HOME=/
+	export PATH TERM HOME Q
+	read -r level rest </proc/sys/kernel/printk
+	echo 1 >/proc/sys/kernel/printk
+	stty {_modes(terminal, size)} <{TTY}
+	echo {mark} >{TTY}
+	setsid -c {words} <{TTY} >{TTY} 2>&1
+	stty sane <{TTY}
+	echo "$level" >/proc/sys/kernel/printk
+)
+"""

@@ -1,0 +1,61 @@
+"""A shell in a reference image of the store, on an overlay, so that the store keeps what it has."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+from quickstart.errors import BadInputError, HostLacksError
+from quickstart.host import door
+from quickstart.host.files import remove_tree
+from quickstart.store import Store
+
+
+def find_tree(store: Store, image_hash: str) -> Path:
+    """The root of the store's reference image with this hash; raises BadInputError when the store has it no more."""
+    for facts in sorted(store.root.glob("reference/*/image.json")):
+        if json.loads(facts.read_text())["image_hash"] == image_hash:
+            return facts.with_name("root")
+    raise BadInputError(
+        f"{store.root} has no reference image {image_hash[:12]}…, from which this was built",
+        hint="--profile NAME takes that of a profile; a build makes it again",
+    )
+
+
+def run_shell(tree: Path, terminal: bool) -> int:
+    """A root shell in ``tree`` on our own stdin, stdout and stderr, in mount and PID namespaces of its own; its status.
+
+    Raises NeedsRootError, and HostLacksError when overlayfs cannot be mounted here.
+    """
+    door.need_root("a shell in a reference image (mount, chroot)")
+    door.need_tools("unshare", "chroot")
+    bash = (tree / "bin/bash").exists()
+    command = ["/bin/bash" if bash else "/bin/sh", *(["-i"] if terminal else [])]
+    work = Path(tempfile.mkdtemp(prefix="quickstart-shell-"))
+    ours = resources.files("quickstart.shell").joinpath("in-overlay.sh")
+    theirs = resources.files("quickstart.reference").joinpath("in-chroot.sh")
+    try:
+        with resources.as_file(ours) as in_overlay, resources.as_file(theirs) as in_chroot:
+            argv: tuple[str | Path, ...] = (*_namespaces(), "sh", in_overlay, tree, work, in_chroot, *command)
+            status = door.foreground(argv, env={"TERM": os.environ.get("TERM", "dumb")})
+        if (failed := work / "failed").exists():
+            raise HostLacksError(
+                f"an overlay on {tree} cannot be mounted: {failed.read_text().strip()}",
+                hint="the kernel needs overlayfs and a file system under the store that may be its lower layer; "
+                "a container may have to be privileged",
+            )
+        return status
+    finally:
+        remove_tree(work)
+
+
+def _namespaces() -> tuple[str, ...]:
+    """unshare(1) into mount and PID namespaces: what is mounted or started there ends with the shell."""
+    mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    # In a bare chroot "/" is no mount, and there is nothing whose propagation could be changed.
+    propagation = "private" if any(fields[4] == "/" for fields in mounts) else "unchanged"
+    options = ("--mount", "--propagation", propagation, "--pid", "--fork", "--kill-child=SIGKILL")
+    return ("unshare", *options, "--")

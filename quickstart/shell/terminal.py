@@ -1,0 +1,167 @@
+"""The user's terminal (or whatever is our stdin) joined with a guest's serial line."""
+
+from __future__ import annotations
+
+import enum
+import os
+import select
+import socket
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.errors import GuestError
+
+# Ctrl-], as telnet(1) and virsh(1) have it.
+ESCAPE = b"\x1d"
+# The terminal's VEOF (termios(3)): what a shell takes for the end of its input.
+END_OF_INPUT = b"\x04"
+_STEP_S = 0.05
+_CHUNK_BYTES = 4096
+
+
+class Outcome(enum.Enum):
+    """How a session ended: as it should, by Ctrl-], by the guest's end, or not in time after the end of our input."""
+
+    ENDED = "ended"
+    LEFT = "left"
+    CLOSED = "closed"
+    LATE = "late"
+
+
+@dataclass(frozen=True)
+class Local:
+    """Our side: file descriptors; ``terminal`` says that ``stdin`` is one."""
+
+    stdin: int
+    stdout: int
+    terminal: bool
+
+
+def local(stdin: int, stdout: int) -> Local:
+    return Local(stdin, stdout, os.isatty(stdin))
+
+
+def window_size(side: Local) -> tuple[int, int]:
+    """Rows and columns of our terminal; 24 and 80 when it is none or does not say."""
+    size = os.terminal_size((0, 0))
+    if side.terminal:
+        size = os.get_terminal_size(side.stdin)
+    return (size.lines or 24, size.columns or 80)
+
+
+@contextmanager
+def raw(side: Local) -> Iterator[None]:
+    """While the context lasts our terminal passes every key on; it is as before however the context ends."""
+    if not side.terminal:
+        yield
+        return
+    before = termios.tcgetattr(side.stdin)
+    try:
+        tty.setraw(side.stdin, termios.TCSADRAIN)
+        yield
+    finally:
+        termios.tcsetattr(side.stdin, termios.TCSADRAIN, before)
+
+
+def connect(path: Path) -> socket.socket:
+    """The serial line behind a UNIX socket."""
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        line.connect(str(path))
+    except OSError as error:
+        line.close()
+        raise GuestError(f"the guest's console cannot be reached: {error.strerror}") from error
+    return line
+
+
+def skip_to(line: socket.socket, mark: bytes, limit_s: float) -> bytes | None:
+    """Read on until ``mark`` has come; what follows it, or None when the line ended or the time was up."""
+    seen = b""
+    deadline = time.monotonic() + limit_s
+    while (left_s := deadline - time.monotonic()) > 0:
+        if not select.select([line], [], [], left_s)[0]:
+            continue
+        data = line.recv(_CHUNK_BYTES)
+        if not data:
+            return None
+        head, found, rest = (seen + data).partition(mark)
+        if found:
+            return rest
+        seen = head[-len(mark) :]
+    return None
+
+
+def join(line: socket.socket, side: Local, ended: Callable[[], bool], limit_s: float) -> Outcome:
+    """Pass bytes both ways until ``ended``; ``limit_s`` counts from the end of our input.
+
+    On a terminal Ctrl-] leaves. When ``stdin`` is none, its end is told to the guest's shell as Ctrl-D on a line of its own.
+    """
+    to_guest = _Input(side)
+    while True:
+        over = ended()
+        if not _pass(line, side, to_guest, 0.0 if over else _STEP_S):
+            return Outcome.ENDED if over else Outcome.CLOSED
+        if to_guest.left:
+            return Outcome.LEFT
+        # What the guest said before its end is here already: one more turn brings it.
+        if over and not select.select([line], [], [], _STEP_S)[0]:
+            return Outcome.ENDED
+        if to_guest.ended_s and time.monotonic() > to_guest.ended_s + limit_s:
+            return Outcome.LATE
+
+
+class _Input:
+    """What goes to the guest: ``pending`` bytes, and whether our input has ended (``ended_s``) or the user has ``left``."""
+
+    def __init__(self, side: Local) -> None:
+        self._side = side
+        self._last = b"\n"
+        self.pending = b""
+        self.ended_s = 0.0
+        self.left = False
+
+    def wanted(self) -> bool:
+        return not self.ended_s and len(self.pending) < _CHUNK_BYTES
+
+    def take(self) -> None:
+        data = os.read(self._side.stdin, _CHUNK_BYTES)
+        if not data:
+            self.ended_s = time.monotonic()
+            data = END_OF_INPUT if self._last == b"\n" else b"\n" + END_OF_INPUT
+        elif self._side.terminal:
+            data, escape, _ = data.partition(ESCAPE)
+            self.left = bool(escape)
+        self._last = data[-1:]
+        self.pending += data
+
+
+def _pass(line: socket.socket, side: Local, to_guest: _Input, wait_s: float) -> bool:
+    """One turn; False when the line has ended."""
+    sources: list[socket.socket | int] = [line, *([side.stdin] if to_guest.wanted() else [])]
+    readable, writable, _ = select.select(sources, [line] if to_guest.pending else [], [], wait_s)
+    if writable:
+        try:
+            to_guest.pending = to_guest.pending[line.send(to_guest.pending) :]
+        except OSError:
+            return False
+    if line in readable:
+        try:
+            data = line.recv(_CHUNK_BYTES)
+        except OSError:
+            return False
+        if not data:
+            return False
+        _write(side.stdout, data)
+    if side.stdin in readable:
+        to_guest.take()
+    return True
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
