@@ -270,7 +270,7 @@ class Store:
         with self._writable():
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                return path.open("ab")
+                return path.open("a+b")
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EROFS) or not path.exists():
                     raise

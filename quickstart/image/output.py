@@ -95,6 +95,11 @@ def _locked(fd: int) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise HostLacksError(
+            f"the file system of OUT has no locks for directories (flock): {error.strerror}",
+            hint="choose an -o on a local one",
+        ) from error
     return True
 
 
@@ -115,7 +120,7 @@ def _mend(out: Path) -> None:
             partial = _beside(out, "partial")
             old.rename(partial)
             remove_tree(partial)
-        for partial in [path for path, kind in found.items() if kind == "partial"]:
+        for partial in [path for path, kind in found.items() if kind == "partial" and path.is_dir()]:
             # Its owner may be done with it at this moment.
             with suppress(FileNotFoundError), _opened(partial) as fd:
                 if _locked(fd):

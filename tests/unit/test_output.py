@@ -115,9 +115,10 @@ def test_what_is_not_a_leftover_of_this_out_stays(out: Path) -> None:
     ]
     for name in others:
         (out.parent / name).mkdir()
+    (out.parent / ".out.22222222.partial").write_text("a file")
     with settled(out):
         pass
-    assert names(out.parent) == sorted([*others, "out"])
+    assert names(out.parent) == sorted([*others, ".out.22222222.partial", "out"])
 
 
 def test_an_error_between_the_renames_brings_the_old_out_back(
