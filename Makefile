@@ -7,7 +7,7 @@ SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/in-chroo
 	quickstart/shell/in-overlay.sh tracers/strace-init tracers/ldd-all tracers/maps-all
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup demo check unit contract vm test test-full clean
+.PHONY: help setup demo check unit contract vm test test-full man clean
 
 help:
 	@echo "setup      install the Debian packages that are missing, and quickstart into $(VENV)"
@@ -15,6 +15,7 @@ help:
 	@echo "check      ruff, mypy --strict, shellcheck, unit tests (under a minute)"
 	@echo "test       setup; check, contract tests, tests in VMs (as root, under 40 minutes)"
 	@echo "test-full  test, and what takes longer"
+	@echo "man        make the manual pages in docs/man again"
 	@echo "clean      remove $(VENV) and caches of the checkout (the store is kept)"
 
 # One list names what we need of Debian: tool, package, use.
@@ -57,6 +58,9 @@ test: setup
 	shellcheck $(SCRIPTS)
 	$(VENV)/bin/pytest -m "not full" tests
 
+# The committed manual pages, out of the commands.
+man: setup
+	$(VENV)/bin/python -m quickstart.cli.manpages docs/man
 
 test-full: test
 	$(VENV)/bin/pytest -m full tests

@@ -1,0 +1,189 @@
+"""Manual pages (man(7)) out of the commands themselves: `python -m quickstart.cli.manpages DIRECTORY` writes them.
+
+`make man` calls it. The pages have no date: the same commands make the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+
+from quickstart import __version__
+from quickstart.cli.main import group
+
+PROGRAM = "quickstart"
+_EXIT = (
+    ("0", "Done."),
+    ("1", "It failed."),
+    ("2", "Bad input: usage, a profile, an artefact."),
+    ("3", "The host lacks something."),
+    ("130", "Interrupted; nothing is left running or half-made."),
+)
+_EXIT_OF = {
+    "quickstart-audit": (("1", "There are errors among the findings, or it failed."),),
+    "quickstart-diff": (("1", "The archives differ, or it failed."),),
+    "quickstart-doctor": (("3", "Something is lacking."),),
+    "quickstart-run": (("STATUS", "With --exec, the command's own."),),
+    "quickstart-shell": (("STATUS", "The shell's own, where it is the last word."),),
+}
+_ENVIRONMENT = (
+    (
+        "QUICKSTART_CACHE",
+        "Where the store is, if not in $XDG_CACHE_HOME/quickstart or ~/.cache/quickstart.",
+    ),
+    ("http_proxy, https_proxy, no_proxy", "Handed on to the programs that fetch packages."),
+    ("TMPDIR", "Where the workspaces of guests are made."),
+)
+_FILES = (
+    ("OUT/manifest.json", "What makes a directory an artefact: versions, hashes, the kernel's command line."),
+    ("OUT/start-set.json", "Every packed file with its reasons, every excluded one with its rule."),
+    ("OUT/run.sh", "Starts the artefact with nothing but QEMU."),
+    ("~/.cache/quickstart", "The store of what builds have made."),
+)
+
+
+def pages() -> Mapping[str, str]:
+    """Every page by its file name: the program's, and one for each verb and verb of a verb."""
+    context = click.Context(group, info_name=PROGRAM, **group.context_settings)
+    return {f"{name}.1": _page(name, each) for name, each in _commands(PROGRAM, context)}
+
+
+def _commands(name: str, context: click.Context) -> Iterator[tuple[str, click.Context]]:
+    yield name, context
+    if isinstance(context.command, click.Group):
+        for verb in context.command.list_commands(context):
+            command = context.command.get_command(context, verb)
+            if command is not None and not command.hidden:
+                below = click.Context(command, info_name=verb, parent=context)
+                yield from _commands(f"{name}-{verb}", below)
+
+
+def _page(name: str, context: click.Context) -> str:
+    command = context.command
+    paragraphs = [" ".join(each.split()) for each in re.split(r"\n\s*\n", command.help or "")]
+    summary = _summary(command)
+    lines = [
+        f'.TH "{name.upper()}" "1" "" "quickstart {__version__}" "QuickStart"',
+        ".SH NAME",
+        rf"{_text(name)} \- {_text(summary[:1].lower() + summary[1:])}",
+        ".SH SYNOPSIS",
+        f".B {_text(context.command_path)}",
+        _text(" ".join(_usage(command))),
+        ".SH DESCRIPTION",
+    ]
+    for paragraph in paragraphs:
+        lines += [".PP", _text(paragraph)]
+    lines += _verbs(name, context)
+    lines += [".SH OPTIONS"]
+    lines += [line for row in _options(context) for line in (".TP", f".B {_text(row[0])}", _text(row[1]))]
+    lines += _table("EXIT STATUS", _exit_of(name))
+    lines += [*_table("ENVIRONMENT", _ENVIRONMENT), *_table("FILES", _FILES)]
+    lines += [".SH SEE ALSO", ",\n".join(f".BR {_text(other)} (1)" for other in _others(name, context))]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(command: click.Command) -> str:
+    """The first words of the description, up to where they are a whole."""
+    first = " ".join((command.help or "").split("\n\n")[0].split())
+    return re.split(r"[;.](?:\s|$)", first)[0]
+
+
+# Not click's own texts, which differ between its versions and with the locale.
+def _usage(command: click.Command) -> Iterator[str]:
+    yield "[OPTIONS]"
+    for parameter in command.params:
+        if isinstance(parameter, click.Argument):
+            word = parameter.metavar or (parameter.name or "").upper()
+            yield word if parameter.required else f"[{word}]"
+    if isinstance(command, click.Group):
+        yield "COMMAND [ARGS]..."
+
+
+def _options(context: click.Context) -> Iterator[tuple[str, str]]:
+    for parameter in context.command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden and parameter.name != "version":
+            names = ", ".join(sorted(parameter.opts, key=len))
+            default = f" [{parameter.default}]" if parameter.show_default else ""
+            yield (
+                f"{names} {_value(parameter)}".rstrip(),
+                f"{' '.join((parameter.help or '').split())}{default}",
+            )
+    if context.parent is None:
+        yield "--version", "Print the version, and end."
+    yield ", ".join(context.help_option_names), "Print a short help, and end."
+
+
+def _value(option: click.Option) -> str:
+    if option.is_flag:
+        return ""
+    if isinstance(option.type, click.Choice):
+        return "|".join(str(choice) for choice in option.type.choices)
+    return option.metavar or ("PATH" if isinstance(option.type, click.Path) else "N")
+
+
+def _verbs(name: str, context: click.Context) -> list[str]:
+    if not isinstance(context.command, click.Group):
+        return []
+    lines = [".SH COMMANDS"]
+    for verb in context.command.list_commands(context):
+        command = context.command.get_command(context, verb)
+        if command is not None:
+            lines += [
+                ".TP",
+                f".BR {_text(f'{name}-{verb}')} (1)",
+                _text(f"{_summary(command)}."),
+            ]
+    return lines
+
+
+def _exit_of(name: str) -> tuple[tuple[str, str], ...]:
+    own = _EXIT_OF.get(name, ())
+    replaced = {status for status, _ in own}
+    return tuple(sorted((*own, *(row for row in _EXIT if row[0] not in replaced)), key=_by_status))
+
+
+def _by_status(row: tuple[str, str]) -> int:
+    return int(row[0]) if row[0].isdecimal() else 1000
+
+
+def _others(name: str, context: click.Context) -> list[str]:
+    """The pages of the parent and of its other verbs; the program's own page has all verbs above already."""
+    parent = context.parent
+    if parent is None or not isinstance(parent.command, click.Group):
+        return ["qemu-system-x86_64", "debootstrap", "strace"]
+    above = name.rpartition("-")[0]
+    siblings = [f"{above}-{verb}" for verb in parent.command.list_commands(parent)]
+    return [above, *(each for each in siblings if each != name)]
+
+
+def _table(title: str, rows: tuple[tuple[str, str], ...]) -> list[str]:
+    lines = [f".SH {title}"]
+    for word, meaning in rows:
+        lines += [".TP", f".B {_text(word)}", _text(meaning)]
+    return lines
+
+
+def _text(text: str) -> str:
+    """Text as roff takes it: backslashes, hyphens and quotes as they are, no line that begins as a request."""
+    plain = text.replace("\\", r"\e").replace("-", r"\-").replace("`", r"\(ga").replace("'", r"\(aq")
+    plain = plain.replace("~", r"\(ti").replace("^", r"\(ha").replace("…", "...").replace("→", r"\(->")
+    return rf"\&{plain}" if plain.startswith(".") else plain
+
+
+def write(directory: Path) -> None:
+    """Write the pages to ``directory``, and remove those of verbs that are no more."""
+    directory.mkdir(parents=True, exist_ok=True)
+    made = pages()
+    for old in directory.glob("*.1"):
+        if old.name not in made:
+            old.unlink()
+    for name, text in made.items():
+        (directory / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
