@@ -142,7 +142,7 @@ def _in_guest(verb: Verb, artefact: Artefact, place: str, options: ShellOptions)
         stock=options.stock,
         snapshot=options.snapshot,
         port=options.port or free_port(),
-        extra_cmdline=f"{places.NO_LOGIN} {options.append}",
+        extra_cmdline=f"{places.OURS_ALONE} {options.append}",
     )
     side = terminal.local(0, 1)
     size, term = terminal.window_size(side), os.environ.get("TERM", "dumb")

@@ -1,29 +1,34 @@
 #!/bin/sh
 # in-overlay.sh LOWER WORK IN_CHROOT COMMAND...: run COMMAND by IN_CHROOT (in-chroot.sh) in a root that shows LOWER; what changes
-# in it goes to a tmpfs and is gone afterwards. WORK is an empty directory; when the overlay cannot be mounted, WORK/failed says why.
-# It is started in mount and PID namespaces of its own, as in-chroot.sh is.
+# in it goes to a tmpfs and is gone afterwards. WORK is an empty directory; when something cannot be mounted, WORK/failed says why.
+# It is started in mount and PID namespaces of its own, as in-chroot.sh is. In a bare chroot mounts may reach the outer namespace
+# all the same, so they are undone as well.
 set -eu
 lower=$1
+top=$2/top
 work=$2
 in_chroot=$3
 shift 3
+
 unmount() {
-	umount "$work/top/root"
-	umount "$work/top"
+	for name in "$top/root" "$top/lower" "$top"; do
+		umount -l "$name" 2>/dev/null || :
+	done
 }
-mkdir "$work/top"
-mount -t tmpfs -o mode=0755 quickstart "$work/top"
-mkdir "$work/top/lower" "$work/top/upper" "$work/top/scratch" "$work/top/root"
-# A link without the characters that mean something in mount's options.
-mount --bind "$lower" "$work/top/lower"
-mount -o remount,bind,ro "$work/top/lower"
-options="lowerdir=$work/top/lower,upperdir=$work/top/upper,workdir=$work/top/scratch"
-if ! mount -t overlay -o "$options" quickstart "$work/top/root" 2>"$work/why"; then
+
+# LOWER is bound to a name without the characters that mean something in mount's options.
+overlay() {
+	mkdir "$top" &&
+		mount -t tmpfs -o mode=0755 quickstart "$top" &&
+		mkdir "$top/lower" "$top/upper" "$top/scratch" "$top/root" &&
+		mount --bind "$lower" "$top/lower" &&
+		mount -o remount,bind,ro "$top/lower" &&
+		mount -t overlay -o "lowerdir=$top/lower,upperdir=$top/upper,workdir=$top/scratch" quickstart "$top/root"
+}
+
+trap unmount EXIT
+if ! overlay 2>"$work/why"; then
 	mv "$work/why" "$work/failed"
-	umount "$work/top/lower"
-	umount "$work/top"
 	exit 1
 fi
-umount -l "$work/top/lower"
-trap unmount EXIT
-sh "$in_chroot" "$work/top/root" "$@"
+sh "$in_chroot" "$top/root" "$@"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 TTY = "/dev/ttyS0"
-# In the stock boot systemd would put a login there and end our shell (systemd-debug-generator(8)).
-NO_LOGIN = "systemd.mask=serial-getty@ttyS0.service"
+# In the stock boot systemd would put a login there and end our shell (systemd-debug-generator(8)), and write how far it is.
+OURS_ALONE = "systemd.mask=serial-getty@ttyS0.service systemd.show_status=false"
 ATTACHED = b"attached\n"
 HOOK = "hooks/90-shell"
 
@@ -15,6 +15,14 @@ def _modes(terminal: bool, size: tuple[int, int]) -> str:
     """stty's words. A script's output is to come as it is, without an echo of the script."""
     rows, columns = size
     return f"sane rows {rows} cols {columns}" if terminal else "sane -echo -onlcr"
+
+
+# The kernel writes past what a program has in its queue, into the middle of its lines; dmesg has it all.
+_KERNEL_QUIET = """\
+read -r level rest </proc/sys/kernel/printk
+echo 1 >/proc/sys/kernel/printk
+"""
+_KERNEL_AS_BEFORE = 'echo "$level" >/proc/sys/kernel/printk\n'
 
 
 def guest_program(terminal: bool, size: tuple[int, int], term: str) -> str:
@@ -31,21 +39,21 @@ def guest_program(terminal: bool, size: tuple[int, int], term: str) -> str:
 # Held open: a line that nobody has open loses what comes in.
 exec 3<>{TTY}
 stty {_modes(terminal, size)} <&3 || exit
-cd
+{_KERNEL_QUIET}cd
 {shell}
 echo attached
 setsid -w -c "$@" <&3 >&3 2>&3 3>&-
 status=$?
 # Returns when all that the shell wrote is out.
 stty sane <&3
-exit $status
+{_KERNEL_AS_BEFORE}exit $status
 """
 
 
 def initramfs_hook(mark: str, terminal: bool, size: tuple[int, int], term: str) -> str:
     """A hook that our init sources once its drivers are loaded: it says ``mark``, then is a shell; init goes on when that ends.
 
-    BusyBox's other applets get names of their own below /launch, in memory. The kernel is quiet meanwhile (dmesg has it all).
+    BusyBox's other applets get names of their own below /launch, in memory.
     """
     words = "sh -i" if terminal else f"sh {TTY}"
     return f"""\
@@ -54,12 +62,9 @@ def initramfs_hook(mark: str, terminal: bool, size: tuple[int, int], term: str) 
 	"$Q/busybox" --install -s /launch/bin
 	PATH=$PATH:/launch/bin TERM={shlex.quote(term)} HOME=/
 	export PATH TERM HOME Q
-	read -r level rest </proc/sys/kernel/printk
-	echo 1 >/proc/sys/kernel/printk
-	stty {_modes(terminal, size)} <{TTY}
+{_KERNEL_QUIET}	stty {_modes(terminal, size)} <{TTY}
 	echo {mark} >{TTY}
 	setsid -c {words} <{TTY} >{TTY} 2>&1
 	stty sane <{TTY}
-	echo "$level" >/proc/sys/kernel/printk
-)
+{_KERNEL_AS_BEFORE})
 """
