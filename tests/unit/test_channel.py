@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quickstart.errors import GuestError
-from quickstart.launch.channel import Decoder, Exit, Hello, Message, Output
+from quickstart.launch.channel import Channel, Decoder, Exit, Hello, Message, Output
 from quickstart.model import Beacon, ReadyStamp
 
 NUMBERS = st.integers(0, 10**15)
@@ -134,3 +137,21 @@ def test_messages_before_a_fault_arrive() -> None:
         for message in decoder.feed(b"hello 1\nexit 3\nnonsense\n", 7):
             found.append(message)
     assert found == [Hello(1), Exit(3)]
+
+
+def test_a_channel_is_busy_until_the_command_has_ended(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "agent"))
+        listener.listen()
+        channel = Channel(tmp_path / "agent")
+        agent, _ = listener.accept()
+        with agent:
+            assert not channel.busy
+            channel.start("sh")
+            assert agent.recv(100) == b"exec 2\nsh"
+            assert channel.busy
+            agent.sendall(b"out 1\nxexit 3\n")
+            messages = channel.messages(time.monotonic_ns() + 10**10, lambda: True)
+            assert [next(messages), next(messages)] == [Output("out", b"x"), Exit(3)]
+            assert not channel.busy
+        channel.close()

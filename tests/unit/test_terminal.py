@@ -52,7 +52,7 @@ def test_a_script_goes_through_and_ends_with_ctrl_d(line: Line, script: bytes, s
     os.write(line.typed, script)
     os.close(line.typed)
     line.guest.send(b"answer")
-    ended = after(8)
+    ended = after(5)
     assert join(line.ours, line.side(), lambda: next(ended), 60) is Outcome.ENDED
     assert line.guest.recv(100) == sent
     assert os.read(line.shown, 100) == b"answer"
