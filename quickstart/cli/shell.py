@@ -132,7 +132,7 @@ def _in_guest(verb: Verb, artefact: Artefact, place: str, options: ShellOptions)
     if place == "initramfs" and options.stock:
         raise BadInputError(
             "--at initramfs is a shell in our initramfs, which --stock does not boot",
-            hint="the stock one has its own: quickstart run OUT --stock --append break=premount",
+            hint="leave --stock out, or take --at guest",
         )
     launcher = pipeline.make_launcher(
         artefact.kernel, Store(default_root()), verb.display(), keep=options.keep

@@ -22,6 +22,7 @@ ESCAPE = b"\x1d"
 END_OF_INPUT = b"\x04"
 _STEP_S = 0.05
 _CHUNK_BYTES = 4096
+_LAST_CHUNKS = 100
 
 
 class Outcome(enum.Enum):
@@ -86,7 +87,7 @@ def skip_to(line: socket.socket, mark: bytes, limit_s: float) -> bytes | None:
     while (left_s := deadline - time.monotonic()) > 0:
         if not select.select([line], [], [], left_s)[0]:
             continue
-        data = line.recv(_CHUNK_BYTES)
+        data = _receive(line)
         if not data:
             return None
         head, found, rest = (seen + data).partition(mark)
@@ -102,17 +103,19 @@ def join(line: socket.socket, side: Local, ended: Callable[[], bool], limit_s: f
     On a terminal Ctrl-] leaves. When ``stdin`` is none, its end is told to the guest's shell as Ctrl-D on a line of its own.
     """
     to_guest = _Input(side)
-    while True:
-        over = ended()
-        if not _pass(line, side, to_guest, 0.0 if over else _STEP_S):
-            return Outcome.ENDED if over else Outcome.CLOSED
+    while not ended():
+        if not _pass(line, side, to_guest, _STEP_S):
+            return Outcome.CLOSED
         if to_guest.left:
             return Outcome.LEFT
-        # What the guest said before its end is here already: one more turn brings it.
-        if over and not select.select([line], [], [], _STEP_S)[0]:
-            return Outcome.ENDED
         if to_guest.ended_s and time.monotonic() > to_guest.ended_s + limit_s:
             return Outcome.LATE
+    # What the guest said before its end is here already, at most what a socket holds.
+    for _ in range(_LAST_CHUNKS):
+        if not select.select([line], [], [], _STEP_S)[0] or not (data := _receive(line)):
+            break
+        _write(side.stdout, data)
+    return Outcome.ENDED
 
 
 class _Input:
@@ -150,16 +153,21 @@ def _pass(line: socket.socket, side: Local, to_guest: _Input, wait_s: float) -> 
         except OSError:
             return False
     if line in readable:
-        try:
-            data = line.recv(_CHUNK_BYTES)
-        except OSError:
-            return False
+        data = _receive(line)
         if not data:
             return False
         _write(side.stdout, data)
     if side.stdin in readable:
         to_guest.take()
     return True
+
+
+def _receive(line: socket.socket) -> bytes:
+    """Nothing when the line has ended, however (a QEMU that is killed resets it)."""
+    try:
+        return line.recv(_CHUNK_BYTES)
+    except OSError:
+        return b""
 
 
 def _write(fd: int, data: bytes) -> None:
