@@ -23,8 +23,8 @@ from quickstart.launch.channel import Exit, Output
 from quickstart.launch.qemu import QemuGuest
 from quickstart.model import Artefact, ReadyStamp
 from quickstart.profile import load_profile
-from quickstart.reference import entry
-from quickstart.reference.debootstrap import reference_inputs
+from quickstart.progress import Quiet
+from quickstart.reference.debootstrap import make_reference, reference_inputs
 from quickstart.shell import places, terminal
 from quickstart.shell.reference import find_tree, run_shell
 from quickstart.store import Store, default_root
@@ -105,7 +105,8 @@ def shell(
                 f"--at {place} boots an artefact: give OUT, and no --profile",
                 hint="quickstart build --profile nginx makes one",
             )
-        return _in_guest(verb, artefacts.load(out.absolute()), place, options)
+        with Store(default_root()) as store:
+            return _in_guest(verb, artefacts.load(out.absolute()), store, place, options)
 
     sys.exit(run_verb("shell", False, work, verbose))
 
@@ -113,30 +114,30 @@ def shell(
 def _at_reference(out: Path | None, profile_name: str | None) -> int:
     if (out is None) == (profile_name is None):
         raise BadInputError("--at reference needs either OUT or --profile NAME")
-    store = Store(default_root())
+    # Held until the shell ends: nobody removes the image from under it.
+    with Store(default_root()) as store:
+        return run_shell(_tree(store, out, profile_name), os.isatty(0))
+
+
+def _tree(store: Store, out: Path | None, profile_name: str | None) -> Path:
     if out is not None:
-        tree = find_tree(store, artefacts.read_manifest(artefacts.load(out.absolute()))["image_hash"])
-    else:
-        profile = load_profile(profile_name or "")
-        image = entry.find(store, reference_inputs(profile))
-        if image is None:
-            raise BadInputError(
-                f"the store has no reference image of profile {profile.name}",
-                hint=f"quickstart build --profile {profile_name} makes it",
-            )
-        tree = image.tree
-    return run_shell(tree, os.isatty(0))
+        return find_tree(store, artefacts.read_manifest(artefacts.load(out.absolute()))["image_hash"])
+    profile = load_profile(profile_name or "")
+    if store.find("reference", reference_inputs(profile)) is None:
+        raise BadInputError(
+            f"the store has no reference image of profile {profile.name}",
+            hint=f"quickstart build --profile {profile_name} makes it",
+        )
+    return make_reference(profile, store, Quiet()).tree
 
 
-def _in_guest(verb: Verb, artefact: Artefact, place: str, options: ShellOptions) -> int:
+def _in_guest(verb: Verb, artefact: Artefact, store: Store, place: str, options: ShellOptions) -> int:
     if place == "initramfs" and options.stock:
         raise BadInputError(
             "--at initramfs is a shell in our initramfs, which --stock does not boot",
             hint="leave --stock out, or take --at guest",
         )
-    launcher = pipeline.make_launcher(
-        artefact.kernel, Store(default_root()), verb.display(), keep=options.keep
-    )
+    launcher = pipeline.make_launcher(artefact.kernel, store, verb.display(), keep=options.keep)
     machine = pipeline.machine_of(
         artefact,
         stock=options.stock,

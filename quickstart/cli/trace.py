@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from quickstart import pipeline
+from quickstart.cli.completion import profile_names
 from quickstart.cli.output import Verb, run_verb
 from quickstart.model import MIB
 from quickstart.pipeline import Traced
@@ -19,7 +20,12 @@ from quickstart.store import Store, default_root
 
 @click.command()
 @click.option(
-    "--profile", "profile_name", required=True, metavar="NAME|DIR", help="The application to trace."
+    "--profile",
+    "profile_name",
+    required=True,
+    metavar="NAME|DIR",
+    help="The application to trace.",
+    shell_complete=profile_names,
 )
 @click.option(
     "--rootfs",

@@ -11,14 +11,24 @@ from pathlib import Path
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door
 from quickstart.host.files import remove_tree
-from quickstart.store import Store
+from quickstart.store import MARK, Store
 
 
 def find_tree(store: Store, image_hash: str) -> Path:
-    """The root of the store's reference image with this hash; raises BadInputError when the store has it no more."""
-    for facts in sorted(store.root.glob("reference/*/image.json")):
-        if json.loads(facts.read_text())["image_hash"] == image_hash:
-            return facts.with_name("root")
+    """The root of the store's reference image with this hash, which ``store`` holds from now on.
+
+    Raises BadInputError when the store has it no more, or damaged.
+    """
+
+    def refuse(directory: Path) -> None:
+        raise BadInputError(
+            f"the store's reference image {image_hash[:12]}… is damaged", hint="a build makes it again"
+        )
+
+    for mark in sorted(store.root.glob(f"reference/*/{MARK}")):
+        if json.loads(mark.with_name("image.json").read_text())["image_hash"] == image_hash:
+            inputs = json.loads(mark.read_text())["inputs"]
+            return store.get_or_make("reference", inputs, refuse).path / "root"
     raise BadInputError(
         f"{store.root} has no reference image {image_hash[:12]}…, from which this was built",
         hint="--profile NAME takes that of a profile; a build makes it again",

@@ -40,7 +40,7 @@ def test_verbs() -> None:
     assert ("plain", "audit") in offered("au")
 
 
-@pytest.mark.parametrize("verb", ["build", "shell"])
+@pytest.mark.parametrize("verb", ["build", "shell", "trace"])
 def test_profiles(verb: str) -> None:
     assert ("plain", "nginx") in offered(verb, "--profile", "ng")
     assert offered(verb, "--profile", "./") == [("dir", "./")]
