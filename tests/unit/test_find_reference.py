@@ -1,0 +1,42 @@
+"""Which reference image of the store an artefact was built from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import BadInputError
+from quickstart.shell.reference import find_tree
+from quickstart.store import Store
+
+
+def make_entry(root: Path, image_hash: str) -> Path:
+    def make(directory: Path) -> None:
+        (directory / "root").mkdir()
+        (directory / "image.json").write_text(json.dumps({"image_hash": image_hash}))
+
+    with Store(root) as store:
+        return store.get_or_make("reference", {"image": image_hash}, make).path
+
+
+def test_by_its_hash_and_held_until_the_store_is_closed(tmp_path: Path) -> None:
+    entries = [make_entry(tmp_path, name) for name in ("one", "two")]
+    with Store(tmp_path) as store:
+        assert find_tree(store, "two") == entries[1] / "root"
+        kept = {each.path: each for each in Store(tmp_path).entries()}
+        assert not Store(tmp_path).remove(kept[entries[1]])
+    assert Store(tmp_path).remove(kept[entries[1]])
+
+
+def test_one_that_the_store_has_no_more(tmp_path: Path) -> None:
+    make_entry(tmp_path, "one")
+    with Store(tmp_path) as store, pytest.raises(BadInputError, match="no reference image two"):
+        find_tree(store, "two")
+
+
+def test_a_damaged_one(tmp_path: Path) -> None:
+    (make_entry(tmp_path, "one") / "root/added").write_text("")
+    with Store(tmp_path) as store, pytest.raises(BadInputError, match="is damaged"):
+        find_tree(store, "one")
