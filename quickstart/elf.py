@@ -1,7 +1,6 @@
 """The ELF closure inside an image root: which interpreter and libraries ld.so loads for a program or library.
 
-Sources: elf(5) for the file, ld.so(8) and ldconfig(8) for the search, systemd's ELF_DLOPEN_METADATA for the
-note that names what a program may dlopen. Nothing of the image is executed.
+Source: ld.so(8). Nothing of the image is executed.
 
 Of ld.so(8) this leaves out what an image does not say: LD_LIBRARY_PATH, LD_PRELOAD and relative directories.
 """
@@ -10,209 +9,27 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import string
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from stat import S_ISREG
-from typing import Any, BinaryIO, Literal
+from typing import Literal
 
-from elftools.common.exceptions import ELFError
-from elftools.common.utils import struct_parse
-from elftools.elf.elffile import ELFFile
-
+from quickstart.elf_file import ElfFacts, read_elf
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
+from quickstart.ldconf import library_directories
 
-MAGIC = b"\x7fELF"
-LD_SO_CONF = PurePosixPath("/etc/ld.so.conf")
-# ld.so(8): "the default path /lib, and then /usr/lib"; Debian's amd64 glibc has the multiarch ones before.
-DEFAULT_DIRECTORIES = tuple(
-    PurePosixPath("/", up, name) for name in ("lib/x86_64-linux-gnu", "lib", "lib64") for up in ("", "usr")
-)
 # ld.so(8), "Hardware capabilities": which of them ld.so takes depends on the CPU that the guest will have.
 HWCAPS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 
-_DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 10, 14, 15, 29
-_DLOPEN_NOTE = (b"FDO\0", 0x407C0C0A)
 _LIB = {32: ("lib/i386-linux-gnu", "lib"), 64: ("lib/x86_64-linux-gnu", "lib64", "lib")}
 # Up to glibc 2.36 $PLATFORM depends on the CPU, so every value counts.
 _PLATFORM = ("haswell", "xeon_phi", "x86_64")
 
-ReadElf = Callable[[Path], "ElfFacts | None"]
+ReadElf = Callable[[Path], ElfFacts | None]
 Kind = Literal["needed", "interpreter", "dlopen"]
-
-
-@dataclass(frozen=True)
-class ElfFacts:
-    """What the loader reads of an ELF file.
-
-    ``interpreter_offset`` and ``interpreter_capacity`` are the place of PT_INTERP in the file and its size
-    with the NUL, in bytes; 0 and 0 when there is none. ``rpath`` and ``runpath`` are directories, unexpanded.
-    ``dlopen_notes`` has one tuple of alternative sonames, best first, for each optional feature.
-    """
-
-    interpreter: str | None
-    interpreter_offset: int
-    interpreter_capacity: int
-    needed: tuple[str, ...]
-    soname: str | None
-    rpath: tuple[str, ...]
-    runpath: tuple[str, ...]
-    elf_class: int
-    machine: str
-    dlopen_notes: tuple[tuple[str, ...], ...]
-    is_dynamic: bool
-
-
-def read_elf(path: Path) -> ElfFacts | None:
-    """The facts of an ELF file, by its program headers as the loader does; None when it is not one.
-
-    Raises StartSetError, naming the file, when it begins as ELF but is truncated or damaged, or is not there.
-    """
-    try:
-        if not S_ISREG(path.stat().st_mode):
-            return None
-        with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                return None
-            return _Reader(file).facts()
-    except (OSError, ELFError, struct.error, ValueError, OverflowError, RecursionError) as error:
-        raise StartSetError(
-            f"{path} cannot be read as an ELF file, it may be truncated: {error}",
-            hint="install its package again, or exclude the file by a rule of the profile",
-        ) from error
-
-
-class _Reader:
-    """One open ELF file. A fault of the file is a ValueError or one of those that ``read_elf`` lists."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._elf = ELFFile(file)
-        self._size = file.seek(0, 2)
-        self._order = "<" if self._elf.little_endian else ">"
-        sections_end = self._elf["e_shoff"] + self._elf["e_shnum"] * self._elf["e_shentsize"]
-        if self._elf["e_shoff"] and sections_end > self._size:
-            raise ValueError(f"its section headers end at {sections_end}, the file at {self._size}")
-        self._segments = [self._segment(number) for number in range(self._elf["e_phnum"])]
-
-    def facts(self) -> ElfFacts:
-        interpreter = next(self._of_type("PT_INTERP"), None)
-        dynamic = next(self._of_type("PT_DYNAMIC"), None)
-        strings = self._dynamic_strings(dynamic) if dynamic else {}
-        return ElfFacts(
-            interpreter=_string(self._content(interpreter), 0) if interpreter else None,
-            interpreter_offset=interpreter["p_offset"] if interpreter else 0,
-            interpreter_capacity=interpreter["p_filesz"] if interpreter else 0,
-            needed=tuple(strings.get(_DT_NEEDED, [])),
-            soname=next(iter(strings.get(_DT_SONAME, [])), None),
-            rpath=_split(strings.get(_DT_RPATH, [])),
-            runpath=_split(strings.get(_DT_RUNPATH, [])),
-            elf_class=self._elf.elfclass,
-            machine=str(self._elf["e_machine"]),
-            dlopen_notes=tuple(self._dlopen_notes()),
-            is_dynamic=dynamic is not None,
-        )
-
-    def _segment(self, number: int) -> Mapping[str, Any]:
-        at = self._elf["e_phoff"] + number * self._elf["e_phentsize"]
-        segment: Mapping[str, Any] = struct_parse(self._elf.structs.Elf_Phdr, self._file, stream_pos=at)
-        end = segment["p_offset"] + segment["p_filesz"]
-        if segment["p_filesz"] and end > self._size:
-            raise ValueError(f"its segment {number} ends at {end}, the file at {self._size}")
-        return segment
-
-    def _of_type(self, name: str) -> Iterator[Mapping[str, Any]]:
-        return (segment for segment in self._segments if segment["p_type"] == name and segment["p_filesz"])
-
-    def _content(self, segment: Mapping[str, Any]) -> bytes:
-        self._file.seek(segment["p_offset"])
-        return self._file.read(segment["p_filesz"])
-
-    def _dynamic_strings(self, dynamic: Mapping[str, Any]) -> dict[int, list[str]]:
-        """The strings of PT_DYNAMIC by tag, in the order of the file."""
-        entry = struct.Struct(self._order + ("iI" if self._elf.elfclass == 32 else "qQ"))
-        content = self._content(dynamic)
-        pairs = entry.iter_unpack(content[: len(content) // entry.size * entry.size])
-        entries = list(itertools.takewhile(lambda pair: pair[0] != _DT_NULL, pairs))
-        values = dict(entries)
-        table = self._strings(values[_DT_STRTAB], values.get(_DT_STRSZ, 0)) if _DT_STRTAB in values else b""
-        found: dict[int, list[str]] = {}
-        for tag, value in entries:
-            if tag in (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH):
-                found.setdefault(tag, []).append(_string(table, value))
-        return found
-
-    def _strings(self, address: int, size: int) -> bytes:
-        for offset in self._elf.address_offsets(address, size):
-            self._file.seek(offset)
-            return self._file.read(size)
-        raise ValueError(f"its string table at {address:#x} with {size} bytes is in no segment")
-
-    def _dlopen_notes(self) -> Iterator[tuple[str, ...]]:
-        head = struct.Struct(self._order + "III")
-        for segment in self._of_type("PT_NOTE"):
-            content = self._content(segment)
-            alignment = 8 if segment["p_align"] == 8 else 4
-            at = 0
-            while at + head.size <= len(content):
-                name_bytes, data_bytes, kind = head.unpack_from(content, at)
-                name_at = at + head.size
-                data_at = name_at + name_bytes + -(name_at + name_bytes) % alignment
-                end = data_at + data_bytes
-                if end > len(content):
-                    raise ValueError(f"its note at {segment['p_offset'] + at} is longer than its segment")
-                if (content[name_at : name_at + name_bytes], kind) == _DLOPEN_NOTE:
-                    yield from _dlopen_sonames(content[data_at:end])
-                at = end + -end % alignment
-
-
-def _string(table: bytes, at: int) -> str:
-    end = table.find(b"\0", at)
-    if end < 0:
-        raise ValueError(f"its string at {at} of {len(table)} bytes has no end")
-    return table[at:end].decode("utf-8", "surrogateescape")
-
-
-def _split(paths: Iterable[str]) -> tuple[str, ...]:
-    return tuple(directory for path in paths for directory in path.split(":") if directory)
-
-
-def _dlopen_sonames(note: bytes) -> Iterator[tuple[str, ...]]:
-    features = json.loads(note.rstrip(b"\0"))
-    for feature in features if isinstance(features, list) else [None]:
-        sonames = feature.get("soname") if isinstance(feature, dict) else None
-        if not isinstance(sonames, list) or not all(isinstance(soname, str) for soname in sonames):
-            raise ValueError("its .note.dlopen is not a list of features that have sonames")
-        yield tuple(sonames)
-
-
-def library_directories(root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The directories of /etc/ld.so.conf and its includes, in order, then ld.so's own; each as spelled, once.
-
-    Source: ldconfig(8), ld.so(8). Raises StartSetError when a configuration file cannot be read.
-    """
-    return tuple(dict.fromkeys((*_configured(root, LD_SO_CONF, set()), *DEFAULT_DIRECTORIES)))
-
-
-def _configured(root: ImageRoot, conf: PurePosixPath, seen: set[PurePosixPath]) -> Iterator[PurePosixPath]:
-    canonical = root.resolve(conf).canonical
-    if canonical is None or canonical in seen:
-        return
-    seen.add(canonical)
-    for line in root.read_text(canonical).splitlines():
-        words = line.partition("#")[0].split() or [""]
-        if words[0] == "include":
-            for pattern in words[1:]:
-                for included in root.glob(conf.parent / pattern):
-                    yield from _configured(root, included, seen)
-        elif words[0].startswith("/"):
-            # "DIRECTORY=TYPE" was the libc5 way to say what is in it.
-            yield PurePosixPath(words[0].partition("=")[0])
 
 
 @dataclass(frozen=True)
@@ -328,7 +145,10 @@ class _Search:
         self._host = root.host
         self._resolve = functools.cache(root.resolve)
         self._read = functools.cache(read)
-        self._directories = library_directories(root)
+        # A configuration may name any number of directories that are not there.
+        self._directories = [
+            each for each in library_directories(root) if self._resolve(each).canonical is not None
+        ]
 
     def start(self, path: PurePosixPath) -> _Object | None:
         if self._resolve(path).canonical is None:

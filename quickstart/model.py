@@ -238,7 +238,8 @@ class StartSet:
 
     @property
     def size_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.files if file.kind is FileKind.FILE)
+        files = (file for file in self.files if file.kind is FileKind.FILE and not file.hard_link_to)
+        return sum(file.size_bytes for file in files)
 
     @property
     def regular_files(self) -> int:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from quickstart.dpkg import owners
-from quickstart.elf import closure, read_elf
+from quickstart.elf import closure
+from quickstart.elf_file import read_elf
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
 from quickstart.model import (
@@ -44,7 +45,9 @@ SECRET_GLOBS = (
 PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----[ \t]*\r?\n\s*[A-Za-z0-9+/]")
 _KEY_SEARCH_BYTES = 1 << 20
 _GLOB_PARTS = re.compile(r"(\*\*|\*|\?|\[!?\]?[^]]*\])")
-_SCRIPT = re.compile(rb"#![ \t]*([^ \t\n]+)(?:[ \t]+([^\n]*))?")
+# The kernel reads 256 bytes (binfmt_script.c); a name that they cut short is not run.
+_SCRIPT_BYTES = 256
+_SCRIPT = re.compile(rb"#![ \t]*([^ \t\n\0]+)(?:[ \t\n\0]|$)")
 
 
 def matches(path: PurePosixPath, glob: str) -> bool:
@@ -72,9 +75,19 @@ def _class_or_text(part: str) -> str:
 def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> StartSet:
     """The start set of one or more traces of the same image, ``root``.
 
-    Raises StartSetError when a needed library is missing, an ELF file is damaged, or a trace has lost an event: what processes had
-    mapped at ready has to be in the set or kept out by a rule.
+    Raises StartSetError when a needed library is missing, an ELF file is damaged, a file is too large for the archive or
+    cannot be read, or a trace has lost an event: what processes had mapped at ready has to be in the set or kept out by a rule.
     """
+    try:
+        return _compute(traces, root, rules)
+    except OSError as error:
+        raise StartSetError(
+            f"{error.filename or root.base} cannot be read: {error.strerror}",
+            hint="run as a user who may read the image",
+        ) from error
+
+
+def _compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> StartSet:
     builder = _Builder(root, rules)
     for number, trace in enumerate(traces, 1):
         for event in trace.events:
@@ -186,8 +199,9 @@ class _Builder:
         if not self._is_file(path):
             return
         with self.root.host(path).open("rb") as file:
-            match = _SCRIPT.match(file.read(256))
-        if match is None or not match[1].startswith(b"/"):
+            head = file.read(_SCRIPT_BYTES)
+        match = _SCRIPT.match(head)
+        if match is None or not match[1].startswith(b"/") or match.end(1) == _SCRIPT_BYTES:
             return
         interpreter = PurePosixPath(os.fsdecode(match[1]))
         self.add(interpreter, Reason("script", f"#! of {path}"))

@@ -11,7 +11,7 @@ from quickstart.host import door
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.layout import GuestConfig, part_a, part_b
 from quickstart.initramfs.modules import module_set
-from quickstart.initramfs.newc import CpioEntry, write_archive
+from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet, UnitStart
 from quickstart.store import source_digest
 
@@ -67,9 +67,11 @@ def write_initramfs(
     unit: UnitStart,
     target: Path,
 ) -> Initramfs:
-    """Write the initramfs to ``target``; raises StartSetError when it is larger than the profile's budget."""
-    # A file of many gigabytes in the start set is not written out first.
-    _check_budget("the start set", start_set.size_bytes, start_set, profile)
+    """Write the initramfs to ``target``; raises StartSetError when it is larger than the profile's budget.
+
+    Nothing is written when the start set alone is, or when it has a file that no archive can hold.
+    """
+    check_sizes(profile, start_set)
     root = ImageRoot(reference.tree)
     fstype, options = root_mount(root)
     busybox = door.tool_path("busybox")
@@ -87,7 +89,7 @@ def write_initramfs(
     a_bytes = _append(target, part_a(config, modules, start_set, root, busybox))
     b_bytes = _append(target, part_b(config, start_set, root))
     size_bytes = target.stat().st_size
-    _check_budget("the initramfs", size_bytes, start_set, profile)
+    _check_budget(profile, start_set, size_bytes, "the initramfs has")
     # A file that the profile names although it is secret makes a secret of the archive.
     target.chmod(0o600 if profile.files.secrets else 0o644)
     with target.open("rb") as file:
@@ -95,15 +97,25 @@ def write_initramfs(
     return Initramfs(target, size_bytes, a_bytes, b_bytes, sha256)
 
 
-def _check_budget(what: str, size_bytes: int, start_set: StartSet, profile: Profile) -> None:
-    if size_bytes <= profile.budget_mib * MIB:
-        return
-    largest = sorted(start_set.files, key=lambda file: -file.size_bytes)[:3]
-    names = ", ".join(f"{file.path} ({file.size_bytes / MIB:.1f} MiB)" for file in largest)
-    raise StartSetError(
-        f"{what} has {size_bytes / MIB:.1f} MiB, the profile's budget is {profile.budget_mib} MiB; largest: {names}",
-        hint="exclude files, or raise memory.budget_mib in the profile",
-    )
+def check_sizes(profile: Profile, start_set: StartSet) -> None:
+    """Raise StartSetError for a file of 4 GiB or more (newc has 32 bits for it), and for a set over the budget by itself."""
+    for file in start_set.files:
+        if file.size_bytes > MAX_FIELD:
+            raise StartSetError(
+                f"{file.path} has {file.size_bytes} bytes; an initramfs holds files of less than 4 GiB",
+                hint=f"exclude it: `exclude` in the profile's [files], or `data` when it is data: {file.path}",
+            )
+    _check_budget(profile, start_set, start_set.size_bytes, "the start set alone has")
+
+
+def _check_budget(profile: Profile, start_set: StartSet, size_bytes: int, what: str) -> None:
+    if size_bytes > profile.budget_mib * MIB:
+        largest = sorted(start_set.files, key=lambda file: -file.size_bytes)[:3]
+        names = ", ".join(f"{file.path} ({file.size_bytes / MIB:.1f} MiB)" for file in largest)
+        raise StartSetError(
+            f"{what} {size_bytes / MIB:.1f} MiB, the profile's budget is {profile.budget_mib} MiB; largest: {names}",
+            hint="exclude files, or raise memory.budget_mib in the profile",
+        )
 
 
 def _append(target: Path, entries: Iterable[CpioEntry]) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path, PurePosixPath
 
-from quickstart.elf import read_elf
+from quickstart.elf_file import read_elf
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.modules import ModuleSet, module_data, shell_functions
@@ -80,14 +80,18 @@ def part_a(
     for name in _SCRIPTS:
         target = "init" if name == "init" else f"{OURS}/{name}"
         yield regular(target, scripts.joinpath(name).read_bytes(), 0o755)
-    yield regular(f"{OURS}/config", config_text(config, start_set).encode(), 0o644)
-    yield regular(f"{OURS}/start", start_text(config.unit, start_set, root).encode(), 0o644)
+    yield regular(f"{OURS}/config", _encoded(config_text(config, start_set)), 0o644)
+    yield regular(f"{OURS}/start", _encoded(start_text(config.unit, start_set, root)), 0o644)
     yield regular(f"{OURS}/modules", shell_functions(modules).encode(), 0o644)
     for module in modules.modules:
         yield regular(f"{OURS}/modules.d/{module.name}.ko", module_data(root, module), 0o644)
     names, facts = packed_files(start_set)
     yield regular(f"{OURS}/packed.names", names, 0o644)
     yield regular(f"{OURS}/packed.stat", facts, 0o644)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterator[CpioEntry]:
@@ -204,7 +208,9 @@ def config_text(config: GuestConfig, start_set: StartSet) -> str:
         for file in start_set.files
         if file.kind is FileKind.FILE and _LIBRARY.search(file.path.name)
     }
-    libraries = [f"/fast{path}" for path in sorted(holders - {PurePosixPath("/etc")})]
+    # ld.so(8) would take these characters of LD_LIBRARY_PATH for its own; such a library comes from the root volume.
+    sayable = (path for path in holders if path != PurePosixPath("/etc") and not set(":;$") & set(str(path)))
+    libraries = [f"/fast{path}" for path in sorted(sayable)]
     values = {
         "BUILD": config.build,
         "ROOT_UUID": config.superblock.uuid,

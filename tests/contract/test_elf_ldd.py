@@ -12,7 +12,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from quickstart.elf import closure, read_elf
+from quickstart.elf import closure
+from quickstart.elf_file import read_elf
 from quickstart.imageroot import ImageRoot
 
 ROOT = ImageRoot(Path("/"))

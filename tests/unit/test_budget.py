@@ -36,7 +36,7 @@ def test_a_start_set_over_the_budget_is_refused_before_anything_is_written(tmp_p
     # The image has no such file, nor an fstab: to read anything of it would be another error.
     file = StartFile(LARGE, FileKind.FILE, 0o100644, 5 * MIB + 1, 0, 0, "", "", ())
     with pytest.raises(
-        StartSetError, match=r"the start set has 5\.0 MiB, the profile's budget is 5 MiB"
+        StartSetError, match=r"the start set alone has 5\.0 MiB, the profile's budget is 5 MiB"
     ) as caught:
         disk = RootDisk(tmp_path / "root.raw", MIB, superblock)
         write_initramfs(profile, reference, disk, "ens3", StartSet((file,), ()), unit, target)

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quickstart.elf import ElfDependency, ElfFacts, closure, library_directories, read_elf
+from quickstart.elf import ElfDependency, closure
+from quickstart.elf_file import ElfFacts, read_elf
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
+from quickstart.ldconf import library_directories
 from tests.unit.elfbuilder import (
     AARCH64,
     DT_NEEDED,

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from quickstart.elf import closure, read_elf
+from quickstart.elf import closure
+from quickstart.elf_file import read_elf
 from quickstart.imageroot import ImageRoot
 from quickstart.profile import load_profile
 from quickstart.progress import Quiet

@@ -1,0 +1,207 @@
+"""What the loader reads of one ELF file.
+
+Sources: elf(5), and systemd's ELF_DLOPEN_METADATA for the note that names what a program may dlopen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, BinaryIO
+
+from elftools.common.exceptions import ELFError
+from elftools.common.utils import struct_parse
+from elftools.elf.elffile import ELFFile
+
+from quickstart.errors import StartSetError
+
+MAGIC = b"\x7fELF"
+
+_DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 0, 1, 5, 10, 14, 15, 29
+_DLOPEN_NOTE = (b"FDO\0", 0x407C0C0A)
+# More than any loader takes: of the program headers Linux (load_elf_phdrs), of a path limits.h; of the rest no file has a
+# hundredth. They keep a file that claims anything from costing time and memory.
+_MAX_TABLE_BYTES = 1 << 16
+_MAX_PATH_BYTES = 4096
+_MAX_TEXT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ElfFacts:
+    """What the loader reads of an ELF file.
+
+    ``interpreter_offset`` and ``interpreter_capacity`` are the place of PT_INTERP in the file and its size
+    with the NUL, in bytes; 0 and 0 when there is none. ``rpath`` and ``runpath`` are directories, unexpanded.
+    ``dlopen_notes`` has one tuple of alternative sonames, best first, for each optional feature.
+    """
+
+    interpreter: str | None
+    interpreter_offset: int
+    interpreter_capacity: int
+    needed: tuple[str, ...]
+    soname: str | None
+    rpath: tuple[str, ...]
+    runpath: tuple[str, ...]
+    elf_class: int
+    machine: str
+    dlopen_notes: tuple[tuple[str, ...], ...]
+    is_dynamic: bool
+
+
+def read_elf(path: Path) -> ElfFacts | None:
+    """The facts of an ELF file, by its program headers as the loader does; None when it is not one.
+
+    Raises StartSetError, naming the file, when it begins as ELF but is truncated or damaged, or is not there.
+    """
+    try:
+        if not S_ISREG(path.stat().st_mode):
+            return None
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                return None
+            return _Reader(file).facts()
+    except (OSError, ELFError, struct.error, ValueError, OverflowError, RecursionError) as error:
+        raise StartSetError(
+            f"{path} cannot be read as an ELF file, it may be truncated: {error}",
+            hint="install its package again, or exclude the file by a rule of the profile",
+        ) from error
+
+
+class _Reader:
+    """One open ELF file. A fault of the file is a ValueError or one of those that ``read_elf`` lists."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._elf = ELFFile(file)
+        self._size = file.seek(0, 2)
+        self._order = "<" if self._elf.little_endian else ">"
+        sections_end = self._elf["e_shoff"] + self._elf["e_shnum"] * self._elf["e_shentsize"]
+        if self._elf["e_shoff"] and sections_end > self._size:
+            raise ValueError(f"its section headers end at {sections_end}, the file at {self._size}")
+        self._text_bytes = 0
+        self._check_program_headers()
+        self._segments = [self._segment(number) for number in range(self._elf["e_phnum"])]
+
+    def _check_program_headers(self) -> None:
+        count, size = self._elf["e_phnum"], self._elf["e_phentsize"]
+        end = self._elf["e_phoff"] + count * size
+        if count and size != self._elf.structs.Elf_Phdr.sizeof():
+            raise ValueError(f"its program headers have {size} bytes each")
+        if count * size > _MAX_TABLE_BYTES:
+            raise ValueError(f"it claims {count} program headers")
+        if count and end > self._size:
+            raise ValueError(f"its program headers end at {end}, the file at {self._size}")
+
+    def facts(self) -> ElfFacts:
+        interpreter = next(self._of_type("PT_INTERP"), None)
+        dynamic = next(self._of_type("PT_DYNAMIC"), None)
+        strings = self._dynamic_strings(dynamic) if dynamic else {}
+        return ElfFacts(
+            interpreter=_string(self._content(interpreter, _MAX_PATH_BYTES), 0) if interpreter else None,
+            interpreter_offset=interpreter["p_offset"] if interpreter else 0,
+            interpreter_capacity=interpreter["p_filesz"] if interpreter else 0,
+            needed=tuple(strings.get(_DT_NEEDED, [])),
+            soname=next(iter(strings.get(_DT_SONAME, [])), None),
+            rpath=_split(strings.get(_DT_RPATH, [])),
+            runpath=_split(strings.get(_DT_RUNPATH, [])),
+            elf_class=self._elf.elfclass,
+            machine=str(self._elf["e_machine"]),
+            dlopen_notes=tuple(self._dlopen_notes()),
+            is_dynamic=dynamic is not None,
+        )
+
+    def _segment(self, number: int) -> Mapping[str, Any]:
+        at = self._elf["e_phoff"] + number * self._elf["e_phentsize"]
+        segment: Mapping[str, Any] = struct_parse(self._elf.structs.Elf_Phdr, self._file, stream_pos=at)
+        end = segment["p_offset"] + segment["p_filesz"]
+        if segment["p_filesz"] and end > self._size:
+            raise ValueError(f"its segment {number} ends at {end}, the file at {self._size}")
+        return segment
+
+    def _of_type(self, name: str) -> Iterator[Mapping[str, Any]]:
+        return (segment for segment in self._segments if segment["p_type"] == name and segment["p_filesz"])
+
+    def _content(self, segment: Mapping[str, Any], limit_bytes: int) -> bytes:
+        if segment["p_filesz"] > limit_bytes:
+            raise ValueError(f"its {segment['p_type']} has {segment['p_filesz']} bytes")
+        self._file.seek(segment["p_offset"])
+        return self._file.read(segment["p_filesz"])
+
+    def _count_text(self, size: int) -> None:
+        """Segments and strings may overlap, so that a small file could say a lot."""
+        self._text_bytes += size
+        if self._text_bytes > _MAX_TEXT_BYTES:
+            raise ValueError(f"its names and notes are more than {_MAX_TEXT_BYTES} bytes")
+
+    def _dynamic_strings(self, dynamic: Mapping[str, Any]) -> dict[int, list[str]]:
+        """The strings of PT_DYNAMIC by tag, in the order of the file."""
+        entry = struct.Struct(self._order + ("iI" if self._elf.elfclass == 32 else "qQ"))
+        content = self._content(dynamic, _MAX_TABLE_BYTES)
+        pairs = entry.iter_unpack(content[: len(content) // entry.size * entry.size])
+        entries = list(itertools.takewhile(lambda pair: pair[0] != _DT_NULL, pairs))
+        values = dict(entries)
+        size = values.get(_DT_STRSZ, 0) if _DT_STRTAB in values else 0
+        start = self._strings_offset(values[_DT_STRTAB], size) if _DT_STRTAB in values else 0
+        found: dict[int, list[str]] = {}
+        for tag, value in entries:
+            if tag in (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH):
+                found.setdefault(tag, []).append(self._dynamic_string(start, size, value))
+        return found
+
+    def _dynamic_string(self, start: int, size: int, at: int) -> str:
+        self._file.seek(start + at)
+        # Of a table that may have any size only as much as a string may have.
+        text = self._file.read(max(0, min(size - at, _MAX_TABLE_BYTES)))
+        end = text.find(b"\0")
+        if end < 0:
+            raise ValueError(f"its string at {at} of {size} bytes has no end")
+        self._count_text(end)
+        return text[:end].decode("utf-8", "surrogateescape")
+
+    def _strings_offset(self, address: int, size: int) -> int:
+        for offset in self._elf.address_offsets(address, size):
+            return int(offset)
+        raise ValueError(f"its string table at {address:#x} with {size} bytes is in no segment")
+
+    def _dlopen_notes(self) -> Iterator[tuple[str, ...]]:
+        head = struct.Struct(self._order + "III")
+        for segment in self._of_type("PT_NOTE"):
+            content = self._content(segment, _MAX_TEXT_BYTES)
+            self._count_text(len(content))
+            alignment = 8 if segment["p_align"] == 8 else 4
+            at = 0
+            while at + head.size <= len(content):
+                name_bytes, data_bytes, kind = head.unpack_from(content, at)
+                name_at = at + head.size
+                data_at = name_at + name_bytes + -(name_at + name_bytes) % alignment
+                end = data_at + data_bytes
+                if end > len(content):
+                    raise ValueError(f"its note at {segment['p_offset'] + at} is longer than its segment")
+                if (content[name_at : name_at + name_bytes], kind) == _DLOPEN_NOTE:
+                    yield from _dlopen_sonames(content[data_at:end])
+                at = end + -end % alignment
+
+
+def _string(table: bytes, at: int) -> str:
+    end = table.find(b"\0", at)
+    if end < 0:
+        raise ValueError(f"its string at {at} of {len(table)} bytes has no end")
+    return table[at:end].decode("utf-8", "surrogateescape")
+
+
+def _split(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(directory for path in paths for directory in path.split(":") if directory)
+
+
+def _dlopen_sonames(note: bytes) -> Iterator[tuple[str, ...]]:
+    features = json.loads(note.rstrip(b"\0"))
+    for feature in features if isinstance(features, list) else [None]:
+        sonames = feature.get("soname") if isinstance(feature, dict) else None
+        if not isinstance(sonames, list) or not all(isinstance(soname, str) for soname in sonames):
+            raise ValueError("its .note.dlopen is not a list of features that have sonames")
+        yield tuple(sonames)
