@@ -6,6 +6,7 @@ that would change how the process runs and that we cannot repeat.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
@@ -35,6 +36,7 @@ _INERT = frozenset(
         "GuessMainPID",
     }
 )
+_NO_TEXT = re.compile(r"[\0-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _TYPES = ("simple", "exec", "forking")
 _ESCAPES = {"n": "\n", "t": "\t", "s": " ", "\\": "\\", '"': '"', "'": "'"}
 
@@ -92,21 +94,24 @@ def _split_words(unit: str, text: str) -> list[str]:
         if char == "\\" and position < len(text):
             if text[position] not in _ESCAPES:
                 raise UnsupportedUnitError(f"{unit}: the escape \\{text[position]} in `{text}` is not known")
-            current = [*(current or []), _ESCAPES[text[position]]]
+            current = current or []
+            current.append(_ESCAPES[text[position]])
             position += 1
         elif quote:
             if char == quote:
                 quote = ""
             else:
-                current = [*(current or []), char]
+                current = current or []
+                current.append(char)
         elif char in "\"'":
             quote, current = char, current or []
-        elif char.isspace():
+        elif char in " \t\n\r":
             if current is not None:
                 words.append("".join(current))
             current = None
         else:
-            current = [*(current or []), char]
+            current = current or []
+            current.append(char)
     if quote:
         raise UnsupportedUnitError(f"{unit}: `{text}` has an open quote")
     return words if current is None else [*words, "".join(current)]
@@ -139,12 +144,16 @@ def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
     # A drop-in may be a link, to /dev/null when it is switched off.
     found = (root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins))
     files = [main, *(file for file in found if file is not None and root.host(file).is_file())]
-    return tuple(root.host(file).read_text(errors="replace") for file in files)
+    return tuple(root.read_text(file) for file in files)
 
 
 def read_unit(root: ImageRoot, unit: str) -> UnitStart:
     """How ``unit`` of the image starts; raises UnsupportedUnitError naming what an early start could not repeat."""
     service = parse_service(unit_texts(root, unit))
+    for name, values in service.items():
+        # systemd ignores a line that is not UTF-8; whoever wrote it meant something else.
+        if any(_NO_TEXT.search(each) for each in (name, *values)):
+            raise UnsupportedUnitError(f"{unit}: {name!r} has bytes that are no UTF-8 text: {values!r}")
     unknown = sorted(set(service) - _START - _INERT)
     if unknown:
         raise UnsupportedUnitError(

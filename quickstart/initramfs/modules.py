@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -35,6 +36,9 @@ LATE = ("ata_piix", "ahci")
 # Without these no guest of ours finds its disk and its network.
 NEEDED = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
 # The buses whose devices have a modalias in sysfs; other aliases (block-major-…, fs-…) are the kernel's own requests.
+_MAX_MODULE_BYTES = 256 << 20
+# What a device's alias can consist of: init's shell takes the patterns as they stand.
+_PATTERN = re.compile(r"[A-Za-z0-9_:,.*?\[\]-]+")
 _BUSES = ("pci:", "virtio:", "xen:", "scsi:", "acpi*:")
 
 
@@ -74,7 +78,11 @@ def parse_aliases(text: str, names: Iterable[str]) -> tuple[tuple[str, str], ...
     """The device aliases of modules.alias that lead to one of ``names``, as (pattern, name)."""
     wanted = set(names)
     rows = (line.split() for line in text.splitlines() if line.startswith("alias "))
-    return tuple((row[1], row[2]) for row in rows if row[2] in wanted and row[1].startswith(_BUSES))
+    return tuple(
+        (row[1], row[2])
+        for row in rows
+        if len(row) == 3 and row[2] in wanted and row[1].startswith(_BUSES) and _PATTERN.fullmatch(row[1])
+    )
 
 
 def module_set(root: ImageRoot, version: str, wanted: Iterable[str] = WANTED) -> ModuleSet:
@@ -96,6 +104,8 @@ def module_set(root: ImageRoot, version: str, wanted: Iterable[str] = WANTED) ->
     for name in wanted:
         if name in known:
             for each in (*known[name].requires, name):
+                if each not in known:
+                    raise StartSetError(f"{directory}/modules.dep has no {each}, which {name} requires")
                 ordered.setdefault(each, known[each])
     modules = tuple(Module(m.name, directory / m.path, m.requires) for m in ordered.values())
     return ModuleSet(modules, parse_aliases(root.read_text(directory / "modules.alias"), ordered))
@@ -103,14 +113,28 @@ def module_set(root: ImageRoot, version: str, wanted: Iterable[str] = WANTED) ->
 
 def module_data(root: ImageRoot, module: Module) -> bytes:
     """The module's object file, decompressed: insmod in the guest takes plain ELF."""
-    data = root.host(module.path).read_bytes()
+    found = root.resolve(module.path).canonical
+    if found is None:
+        raise StartSetError(f"the image has no {module.path}", hint="is the kernel's package complete?")
+    data = root.read_bytes(found)
     if module.path.suffix == ".xz":
-        return lzma.decompress(data)
+        return _decompressed(module.path, data)
     if module.path.suffix != ".ko":
         raise StartSetError(
             f"{module.path} has a compression that is not known", hint="known: .ko and .ko.xz"
         )
     return data
+
+
+def _decompressed(path: PurePosixPath, data: bytes) -> bytes:
+    try:
+        decompressor = lzma.LZMADecompressor()
+        plain = decompressor.decompress(data, _MAX_MODULE_BYTES)
+    except lzma.LZMAError as error:
+        raise StartSetError(f"{path} cannot be decompressed: {error}") from error
+    if not decompressor.eof:
+        raise StartSetError(f"{path} is cut, or has more than {_MAX_MODULE_BYTES} bytes in it")
+    return plain
 
 
 def shell_functions(modules: ModuleSet) -> str:
