@@ -124,13 +124,9 @@ def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
     wanted = PurePosixPath("/", path.lstrip("/"))
     if wanted.parts[1:2] == (_FAST,):
         wanted = PurePosixPath("/", *wanted.parts[2:])
-    document = start_set(directory)
-    for file in document["files"]:
-        if file["path"] == str(wanted):
-            return Why(wanted, tuple(file["reasons"]), "", file.get("package", ""))
-    for each in document["excluded"]:
-        if each["path"] == str(wanted):
-            return Why(wanted, (), each["rule"])
+    known = _known(directory)
+    if str(wanted) in known:
+        return known[str(wanted)]
     if artefact is not None and _is_ours(artefact, wanted):
         return Why(wanted, ("part A: what init needs itself",), "")
     raise BadInputError(f"{wanted} was not met: no trace, library, link or rule leads to it")
@@ -151,9 +147,30 @@ def start_set(directory: Path) -> Mapping[str, Any]:
         )
     try:
         document: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ArtefactError(f"{path} cannot be read: {error}", hint="build it again") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(directory, error) from error
     return document
+
+
+def _known(directory: Path) -> Mapping[str, Why]:
+    """What start-set.json says, by path."""
+    document = start_set(directory)
+    try:
+        found = {
+            each["path"]: Why(PurePosixPath(each["path"]), (), each["rule"]) for each in document["excluded"]
+        }
+        for file in document["files"]:
+            place, reasons = PurePosixPath(file["path"]), tuple(file["reasons"])
+            found[file["path"]] = Why(place, reasons, "", file.get("package", ""))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(directory, error) from error
+    return found
+
+
+def _unreadable(directory: Path, error: Exception) -> ArtefactError:
+    return ArtefactError(
+        f"{directory / artefacts.START_SET} cannot be read: {error!r}", hint="build it again"
+    )
 
 
 def diff(first: Artefact, second: Artefact) -> tuple[Difference, ...]:

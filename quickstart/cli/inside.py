@@ -12,7 +12,7 @@ from rich.console import Console
 
 from quickstart import inside
 from quickstart.cli.completion import artefacts_here
-from quickstart.cli.output import Verb, run_verb
+from quickstart.cli.output import Verb, run_verb, shown
 from quickstart.errors import BadInputError
 from quickstart.image import artefact as artefacts
 
@@ -56,7 +56,7 @@ def _show(console: Console, found: list[inside.Member]) -> None:
     for each in found:
         arrow = f" -> {each.target}" if each.target else ""
         line = f"{each.part} {stat.filemode(each.mode)} {each.size_bytes:>9} /{each.name}{arrow}"
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(shown(line), markup=False, soft_wrap=True)
 
 
 @click.command("cat")
@@ -107,13 +107,13 @@ def why(out: Path, path: str, as_json: bool) -> None:
         }
 
         def text(console: Console) -> None:
-            console.print(f"{found.path}", markup=False, soft_wrap=True)
+            console.print(shown(str(found.path)), markup=False, soft_wrap=True)
             if found.package:
-                console.print(f"  package: {found.package}", markup=False, soft_wrap=True)
+                console.print(shown(f"  package: {found.package}"), markup=False, soft_wrap=True)
             for reason in found.reasons:
-                console.print(f"  {reason}", markup=False, soft_wrap=True)
+                console.print(shown(f"  {reason}"), markup=False, soft_wrap=True)
             if found.excluded:
-                console.print(f"  not packed: {found.excluded}", markup=False, soft_wrap=True)
+                console.print(shown(f"  not packed: {found.excluded}"), markup=False, soft_wrap=True)
 
         verb.result(result, text)
         return 0
@@ -134,7 +134,7 @@ def diff(out: Path, other: Path, as_json: bool) -> None:
 
         def text(console: Console) -> None:
             for each in found:
-                console.print(f"/{each.name}: {each.what}", markup=False, soft_wrap=True)
+                console.print(shown(f"/{each.name}: {each.what}"), markup=False, soft_wrap=True)
 
         verb.result(result, text)
         return 1 if found else 0

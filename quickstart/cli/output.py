@@ -19,6 +19,19 @@ from quickstart.errors import QuickStartError
 
 SCHEMA = 1
 _INTERRUPTED = 130
+# A message may have several lines, and quote a console.
+_KEPT = "\n\t"
+
+
+def shown(text: str, keep: str = "") -> str:
+    """``text``, which may hold any file name, for a terminal: control characters and bytes that are no UTF-8 as escapes."""
+    return "".join(char if char.isprintable() or char in keep else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    if "\udc80" <= char <= "\udcff":
+        return f"\\x{ord(char) - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode()
 
 
 class Display:
@@ -96,8 +109,12 @@ def _failed(verb: Verb, message: str, hint: str | None, kind: str, code: int) ->
         }
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     verb.console.print(
-        f"quickstart {verb.name}: {message}", style="red", highlight=False, markup=False, soft_wrap=True
+        f"quickstart {verb.name}: {shown(message, keep=_KEPT)}",
+        style="red",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
     if hint:
-        verb.console.print(f"  {hint}", highlight=False, markup=False, soft_wrap=True)
+        verb.console.print(f"  {shown(hint, keep=_KEPT)}", highlight=False, markup=False, soft_wrap=True)
     return code

@@ -108,9 +108,12 @@ def test_why_of_a_file_that_nothing_met(tmp_path: Path) -> None:
         inside.why(artefact(tmp_path).directory, "/etc/motd")
 
 
-def test_a_damaged_start_set(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"files": 5}', '{"files": [{}], "excluded": []}', "[" * 100000]
+)
+def test_a_damaged_start_set(tmp_path: Path, text: str) -> None:
     artefact(tmp_path)
-    (tmp_path / "start-set.json").write_text("{")
+    (tmp_path / "start-set.json").write_text(text)
     with pytest.raises(ArtefactError, match=r"start-set\.json cannot be read"):
         inside.why(tmp_path, "/x")
 
