@@ -1,0 +1,406 @@
+"""Images that lie: each ends in a right result or in an error of ours that names the object, without a hang or much memory."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import struct
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from quickstart import inside
+from quickstart.cli.output import shown
+from quickstart.elf import closure
+from quickstart.elf_file import ElfFacts, read_elf
+from quickstart.errors import StartSetError, UnsupportedUnitError
+from quickstart.image.artefact import start_set_document
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.modules import Module, module_data, module_set, parse_aliases
+from quickstart.ldconf import library_directories
+from quickstart.model import FileKind, Op, Reason, StartFile, StartSet
+from quickstart.unit import read_unit
+from tests.unit.elfbuilder import (
+    BASE,
+    DT_NEEDED,
+    DT_STRSZ,
+    DT_STRTAB,
+    LD_SO,
+    MULTIARCH,
+    dlopen_note,
+    elf,
+    segment,
+)
+from tests.unit.test_inside import artefact
+from tests.unit.test_startset import Image, P, excluded, files, reasons
+
+PROGRAM = elf(
+    ["liba.so.1", "libb.so"],
+    interpreter=LD_SO,
+    soname="app",
+    runpath="/opt/a:/opt/b",
+    notes=dlopen_note(["libc.so"]),
+)
+GIB = 1 << 30
+ANY_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """What is inside takes less than 16 MiB of Python's memory."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def facts_or_error(path: Path, content: bytes) -> ElfFacts | None:
+    """None also for the error, which names the file."""
+    path.write_bytes(content)
+    try:
+        return read_elf(path)
+    except StartSetError as error:
+        assert str(path) in error.message
+        return None
+
+
+# ---------------------------------------------------------------- ELF
+
+
+def test_a_program_cut_anywhere(tmp_path: Path) -> None:
+    """Every border is among these: the headers', the program headers', the dynamic section's and the strings'."""
+    for size in range(4, len(PROGRAM)):
+        assert facts_or_error(tmp_path / "app", PROGRAM[:size]) is None, size
+    assert facts_or_error(tmp_path / "app", PROGRAM) is not None
+
+
+@given(st.lists(st.tuples(st.integers(0, len(PROGRAM) - 1), st.binary(min_size=1, max_size=8)), max_size=6))
+@ANY_FIXTURE
+def test_a_program_with_any_bytes_changed(tmp_path: Path, changes: list[tuple[int, bytes]]) -> None:
+    content = bytearray(PROGRAM)
+    for at, new in changes:
+        content[at : at + len(new)] = new
+    facts_or_error(tmp_path / "app", bytes(content))
+
+
+@given(st.binary(max_size=300))
+@ANY_FIXTURE
+def test_magic_and_noise(tmp_path: Path, noise: bytes) -> None:
+    facts_or_error(tmp_path / "app", b"\x7fELF\x02\x01\x01" + noise)
+
+
+def header(
+    count: int, size: int = 56, offset: int = 64, sections: tuple[int, int, int, int] = (0, 0, 0, 0)
+) -> bytes:
+    ident = b"\x7fELF\x02\x01\x01" + bytes(9)
+    start, section_size, section_count, names = sections
+    rest = (3, 62, 1, 0, offset, start, 0, 64, size, count, section_size, section_count, names)
+    return ident + struct.pack("<HHIQQQIHHHHHH", *rest)
+
+
+HUGE = 1 << 60
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (header(65535), "65535 program headers"),
+        (header(65535, size=0), "0 bytes each"),
+        (header(2, size=55) + bytes(200), "55 bytes each"),
+        (header(3), "program headers end at"),
+        (header(1, offset=HUGE), "program headers end at"),
+        (header(0, sections=(64, 64, 65535, 0)), "section headers end at"),
+        (header(0, sections=(HUGE, 64, 1, 0)), "section headers end at"),
+        (header(1) + segment(64, 1, 0, HUGE, 1), "segment 0 ends at"),
+        (header(1) + segment(64, 3, HUGE, HUGE, 1), "segment 0 ends at"),
+        (header(1) + segment(64, 2, (1 << 64) - 1 - BASE, 1, 1), "segment 0 ends at"),
+    ],
+)
+def test_absurd_numbers_in_a_small_file(tmp_path: Path, content: bytes, what: str) -> None:
+    path = tmp_path / "app"
+    path.write_bytes(content)
+    with little_memory(), pytest.raises(StartSetError, match=what) as caught:
+        read_elf(path)
+    assert str(path) in caught.value.message
+
+
+@pytest.mark.parametrize(("kind", "what"), [(2, "PT_DYNAMIC"), (3, "PT_INTERP"), (4, "PT_NOTE")])
+def test_a_segment_over_a_huge_sparse_file(tmp_path: Path, kind: int, what: str) -> None:
+    path = tmp_path / "app"
+    with path.open("wb") as file:
+        file.write(header(1) + segment(64, kind, 0, 5 * GIB, 1))
+        file.truncate(5 * GIB)
+    with little_memory(), pytest.raises(StartSetError, match=f"its {what} has 5368709120 bytes"):
+        read_elf(path)
+
+
+def test_strings_that_overlap_and_a_string_table_over_a_huge_file(tmp_path: Path) -> None:
+    count = 4000
+    entries = [(DT_NEEDED, at) for at in range(count)] + [(DT_STRTAB, BASE + (1 << 20)), (DT_STRSZ, 4 * GIB)]
+    dynamic = b"".join(struct.pack("<qQ", *each) for each in [*entries, (0, 0)])
+    path = tmp_path / "app"
+    with path.open("wb") as file:
+        file.write(
+            header(2) + segment(64, 1, 0, 5 * GIB, 1) + segment(64, 2, 64 + 112, len(dynamic), 8) + dynamic
+        )
+        file.seek(1 << 20)
+        file.write(b"x" * 60000)
+        file.truncate(5 * GIB)
+    with little_memory(), pytest.raises(StartSetError, match="more than 1048576 bytes"):
+        read_elf(path)
+
+
+def test_notes_that_overlap(tmp_path: Path) -> None:
+    notes = segment(64, 4, 57000, 3000, 4) * 400
+    (tmp_path / "app").write_bytes((header(400) + notes).ljust(60000, b"\0"))
+    with little_memory(), pytest.raises(StartSetError, match="more than 1048576 bytes"):
+        read_elf(tmp_path / "app")
+
+
+def test_a_library_that_is_a_directory_a_fifo_or_a_loop(tmp_path: Path) -> None:
+    root = ImageRoot(tmp_path)
+    for name in ("bin", "lib", "usr/lib"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "bin/app").write_bytes(elf(["liba.so"]))
+    (tmp_path / "lib/liba.so").mkdir()
+    os.mkfifo(tmp_path / "usr/lib/liba.so")
+    with pytest.raises(StartSetError, match=r"/bin/app needs library liba\.so"):
+        closure(root, [PurePosixPath("/bin/app")])
+    (tmp_path / "lib/liba.so").rmdir()
+    (tmp_path / "lib/liba.so").symlink_to("liba.so")
+    with pytest.raises(StartSetError, match=r"/lib/liba\.so meets more than 40 symbolic links"):
+        closure(root, [PurePosixPath("/bin/app")])
+
+
+# ---------------------------------------------------------------- ld.so.conf
+
+
+def conf(root: Path, name: str, text: str | bytes) -> None:
+    path = root / "etc" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def test_includes_in_a_loop_and_a_chain_of_any_length(tmp_path: Path) -> None:
+    conf(tmp_path, "ld.so.conf", "include ld.so.conf\ninclude 0\n/first\n")
+    for number in range(3000):
+        conf(tmp_path, str(number), f"/d{number}\ninclude {number + 1} 0 ld.so.conf\n")
+    found = [str(path) for path in library_directories(ImageRoot(tmp_path))]
+    assert found[:3002] == [*(f"/d{number}" for number in range(3000)), "/first", found[3001]]
+
+
+@given(st.binary(max_size=200))
+@ANY_FIXTURE
+def test_garbage_in_ld_so_conf(tmp_path: Path, noise: bytes) -> None:
+    conf(tmp_path, "ld.so.conf", b"/good\n/bad\0\xff include\ninclude [z-a]* \0 " + noise + b"\n/last\n")
+    try:
+        found = library_directories(ImageRoot(tmp_path))
+    except StartSetError as error:
+        # Of an include that is a directory.
+        assert error.message.startswith("/")
+    else:
+        assert {PurePosixPath("/good"), PurePosixPath("/last")} <= set(found)
+
+
+def test_ld_so_conf_by_links_that_loop(tmp_path: Path) -> None:
+    conf(tmp_path, "ld.so.conf", "include loop/*.conf\n")
+    for name, target in (("loop", "pair"), ("pair", "loop")):
+        (tmp_path / "etc" / name).symlink_to(target)
+    with pytest.raises(StartSetError, match="/etc/loop meets more than 40 symbolic links"):
+        library_directories(ImageRoot(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "huge"])
+def test_a_configuration_that_is_no_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "etc/ld.so.conf"
+    path.parent.mkdir()
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.touch()
+        os.truncate(path, 5 * GIB)
+    with (
+        little_memory(),
+        pytest.raises(StartSetError, match=r"^/etc/ld\.so\.conf (is not a regular|has 5368709120)"),
+    ):
+        library_directories(ImageRoot(tmp_path))
+
+
+# ---------------------------------------------------------------- the start set
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Image:
+    image = Image(tmp_path / "image")
+    image.file("/usr/bin/app", elf(["liba.so"], interpreter=LD_SO), 0o755)
+    image.file(f"{MULTIARCH}/liba.so", elf())
+    image.file("/lib64/ld-linux-x86-64.so.2", elf(), 0o755)
+    return image
+
+
+@pytest.mark.parametrize(
+    ("content", "interpreter"),
+    [
+        (b"#!/bin/sh " + b"x" * 10000 + b"\n", "/bin/sh"),
+        (b"#!/bin/sh", "/bin/sh"),
+        (b"#! \t/bin/sh\t-e", "/bin/sh"),
+        (b"#!/bin/" + b"s" * 10000, None),
+        # What is left of a name after 256 bytes is not run, even where it exists.
+        (b"#!" + b"/" * 248 + b"bin/sh" + b"ell\n", None),
+        (b"#!/bin/sh\0junk", "/bin/sh"),
+        (b"#!", None),
+        (b"#!\n/bin/sh", None),
+        (b"#!\xff\xfe\n", None),
+        (b"#!/\n", None),
+        (b"#!/usr\n", None),
+    ],
+)
+def test_the_first_line_of_a_script(image: Image, content: bytes, interpreter: str | None) -> None:
+    image.file("/bin/sh", "shell", 0o755)
+    image.file("/opt/script", content, 0o755)
+    assert set(files(image.compute("/opt/script"))) == {
+        "/opt/script",
+        *([interpreter] if interpreter else []),
+    }
+
+
+def test_a_script_that_is_its_own_interpreter(image: Image) -> None:
+    image.file("/opt/self", "#!/opt/self\n", 0o755)
+    found = image.compute("/opt/self")
+    assert files(found) == ["/opt/self"]
+    assert ("script", "#! of /opt/self") in reasons(found, "/opt/self")
+
+
+@pytest.mark.parametrize("links", [{"a": "a"}, {"a": "b", "b": "a"}, {"a": "d/a", "d": "."}])
+def test_links_in_a_circle(image: Image, links: dict[str, str]) -> None:
+    for name, target in links.items():
+        image.link(f"/loop/{name}", target)
+    with pytest.raises(StartSetError, match="/loop/a meets more than 40 symbolic links"):
+        image.compute("/loop/a")
+
+
+def test_special_files_are_kept_out_and_none_is_waited_for(image: Image) -> None:
+    os.mkfifo(image.base / "usr/fifo")
+    image.link("/usr/link", "fifo")
+    image.file("/usr/empty", "")
+    found = image.compute("/usr/fifo", (Op.EXEC, "/usr/link"), "/usr/empty", "/usr", "/usr/empty/below")
+    assert excluded(found) == {"/usr/fifo": "kind: not a regular file"}
+    assert files(found) == ["/usr/empty"]
+
+
+def test_a_path_longer_than_any(image: Image) -> None:
+    assert image.compute("/usr" + "/." * 10 + "/.." * 3000 + "/usr/bin/app").files == ()
+
+
+def test_a_tree_deeper_than_any_path(image: Image) -> None:
+    directory = os.open(image.base, os.O_RDONLY)
+    for _ in range(40):
+        os.mkdir("d" * 200, dir_fd=directory)
+        below = os.open("d" * 200, os.O_RDONLY, dir_fd=directory)
+        os.close(directory)
+        directory = below
+    os.close(directory)
+    (image.base / "usr/bin/other").hardlink_to(image.base / "usr/bin/app")
+    assert "/usr/bin/other" in files(image.compute((Op.EXEC, "/usr/bin/app")))
+
+
+ODD_NAMES = [os.fsdecode(name) for name in (
+    b"new\nline", b"tab\t", b"'quote\"", b"back\\slash", b"\xff\xfe", b"-rf", b"$(reboot)", b" ", b"\x1b[31m", b"n" * 255,
+)]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_name_survives_start_set_json_and_why(image: Image, tmp_path: Path, name: str) -> None:
+    image.file(f"/opt/{name}", "x")
+    found = image.compute(f"/opt/{name}")
+    made = artefact(tmp_path / "out")
+    text = json.dumps(start_set_document(found), ensure_ascii=True)
+    (tmp_path / "out/start-set.json").write_bytes(text.encode("ascii"))
+    assert inside.why(made, f"/opt/{name}").reasons == ("trace: open by app (line 1)",)
+    printed = shown(f"/opt/{name}")
+    assert printed.isprintable()
+    assert printed.encode("utf-8")
+
+
+def test_what_a_terminal_is_shown() -> None:
+    assert shown("a\nb\x1b[1m\udcff é") == r"a\nb\x1b[1m\xff é"
+    assert shown("a\nb\t", keep="\n\t") == "a\nb\t"
+
+
+def test_the_size_of_a_set_counts_a_content_once() -> None:
+    file = StartFile(P("/a"), FileKind.FILE, 0o100644, 7, 0, 0, "", "", (Reason("trace", ""),))
+    other = StartFile(P("/b"), FileKind.FILE, 0o100644, 7, 0, 0, "", "", (), "", P("/a"))
+    assert StartSet((file, other), ()).size_bytes == 7
+
+
+# ---------------------------------------------------------------- units and modules
+
+
+def unit(base: Path, text: bytes) -> ImageRoot:
+    path = base / "etc/systemd/system/app.service"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"# caf\xe9\n[Service]\nType=exec\n" + text + b"\n")
+    return ImageRoot(base)
+
+
+def test_words_of_a_unit_stay_words(tmp_path: Path) -> None:
+    line = r"""ExecStart=/bin/app ; rm "$$" '`id`' -- "a\nb" \\ | & > ../x""".replace(' "$$"', "")
+    start = read_unit(unit(tmp_path, line.encode()), "app.service").start
+    assert start == ("/bin/app", ";", "rm", "`id`", "--", "a\nb", "\\", "|", "&", ">", "../x")
+
+
+def test_a_long_command(tmp_path: Path) -> None:
+    found = read_unit(unit(tmp_path, b"ExecStart=/bin/app " + b"x" * (1 << 20)), "app.service")
+    assert len(found.start[1]) == 1 << 20
+
+
+@pytest.mark.parametrize("byte", [b"\xff", b"\0", b"\x1b"])
+def test_a_unit_with_bytes_that_are_no_text(tmp_path: Path, byte: bytes) -> None:
+    with pytest.raises(
+        UnsupportedUnitError, match=r"app\.service: 'ExecStart' has bytes that are no UTF-8 text"
+    ):
+        read_unit(unit(tmp_path, b"ExecStart=/bin/app " + byte), "app.service")
+
+
+def test_modules_that_lie(tmp_path: Path) -> None:
+    base = tmp_path / "lib/modules/1"
+    base.mkdir(parents=True)
+    needed = "kernel/virtio_pci.ko: kernel/gone.ko\n"
+    for name, text in (
+        ("dep", needed),
+        ("builtin", "a/virtio_blk.ko\na/virtio_net.ko\na/ext4.ko\n"),
+        ("alias", ""),
+    ):
+        (base / f"modules.{name}").write_text(text)
+    with pytest.raises(StartSetError, match=r"modules\.dep has no gone, which virtio_pci requires"):
+        module_set(ImageRoot(tmp_path), "1")
+    text = "alias\nalias pci:a\nalias pci:*);reboot;case virtio_pci\nalias pci:v*d[0-9] virtio_pci\n"
+    assert parse_aliases(text, ["virtio_pci"]) == (("pci:v*d[0-9]", "virtio_pci"),)
+
+
+def test_a_module_that_is_a_bomb_a_link_to_the_host_or_cut(tmp_path: Path) -> None:
+    root = ImageRoot(tmp_path / "image")
+    root.base.mkdir()
+    (tmp_path / "secret.ko").write_text("the host's")
+    (root.base / "out.ko").symlink_to(tmp_path / "secret.ko")
+    (root.base / "cut.ko.xz").write_bytes(lzma.compress(b"module")[:-4])
+    (root.base / "no.ko.xz").write_bytes(b"no")
+    os.mkfifo(root.base / "fifo.ko")
+    for name, what in (
+        ("out.ko", "has no /out.ko"),
+        ("cut.ko.xz", "/cut.ko.xz is cut"),
+        ("no.ko.xz", "/no.ko.xz "),
+        ("fifo.ko", "/fifo.ko is not a regular file"),
+    ):
+        with pytest.raises(StartSetError, match=what):
+            module_data(root, Module("m", PurePosixPath("/", name), ()))
