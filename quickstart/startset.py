@@ -75,8 +75,8 @@ def _class_or_text(part: str) -> str:
 def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> StartSet:
     """The start set of one or more traces of the same image, ``root``.
 
-    Raises StartSetError when a needed library is missing, an ELF file is damaged, a file is too large for the archive or
-    cannot be read, or a trace has lost an event: what processes had mapped at ready has to be in the set or kept out by a rule.
+    Raises StartSetError when a needed library is missing, an ELF file is damaged, a file or directory cannot be read, or a trace
+    has lost an event: what processes had mapped at ready has to be in the set or kept out by a rule.
     """
     try:
         return _compute(traces, root, rules)
