@@ -324,9 +324,9 @@ def test_a_name_survives_start_set_json_and_why(image: Image, tmp_path: Path, na
     image.file(f"/opt/{name}", "x")
     found = image.compute(f"/opt/{name}")
     made = artefact(tmp_path / "out")
-    text = json.dumps(start_set_document(found), ensure_ascii=True)
+    text = json.dumps(start_set_document(found, []), ensure_ascii=True)
     (tmp_path / "out/start-set.json").write_bytes(text.encode("ascii"))
-    assert inside.why(made, f"/opt/{name}").reasons == ("trace: open by app (line 1)",)
+    assert inside.why(made.directory, f"/opt/{name}").reasons == ("trace: open by app (line 1)",)
     printed = shown(f"/opt/{name}")
     assert printed.isprintable()
     assert printed.encode("utf-8")
@@ -339,7 +339,7 @@ def test_what_a_terminal_is_shown() -> None:
 
 def test_the_size_of_a_set_counts_a_content_once() -> None:
     file = StartFile(P("/a"), FileKind.FILE, 0o100644, 7, 0, 0, "", "", (Reason("trace", ""),))
-    other = StartFile(P("/b"), FileKind.FILE, 0o100644, 7, 0, 0, "", "", (), "", P("/a"))
+    other = StartFile(P("/b"), FileKind.FILE, 0o100644, 7, 0, 0, "", "", (), hard_link_to=P("/a"))
     assert StartSet((file, other), ()).size_bytes == 7
 
 
