@@ -26,17 +26,27 @@ _DELETED = " (deleted)"
 
 
 def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
-    """The log of tracers/ldd-all: what ldd(1) named for each file; raises TraceError for a cut log or a missing library."""
+    """The log of tracers/ldd-all: what ldd(1) named for each file; raises TraceError for a cut log or a missing library.
+
+    A library by itself may lack one that its program finds (by its RUNPATH); so what ldd found elsewhere is not missing.
+    """
     found: dict[PurePosixPath, list[PurePosixPath]] = {}
     current: list[PurePosixPath] = []
+    missing: dict[str, None] = {}
     for line in _whole("ldd", text).splitlines():
         if line.startswith("== "):
             current = found.setdefault(PurePosixPath(line[3:]), [])
         elif match := _LIBRARY.match(line):
             current.append(PurePosixPath(match[1]))
         elif match := _MISSING.match(line):
+            missing[match[1]] = None
+    present = {path.name for libraries in found.values() for path in libraries} | {
+        path.name for path in found
+    }
+    for name in missing:
+        if name not in present:
             raise TraceError(
-                f"ldd in the guest did not find {match[1]}", hint="a package of the image is incomplete"
+                f"ldd in the guest did not find {name}", hint="a package of the image is incomplete"
             )
     return {path: tuple(libraries) for path, libraries in found.items()}
 

@@ -88,6 +88,12 @@ def test_ldd_misses_a_library() -> None:
         parse_ldd("== /bin/x\n\tlibx.so.1 => not found\n== end\n")
 
 
+def test_what_another_file_finds_is_not_missing() -> None:
+    private = "/usr/lib/app/libpriv.so"
+    text = f"== /usr/lib/app/plugin.so\n\tlibpriv.so => not found\n== /bin/app\n\tlibpriv.so => {private} (0x7f)\n== end\n"
+    assert parse_ldd(text)[PurePosixPath("/usr/lib/app/plugin.so")] == ()
+
+
 def test_a_whole_trace(tmp_path: Path) -> None:
     trace = load_trace(logs(tmp_path), "app.service")
     assert [str(event.path) for event in trace.events] == ["/usr/sbin/app"]
