@@ -36,7 +36,7 @@ def used(log: UnitLog) -> list[str]:
 
 
 def test_there_are_logs() -> None:
-    assert {"bookworm.apache2", "bookworm.mariadb"} <= set(UNITS)
+    assert set(UNITS) >= {"bookworm.apache2", "bookworm.mariadb", "trixie.nginx", "trixie.ssh"}
 
 
 @pytest.mark.parametrize("name", UNITS)
@@ -48,6 +48,13 @@ def test_what_a_unit_used(name: str) -> None:
 def test_paths_are_those_of_the_image(name: str) -> None:
     paths = [str(event.path) for event in unit_log(name).events]
     assert not [path for path in paths if "/unit-root" in path or "/mount-rootfs" in path]
+
+
+def test_systemds_own_executor_is_not_the_units() -> None:
+    for name in UNITS:
+        assert not [
+            row for row in used(unit_log(name)) if "systemd-executor" in row or "libsystemd-core" in row
+        ]
 
 
 def test_mariadb_uses_an_io_uring() -> None:
