@@ -33,6 +33,10 @@ _TRIALS: dict[str, tuple[str, ...]] = {
     "setpriv": ("--version",),
     "chroot": ("--version",),
     "cp": ("--version",),
+    "tar": ("--version",),
+    "gzip": ("--version",),
+    "xz": ("--version",),
+    "zstd": ("--version",),
 }
 
 

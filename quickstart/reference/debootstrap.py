@@ -12,6 +12,7 @@ from pathlib import Path
 from quickstart.errors import BadInputError, CommandError, HostLacksError, ReferenceImageError
 from quickstart.host import door
 from quickstart.host.files import free_bytes
+from quickstart.host.namespaces import own_namespaces
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
 from quickstart.progress import Progress
 from quickstart.reference import customise, entry
@@ -117,7 +118,7 @@ def _make_base(suite: str, store: Store, progress: Progress) -> Path:
             mirror = [sources.mirror] if sources.mirror else []
             try:
                 argv: list[str | Path] = [
-                    *_namespaces(),
+                    *own_namespaces(),
                     "debootstrap",
                     "--variant=minbase",
                     suite,
@@ -163,17 +164,7 @@ def _install(root: Path, packages: tuple[str, ...], sources: Sources, log: Path)
         raise ReferenceImageError(f"installing packages in {root} failed\n{error.tail}") from error
 
 
-def _namespaces() -> tuple[str, ...]:
-    """unshare(1) into mount and PID namespaces: all that is mounted or started there ends with the command."""
-    mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    # In a bare chroot "/" is no mount, and there is nothing whose propagation could be changed.
-    private = any(fields[4] == "/" for fields in mounts)
-    propagation = "private" if private else "unchanged"
-    options = ("--mount", "--propagation", propagation, "--pid", "--fork", "--kill-child=SIGKILL")
-    return ("unshare", *options, "--")
-
-
 def _in_chroot(root: Path, argv: list[str], log: Path, env: Mapping[str, str]) -> None:
     script = resources.files("quickstart.reference").joinpath("in-chroot.sh")
     with resources.as_file(script) as path:
-        door.run([*_namespaces(), "sh", path, root, *argv], timeout_s=1800, log=log, env=env)
+        door.run([*own_namespaces(), "sh", path, root, *argv], timeout_s=1800, log=log, env=env)

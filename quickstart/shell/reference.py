@@ -11,6 +11,7 @@ from pathlib import Path
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door
 from quickstart.host.files import remove_tree
+from quickstart.host.namespaces import own_namespaces
 from quickstart.store import MARK, Store
 
 
@@ -49,7 +50,15 @@ def run_shell(tree: Path, terminal: bool) -> int:
     theirs = resources.files("quickstart.reference").joinpath("in-chroot.sh")
     try:
         with resources.as_file(ours) as in_overlay, resources.as_file(theirs) as in_chroot:
-            argv: tuple[str | Path, ...] = (*_namespaces(), "sh", in_overlay, tree, work, in_chroot, *command)
+            argv: tuple[str | Path, ...] = (
+                *own_namespaces(),
+                "sh",
+                in_overlay,
+                tree,
+                work,
+                in_chroot,
+                *command,
+            )
             status = door.foreground(argv, env={"TERM": os.environ.get("TERM", "dumb")})
         if (failed := work / "failed").exists():
             raise HostLacksError(
@@ -60,12 +69,3 @@ def run_shell(tree: Path, terminal: bool) -> int:
         return status
     finally:
         remove_tree(work)
-
-
-def _namespaces() -> tuple[str, ...]:
-    """unshare(1) into mount and PID namespaces: what is mounted or started there ends with the shell."""
-    mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    # In a bare chroot "/" is no mount, and there is nothing whose propagation could be changed.
-    propagation = "private" if any(fields[4] == "/" for fields in mounts) else "unchanged"
-    options = ("--mount", "--propagation", propagation, "--pid", "--fork", "--kill-child=SIGKILL")
-    return ("unshare", *options, "--")
