@@ -1,0 +1,87 @@
+"""The nouns of the bench: what was measured in which cell of a matrix, and all of it as one versioned document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SCHEMA = 1
+CONFIGURATIONS = ("standard", "standard-tuned", "minimal", "ramboot", "quickstart")
+# The kernel's command line: the distribution's own, or with our options for a faster kernel.
+COMMAND_LINES = ("stock", "ours")
+CLOCKS = ("virtual", "kvm", "wall")
+SIZES = ("small", "medium")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of a matrix; every word is one of the project's."""
+
+    profile: str
+    configuration: str
+    command_line: str
+    storage: str
+    clock: str
+    size: str
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the way to ready, on the guest's clock: uptime in nanoseconds; negative before the kernel's own clock begins."""
+
+    name: str
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Requests of a kind and their bytes before ready."""
+
+    requests: int
+    read_bytes: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run of a cell (paper section 4.1); a run that did not get ready is censored: no number, but counted.
+
+    ``t_pr_ns``, ``t_app_ns``, ``t_total_ns``, ``uptime_ns`` (at the beacon) and ``ready_uptime_ns`` are on the cell's clock.
+    ``fetch_ns`` is the part of T_pr in which kernel and initramfs are fetched through the volume, ``before_kernel_ns`` the part
+    between the start of the machine and the kernel's uptime 0. ``overlap_ns`` bounds what the virtual clock may have charged too
+    little for I/O; 0 on other clocks. ``volume`` is counted by the volume's log, ``guest`` by the guest's diskstats.
+    """
+
+    cell: Cell
+    number: int
+    censored: str
+    t_pr_ns: int = 0
+    t_app_ns: int = 0
+    t_total_ns: int = 0
+    uptime_ns: int = 0
+    ready_uptime_ns: int = 0
+    fetch_ns: int = 0
+    before_kernel_ns: int = 0
+    overlap_ns: int = 0
+    volume: Reads = Reads(0, 0)
+    guest: Reads = Reads(0, 0)
+    initramfs_bytes: int = 0
+    phases: tuple[Phase, ...] = ()
+
+
+@dataclass(frozen=True)
+class Results:
+    """What one `bench` measured, with all that is needed to measure it again.
+
+    ``host`` has facts of the machine (kernel, CPU model, cores, memory, accelerator), ``versions`` those of quickstart, QEMU,
+    guest kernels and packages, ``artefacts`` the hashes of images and initramfs, ``command`` the exact command line.
+    ``poll_interval_ms`` is the prober's. ``samples`` are in the order in which they were run.
+    """
+
+    command: tuple[str, ...]
+    began: str
+    host: Mapping[str, str]
+    versions: Mapping[str, str]
+    artefacts: Mapping[str, str]
+    poll_interval_ms: int
+    samples: tuple[Sample, ...]
