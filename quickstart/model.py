@@ -122,7 +122,8 @@ class Event:
     """What a program of the unit did with a path, at first: ``path`` is absolute, ``error`` the errno's name or None.
 
     ``line`` of the log counts from 1; ``pid`` is as the guest had it; ``program`` is the name of what the process had executed
-    last. ``made``: before that the boot itself gave the path other content than the image's.
+    last. ``made``: before that the boot itself gave the path other content than the image's. ``real`` is the kernel's name of
+    what was opened, where it is another.
     """
 
     line: int
@@ -132,6 +133,7 @@ class Event:
     path: PurePosixPath
     error: str | None
     made: bool = False
+    real: PurePosixPath | None = None
 
 
 @dataclass(frozen=True)

@@ -101,12 +101,32 @@ def _compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Star
     return builder.finish(len(traces))
 
 
+def _rules(root: ImageRoot, globs: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Each glob twice, as spelled and with the directories before its first wildcard resolved, and what to call it.
+
+    On a merged /usr a rule for /bin/tool is one for /usr/bin/tool.
+    """
+    found: dict[tuple[str, str], None] = {}
+    for glob in globs:
+        found[(glob, glob)] = None
+        parts = PurePosixPath(glob).parts
+        plain = next(
+            (n for n, part in enumerate(parts) if any(char in part for char in "*?[")), len(parts) - 1
+        )
+        head = root.resolve(PurePosixPath(*parts[:plain])).canonical if plain else None
+        if head is not None:
+            found[(str(head.joinpath(*parts[plain:])), glob)] = None
+    return tuple(found)
+
+
 class _Builder:
     """Collects reasons by canonical path; the tree is looked at once a path."""
 
     def __init__(self, root: ImageRoot, rules: FileRules) -> None:
         self.root = root
-        self.rules = rules
+        self.exclude, self.data, self.secrets, self.secret_places = (
+            _rules(root, globs) for globs in (rules.exclude, rules.data, rules.secrets, SECRET_GLOBS)
+        )
         self.reasons: dict[PurePosixPath, dict[Reason, None]] = {}
         self.excluded: dict[PurePosixPath, str] = {}
         self.seen: dict[PurePosixPath, set[int]] = {}
@@ -117,43 +137,52 @@ class _Builder:
         """A file that the unit opened for reading, mapped or executed, in the trace of that number."""
         if event.error is not None or event.op not in (Op.OPEN, Op.MAP, Op.EXEC):
             return
-        if len(event.path.parts) < 2 or event.path.parts[1] in _VOLATILE:
-            return
         if event.made:
-            if (canonical := self.root.resolve(event.path).canonical) is not None:
-                self.excluded.setdefault(canonical, _MADE)
+            if (file := self._file_at(self.root.resolve(event.path).canonical)) is not None:
+                self.excluded.setdefault(file, _MADE)
             return
         reason = Reason("trace", f"{event.op.value} by {event.program} (line {event.line}{suffix})")
-        if (packed := self.add(event.path, reason)) is not None:
+        packed = self.add(event.path, reason)
+        if packed is None and event.real is not None:
+            # Spelled by way of a directory that only the running system has.
+            packed = self.add(event.real, reason)
+        if packed is not None:
             self.seen.setdefault(packed, set()).add(number)
 
     def add(self, path: PurePosixPath, reason: Reason) -> PurePosixPath | None:
         """``path`` with every link on the way to it; its canonical path, or None when a rule keeps it out."""
         found = self.root.resolve(path)
-        if found.canonical is None or self.root.host(found.canonical).is_dir():
+        file = self._file_at(found.canonical)
+        if file is None:
             return None
-        if found.canonical.parts[1] in _VOLATILE:
+        if rule := self._excluding_rule((file, path), reason):
+            self.excluded.setdefault(file, rule)
             return None
-        if rule := self._excluding_rule(found.canonical, reason):
-            self.excluded.setdefault(found.canonical, rule)
-            return None
-        self.reasons.setdefault(found.canonical, {})[reason] = None
+        self.reasons.setdefault(file, {})[reason] = None
         for link in found.links:
             self.reasons.setdefault(link, {})[Reason("symlink", f"on the way of {path}")] = None
-        return found.canonical
+        return file
 
-    def _excluding_rule(self, path: PurePosixPath, reason: Reason) -> str | None:
-        named = any(matches(path, glob) for glob in self.rules.secrets)
-        for glob in () if named else SECRET_GLOBS:
-            if matches(path, glob):
-                return f"secret: {glob}"
-        for glob in self.rules.exclude:
-            if matches(path, glob):
-                return f"exclude: {glob}"
-        for glob in () if reason.source == "rule" else self.rules.data:
-            if matches(path, glob):
-                return f"data: {glob}"
-        return self._excluding_property(path, named)
+    def _file_at(self, canonical: PurePosixPath | None) -> PurePosixPath | None:
+        """``canonical`` when it is a file of the image: no directory, and nothing that each boot makes anew."""
+        if canonical is None or len(canonical.parts) < 2 or canonical.parts[1] in _VOLATILE:
+            return None
+        return None if self.root.host(canonical).is_dir() else canonical
+
+    def _excluding_rule(self, names: tuple[PurePosixPath, ...], reason: Reason) -> str | None:
+        """The rule that keeps a file out; ``names`` are its canonical path, and how else it was asked for."""
+
+        def first(rules: Iterable[tuple[str, str]]) -> str | None:
+            return next((said for glob, said in rules if any(matches(name, glob) for name in names)), None)
+
+        named = first(self.secrets) is not None
+        if not named and (said := first(self.secret_places)):
+            return f"secret: {said}"
+        if said := first(self.exclude):
+            return f"exclude: {said}"
+        if reason.source != "rule" and (said := first(self.data)):
+            return f"data: {said}"
+        return self._excluding_property(names[0], named)
 
     def _excluding_property(self, path: PurePosixPath, named: bool) -> str | None:
         host = self.root.host(path)
@@ -164,23 +193,24 @@ class _Builder:
             return "setuid: newc archives are not served for it"
         if not named and not status.st_mode & stat.S_IROTH:
             return "secret: not readable by all"
+        if not named and (closed := self._closed_directory(path.parent)):
+            return f"secret: not everybody may enter {closed}"
         if any(name.startswith("security.") for name in os.listxattr(host)):
             return "security.*: newc carries no extended attributes"
         if not named and status.st_size <= _KEY_SEARCH_BYTES and PRIVATE_KEY.search(host.read_bytes()):
             return "secret: it holds a private key"
         return None
 
+    def _closed_directory(self, directory: PurePosixPath) -> PurePosixPath | None:
+        """The first directory on the way, from below, that not everybody may enter."""
+        for each in (directory, *directory.parents):
+            if not self.root.host(each).lstat().st_mode & stat.S_IXOTH:
+                return each
+        return None
+
     def close(self, traces: Sequence[Trace]) -> None:
         """Add what the files of the set need: interpreters of scripts, then libraries by ELF and by the guest's ldd."""
-        for path in sorted(self.reasons):
-            self._add_script_interpreter(path)
-        starts = [path for path in sorted(self.reasons) if self._is_file(path)]
-        for dependency in closure(self.root, starts, self._read):
-            how = "PT_INTERP" if dependency.kind == "interpreter" else f"{dependency.kind} {dependency.name}"
-            self._add_with_links(
-                dependency.path, dependency.links, Reason("elf", f"{how} of {dependency.needed_by}")
-            )
-        self._closed.update(starts)
+        self._close_added()
         for trace in traces:
             for program, libraries in trace.ldd.items():
                 for library in libraries:
@@ -207,8 +237,14 @@ class _Builder:
         self.add(interpreter, Reason("script", f"#! of {path}"))
 
     def include(self, glob: str) -> None:
-        """The files that a rule of the profile names, with what they need."""
-        for file in self._named_by(glob):
+        """The files that a rule of the profile names, with what they need; raises StartSetError when it names nothing."""
+        named = list(self._named_by(glob))
+        if not named:
+            raise StartSetError(
+                f"files.include of the profile names nothing in the image: {glob}",
+                hint="correct or remove it",
+            )
+        for file in named:
             self.add(file, Reason("rule", f"include: {glob}"))
         self._close_added()
 
@@ -227,30 +263,31 @@ class _Builder:
             self._close_added()
 
     def _close_added(self) -> None:
+        """What the files that came last need."""
         for path in sorted(self.reasons):
             self._add_script_interpreter(path)
         added = [path for path in sorted(self.reasons) if path not in self._closed and self._is_file(path)]
         for dependency in closure(self.root, added, self._read):
+            how = "PT_INTERP" if dependency.kind == "interpreter" else f"{dependency.kind} {dependency.name}"
             self._add_with_links(
-                dependency.path,
-                dependency.links,
-                Reason("elf", f"{dependency.name} of {dependency.needed_by}"),
+                dependency.path, dependency.links, Reason("elf", f"{how} of {dependency.needed_by}")
             )
         self._closed.update(added)
 
     def _named_by(self, glob: str) -> Iterator[PurePosixPath]:
-        """The files that a glob names; a directory names all that is below it."""
+        """The files that a glob names, as it spells them; a directory names all that is below it."""
         head, crosses, _ = glob.partition("**")
         pattern = PurePosixPath(head).parent if crosses and not head.endswith("/") else PurePosixPath(head)
         for path in self.root.glob(pattern):
             found = self.root.resolve(path).canonical
             if found is None:
                 continue
-            below = self._below(found) if self.root.host(found).is_dir() else [found]
-            if crosses:
-                # The glob is about the path as spelled, the files are found below the canonical one.
-                below = [each for each in below if matches(path / each.relative_to(found), glob)]
-            yield from below
+            if not self.root.host(found).is_dir():
+                if not crosses or matches(path, glob):
+                    yield path
+                continue
+            below = [path / each.relative_to(found) for each in self._below(found)]
+            yield from (each for each in below if not crosses or matches(each, glob))
 
     def _below(self, directory: PurePosixPath) -> list[PurePosixPath]:
         """What is below that is no directory; where a link leads is for ``add`` to say, by the image's root."""
@@ -259,19 +296,17 @@ class _Builder:
     def check_mapped(self, trace: Trace) -> None:
         """Raise StartSetError for a mapped file that nothing accounts for; a rule that keeps one out is noted."""
         for mapped in trace.mapped:
-            canonical = self.root.resolve(mapped.path).canonical
-            if canonical is None or canonical.parts[1] in _VOLATILE:
+            file = self._file_at(self.root.resolve(mapped.path).canonical)
+            if file is None or file in self.reasons or file in self.excluded:
                 continue
-            if canonical in self.reasons or canonical in self.excluded:
-                continue
-            rule = self._excluding_rule(canonical, Reason("trace", ""))
+            rule = self._excluding_rule((file, mapped.path), Reason("trace", ""))
             if rule is None:
                 raise StartSetError(
-                    f"{canonical} was mapped by {mapped.program} (process {mapped.pid}) at ready, but no event of the trace"
+                    f"{file} was mapped by {mapped.program} (process {mapped.pid}) at ready, but no event of the trace"
                     " leads to it: events were lost",
                     hint="trace again; if it stays so, name the file in files.include of the profile",
                 )
-            self.excluded[canonical] = rule
+            self.excluded[file] = rule
 
     def finish(self, traces: int) -> StartSet:
         """The set with the directories that hold its files, sorted by path."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from quickstart.model import Event, Op
-from quickstart.trace.events import Blind, Born, Seen, read_events
+from quickstart.trace.events import Blind, Born, Gone, Seen, read_events
 
 # systemd 254 and later execute this in the child, to execute the unit's command from there.
 _EXECUTOR = "systemd-executor"
@@ -23,11 +23,13 @@ _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 class UnitLog:
     """``events``: what the unit's programs did, each once, in the log's order; ``processes`` counts them.
 
-    ``blind`` are the programs that set up an io_uring; ``lines`` is the log's length as far as it has calls.
+    ``alive`` is how many of them the log does not see end. ``blind`` are the programs that set up an io_uring; ``lines`` is the
+    log's length as far as it has calls.
     """
 
     events: tuple[Event, ...]
     processes: int
+    alive: int
     blind: tuple[str, ...]
     lines: int
 
@@ -38,6 +40,7 @@ class _Member:
 
     pid: int
     program: str
+    alive: bool = True
 
 
 @dataclass
@@ -69,14 +72,27 @@ class _Collector:
             if member.program:
                 self._keep(item, member)
         if item.makes and not item.path.startswith(_VOLATILE):
-            self.made.add(item.path)
+            self.made.update(name for name in (item.path, item.real) if name)
 
     def _keep(self, item: Seen, member: _Member) -> None:
-        made = item.op is not Op.WRITE and item.error is None and self._is_made(item.path)
+        made = (
+            item.op is not Op.WRITE
+            and item.error is None
+            and (self._is_made(item.path) or self._is_made(item.real))
+        )
         key = (member.program, item.op, item.path, item.error, made)
         if key not in self.found:
-            path = PurePosixPath("/" + item.path.lstrip("/"))
-            self.found[key] = Event(item.line, member.pid, member.program, item.op, path, item.error, made)
+            real = PurePosixPath(item.real) if item.real not in ("", item.path) else None
+            self.found[key] = Event(
+                item.line,
+                member.pid,
+                member.program,
+                item.op,
+                PurePosixPath(item.path),
+                item.error,
+                made,
+                real,
+            )
 
     def _is_made(self, path: str) -> bool:
         """Whether the boot made the path, or moved a directory there that it is in."""
@@ -85,6 +101,10 @@ class _Collector:
                 return True
             path = path.rpartition("/")[0]
         return False
+
+    def gone(self, item: Gone) -> None:
+        if (member := self.members.get(item.number)) is not None:
+            member.alive = False
 
     def noticed(self, item: Blind) -> None:
         if (member := self.members.get(item.number)) is not None and member.program:
@@ -99,13 +119,18 @@ def collect(lines: Iterable[bytes], unit: str) -> UnitLog:
         if isinstance(item, Born):
             collector.born(item)
             continue
+        if isinstance(item, Gone):
+            collector.gone(item)
+            continue
         last = max(last, item.line)
         if isinstance(item, Seen):
             collector.seen(item)
         else:
             collector.noticed(item)
     events = tuple(sorted(collector.found.values(), key=lambda event: event.line))
-    return UnitLog(events, len(collector.members), tuple(sorted(collector.blind)), last)
+    members = collector.members.values()
+    alive = sum(1 for member in members if member.alive and member.program)
+    return UnitLog(events, len(members), alive, tuple(sorted(collector.blind)), last)
 
 
 def loaded_files(log: UnitLog) -> tuple[PurePosixPath, ...]:

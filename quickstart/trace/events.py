@@ -53,7 +53,11 @@ class Born(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A process did something with a path; ``makes``: from then on the path has other content than the image's."""
+    """A process did something with a path; ``makes``: from then on the path has other content than the image's.
+
+    ``path`` is as the process spelled it, without "." and doubled slashes; ``real`` is what the kernel calls the file that was
+    opened, empty where the log does not say.
+    """
 
     line: int
     number: int
@@ -61,6 +65,13 @@ class Seen(NamedTuple):
     path: str
     error: str | None
     makes: bool
+    real: str = ""
+
+
+class Gone(NamedTuple):
+    """A process that was said to be born has ended."""
+
+    number: int
 
 
 class Blind(NamedTuple):
@@ -70,7 +81,7 @@ class Blind(NamedTuple):
     number: int
 
 
-Item = Born | Seen | Blind
+Item = Born | Seen | Blind | Gone
 
 
 @dataclass
@@ -102,6 +113,7 @@ class _Task:
     number: int
     pid: int
     place: _Place | None = None
+    ended: bool = False
     held: list[tuple[Call, _Task | None]] = field(default_factory=list)
 
 
@@ -114,10 +126,10 @@ def read_events(lines: Iterable[bytes]) -> Iterator[Item]:
     empty = True
     for call in read_calls(lines):
         if isinstance(call, Ended):
-            reader.end(call.pid)
+            yield from reader.end(call.pid)
             continue
         for item in reader.call(call):
-            empty = empty and isinstance(item, Born)
+            empty = empty and isinstance(item, Born | Gone)
             yield item
     if empty:
         raise TraceError("the strace log is empty")
@@ -138,11 +150,16 @@ class _Reader:
             task = self._current[pid] = _Task(next(self._numbers), pid)
         return task
 
-    def end(self, pid: int) -> None:
+    def end(self, pid: int) -> Iterator[Item]:
         task = self._current.pop(pid, None)
-        if task is not None and task.place is None:
+        if task is None:
+            return
+        task.ended = True
+        if task.place is None:
             # Its parent's clone may be written after the child's whole life.
             self._orphans[pid] = task
+        else:
+            yield Gone(task.number)
 
     def call(self, call: Call) -> Iterator[Item]:
         task = self._task(call.pid)
@@ -178,6 +195,8 @@ def _settle(task: _Task, place: _Place, parent: int, group: Seen | None = None) 
     held, task.held = task.held, []
     for call, child in held:
         yield from _done(task, place, call, child)
+    if task.ended:
+        yield Gone(task.number)
 
 
 def _done(task: _Task, place: _Place, call: Call, child: _Task | None) -> Iterator[Item]:
@@ -216,10 +235,13 @@ def _doings(call: Call, number: int, place: _Place) -> Iterator[Item]:
     for count, (path, flags) in enumerate(_paths(call, place)):
         makes = call.error is None and (
             (call.name in _TWO_PATHS and count == 1)
-            or call.name in ("creat", "symlink", "symlinkat", "mknod", "mknodat")
+            or call.name in ("creat", "symlink", "symlinkat", "mknod", "mknodat", "truncate")
             or (call.name in _OPENS and _gives_content(flags))
         )
-        yield Seen(call.line, number, _operation(call.name, flags), path, call.error, makes)
+        # What was opened may be a pipe.
+        real = call.result_path if call.name in _OPENS and call.result_path.startswith("/") else ""
+        op = _operation(call.name, flags)
+        yield Seen(call.line, number, op, plain(path), call.error, makes, real)
 
 
 def _gives_content(flags: str) -> bool:
@@ -288,7 +310,7 @@ def _move(name: str, place: _Place, path: str) -> None:
     if name == "chdir":
         place.cwd = target
         return
-    new = _plain(target)
+    new = plain(target)
     place.root = place.binds.get(new, new)
     if place.cwd == new or place.cwd.startswith(f"{new}/"):
         place.cwd = _under(place.root, place.cwd[len(new) :] or "/")
@@ -299,13 +321,15 @@ def _bind(arguments: str, place: _Place) -> None:
     target = _PATH.search(arguments, source.end()) if source else None
     if source is None or target is None:
         return
-    above = _plain(place.lookup(unescape(target[2])))
+    above = plain(place.lookup(unescape(target[2])))
     if above != "/":
-        place.binds = {**place.binds, above: _plain(place.lookup(unescape(source[2])))}
+        place.binds = {**place.binds, above: plain(place.lookup(unescape(source[2])))}
 
 
-def _plain(path: str) -> str:
-    """``path`` without "." and doubled slashes."""
+def plain(path: str) -> str:
+    """An absolute ``path`` without "." and doubled slashes; what ".." means depends on the links before it."""
+    if "//" not in path and "/." not in path and not path.endswith("/"):
+        return path
     return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
 
 

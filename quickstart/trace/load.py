@@ -18,7 +18,6 @@ _LOGS = ("strace.log", "maps.log", "ldd.log", "modules.before", "modules.after",
 _END = "== end\n"
 # "	libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f…)" and "	/lib64/ld-linux-x86-64.so.2 (0x00007f…)"
 _LIBRARY = re.compile(r"^\t(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)$")
-_MISSING = re.compile(r"^\t(\S+) => not found$")
 # proc(5), /proc/PID/maps: address, perms, offset, dev, inode, pathname
 _MAPS_LINE = re.compile(r"[0-9a-f]+-[0-9a-f]+ ([rwxsp-]{4}) [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ \d+ *(.*)")
 _MAPS_PROCESS = re.compile(r"== (\d+) (.*)")
@@ -26,28 +25,18 @@ _DELETED = " (deleted)"
 
 
 def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
-    """The log of tracers/ldd-all: what ldd(1) named for each file; raises TraceError for a cut log or a missing library.
+    """The log of tracers/ldd-all: what ldd(1) named for each file; raises TraceError for a cut log.
 
-    A library by itself may lack one that its program finds (by its RUNPATH); so what ldd found elsewhere is not missing.
+    What ldd does not find counts for nothing here: a library by itself may lack what its program has loaded, and what is really
+    missing the ELF closure says.
     """
     found: dict[PurePosixPath, list[PurePosixPath]] = {}
     current: list[PurePosixPath] = []
-    missing: dict[str, None] = {}
     for line in _whole("ldd", text).splitlines():
         if line.startswith("== "):
             current = found.setdefault(PurePosixPath(line[3:]), [])
         elif match := _LIBRARY.match(line):
             current.append(PurePosixPath(match[1]))
-        elif match := _MISSING.match(line):
-            missing[match[1]] = None
-    present = {path.name for libraries in found.values() for path in libraries} | {
-        path.name for path in found
-    }
-    for name in missing:
-        if name not in present:
-            raise TraceError(
-                f"ldd in the guest did not find {name}", hint="a package of the image is incomplete"
-            )
     return {path: tuple(libraries) for path, libraries in found.items()}
 
 
@@ -95,11 +84,17 @@ def load_trace(directory: Path, unit: str) -> Trace:
         raise TraceError(f"a log of the trace is damaged: {error!r}", hint=f"remove {directory}") from error
     if not found.events:
         raise TraceError(f"no process of {unit} is in the trace", hint="does the unit start at boot?")
+    mapped = parse_maps(texts["maps.log"])
+    if found.alive and not mapped:
+        raise TraceError(
+            f"{unit} ran at ready, but nothing was found that it had mapped",
+            hint="is its control group elsewhere?",
+        )
     return Trace(
         events=found.events,
         processes=found.processes,
         blind=found.blind,
-        mapped=parse_maps(texts["maps.log"]),
+        mapped=mapped,
         ldd=parse_ldd(texts["ldd.log"]),
         modules_before=_modules(texts["modules.before"]),
         modules=_modules(texts["modules.after"]),

@@ -83,15 +83,18 @@ def test_a_cut_log_of_maps(text: str) -> None:
         parse_maps(text)
 
 
-def test_ldd_misses_a_library() -> None:
-    with pytest.raises(TraceError, match=r"did not find libx\.so\.1"):
-        parse_ldd("== /bin/x\n\tlibx.so.1 => not found\n== end\n")
+def test_what_ldd_does_not_find_is_for_the_closure_to_say() -> None:
+    text = (
+        "== /usr/lib/app/plugin.so\n\tlibpriv.so => not found\n\tlibc.so.6 => /lib/libc.so.6 (0x7f)\n== end\n"
+    )
+    assert parse_ldd(text) == {PurePosixPath("/usr/lib/app/plugin.so"): (PurePosixPath("/lib/libc.so.6"),)}
 
 
-def test_what_another_file_finds_is_not_missing() -> None:
-    private = "/usr/lib/app/libpriv.so"
-    text = f"== /usr/lib/app/plugin.so\n\tlibpriv.so => not found\n== /bin/app\n\tlibpriv.so => {private} (0x7f)\n== end\n"
-    assert parse_ldd(text)[PurePosixPath("/usr/lib/app/plugin.so")] == ()
+def test_a_unit_that_runs_has_something_mapped(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"app\.service ran at ready, but nothing was found"):
+        load_trace(logs(tmp_path, maps_log="== end\n"), "app.service")
+    ended = STRACE + "10 1.7 +++ exited with 0 +++\n"
+    assert load_trace(logs(tmp_path, maps_log="== end\n", strace_log=ended), "app.service").mapped == ()
 
 
 def test_a_whole_trace(tmp_path: Path) -> None:

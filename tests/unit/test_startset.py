@@ -374,7 +374,6 @@ def test_an_included_script_brings_its_interpreter(image: Image) -> None:
         ("/usr/share/**.so", ["a/b/x.so", "a/x.so", "z.so"]),
         ("/usr/sh*/a/**", ["a/.h", "a/b/x.so", "a/b/y", "a/x.so"]),
         ("/usr/share/a/b", ["a/b/x.so", "a/b/y"]),
-        ("/usr/share/none", []),
     ],
 )
 def test_include_globs(image: Image, glob: str, expected: list[str]) -> None:
@@ -392,7 +391,46 @@ def test_include_through_a_link_and_links_below(image: Image) -> None:
     image.link("/usr/lib/app/dangling", "/none")
     found = image.compute(rules=rules(include=("/lib/app/**",)))
     assert files(found) == ["/etc/only-in-the-image", "/usr/lib/app/x"]
-    assert links(found) == ["/usr/lib/app/absolute"]
+    assert links(found) == ["/lib", "/usr/lib/app/absolute"]
+
+
+@pytest.mark.parametrize("glob", ["/usr/share/none", "/usr/share/*.none", "/none/**"])
+def test_an_include_that_names_nothing(image: Image, glob: str) -> None:
+    with pytest.raises(StartSetError, match=r"files\.include of the profile names nothing"):
+        image.compute(rules=rules(include=(glob,)))
+
+
+def test_an_included_link_comes_with_what_it_leads_to(image: Image) -> None:
+    found = image.compute(rules=rules(include=(f"{MULTIARCH}/liba.so.1", "/bin/app")))
+    assert files(found)[:1] == ["/usr/bin/app"]
+    assert {"/bin", f"{MULTIARCH}/liba.so.1"} <= set(links(found))
+
+
+@pytest.mark.parametrize("glob", ["/bin/app", "/bin/*", "/bin/**"])
+def test_a_rule_may_spell_a_place_in_any_way(image: Image, glob: str) -> None:
+    found = image.compute((Op.EXEC, "/usr/bin/app"), rules=rules(exclude=(glob,)))
+    assert excluded(found) == {"/usr/bin/app": f"exclude: {glob}"}
+
+
+def test_data_behind_a_link_is_data(image: Image) -> None:
+    image.file("/opt/www/index.html")
+    image.link("/var/www", "/opt/www")
+    assert excluded(image.compute("/var/www/index.html")) == {"/opt/www/index.html": "data: /var/**"}
+
+
+def test_a_file_below_a_closed_directory_is_a_secret(image: Image) -> None:
+    image.file("/etc/app/private/deep/token", "t")
+    (image.base / "etc/app/private").chmod(0o750)
+    rule = "secret: not everybody may enter /etc/app/private"
+    assert excluded(image.compute("/etc/app/private/deep/token")) == {"/etc/app/private/deep/token": rule}
+    named = image.compute("/etc/app/private/deep/token", rules=rules(secrets=("/etc/app/private/**",)))
+    assert files(named) == ["/etc/app/private/deep/token"]
+
+
+def test_a_file_that_is_spelled_through_a_volatile_directory(image: Image) -> None:
+    assert files(image.compute("/run/x/../../etc/app.conf")) == []
+    (image.base / "run/x").mkdir(parents=True)
+    assert files(image.compute("/run/x/../../etc/app.conf")) == ["/etc/app.conf"]
 
 
 # ---------------------------------------------------------------- several traces, what was mapped, what the boot made

@@ -249,7 +249,7 @@ def test_a_child_whenever_its_fork_is_logged(rows: tuple[str, ...]) -> None:
     (child,) = [item for item in born(found).values() if item.pid == 2]
     assert born(found)[child.parent].pid == 1
     seen = [item for item in found if isinstance(item, Seen) and item.number == child.number]
-    assert [item.path for item in seen if item.path[-4:] in ("tool", "/rel")] == ["/srv/./tool", "/srv/rel"]
+    assert [item.path for item in seen if item.path[-4:] in ("tool", "/rel")] == ["/srv/tool", "/srv/rel"]
     # Who it is comes before what it did.
     assert found.index(child) < found.index(seen[0])
 
@@ -379,6 +379,8 @@ def test_an_io_uring_is_noted() -> None:
         ('link("/a", "/b") = 0', ["/b"]),
         ('symlink("/a", "/b") = 0', ["/b"]),
         ('unlink("/a") = 0', []),
+        ('truncate("/a", 0) = 0', ["/a"]),
+        ('rename("/x/./a", "//etc/./b") = 0', ["/etc/b"]),
         # A flag's name in a file's name is no flag.
         ('openat(AT_FDCWD</>, "/O_TRUNC", O_RDONLY) = 3</O_TRUNC>', []),
     ],
@@ -499,6 +501,28 @@ def test_what_the_boot_made_before_is_marked() -> None:
     )
     marked = {str(event.path): event.made for event in unit_log(*more).events[-4:]}
     assert marked == {"/etc/conf": True, "/usr/share/b/c": True, "/usr/share/bb": False, "/run/x": False}
+
+
+def test_what_the_boot_made_is_known_by_the_kernels_name_too() -> None:
+    more = (
+        '20 openat(AT_FDCWD</>, "/lib/gen.so", O_WRONLY|O_TRUNC) = 3</usr/lib/gen.so>',
+        '10 openat(AT_FDCWD</>, "/usr/lib/gen.so", O_RDONLY) = 3</usr/lib/gen.so>',
+        '10 openat(AT_FDCWD</>, "/usr/lib64/gen.so", O_RDONLY) = 3</usr/lib/gen.so>',
+        '10 openat(AT_FDCWD</>, "/dev/stdin", O_RDONLY) = 3<pipe:[77]>',
+    )
+    found = unit_log(*more).events[-3:]
+    assert [(str(e.path), e.made, str(e.real)) for e in found] == [
+        ("/usr/lib/gen.so", True, "None"),
+        ("/usr/lib64/gen.so", True, "/usr/lib/gen.so"),
+        ("/dev/stdin", False, "None"),
+    ]
+
+
+def test_how_many_of_the_units_processes_live_on() -> None:
+    assert unit_log().alive == 3
+    assert unit_log("12 +++ exited with 0 +++", "11 +++ killed by SIGKILL +++").alive == 1
+    late = ('30 access("/x", F_OK) = 0', "30 +++ exited with 0 +++", "10 fork() = 30")
+    assert (unit_log(*late).processes, unit_log(*late).alive) == (4, 3)
 
 
 def test_loaded_files() -> None:
