@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -53,7 +53,7 @@ _CONTENTS = (
 LAUNCH_MARKS = (b"usage: agent PORT_NAME INTERVAL_MS", b"/launch/agent ", b"/run/quickstart-trace")
 _STRACE = re.compile(rb"Usage: strace |usage: strace ")
 _LAUNCH_NAMES = frozenset({"launch", "conf"})
-_TRACER_NAMES = frozenset({"strace", "strace-init", "ldd-all"})
+_TRACER_NAMES = frozenset({"strace", "strace-init", "ldd-all", "maps-all"})
 _MARKER = f"{OURS}/part-b"
 _PART_A = ("init", f"{OURS}/busybox", f"{OURS}/config", f"{OURS}/start", f"{OURS}/modules")
 _BLOCK_BYTES = 4 << 20
@@ -158,8 +158,14 @@ def judge(given: Given) -> tuple[Finding, ...]:
     """The findings, errors first, each kind in the order of the archive (pure)."""
     secrets = tuple(given.manifest.get("secrets", ()))
     findings = [*_out(given, secrets), *_parts(given), *_agreement(given)]
+    closed = {
+        PurePosixPath(member.name)
+        for member in given.members
+        if stat.S_ISDIR(member.mode) and not member.mode & stat.S_IXOTH
+    }
     for member in given.members:
-        findings += [*_secret(member, secrets), *_mode(member, secrets), *_stranger(member), *_link(member)]
+        findings += [*_secret(member, secrets), *_mode(member, secrets, closed)]
+        findings += [*_stranger(member), *_link(member)]
     return tuple(sorted(findings, key=lambda each: each.severity != ERROR))
 
 
@@ -284,7 +290,9 @@ def _secret(member: inside.Member, secrets: tuple[str, ...]) -> Iterator[Finding
             yield Finding(ERROR, f"/{member.name}", what, _NAME_IT)
 
 
-def _mode(member: inside.Member, secrets: tuple[str, ...]) -> Iterator[Finding]:
+def _mode(
+    member: inside.Member, secrets: tuple[str, ...], closed: Collection[PurePosixPath]
+) -> Iterator[Finding]:
     bits, name = stat.S_IMODE(member.mode), f"/{member.name}"
     if (member.uid, member.gid) != (0, 0):
         yield Finding(ERROR, name, f"belongs to {member.uid}:{member.gid}, not to root", _REBUILD)
@@ -295,9 +303,10 @@ def _mode(member: inside.Member, secrets: tuple[str, ...]) -> Iterator[Finding]:
     sticky = stat.S_ISDIR(member.mode) and bits & stat.S_ISVTX
     if bits & stat.S_IWOTH and not sticky:
         yield Finding(ERROR, name, f"mode {bits:04o}: everybody may write", "mend its mode in the image")
-    if stat.S_ISREG(member.mode) and not bits & stat.S_IROTH:
+    below = next((each for each in PurePosixPath(member.name).parents if each in closed), None)
+    if stat.S_ISREG(member.mode) and (not bits & stat.S_IROTH or below):
         named = _is_named(member, secrets)
-        what = f"mode {bits:04o}: on the root volume not everybody may read it"
+        what = f"mode {bits:04o}{f' below /{below}' if below else ''}: on the root volume not everybody may read it"
         yield Finding(
             NOTE if named else ERROR, name, what, "nothing: the profile names it" if named else _NAME_IT
         )

@@ -124,19 +124,29 @@ def _drop_in_names(unit: str) -> tuple[str, ...]:
     return (f"{unit}.d", *(f"{stem[: index + 1]}.service.d" for index in reversed(dashes)), "service.d")
 
 
+def _template(unit: str) -> str:
+    """NAME@.service of an instance NAME@INSTANCE.service; empty for other units."""
+    stem, at, instance = unit.removesuffix(".service").partition("@")
+    return f"{stem}@.service" if at and instance else ""
+
+
 def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """The unit file's text, then its drop-ins' in the order of their names; raises UnsupportedUnitError without a unit."""
     drop_ins: dict[str, PurePosixPath] = {}
     main: PurePosixPath | None = None
+    template = _template(unit)
     for directory in _UNIT_PATHS:
         found_here = root.resolve(PurePosixPath(directory) / unit)
         if main is None and found_here.canonical is None and found_here.links:
             raise UnsupportedUnitError(f"{unit} is masked in the image by {found_here.links[-1]}")
         main = main or found_here.canonical
-        for name in _drop_in_names(unit):
+        for name in (*_drop_in_names(unit), *(_drop_in_names(template) if template else ())):
             below = root.resolve(PurePosixPath(directory) / name).canonical
             for file in sorted(root.host(below).glob("*.conf")) if below is not None else ():
                 drop_ins.setdefault(file.name, PurePosixPath(directory) / name / file.name)
+    if main is None and template:
+        places = (root.resolve(PurePosixPath(directory) / template).canonical for directory in _UNIT_PATHS)
+        main = next((place for place in places if place is not None), None)
     if main is None or not root.host(main).is_file():
         raise UnsupportedUnitError(
             f"the image has no unit {unit}", hint="`unit` and `packages` in the profile must fit"

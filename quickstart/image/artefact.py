@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import shutil
+import struct
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -31,6 +33,13 @@ SCHEMA = 1
 DISK_FORMATS = ("raw", "qcow2")
 START_SET = "start-set.json"
 _MANIFEST = "manifest.json"
+_RUN_SCRIPT = "run.sh"
+_SUMMED = ("vmlinuz", "initrd.img", "initramfs.img", _RUN_SCRIPT)
+_NAMES = frozenset({_MANIFEST, START_SET, *_SUMMED, *(f"root.{name}" for name in DISK_FORMATS)})
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+# docs/interop/qcow2.txt of QEMU: magic and version, then the place of the backing file's name; incompatible features from 72 on.
+_QCOW2_HEADER = struct.Struct(">4sIQ56xQ")
+_QCOW2_EXTERNAL_DATA = 0x4
 
 
 def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
@@ -44,6 +53,11 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
     if not is_artefact(out):
         raise OutputExistsError(
             f"{out} exists and is not an artefact of quickstart", hint="choose another -o"
+        )
+    if strange := sorted({path.name for path in out.iterdir()} - _NAMES):
+        raise OutputExistsError(
+            f"{out} holds more than an artefact: {', '.join(strange)}",
+            hint="move that away, or choose another -o",
         )
     if force:
         return None
@@ -78,6 +92,7 @@ def write(
     shutil.copyfile(reference.kernel, directory / "vmlinuz")
     shutil.copyfile(reference.initrd, directory / "initrd.img")
     cmdline = f"console=ttyS0 root=UUID={disk.superblock.uuid} ro panic=10"
+    _write_run_script(directory, profile, disk_format, cmdline, mac)
     manifest: dict[str, object] = {
         "schema": SCHEMA,
         "quickstart": __version__,
@@ -98,7 +113,7 @@ def write(
         "disk": {"name": f"root.{disk_format}", "format": disk_format, "size_bytes": disk.size_bytes},
         "superblock": dataclasses.asdict(disk.superblock),
         "busybox_sha256": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
-        "files": {name: _file_facts(directory / name) for name in ("vmlinuz", "initrd.img", "initramfs.img")},
+        "files": {name: _file_facts(directory / name) for name in _SUMMED},
         "initramfs_bytes": initramfs.size_bytes,
         "initramfs_part_a_bytes": initramfs.part_a_bytes,
         "initramfs_part_b_bytes": initramfs.part_b_bytes,
@@ -108,7 +123,6 @@ def write(
     }
     write_start_set(directory, start_set, traces)
     _write_json(directory / _MANIFEST, manifest)
-    _write_run_script(directory, profile, disk_format, cmdline, mac)
 
 
 def write_start_set(directory: Path, start_set: StartSet, traces: Sequence[Trace]) -> None:
@@ -173,14 +187,23 @@ def _write_run_script(directory: Path, profile: Profile, disk_format: str, cmdli
     }
     for name, value in values.items():
         text = text.replace(f"@{name}@", value)
-    path = directory / "run.sh"
+    path = directory / _RUN_SCRIPT
     path.write_text(text)
     path.chmod(0o755)
 
 
 def is_artefact(directory: Path) -> bool:
-    """Whether ``directory`` claims to be an artefact."""
-    return (directory / _MANIFEST).is_file()
+    """Whether ``directory`` is an artefact, perhaps a damaged one: not only we write a manifest.json.
+
+    Its manifest has our keys; or, when it cannot be read, the directory holds an initramfs and nothing but files of ours.
+    """
+    path = directory / _MANIFEST
+    try:
+        manifest = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        names = {each.name for each in directory.iterdir()} if directory.is_dir() else set()
+        return path.is_file() and "initramfs.img" in names and names <= _NAMES
+    return isinstance(manifest, dict) and {"schema", "quickstart", "build_key"} <= manifest.keys()
 
 
 def load(directory: Path) -> Artefact:
@@ -196,7 +219,8 @@ def load(directory: Path) -> Artefact:
         if manifest["schema"] != SCHEMA:
             raise ArtefactError(f"{path} has schema {manifest['schema']}, this quickstart knows {SCHEMA}")
         artefact = _from_manifest(directory, manifest)
-        sizes = {name: int(fact["size_bytes"]) for name, fact in manifest["files"].items()}
+        # The script may be changed as one likes.
+        sizes = {name: int(manifest["files"][name]["size_bytes"]) for name in _SUMMED if name != _RUN_SCRIPT}
         if artefact.disk_format == "raw":
             sizes[artefact.disk.name] = int(manifest["disk"]["size_bytes"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -206,7 +230,20 @@ def load(directory: Path) -> Artefact:
             raise ArtefactError(f"{directory / name} is missing or cut", hint="build it again")
     if not artefact.disk.is_file():
         raise ArtefactError(f"{artefact.disk} is missing", hint="build it again")
+    if artefact.disk_format == "qcow2":
+        _check_qcow2(artefact.disk)
     return artefact
+
+
+def _check_qcow2(path: Path) -> None:
+    """Raise ArtefactError for a disk that would bring other files of this host into the guest."""
+    with path.open("rb") as file:
+        header = file.read(_QCOW2_HEADER.size)
+    if len(header) < _QCOW2_HEADER.size or header[:4] != b"QFI\xfb":
+        raise ArtefactError(f"{path} is no qcow2 image", hint="build it again")
+    _, version, backing_file_at, incompatible = _QCOW2_HEADER.unpack(header)
+    if backing_file_at or (version >= 3 and incompatible & _QCOW2_EXTERNAL_DATA):
+        raise ArtefactError(f"{path} rests on another file (backing or data file)", hint="build it again")
 
 
 def read_manifest(artefact: Artefact) -> Mapping[str, Any]:
@@ -216,12 +253,18 @@ def read_manifest(artefact: Artefact) -> Mapping[str, Any]:
 
 
 def _from_manifest(directory: Path, manifest: Mapping[str, Any]) -> Artefact:
+    """The manifest's facts, of which some become words of QEMU's command line; ValueError for those that cannot be ours."""
+    disk_format, name = manifest["disk"]["format"], manifest["disk"]["name"]
+    if disk_format not in DISK_FORMATS or name != f"root.{disk_format}":
+        raise ValueError(f"no root disk of ours: {name}, {disk_format}")
+    if not _MAC.fullmatch(manifest["mac"]) or type(manifest["memory_mib"]) is not int:
+        raise ValueError("mac or memory_mib is none")
     return Artefact(
         directory=directory,
         profile_name=manifest["profile"],
         ready=Readiness(**manifest["ready"]),
-        disk=directory / manifest["disk"]["name"],
-        disk_format=manifest["disk"]["format"],
+        disk=directory / name,
+        disk_format=disk_format,
         superblock=Superblock(**manifest["superblock"]),
         kernel=directory / "vmlinuz",
         initramfs=directory / "initramfs.img",

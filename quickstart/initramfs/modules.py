@@ -35,10 +35,12 @@ WANTED = (
 LATE = ("ata_piix", "ahci")
 # Without these no guest of ours finds its disk and its network.
 NEEDED = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
-# The buses whose devices have a modalias in sysfs; other aliases (block-major-…, fs-…) are the kernel's own requests.
 _MAX_MODULE_BYTES = 256 << 20
+# A module's name is one of C: the kernel's build replaces everything else.
+_NAME = re.compile(r"[A-Za-z0-9_]+")
 # What a device's alias can consist of: init's shell takes the patterns as they stand.
 _PATTERN = re.compile(r"[A-Za-z0-9_:,.*?\[\]-]+")
+# The buses whose devices have a modalias in sysfs; other aliases (block-major-…, fs-…) are the kernel's own requests.
 _BUSES = ("pci:", "virtio:", "xen:", "scsi:", "acpi*:")
 
 
@@ -65,12 +67,20 @@ def module_name(path: str) -> str:
 
 
 def parse_dependencies(text: str) -> Mapping[str, Module]:
-    """modules.dep by name. A line lists what a module requires, the last to be loaded first (modules.dep(5))."""
+    """modules.dep by name. A line lists what a module requires, the last to be loaded first (modules.dep(5)).
+
+    Raises StartSetError for a name that no module has: these names become words of init's shell.
+    """
     found = {}
     for line in text.splitlines():
         path, _, rest = line.partition(":")
-        requires = tuple(module_name(other) for other in reversed(rest.split()))
-        found[module_name(path)] = Module(module_name(path), PurePosixPath(path), requires)
+        names = [module_name(each) for each in (path, *reversed(rest.split()))]
+        for name in names:
+            if not _NAME.fullmatch(name):
+                raise StartSetError(
+                    f"modules.dep has a module called {name!r}", hint="run depmod in the image"
+                )
+        found[names[0]] = Module(names[0], PurePosixPath(path), tuple(names[1:]))
     return found
 
 

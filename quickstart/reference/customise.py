@@ -32,9 +32,12 @@ _POLICY = "#!/bin/sh\n# no service starts while the image is made (invoke-rc.d(8
 
 
 def write(tree: Path, name: str, text: str, mode: int = 0o644) -> None:
-    """Write a guest file below ``tree``; its directory is made when it is missing."""
+    """Write a guest file below ``tree``; its directory is made when it is missing. Whoever's umask does not count."""
     path = tree / name
-    path.parent.mkdir(parents=True, exist_ok=True)
+    for parent in reversed(path.relative_to(tree).parents[:-1]):
+        if not (tree / parent).is_dir():
+            (tree / parent).mkdir()
+            (tree / parent).chmod(0o755)
     # A link of the image, followed here, would lead onto this host.
     path.unlink(missing_ok=True)
     path.write_text(text)
@@ -59,6 +62,7 @@ def configure(tree: Path) -> None:
     write(tree, "etc/network/interfaces", interfaces())
     write(tree, "etc/systemd/system/ssh.service.d/host-keys.conf", _HOST_KEYS)
     (tree / "fast").mkdir(exist_ok=True)
+    (tree / "fast").chmod(0o755)
 
 
 def end(tree: Path, root_uuid: str) -> None:

@@ -29,6 +29,7 @@ _NAMESPACE = uuid.UUID("0d0c7be2-5d7e-4b0a-8a55-0a3c5d1f2b00")
 _COMPRESSED = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"))
 # tar(5): the magic of a header, and the two empty records at the end.
 _TAR_MAGIC_AT, _TAR_MAGIC, _TAR_END_BYTES = 257, b"ustar", 1024
+_MOUNT_POINTS = ("proc", "sys", "dev", "run")
 _HOW_TO_TAR = "make it with tar --xattrs --xattrs-include='*' --acls --numeric-owner -C ROOT -c . (plain, gzip, xz or zstd)"
 
 
@@ -90,7 +91,7 @@ def rootfs_inputs(rootfs: Rootfs) -> Mapping[str, object]:
     return {
         "kind": rootfs.kind,
         "digest": rootfs.digest,
-        "recipe": source_digest("quickstart.reference"),
+        "recipe": source_digest("quickstart.reference", "quickstart.treehash"),
     }
 
 
@@ -206,8 +207,8 @@ def check_machine(root: ImageRoot, source: Path) -> None:
             faults.append(f"it has no /boot/initrd.img-{version}: run update-initramfs -c -k {version} in it")
     if root.resolve(PurePosixPath("/usr/share/initramfs-tools/init")).canonical is None:
         faults.append("its initramfs is not made by initramfs-tools: install that in place of dracut")
-    for name, may_lack in (("etc", False), ("fast", True)):
-        # We write there, and the host would follow a link its own way.
+    # We write in two of them, and the host would follow a link its own way; on the others init moves its mounts.
+    for name, may_lack in (("etc", False), ("fast", True), *((name, False) for name in _MOUNT_POINTS)):
         path = root.base / name
         if path.is_symlink() or not (path.is_dir() or (may_lack and not path.exists())):
             faults.append(f"its /{name} is not a directory")

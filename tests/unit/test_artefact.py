@@ -39,6 +39,7 @@ def out(tmp_path: Path) -> Path:
     ready = Readiness("http", 80, "/", 200, "", 600)
     manifest: dict[str, Any] = {
         "schema": 1,
+        "quickstart": "0",
         "build_key": "key",
         "profile": "app",
         "ready": dataclasses.asdict(ready),
@@ -94,6 +95,10 @@ def test_a_damaged_manifest(out: Path, text: str) -> None:
         lambda manifest: manifest["ready"].pop("port"),
         lambda manifest: manifest["superblock"].update(more=1),
         lambda manifest: manifest.pop("mac"),
+        lambda manifest: manifest.update(mac="52:54:00:00:00:01,x=y"),
+        lambda manifest: manifest.update(memory_mib="1024 -S"),
+        lambda manifest: manifest["disk"].update(name="../root.raw"),
+        lambda manifest: manifest["disk"].update(format="raw,readonly=off"),
     ],
 )
 def test_a_manifest_with_a_wrong_field(out: Path, edit: Callable[[dict[str, Any]], object]) -> None:
@@ -149,7 +154,8 @@ def test_another_build_that_was_used_stays(out: Path) -> None:
 
 
 def test_a_qcow2_may_have_been_used(out: Path) -> None:
-    change(out, lambda manifest: manifest["disk"].update(format="qcow2"))
+    change(out, lambda manifest: manifest["disk"].update(name="root.qcow2", format="qcow2"))
+    (out / "root.qcow2").write_bytes(struct.pack(">4sI", b"QFI\xfb", 3).ljust(104, b"\0"))
     with pytest.raises(OutputExistsError, match="may have been used"):
         check_output(out, "other", force=False)
 
@@ -160,3 +166,41 @@ def test_what_is_not_ours_stays(tmp_path: Path, force: bool) -> None:
     for place in (tmp_path, tmp_path / "file"):
         with pytest.raises(OutputExistsError, match="is not an artefact"):
             check_output(place, "key", force)
+
+
+def test_a_directory_that_has_a_manifest_of_its_own(tmp_path: Path) -> None:
+    """Browser extensions and web applications have a manifest.json; it is not ours to replace."""
+    (tmp_path / "manifest.json").write_text('{"name": "my extension", "schema": 1}')
+    (tmp_path / "work.js").write_text("")
+    for force in (False, True):
+        with pytest.raises(OutputExistsError, match="is not an artefact of quickstart"):
+            check_output(tmp_path, "key", force)
+
+
+def test_a_damaged_artefact_is_replaced_by_force(out: Path) -> None:
+    (out / "manifest.json").write_text("{")
+    with pytest.raises(OutputExistsError, match="is damaged"):
+        check_output(out, "key", False)
+    assert check_output(out, "key", True) is None
+
+
+def test_what_somebody_put_into_out_is_not_removed(out: Path) -> None:
+    (out / "notes.txt").write_text("mine")
+    for force in (False, True):
+        with pytest.raises(OutputExistsError, match=r"holds more than an artefact: notes\.txt"):
+            check_output(out, "key", force)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "said"),
+    [(8, 104, "rests on another file"), (72, 4, "rests on another file"), (0, 0, "no qcow2")],
+)
+def test_a_qcow2_that_rests_on_a_file_of_the_host(out: Path, at: int, value: int, said: str) -> None:
+    header = bytearray(struct.pack(">4sI", b"QFI\xfb", 3).ljust(104, b"\0"))
+    (out / "root.qcow2").write_bytes(header)
+    change(out, lambda manifest: manifest.update(disk={"name": "root.qcow2", "format": "qcow2"}))
+    assert load(out).disk_format == "qcow2"
+    struct.pack_into(">Q", header, at, value)
+    (out / "root.qcow2").write_bytes(header)
+    with pytest.raises(ArtefactError, match=said):
+        load(out)

@@ -139,6 +139,14 @@ def test_a_planted_file_is_found(tmp_path: Path, entry: CpioEntry, what: str) ->
     assert what in the_error(tuple(errors)).what
 
 
+def test_a_file_below_a_closed_directory_is_found(tmp_path: Path) -> None:
+    made = artefact(
+        tmp_path, directory("fast/etc/closed", 0o700), regular("fast/etc/closed/token", b"", 0o644)
+    )
+    found = the_error(tuple(each for each in audit(made) if each.object == "/fast/etc/closed/token"))
+    assert "below /fast/etc/closed: on the root volume not everybody may read it" in found.what
+
+
 @pytest.mark.parametrize(
     "entry",
     [

@@ -43,6 +43,18 @@ def test_only_what_was_written_meanwhile_gets_the_fixed_time(tmp_path: Path) -> 
     assert outside.stat().st_mtime == BEGIN_S + 9
 
 
+def test_nobodys_umask_counts(tmp_path: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        customise.configure(tmp_path)
+    finally:
+        os.umask(old)
+    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes["fast"] == modes["etc/systemd/system/ssh.service.d"] == 0o755
+    assert {mode for name, mode in modes.items() if (tmp_path / name).is_dir()} == {0o755}
+    assert {mode for name, mode in modes.items() if (tmp_path / name).is_file()} == {0o644}
+
+
 def test_the_days_of_accounts_are_fixed(tmp_path: Path) -> None:
     """shadow(5): the third field, unless it says no ageing or that the password has to be changed."""
     (tmp_path / "etc").mkdir()

@@ -84,6 +84,12 @@ def test_the_last_requirement_is_loaded_first() -> None:
     )
 
 
+@pytest.mark.parametrize("line", ["kernel/x;>pwned;.ko:", "kernel/a.ko: kernel/$(reboot).ko", "kernel/.ko:"])
+def test_a_name_that_no_module_has_is_refused(line: str) -> None:
+    with pytest.raises(StartSetError, match=r"modules\.dep has a module called"):
+        parse_dependencies(f"{line}\n")
+
+
 def test_only_device_aliases_of_wanted_modules() -> None:
     assert parse_aliases(ALIASES, ["ahci", "xen_blkfront", "ext4", "virtio_mmio"]) == (
         ("acpi*:LNRO0005:*", "virtio_mmio"),

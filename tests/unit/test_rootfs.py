@@ -40,7 +40,8 @@ def root(tmp_path: Path) -> ImageRoot:
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).touch()
     (tree / "lib").symlink_to("usr/lib")
-    (tree / "sbin").mkdir()
+    for name in ("sbin", "proc", "sys", "dev", "run"):
+        (tree / name).mkdir(exist_ok=True)
     (tree / "sbin/init").symlink_to("/lib/systemd/systemd")
     return ImageRoot(tree)
 

@@ -140,6 +140,19 @@ def test_links_lead_inside_the_image(tmp_path: Path) -> None:
     assert [text for text in unit_texts(ImageRoot(tmp_path), "app.service") if text] == ["unit", "drop-in"]
 
 
+def test_an_instance_is_its_templates(tmp_path: Path) -> None:
+    """systemd.unit(5): NAME@.service and its drop-ins, then those of the instance; a file of its own comes first."""
+    root = ImageRoot(tmp_path)
+    put(tmp_path, "/usr/lib/systemd/system/db@.service", SERVICE)
+    put(tmp_path, "/etc/systemd/system/db@.service.d/a.conf", "[Service]\nA=1\n")
+    put(tmp_path, "/etc/systemd/system/db@15-main.service.d/b.conf", "[Service]\nB=1\n")
+    assert unit_texts(root, "db@15-main.service") == (SERVICE, "[Service]\nA=1\n", "[Service]\nB=1\n")
+    put(tmp_path, "/etc/systemd/system/db@15-main.service", "own")
+    assert unit_texts(root, "db@15-main.service")[0] == "own"
+    with pytest.raises(UnsupportedUnitError, match=r"no unit other@x\.service"):
+        unit_texts(root, "other@x.service")
+
+
 def test_no_such_unit(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedUnitError, match=r"the image has no unit app\.service"):
         unit_texts(ImageRoot(tmp_path), "app.service")
