@@ -32,6 +32,7 @@ from typing import BinaryIO, Self
 from quickstart.errors import HostLacksError
 from quickstart.host.files import full_disk_named, remove_tree
 from quickstart.treehash import tree_hash
+from quickstart.walk import reachable, walk
 
 KEY_DIGITS = 32
 MARK = "entry.json"
@@ -373,11 +374,12 @@ def _forget(entry: Path, lock: BinaryIO) -> None:
 def _allocated_bytes(directory: Path) -> int:
     """What the files of a tree take on disk, each inode once (holes of a sparse file take nothing)."""
     inodes: dict[int, int] = {}
-    for base, _, names in os.walk(directory):
-        for name in names:
-            # It may be removed while we look.
-            with suppress(FileNotFoundError):
-                status = os.lstat(f"{base}/{name}")
+    top = os.fsencode(directory)
+    # It may be removed while we look.
+    for path, is_directory in walk(top, os.lstat(top).st_dev, on_error=lambda error: None):
+        with suppress(OSError), reachable(path) as name:
+            status = os.lstat(name)
+            if not is_directory:
                 inodes[status.st_ino] = status.st_blocks * 512
     return sum(inodes.values())
 

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
+from quickstart.walk import reachable, walk
+
 # A chunk of a file that is all zeros does not enter the hash, so a hole and written zeros are the same.
 _CHUNK_BYTES = 1 << 18
 _ZEROS = bytes(_CHUNK_BYTES)
@@ -27,12 +29,12 @@ def tree_hash(root: Path, *, without: str = "") -> str:
     top = os.fsencode(root)
     device = root.stat().st_dev
     left_out = os.path.join(top, os.fsencode(without))  # noqa: PTH118 - bytes in, bytes out
-    paths = (path for path in _walk(top, device) if path != left_out)
+    paths = (path for path, _ in walk(top, device) if path != left_out)
     digest = hashlib.sha256()
     first_names: dict[tuple[int, int], bytes] = {}
 
     def describe(batch: Sequence[bytes]) -> list[tuple[bytes, os.stat_result, bytes]]:
-        return [(path, status := os.lstat(path), _describe(path, status, top, device)) for path in batch]
+        return [(path, *_described(path, top, device)) for path in batch]
 
     # Reading lets go of the interpreter's lock: a third less time when the tree is not in memory, and no more when it is.
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -50,20 +52,14 @@ def _batches(paths: Iterator[bytes]) -> Iterator[Sequence[bytes]]:
         yield batch
 
 
-def _walk(directory: bytes, device: int) -> Iterator[bytes]:
-    yield directory
-    if os.lstat(directory).st_dev != device:
-        return
-    with os.scandir(directory) as entries:
-        children = sorted(entries, key=lambda entry: entry.name)
-    for entry in children:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(entry.path, device)
-        else:
-            yield entry.path
+def _described(path: bytes, root: bytes, device: int) -> tuple[os.stat_result, bytes]:
+    with reachable(path) as name:
+        status = os.lstat(name)
+        return status, _describe(path, name, status, root, device)
 
 
-def _describe(path: bytes, status: os.stat_result, root: bytes, device: int) -> bytes:
+def _describe(path: bytes, name: bytes, status: os.stat_result, root: bytes, device: int) -> bytes:
+    """The hash of what is at ``path``, which system calls know by ``name``."""
     digest = hashlib.sha256()
     digest.update(f"{status.st_mode:o} {status.st_uid} {status.st_gid} {status.st_rdev}\0".encode())
     # The volume carries it, and init compares it (the root directory's own does not reach it).
@@ -72,11 +68,11 @@ def _describe(path: bytes, status: os.stat_result, root: bytes, device: int) -> 
         digest.update(f"{status.st_mtime_ns // 10**9}\0".encode())
     digest.update(path[len(root) :] + b"\0")
     if stat.S_ISLNK(status.st_mode):
-        digest.update(os.readlink(path))  # noqa: PTH115 - bytes in, bytes out
+        digest.update(os.readlink(name))  # noqa: PTH115 - bytes in, bytes out
     elif stat.S_ISREG(status.st_mode):
-        digest.update(_content(path))
-    for name in sorted(os.listxattr(path, follow_symlinks=False)):
-        digest.update(b"\0" + os.fsencode(name) + b"\0" + os.getxattr(path, name, follow_symlinks=False))
+        digest.update(_content(name))
+    for key in sorted(os.listxattr(name, follow_symlinks=False)):
+        digest.update(b"\0" + os.fsencode(key) + b"\0" + os.getxattr(name, key, follow_symlinks=False))
     return digest.digest()
 
 

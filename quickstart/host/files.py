@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
+import re
+import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from quickstart.model import MIB
 _ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 # strerror(3) of both, and what apt says before it begins.
 _WORDS = ("No space left on device", "Disk quota exceeded", "You don't have enough free space")
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def free_bytes(path: Path) -> int:
@@ -62,14 +65,52 @@ def _says_full(error: BaseException | None) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory tree if it is there; raises HostLacksError rather than walk into a mount."""
+    """Remove a directory tree of any depth if it is there; raises HostLacksError rather than walk into a mount."""
     if not os.path.lexists(path):
         return
     if path.is_symlink() or not path.is_dir():
         path.unlink()
         return
-    below = f"{path.resolve()}/"
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        if (point := line.split()[4]).startswith(below):
-            raise HostLacksError(f"{point} is mounted in what is to be removed", hint=f"umount {point}")
-    shutil.rmtree(path)
+    below = os.fsencode(path.resolve()) + b"/"
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        if (point := _unescaped(line.split()[4])).startswith(below):
+            name = os.fsdecode(point)
+            raise HostLacksError(f"{name} is mounted in what is to be removed", hint=f"umount {name}")
+    top = os.open(path, _DIRECTORY)
+    try:
+        _empty(top)
+    finally:
+        os.close(top)
+    os.rmdir(path)  # noqa: PTH106 - as all of its content
+
+
+def _unescaped(point: bytes) -> bytes:
+    """A field of proc(5)'s mountinfo, where blanks and backslashes are three octal digits."""
+    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), point)
+
+
+def _empty(top: int) -> None:
+    """Remove all that is in a directory.
+
+    What is deeper than one step is renamed up into it: so no name ever gets too long for the kernel, nothing recurses, and no
+    more than two directories are open. No link is followed, whoever puts one there meanwhile.
+    """
+    while directories := _remove_files(top):
+        for name in directories:
+            child = os.open(name, _DIRECTORY, dir_fd=top)
+            try:
+                for below in _remove_files(child):
+                    os.rename(below, secrets.token_hex(16), src_dir_fd=child, dst_dir_fd=top)
+            finally:
+                os.close(child)
+            os.rmdir(name, dir_fd=top)
+
+
+def _remove_files(directory: int) -> list[str]:
+    """Remove what is not a directory; returns the directories that are left."""
+    with os.scandir(directory) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_directory in found:
+        if not is_directory:
+            os.unlink(name, dir_fd=directory)
+    return [name for name, is_directory in found if is_directory]

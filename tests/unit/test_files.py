@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,15 @@ import pytest
 from quickstart.errors import (
     BadInputError,
     CommandError,
+    HostLacksError,
     MissingToolError,
     QuickStartError,
     ReferenceImageError,
 )
 from quickstart.host import files
-from quickstart.host.files import full_disk_named
+from quickstart.host.files import full_disk_named, remove_tree
 from quickstart.model import MIB
+from tests.unit.deep import DEEP, nest
 
 
 @pytest.fixture
@@ -92,6 +95,38 @@ def test_the_temporary_directory_is_named_when_it_is_the_fuller_one(
 def test_other_errors_pass(free: dict[Path, int], tmp_path: Path, left: int, error: BaseException) -> None:
     free[tmp_path] = left
     assert raised(tmp_path, error) is error
+
+
+@pytest.mark.parametrize(("depth", "name"), DEEP)
+def test_a_deep_tree_is_removed(tmp_path: Path, depth: int, name: str) -> None:
+    nest(tmp_path / "deep", depth, name)
+    remove_tree(tmp_path / "deep")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_removed_tree_points_at_stays(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/file").write_text("")
+    tree = tmp_path / "tree"
+    (tree / "a/b/empty").mkdir(parents=True)
+    (tree / "a/b/link").symlink_to(tmp_path / "kept")
+    (tree / "link").symlink_to("../kept")
+    os.mkfifo(tree / "a/fifo")
+    (tmp_path / "top").symlink_to("tree")
+    remove_tree(tmp_path / "top")
+    assert tree.is_dir()
+    remove_tree(tree)
+    remove_tree(tree)
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "kept", tmp_path / "kept/file"]
+
+
+def test_a_mount_whose_name_has_a_blank_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a b/mnt").mkdir(parents=True)
+    line = b"36 35 98:0 / %s/a\\040b/mnt rw - ext4 /dev/sda1 rw" % os.fsencode(tmp_path)
+    monkeypatch.setattr(Path, "read_bytes", lambda self: line)
+    with pytest.raises(HostLacksError, match="a b/mnt is mounted in what is to be removed"):
+        remove_tree(tmp_path / "a b")
+    assert (tmp_path / "a b/mnt").is_dir()
 
 
 def test_free_bytes_of_what_is_not_there_yet(tmp_path: Path) -> None:

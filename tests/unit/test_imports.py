@@ -14,7 +14,7 @@ PACKAGE = Path(quickstart.__file__).parent
 
 # A part (a module or a package of quickstart) may import itself and parts of the rows above, never of its own row or below.
 LEVELS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "model", "errors"),
+    ("__init__", "model", "errors", "walk"),
     ("progress", "assets", "host", "treehash", "guest"),
     ("store",),
     ("profile", "imageroot", "elf_file"),
@@ -35,7 +35,7 @@ ONLY_FOR = {
     "doctor": {"cli"},
     "audit": {"cli"},
 }
-IMPORTS_NOTHING_OF_OURS = ("model.py", "errors.py", "progress.py", "assets.py")
+IMPORTS_NOTHING_OF_OURS = ("model.py", "errors.py", "progress.py", "assets.py", "walk.py")
 SUBPROCESS_DOOR = "host/door.py"
 STARTS_PROCESSES = {"subprocess", "multiprocessing", "pty", "popen2"}
 OS_STARTS_PROCESSES = ("system", "popen", "spawn", "exec", "fork", "posix_spawn")

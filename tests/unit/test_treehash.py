@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.host.files import remove_tree
 from quickstart.model import MIB
 from quickstart.treehash import tree_hash
+from quickstart.walk import walk
+from tests.unit.deep import DEEP, nest
 
 FAR = 5 * MIB + 1234
 HOLE = b"x" * 10 + bytes(FAR) + b"y" * 10
@@ -118,3 +121,21 @@ def test_the_order_of_many_files_is_that_of_their_names(tmp_path: Path) -> None:
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         tree_hash(tmp_path / "none")
+
+
+def test_the_order_is_depth_first_by_name(tree: Path) -> None:
+    (tree / "dir.d/sub").mkdir(parents=True)
+    top = os.fsencode(tree)
+    names = [path[len(top) :] for path, _ in walk(top, tree.stat().st_dev)]
+    assert names == [b"", b"/-first", b"/dir", b"/dir/file", b"/dir.d", b"/dir.d/sub", b"/large", b"/link"]
+
+
+@pytest.mark.parametrize(("depth", "name"), DEEP)
+def test_a_deep_tree(tmp_path: Path, depth: int, name: str) -> None:
+    """Deeper than Python recurses, and with paths longer than the kernel takes."""
+    hashes = []
+    for number, last in enumerate(("file", "file", "other")):
+        nest(tmp_path / str(number), depth, name, last)
+        hashes.append(tree_hash(tmp_path / str(number)))
+        remove_tree(tmp_path / str(number))
+    assert hashes[0] == hashes[1] != hashes[2]

@@ -1,0 +1,24 @@
+"""Trees that are deeper than Python recurses, or whose paths are longer than the kernel takes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+DEEP = [(1200, "d"), (40, "n" * 255)]
+
+
+def nest(top: Path, depth: int, name: str, last: str = "file") -> None:
+    """Directories in each other, with a file in the last one, all of one time; made by descriptors, as no path reaches it."""
+    top.mkdir()
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=here)
+        os.utime(here, (1, 1))
+        below = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    file = os.open(last, os.O_CREAT | os.O_WRONLY, dir_fd=here)
+    for each in (file, here):
+        os.utime(each, (1, 1))
+        os.close(each)
