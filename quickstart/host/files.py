@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,12 @@ _ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 _WORDS = ("No space left on device", "Disk quota exceeded", "You don't have enough free space")
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def temporary_directory() -> Path:
+    """$TMPDIR, else /tmp. Nothing is written to find out (tempfile.gettempdir does, and fails on a full disk)."""
+    chosen = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the place, not a file of a known name
+    return chosen if chosen.is_dir() else Path("/tmp")  # noqa: S108
 
 
 def free_bytes(path: Path) -> int:
@@ -41,7 +46,7 @@ def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
     except (OSError, QuickStartError) as error:
         places = (
             (directory, name, hint),
-            (Path(tempfile.gettempdir()), "the temporary directory", "free some space there"),
+            (temporary_directory(), "the temporary directory", "free some space there"),
         )
         place, called, mend = min(places, key=lambda each: free_bytes(each[0]))
         free = free_bytes(place)

@@ -27,7 +27,7 @@ def free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[Path, int]:
     """What is free by directory; the temporary one is `tmp`."""
     free = {tmp_path: 5 * MIB, Path("/tmp"): 100 * MIB}
     monkeypatch.setattr(files, "free_bytes", lambda path: free[path])
-    monkeypatch.setattr("tempfile.gettempdir", lambda: "/tmp")
+    monkeypatch.delenv("TMPDIR", raising=False)
     return free
 
 
@@ -95,6 +95,24 @@ def test_the_temporary_directory_is_named_when_it_is_the_fuller_one(
 def test_other_errors_pass(free: dict[Path, int], tmp_path: Path, left: int, error: BaseException) -> None:
     free[tmp_path] = left
     assert raised(tmp_path, error) is error
+
+
+def test_the_temporary_directory_is_found_without_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", full)
+    monkeypatch.setattr(files, "free_bytes", lambda path: 0)
+    monkeypatch.delenv("TMPDIR", raising=False)
+    error = OSError(errno.ENOSPC, "No space left on device")
+    assert str(raised(tmp_path, error)).startswith("no space left for the store")
+    assert files.temporary_directory() == Path("/tmp")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    assert files.temporary_directory() == Path("/tmp")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert files.temporary_directory() == tmp_path
 
 
 @pytest.mark.parametrize(("depth", "name"), DEEP)
