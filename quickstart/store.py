@@ -15,12 +15,11 @@ one order (pipeline.build's: reference, base, disk, trace, agent).
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
@@ -31,8 +30,9 @@ from typing import BinaryIO, Self
 
 from quickstart.errors import HostLacksError
 from quickstart.host.files import full_disk_named, remove_tree
+from quickstart.host.locks import EXCLUSIVE, SHARED, lock, try_lock
+from quickstart.kept import Kept, kept
 from quickstart.treehash import tree_hash
-from quickstart.walk import reachable, walk
 
 KEY_DIGITS = 32
 MARK = "entry.json"
@@ -40,6 +40,7 @@ _KEYS = f"*/{'[0-9a-f]' * KEY_DIGITS}"
 # Each is one more time that another process removed the lock file that this one was about to lock.
 _ATTEMPTS = 100
 _POLL_S = 0.05
+_LOCK_HINT = "set QUICKSTART_CACHE to a local file system"
 _FULL_HINT = "free some space (quickstart cache gc), or set QUICKSTART_CACHE to another file system"
 
 
@@ -88,27 +89,6 @@ class Entry:
     path: Path
     key: str
     made: bool
-
-
-@dataclass(frozen=True)
-class Kept:
-    """An entry as it lies in the store; ``used_s`` is when it was last asked for (seconds since the epoch)."""
-
-    stage: str
-    key: str
-    path: Path
-    size_bytes: int
-    used_s: int
-
-    @property
-    def entry(self) -> Path:
-        """The finished entry's place."""
-        return self.path.with_suffix("")
-
-    @property
-    def partial(self) -> bool:
-        """Whether this is not a finished entry."""
-        return self.path != self.entry
 
 
 class _DamagedError(Exception):
@@ -212,23 +192,23 @@ class Store:
 
     def entries(self) -> tuple[Kept, ...]:
         """Every finished entry, by stage and key; those of other versions of this program too."""
-        return tuple(_kept(self.root.glob(_KEYS)))
+        return tuple(kept(self.root.glob(_KEYS), MARK))
 
     def leftovers(self) -> tuple[Kept, ...]:
         """What killed makers left, by stage and key."""
-        return tuple(kept for kept in _kept(self.root.glob(f"{_KEYS}.partial")) if self._is_free(kept))
+        return tuple(each for each in kept(self.root.glob(f"{_KEYS}.partial"), MARK) if self._is_free(each))
 
-    def remove(self, kept: Kept) -> bool:
+    def remove(self, found: Kept) -> bool:
         """Remove an entry or leftover unless somebody uses it, makes it or has used it since; False when it stays."""
-        with suppress(BlockingIOError), self._lock(kept.entry, exclusive=True) as lock:
-            now = next(_kept([kept.path]), None)
-            if now is None or now.used_s > kept.used_s:
+        with suppress(BlockingIOError), self._lock(found.entry, exclusive=True) as lock:
+            now = next(kept([found.path], MARK), None)
+            if now is None or now.used_s > found.used_s:
                 return False
-            if kept.partial:
-                remove_tree(kept.path)
+            if found.partial:
+                remove_tree(found.path)
             else:
-                _discard(kept.entry)
-            _forget(kept.entry, lock)
+                _discard(found.entry)
+            _forget(found.entry, lock)
             return True
         return False
 
@@ -239,8 +219,8 @@ class Store:
             with suppress(BlockingIOError), self._lock(entry, exclusive=True) as lock:
                 _forget(entry, lock)
 
-    def _is_free(self, kept: Kept) -> bool:
-        with suppress(BlockingIOError), self._lock(kept.entry, exclusive=True):
+    def _is_free(self, found: Kept) -> bool:
+        with suppress(BlockingIOError), self._lock(found.entry, exclusive=True):
             return True
         return False
 
@@ -250,17 +230,15 @@ class Store:
         A shared lock is waited for, while somebody makes or removes the entry. Raises BlockingIOError for an exclusive one that
         cannot be had now. A lock on a file that has lost its name, because its entry was removed, is none.
         """
-        operation = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        kind, of = (EXCLUSIVE if exclusive else SHARED), f"the store {self.root}"
         for _ in range(_ATTEMPTS):
             with ExitStack() as stack:
                 file = stack.enter_context(self._open_lock(final.with_name(f"{final.name}.lock")))
-                try:
-                    fcntl.flock(file, operation | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if not try_lock(file.fileno(), kind, of, _LOCK_HINT):
                     if exclusive:
-                        raise
+                        raise BlockingIOError
                     self._note(f"waiting for another quickstart that makes {final.parent.name}/{final.name}")
-                    fcntl.flock(file, operation)
+                    lock(file.fileno(), kind, of, _LOCK_HINT)
                 with suppress(FileNotFoundError):
                     if os.path.samestat(os.fstat(file.fileno()), Path(file.name).stat()):
                         stack.pop_all()
@@ -353,15 +331,6 @@ def _verified(final: Path, trusted: str) -> str:
     return found
 
 
-def _kept(paths: Iterable[Path]) -> Iterator[Kept]:
-    for path in sorted(paths):
-        # It may be removed while we look; one of an older version has no mark.
-        with suppress(FileNotFoundError):
-            mark = path / MARK
-            used_s = int((mark if mark.exists() else path).lstat().st_mtime)
-            yield Kept(path.parent.name, path.stem, path, _allocated_bytes(path), used_s)
-
-
 def _forget(entry: Path, lock: BinaryIO) -> None:
     """Remove the lock file of an entry that is gone; ``lock`` is its exclusive lock.
 
@@ -369,19 +338,6 @@ def _forget(entry: Path, lock: BinaryIO) -> None:
     """
     if not os.path.lexists(entry) and not os.path.lexists(f"{entry}.partial"):
         Path(lock.name).unlink()
-
-
-def _allocated_bytes(directory: Path) -> int:
-    """What the files of a tree take on disk, each inode once (holes of a sparse file take nothing)."""
-    inodes: dict[int, int] = {}
-    top = os.fsencode(directory)
-    # It may be removed while we look.
-    for path, is_directory in walk(top, os.lstat(top).st_dev, on_error=lambda error: None):
-        with suppress(OSError), reachable(path) as name:
-            status = os.lstat(name)
-            if not is_directory:
-                inodes[status.st_ino] = status.st_blocks * 512
-    return sum(inodes.values())
 
 
 def _discard(final: Path) -> None:

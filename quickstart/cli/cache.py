@@ -9,8 +9,9 @@ import click
 from rich.console import Console
 
 from quickstart.cli.output import Verb, run_verb
+from quickstart.kept import Kept
 from quickstart.model import MIB
-from quickstart.store import Kept, Store, default_root
+from quickstart.store import Store, default_root
 
 _DAY_S = 86400
 _JSON = click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")

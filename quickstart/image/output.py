@@ -8,7 +8,6 @@ Beside OUT, in the same directory::
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host.files import full_disk_named, remove_tree
+from quickstart.host.locks import EXCLUSIVE, try_lock
 
 # The lock is held for as long as it takes to remove an old OUT.
 _LIMIT_S = 60.0
@@ -60,7 +60,7 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
         # Nobody else looks in while the disk, which holds /etc/shadow, is written.
         partial.mkdir(mode=0o700)
         owner = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(owner, fcntl.LOCK_EX)
+        _locked(owner)
     try:
         with full_disk_named(out.parent, "OUT in", _FULL_HINT):
             yield partial
@@ -91,16 +91,7 @@ def _opened(directory: Path) -> Iterator[int]:
 
 
 def _locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise HostLacksError(
-            f"the file system of OUT has no locks for directories (flock): {error.strerror}",
-            hint="choose an -o on a local one",
-        ) from error
-    return True
+    return try_lock(fd, EXCLUSIVE, "OUT", "choose an -o on a local one")
 
 
 def _mend(out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -356,3 +357,14 @@ def test_a_lock_file_that_is_removed_while_somebody_waits_for_it_is_no_lock(tmp_
     assert not store.remove(entry)
     other.store.close()
     assert store.remove(entry)
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with Store(tmp_path) as store, pytest.raises(HostLacksError, match="has no locks") as caught:
+        store.get_or_make("s", INPUTS, fill)
+    assert caught.value.hint == "set QUICKSTART_CACHE to a local file system"
+    assert store.entries() == ()
