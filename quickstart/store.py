@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from quickstart.errors import HostLacksError
+from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host.files import full_disk_named, remove_tree
 from quickstart.host.locks import EXCLUSIVE, SHARED, lock, try_lock
 from quickstart.kept import Kept, kept
@@ -36,7 +36,8 @@ from quickstart.treehash import tree_hash
 
 KEY_DIGITS = 32
 MARK = "entry.json"
-_KEYS = f"*/{'[0-9a-f]' * KEY_DIGITS}"
+_KEY = "[0-9a-f]" * KEY_DIGITS
+_KEYS = f"*/{_KEY}"
 # Each is one more time that another process removed the lock file that this one was about to lock.
 _ATTEMPTS = 100
 _POLL_S = 0.05
@@ -127,7 +128,11 @@ class Store:
     def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
         """The finished entry of ``inputs``, neither verified nor locked, or None."""
         path = self.root / stage / key_of(stage, inputs)
-        return path if (path / MARK).is_file() else None
+        # Another user's store is none of ours.
+        with suppress(PermissionError):
+            if (path / MARK).is_file():
+                return path
+        return None
 
     def get_or_make(self, stage: str, inputs: Mapping[str, object], make: Callable[[Path], None]) -> Entry:
         """Return the entry of ``inputs``, or call ``make`` with an empty directory and keep what it leaves there.
@@ -162,6 +167,37 @@ class Store:
                     if look.damage:
                         self._note(f"store entry {stage}/{key} is damaged ({look.damage}): made again")
                     look.trusted, made = self._make(final, stage, inputs, make), True
+
+    def use(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
+        """The entry of ``inputs``, verified and held as by get_or_make, or None when there is none; makes and removes nothing.
+
+        Raises BadInputError when it is damaged.
+        """
+        final = self.root / stage / key_of(stage, inputs)
+        if final in self._held:
+            return final
+        if self.find(stage, inputs) is None:
+            return None
+        look = _Look(final)
+        with ExitStack() as stack:
+            stack.enter_context(self._lock(final, exclusive=False))
+            if look.is_whole():
+                self._use(final, stack)
+                return final
+        if look.damage:
+            raise BadInputError(
+                f"store entry {stage}/{final.name} is damaged ({look.damage})", hint="a build makes it again"
+            )
+        return None
+
+    def marks(self, stage: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
+        """The finished entries of ``stage`` by key, with their inputs, as they lie there: neither verified nor locked."""
+        for path in sorted(self.root.glob(f"{stage}/{_KEY}")):
+            # It may be removed while we look, or be another version's.
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                inputs = json.loads((path / MARK).read_bytes())["inputs"]
+                if key_of(stage, inputs) == path.name:
+                    yield path, inputs
 
     def _use(self, final: Path, lock: ExitStack) -> None:
         self._locks.push(lock.pop_all())

@@ -23,8 +23,7 @@ from quickstart.launch.channel import Exit, Output
 from quickstart.launch.qemu import QemuGuest
 from quickstart.model import Artefact, ReadyStamp
 from quickstart.profile import load_profile
-from quickstart.progress import Quiet
-from quickstart.reference.debootstrap import make_reference, reference_inputs
+from quickstart.reference.debootstrap import reference_inputs
 from quickstart.shell import places, terminal
 from quickstart.shell.reference import find_tree, run_shell
 from quickstart.store import Store, default_root
@@ -99,23 +98,23 @@ def shell(
 
     def work(verb: Verb) -> int:
         if place == "reference":
-            return _at_reference(out, profile_name)
+            return _at_reference(verb, out, profile_name)
         if out is None or profile_name is not None:
             raise BadInputError(
                 f"--at {place} boots an artefact: give OUT, and no --profile",
                 hint="quickstart build --profile nginx makes one",
             )
-        with Store(default_root()) as store:
+        with Store(default_root(), verb.display().note) as store:
             return _in_guest(verb, artefacts.load(out.absolute()), store, place, options)
 
     sys.exit(run_verb("shell", False, work, verbose))
 
 
-def _at_reference(out: Path | None, profile_name: str | None) -> int:
+def _at_reference(verb: Verb, out: Path | None, profile_name: str | None) -> int:
     if (out is None) == (profile_name is None):
         raise BadInputError("--at reference needs either OUT or --profile NAME")
     # Held until the shell ends: nobody removes the image from under it.
-    with Store(default_root()) as store:
+    with Store(default_root(), verb.display().note) as store:
         return run_shell(_tree(store, out, profile_name), os.isatty(0))
 
 
@@ -123,12 +122,13 @@ def _tree(store: Store, out: Path | None, profile_name: str | None) -> Path:
     if out is not None:
         return find_tree(store, artefacts.read_manifest(artefacts.load(out.absolute()))["image_hash"])
     profile = load_profile(profile_name or "")
-    if store.find("reference", reference_inputs(profile)) is None:
+    path = store.use("reference", reference_inputs(profile))
+    if path is None:
         raise BadInputError(
             f"the store has no reference image of profile {profile.name}",
             hint=f"quickstart build --profile {profile_name} makes it",
         )
-    return make_reference(profile, store, Quiet()).tree
+    return path / "root"
 
 
 def _in_guest(verb: Verb, artefact: Artefact, store: Store, place: str, options: ShellOptions) -> int:

@@ -12,28 +12,36 @@ from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door
 from quickstart.host.files import remove_tree
 from quickstart.host.namespaces import own_namespaces
-from quickstart.store import MARK, Store
+from quickstart.store import Store
 
 
 def find_tree(store: Store, image_hash: str) -> Path:
     """The root of the store's reference image with this hash, which ``store`` holds from now on.
 
-    Raises BadInputError when the store has it no more, or damaged.
+    Raises BadInputError when the store has it no more, or only damaged.
     """
-
-    def refuse(directory: Path) -> None:
-        raise BadInputError(
-            f"the store's reference image {image_hash[:12]}… is damaged", hint="a build makes it again"
-        )
-
-    for mark in sorted(store.root.glob(f"reference/*/{MARK}")):
-        if json.loads(mark.with_name("image.json").read_text())["image_hash"] == image_hash:
-            inputs = json.loads(mark.read_text())["inputs"]
-            return store.get_or_make("reference", inputs, refuse).path / "root"
-    raise BadInputError(
+    damaged: BadInputError | None = None
+    for path, inputs in store.marks("reference"):
+        if _image_hash(path) != image_hash:
+            continue
+        try:
+            # One that was removed since is none.
+            if entry := store.use("reference", inputs):
+                return entry / "root"
+        except BadInputError as error:
+            damaged = error
+    raise damaged or BadInputError(
         f"{store.root} has no reference image {image_hash[:12]}…, from which this was built",
         hint="--profile NAME takes that of a profile; a build makes it again",
     )
+
+
+def _image_hash(entry: Path) -> str | None:
+    """What the entry says of its image; None when it cannot be read."""
+    try:
+        return str(json.loads((entry / "image.json").read_bytes())["image_hash"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def run_shell(tree: Path, terminal: bool) -> int:

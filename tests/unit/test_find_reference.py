@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,27 @@ def test_one_that_the_store_has_no_more(tmp_path: Path) -> None:
         find_tree(store, "two")
 
 
-def test_a_damaged_one(tmp_path: Path) -> None:
-    (make_entry(tmp_path, "one") / "root/added").write_text("")
+def test_a_damaged_one_stays_as_it_is(tmp_path: Path) -> None:
+    path = make_entry(tmp_path, "one")
+    (path / "root/added").write_text("")
     with Store(tmp_path) as store, pytest.raises(BadInputError, match="is damaged"):
         find_tree(store, "one")
+    assert (path / "root/added").exists()
+    assert [each.path for each in Store(tmp_path).entries()] == [path]
+
+
+def test_what_else_lies_there_is_passed_by(tmp_path: Path) -> None:
+    """Entries that are made or removed now, of another version, damaged, or of the same image by another recipe."""
+    path = make_entry(tmp_path, "two")
+    for number, document in enumerate(("", "[]", "{}", '{"image_hash": "one"}')):
+        odd = make_entry(tmp_path, f"odd {number}")
+        (odd / "image.json").write_text(document)
+    (make_entry(tmp_path, "odd 5") / "image.json").unlink()
+    (make_entry(tmp_path, "odd 6") / "entry.json").write_text("?")
+    shutil.copytree(path, path.with_name(f"{path.name}.partial"))
+    with Store(tmp_path) as store:
+        assert find_tree(store, "two") == path / "root"
+        with pytest.raises(BadInputError, match="is damaged"):
+            find_tree(store, "one")
+        with pytest.raises(BadInputError, match="no reference image odd 5"):
+            find_tree(store, "odd 5")

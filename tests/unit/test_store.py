@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.errors import HostLacksError
+from quickstart.errors import BadInputError, HostLacksError
 from quickstart.store import MARK, Entry, Store, default_root, key_of, source_digest
 from quickstart.treehash import tree_hash
 from tests.unit.deep import DEEP, nest
@@ -135,6 +135,24 @@ def test_an_entry_without_a_mark_can_be_removed(tmp_path: Path) -> None:
     assert entry.path == path
     assert store.remove(entry)
     assert not path.exists()
+
+
+def test_use_makes_nothing(tmp_path: Path) -> None:
+    with Store(tmp_path / "store") as store:
+        assert store.use("s", INPUTS) is None
+        assert not (tmp_path / "store").exists()
+    with Store(tmp_path) as maker:
+        path = maker.get_or_make("s", INPUTS, fill).path
+    (entry,) = maker.entries()
+    with Store(tmp_path) as store:
+        assert store.use("s", INPUTS) == store.use("s", INPUTS) == path
+        assert list(store.marks("s")) == [(path, INPUTS)]
+        assert not Store(tmp_path).remove(entry)
+    (path / "result").write_text("mAde")
+    with Store(tmp_path) as store, pytest.raises(BadInputError, match="is damaged") as caught:
+        store.use("s", INPUTS)
+    assert caught.value.hint == "a build makes it again"
+    assert (path / "result").read_text() == "mAde"
 
 
 # ---------------------------------------------------------------- damage
