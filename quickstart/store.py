@@ -41,6 +41,9 @@ _KEYS = f"*/{_KEY}"
 # Each is one more time that another process removed the lock file that this one was about to lock.
 _ATTEMPTS = 100
 _POLL_S = 0.05
+# Their entries hold nothing of an image. In the others are its set-uid programs, device nodes and password hashes, which are
+# nobody's business on this host, so their stages' directories are 0700.
+_OPEN_STAGES = ("agent",)
 _LOCK_HINT = "set QUICKSTART_CACHE to a local file system"
 _FULL_HINT = "free some space (quickstart cache gc), or set QUICKSTART_CACHE to another file system"
 
@@ -283,7 +286,7 @@ class Store:
 
     def _open_lock(self, path: Path) -> BinaryIO:
         with self._writable():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._make_stage(path.parent)
             try:
                 return path.open("a+b")
             except OSError as error:
@@ -291,6 +294,14 @@ class Store:
                     raise
             # flock(2) asks for no right to write: who may read a store may use it.
             return path.open("rb")
+
+    def _make_stage(self, directory: Path) -> None:
+        private = directory.name not in _OPEN_STAGES
+        directory.mkdir(mode=0o700 if private else 0o755, parents=True, exist_ok=True)
+        # One that an older version made.
+        if private and directory.stat().st_mode & 0o077:
+            with suppress(OSError):
+                directory.chmod(0o700)
 
     @contextmanager
     def _writable(self) -> Iterator[None]:

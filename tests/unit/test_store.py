@@ -155,6 +155,18 @@ def test_use_makes_nothing(tmp_path: Path) -> None:
     assert (path / "result").read_text() == "mAde"
 
 
+def test_nobody_else_looks_into_what_is_of_an_image(tmp_path: Path) -> None:
+    def stages_of_others() -> set[str]:
+        return {path.name for path in tmp_path.iterdir() if path.stat().st_mode & 0o077}
+
+    for stage in ("base", "reference", "disk", "trace", "agent"):
+        Store(tmp_path).get_or_make(stage, {}, fill)
+    assert stages_of_others() == {"agent"}
+    (tmp_path / "reference").chmod(0o755)
+    assert not Store(tmp_path).get_or_make("reference", {}, fail).made
+    assert stages_of_others() == {"agent"}
+
+
 # ---------------------------------------------------------------- damage
 
 
