@@ -119,6 +119,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
     with output.settled(options.out):
         if present := artefacts.check_output(options.out, key, options.force):
             return Built(present, made=False)
+        output.check_unused(options.out)
     door.need_root(_ROOT_STEP)
     door.need_tools(*BUILD_TOOLS)
     reference = _reference(profile, rootfs, store, progress)

@@ -24,6 +24,7 @@ from quickstart.cli.completion import artefacts_here
 from quickstart.cli.output import Verb, run_verb
 from quickstart.errors import BadInputError
 from quickstart.image import artefact as artefacts
+from quickstart.image import output
 from quickstart.launch.qemu import QemuGuest
 from quickstart.measure.times import measure
 from quickstart.model import MIB, Artefact, Measurement
@@ -128,8 +129,8 @@ def run(
 def _work(verb: Verb, out: Path, options: RunOptions) -> int:
     if options.stock and options.beside_stock:
         raise BadInputError("--stock and --beside-stock exclude each other")
-    artefact = artefacts.load(out)
-    with Store(default_root(), verb.display().note) as store:
+    with output.in_use(out), Store(default_root(), verb.display().note) as store:
+        artefact = artefacts.load(out)
         ran = _boots(verb, artefact, store, options)
     if options.check or options.command is not None:
         verb.result(_result(artefact, ran), lambda console: _show(console, ran, options.command is None))

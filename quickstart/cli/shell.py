@@ -18,6 +18,7 @@ from quickstart.cli.output import Verb, run_verb
 from quickstart.cli.run import free_port, shut_down
 from quickstart.errors import BadInputError, GuestError
 from quickstart.image import artefact as artefacts
+from quickstart.image import output
 from quickstart.launch import payload
 from quickstart.launch.channel import Exit, Output
 from quickstart.launch.qemu import QemuGuest
@@ -104,8 +105,9 @@ def shell(
                 f"--at {place} boots an artefact: give OUT, and no --profile",
                 hint="quickstart build --profile nginx makes one",
             )
-        with Store(default_root(), verb.display().note) as store:
-            return _in_guest(verb, artefacts.load(out.absolute()), store, place, options)
+        directory = out.absolute()
+        with output.in_use(directory), Store(default_root(), verb.display().note) as store:
+            return _in_guest(verb, artefacts.load(directory), store, place, options)
 
     sys.exit(run_verb("shell", False, work, verbose))
 

@@ -4,6 +4,8 @@ Beside OUT, in the same directory::
 
     .OUT.XXXXXXXX.partial    one that is being made, its directory locked by flock(2); or, without a lock, what is to be removed
     .OUT.XXXXXXXX.old        the OUT of before, for the moment between the two renames of a replacement
+
+OUT itself is locked too: shared while a machine runs from it, exclusive by who replaces it.
 """
 
 from __future__ import annotations
@@ -13,15 +15,16 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from quickstart.errors import BadInputError, HostLacksError
+from quickstart.errors import BadInputError, HostLacksError, OutputExistsError
 from quickstart.host.files import full_disk_named, remove_tree
-from quickstart.host.locks import EXCLUSIVE, try_lock
+from quickstart.host.locks import EXCLUSIVE, SHARED, try_lock, unlock
 
 # The lock is held for as long as it takes to remove an old OUT.
 _LIMIT_S = 60.0
+_LOCK_HINT = "choose an -o on a local one"
 _FULL_HINT = "free some space, or choose another -o"
 
 
@@ -49,11 +52,62 @@ def settled(out: Path) -> Iterator[None]:
 
 
 @contextmanager
+def in_use(out: Path) -> Iterator[None]:
+    """While the context lasts no build replaces ``out``; to be entered before ``out`` is read.
+
+    What cannot be opened is for the reader to complain of. Raises HostLacksError when somebody keeps ``out`` locked.
+    """
+    with ExitStack() as stack:
+        deadline = time.monotonic() + _LIMIT_S
+        while (fd := _open_existing(out, stack)) is not None:
+            try:
+                locked = try_lock(fd, SHARED, "OUT", _LOCK_HINT)
+            except HostLacksError:
+                # Without locks no build replaces it either.
+                break
+            if locked and _is_at(fd, out):
+                break
+            # Somebody replaces it, or has just done so.
+            if time.monotonic() > deadline:
+                raise HostLacksError(f"{out} is locked by another process (flock)", hint="end it")
+            time.sleep(0.02)
+        yield
+
+
+def check_unused(out: Path) -> None:
+    """Raise OutputExistsError when a machine runs from ``out``; under the lock of ``settled``."""
+    with ExitStack() as stack:
+        _lock_unused(out, stack)
+
+
+def _lock_unused(out: Path, stack: ExitStack) -> None:
+    fd = _open_existing(out, stack)
+    if fd is not None and not _locked(fd):
+        raise OutputExistsError(
+            f"{out} is in use by a running machine", hint="shut that down, or choose another -o"
+        )
+
+
+def _open_existing(out: Path, stack: ExitStack) -> int | None:
+    try:
+        return stack.enter_context(_opened(out))
+    except OSError:
+        return None
+
+
+def _is_at(fd: int, out: Path) -> bool:
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(fd), out.stat())
+    return False
+
+
+@contextmanager
 def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterator[Path]:
     """A directory beside ``out`` that becomes ``out`` when the context ends without an error, and is gone when not.
 
     When something is at ``out`` by then, ``keep`` says whether it stays, and the new directory goes; it may raise.
-    Raises HostLacksError when there is no space left, and what ``settled`` raises.
+    Raises OutputExistsError when a machine runs from ``out``, HostLacksError when there is no space left, and what ``settled``
+    raises.
     """
     partial = _beside(out, "partial")
     with settled(out), full_disk_named(out.parent, "OUT in", _FULL_HINT):
@@ -66,12 +120,16 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
             yield partial
             partial.chmod(0o755)
             os.sync()
-        with settled(out):
+        # The old one is locked until it is gone.
+        with ExitStack() as stack, settled(out):
             if out.exists():
                 if keep():
                     return
+                _lock_unused(out, stack)
                 out.rename(_beside(out, "old"))
             partial.rename(out)
+            # A machine may run from it from now on.
+            unlock(owner)
     finally:
         remove_tree(partial)
         os.close(owner)
@@ -91,7 +149,7 @@ def _opened(directory: Path) -> Iterator[int]:
 
 
 def _locked(fd: int) -> bool:
-    return try_lock(fd, EXCLUSIVE, "OUT", "choose an -o on a local one")
+    return try_lock(fd, EXCLUSIVE, "OUT", _LOCK_HINT)
 
 
 def _mend(out: Path) -> None:

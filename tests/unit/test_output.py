@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from quickstart.errors import ArtefactError, BadInputError, HostLacksError
+from quickstart.errors import ArtefactError, BadInputError, HostLacksError, OutputExistsError
+from quickstart.host.files import remove_tree
 from quickstart.image import output
-from quickstart.image.output import new_directory, settled
+from quickstart.image.output import check_unused, in_use, new_directory, settled
 
 
 @pytest.fixture
@@ -147,3 +150,82 @@ def test_a_directory_that_somebody_keeps_locked(out: Path, monkeypatch: pytest.M
             pass
     finally:
         os.close(fd)
+
+
+# ---------------------------------------------------------------- while a machine runs
+
+
+def test_what_a_machine_runs_from_is_not_replaced(out: Path) -> None:
+    with in_use(out), in_use(out):
+        with settled(out), pytest.raises(OutputExistsError, match="is in use by a running machine"):
+            check_unused(out)
+        with pytest.raises(OutputExistsError, match="is in use by a running machine"), new_directory(out):
+            pass
+        assert names(out.parent) == ["out"]
+        assert names(out) == ["manifest.json"]
+    with new_directory(out):
+        pass
+    assert names(out) == []
+
+
+def test_what_would_be_made_again_stays_while_a_machine_runs(out: Path) -> None:
+    with in_use(out), new_directory(out, lambda: True):
+        pass
+    assert names(out) == ["manifest.json"]
+
+
+def test_who_wants_to_run_it_waits_until_it_is_replaced(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets the new one, never the one that is removed."""
+    seen: list[list[str]] = []
+
+    def use() -> None:
+        with in_use(out):
+            seen.append(names(out))
+
+    machine = threading.Thread(target=use, daemon=True)
+
+    def slow_removal(path: Path) -> None:
+        if (path / "manifest.json").exists():
+            machine.start()
+        remove_tree(path)
+
+    monkeypatch.setattr(output, "remove_tree", slow_removal)
+    with new_directory(out) as directory:
+        (directory / "new").write_text("")
+    machine.join(30)
+    assert seen == [["new"]]
+
+
+def test_the_one_that_was_just_made_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its maker has put everything away."""
+    looked: list[Path] = []
+
+    def look(path: Path) -> None:
+        check_unused(tmp_path / "out")
+        looked.append(path)
+
+    monkeypatch.setattr(output, "remove_tree", look)
+    with new_directory(tmp_path / "out"):
+        pass
+    assert looked
+
+
+def test_nothing_to_use(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("none", "file", "file/below"):
+        with in_use(tmp_path / name):
+            check_unused(tmp_path / name)
+
+
+def test_without_locks_a_machine_runs_and_no_build_replaces(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with in_use(out):
+        assert names(out) == ["manifest.json"]
+    with pytest.raises(HostLacksError, match="has no locks"), new_directory(out):
+        pass
+    assert names(out.parent) == ["out"]
