@@ -169,12 +169,30 @@ def trace(profile: Profile, options: TraceOptions, store: Store, progress: Progr
     return _trace(profile, reference, disk, options, store, progress)
 
 
+def check_traced_place(out: Path) -> None:
+    """Raise OutputExistsError when ``keep_traced`` would not write to ``out``, BadInputError when it has no directory."""
+    with output.settled(out):
+        _refuse_others(out)
+
+
 def keep_traced(traced: Traced, out: Path) -> None:
-    """Write ``start-set.json`` into a new directory ``out``; one that holds only such a file is replaced."""
-    if out.exists() and [path.name for path in out.iterdir()] != [artefacts.START_SET]:
-        raise OutputExistsError(f"{out} exists and holds something else", hint="choose another -o")
-    with output.new_directory(out) as directory:
+    """Write ``start-set.json`` into a new directory ``out``; an empty one, or one that holds only such a file, is replaced."""
+
+    def refuse() -> bool:
+        _refuse_others(out)
+        return False
+
+    with output.new_directory(out, refuse) as directory:
         artefacts.write_start_set(directory, traced.start_set, traced.traces)
+
+
+def _refuse_others(out: Path) -> None:
+    if out.is_dir():
+        if {path.name for path in out.iterdir()} <= {artefacts.START_SET}:
+            return
+        raise OutputExistsError(f"{out} exists and holds something else", hint="choose another -o")
+    if out.exists():
+        raise OutputExistsError(f"{out} exists and is not a directory", hint="choose another -o")
 
 
 def _trace(

@@ -60,10 +60,14 @@ def trace(
     def work(verb: Verb) -> int:
         profile = load_profile(profile_name)
         options = pipeline.TraceOptions(traces, rootfs, keep)
+        # Behind a link it is replaced where it lies.
+        directory = out.resolve() if out is not None else None
+        if directory is not None:
+            pipeline.check_traced_place(directory)
         with Store(default_root(), verb.display().note) as store:
             traced = pipeline.trace(profile, options, store, verb.display())
-        if out is not None:
-            pipeline.keep_traced(traced, out.absolute())
+        if directory is not None:
+            pipeline.keep_traced(traced, directory)
         verb.result(_result(traced), lambda console: _show(console, traced))
         return 0
 
