@@ -29,16 +29,7 @@ from quickstart.trace import record
 from quickstart.trace.load import load_trace
 from quickstart.unit import read_unit, unit_texts
 
-BUILD_TOOLS = (
-    "mkfs.ext4",
-    "debugfs",
-    "qemu-system-x86_64",
-    "setpriv",
-    "busybox",
-    "strace",
-    "cc",
-    "cp",
-)
+_TOOLS = ("mkfs.ext4", "debugfs", "qemu-system-x86_64", "setpriv", "busybox", "strace", "cc", "cp")
 _ROOT_STEP = "making and tracing an image (debootstrap, chroot, owners in the root disk)"
 MAC = "52:54:00:71:73:02"
 
@@ -121,7 +112,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
             return Built(present, made=False)
         output.check_unused(options.out)
     door.need_root(_ROOT_STEP)
-    door.need_tools(*BUILD_TOOLS)
+    door.need_tools(*build_tools(profile, options, store))
     reference = _reference(profile, rootfs, store, progress)
     unit = read_unit(ImageRoot(reference.tree), profile.unit)
     disk = make_disk(profile, reference, store, progress)
@@ -159,10 +150,26 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
         return Built(artefacts.load(options.out), made=True)
 
 
+def build_tools(profile: Profile, options: BuildOptions, store: Store) -> tuple[str, ...]:
+    """What a build with these options needs of the host, down to its last step."""
+    return (
+        *_trace_tools(profile, options.tracing, store),
+        *(("qemu-img",) if options.disk_format == "qcow2" else ()),
+    )
+
+
+def _trace_tools(profile: Profile, options: TraceOptions, store: Store) -> tuple[str, ...]:
+    if options.rootfs is not None:
+        # The program that reads a compressed one is asked for with its first bytes (reference/rootfs.py).
+        return (*_TOOLS, *(() if options.rootfs.is_dir() else ("tar",)))
+    have = store.find("reference", reference_inputs(profile)) is not None
+    return (*_TOOLS, *(() if have else ("debootstrap", "unshare", "chroot")))
+
+
 def trace(profile: Profile, options: TraceOptions, store: Store, progress: Progress) -> Traced:
     """The start set of ``profile``. It goes without an image, so for units that cannot start early too."""
     door.need_root(_ROOT_STEP)
-    door.need_tools(*BUILD_TOOLS)
+    door.need_tools(*_trace_tools(profile, options, store))
     reference = _reference(profile, _rootfs(options, progress), store, progress)
     unit_texts(ImageRoot(reference.tree), profile.unit)
     disk = make_disk(profile, reference, store, progress)

@@ -1,0 +1,54 @@
+"""What a build asks the host for at its start: all that its options need, down to the last step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import MissingToolError
+from quickstart.pipeline import BuildOptions, TraceOptions, build, build_tools
+from quickstart.profile import load_profile
+from quickstart.progress import Quiet
+from quickstart.reference.debootstrap import reference_inputs
+from quickstart.store import Store
+
+PROFILE = load_profile("nginx")
+DEBOOTSTRAP = {"debootstrap", "unshare", "chroot"}
+
+
+def asked(tmp_path: Path, rootfs: Path | None = None, disk_format: str = "raw") -> set[str]:
+    options = BuildOptions(tmp_path / "out", disk_format, tracing=TraceOptions(rootfs=rootfs))
+    return set(build_tools(PROFILE, options, Store(tmp_path / "store")))
+
+
+def test_each_option_asks_for_its_own(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "root.tar").write_bytes(b"")
+    plain = asked(tmp_path, tmp_path / "tree")
+    assert plain == {
+        *("mkfs.ext4", "debugfs", "qemu-system-x86_64", "setpriv", "busybox", "strace", "cc", "cp"),
+    }
+    assert asked(tmp_path, tmp_path / "tree", "qcow2") == plain | {"qemu-img"}
+    assert asked(tmp_path, tmp_path / "root.tar") == plain | {"tar"}
+    assert asked(tmp_path) == plain | DEBOOTSTRAP
+    with Store(tmp_path / "store") as store:
+        store.get_or_make("reference", reference_inputs(PROFILE), lambda path: None)
+    assert asked(tmp_path) == plain
+
+
+@pytest.mark.parametrize("missing", ["qemu-img", "debootstrap", "chroot"])
+def test_it_is_asked_for_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in asked(tmp_path, disk_format="qcow2") - {missing}:
+        (tools / name).write_text("")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("QUICKSTART_TOOL_PATH", str(tools))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    options = BuildOptions(tmp_path / "out", "qcow2")
+    with Store(tmp_path / "store") as store, pytest.raises(MissingToolError, match=f"^{missing} is not"):
+        build(PROFILE, options, store, Quiet())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tools"]
