@@ -11,7 +11,7 @@ from rich.console import Console
 
 from quickstart import audit as auditing
 from quickstart.cli.completion import artefacts_here
-from quickstart.cli.output import Verb, run_verb
+from quickstart.cli.output import Verb, run_verb, say
 from quickstart.image import artefact as artefacts
 
 
@@ -38,9 +38,8 @@ def audit(out: Path, as_json: bool) -> None:
 
 def _show(console: Console, out: Path, findings: tuple[auditing.Finding, ...], errors: int) -> None:
     for each in findings:
-        line = f"{each.severity}: {each.object}: {each.what}\n{'':4}→ {each.mend}"
-        console.print(
-            line, style="red" if each.severity == auditing.ERROR else None, markup=False, soft_wrap=True
-        )
+        style = "red" if each.severity == auditing.ERROR else None
+        say(console, f"{each.severity}: {each.object}: {each.what}", style)
+        say(console, f"{'':4}→ {each.mend}", style)
     notes = len(findings) - errors
-    console.print(f"{out}: {errors} errors, {notes} notes" if findings else f"{out}: clean", soft_wrap=True)
+    say(console, f"{out}: {errors} errors, {notes} notes" if findings else f"{out}: clean")

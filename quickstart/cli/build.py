@@ -10,7 +10,7 @@ from rich.console import Console
 
 from quickstart import pipeline
 from quickstart.cli.completion import profile_names
-from quickstart.cli.output import Verb, run_verb
+from quickstart.cli.output import Verb, run_verb, say
 from quickstart.image.artefact import DISK_FORMATS
 from quickstart.model import MIB, Artefact, Profile
 from quickstart.profile import load_profile
@@ -116,12 +116,13 @@ def build(
 
 def _show(console: Console, artefact: Artefact, made: bool) -> None:
     state = "built" if made else "up to date"
-    console.print(f"{state}: {artefact.directory}")
-    console.print(
+    say(console, f"{state}: {artefact.directory}")
+    say(
+        console,
         f"  start set {artefact.start_set_files} files, {artefact.start_set_bytes / MIB:.1f} MiB; "
-        f"initramfs {artefact.initramfs_bytes / MIB:.1f} MiB"
+        f"initramfs {artefact.initramfs_bytes / MIB:.1f} MiB",
     )
-    console.print(f"  next: quickstart run {artefact.directory}")
+    say(console, f"  next: quickstart run {artefact.directory}")
 
 
 def _show_plan(verb: Verb, profile: Profile, tracing: pipeline.TraceOptions, store: Store) -> int:
@@ -130,7 +131,7 @@ def _show_plan(verb: Verb, profile: Profile, tracing: pipeline.TraceOptions, sto
 
     def text(console: Console) -> None:
         for stage, key, have in plan.stages:
-            console.print(f"  {stage:10} {key}  {'in the store' if have else 'to be made'}")
+            say(console, f"  {stage:10} {key}  {'in the store' if have else 'to be made'}")
 
     verb.result(result, text)
     return 0

@@ -8,7 +8,7 @@ import time
 import click
 from rich.console import Console
 
-from quickstart.cli.output import Verb, run_verb
+from quickstart.cli.output import Verb, run_verb, say
 from quickstart.kept import Kept
 from quickstart.model import MIB
 from quickstart.store import Store, default_root
@@ -67,8 +67,8 @@ def collect(days: int, dry_run: bool, as_json: bool) -> None:
 
         def text(console: Console) -> None:
             for entry in gone:
-                console.print(_line(entry), markup=False, soft_wrap=True)
-            console.print(f"{'would free' if dry_run else 'freed'} {freed_bytes / MIB:.0f} MiB")
+                say(console, _line(entry))
+            say(console, f"{'would free' if dry_run else 'freed'} {freed_bytes / MIB:.0f} MiB")
 
         verb.result({"removed": _rows(gone), "freed_bytes": freed_bytes, "dry_run": dry_run}, text)
         return 0
@@ -91,8 +91,6 @@ def _line(entry: Kept) -> str:
 
 def _show(console: Console, store: Store, entries: tuple[Kept, ...]) -> None:
     for entry in entries:
-        console.print(_line(entry), markup=False, soft_wrap=True)
+        say(console, _line(entry))
     total_bytes = sum(entry.size_bytes for entry in entries)
-    console.print(
-        f"{store.root}: {len(entries)} entries, {total_bytes / MIB:.0f} MiB", markup=False, soft_wrap=True
-    )
+    say(console, f"{store.root}: {len(entries)} entries, {total_bytes / MIB:.0f} MiB")

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from quickstart import doctor as needs
-from quickstart.cli.output import Verb, run_verb
+from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import HostLacksError
 from quickstart.store import Store, default_root
 
@@ -39,6 +39,6 @@ def doctor(as_json: bool) -> None:
 def _show(console: Console, findings: tuple[needs.Finding, ...]) -> None:
     for each in findings:
         console.print(f"{_MARKS[each.state]}  {each.need:20} ", end="")
-        console.print(each.detail.partition("\n")[0], markup=False, soft_wrap=True)
+        say(console, each.detail.partition("\n")[0])
         if each.mend:
-            console.print(f"{'':9}{'':20} → {each.mend}", markup=False, soft_wrap=True)
+            say(console, f"{'':9}{'':20} → {each.mend}")

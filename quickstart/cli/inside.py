@@ -12,7 +12,7 @@ from rich.console import Console
 
 from quickstart import inside
 from quickstart.cli.completion import artefacts_here
-from quickstart.cli.output import Verb, run_verb, shown
+from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
 from quickstart.image import artefact as artefacts
 
@@ -56,7 +56,7 @@ def _show(console: Console, found: list[inside.Member]) -> None:
     for each in found:
         arrow = f" -> {each.target}" if each.target else ""
         line = f"{each.part} {stat.filemode(each.mode)} {each.size_bytes:>9} /{each.name}{arrow}"
-        console.print(shown(line), markup=False, soft_wrap=True)
+        say(console, line)
 
 
 @click.command("cat")
@@ -107,13 +107,13 @@ def why(out: Path, path: str, as_json: bool) -> None:
         }
 
         def text(console: Console) -> None:
-            console.print(shown(str(found.path)), markup=False, soft_wrap=True)
+            say(console, str(found.path))
             if found.package:
-                console.print(shown(f"  package: {found.package}"), markup=False, soft_wrap=True)
+                say(console, f"  package: {found.package}")
             for reason in found.reasons:
-                console.print(shown(f"  {reason}"), markup=False, soft_wrap=True)
+                say(console, f"  {reason}")
             if found.excluded:
-                console.print(shown(f"  not packed: {found.excluded}"), markup=False, soft_wrap=True)
+                say(console, f"  not packed: {found.excluded}")
 
         verb.result(result, text)
         return 0
@@ -134,7 +134,7 @@ def diff(out: Path, other: Path, as_json: bool) -> None:
 
         def text(console: Console) -> None:
             for each in found:
-                console.print(shown(f"/{each.name}: {each.what}"), markup=False, soft_wrap=True)
+                say(console, f"/{each.name}: {each.what}")
 
         verb.result(result, text)
         return 1 if found else 0

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from quickstart.errors import QuickStartError
 
@@ -34,6 +35,11 @@ def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode()
 
 
+def say(console: Console, text: str, style: str | None = None, keep: str = "") -> None:
+    """Print ``text``, which may hold any file name, as `shown`: no markup, one line however wide the terminal is."""
+    console.print(shown(text, keep), style=style, highlight=False, markup=False, soft_wrap=True)
+
+
 class Display:
     """A progress.Progress on stderr: the running step with its time, then a line for each that took a moment."""
 
@@ -43,17 +49,24 @@ class Display:
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         began = time.monotonic()
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         silent = not self._console.is_terminal
         with Bar(*columns, console=self._console, transient=True, disable=silent) as bar:
-            bar.add_task(name, total=None)
+            bar.add_task(shown(name), total=None)
             yield
         elapsed_s = time.monotonic() - began
         if elapsed_s >= 0.1:
-            self._console.print(f"  {name}  [dim]{elapsed_s:.1f} s[/dim]", highlight=False)
+            self._console.print(
+                Text.assemble(f"  {shown(name)}  ", (f"{elapsed_s:.1f} s", "dim")), soft_wrap=True
+            )
 
     def note(self, text: str) -> None:
-        self._console.print(f"  {text}", highlight=False, markup=False, soft_wrap=True)
+        say(self._console, f"  {text}")
+
+
+class _Shown(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record), _KEPT)
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,9 @@ def run_verb(name: str, as_json: bool, work: Callable[[Verb], int], verbose: boo
     """
     verb = Verb(name, as_json, Console(stderr=True))
     if verbose:
-        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="+ %(message)s")
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(_Shown("+ %(message)s"))
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
         return work(verb)
     except QuickStartError as error:
@@ -108,13 +123,7 @@ def _failed(verb: Verb, message: str, hint: str | None, kind: str, code: int) ->
             "error": {"kind": kind, "message": message, "hint": hint, "exit_code": code},
         }
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
-    verb.console.print(
-        f"quickstart {verb.name}: {shown(message, keep=_KEPT)}",
-        style="red",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    say(verb.console, f"quickstart {verb.name}: {message}", style="red", keep=_KEPT)
     if hint:
-        verb.console.print(f"  {shown(hint, keep=_KEPT)}", highlight=False, markup=False, soft_wrap=True)
+        say(verb.console, f"  {hint}", keep=_KEPT)
     return code

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from quickstart import pipeline
 from quickstart.cli.completion import artefacts_here
-from quickstart.cli.output import Verb, run_verb
+from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
 from quickstart.image import artefact as artefacts
 from quickstart.image import output
@@ -192,7 +192,7 @@ def _execute(verb: Verb, guest: QemuGuest, command: str, ran: Ran) -> Ran:
 
 
 def _stay(verb: Verb, guest: QemuGuest) -> None:
-    verb.console.print("  Ctrl-C shuts the machine down", highlight=False)
+    verb.display().note("Ctrl-C shuts the machine down")
     try:
         while not guest.wait(1.0):
             pass
@@ -291,9 +291,8 @@ def _show(console: Console, ran: list[Ran], table_wanted: bool) -> None:
         return
     for each in ran:
         if each.url:
-            console.print(
-                f"{each.measurement.configuration}: {each.url}  {each.page or 'no answer to this host'}"
-            )
+            page = each.page or "no answer to this host"
+            say(console, f"{each.measurement.configuration}: {each.url}  {page}")
     table = Table(
         title=f"from launch to ready ({ran[0].measurement.accelerator}, {ran[0].measurement.clock} clock)"
     )

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from quickstart import pipeline
 from quickstart.cli.completion import profile_names
-from quickstart.cli.output import Verb, run_verb
+from quickstart.cli.output import Verb, run_verb, say
 from quickstart.model import MIB
 from quickstart.pipeline import Traced
 from quickstart.profile import load_profile
@@ -98,19 +98,15 @@ def _result(traced: Traced) -> Mapping[str, object]:
 def _show(console: Console, traced: Traced) -> None:
     found = traced.start_set
     for number, each in enumerate(traced.traces, 1):
-        console.print(
+        say(
+            console,
             f"trace {number}: {each.processes} processes, {len(each.events)} events in {each.log_lines} lines, "
             f"{len({mapped.path for mapped in each.mapped})} programs and libraries mapped at ready",
-            soft_wrap=True,
         )
-    console.print(f"start set: {found.regular_files} files, {found.size_bytes / MIB:.1f} MiB")
+    say(console, f"start set: {found.regular_files} files, {found.size_bytes / MIB:.1f} MiB")
     if found.traces > 1:
         for file in found.files:
             if 0 < file.seen_in < found.traces:
-                console.print(
-                    f"  only in {file.seen_in} of {found.traces} traces: {file.path}",
-                    markup=False,
-                    soft_wrap=True,
-                )
+                say(console, f"  only in {file.seen_in} of {found.traces} traces: {file.path}")
     for excluded in found.excluded:
-        console.print(f"  kept out: {excluded.path}: {excluded.rule}", markup=False, soft_wrap=True)
+        say(console, f"  kept out: {excluded.path}: {excluded.rule}")

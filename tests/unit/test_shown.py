@@ -1,0 +1,112 @@
+"""What a terminal gets of names that somebody else chose: escapes, no markup, whatever the verb."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from quickstart.audit import ERROR, Finding
+from quickstart.cli import audit, build, inside, output, run, trace
+from quickstart.cli.output import Display, run_verb
+from quickstart.inside import Member
+from quickstart.model import Exclusion, FileKind, StartFile, StartSet
+from quickstart.pipeline import Traced
+
+# Sets the window's title; is markup for rich, and ends some that is not open; is no UTF-8; is longer than a line.
+NAME = "\x1b]0;title\x07[/b][red]\udcff" + "x" * 200
+SHOWN = r"\x1b]0;title\x07[/b][red]\xff" + "x" * 200
+
+
+class Terminal:
+    def __init__(self) -> None:
+        self._bytes = io.BytesIO()
+        file = io.TextIOWrapper(self._bytes, encoding="utf-8", write_through=True)
+        self.console = Console(file=file, force_terminal=True, width=80, highlight=False)
+
+    def text(self) -> str:
+        """Without the colours and the moves that are ours."""
+        return re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", self._bytes.getvalue().decode())
+
+
+@pytest.fixture
+def terminal() -> Terminal:
+    return Terminal()
+
+
+def of_audit(console: Console) -> None:
+    audit._show(console, Path("/out"), (Finding(ERROR, "/x", f"holds {NAME}", "build again"),), 1)
+
+
+def of_audit_out(console: Console) -> None:
+    audit._show(console, Path(f"/{NAME}"), (), 0)
+
+
+def of_build(console: Console) -> None:
+    made: Any = SimpleNamespace(
+        directory=Path(f"/{NAME}"), start_set_files=1, start_set_bytes=1, initramfs_bytes=1
+    )
+    build._show(console, made, True)
+
+
+def of_ls(console: Console) -> None:
+    inside._show(console, [Member(f"fast/{NAME}", "B", 0o100644, 1, "", b"")])
+
+
+def of_trace(console: Console) -> None:
+    out = (Exclusion(PurePosixPath(f"/{NAME}"), "is a secret"),)
+    trace._show(console, Traced(StartSet((), out, 1), ()))
+
+
+def of_two_traces(console: Console) -> None:
+    file = StartFile(PurePosixPath(f"/{NAME}"), FileKind.FILE, 0o100644, 1, 0, 0, "", "", (), seen_in=1)
+    trace._show(console, Traced(StartSet((file,), (), 2), ()))
+
+
+def of_run(console: Console) -> None:
+    """The status line is the guest's."""
+    numbers = dict.fromkeys(
+        ("t_pr_ns", "t_app_ns", "t_total_ns", "ready_uptime_ns", "root_reads", "root_read_bytes"), 1
+    )
+    measured = SimpleNamespace(configuration="quickstart", clock="wall", accelerator="tcg", **numbers)
+    ran: Any = SimpleNamespace(measurement=measured, url="http://127.0.0.1:1/", page=NAME)
+    run._show(console, [ran], True)
+
+
+@pytest.mark.parametrize("show", [of_audit, of_audit_out, of_build, of_ls, of_trace, of_two_traces, of_run])
+def test_results(terminal: Terminal, show: Callable[[Console], None]) -> None:
+    show(terminal.console)
+    assert SHOWN in terminal.text()
+    assert "\x1b]" not in terminal.text()
+
+
+def test_steps_and_notes(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = count()
+    monkeypatch.setattr(output, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+    with Display(terminal.console).step(f"hash {NAME}"):
+        pass
+    Display(terminal.console).note(NAME)
+    assert f"  hash {SHOWN}  1.0 s\n  {SHOWN}\n" in terminal.text()
+    assert "\x1b]" not in terminal.text()
+
+
+def test_programs_that_are_started(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = logging.Logger("root")
+    monkeypatch.setattr(logging, "root", root)
+
+    def work(verb: output.Verb) -> int:
+        root.info("%s", f"cp {NAME}")
+        return 0
+
+    assert run_verb("build", False, work, verbose=True) == 0
+    assert capsys.readouterr().err == f"+ cp {SHOWN}\n"
