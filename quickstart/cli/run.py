@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from quickstart import pipeline
+from quickstart.cli.boot import boot_options
 from quickstart.cli.completion import artefacts_here
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
@@ -78,18 +79,8 @@ class Ran:
 @click.option(
     "--beside-stock", is_flag=True, help="Boot both ways, each from the untouched disk, and show both times."
 )
-@click.option("--snapshot", is_flag=True, help="Throw away what the machine writes to its disk.")
 @click.option("--console", is_flag=True, help="Show the guest's console on stderr.")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port on 127.0.0.1 [a free one].")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Seconds to wait for ready [the profile's].",
-)
-@click.option("--append", default="", metavar="WORDS", help="More words for the kernel's command line.")
-@click.option("--keep", is_flag=True, help="Keep the guest's workspace.")
-@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
+@boot_options
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 def run(
     out: Path,

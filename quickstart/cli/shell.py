@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from quickstart import pipeline
+from quickstart.cli.boot import boot_options
 from quickstart.cli.completion import artefacts_here, profile_names
 from quickstart.cli.output import Verb, run_verb
 from quickstart.cli.run import free_port, shut_down
@@ -64,17 +65,7 @@ class ShellOptions:
     shell_complete=profile_names,
 )
 @click.option("--stock", is_flag=True, help="Boot the ordinary way (with --at guest).")
-@click.option("--snapshot", is_flag=True, help="Throw away what the machine writes to its disk.")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port on 127.0.0.1 [a free one].")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Seconds to wait for ready [the profile's].",
-)
-@click.option("--append", default="", metavar="WORDS", help="More words for the kernel's command line.")
-@click.option("--keep", is_flag=True, help="Keep the guest's workspace.")
-@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
+@boot_options
 def shell(
     out: Path | None,
     place: str,

@@ -29,7 +29,7 @@ from quickstart.store import Store, default_root
 )
 @click.option(
     "--rootfs",
-    type=click.Path(path_type=Path, exists=True),
+    type=click.Path(path_type=Path),
     metavar="DIR|TAR",
     help="Your own root instead of a debootstrap'd one.",
 )

@@ -11,6 +11,8 @@ from click.testing import CliRunner, Result
 
 from quickstart import __version__
 from quickstart.cli.main import group
+from quickstart.pipeline import BuildOptions, build_tools
+from quickstart.profile import load_profile
 from quickstart.store import MARK, Store, key_of
 
 
@@ -48,6 +50,26 @@ def test_a_rootfs_that_cannot_be_one(tmp_path: Path) -> None:
     assert found.exit_code == 2
     assert "/ is this host's own root" in said(found)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("verb", ["build", "trace"])
+def test_a_rootfs_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    """One error for both, as JSON too."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    every = build_tools(load_profile("nginx"), BuildOptions(tmp_path / "out"), Store(tmp_path / "store"))
+    for name in (*every, "tar"):
+        (tools / name).write_text("")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("QUICKSTART_TOOL_PATH", str(tools))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    found = invoke(verb, "--json", "--profile", "nginx", "--rootfs", str(tmp_path / "none"))
+    assert found.exit_code == 2
+    error = json.loads(found.stdout)["error"]
+    assert (error["kind"], error["message"]) == (
+        "BadInputError",
+        f"{tmp_path}/none is neither a directory nor a file",
+    )
 
 
 def test_version() -> None:
