@@ -22,4 +22,6 @@ for node in null zero full random urandom tty; do
 done
 mkdir "$root/dev/shm" "$root/dev/pts"
 ln -s /proc/self/fd "$root/dev/fd"
+# It names a directory of the host.
+unset TMPDIR
 chroot "$root" "$@"

@@ -60,6 +60,13 @@ def test_it_is_alone_with_its_processes(tree: Path) -> None:
     assert b"sh" in done.stdout
 
 
+def test_it_has_no_temporary_directory_of_the_host(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """in-chroot.sh runs the packages' scripts too, which fail where $TMPDIR is not."""
+    monkeypatch.setenv("TMPDIR", str(tree.parent))
+    done = shell(tree, "echo ${TMPDIR-none}\n")
+    assert done.stdout == b"none\n", done.stderr
+
+
 def test_what_it_starts_ends_with_it(tree: Path) -> None:
     done = shell(tree, "busybox sleep 54321 & echo started\n")
     assert done.stdout == b"started\n"
