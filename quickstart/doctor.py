@@ -10,7 +10,7 @@ from pathlib import Path
 
 from quickstart.errors import CommandError, MissingToolError
 from quickstart.host import door
-from quickstart.host.files import free_bytes
+from quickstart.host.files import free_bytes, temporary_directory
 from quickstart.launch import accel
 from quickstart.model import MIB
 from quickstart.progress import Progress
@@ -85,7 +85,7 @@ def _static_libc() -> Finding:
     """The launch agent is linked statically: a compiler without libc.a cannot do it."""
 
     def trial() -> str:
-        with tempfile.TemporaryDirectory(prefix="quickstart-") as name:
+        with tempfile.TemporaryDirectory(prefix="quickstart-", dir=temporary_directory()) as name:
             source = Path(name) / "trial.c"
             source.write_text("int main(void) { return 0; }\n")
             door.run(["cc", "-static", "-o", source.with_suffix(""), source], timeout_s=_LIMIT_S)

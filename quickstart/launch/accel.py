@@ -16,6 +16,7 @@ from pathlib import Path
 
 from quickstart.errors import CommandError
 from quickstart.host import door
+from quickstart.host.files import temporary_directory
 from quickstart.initramfs.newc import char_device, directory, regular, write_archive
 from quickstart.store import Store, key_of
 
@@ -80,7 +81,7 @@ def _try_kvm(kernel: Path) -> bool:
         regular("init", _INIT, 0o755),
     )
     write_archive(stream, entries)
-    with tempfile.TemporaryDirectory(prefix="quickstart-") as name:
+    with tempfile.TemporaryDirectory(prefix="quickstart-", dir=temporary_directory()) as name:
         initrd = Path(name) / "initrd"
         initrd.write_bytes(stream.getvalue())
         argv = ["qemu-system-x86_64", "-M", "pc", *_kvm("").qemu, "-m", "256", "-nodefaults", "-no-reboot"]

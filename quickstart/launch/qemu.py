@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -16,6 +15,7 @@ from qemu.qmp.legacy import QEMUMonitorProtocol
 
 from quickstart.errors import GuestError
 from quickstart.host import door
+from quickstart.host.workspace import workspace
 from quickstart.launch import payload
 from quickstart.launch.accel import Accelerator
 from quickstart.launch.channel import Channel, Message
@@ -87,9 +87,7 @@ class QemuGuest:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self._workspace = Path(tempfile.mkdtemp(prefix="quickstart-guest-"))
-            if not self._keep:
-                stack.callback(_remove, self._workspace)
+            self._workspace = stack.enter_context(workspace("quickstart-guest-", keep=self._keep))
             initrd = self._workspace / "initrd"
             payload.join_initrd(self.machine.initrds, self._cpios, initrd)
             argv = ("qemu-system-x86_64", *machine_arguments(self.machine, self._accelerator, str(initrd)))
@@ -255,9 +253,3 @@ def _close_monitor(monitor: QEMUMonitorProtocol) -> None:
     # The guest may have ended before us; then the connection is already gone.
     with suppress(QMPError, OSError, EOFError):
         monitor.close()
-
-
-def _remove(workspace: Path) -> None:
-    for path in workspace.iterdir():
-        path.unlink()
-    workspace.rmdir()

@@ -1,6 +1,6 @@
 #!/bin/sh
 # in-overlay.sh LOWER WORK IN_CHROOT COMMAND...: run COMMAND by IN_CHROOT (in-chroot.sh) in a root that shows LOWER; what changes
-# in it goes to a tmpfs and is gone afterwards. WORK is an empty directory; when something cannot be mounted, WORK/failed says why.
+# in it goes to a tmpfs and is gone afterwards. WORK is a directory for it; when something cannot be mounted, WORK/failed says why.
 # It is started in mount and PID namespaces of its own, as in-chroot.sh is. In a bare chroot mounts may reach the outer namespace
 # all the same, so they are undone as well.
 set -eu

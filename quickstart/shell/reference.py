@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from importlib import resources
 from pathlib import Path
 
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door
-from quickstart.host.files import remove_tree
 from quickstart.host.namespaces import own_namespaces
+from quickstart.host.workspace import workspace
 from quickstart.store import Store
 
 
@@ -53,10 +52,9 @@ def run_shell(tree: Path, terminal: bool) -> int:
     door.need_tools("unshare", "chroot")
     bash = (tree / "bin/bash").exists()
     command = ["/bin/bash" if bash else "/bin/sh", *(["-i"] if terminal else [])]
-    work = Path(tempfile.mkdtemp(prefix="quickstart-shell-"))
     ours = resources.files("quickstart.shell").joinpath("in-overlay.sh")
     theirs = resources.files("quickstart.reference").joinpath("in-chroot.sh")
-    try:
+    with workspace("quickstart-shell-") as work:
         with resources.as_file(ours) as in_overlay, resources.as_file(theirs) as in_chroot:
             argv: tuple[str | Path, ...] = (
                 *own_namespaces(),
@@ -75,5 +73,3 @@ def run_shell(tree: Path, terminal: bool) -> int:
                 "a container may have to be privileged",
             )
         return status
-    finally:
-        remove_tree(work)

@@ -1,0 +1,60 @@
+"""Directories for one run in the temporary directory; what a killed process left there goes with the next run."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from quickstart.errors import HostLacksError
+from quickstart.host.files import remove_tree, temporary_directory
+from quickstart.host.locks import EXCLUSIVE, try_lock
+
+# Locked for as long as its process lives. A directory without one is kept by somebody, or not ours.
+_OWNER = "owner"
+_HINT = "set TMPDIR to a local file system"
+
+
+@contextmanager
+def workspace(prefix: str, *, keep: bool = False) -> Iterator[Path]:
+    """A directory of our own named ``prefix`` and something, which is gone afterwards unless ``keep``.
+
+    First those of this user are removed whose process was killed. Raises OSError when it cannot be made.
+    """
+    place = temporary_directory()
+    _remove_orphans(place, prefix)
+    with ExitStack() as stack:
+        made = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+        if not keep:
+            stack.callback(remove_tree, made)
+            stack.enter_context(_owned(made))
+            # Before the lock is let go of: else another run would take it for an orphan meanwhile.
+            stack.callback(remove_tree, made)
+        yield made
+
+
+@contextmanager
+def _owned(directory: Path) -> Iterator[None]:
+    new = directory / f".{_OWNER}"
+    with new.open("wb") as file:
+        # Without locks the mark would say that it is an orphan.
+        with suppress(HostLacksError):
+            try_lock(file.fileno(), EXCLUSIVE, "the temporary directory", _HINT)
+            # Nobody sees the mark without the lock.
+            new.rename(directory / _OWNER)
+        yield
+
+
+def _remove_orphans(place: Path, prefix: str) -> None:
+    for path in sorted(place.glob(f"{prefix}*")):
+        # Another run may remove it at this moment.
+        with suppress(OSError, HostLacksError):
+            status = path.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                continue
+            with (path / _OWNER).open("rb+") as owner:
+                if try_lock(owner.fileno(), EXCLUSIVE, "the temporary directory", _HINT):
+                    remove_tree(path)
