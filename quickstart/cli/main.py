@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -55,10 +56,30 @@ group.add_command(completion)
 
 def entry_point() -> None:
     """The installed command; click ends bad usage with status 2, as for any bad input."""
-    # A context manager cleans up after an exception, not after a signal.
-    signal.signal(signal.SIGTERM, _interrupt)
+    handle_signals()
     sys.exit(group())
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def handle_signals() -> None:
+    """SIGTERM and SIGHUP become a KeyboardInterrupt: a context manager cleans up after an exception, not after a signal."""
+    # Ignored under nohup(1), which is to go on.
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
+    terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        # More than one SIGHUP may come, of the terminal and of a shell or session that ends. That, or a terminal that is gone,
+        # where every write fails, is not to keep us from what comes now: a machine is shut down in order.
+        if signal.SIGHUP in numbers:
+            signal.signal(signal.SIGHUP, mute)
+        if number == signal.SIGHUP:
+            mute(number, frame)
+        raise KeyboardInterrupt
+
+    def mute(number: int, frame: FrameType | None) -> None:
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in terminals:
+            os.dup2(null, fd)
+        os.close(null)
+
+    for each in numbers:
+        signal.signal(each, interrupt)

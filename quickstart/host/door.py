@@ -197,7 +197,9 @@ def _terminal_kept() -> Iterator[None]:
         # A shell with job control may leave the terminal to its own process group; then setting anything stops us (SIGTTOU).
         before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         try:
-            os.tcsetpgrp(0, group)
-            termios.tcsetattr(0, termios.TCSADRAIN, modes)
+            # It may be gone (SIGHUP).
+            with suppress(OSError, termios.error):
+                os.tcsetpgrp(0, group)
+                termios.tcsetattr(0, termios.TCSADRAIN, modes)
         finally:
             signal.signal(signal.SIGTTOU, before)

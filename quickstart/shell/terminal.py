@@ -10,7 +10,7 @@ import termios
 import time
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +66,9 @@ def raw(side: Local) -> Iterator[None]:
         tty.setraw(side.stdin, termios.TCSADRAIN)
         yield
     finally:
-        termios.tcsetattr(side.stdin, termios.TCSADRAIN, before)
+        # It may be gone (SIGHUP).
+        with suppress(termios.error):
+            termios.tcsetattr(side.stdin, termios.TCSADRAIN, before)
 
 
 def connect(path: Path) -> socket.socket:

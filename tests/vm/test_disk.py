@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import time
 import urllib.request
@@ -40,7 +41,8 @@ def test_exec_hands_on_output_and_status(artefact: Path) -> None:
     assert "to-stderr" in called.err
 
 
-def test_an_interrupted_command_does_not_lose_what_was_written(used: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_command_does_not_lose_what_was_written(used: Path, number: signal.Signals) -> None:
     words = [
         str(COMMAND),
         "run",
@@ -52,7 +54,7 @@ def test_an_interrupted_command_does_not_lose_what_was_written(used: Path) -> No
         try:
             assert running.stdout is not None
             assert running.stdout.readline() == b"written\n"
-            running.terminate()
+            running.send_signal(number)
             assert running.wait(120) == 130
         finally:
             running.kill()
