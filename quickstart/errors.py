@@ -5,6 +5,7 @@
     QuickStartError                 exit 1   the work failed
     ├── BadInputError               exit 2   what the user gave cannot be used
     │   ├── ProfileError                     a profile is not valid, key by key
+    │   ├── StorageModelError                a storage model is not valid, key by key
     │   ├── UnsupportedUnitError             a unit needs what the starter cannot repeat
     │   └── OutputExistsError                OUT is there and is not ours to replace
     ├── HostLacksError              exit 3   the host has no such tool, privilege or space
@@ -15,7 +16,8 @@
     ├── TraceError                  exit 1   the reference boot's logs are not complete
     ├── StartSetError               exit 1   the start set is contradictory or over budget
     ├── ArtefactError               exit 1   an artefact on disk is damaged or not one of ours
-    └── GuestError                  exit 1   a guest died, hung or answered nonsense
+    ├── GuestError                  exit 1   a guest died, hung or answered nonsense
+    └── VolumeError                 exit 1   the volume emulator died, or answered what it should not
 
 Only ``quickstart.cli`` turns one of them into an exit code; everything else raises or lets pass.
 """
@@ -46,6 +48,15 @@ class ProfileError(BadInputError):
     def __init__(self, source: str, problems: Sequence[str], *, hint: str | None = None) -> None:
         lines = "".join(f"\n  {problem}" for problem in problems)
         super().__init__(f"profile {source} is not valid:{lines}", hint=hint)
+        self.problems = tuple(problems)
+
+
+class StorageModelError(BadInputError):
+    """A storage model that does not hold; ``problems`` has one line for each fault found."""
+
+    def __init__(self, source: str, problems: Sequence[str], *, hint: str | None = None) -> None:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"storage model {source} is not valid:{lines}", hint=hint)
         self.problems = tuple(problems)
 
 
@@ -113,3 +124,11 @@ class GuestError(QuickStartError):
             message = f"{message}\nlast console lines:\n{quoted}"
         super().__init__(message, hint=hint)
         self.console_tail = console_tail
+
+
+class VolumeError(QuickStartError):
+    """The volume emulator died or broke the protocol; ``last_words`` is what it said last."""
+
+    def __init__(self, message: str, *, last_words: str = "", hint: str | None = None) -> None:
+        super().__init__(f"{message}: {last_words}" if last_words else message, hint=hint)
+        self.last_words = last_words

@@ -94,13 +94,9 @@ def parse_profile(text: str, source: str) -> Profile:
         # By way of JSON, whose strict mode takes an array for a tuple but no "80" for 80.
         document = _Document.model_validate_json(json.dumps(raw, default=str))
     except ValidationError as error:
-        details = error.errors(include_url=False)
-        # A list that is short because its members were refused is not a fault of its own.
-        inside = {detail["loc"][:-1] for detail in details}
-        problems = [
-            _problem(each) for each in details if each["type"] != "too_short" or each["loc"] not in inside
-        ]
-        raise ProfileError(source, problems, hint="docs/profile.md lists every key") from error
+        raise ProfileError(
+            source, problems_of(error, _Document), hint="docs/profile.md lists every key"
+        ) from error
     return _profile(document)
 
 
@@ -139,9 +135,20 @@ def _nearest_profile(name: str) -> str:
     )
 
 
-def _keys_at(location: tuple[int | str, ...]) -> list[str]:
-    """The keys that the table around ``location`` has."""
-    table: type[BaseModel] = _Document
+def problems_of(error: ValidationError, document: type[BaseModel]) -> list[str]:
+    """One line for each fault that pydantic found in a ``document``: its key's path, and the nearest known key."""
+    details = error.errors(include_url=False)
+    # A list that is short because its members were refused is not a fault of its own.
+    inside = {detail["loc"][:-1] for detail in details}
+    return [
+        _problem(each, document)
+        for each in details
+        if each["type"] != "too_short" or each["loc"] not in inside
+    ]
+
+
+def _keys_at(location: tuple[int | str, ...], table: type[BaseModel]) -> list[str]:
+    """The keys that the table around ``location`` has; ``table`` is the outermost."""
     for part in location[:-1]:
         field = table.model_fields.get(str(part))
         inner = field.annotation if field else None
@@ -151,11 +158,11 @@ def _keys_at(location: tuple[int | str, ...]) -> list[str]:
     return [field.alias or name for name, field in table.model_fields.items()]
 
 
-def _problem(detail: ErrorDetails) -> str:
+def _problem(detail: ErrorDetails, document: type[BaseModel]) -> str:
     location = detail["loc"]
     where = re.sub(r"\.(\d+)", r"[\1]", ".".join(str(part) for part in location)) or "the whole"
     if detail["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(location[-1]), _keys_at(location), n=1)
+        near = difflib.get_close_matches(str(location[-1]), _keys_at(location, document), n=1)
         return f"{where}: no such key" + (f"; did you mean {near[0]!r}?" if near else "")
     if detail["type"] == "missing":
         return f"{where}: missing"

@@ -39,8 +39,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "venv"
 
 
-def test_profiles_and_tracers_are_the_wheels(installed: Path, tmp_path: Path) -> None:
-    text = "from quickstart.assets import assets; print(assets('profiles')); print(assets('tracers'))"
+def test_profiles_tracers_and_bench_are_the_wheels(installed: Path, tmp_path: Path) -> None:
+    text = "from quickstart.assets import assets\nfor each in 'profiles', 'tracers', 'bench': print(assets(each))"
     for line in called(installed / "bin/python", "-c", text, cwd=tmp_path).splitlines():
         assert Path(line).is_relative_to(installed)
         theirs = {path.name: path.read_bytes() for path in Path(line).rglob("*") if path.is_file()}

@@ -1,0 +1,171 @@
+"""A small client of the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md): fixed newstyle, simple replies."""
+
+from __future__ import annotations
+
+import enum
+import socket
+import struct
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from quickstart.errors import VolumeError
+
+LENGTH_MAX = 32 * 1024 * 1024
+_MAGIC, _OPTION_MAGIC, _OPTION_REPLY_MAGIC = 0x4E42444D41474943, 0x49484156454F5054, 0x3E889045565A9
+_REQUEST_MAGIC, _REPLY_MAGIC = 0x25609513, 0x67446698
+_FIXED_NEWSTYLE, _NO_ZEROES = 1, 2
+_OPT_GO, _REP_ACK, _REP_INFO, _INFO_EXPORT = 7, 1, 3, 0
+
+
+class Command(enum.IntEnum):
+    """NBD_CMD_*"""
+
+    READ = 0
+    WRITE = 1
+    DISCONNECT = 2
+    FLUSH = 3
+    TRIM = 4
+    WRITE_ZEROES = 6
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to the request of that ``cookie``; ``error`` is an errno or 0, ``data`` what was read."""
+
+    cookie: int
+    error: int
+    data: bytearray
+
+
+class Connection:
+    """A client on the UNIX socket ``path``. No single answer may take longer than ``limit_s``.
+
+    Raises VolumeError when there is nobody, when he goes, is silent or does not speak the protocol.
+    """
+
+    def __init__(self, path: Path, limit_s: float = 60.0) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(limit_s)
+        self._asked: dict[int, int] = {}
+        self._cookie = 0
+        try:
+            self._socket.connect(str(path))
+            self.size_bytes = self._handshake()
+        except OSError as error:
+            self._socket.close()
+            raise VolumeError(f"no volume at {path}: {error}") from error
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # He may be gone already, and we are going.
+        with suppress(OSError, VolumeError):
+            self.send(Command.DISCONNECT)
+        self._socket.close()
+
+    def send(
+        self, command: int, offset: int = 0, length_bytes: int = 0, data: bytes = b"", flags: int = 0
+    ) -> int:
+        """Send one request; returns its cookie."""
+        self._cookie += 1
+        head = struct.pack(">IHHQQI", _REQUEST_MAGIC, flags, command, self._cookie, offset, length_bytes)
+        self._asked[self._cookie] = length_bytes if command == Command.READ else 0
+        try:
+            self._socket.sendall(head + data)
+        except OSError as error:
+            raise VolumeError(f"the volume takes no request: {error}") from error
+        return self._cookie
+
+    def receive(self) -> Reply:
+        """The next answer, of whichever request."""
+        magic, error, cookie = struct.unpack(">IIQ", self._take(16))
+        if magic != _REPLY_MAGIC or cookie not in self._asked:
+            raise VolumeError("the volume's answer is not the NBD protocol")
+        length_bytes = self._asked.pop(cookie)
+        return Reply(cookie, error, self._take(length_bytes if error == 0 else 0))
+
+    def read(self, offset: int, length_bytes: int) -> Reply:
+        """One read, answered."""
+        self.send(Command.READ, offset, length_bytes)
+        return self.receive()
+
+    def write(self, offset: int, data: bytes) -> Reply:
+        """One write, answered."""
+        self.send(Command.WRITE, offset, len(data), data)
+        return self.receive()
+
+    def _take(self, length_bytes: int) -> bytearray:
+        taken = bytearray(length_bytes)
+        view = memoryview(taken)
+        while view:
+            try:
+                got = self._socket.recv_into(view)
+            except OSError as error:
+                raise VolumeError(f"the volume does not answer: {error}") from error
+            if got == 0:
+                raise VolumeError("the volume has closed the connection")
+            view = view[got:]
+        return taken
+
+    def _handshake(self) -> int:
+        """Choose the default export; returns its size in bytes."""
+        magic, option_magic, flags = struct.unpack(">QQH", self._take(18))
+        if (magic, option_magic) != (_MAGIC, _OPTION_MAGIC) or not flags & _FIXED_NEWSTYLE:
+            raise VolumeError("the volume does not speak NBD's fixed newstyle")
+        # The export's name is empty, and we ask for no particular information.
+        go = struct.pack(">QIIIH", _OPTION_MAGIC, _OPT_GO, 6, 0, 0)
+        self._socket.sendall(struct.pack(">I", _FIXED_NEWSTYLE | flags & _NO_ZEROES) + go)
+        size_bytes = -1
+        while True:
+            magic, _, kind, length_bytes = struct.unpack(">QIII", self._take(20))
+            data = self._take(length_bytes) if magic == _OPTION_REPLY_MAGIC and length_bytes <= 4096 else b""
+            if kind == _REP_INFO and len(data) == 12 and data[:2] == struct.pack(">H", _INFO_EXPORT):
+                (size_bytes,) = struct.unpack(">Q", data[2:10])
+            elif kind == _REP_ACK and size_bytes >= 0:
+                return size_bytes
+            elif kind != _REP_INFO:
+                raise VolumeError(f"the volume refuses its default export ({kind:#x})")
+
+
+def pieces(extents: Iterable[tuple[int, int]], request_bytes: int) -> Iterator[tuple[int, int]]:
+    """The requests, (offset, length), that read ``extents`` in order, each of ``request_bytes`` at most."""
+    for start, length_bytes in extents:
+        for offset in range(start, start + length_bytes, request_bytes):
+            yield offset, min(request_bytes, start + length_bytes - offset)
+
+
+def read_extents(path: Path, extents: Iterable[tuple[int, int]], request_bytes: int, depth: int) -> int:
+    """Read ``extents``, (offset, length) in bytes, of the volume on ``path``, always ``depth`` requests in flight.
+
+    Returns the time from the first request to the last answer, in ns. Raises VolumeError for an error of the volume.
+    """
+    if not 1 <= request_bytes <= LENGTH_MAX or depth < 1:
+        raise ValueError(f"{depth} requests of {request_bytes} bytes")
+    with Connection(path) as connection:
+        queue = pieces(extents, request_bytes)
+        start_ns = time.monotonic_ns()
+        in_flight = 0
+        for offset, length_bytes in islice(queue, depth):
+            connection.send(Command.READ, offset, length_bytes)
+            in_flight += 1
+        while in_flight:
+            reply = connection.receive()
+            in_flight -= 1
+            if reply.error:
+                raise VolumeError(f"the volume fails a read with errno {reply.error}")
+            for offset, length_bytes in islice(queue, 1):
+                connection.send(Command.READ, offset, length_bytes)
+                in_flight += 1
+        return time.monotonic_ns() - start_ns

@@ -1,0 +1,114 @@
+"""Storage models: TOML → StorageModel, validated whole (docs/storage.md). What their figures mean: queueing.py."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from quickstart.assets import assets
+from quickstart.errors import BadInputError, StorageModelError
+from quickstart.profile import Name, problems_of
+
+_HOUR_NS = 3600 * 10**9
+_HINT = "docs/storage.md lists every key"
+
+
+@dataclass(frozen=True)
+class StorageModel:
+    """What a volume costs; ``bandwidth_bytes_s`` is None when the link has no limit, ``sources`` is (figure, where it is from)."""
+
+    name: str
+    description: str
+    read_latency_ns: int
+    write_latency_ns: int
+    bandwidth_bytes_s: int | None
+    queue_depth: int
+    granule_bytes: int
+    first_touch_ns: int
+    sources: tuple[tuple[str, str], ...]
+
+
+Latency = Annotated[int, Field(ge=0, le=_HOUR_NS)]
+Source = Annotated[str, StringConstraints(min_length=1)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Sources(_Table):
+    read_latency_ns: Source
+    write_latency_ns: Source
+    bandwidth_bytes_s: Source
+    queue_depth: Source
+    granule_bytes: Source
+    first_touch_ns: Source
+
+
+class _Document(_Table):
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    name: Name
+    description: str = ""
+    read_latency_ns: Latency
+    write_latency_ns: Latency
+    bandwidth_bytes_s: Annotated[int, Field(ge=1, le=10**15)] | None = None
+    queue_depth: Annotated[int, Field(ge=1, le=65536)]
+    # Each granule takes 8 bytes of the emulator's memory.
+    granule_bytes: Annotated[int, Field(ge=4096, le=2**40)]
+    first_touch_ns: Latency
+    sources: _Sources
+
+
+def parse_model(text: str, source: str) -> StorageModel:
+    """The model in ``text`` (TOML); raises StorageModelError with every fault found in it."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise StorageModelError(source, [f"not TOML: {error}"]) from error
+    try:
+        # By way of JSON, as profiles: its strict mode takes no "80" for 80.
+        document = _Document.model_validate_json(json.dumps(raw, default=str))
+    except ValidationError as error:
+        raise StorageModelError(source, problems_of(error, _Document), hint=_HINT) from error
+    return StorageModel(
+        name=document.name,
+        description=document.description,
+        read_latency_ns=document.read_latency_ns,
+        write_latency_ns=document.write_latency_ns,
+        bandwidth_bytes_s=document.bandwidth_bytes_s,
+        queue_depth=document.queue_depth,
+        granule_bytes=document.granule_bytes,
+        first_touch_ns=document.first_touch_ns,
+        sources=tuple(document.sources.model_dump().items()),
+    )
+
+
+def known_models() -> tuple[str, ...]:
+    """The names of the models that come with QuickStart."""
+    return tuple(sorted(file.stem for file in (assets("bench") / "storage").glob("*.toml")))
+
+
+def load_model(name: str) -> StorageModel:
+    """The model called ``name`` among ours, else in the file of that path.
+
+    Raises BadInputError when there is none, StorageModelError when it does not hold.
+    """
+    file = Path(name)
+    if name in known_models():
+        file = assets("bench") / "storage" / f"{name}.toml"
+    elif not file.is_file():
+        near = difflib.get_close_matches(name, known_models(), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known_models())}; or give a file"
+        raise BadInputError(f"there is no storage model {name!r}", hint=hint)
+    try:
+        return parse_model(file.read_text(encoding="utf-8"), str(file))
+    except OSError as error:
+        raise BadInputError(f"storage model {file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise StorageModelError(str(file), [f"not UTF-8 at byte {error.start}"]) from error

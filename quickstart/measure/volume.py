@@ -1,0 +1,180 @@
+"""A volume of a storage model: our NBD server (volume/*.c, compiled into the store), its life and its log (docs/storage.md)."""
+
+from __future__ import annotations
+
+import signal
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from urllib.parse import quote
+
+from quickstart.errors import VolumeError
+from quickstart.host import door
+from quickstart.measure.nbd import Command
+from quickstart.measure.queueing import Asked
+from quickstart.measure.storage import StorageModel
+from quickstart.store import Store
+
+_CFLAGS = ("-std=c11", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion")
+_LOG_MAGIC = b"QSVOL  1"
+# struct record of volume.c.
+_RECORD = struct.Struct("=QqqqQIIIIIHH")
+_LIMIT_S = 20.0
+_POLL_S = 0.001
+# A client may see the end of the connection a moment before the process is seen to have ended.
+_DYING_S = 0.5
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as the volume saw it; instants are CLOCK_MONOTONIC ns.
+
+    ``due_ns`` is when the model has it answered and ``done_ns`` when the answer was handed over: both 0 for one that never
+    was, due_ns also for one that was still waiting. ``touched`` is how many granules it touched first, ``client`` the number
+    of its connection, ``in_flight`` how many were unanswered when it came, itself included. ``command`` may be no Command.
+    """
+
+    sequence: int
+    arrival_ns: int
+    due_ns: int
+    done_ns: int
+    offset: int
+    length_bytes: int
+    touched: int
+    client: int
+    in_flight: int
+    error: int
+    command: int
+    flags: int
+
+    @property
+    def costs(self) -> bool:
+        """Whether the model is about it: a read or write that worked."""
+        return self.error == 0 and self.command in (Command.READ, Command.WRITE, Command.WRITE_ZEROES)
+
+    @property
+    def asked(self) -> Asked:
+        """What `queueing` needs of one that `costs`."""
+        return Asked(Command(self.command), self.offset, self.length_bytes)
+
+
+def read_log(data: bytes) -> tuple[Request, ...]:
+    """The requests of a log in the order of their arrival; raises VolumeError when it is none."""
+    body = data[len(_LOG_MAGIC) :]
+    if not data.startswith(_LOG_MAGIC) or len(body) % _RECORD.size:
+        raise VolumeError(f"the volume's log of {len(data)} bytes is damaged")
+    return tuple(sorted((Request(*row) for row in _RECORD.iter_unpack(body)), key=lambda each: each.sequence))
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A volume that runs while `served` lasts."""
+
+    process: door.Process
+    socket: Path
+    log_file: Path
+    output_file: Path
+
+    @property
+    def uri(self) -> str:
+        """Its place, for QEMU."""
+        return f"nbd+unix:///?socket={quote(str(self.socket))}"
+
+    def log(self) -> tuple[Request, ...]:
+        """What was asked of it and answered so far (of clients that have gone: everything), in order of arrival."""
+        if not door.has_ended(self.process, 0):
+            flushes = self._flushes()
+            self.process.send_signal(signal.SIGUSR1)
+            _wait(self.process, lambda: self._flushes() > flushes)
+        return read_log(self.log_file.read_bytes())
+
+    def _flushes(self) -> int:
+        return self.output_file.read_bytes().count(b"flushed ")
+
+    @property
+    def last_words(self) -> str:
+        """What it said that is neither `ready` nor about its log."""
+        lines = door.log_tail(self.output_file).splitlines()
+        return "; ".join(line for line in lines if not line.startswith(("ready", "flushed ")))
+
+
+def volume_binary(store: Store) -> Path:
+    """The server as a static program, compiled once for each source text and compiler."""
+    folder = resources.files("quickstart.measure").joinpath("volume")
+    sources = {each.name: each.read_bytes() for each in folder.iterdir() if each.name.endswith((".c", ".h"))}
+    compiler = door.run(["cc", "--version"], timeout_s=30).stdout.decode(errors="replace").splitlines()[0]
+
+    def make(target: Path) -> None:
+        for name, text in sources.items():
+            (target / name).write_bytes(text)
+        units = sorted(target / name for name in sources if name.endswith(".c"))
+        door.run(["cc", *_CFLAGS, "-o", target / "volume", *units], timeout_s=120)
+
+    texts = {name: text.decode() for name, text in sources.items()}
+    inputs = {"sources": texts, "compiler": compiler, "flags": list(_CFLAGS)}
+    return store.get_or_make("volume", inputs, make).path / "volume"
+
+
+def _words(model: StorageModel, fault: str | None, overlay: Path | None) -> list[str]:
+    """The server's KEY=VALUE arguments."""
+    figures = {
+        "read_latency_ns": model.read_latency_ns,
+        "write_latency_ns": model.write_latency_ns,
+        "bandwidth_bytes_s": model.bandwidth_bytes_s or 0,
+        "queue_depth": model.queue_depth,
+        "granule_bytes": model.granule_bytes,
+        "first_touch_ns": model.first_touch_ns,
+    }
+    words = [f"{name}={value}" for name, value in figures.items()]
+    words += [f"fault={fault}"] if fault else []
+    return words + ([f"overlay={overlay}"] if overlay else [])
+
+
+@contextmanager
+def served(
+    binary: Path, image: Path, model: StorageModel, *, fault: str | None = None, overlay: Path | None = None
+) -> Iterator[Volume]:
+    """``image`` as a cold volume of that ``model``; what is written goes to ``overlay``, by default a file that is thrown away.
+
+    ``fault`` is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/storage.md). Raises VolumeError when the server
+    does not come up, or has died by itself when the context ends; a death that ``fault`` asked for is none of these.
+    """
+    with tempfile.TemporaryDirectory(prefix="quickstart-volume.") as name:
+        place = Path(name)
+        socket, log, output = place / "socket", place / "log", place / "output"
+        argv: list[str | Path] = [binary, image, socket, log, *_words(model, fault, overlay)]
+        with door.background(argv, log=output) as process:
+            volume = Volume(process, socket, log, output)
+            may_die = False
+            try:
+                _wait(process, lambda: b"ready\n" in output.read_bytes())
+                may_die = bool(fault and fault.startswith("death:"))
+                yield volume
+            except Exception as error:
+                if not may_die and door.has_ended(process, _DYING_S):
+                    raise VolumeError("the volume emulator died", last_words=volume.last_words) from error
+                raise
+            else:
+                if not may_die and door.has_ended(process, 0):
+                    raise VolumeError("the volume emulator died", last_words=volume.last_words)
+            finally:
+                # It may take its time to write the log; `background` kills what is left.
+                if process.poll() is None:
+                    process.terminate()
+                    door.has_ended(process, _LIMIT_S)
+
+
+def _wait(process: door.Process, holds: Callable[[], bool]) -> None:
+    """Until ``holds``; raises VolumeError when the server ends before that, or its time does."""
+    end_s = time.monotonic() + _LIMIT_S
+    while not holds():
+        if door.has_ended(process, 0):
+            raise VolumeError("the volume emulator ended")
+        if time.monotonic() > end_s:
+            raise VolumeError(f"the volume emulator said nothing for {_LIMIT_S:.0f} s")
+        time.sleep(_POLL_S)

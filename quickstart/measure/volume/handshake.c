@@ -1,0 +1,91 @@
+/* The handshake of the NBD protocol, fixed newstyle (github.com/NetworkBlockDevice/nbd, doc/proto.md). */
+#define _GNU_SOURCE
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "volume.h"
+
+enum { PATIENCE_S = 10, OPTION_MAX = 8192, EXPORT_ZEROES = 124 };
+static const uint64_t MAGIC = 0x4e42444d41474943, OPTION_MAGIC = 0x49484156454f5054, REPLY_MAGIC = 0x3e889045565a9;
+enum { FIXED_NEWSTYLE = 1, NO_ZEROES = 2 };
+/* HAS_FLAGS, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES */
+enum { TRANSMISSION_FLAGS = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 };
+enum option { EXPORT_NAME = 1, ABORT = 2, INFO = 6, GO = 7 };
+enum { REP_ACK = 1, REP_INFO = 3, INFO_EXPORT = 0 };
+static const uint32_t UNSUPPORTED = 0x80000001, INVALID = 0x80000003, UNKNOWN = 0x80000006;
+
+uint64_t big_endian(const unsigned char *from, int bytes) {
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++) value = value << 8 | from[i];
+    return value;
+}
+
+void put_big_endian(unsigned char *to, int bytes, uint64_t value) {
+    for (int i = bytes - 1; i >= 0; i--, value >>= 8) to[i] = (unsigned char)value;
+}
+
+static bool receive(int client, unsigned char *to, size_t length, int64_t until) {
+    while (length > 0) {
+        if (!wait_for(client, POLLIN, until)) {
+            if (now() >= until) return false;
+            continue;
+        }
+        ssize_t got = recv(client, to, length, 0);
+        if (got <= 0) return false;
+        to += got;
+        length -= (size_t)got;
+    }
+    return true;
+}
+
+/* What we say fits any socket's buffer; a client that lets it fill up does not listen. */
+static bool say(int client, const unsigned char *text, size_t length) {
+    return send(client, text, length, MSG_NOSIGNAL) == (ssize_t)length;
+}
+
+static bool reply(int client, enum option option, uint32_t kind, const unsigned char *data, size_t length) {
+    unsigned char text[20 + 16];
+    put_big_endian(text, 8, REPLY_MAGIC);
+    put_big_endian(text + 8, 4, option);
+    put_big_endian(text + 12, 4, kind);
+    put_big_endian(text + 16, 4, length);
+    if (length > 0) memcpy(text + 20, data, length);
+    return say(client, text, 20 + length);
+}
+
+/* NBD_OPT_INFO and NBD_OPT_GO: length and text of the export's name, then what the client would like to know. */
+static uint32_t judge(const unsigned char *data, size_t length) {
+    if (length < 6 || big_endian(data, 4) > length - 6) return INVALID;
+    size_t name = (size_t)big_endian(data, 4);
+    if (length != 6 + name + 2 * (size_t)big_endian(data + 4 + name, 2)) return INVALID;
+    return name == 0 ? REP_ACK : UNKNOWN;
+}
+
+bool handshake(int client, uint64_t size_bytes) {
+    static unsigned char data[OPTION_MAX];
+    unsigned char text[18 + EXPORT_ZEROES] = {0};
+    int64_t until = now() + PATIENCE_S * SECOND;
+    put_big_endian(text, 8, MAGIC);
+    put_big_endian(text + 8, 8, OPTION_MAGIC);
+    put_big_endian(text + 16, 2, FIXED_NEWSTYLE | NO_ZEROES);
+    if (!say(client, text, 18) || !receive(client, data, 4, until)) return false;
+    uint64_t flags = big_endian(data, 4);
+    if (flags & ~(uint64_t)(FIXED_NEWSTYLE | NO_ZEROES)) return false;
+    memset(text, 0, sizeof text);
+    put_big_endian(text, 2, INFO_EXPORT);
+    put_big_endian(text + 2, 8, size_bytes);
+    put_big_endian(text + 10, 2, TRANSMISSION_FLAGS);
+    for (;;) {
+        if (!receive(client, data, 16, until) || big_endian(data, 8) != OPTION_MAGIC) return false;
+        enum option option = (enum option)big_endian(data + 8, 4);
+        size_t length = (size_t)big_endian(data + 12, 4);
+        if (length > sizeof data || !receive(client, data, length, until)) return false;
+        if (option == EXPORT_NAME)  /* it takes no error for an answer */
+            return length == 0 && say(client, text + 2, flags & NO_ZEROES ? 10 : 10 + EXPORT_ZEROES);
+        uint32_t verdict = option == ABORT ? REP_ACK : option == GO || option == INFO ? judge(data, length) : UNSUPPORTED;
+        if (verdict == REP_ACK && option != ABORT && !reply(client, option, REP_INFO, text, 12)) return false;
+        if (!reply(client, option, verdict, NULL, 0) || option == ABORT) return false;
+        if (verdict == REP_ACK && option == GO) return true;
+    }
+}

@@ -1,0 +1,110 @@
+/*
+ * The model as a machine of discrete events. A request waits for a place, is in service (its granules are pulled, then
+ * the latency passes), crosses the link, and is answered; then its place is the next one's. Exactly the same
+ * arithmetic, in integers, is in quickstart/measure/queueing.py.
+ */
+#include <stdlib.h>
+
+#include "volume.h"
+
+static struct model is;
+static int64_t *pulled;  /* of each granule: 0 cold, else when its first touch has been paid */
+static struct list waiting, link_queue;
+static struct request *serving;  /* by end of service, then by arrival */
+static uint64_t places_taken;
+static int64_t link_free;
+
+void append(struct list *list, struct request *request) {
+    request->next = NULL;
+    *(list->first ? list->end : &list->first) = request;
+    list->end = &request->next;
+}
+
+struct request *take_first(struct list *list) {
+    struct request *first = list->first;
+    if (first) list->first = first->next;
+    return first;
+}
+
+static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
+bool model_open(const struct model *model, uint64_t size_bytes) {
+    is = *model;
+    pulled = calloc(size_bytes / is.granule_bytes + 1, sizeof *pulled);
+    return pulled != NULL;
+}
+
+bool is_modelled(const struct request *request) {
+    return request->error == 0 &&
+           (request->type == READ || request->type == WRITE || request->type == WRITE_ZEROES);
+}
+
+/* A request pulls its cold granules one after another; those that others are pulling come by themselves. */
+static void start(struct request *request, int64_t at) {
+    int64_t own = at, others = at;
+    uint64_t granule = request->offset / is.granule_bytes;
+    uint64_t end = is_modelled(request) ? (request->offset + request->length - 1) / is.granule_bytes + 1 : granule;
+    for (; granule < end; granule++) {
+        if (pulled[granule] == 0) {
+            own += (int64_t)is.first_touch_ns;
+            pulled[granule] = own;
+            request->touched++;
+        } else {
+            others = later(others, pulled[granule]);
+        }
+    }
+    uint64_t latency_ns = request->type == READ ? is.read_latency_ns : is.write_latency_ns;
+    request->ready = later(own, others) + (is_modelled(request) ? (int64_t)latency_ns : 0);
+    struct request **place = &serving;
+    while (*place && (*place)->ready <= request->ready) place = &(*place)->next;
+    request->next = *place;
+    *place = request;
+    places_taken++;
+}
+
+static void fill_places(int64_t at) {
+    while (waiting.first && waiting.first->not_before != NEVER && places_taken < is.queue_depth) {
+        struct request *request = take_first(&waiting);
+        start(request, later(at, request->not_before));
+    }
+}
+
+void model_arrive(struct request *request) {
+    append(&waiting, request);
+    fill_places(request->arrival);
+}
+
+static int64_t transfer_ns(const struct request *request) {
+    if (is.bandwidth_bytes_s == 0 || !is_modelled(request) || request->type == WRITE_ZEROES) return 0;
+    return (int64_t)((request->length * (uint64_t)SECOND + is.bandwidth_bytes_s - 1) / is.bandwidth_bytes_s);
+}
+
+struct request *model_answered(int64_t now_ns) {
+    while (model_next() <= now_ns) {
+        if (link_queue.first && link_queue.first->due <= (serving ? serving->ready : NEVER)) {
+            struct request *request = take_first(&link_queue);
+            places_taken--;
+            fill_places(request->due);
+            return request;
+        }
+        struct request *request = serving;
+        serving = request->next;
+        request->due = link_free = later(request->ready, link_free) + transfer_ns(request);
+        append(&link_queue, request);
+    }
+    return NULL;
+}
+
+int64_t model_next(void) {
+    int64_t crossed = link_queue.first ? link_queue.first->due : NEVER, served = serving ? serving->ready : NEVER;
+    return crossed < served ? crossed : served;
+}
+
+struct request *model_drop(void) {
+    places_taken = 0;
+    link_free = 0;
+    struct request *request = serving;
+    if (request) serving = request->next;
+    else if (!(request = take_first(&link_queue))) request = take_first(&waiting);
+    return request;
+}
