@@ -207,14 +207,19 @@ def test_an_overlay_is_kept_for_the_next_volume_and_another_is_thrown_away(
             assert connection.read(0, 4094).data == image.read_bytes()[:4094]
 
 
-def test_an_overlay_of_another_image_is_refused(binary: Path, image: Path, tmp_path: Path) -> None:
-    (tmp_path / "overlay").write_bytes(bytes(MIB))
+@pytest.mark.parametrize("blocks", [256, 10241])
+def test_what_is_no_overlay_of_this_image_is_refused_and_kept(
+    binary: Path, image: Path, tmp_path: Path, blocks: int
+) -> None:
+    """By its size, or by what stands behind its blocks."""
+    wrong = bytes(blocks * 4096 + 16 + blocks)
+    (tmp_path / "overlay").write_bytes(wrong)
     with (
         pytest.raises(VolumeError, match="the overlay is not one of this image"),
         served(binary, image, LOCAL, overlay=tmp_path / "overlay"),
     ):
         pass
-    assert (tmp_path / "overlay").read_bytes() == bytes(MIB)
+    assert (tmp_path / "overlay").read_bytes() == wrong
 
 
 # ---------------------------------------------------------------- the protocol
@@ -321,19 +326,25 @@ def test_after_garbage_the_next_client_is_served(
 
 
 def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(binary: Path, image: Path) -> None:
-    with served(binary, image, COLD) as volume:
+    """No place that is taken, no payload on the link."""
+    with served(binary, image, WARM) as volume:
         for _ in range(3):
             with Connection(volume.socket) as connection:
                 for number in range(40):
-                    connection.send(Command.READ, number * 4096, 4096)
+                    connection.send(Command.READ, number * MIB, MIB)
+                assert connection.receive().error == 0
                 connection._socket.close()  # without NBD_CMD_DISC
         with Connection(volume.socket) as connection:
-            assert connection.read(0, 512).error == 0
+            assert connection.read(0, 4096).error == 0
             log = volume.log()
-    assert len(log) == 121
     assert [each.sequence for each in log] == list(range(1, 122))
-    assert {each.done_ns for each in log if each.client < 4} == {0}
+    for client in (1, 2, 3):
+        answered = [each.done_ns > 0 for each in log if each.client == client]
+        assert len(answered) == 40
+        assert answered[0]
+        assert not answered[-1]
     assert log[-1].in_flight == 1
+    assert log[-1].due_ns == log[-1].arrival_ns + 800_000 + 31_250
 
 
 def test_requests_sent_before_a_farewell_are_answered(binary: Path, image: Path) -> None:
