@@ -503,7 +503,9 @@ def test_the_server_ends_with_its_context(binary: Path, image: Path, error: type
     assert not volume.socket.parent.exists()
 
 
-def test_a_killed_parent_leaves_no_server_and_no_socket(binary: Path, image: Path) -> None:
+def test_a_killed_parent_leaves_no_server_and_no_socket(
+    binary: Path, image: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     script = f"""
 import sys
 from pathlib import Path
@@ -513,7 +515,13 @@ with served(Path({str(binary)!r}), Path({str(image)!r}), load_model("local")) as
     print(volume.process.pid, volume.socket, flush=True)
     sys.stdin.read()
 """
-    parent = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # A short name, for the socket's.
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("t"))},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert parent.stdout is not None
     pid, path = parent.stdout.readline().decode().split()
     server = os.pidfd_open(int(pid))
