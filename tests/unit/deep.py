@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-DEEP = [(1200, "d"), (40, "n" * 255)]
+DEEP = [(250, "d"), (40, "n" * 255)]
+
+
+@contextmanager
+def little_recursion() -> Iterator[None]:
+    """Python recurses less deep than the trees of DEEP are; so these can be small."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(list(traceback.walk_stack(None))) + 150)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def nest(top: Path, depth: int, name: str, last: str = "file") -> None:

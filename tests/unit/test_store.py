@@ -16,7 +16,7 @@ import pytest
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.store import MARK, Entry, Store, default_root, key_of, source_digest
 from quickstart.treehash import tree_hash
-from tests.unit.deep import DEEP, nest
+from tests.unit.deep import DEEP, little_recursion, nest
 
 INPUTS = {"a": 1, "b": ["x", "y"]}
 LIMIT_S = 30.0
@@ -234,13 +234,13 @@ def test_a_damaged_entry_that_cannot_be_made_again_is_gone(tmp_path: Path) -> No
 def test_an_entry_of_any_depth_is_made_found_listed_and_removed(
     tmp_path: Path, depth: int, name: str
 ) -> None:
-    with Store(tmp_path) as store:
-        assert store.get_or_make("s", INPUTS, lambda path: nest(path / "deep", depth, name)).made
-    with Store(tmp_path) as store:
-        assert not store.get_or_make("s", INPUTS, fail).made
-    (entry,) = store.entries()
-    assert entry.size_bytes >= 0
-    assert store.remove(entry)
+    with little_recursion():
+        with Store(tmp_path) as store:
+            assert store.get_or_make("s", INPUTS, lambda path: nest(path / "deep", depth, name)).made
+        with Store(tmp_path) as store:
+            assert not store.get_or_make("s", INPUTS, fail).made
+        (entry,) = store.entries()
+        assert store.remove(entry)
     assert list((tmp_path / "s").iterdir()) == []
 
 
