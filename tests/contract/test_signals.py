@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 LIMIT_S = 60.0
+# Whatever who starts the tests ignores.
+HEARS = ("env", "--default-signal=HUP")
 # A verb that has a machine to shut down: it says so, on a terminal that may be gone, and is told of the end a second time.
 VERB = """
 import os, signal, sys, time
@@ -43,7 +45,7 @@ os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
 
 def test_a_terminal_that_goes_away(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    argv = [sys.executable, "-c", ON_A_TERMINAL, VERB, str(tmp_path / "end")]
+    argv = [*HEARS, sys.executable, "-c", ON_A_TERMINAL, VERB, str(tmp_path / "end")]
     with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as verb:
         os.close(theirs)
         assert os.read(ours, 5) == b"ready"
@@ -58,7 +60,7 @@ def test_a_terminal_that_goes_away(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_without_a_terminal(tmp_path: Path, number: signal.Signals) -> None:
-    argv = [sys.executable, "-c", VERB, str(tmp_path / "end")]
+    argv = [*HEARS, sys.executable, "-c", VERB, str(tmp_path / "end")]
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as verb:
         assert verb.stdout is not None
         assert verb.stdout.read(5) == b"ready"
