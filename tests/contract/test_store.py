@@ -68,7 +68,7 @@ with new_directory(Path(sys.argv[1])) as directory:
 def python(script: str, *words: str | int | Path) -> subprocess.Popen[str]:
     """A process that runs ``script``."""
     return subprocess.Popen(
-        [sys.executable, "-c", script, *(str(word) for word in words)],
+        [sys.executable, "-u", "-c", script, *(str(word) for word in words)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
