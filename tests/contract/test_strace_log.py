@@ -124,7 +124,7 @@ def test_what_is_mapped_to_be_executed(recorded: Recorded) -> None:
 
 def test_the_processes(recorded: Recorded, tree: Path) -> None:
     (root,) = [each for each in recorded.born if each.parent == 0]
-    (tool,) = [e for e in recorded.seen if e.op is Op.EXEC and e.path == f"{tree}/sub/./tool"]
+    (tool,) = [e for e in recorded.seen if e.op is Op.EXEC and e.path == f"{tree}/sub/tool"]
     assert {each.number: each.parent for each in recorded.born}[tool.number] == root.number
     names = sorted(Path(e.path).name for e in recorded.seen if e.op is Op.EXEC and e.error is None)
     assert names == ["cat", "cat", "cat", "cat", "mv", "sh", "tool"]
