@@ -57,7 +57,7 @@ _TRACER_NAMES = frozenset({"strace", "strace-init", "ldd-all", "maps-all"})
 _MARKER = f"{OURS}/part-b"
 _PART_A = ("init", f"{OURS}/busybox", f"{OURS}/config", f"{OURS}/start", f"{OURS}/modules")
 _BLOCK_BYTES = 4 << 20
-_REBUILD = "build it again"
+_REBUILD = "build it again with --force"
 _NAME_IT = "exclude the file in the profile, or name it in files.secrets"
 
 

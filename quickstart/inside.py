@@ -12,11 +12,11 @@ from typing import Any
 
 from quickstart.errors import ArtefactError, BadInputError
 from quickstart.image import artefact as artefacts
-from quickstart.initramfs.layout import OURS
 from quickstart.initramfs.newc_reader import CpioMember, read_archive
 from quickstart.model import Artefact
 
 _FAST = "fast"
+_MAX_LINKS = 40
 
 
 @dataclass(frozen=True)
@@ -114,27 +114,50 @@ def _join(base: str, target: str, rest: tuple[str, ...]) -> str:
 
 
 def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
-    """What the start-set.json of an artefact, or of `quickstart trace`, says of a file of the image.
+    """What the start-set.json of an artefact, or of `quickstart trace`, says of a file of the image, in any spelling of its path.
 
-    With the ``artefact`` it knows the files of part A too.
-
-    A name below /fast stands for the file it was packed from. Raises BadInputError for a file that the trace never met and no
-    rule named.
+    A name below /fast stands for the file it was packed from; with the ``artefact`` the files of part A are known too. Raises
+    BadInputError for a file that the trace never met and no rule named.
     """
-    wanted = PurePosixPath("/", path.lstrip("/"))
-    if wanted.parts[1:2] == (_FAST,):
-        wanted = PurePosixPath("/", *wanted.parts[2:])
+    asked = PurePosixPath("/", path.lstrip("/"))
+    if artefact is not None and _is_ours(artefact, asked):
+        return Why(asked, ("part A: what init needs itself",), "")
+    wanted = PurePosixPath("/", *asked.parts[2:]) if asked.parts[1:2] == (_FAST,) else asked
     known = _known(directory)
     if str(wanted) in known:
         return known[str(wanted)]
-    if artefact is not None and _is_ours(artefact, wanted):
-        return Why(wanted, ("part A: what init needs itself",), "")
+    canonical = _through_links(directory, wanted)
+    if str(canonical) in known:
+        return known[str(canonical)]
     raise BadInputError(f"{wanted} was not met: no trace, library, link or rule leads to it")
 
 
-def _is_ours(artefact: Artefact, wanted: PurePosixPath) -> bool:
-    names = {each.name for each in members(artefact)}
-    return str(wanted)[1:] in names or f"{OURS}/{wanted.name}" in names
+def _is_ours(artefact: Artefact, asked: PurePosixPath) -> bool:
+    """Whether part A itself has such a file; directories are the start set's as well."""
+    name = str(asked)[1:]
+    return any(
+        each.part == "A" and each.name == name and not stat.S_ISDIR(each.mode) for each in members(artefact)
+    )
+
+
+def _through_links(directory: Path, wanted: PurePosixPath) -> PurePosixPath:
+    """``wanted`` with the links of the start set followed: /bin/sh is /usr/bin/dash."""
+    try:
+        links = {
+            file["path"]: str(file["target"]) for file in start_set(directory)["files"] if file.get("target")
+        }
+    except (KeyError, TypeError) as error:
+        raise _unreadable(directory, error) from error
+    name = str(wanted)[1:]
+    for _ in range(_MAX_LINKS):
+        parts = PurePosixPath(name).parts
+        heads = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+        link = next((head for head in heads if f"/{head}" in links), None)
+        if link is None:
+            break
+        rest = parts[len(PurePosixPath(link).parts) :]
+        name = _join(link.rpartition("/")[0], links[f"/{link}"], rest)
+    return PurePosixPath("/", name)
 
 
 def start_set(directory: Path) -> Mapping[str, Any]:
@@ -169,7 +192,7 @@ def _known(directory: Path) -> Mapping[str, Why]:
 
 def _unreadable(directory: Path, error: Exception) -> ArtefactError:
     return ArtefactError(
-        f"{directory / artefacts.START_SET} cannot be read: {error!r}", hint="build it again"
+        f"{directory / artefacts.START_SET} cannot be read: {error!r}", hint=artefacts.REBUILD
     )
 
 

@@ -23,7 +23,7 @@ from quickstart.progress import Progress
 from quickstart.reference import entry
 from quickstart.reference.debootstrap import make_reference, reference_inputs
 from quickstart.reference.rootfs import Rootfs, examine, reference_of, rootfs_inputs
-from quickstart.startset import compute
+from quickstart.startset import check_includes, compute
 from quickstart.store import Store, key_of, source_digest
 from quickstart.trace import record
 from quickstart.trace.load import load_trace
@@ -115,6 +115,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
     door.need_tools(*build_tools(profile, options, store))
     reference = _reference(profile, rootfs, store, progress)
     unit = read_unit(ImageRoot(reference.tree), profile.unit)
+    check_includes(ImageRoot(reference.tree), profile.files)
     disk = make_disk(profile, reference, store, progress)
     traced = _trace(profile, reference, disk, options.tracing, store, progress)
 
@@ -172,6 +173,7 @@ def trace(profile: Profile, options: TraceOptions, store: Store, progress: Progr
     door.need_tools(*_trace_tools(profile, options, store))
     reference = _reference(profile, _rootfs(options, progress), store, progress)
     unit_texts(ImageRoot(reference.tree), profile.unit)
+    check_includes(ImageRoot(reference.tree), profile.files)
     disk = make_disk(profile, reference, store, progress)
     return _trace(profile, reference, disk, options, store, progress)
 

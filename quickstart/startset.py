@@ -87,7 +87,18 @@ def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Start
         ) from error
 
 
+def check_includes(root: ImageRoot, rules: FileRules) -> None:
+    """Raise StartSetError, with all of them, for `include` rules that name nothing in the image: before anything is traced."""
+    builder = _Builder(root, rules)
+    if lost := [glob for glob in rules.include if not any(builder.named_by(glob))]:
+        raise StartSetError(
+            f"files.include of the profile names nothing in the image: {', '.join(lost)}",
+            hint="correct or remove it",
+        )
+
+
 def _compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> StartSet:
+    check_includes(root, rules)
     builder = _Builder(root, rules)
     for number, trace in enumerate(traces, 1):
         for event in trace.events:
@@ -237,14 +248,8 @@ class _Builder:
         self.add(interpreter, Reason("script", f"#! of {path}"))
 
     def include(self, glob: str) -> None:
-        """The files that a rule of the profile names, with what they need; raises StartSetError when it names nothing."""
-        named = list(self._named_by(glob))
-        if not named:
-            raise StartSetError(
-                f"files.include of the profile names nothing in the image: {glob}",
-                hint="correct or remove it",
-            )
-        for file in named:
+        """The files that a rule of the profile names, with what they need."""
+        for file in self.named_by(glob):
             self.add(file, Reason("rule", f"include: {glob}"))
         self._close_added()
 
@@ -274,7 +279,7 @@ class _Builder:
             )
         self._closed.update(added)
 
-    def _named_by(self, glob: str) -> Iterator[PurePosixPath]:
+    def named_by(self, glob: str) -> Iterator[PurePosixPath]:
         """The files that a glob names, as it spells them; a directory names all that is below it."""
         head, crosses, _ = glob.partition("**")
         pattern = PurePosixPath(head).parent if crosses and not head.endswith("/") else PurePosixPath(head)

@@ -109,9 +109,9 @@ def run_verb(name: str, as_json: bool, work: Callable[[Verb], int], verbose: boo
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
             raise
         where = error.filename or "a file"
-        return _failed(
-            verb, f"{where}: {error.strerror}", "is the disk full, or not yours to write?", "OSError", 3
-        )
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "free some space there" if full else "it is another user's, or on a read-only file system"
+        return _failed(verb, f"{where}: {error.strerror}", hint, "OSError", 3)
 
 
 def _failed(verb: Verb, message: str, hint: str | None, kind: str, code: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import http.client
 import io
+import re
 import socket
 import sys
 import threading
@@ -33,6 +34,7 @@ from quickstart.store import Store, default_root
 
 _POWER_OFF_S = 120.0
 _EXEC_S = 3600.0
+_FALLBACK = re.compile(r"^quickstart: (fallback .*?)\r?$", re.MULTILINE)
 _FETCH_S = 10.0
 
 
@@ -54,11 +56,12 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Ran:
-    """One boot that became ready; ``exec_*`` are of `--exec`."""
+    """One boot that became ready; ``exec_*`` are of `--exec`, ``fallback`` is why the stock init came."""
 
     measurement: Measurement
     url: str
     page: str
+    fallback: str = ""
     exec_status: int | None = None
     exec_stdout: bytes = b""
     exec_stderr: bytes = b""
@@ -161,7 +164,11 @@ def _while_ready(
     verb: Verb, artefact: Artefact, guest: QemuGuest, measurement: Measurement, options: RunOptions
 ) -> Ran:
     url = f"http://127.0.0.1:{guest.url_port}{artefact.ready.path}" if artefact.ready.kind == "http" else ""
-    ran = Ran(measurement, url, _status_line(url) if url else "")
+    ran = Ran(measurement, url, _status_line(url) if url else "", _fallback(guest.console_log))
+    if ran.fallback:
+        verb.display().note(
+            f"the fast start did not happen, these are the times of the stock boot: {ran.fallback}"
+        )
     if options.command is not None:
         return _execute(verb, guest, options.command, ran)
     if not options.check:
@@ -197,6 +204,13 @@ def shut_down(verb: Verb, guest: QemuGuest) -> None:
         ended = guest.power_off(_POWER_OFF_S)
     if not ended:
         verb.display().note(f"the machine did not shut down in {_POWER_OFF_S:g} s and was switched off")
+
+
+def _fallback(console: Path) -> str:
+    """What init said when it left the way to the stock init (docs/guest.md); empty when it did not."""
+    text = console.read_bytes().decode(errors="replace") if console.exists() else ""
+    match = _FALLBACK.search(text)
+    return match[1] if match else ""
 
 
 @contextmanager
@@ -266,6 +280,7 @@ def _run_result(artefact: Artefact, ran: Ran) -> Mapping[str, object]:
         **dataclasses.asdict(ran.measurement),
         "url": ran.url,
         "page": ran.page,
+        "fallback": ran.fallback or None,
         "initramfs_bytes": artefact.initramfs_bytes,
         "start_set_files": artefact.start_set_files,
         "start_set_bytes": artefact.start_set_bytes,

@@ -33,6 +33,8 @@ SCHEMA = 1
 DISK_FORMATS = ("raw", "qcow2")
 START_SET = "start-set.json"
 _MANIFEST = "manifest.json"
+# A damaged OUT is not replaced by itself: its root disk may hold what a machine wrote.
+REBUILD = "build it again with --force, which throws its root disk away"
 _RUN_SCRIPT = "run.sh"
 _SUMMED = ("vmlinuz", "initrd.img", "initramfs.img", _RUN_SCRIPT)
 _NAMES = frozenset({_MANIFEST, START_SET, *_SUMMED, *(f"root.{name}" for name in DISK_FORMATS)})
@@ -63,16 +65,29 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
         return None
     try:
         artefact = load(out)
+        if artefact.build_key == build_key:
+            _check_sums(artefact)
+            return artefact
     except ArtefactError as error:
-        raise OutputExistsError(f"{out} is damaged: {error.message}", hint="--force replaces it") from error
-    if artefact.build_key == build_key:
-        return artefact
+        raise OutputExistsError(
+            f"{out} is damaged: {error.message}", hint="--force replaces it, its root disk too"
+        ) from error
     if artefact.disk_format != "raw" or read_superblock(artefact.disk) != artefact.superblock:
         raise OutputExistsError(
             f"{out} is another build, and its root disk may have been used since",
             hint="choose another -o, or --force to throw it away",
         )
     return None
+
+
+def _check_sums(artefact: Artefact) -> None:
+    """Raise ArtefactError when a file is not what was built; the root disk and run.sh are the user's."""
+    facts = read_manifest(artefact)["files"]
+    for name in _SUMMED:
+        if name != _RUN_SCRIPT and _file_facts(artefact.directory / name) != facts[name]:
+            raise ArtefactError(f"{name} is not what was built", hint=REBUILD)
+    if not (artefact.directory / START_SET).is_file():
+        raise ArtefactError(f"{START_SET} is missing", hint=REBUILD)
 
 
 def write(
@@ -224,12 +239,12 @@ def load(directory: Path) -> Artefact:
         if artefact.disk_format == "raw":
             sizes[artefact.disk.name] = int(manifest["disk"]["size_bytes"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtefactError(f"{path} is damaged: {error!r}", hint="build it again") from error
+        raise ArtefactError(f"{path} is damaged: {error!r}", hint=REBUILD) from error
     for name, size in sizes.items():
         if not (directory / name).is_file() or (directory / name).stat().st_size != size:
-            raise ArtefactError(f"{directory / name} is missing or cut", hint="build it again")
+            raise ArtefactError(f"{directory / name} is missing or cut", hint=REBUILD)
     if not artefact.disk.is_file():
-        raise ArtefactError(f"{artefact.disk} is missing", hint="build it again")
+        raise ArtefactError(f"{artefact.disk} is missing", hint=REBUILD)
     if artefact.disk_format == "qcow2":
         _check_qcow2(artefact.disk)
     return artefact
@@ -240,10 +255,10 @@ def _check_qcow2(path: Path) -> None:
     with path.open("rb") as file:
         header = file.read(_QCOW2_HEADER.size)
     if len(header) < _QCOW2_HEADER.size or header[:4] != b"QFI\xfb":
-        raise ArtefactError(f"{path} is no qcow2 image", hint="build it again")
+        raise ArtefactError(f"{path} is no qcow2 image", hint=REBUILD)
     _, version, backing_file_at, incompatible = _QCOW2_HEADER.unpack(header)
     if backing_file_at or (version >= 3 and incompatible & _QCOW2_EXTERNAL_DATA):
-        raise ArtefactError(f"{path} rests on another file (backing or data file)", hint="build it again")
+        raise ArtefactError(f"{path} rests on another file (backing or data file)", hint=REBUILD)
 
 
 def read_manifest(artefact: Artefact) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import struct
 from collections.abc import Callable
@@ -49,13 +50,15 @@ def out(tmp_path: Path) -> Path:
         "disk": {"name": "root.raw", "format": "raw", "size_bytes": DISK_BYTES},
         "superblock": dataclasses.asdict(parse_superblock(superblock(), "")),
         "files": {
-            n: {"size_bytes": len(n), "sha256": ""} for n in ("vmlinuz", "initrd.img", "initramfs.img")
+            n: {"size_bytes": len(n), "sha256": hashlib.sha256(n.encode()).hexdigest()}
+            for n in ("vmlinuz", "initrd.img", "initramfs.img")
         },
         "initramfs_bytes": 13,
         "start_set_files": 1,
         "start_set_bytes": 2,
     }
     (out / "manifest.json").write_text(json.dumps(manifest))
+    (out / "start-set.json").write_text("{}")
     return out
 
 
@@ -175,6 +178,18 @@ def test_a_directory_that_has_a_manifest_of_its_own(tmp_path: Path) -> None:
     for force in (False, True):
         with pytest.raises(OutputExistsError, match="is not an artefact of quickstart"):
             check_output(tmp_path, "key", force)
+
+
+@pytest.mark.parametrize("name", ["vmlinuz", "initrd.img", "initramfs.img", "start-set.json"])
+def test_what_is_damaged_is_not_up_to_date(out: Path, name: str) -> None:
+    assert check_output(out, "key", False) is not None
+    if name == "start-set.json":
+        (out / name).unlink()
+    else:
+        (out / name).write_text("x" * len(name))
+    with pytest.raises(OutputExistsError, match=rf"is damaged: .*{name}"):
+        check_output(out, "key", False)
+    assert check_output(out, "key", True) is None
 
 
 def test_a_damaged_artefact_is_replaced_by_force(out: Path) -> None:

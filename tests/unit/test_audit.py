@@ -251,7 +251,7 @@ def test_a_changed_file_of_out(tmp_path: Path, name: str) -> None:
     made = artefact(tmp_path)
     (tmp_path / name).write_bytes(b"another")
     assert the_error(audit(made)) == Finding(
-        ERROR, name, "its SHA-256 is not the manifest's", "build it again"
+        ERROR, name, "its SHA-256 is not the manifest's", "build it again with --force"
     )
 
 

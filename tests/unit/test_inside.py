@@ -28,7 +28,12 @@ PART_B = (
     regular("fast/quickstart/part-b", b"build\n", 0o644),
 )
 START_SET = {
-    "files": [{"path": "/usr/lib/libz.so.1", "reasons": ["elf: needed libz.so.1 of /usr/sbin/app"]}],
+    "files": [
+        {"path": "/usr/lib/libz.so.1", "reasons": ["elf: needed libz.so.1 of /usr/sbin/app"]},
+        {"path": "/lib", "target": "usr/lib", "reasons": ["symlink: on the way"]},
+        {"path": "/usr/lib/libz.so", "target": "/lib/libz.so.1", "reasons": ["symlink: on the way"]},
+        {"path": "/usr/lib/loop", "target": "loop", "reasons": ["symlink: on the way"]},
+    ],
     "excluded": [{"path": "/var/data", "rule": "data: /var/**"}],
 }
 
@@ -85,7 +90,9 @@ def test_a_loop_of_links(tmp_path: Path) -> None:
         inside.find(artefact(tmp_path), "/usr/lib/loop")
 
 
-@pytest.mark.parametrize("path", ["/usr/lib/libz.so.1", "/fast/usr/lib/libz.so.1"])
+@pytest.mark.parametrize(
+    "path", ["/usr/lib/libz.so.1", "/fast/usr/lib/libz.so.1", "/lib/libz.so.1", "/fast/lib/libz.so.1"]
+)
 def test_why_by_the_roots_name_and_by_fasts(tmp_path: Path, path: str) -> None:
     found = inside.why(artefact(tmp_path).directory, path)
     assert found.path == PurePosixPath("/usr/lib/libz.so.1")
@@ -101,6 +108,13 @@ def test_why_part_a(tmp_path: Path) -> None:
     assert inside.why(tmp_path, "/fast/quickstart/config", made).reasons == (
         "part A: what init needs itself",
     )
+
+
+@pytest.mark.parametrize("path", ["/config", "/etc/config", "/usr/lib/none", "/usr/lib/loop/x", "/fast"])
+def test_why_of_a_name_that_only_looks_like_one_of_part_a(tmp_path: Path, path: str) -> None:
+    made = artefact(tmp_path)
+    with pytest.raises(BadInputError, match="was not met"):
+        inside.why(tmp_path, path, made)
 
 
 def test_why_of_a_file_that_nothing_met(tmp_path: Path) -> None:
