@@ -201,7 +201,7 @@ class _Builder:
         if not stat.S_ISREG(status.st_mode):
             return "kind: not a regular file"
         if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
-            return "setuid: newc archives are not served for it"
+            return "setuid: such a file is never packed"
         if not named and not status.st_mode & stat.S_IROTH:
             return "secret: not readable by all"
         if not named and (closed := self._closed_directory(path.parent)):

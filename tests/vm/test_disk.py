@@ -100,6 +100,7 @@ def stock_boot_says(out: Path, *words: str) -> str:
     assert called.out.split() == ["systemd", "/usr/sbin/nginx", "0", "active"], called.err[-3000:]
     lines = re.findall(r"quickstart: (fallback 1: .*?); the stock init takes over", called.err)
     assert len(lines) == 1, called.err[-3000:]
+    assert f"the fast start did not happen, these are the times of the stock boot: {lines[0]}" in called.err
     return str(lines[0])
 
 
