@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
-from pydantic_core import ErrorDetails
 
 from quickstart.assets import assets
 from quickstart.errors import BadInputError, ProfileError
+from quickstart.faults import faults
 from quickstart.model import FileRules, Profile, Readiness
 
 SCHEMA = 1
@@ -95,7 +94,7 @@ def parse_profile(text: str, source: str) -> Profile:
         document = _Document.model_validate_json(json.dumps(raw, default=str))
     except ValidationError as error:
         raise ProfileError(
-            source, problems_of(error, _Document), hint="docs/profile.md lists every key"
+            source, faults(error, _Document), hint="docs/profile.md lists every key"
         ) from error
     return _profile(document)
 
@@ -133,40 +132,6 @@ def _nearest_profile(name: str) -> str:
         if near
         else f"known: {', '.join(known)}; or give a directory with a profile.toml"
     )
-
-
-def problems_of(error: ValidationError, document: type[BaseModel]) -> list[str]:
-    """One line for each fault that pydantic found in a ``document``: its key's path, and the nearest known key."""
-    details = error.errors(include_url=False)
-    # A list that is short because its members were refused is not a fault of its own.
-    inside = {detail["loc"][:-1] for detail in details}
-    return [
-        _problem(each, document)
-        for each in details
-        if each["type"] != "too_short" or each["loc"] not in inside
-    ]
-
-
-def _keys_at(location: tuple[int | str, ...], table: type[BaseModel]) -> list[str]:
-    """The keys that the table around ``location`` has; ``table`` is the outermost."""
-    for part in location[:-1]:
-        field = table.model_fields.get(str(part))
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return []
-        table = inner
-    return [field.alias or name for name, field in table.model_fields.items()]
-
-
-def _problem(detail: ErrorDetails, document: type[BaseModel]) -> str:
-    location = detail["loc"]
-    where = re.sub(r"\.(\d+)", r"[\1]", ".".join(str(part) for part in location)) or "the whole"
-    if detail["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(location[-1]), _keys_at(location, document), n=1)
-        return f"{where}: no such key" + (f"; did you mean {near[0]!r}?" if near else "")
-    if detail["type"] == "missing":
-        return f"{where}: missing"
-    return f"{where}: {detail['msg'].removeprefix('Value error, ')} (got {detail['input']!r})"
 
 
 def _profile(document: _Document) -> Profile:

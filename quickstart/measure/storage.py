@@ -75,7 +75,7 @@ def parse_model(text: str, source: str) -> StorageModel:
         # By way of JSON, as profiles: its strict mode takes no "80" for 80.
         document = _Document.model_validate_json(json.dumps(raw, default=str))
     except ValidationError as error:
-        raise StorageModelError(source, problems_of(error, _Document), hint=_HINT) from error
+        raise StorageModelError(source, faults(error, _Document), hint=_HINT) from error
     return StorageModel(
         name=document.name,
         description=document.description,
