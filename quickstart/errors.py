@@ -6,6 +6,9 @@
     ├── BadInputError               exit 2   what the user gave cannot be used
     │   ├── ProfileError                     a profile is not valid, key by key
     │   ├── StorageModelError                a storage model is not valid, key by key
+    │   ├── MatrixError                      a matrix is not valid, key by key
+    │   ├── ResultsError                     results.json does not hold, place by place
+    │   ├── OtherResultsError                results.json is of another matrix, artefact, version or host
     │   ├── UnsupportedUnitError             a unit needs what the starter cannot repeat
     │   └── OutputExistsError                OUT is there and is not ours to replace
     ├── HostLacksError              exit 3   the host has no such tool, privilege or space
@@ -58,6 +61,33 @@ class StorageModelError(BadInputError):
         lines = "".join(f"\n  {problem}" for problem in problems)
         super().__init__(f"storage model {source} is not valid:{lines}", hint=hint)
         self.problems = tuple(problems)
+
+
+class MatrixError(BadInputError):
+    """A matrix that does not hold; ``problems`` has one line for each fault found."""
+
+    def __init__(self, source: str, problems: Sequence[str], *, hint: str | None = None) -> None:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"matrix {source} is not valid:{lines}", hint=hint)
+        self.problems = tuple(problems)
+
+
+class ResultsError(BadInputError):
+    """Results that do not hold; ``problems`` has one line for each fault found, with its place."""
+
+    def __init__(self, source: str, problems: Sequence[str], *, hint: str | None = None) -> None:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"results {source} are not valid:{lines}", hint=hint)
+        self.problems = tuple(problems)
+
+
+class OtherResultsError(BadInputError):
+    """Results that new samples must not be put beside; ``differences`` has one line for each."""
+
+    def __init__(self, source: str, differences: Sequence[str], *, hint: str | None = None) -> None:
+        lines = "".join(f"\n  {each}" for each in differences)
+        super().__init__(f"{source} was measured differently:{lines}", hint=hint)
+        self.differences = tuple(differences)
 
 
 class UnsupportedUnitError(BadInputError):

@@ -9,6 +9,7 @@ SCHEMA = 1
 CONFIGURATIONS = ("standard", "standard-tuned", "minimal", "ramboot", "quickstart")
 # The kernel's command line: the distribution's own, or with our options for a faster kernel.
 COMMAND_LINES = ("stock", "ours")
+STORAGES = ("local", "ebs-warm", "ebs-cold", "nfs-100m", "nfs-cached")
 CLOCKS = ("virtual", "kvm", "wall")
 SIZES = ("small", "medium")
 
@@ -23,6 +24,20 @@ class Cell:
     storage: str
     clock: str
     size: str
+
+    @property
+    def delivery(self) -> str:
+        """How the start set reaches the guest; empty where there is none."""
+        return "fast" if self.configuration == "quickstart" else ""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A cell of a matrix, how often it is run, and after how many seconds of the host's clock a run is given up."""
+
+    cell: Cell
+    runs: int
+    timeout_s: int
 
 
 @dataclass(frozen=True)
@@ -50,6 +65,7 @@ class Sample:
     ``fetch_ns`` is the part of T_pr in which kernel and initramfs are fetched through the volume, ``before_kernel_ns`` the part
     between the start of the machine and the kernel's uptime 0. ``overlap_ns`` bounds what the virtual clock may have charged too
     little for I/O; 0 on other clocks. ``volume`` is counted by the volume's log, ``guest`` by the guest's diskstats.
+    ``took_ns`` is what the run cost on the host's clock, to tell how long the rest will take: no result.
     """
 
     cell: Cell
@@ -67,21 +83,34 @@ class Sample:
     guest: Reads = Reads(0, 0)
     initramfs_bytes: int = 0
     phases: tuple[Phase, ...] = ()
+    took_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What the numbers depend on besides the matrix; samples of different circumstances are never put together.
+
+    ``host`` has facts of the machine (kernel, CPU model, cores, memory, accelerator), ``versions`` those of quickstart, QEMU,
+    guest kernels and packages, ``artefacts`` the hashes of images and initramfs. ``poll_interval_ms`` is the prober's.
+    """
+
+    host: Mapping[str, str]
+    versions: Mapping[str, str]
+    artefacts: Mapping[str, str]
+    poll_interval_ms: int
 
 
 @dataclass(frozen=True)
 class Results:
     """What one `bench` measured, with all that is needed to measure it again.
 
-    ``host`` has facts of the machine (kernel, CPU model, cores, memory, accelerator), ``versions`` those of quickstart, QEMU,
-    guest kernels and packages, ``artefacts`` the hashes of images and initramfs, ``command`` the exact command line.
-    ``poll_interval_ms`` is the prober's. ``samples`` are in the order in which they were run.
+    ``name`` is the matrix's, ``plan`` all that it asks for; ``command`` is the exact command line, ``began`` its time (UTC,
+    RFC 3339). ``samples`` are in the order in which they were run.
     """
 
+    name: str
     command: tuple[str, ...]
     began: str
-    host: Mapping[str, str]
-    versions: Mapping[str, str]
-    artefacts: Mapping[str, str]
-    poll_interval_ms: int
+    circumstances: Circumstances
+    plan: tuple[Planned, ...]
     samples: tuple[Sample, ...]

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from quickstart.assets import assets
 from quickstart.errors import BadInputError, StorageModelError
-from quickstart.profile import Name, problems_of
+from quickstart.faults import faults
+from quickstart.profile import Name
 
 _HOUR_NS = 3600 * 10**9
 _HINT = "docs/storage.md lists every key"

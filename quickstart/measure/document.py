@@ -1,0 +1,317 @@
+"""Results ↔ results.json (docs/results.md): strict when read, whole whenever it is written, never a mixture of two measurements."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from quickstart.errors import OtherResultsError, ResultsError
+from quickstart.faults import faults
+from quickstart.host.files import full_disk_named
+from quickstart.measure.results import (
+    CLOCKS,
+    COMMAND_LINES,
+    CONFIGURATIONS,
+    SCHEMA,
+    SIZES,
+    STORAGES,
+    Cell,
+    Circumstances,
+    Phase,
+    Planned,
+    Reads,
+    Results,
+    Sample,
+)
+
+_HINT = "docs/results.md has every field"
+Count = Annotated[int, Field(ge=0)]
+Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+Word = Annotated[str, StringConstraints(min_length=1)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Cell(_Table):
+    profile: Word
+    configuration: Literal[CONFIGURATIONS]  # type: ignore[valid-type]
+    command_line: Literal[COMMAND_LINES]  # type: ignore[valid-type]
+    storage: Literal[STORAGES]  # type: ignore[valid-type]
+    clock: Literal[CLOCKS]  # type: ignore[valid-type]
+    size: Literal[SIZES]  # type: ignore[valid-type]
+
+
+class _Planned(_Cell):
+    runs: Annotated[int, Field(ge=1)]
+    timeout_s: Annotated[int, Field(ge=1)]
+
+
+class _Phase(_Table):
+    name: Word
+    begin_ns: int
+    end_ns: int
+
+
+class _Run(_Cell):
+    delivery: str
+    number: Annotated[int, Field(ge=1)]
+    censored: str
+    t_pr_ns: int
+    t_app_ns: int
+    t_total_ns: int
+    uptime_ns: Count
+    ready_uptime_ns: Count
+    fetch_ns: Count
+    before_kernel_ns: Count
+    overlap_ns: Count
+    volume_reads: Count
+    volume_read_bytes: Count
+    root_reads: Count
+    root_read_bytes: Count
+    initramfs_bytes: Count
+    phases: tuple[_Phase, ...]
+    took_ns: Count
+
+
+class _Document(_Table):
+    schema_: Annotated[Literal[SCHEMA], Field(alias="schema")]  # type: ignore[valid-type]
+    name: Word
+    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    began: Time
+    host: dict[str, str]
+    versions: dict[str, str]
+    artefacts: dict[str, str]
+    poll_interval_ms: Count
+    plan: Annotated[tuple[_Planned, ...], Field(min_length=1)]
+    runs: tuple[_Run, ...]
+
+
+# What a run has besides its place in the matrix and its cost: nothing of it when it is censored.
+_NUMBERS = (
+    *("t_pr_ns", "t_app_ns", "t_total_ns", "uptime_ns", "ready_uptime_ns", "fetch_ns", "before_kernel_ns"),
+    *("overlap_ns", "volume_reads", "volume_read_bytes", "root_reads", "root_read_bytes", "initramfs_bytes"),
+)
+
+
+def text_of(results: Results) -> str:
+    """The results as JSON: one line a run, so that a difference of two files can be read."""
+    circumstances = results.circumstances
+    head = {
+        "schema": SCHEMA,
+        "name": results.name,
+        "command": list(results.command),
+        "began": results.began,
+        "host": dict(circumstances.host),
+        "versions": dict(circumstances.versions),
+        "artefacts": dict(circumstances.artefacts),
+        "poll_interval_ms": circumstances.poll_interval_ms,
+    }
+    members = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    members.append(f' "plan": {_lines([_planned_entry(each) for each in results.plan])}')
+    members.append(f' "runs": {_lines([_run_entry(each) for each in results.samples])}')
+    return "{\n" + ",\n".join(members) + "\n}\n"
+
+
+def parse(text: str, source: str) -> Results:
+    """The results in ``text``; raises ResultsError with every fault found in it and its place."""
+    try:
+        document = _Document.model_validate_json(text)
+    except ValidationError as error:
+        raise ResultsError(source, faults(error, _Document), hint=_HINT) from error
+    results = _results(document)
+    problems = [*_plan_problems(results.plan), *_run_problems(document, results)]
+    if problems:
+        raise ResultsError(source, problems, hint=_HINT)
+    return results
+
+
+def load(path: Path) -> Results:
+    """The results in a file; raises ResultsError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ResultsError(str(path), [f"cannot be read: {error.strerror}"]) from error
+    except UnicodeDecodeError as error:
+        raise ResultsError(str(path), [f"not UTF-8 at byte {error.start}"], hint=_HINT) from error
+    return parse(text, str(path))
+
+
+def save(results: Results, path: Path) -> None:
+    """Write the file, whole or not at all: whoever reads it, or ends us, at any moment finds the old one or the new one."""
+    replace_file(path, text_of(results).encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put ``content`` under ``path`` in one step; raises HostLacksError when there is no space for it."""
+    with full_disk_named(path.parent, "the results", "make room, then repeat the command: samples are kept"):
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+        partial = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.chmod(0o644)
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def remaining(results: Results, order: Sequence[tuple[Cell, int]]) -> tuple[tuple[Cell, int], ...]:
+    """Of the runs in ``order``, those that ``results`` have no sample of; a censored run is one."""
+    have = {(sample.cell, sample.number) for sample in results.samples}
+    return tuple(each for each in order if each not in have)
+
+
+def demand_same(results: Results, plan: Sequence[Planned], circumstances: Circumstances, source: str) -> None:
+    """Raise OtherResultsError, with every difference, unless samples of this plan may stand beside those in ``results``."""
+    differences = [*_plan_differences(results.plan, plan)]
+    then, now = results.circumstances, circumstances
+    differences += _differences("host", then.host, now.host)
+    differences += _differences("version of", then.versions, now.versions)
+    differences += _differences("artefact", then.artefacts, now.artefacts)
+    if then.poll_interval_ms != now.poll_interval_ms:
+        differences.append(f"poll interval: {then.poll_interval_ms} ms there, {now.poll_interval_ms} ms now")
+    if differences:
+        raise OtherResultsError(source, differences, hint="measure into another directory: -o DIR")
+
+
+def _plan_differences(then: Sequence[Planned], now: Sequence[Planned]) -> Iterator[str]:
+    there, here = {each.cell: each for each in then}, {each.cell: each for each in now}
+    yield from (f"matrix: {words_of(cell)} is only there" for cell in there if cell not in here)
+    yield from (f"matrix: {words_of(cell)} is only in the new one" for cell in here if cell not in there)
+    for cell in there:
+        if cell in here and there[cell] != here[cell]:
+            old, new = there[cell], here[cell]
+            yield (
+                f"matrix: {words_of(cell)}: {old.runs} runs of at most {old.timeout_s} s there, "
+                f"{new.runs} of at most {new.timeout_s} s now"
+            )
+
+
+def _differences(what: str, then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    for key in sorted({*then, *now}):
+        if then.get(key) != now.get(key):
+            yield f"{what} {key}: {then.get(key, 'nothing')} there, {now.get(key, 'nothing')} now"
+
+
+def words_of(cell: Cell) -> str:
+    """A cell in a message."""
+    return " ".join(
+        (cell.profile, cell.configuration, cell.command_line, cell.storage, cell.clock, cell.size)
+    )
+
+
+def _lines(entries: Sequence[Mapping[str, object]]) -> str:
+    if not entries:
+        return "[]"
+    return "[\n" + ",\n".join(f"  {json.dumps(entry)}" for entry in entries) + "\n ]"
+
+
+def _cell_entry(cell: Cell) -> dict[str, object]:
+    return {name: getattr(cell, name) for name in _Cell.model_fields}
+
+
+def _planned_entry(planned: Planned) -> Mapping[str, object]:
+    return {**_cell_entry(planned.cell), "runs": planned.runs, "timeout_s": planned.timeout_s}
+
+
+def _run_entry(sample: Sample) -> Mapping[str, object]:
+    same = ("number", "censored", *_NUMBERS[:8])
+    return {
+        **_cell_entry(sample.cell),
+        "delivery": sample.cell.delivery,
+        **{name: getattr(sample, name) for name in same},
+        "volume_reads": sample.volume.requests,
+        "volume_read_bytes": sample.volume.read_bytes,
+        "root_reads": sample.guest.requests,
+        "root_read_bytes": sample.guest.read_bytes,
+        "initramfs_bytes": sample.initramfs_bytes,
+        "phases": [
+            {"name": each.name, "begin_ns": each.begin_ns, "end_ns": each.end_ns} for each in sample.phases
+        ],
+        "took_ns": sample.took_ns,
+    }
+
+
+def _cell(entry: _Cell) -> Cell:
+    return Cell(**{name: getattr(entry, name) for name in _Cell.model_fields})
+
+
+def _sample(run: _Run) -> Sample:
+    return Sample(
+        cell=_cell(run),
+        number=run.number,
+        censored=run.censored,
+        **{name: getattr(run, name) for name in _NUMBERS[:8]},
+        volume=Reads(run.volume_reads, run.volume_read_bytes),
+        guest=Reads(run.root_reads, run.root_read_bytes),
+        initramfs_bytes=run.initramfs_bytes,
+        phases=tuple(Phase(each.name, each.begin_ns, each.end_ns) for each in run.phases),
+        took_ns=run.took_ns,
+    )
+
+
+def _results(document: _Document) -> Results:
+    return Results(
+        name=document.name,
+        command=document.command,
+        began=document.began,
+        circumstances=Circumstances(
+            document.host, document.versions, document.artefacts, document.poll_interval_ms
+        ),
+        plan=tuple(Planned(_cell(each), each.runs, each.timeout_s) for each in document.plan),
+        samples=tuple(_sample(each) for each in document.runs),
+    )
+
+
+def _plan_problems(plan: Sequence[Planned]) -> Iterator[str]:
+    first: dict[Cell, int] = {}
+    for index, planned in enumerate(plan):
+        if first.setdefault(planned.cell, index) != index:
+            yield f"plan[{index}]: the cell of plan[{first[planned.cell]}] again"
+
+
+def _run_problems(document: _Document, results: Results) -> Iterator[str]:
+    planned = {each.cell: each.runs for each in results.plan}
+    first: dict[tuple[Cell, int], int] = {}
+    for index, (run, sample) in enumerate(zip(document.runs, results.samples, strict=True)):
+        place = f"runs[{index}]"
+        if first.setdefault((sample.cell, sample.number), index) != index:
+            yield f"{place}: run {sample.number} of the cell of runs[{first[sample.cell, sample.number]}] again"
+        if sample.cell not in planned:
+            yield f"{place}: its cell is not in plan ({words_of(sample.cell)})"
+        elif sample.number > planned[sample.cell]:
+            yield f"{place}.number: the plan has {planned[sample.cell]} runs of this cell (got {sample.number})"
+        if run.delivery != sample.cell.delivery:
+            yield f"{place}.delivery: {sample.cell.delivery!r} goes with {run.configuration} (got {run.delivery!r})"
+        yield from _censored_problems(place, run) if run.censored else _ready_problems(place, run)
+
+
+def _censored_problems(place: str, run: _Run) -> Iterator[str]:
+    for name in _NUMBERS:
+        if getattr(run, name):
+            yield f"{place}.{name}: a censored run has no number (got {getattr(run, name)})"
+    if run.phases:
+        yield f"{place}.phases: a censored run has none (got {len(run.phases)})"
+
+
+def _ready_problems(place: str, run: _Run) -> Iterator[str]:
+    if run.t_total_ns <= 0:
+        yield f"{place}.t_total_ns: a run that is not censored takes time (got {run.t_total_ns})"
+    if run.t_pr_ns + run.t_app_ns != run.t_total_ns:
+        yield f"{place}.t_total_ns: not t_pr_ns + t_app_ns (got {run.t_total_ns}, not {run.t_pr_ns + run.t_app_ns})"
+    if run.overlap_ns and run.clock != "virtual":
+        yield f"{place}.overlap_ns: 0 on the {run.clock} clock (got {run.overlap_ns})"
+    for index, phase in enumerate(run.phases):
+        if phase.end_ns < phase.begin_ns:
+            yield f"{place}.phases[{index}].end_ns: before begin_ns (got {phase.end_ns})"

@@ -1,0 +1,222 @@
+"""results.json: there and back, every fault with its place, whole at any moment, never a mixture."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quickstart.errors import OtherResultsError, ResultsError
+from quickstart.measure import document
+from quickstart.measure.matrix import order
+from quickstart.measure.results import (
+    CLOCKS,
+    COMMAND_LINES,
+    CONFIGURATIONS,
+    SIZES,
+    STORAGES,
+    Cell,
+    Phase,
+    Planned,
+    Reads,
+    Results,
+)
+from tests.unit.benchdata import CELL, censored, circumstances, realistic, results_of, sample
+
+Edit = Callable[[dict[str, Any]], object]
+
+COUNTS = st.integers(min_value=0, max_value=2**63)
+CELLS = st.builds(
+    Cell,
+    st.text(min_size=1, max_size=9),
+    *(st.sampled_from(words) for words in (CONFIGURATIONS, COMMAND_LINES, STORAGES, CLOCKS, SIZES)),
+)
+PHASES = st.builds(
+    lambda name, begin, length: Phase(name, begin, begin + length),
+    st.text(min_size=1, max_size=9),
+    st.integers(-(2**40), 2**40),
+    COUNTS,
+)
+
+
+@st.composite
+def whole_results(draw: st.DrawFn) -> Results:
+    cells = draw(st.lists(CELLS, min_size=1, max_size=3, unique=True))
+    samples = []
+    for cell in cells:
+        for number in draw(st.sets(st.integers(1, 3))):
+            if why := draw(st.sampled_from(["", "not ready in 600 s"])):
+                samples.append(censored(cell, number, why))
+            else:
+                samples.append(
+                    sample(
+                        cell,
+                        number,
+                        draw(st.integers(1, 2**60)),
+                        overlap_ns=draw(COUNTS) if cell.clock == "virtual" else 0,
+                        volume=Reads(draw(COUNTS), draw(COUNTS)),
+                        guest=Reads(draw(COUNTS), draw(COUNTS)),
+                        phases=tuple(draw(st.lists(PHASES, max_size=2))),
+                        took_ns=draw(COUNTS),
+                    )
+                )
+    return results_of([Planned(cell, 3, 60) for cell in cells], samples)
+
+
+@given(whole_results())
+def test_what_is_written_is_read(results: Results) -> None:
+    assert document.parse(document.text_of(results), "x") == results
+
+
+def test_a_run_is_a_line() -> None:
+    results = realistic()
+    lines = document.text_of(results).splitlines()
+    assert sum(line.startswith('  {"profile"') for line in lines) == len(results.plan) + len(results.samples)
+
+
+def broken(edit: Edit) -> tuple[str, ...]:
+    """The problems of a good document after ``edit``."""
+    results = results_of([Planned(CELL, 3, 600)], [sample(number=1), sample(number=2), censored(number=3)])
+    raw = json.loads(document.text_of(results))
+    edit(raw)
+    with pytest.raises(ResultsError) as caught:
+        document.parse(json.dumps(raw), "x.json")
+    assert "x.json" in caught.value.message
+    assert caught.value.exit_code == 2
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda raw: raw.update(schema=2), "schema: "),
+        (lambda raw: raw.pop("began"), "began: missing"),
+        (lambda raw: raw.update(began="yesterday"), "began: "),
+        (lambda raw: raw.update(comand=[]), "comand: no such key; did you mean 'command'?"),
+        (lambda raw: raw["host"].update(cores=2), "host.cores: "),
+        (lambda raw: raw.update(poll_interval_ms="10"), "poll_interval_ms: "),
+        (lambda raw: raw["plan"].append(raw["plan"][0]), "plan[1]: the cell of plan[0] again"),
+        (
+            lambda raw: raw["runs"][1].update(t_ap_ns=1),
+            "runs[1].t_ap_ns: no such key; did you mean 't_app_ns'?",
+        ),
+        (lambda raw: raw["runs"][0].update(t_app_ns=2.5), "runs[0].t_app_ns: "),
+        (lambda raw: raw["runs"][0].update(clock="sundial"), "runs[0].clock: "),
+        (lambda raw: raw["runs"][0].update(root_reads=-1), "runs[0].root_reads: "),
+        (lambda raw: raw["runs"][1].update(number=1), "runs[1]: run 1 of the cell of runs[0] again"),
+        (
+            lambda raw: raw["runs"][0].update(number=9),
+            "runs[0].number: the plan has 3 runs of this cell (got 9)",
+        ),
+        (lambda raw: raw["runs"][0].update(size="medium"), "runs[0]: its cell is not in plan"),
+        (lambda raw: raw["runs"][0].update(delivery=""), "runs[0].delivery: 'fast' goes with quickstart"),
+        (
+            lambda raw: raw["runs"][2].update(t_app_ns=5),
+            "runs[2].t_app_ns: a censored run has no number (got 5)",
+        ),
+        (
+            lambda raw: raw["runs"][2].update(phases=[{"name": "kernel", "begin_ns": 0, "end_ns": 1}]),
+            "runs[2].phases: a censored run has none",
+        ),
+        (lambda raw: raw["runs"][1].update(t_total_ns=1), "runs[1].t_total_ns: not t_pr_ns + t_app_ns"),
+        (
+            lambda raw: raw["runs"][1].update(t_pr_ns=0, t_app_ns=0, t_total_ns=0),
+            "runs[1].t_total_ns: a run that is not censored takes time",
+        ),
+        (
+            lambda raw: raw["runs"][0].update(phases=[{"name": "kernel", "begin_ns": 2, "end_ns": 1}]),
+            "runs[0].phases[0].end_ns: before begin_ns",
+        ),
+    ],
+)
+def test_a_fault_is_named_with_its_place(edit: Edit, said: str) -> None:
+    assert any(problem.startswith(said) for problem in broken(edit)), broken(edit)
+
+
+def test_every_fault_at_once() -> None:
+    def edit(raw: dict[str, Any]) -> None:
+        raw["runs"][0]["number"] = 9
+        raw["runs"][1]["t_total_ns"] = 1
+
+    assert len(broken(edit)) == 2
+
+
+def test_overlap_is_of_the_virtual_clock() -> None:
+    cell = dataclasses.replace(CELL, clock="wall")
+    text = document.text_of(results_of([Planned(cell, 1, 60)], [sample(cell, overlap_ns=1)]))
+    with pytest.raises(ResultsError, match=r"runs\[0\]\.overlap_ns: 0 on the wall clock"):
+        document.parse(text, "x")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"schema": 1}'])
+def test_what_is_no_document(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "results.json"
+    file.write_bytes(content)
+    with pytest.raises(ResultsError, match=r"results\.json"):
+        document.load(file)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match="cannot be read"):
+        document.load(tmp_path / "results.json")
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "results.json"
+    document.save(realistic(), file)
+    before = file.read_bytes()
+
+    def fail(self: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "replace", fail)
+        document.save(realistic(runs=1), file)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_censored_run_is_not_measured_again() -> None:
+    plan = [Planned(CELL, 3, 600)]
+    results = results_of(plan, [sample(number=2), censored(number=1)])
+    assert document.remaining(results, order(plan)) == ((CELL, 3),)
+
+
+def test_the_same_again_is_no_difference() -> None:
+    results = realistic()
+    document.demand_same(results, tuple(reversed(results.plan)), circumstances(), "x")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"versions": {"quickstart": "0.2.0"}}, "version of quickstart: 0.1.0 there, 0.2.0 now"),
+        ({"artefacts": {}}, f"artefact nginx/initramfs: {'1' * 64} there, nothing now"),
+        ({"host": {"cpu": "another"}}, "host cpu: SYNTHETIC: nobody measured this there, another now"),
+        ({"poll_interval_ms": 100}, "poll interval: 10 ms there, 100 ms now"),
+    ],
+)
+def test_other_circumstances_are_named(changed: dict[str, Any], said: str) -> None:
+    results = realistic()
+    with pytest.raises(OtherResultsError) as caught:
+        document.demand_same(results, results.plan, dataclasses.replace(circumstances(), **changed), "x.json")
+    assert said in caught.value.differences
+    assert "x.json was measured differently" in caught.value.message
+
+
+def test_another_matrix_is_named() -> None:
+    results = realistic(configurations=("standard", "quickstart"))
+    other = [dataclasses.replace(results.plan[0], runs=9), realistic(configurations=("minimal",)).plan[0]]
+    with pytest.raises(OtherResultsError) as caught:
+        document.demand_same(results, other, circumstances(), "x")
+    assert caught.value.differences == (
+        "matrix: nginx quickstart stock ebs-warm virtual small is only there",
+        "matrix: nginx minimal stock ebs-warm virtual small is only in the new one",
+        "matrix: nginx standard stock ebs-warm virtual small: 3 runs of at most 600 s there, 9 of at most 600 s now",
+    )
