@@ -1,0 +1,170 @@
+"""What a bench is to measure: TOML or options → Matrix, validated whole before any work (docs/measuring.md)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from quickstart.errors import BadInputError, MatrixError
+from quickstart.faults import faults, near
+from quickstart.measure.results import (
+    CLOCKS,
+    COMMAND_LINES,
+    CONFIGURATIONS,
+    SIZES,
+    STORAGES,
+    Cell,
+    Planned,
+)
+
+SCHEMA = 1
+# A standard boot on the virtual clock takes 45 s on a slow host; ten times that is a guest that hangs.
+_TIMEOUT_S = 600
+_HINT = "docs/measuring.md lists every key"
+# Key of a block → the words it may have; profiles are checked by the caller, who knows where they are.
+_KNOWN: Mapping[str, tuple[str, ...]] = {
+    "configurations": CONFIGURATIONS,
+    "command_lines": COMMAND_LINES,
+    "storages": STORAGES,
+    "clocks": CLOCKS,
+    "sizes": SIZES,
+}
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
+Words = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Block(_Table):
+    profiles: Words
+    configurations: Words
+    command_lines: Words = ("stock",)
+    storages: Words
+    clocks: Words
+    sizes: Words = ("small",)
+    runs: Annotated[int, Field(ge=1, le=1000)] = 5
+    timeout_s: Annotated[int, Field(ge=1, le=86400)] = _TIMEOUT_S
+
+
+class _Document(_Table):
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    name: Name
+    block: Annotated[tuple[_Block, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The cells to measure, in the order in which the matrix names them."""
+
+    name: str
+    plan: tuple[Planned, ...]
+
+
+def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
+    """The matrix in ``text`` (TOML); ``profiles`` are the known names, a word with a slash is a profile's directory.
+
+    Raises MatrixError with every fault found in it.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise MatrixError(source, [f"not TOML: {error}"]) from error
+    return _matrix(raw, source, profiles)
+
+
+def load_matrix(path: Path, profiles: Sequence[str]) -> Matrix:
+    """The matrix in a file; raises BadInputError when it cannot be read, MatrixError when it does not hold."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInputError(f"matrix {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise MatrixError(str(path), [f"not UTF-8 at byte {error.start}"]) from error
+    return parse_matrix(text, str(path), profiles)
+
+
+def matrix_of_options(options: Mapping[str, Sequence[str] | int], profiles: Sequence[str]) -> Matrix:
+    """A matrix of one block, whose keys ``options`` has; raises MatrixError."""
+    # An option that was not given leaves the block's default.
+    block = {key: value for key, value in options.items() if value}
+    return _matrix({"schema": SCHEMA, "name": "options", "block": [block]}, "of the options", profiles)
+
+
+def order(plan: Sequence[Planned]) -> tuple[tuple[Cell, int], ...]:
+    """All runs (cell, number from 1), in rounds of one run for each cell, every other round backwards.
+
+    So what drifts on the host while the bench lasts falls on all configurations alike.
+    """
+    rounds = max((each.runs for each in plan), default=0)
+    runs: list[tuple[Cell, int]] = []
+    for number in range(1, rounds + 1):
+        once = [(each.cell, number) for each in plan if number <= each.runs]
+        runs += once if number % 2 else reversed(once)
+    return tuple(runs)
+
+
+def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> Matrix:
+    problems = list(_word_problems(raw, profiles))
+    try:
+        # By way of JSON, whose strict mode takes an array for a tuple but no "5" for 5.
+        document = _Document.model_validate_json(json.dumps(raw, default=str))
+    except ValidationError as error:
+        raise MatrixError(source, [*faults(error, _Document), *problems], hint=_HINT) from error
+    plan = [planned for block in document.block for planned in _planned(block)]
+    problems += _twice(document.block)
+    if problems:
+        raise MatrixError(source, problems, hint=_HINT)
+    return Matrix(document.name, tuple(plan))
+
+
+def _planned(block: _Block) -> Iterator[Planned]:
+    """The cells of a block: what is compared stands next to each other."""
+    outer = itertools.product(block.clocks, block.storages, block.sizes, block.profiles)
+    for clock, storage, size, profile in outer:
+        for configuration, command_line in itertools.product(block.configurations, block.command_lines):
+            cell = Cell(profile, configuration, command_line, storage, clock, size)
+            yield Planned(cell, block.runs, block.timeout_s)
+
+
+def _word_problems(raw: Mapping[str, object], profiles: Sequence[str]) -> Iterator[str]:
+    """Words that nobody knows, and words that a list has twice; also of a document whose shape is wrong elsewhere."""
+    blocks = raw.get("block")
+    for number, block in enumerate(blocks if isinstance(blocks, list) else []):
+        for key, known in {"profiles": tuple(profiles), **_KNOWN}.items():
+            words = block.get(key) if isinstance(block, dict) else None
+            if not isinstance(words, list | tuple):
+                continue
+            for index, word in enumerate(words):
+                place = f"block[{number}].{key}[{index}]"
+                if not isinstance(word, str) or (key == "profiles" and "/" in word):
+                    continue
+                if word not in known:
+                    yield f"{place}: no {key.removesuffix('s').replace('_', ' ')} {word!r}{_nearest(word, known)}"
+                elif word in words[:index]:
+                    yield f"{place}: {word!r} again"
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    return near(word, known) or f"; known: {', '.join(known)}"
+
+
+def _twice(blocks: Sequence[_Block]) -> Iterator[str]:
+    first: dict[Cell, int] = {}
+    for number, block in enumerate(blocks):
+        again = [each.cell for each in _planned(block) if first.setdefault(each.cell, number) != number]
+        if again:
+            one = again[0]
+            yield (
+                f"block[{number}]: {len(again)} of its cells are in an earlier block; the first is {one.profile} "
+                f"{one.configuration} {one.command_line} {one.storage} {one.clock} {one.size}"
+            )

@@ -1,0 +1,147 @@
+"""Matrices: the product of their words, every fault at once, and rounds that spread drift."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quickstart.errors import BadInputError, MatrixError
+from quickstart.measure.matrix import load_matrix, matrix_of_options, order, parse_matrix
+from quickstart.measure.results import Cell, Planned
+from quickstart.profile import known_profiles
+from tests.unit.benchdata import CELL
+
+BENCH = Path(__file__).parents[2] / "bench"
+PROFILES = ("apache", "nginx")
+GOOD = """\
+schema = 1
+name = "m"
+[[block]]
+profiles = ["nginx", "apache"]
+configurations = ["standard", "quickstart"]
+storages = ["ebs-cold"]
+clocks = ["virtual"]
+"""
+
+
+def problems(text: str) -> tuple[str, ...]:
+    with pytest.raises(MatrixError) as caught:
+        parse_matrix(text, "m.toml", PROFILES)
+    assert "m.toml" in caught.value.message
+    assert caught.value.exit_code == 2
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("file", sorted(BENCH.glob("*.toml")), ids=lambda file: file.name)
+def test_our_own_matrices_hold(file: Path) -> None:
+    assert load_matrix(file, known_profiles()).plan
+
+
+def test_smoke_is_four_runs() -> None:
+    smoke = load_matrix(BENCH / "smoke.toml", known_profiles())
+    assert [(cell.configuration, number) for cell, number in order(smoke.plan)] == [
+        *(("standard", 1), ("quickstart", 1), ("quickstart", 2), ("standard", 2)),
+    ]
+
+
+def test_a_block_is_a_product_with_defaults() -> None:
+    plan = parse_matrix(GOOD, "m", PROFILES).plan
+    assert plan[0] == Planned(Cell("nginx", "standard", "stock", "ebs-cold", "virtual", "small"), 5, 600)
+    assert [(each.cell.profile, each.cell.configuration) for each in plan] == [
+        *(("nginx", "standard"), ("nginx", "quickstart"), ("apache", "standard"), ("apache", "quickstart")),
+    ]
+
+
+def test_blocks_differ_in_runs() -> None:
+    more = GOOD.partition("\n[[block]]")[2].replace('"virtual"', '"wall"')
+    plan = parse_matrix(f"{GOOD}[[block]]{more}runs = 50\n", "m", PROFILES).plan
+    assert {each.cell.clock: each.runs for each in plan} == {"virtual": 5, "wall": 50}
+
+
+def test_options_are_a_block() -> None:
+    options: dict[str, Sequence[str] | int] = {
+        "profiles": ("nginx",),
+        "configurations": ("standard", "quickstart"),
+        "command_lines": (),
+        "storages": ("ebs-cold",),
+        "clocks": ("virtual",),
+        "sizes": (),
+        "runs": 2,
+        "timeout_s": 0,
+    }
+    plan = matrix_of_options(options, PROFILES).plan
+    assert [(each.cell.configuration, each.runs, each.timeout_s) for each in plan] == [
+        ("standard", 2, 600),
+        ("quickstart", 2, 600),
+    ]
+    with pytest.raises(MatrixError, match=r"block\[0\]\.storages: missing"):
+        matrix_of_options({**options, "storages": ()}, PROFILES)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("schema = 1", "schema = 2", "schema: "),
+        ('name = "m"', "", "name: missing"),
+        ("[[block]]", "[block]", "block: "),
+        ("storages", "storage", "block[0].storage: no such key; did you mean 'storages'?"),
+        ("ebs-cold", "ebs-cool", "block[0].storages[0]: no storage 'ebs-cool'; did you mean 'ebs-cold'?"),
+        ('["virtual"]', '["sundial"]', "block[0].clocks[0]: no clock 'sundial'; known: virtual, kvm, wall"),
+        (
+            "quickstart",
+            "quikstart",
+            "block[0].configurations[1]: no configuration 'quikstart'; did you mean 'quickstart'?",
+        ),
+        ('"nginx", ', '"ngnix", ', "block[0].profiles[0]: no profile 'ngnix'; did you mean 'nginx'?"),
+        ('"nginx", ', '"apache", ', "block[0].profiles[1]: 'apache' again"),
+        ('["virtual"]', "[]", "block[0].clocks: "),
+        ('["virtual"]', '"virtual"', "block[0].clocks: "),
+        ('["virtual"]', '["virtual"]\nruns = 0', "block[0].runs: "),
+        ('["virtual"]', '["virtual"]\nruns = "5"', "block[0].runs: "),
+        ('name = "m"', 'name = "m', "not TOML"),
+    ],
+)
+def test_a_fault_is_named_with_its_place(old: str, new: str, said: str) -> None:
+    assert any(each.startswith(said) for each in problems(GOOD.replace(old, new, 1)))
+
+
+def test_every_fault_at_once() -> None:
+    text = GOOD.replace("ebs-cold", "ebs").replace('"virtual"', '"kvn"').replace("schema = 1", "")
+    assert len(problems(text)) == 3
+
+
+def test_a_cell_in_two_blocks() -> None:
+    assert problems(GOOD + "[[block]]" + GOOD.partition("[[block]]")[2]) == (
+        "block[1]: 4 of its cells are in an earlier block; the first is nginx standard stock ebs-cold virtual small",
+    )
+
+
+def test_a_profile_may_be_a_directory() -> None:
+    plan = parse_matrix(GOOD.replace('"nginx"', '"./mine"'), "m", PROFILES).plan
+    assert plan[0].cell.profile == "./mine"
+
+
+def test_a_matrix_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="cannot be read"):
+        load_matrix(tmp_path / "m.toml", PROFILES)
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
+def test_rounds_have_each_cell_once(runs: list[int]) -> None:
+    plan = [Planned(Cell(f"p{index}", *list(vars(CELL).values())[1:]), n, 60) for index, n in enumerate(runs)]
+    found = order(plan)
+    assert Counter(found) == Counter({(each.cell, n): 1 for each in plan for n in range(1, each.runs + 1)})
+    assert [number for _, number in found] == sorted(number for _, number in found)
+
+
+def test_a_steady_drift_falls_on_all_alike() -> None:
+    plan = [Planned(Cell(name, *list(vars(CELL).values())[1:]), 4, 60) for name in "abc"]
+    places = {cell.profile: 0 for cell, _ in order(plan)}
+    for place, (cell, _) in enumerate(order(plan)):
+        places[cell.profile] += place
+    assert len(set(places.values())) == 1
