@@ -1,0 +1,187 @@
+"""What samples say (pure): medians, spreads, ratios, and how sure they are (docs/measuring.md)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from quickstart.errors import BadInputError
+from quickstart.measure.results import Cell, Sample
+
+Metric = Callable[[Sample], int]
+
+CONFIDENCE = Fraction(95, 100)
+# More ways to part the samples than this are drawn at random, by a seed that is always the same.
+_EXACT = 20_000
+_DRAWS = 10_000
+_SEED = 1
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the runs of a cell have in common, in the unit of the metric.
+
+    ``n`` runs got ready, ``censored`` did not. ``median`` counts a censored run as later than every other, and is None when the
+    middle of all runs, or one of its two, is censored. ``minimum`` and ``maximum`` are of those that got ready.
+    """
+
+    n: int
+    censored: int
+    median: int | None
+    minimum: int | None
+    maximum: int | None
+
+    @property
+    def spread(self) -> int | None:
+        """maximum - minimum; None when nothing got ready."""
+        return None if self.maximum is None or self.minimum is None else self.maximum - self.minimum
+
+    @property
+    def spread_share(self) -> float | None:
+        """The spread as a share of the median."""
+        return None if self.spread is None or not self.median else self.spread / self.median
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two cells on a noisy clock: ``difference_ns`` of their medians, two-sided ``p`` that chance alone makes one as large."""
+
+    difference_ns: int
+    p: float
+
+
+@dataclass(frozen=True)
+class Claim:
+    """ "Ours is faster than the rival", as it has to hold: ``ours_ns`` has the overlap added on the virtual clock.
+
+    ``p`` is None on the virtual clock. A claim about cells without a median does not hold, and has no numbers.
+    """
+
+    holds: bool
+    ours_ns: int | None = None
+    rival_ns: int | None = None
+    p: float | None = None
+
+    @property
+    def factor(self) -> float | None:
+        """How many times faster at the least."""
+        return self.rival_ns / self.ours_ns if self.ours_ns and self.rival_ns else None
+
+
+def by_cell(samples: Iterable[Sample]) -> dict[Cell, tuple[Sample, ...]]:
+    """The samples of each cell, in the order in which they were run."""
+    found: dict[Cell, list[Sample]] = {}
+    for sample in samples:
+        found.setdefault(sample.cell, []).append(sample)
+    return {cell: tuple(each) for cell, each in found.items()}
+
+
+def demand_one_clock(cells: Iterable[Cell]) -> None:
+    """Raise BadInputError for cells of several clocks: their numbers say different things and belong in no common table."""
+    clocks = sorted({cell.clock for cell in cells})
+    if len(clocks) > 1:
+        raise BadInputError(
+            f"times of several clocks in one table: {', '.join(clocks)}", hint="make one table for each clock"
+        )
+
+
+def median(values: Sequence[int]) -> int:
+    """The middle of at least one value; of two, half the way between them (rounded down)."""
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) // 2
+
+
+def summarise(samples: Sequence[Sample], metric: Metric) -> Summary:
+    """A cell's runs by ``metric``, for example ``lambda sample: sample.t_app_ns``."""
+    ready = sorted(metric(sample) for sample in samples if not sample.censored)
+    if not ready:
+        return Summary(0, len(samples), None, None, None)
+    lower, upper = (len(samples) - 1) // 2, len(samples) // 2
+    middle = (ready[lower] + ready[upper]) // 2 if upper < len(ready) else None
+    return Summary(len(ready), len(samples) - len(ready), middle, ready[0], ready[-1])
+
+
+def ratios(summaries: Mapping[Cell, Summary], axis: str, base: str) -> dict[Cell, float | None]:
+    """Each cell's median as a multiple of that of the cell which differs only in that its ``axis`` is ``base``.
+
+    ``axis`` is a field of Cell, for example ``configuration`` with ``standard``. None where one of the two has no median;
+    cells whose base is not among ``summaries`` are left out. Raises BadInputError for several clocks.
+    """
+    demand_one_clock(summaries)
+    rests = {_rest(cell, axis): summary for cell, summary in summaries.items() if getattr(cell, axis) == base}
+    found: dict[Cell, float | None] = {}
+    for cell, summary in summaries.items():
+        other = rests.get(_rest(cell, axis))
+        if other is not None:
+            known = summary.median is not None and other.median
+            found[cell] = summary.median / other.median if known and summary.median and other.median else None
+    return found
+
+
+def _rest(cell: Cell, axis: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, value) for name, value in vars(cell).items() if name != axis)
+
+
+def permutation_test(ours: Sequence[int], rival: Sequence[int]) -> Comparison:
+    """Two-sided permutation test of the difference of medians (ours - rival), of at least one value each.
+
+    All partitions while there are few, else a fixed number by a fixed seed, where the partition that was seen counts too, so that p
+    is never 0 (Phipson and Smyth, "Permutation p-values should never be zero", 2010).
+    """
+    seen = median(ours) - median(rival)
+    pool, size = [*ours, *rival], len(ours)
+    if math.comb(len(pool), size) <= _EXACT:
+        parts = itertools.combinations(range(len(pool)), size)
+        differences = [_difference(pool, set(part)) for part in parts]
+        return Comparison(seen, sum(abs(each) >= abs(seen) for each in differences) / len(differences))
+    # Not a secret: the same samples are to give the same p.
+    chance = random.Random(_SEED)  # noqa: S311
+    hits = sum(
+        abs(_difference(pool, set(chance.sample(range(len(pool)), size)))) >= abs(seen) for _ in range(_DRAWS)
+    )
+    return Comparison(seen, (hits + 1) / (_DRAWS + 1))
+
+
+def _difference(pool: Sequence[int], part: set[int]) -> int:
+    return median([value for index, value in enumerate(pool) if index in part]) - median(
+        [value for index, value in enumerate(pool) if index not in part]
+    )
+
+
+def median_interval(values: Sequence[int]) -> tuple[int, int] | None:
+    """An interval that holds the median of what was drawn from with a probability of at least CONFIDENCE, whatever its shape.
+
+    Between two order statistics, by the binomial distribution; None for fewer than six values, of which none is sure enough.
+    """
+    ordered, n = sorted(values), len(values)
+    # The k-th smallest and k-th largest miss the median when fewer than k values fall on one side of it.
+    missed, k = Fraction(0), 0
+    while k < n // 2 and (missed := missed + Fraction(2 * math.comb(n, k), 2**n)) <= 1 - CONFIDENCE:
+        k += 1
+    return (ordered[k - 1], ordered[n - k]) if k else None
+
+
+def claim_faster(ours: Sequence[Sample], rival: Sequence[Sample]) -> Claim:
+    """Whether "ours is faster than the rival" may be said of T_app; each are the runs of one cell.
+
+    On the virtual clock ours counts with all of the overlap that may be missing in its time, and the rival without. On the others
+    a permutation test has to agree. Raises BadInputError for two clocks.
+    """
+    demand_one_clock(sample.cell for sample in (*ours, *rival))
+    virtual = any(sample.cell.clock == "virtual" for sample in ours)
+    left = summarise(ours, lambda sample: sample.t_app_ns + sample.overlap_ns).median
+    right = summarise(rival, lambda sample: sample.t_app_ns).median
+    if left is None or right is None:
+        return Claim(holds=False)
+    if virtual:
+        return Claim(left < right, left, right)
+    # A censored run was later than all others: the test takes it as such.
+    last = max(sample.t_app_ns for sample in (*ours, *rival)) + 1
+    p = permutation_test(
+        *([s.t_app_ns if not s.censored else last for s in each] for each in (ours, rival))
+    ).p
+    return Claim(left < right and p <= 1 - CONFIDENCE, left, right, p)
