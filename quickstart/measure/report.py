@@ -1,0 +1,331 @@
+"""report.html and figures out of results: one page without script or network, conclusions first, every number below."""
+
+from __future__ import annotations
+
+import operator
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jinja2
+
+from quickstart.measure.document import replace_file, words_of
+from quickstart.measure.figures import Drawn, inline, phase_numbers, timeline, times
+from quickstart.measure.results import (
+    CLOCKS,
+    COMMAND_LINES,
+    CONFIGURATIONS,
+    SIZES,
+    STORAGES,
+    Cell,
+    Results,
+    Sample,
+)
+from quickstart.measure.statistics import (
+    Metric,
+    Summary,
+    by_cell,
+    claim_faster,
+    median_interval,
+    ratios,
+    summarise,
+)
+from quickstart.model import MIB
+
+_TEMPLATE = "report.html.j2"
+_OURS = "quickstart"
+_NONE = "-"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of a table, in words: the application, the configuration, then what the headings say."""
+
+    head: tuple[str, ...]
+    values: tuple[str, ...]
+    censored: bool
+
+
+@dataclass(frozen=True)
+class Timeline:
+    figure: str
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """All of one clock and one storage model; times of two clocks are never in one table."""
+
+    title: str
+    clock: str
+    figure: str
+    rows: tuple[Row, ...]
+    claims: tuple[Row, ...]
+    timelines: tuple[Timeline, ...]
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The first table: for each application and size, what each storage model makes of it."""
+
+    clock: str
+    rival: str
+    command_line: str
+    storages: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def write_report(results: Results, faults: Sequence[str], directory: Path) -> None:
+    """Write report.html and figures/*.svg and *.png into ``directory``; ``faults`` say why the measurement is not valid.
+
+    The same results make the same bytes. Raises HostLacksError when there is no space.
+    """
+    figures = directory / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    sections, drawn = _sections(results)
+    for each in drawn:
+        replace_file(figures / f"{each.name}.svg", each.svg.encode())
+        replace_file(figures / f"{each.name}.png", each.png)
+    replace_file(directory / "report.html", page(results, sections, faults).encode())
+
+
+def page(results: Results, sections: Sequence[Section], faults: Sequence[str]) -> str:
+    """The page as text."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    # Every text is escaped: reasons and facts come from guests and hosts.
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.get_template(_TEMPLATE).render(
+        results=results,
+        command=shlex.join(results.command),
+        headline=headline(results),
+        sections=sections,
+        faults=faults,
+        missing=tuple(_missing(results)),
+        censored=tuple(_censored(results)),
+        left_out=tuple(_left_out(results)),
+        poll_ms=results.circumstances.poll_interval_ms,
+    )
+
+
+def headline(results: Results) -> Headline | None:
+    """Ours beside the most ordinary configuration that was measured, by the first clock; None without the two."""
+    samples = _planned_samples(results)
+    clock = next((each for each in CLOCKS if any(cell.clock == each for cell in samples)), "")
+    here = {cell: runs for cell, runs in samples.items() if cell.clock == clock}
+    there = {cell.configuration for cell in here}
+    rival = next((each for each in CONFIGURATIONS if each in there and each != _OURS), "")
+    line = next((each for each in COMMAND_LINES if any(cell.command_line == each for cell in here)), "")
+    if not rival or _OURS not in there:
+        return None
+    storages = _in_order([cell.storage for cell in here], STORAGES)
+    rows = []
+    for profile, size in dict.fromkeys((cell.profile, cell.size) for cell in here):
+        cells = [Cell(profile, _OURS, line, storage, clock, size) for storage in storages]
+        values = tuple(_verdict(here, cell, replace(cell, configuration=rival)) for cell in cells)
+        rows.append(Row((profile, size), values, censored=False))
+    return Headline(clock, rival, line, storages, tuple(rows))
+
+
+def _verdict(samples: Mapping[Cell, Sequence[Sample]], ours: Cell, rival: Cell) -> str:
+    if not samples.get(ours) or not samples.get(rival):
+        return "not run"
+    claim = claim_faster(samples[ours], samples[rival])
+    if claim.ours_ns is None or claim.rival_ns is None:
+        return "censored"
+    pair = f"{_seconds(claim.rival_ns)} → {_seconds(claim.ours_ns)}"
+    return f"{pair}: {claim.factor:.1f} times faster" if claim.holds else f"{pair}: not shown to be faster"
+
+
+def _planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
+    found = by_cell(results.samples)
+    return {planned.cell: found.get(planned.cell, ()) for planned in results.plan}
+
+
+def _sections(results: Results) -> tuple[tuple[Section, ...], tuple[Drawn, ...]]:
+    samples = _planned_samples(results)
+    sections: list[Section] = []
+    drawn: list[Drawn] = []
+    for clock in _in_order([cell.clock for cell in samples], CLOCKS):
+        for storage in _in_order([cell.storage for cell in samples if cell.clock == clock], STORAGES):
+            here = {c: runs for c, runs in samples.items() if (c.clock, c.storage) == (clock, storage)}
+            title = f"{storage}, {clock} clock"
+            bars = times(f"times-{clock}-{storage}", here, f"Time from launch to ready: {title}")
+            lines = list(_timelines(here, f"{clock}-{storage}", title))
+            drawn += [bars, *(figure for figure, _ in lines)]
+            sections.append(
+                Section(
+                    title,
+                    clock,
+                    inline(bars),
+                    tuple(_rows(here)),
+                    tuple(_claims(here)),
+                    tuple(each for _, each in lines),
+                )
+            )
+    return tuple(sections), tuple(drawn)
+
+
+def _rows(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
+    """The table's rows; its headings are in the template."""
+    app = {cell: summarise(runs, operator.attrgetter("t_app_ns")) for cell, runs in samples.items()}
+    versus = ratios(app, "configuration", "standard")
+    for cell, runs in samples.items():
+        time, ratio = app[cell], versus.get(cell)
+
+        def middle(metric: Metric, runs: Sequence[Sample] = runs) -> int | None:
+            return summarise(runs, metric).median
+
+        values = (
+            str(time.n),
+            str(time.censored),
+            _seconds(middle(operator.attrgetter("t_pr_ns"))),
+            _median(time, runs),
+            _range(time),
+            _spread(time),
+            _seconds(middle(operator.attrgetter("t_total_ns"))),
+            _NONE if ratio is None else f"{ratio:.2f}",
+            _seconds(middle(operator.attrgetter("overlap_ns")))
+            if cell.clock == "virtual"
+            else _interval(runs),
+            _count(middle(lambda sample: sample.guest.requests)),
+            _mib(middle(lambda sample: sample.guest.read_bytes)),
+            _mib(middle(lambda sample: sample.initramfs_bytes)),
+        )
+        yield Row(_head(cell), values, time.median is None)
+
+
+def _head(cell: Cell) -> tuple[str, ...]:
+    return cell.profile, cell.size, cell.configuration, cell.command_line
+
+
+def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
+    """Ours against every other configuration with the same rest."""
+    for cell, runs in samples.items():
+        if cell.configuration != _OURS or not runs:
+            continue
+        for name in CONFIGURATIONS:
+            rival = samples.get(replace(cell, configuration=name), ())
+            if name == _OURS or not rival:
+                continue
+            claim = claim_faster(runs, rival)
+            said = "yes" if claim.holds else "no"
+            factor = f"{claim.factor:.2f}" if claim.factor else _NONE
+            times_of = (_seconds(claim.ours_ns), _seconds(claim.rival_ns))
+            p = _NONE if claim.p is None else f"{claim.p:.4f}"
+            head = (cell.profile, cell.size, name, cell.command_line)
+            yield Row(head, (*times_of, factor, p, said), not claim.holds)
+
+
+def _timelines(
+    samples: Mapping[Cell, Sequence[Sample]], name: str, title: str
+) -> Iterator[tuple[Drawn, Timeline]]:
+    for profile, size in dict.fromkeys((cell.profile, cell.size) for cell in samples):
+        rows = [
+            (_label(cell), middle)
+            for cell, runs in samples.items()
+            if (cell.profile, cell.size) == (profile, size) and (middle := _middle_run(runs)) is not None
+        ]
+        if not any(sample.phases for _, sample in rows):
+            continue
+        heading = f"Where the time goes: {profile}, {size}, {title}"
+        figure = timeline(f"phases-{_plain(profile)}-{size}-{name}", rows, heading)
+        numbers = phase_numbers(rows)
+        table = tuple(
+            Row((label,), _phase_times(sample, list(numbers)), censored=False) for label, sample in rows
+        )
+        headings = tuple(f"{number} {phase}" for phase, number in numbers.items())
+        yield figure, Timeline(inline(figure), heading, headings, table)
+
+
+def _plain(profile: str) -> str:
+    """A profile's name, which may be a directory's, in the name of a file."""
+    return re.sub(r"[^a-z0-9._-]+", "-", profile.lower()).strip("-.")
+
+
+def _label(cell: Cell) -> str:
+    return cell.configuration if cell.command_line == "stock" else f"{cell.configuration}, ours"
+
+
+def _middle_run(runs: Sequence[Sample]) -> Sample | None:
+    """The run at the median, or just before it: phases of several runs have no common median."""
+    ready = sorted((sample for sample in runs if not sample.censored), key=lambda sample: sample.t_app_ns)
+    return ready[(len(ready) - 1) // 2] if ready else None
+
+
+def _phase_times(sample: Sample, names: Sequence[str]) -> tuple[str, ...]:
+    spans = {phase.name: phase for phase in sample.phases}
+    return tuple(
+        f"{(spans[name].end_ns - spans[name].begin_ns) / 1e9:.2f} s" if name in spans else _NONE
+        for name in names
+    )
+
+
+def _missing(results: Results) -> Iterator[str]:
+    found = by_cell(results.samples)
+    for planned in results.plan:
+        lacking = planned.runs - len(found.get(planned.cell, ()))
+        if lacking:
+            yield f"{words_of(planned.cell)}: {lacking} of {planned.runs} runs"
+
+
+def _censored(results: Results) -> Iterator[str]:
+    for sample in results.samples:
+        if sample.censored:
+            yield f"{words_of(sample.cell)}, run {sample.number}: {sample.censored}"
+
+
+def _left_out(results: Results) -> Iterator[str]:
+    """What the project has words for and this matrix does not ask for."""
+    for axis, known in (
+        ("configuration", CONFIGURATIONS),
+        ("command_line", COMMAND_LINES),
+        ("storage", STORAGES),
+        ("clock", CLOCKS),
+        ("size", SIZES),
+    ):
+        asked = {getattr(planned.cell, axis) for planned in results.plan}
+        if absent := [word for word in known if word not in asked]:
+            yield f"{axis.replace('_', ' ')}: {', '.join(absent)}"
+
+
+def _in_order(words: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    return tuple(each for each in known if each in words)
+
+
+def _seconds(ns: int | None) -> str:
+    return _NONE if ns is None else f"{ns / 1e9:.2f} s"
+
+
+def _median(time: Summary, runs: Sequence[Sample]) -> str:
+    return "not run" if not runs else "censored" if time.median is None else _seconds(time.median)
+
+
+def _range(time: Summary) -> str:
+    if time.minimum is None or time.maximum is None:
+        return _NONE
+    return f"{time.minimum / 1e9:.2f} … {time.maximum / 1e9:.2f} s"
+
+
+def _spread(time: Summary) -> str:
+    share = "" if time.spread_share is None else f" ({time.spread_share:.1%})"
+    return _NONE if time.spread is None else f"{time.spread / 1e6:.0f} ms{share}"
+
+
+def _interval(runs: Sequence[Sample]) -> str:
+    """The interval of the median; none among censored runs, whose times are not known."""
+    found = None if any(s.censored for s in runs) else median_interval([s.t_app_ns for s in runs])
+    return _NONE if found is None else f"{found[0] / 1e9:.2f} … {found[1] / 1e9:.2f} s"
+
+
+def _count(value: int | None) -> str:
+    return _NONE if value is None else f"{value}"
+
+
+def _mib(size_bytes: int | None) -> str:
+    return _NONE if size_bytes is None else f"{size_bytes / MIB:.1f}"
