@@ -11,6 +11,7 @@ import click
 
 from quickstart import __version__
 from quickstart.cli.audit import audit
+from quickstart.cli.bench import bench
 from quickstart.cli.build import build
 from quickstart.cli.cache import cache
 from quickstart.cli.completion import completion
@@ -44,6 +45,7 @@ group.add_command(doctor)
 group.add_command(build)
 group.add_command(run)
 group.add_command(trace)
+group.add_command(bench)
 group.add_command(shell)
 group.add_command(list_members)
 group.add_command(cat)

@@ -25,6 +25,9 @@ _EXIT = (
 )
 _EXIT_OF = {
     "quickstart-audit": (("1", "There are errors among the findings, or it failed."),),
+    "quickstart-bench": (
+        ("4", "The measurement is not valid: a cell of which no run got ready, or reads that do not add up."),
+    ),
     "quickstart-diff": (("1", "The archives differ, or it failed."),),
     "quickstart-doctor": (("3", "Something is lacking."),),
     "quickstart-run": (("STATUS", "With --exec, the command's own."),),

@@ -15,14 +15,14 @@ PACKAGE = Path(quickstart.__file__).parent
 # A part (a module or a package of quickstart) may import itself and parts of the rows above, never of its own row or below.
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("__init__", "model", "errors", "walk"),
-    ("progress", "assets", "host", "treehash", "kept", "guest"),
+    ("progress", "assets", "faults", "host", "treehash", "kept", "guest"),
     ("store",),
     ("profile", "imageroot", "elf_file"),
     ("dpkg", "ldconf", "unit"),
     ("elf",),
     ("reference", "trace", "startset", "initramfs", "image", "measure", "shell"),
     ("launch",),
-    ("pipeline", "inside", "doctor"),
+    ("pipeline", "bench", "inside", "doctor"),
     ("audit",),
     ("cli",),
 )
@@ -31,6 +31,7 @@ RANK = {part: rank for rank, parts in enumerate(LEVELS) for part in parts}
 ONLY_FOR = {
     "cli": {"cli"},
     "pipeline": {"cli"},
+    "bench": {"cli"},
     "inside": {"cli", "audit"},
     "doctor": {"cli"},
     "audit": {"cli"},

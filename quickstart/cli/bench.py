@@ -1,0 +1,236 @@
+"""`quickstart bench`: measure a matrix of profiles, configurations, storage models and clocks; write results and report."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import operator
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from quickstart import bench as benching
+from quickstart.bench import RESULTS, Bench, invalid
+from quickstart.cli.completion import profile_names
+from quickstart.cli.output import Verb, run_verb
+from quickstart.errors import BadInputError
+from quickstart.measure import document
+from quickstart.measure.matrix import Matrix, load_matrix, matrix_of_options, order
+from quickstart.measure.results import (
+    CLOCKS,
+    COMMAND_LINES,
+    CONFIGURATIONS,
+    SIZES,
+    STORAGES,
+    Cell,
+    Results,
+    Sample,
+)
+from quickstart.measure.statistics import Summary, by_cell, summarise
+from quickstart.profile import known_profiles
+from quickstart.store import Store, default_root
+
+_NOT_VALID = 4
+_TIMES = ("t_pr_ns", "t_app_ns", "t_total_ns")
+
+
+@click.command()
+@click.argument(
+    "matrix_file", metavar="MATRIX.toml", required=False, type=click.Path(path_type=Path, dir_okay=False)
+)
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path, file_okay=False), help="Where results go [bench-NAME]."
+)
+@click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    metavar="NAME|DIR",
+    shell_complete=profile_names,
+    help="An application.",
+)
+@click.option(
+    "--configuration",
+    "configurations",
+    multiple=True,
+    type=click.Choice(CONFIGURATIONS),
+    help="What is compared.",
+)
+@click.option(
+    "--command-line",
+    "command_lines",
+    multiple=True,
+    type=click.Choice(COMMAND_LINES),
+    help="The kernel's options [stock].",
+)
+@click.option(
+    "--storage",
+    "storages",
+    multiple=True,
+    type=click.Choice(STORAGES),
+    help="The volume that is booted from.",
+)
+@click.option("--clock", "clocks", multiple=True, type=click.Choice(CLOCKS), help="What tells the time.")
+@click.option("--size", "sizes", multiple=True, type=click.Choice(SIZES), help="The machine [small].")
+@click.option("--runs", type=click.IntRange(1, 1000), help="Runs of each cell [5].")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.IntRange(1, 86400),
+    help="Seconds after which a run is given up [600].",
+)
+@click.option(
+    "--report",
+    "report_only",
+    is_flag=True,
+    help="Make the report of DIR/results.json again; measure nothing.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be run, and run nothing.")
+@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+def bench(
+    matrix_file: Path | None,
+    out: Path | None,
+    report_only: bool,
+    dry_run: bool,
+    verbose: bool,
+    as_json: bool,
+    **options: Sequence[str] | int,
+) -> None:
+    """Measure a matrix, and write results.json, report.html and figures.
+
+    The matrix comes from MATRIX.toml, or from options, each of which may be given several times: their product is measured. A
+    sample is written as soon as it is there; the same command goes on where it was interrupted.
+    """
+
+    def work(verb: Verb) -> int:
+        if report_only:
+            return _report_again(verb, out)
+        matrix = _matrix(matrix_file, options)
+        directory = (out or Path(f"bench-{matrix.name}")).absolute()
+        return _show_plan(verb, matrix) if dry_run else _measure(verb, matrix, directory)
+
+    sys.exit(run_verb("bench", as_json, work, verbose))
+
+
+def _matrix(file: Path | None, options: Mapping[str, Sequence[str] | int]) -> Matrix:
+    given = [name for name, value in options.items() if value]
+    if file is None and not given:
+        raise BadInputError(
+            "nothing to measure: neither a matrix nor options",
+            hint="for example --profile nginx --configuration standard --configuration quickstart "
+            "--storage ebs-warm --clock virtual",
+        )
+    if file is None:
+        return matrix_of_options(options, known_profiles())
+    if given:
+        names = ", ".join(f"--{name.removesuffix('s').replace('_', '-')}" for name in given)
+        raise BadInputError(f"both a matrix and options for one ({names})", hint="write them into the matrix")
+    return load_matrix(file, known_profiles())
+
+
+def _measure(verb: Verb, matrix: Matrix, directory: Path) -> int:
+    display = verb.display()
+    began = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    asked = Bench(matrix, directory, ("quickstart", *sys.argv[1:]), began)
+    with Store(default_root(), display.note) as store:
+        try:
+            results = benching.run_matrix(asked, benching.runner_of(matrix, store, display), display)
+        except KeyboardInterrupt:
+            if (directory / RESULTS).exists():
+                display.note(
+                    f"what was measured is in {directory / RESULTS}; the same command goes on from there"
+                )
+            raise
+    return _finish(verb, results, directory)
+
+
+def _report_again(verb: Verb, out: Path | None) -> int:
+    if out is None:
+        raise BadInputError("--report needs -o DIR, the directory that has results.json")
+    return _finish(verb, document.load(out / RESULTS), out.absolute())
+
+
+def _finish(verb: Verb, results: Results, directory: Path) -> int:
+    # Only this verb pays for matplotlib, whose import takes half a second.
+    from quickstart.measure.report import write_report
+
+    faults = invalid(results)
+    with verb.display().step("report"):
+        write_report(results, faults, directory)
+    for fault in faults:
+        verb.display().note(f"not valid: {fault}")
+    verb.result(_result(results, faults, directory), lambda console: _show(console, results, directory))
+    return _NOT_VALID if faults else 0
+
+
+def _result(results: Results, faults: Sequence[str], directory: Path) -> Mapping[str, object]:
+    cells = by_cell(results.samples)
+    return {
+        "out": str(directory),
+        "results": str(directory / RESULTS),
+        "report": str(directory / "report.html"),
+        "valid": not faults,
+        "faults": list(faults),
+        "complete": len(results.samples) == len(order(results.plan)),
+        "cells": [_cell_result(cell, runs) for cell, runs in cells.items()],
+    }
+
+
+def _cell_result(cell: Cell, runs: Sequence[Sample]) -> Mapping[str, object]:
+    summaries = {name: summarise(runs, operator.attrgetter(name)) for name in _TIMES}
+    some = summaries["t_app_ns"]
+    medians = {f"{name.removesuffix('_ns')}_median_ns": each.median for name, each in summaries.items()}
+    return {
+        **dataclasses.asdict(cell),
+        "delivery": cell.delivery,
+        "n": some.n,
+        "censored": some.censored,
+        **medians,
+        "t_app_spread_ns": some.spread,
+    }
+
+
+def _show(console: Console, results: Results, directory: Path) -> None:
+    cells = by_cell(results.samples)
+    for clock in sorted({cell.clock for cell in cells}):
+        table = Table(title=f"application time T_app ({clock} clock)")
+        for heading in ("application", "configuration", "storage"):
+            table.add_column(heading, no_wrap=True)
+        for heading in ("median", "spread", "n", "censored"):
+            table.add_column(heading, justify="right")
+        for cell, runs in cells.items():
+            if cell.clock == clock:
+                found = summarise(runs, operator.attrgetter("t_app_ns"))
+                line = "" if cell.command_line == "stock" else f", {cell.command_line}"
+                words = (f"{cell.profile}, {cell.size}", f"{cell.configuration}{line}", cell.storage)
+                table.add_row(*words, *_figures(found), str(found.n), str(found.censored))
+        console.print(table)
+    console.print(f"{directory / 'report.html'}", soft_wrap=True)
+
+
+def _figures(found: Summary) -> tuple[str, str]:
+    return (
+        "censored" if found.median is None else f"{found.median / 1e9:.2f} s",
+        "" if found.spread is None else f"{found.spread / 1e9:.2f} s",
+    )
+
+
+def _show_plan(verb: Verb, matrix: Matrix) -> int:
+    runs = order(matrix.plan)
+    entries = [
+        {**dataclasses.asdict(each.cell), "runs": each.runs, "timeout_s": each.timeout_s}
+        for each in matrix.plan
+    ]
+
+    def text(console: Console) -> None:
+        for cell, number in runs:
+            console.print(f"  {document.words_of(cell)} run {number}")
+        console.print(f"{len(runs)} runs of {len(matrix.plan)} cells")
+
+    verb.result({"matrix": matrix.name, "runs": len(runs), "plan": entries}, text)
+    return 0

@@ -1,0 +1,51 @@
+"""docs/results.md and docs/measuring.md say what the code reads and writes, no more and no less."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from quickstart.measure.document import text_of
+from quickstart.measure.matrix import parse_matrix
+from quickstart.measure.results import CLOCKS, COMMAND_LINES, CONFIGURATIONS, SIZES, STORAGES
+from tests.unit.benchdata import realistic
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def sections() -> dict[str, dict[str, str]]:
+    """Heading → field → its type, as docs/results.md has them."""
+    found: dict[str, dict[str, str]] = {}
+    for part in (DOCS / "results.md").read_text().split("\n## ")[1:]:
+        rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", part, re.MULTILINE)
+        found[part.partition("\n")[0]] = dict(rows)
+    return found
+
+
+def test_every_field_is_described_and_every_described_field_is_there() -> None:
+    raw = json.loads(text_of(realistic()))
+    whole, cell, plan, run, phase = list(sections().values())[:5]
+    assert list(raw) == list(whole)
+    assert list(raw["plan"][0]) == [*cell, *plan]
+    assert list(raw["runs"][0]) == [*cell, *run]
+    assert list(raw["runs"][0]["phases"][0]) == list(phase)
+
+
+def test_the_words_of_a_cell_are_all_named() -> None:
+    cell = list(sections().values())[1]
+    for field, words in (
+        ("configuration", CONFIGURATIONS),
+        ("command_line", COMMAND_LINES),
+        ("storage", STORAGES),
+        ("clock", CLOCKS),
+        ("size", SIZES),
+    ):
+        assert tuple(re.findall(r"`([^`]+)`", cell[field])) == words
+
+
+def test_the_example_of_a_matrix_holds_and_names_every_word() -> None:
+    example = (DOCS / "measuring.md").read_text().partition("```toml\n")[2].partition("```")[0]
+    assert parse_matrix(example, "docs/measuring.md", ["nginx"]).plan
+    for words in (CONFIGURATIONS, STORAGES, CLOCKS):
+        assert ", ".join(words) in example
