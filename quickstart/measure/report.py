@@ -137,9 +137,14 @@ def _verdict(samples: Mapping[Cell, Sequence[Sample]], ours: Cell, rival: Cell) 
         return "not run"
     claim = claim_faster(samples[ours], samples[rival])
     if claim.ours_ns is None or claim.rival_ns is None:
-        return "censored"
+        lost = [cell.configuration for cell in (rival, ours) if _middle_is_censored(samples[cell])]
+        return f"censored: {', '.join(lost)}"
     pair = f"{_seconds(claim.rival_ns)} → {_seconds(claim.ours_ns)}"
     return f"{pair}: {claim.factor:.1f} times faster" if claim.holds else f"{pair}: not shown to be faster"
+
+
+def _middle_is_censored(runs: Sequence[Sample]) -> bool:
+    return summarise(runs, operator.attrgetter("t_app_ns")).median is None
 
 
 def _planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:

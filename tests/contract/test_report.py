@@ -134,6 +134,9 @@ def test_the_headline_carries_the_overlap() -> None:
         (("nginx", "small"), ("15.60 s → 2.75 s: 5.7 times faster",)),
     ]
     assert headline(realistic(configurations=("quickstart",))) is None
+    lost = headline(realistic(holes=True, configurations=("standard", "minimal", "quickstart", "ramboot")))
+    assert lost is not None
+    assert lost.rows[0].values == ("censored: standard",)
 
 
 def test_nothing_ready_is_still_a_page(tmp_path: Path) -> None:
