@@ -84,7 +84,7 @@ def realistic(
     holes: bool = False,
 ) -> Results:
     """A whole bench; with ``holes`` one cell is censored, one in part, and one was not run."""
-    chance = random.Random(7)  # noqa: S311 - made up, and always the same
+    chance = random.Random(7)
     axes = (clocks, storages, sizes, profiles, configurations, lines)
     cells = [Cell(p, c, line, st, clock, size) for clock, st, size, p, c, line in itertools.product(*axes)]
     samples = [_run(cell, number, chance) for number in range(1, runs + 1) for cell in cells]
