@@ -303,14 +303,14 @@ class Artefact:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a launcher needs to start one guest."""
+    """What a launcher needs to start one guest; one without ``disk`` has all that it runs in its initramfs."""
 
     name: str
     memory_mib: int
     kernel: Path
     initrds: tuple[Path, ...]
     cmdline: str
-    disk: Path
+    disk: Path | None
     disk_format: str
     snapshot: bool
     mac: str

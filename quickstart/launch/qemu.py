@@ -35,16 +35,22 @@ def machine_arguments(machine: Machine, accelerator: Accelerator, initrd: str) -
     forward = (
         f",hostfwd=tcp:127.0.0.1:{machine.forward_port}-:{machine.guest_port}" if machine.forward_port else ""
     )
-    drive = f"file={_escape(str(machine.disk))},format={machine.disk_format},if=none,id={_ROOT}"
     return (
         *("-name", machine.name, "-M", "pc", *accelerator.qemu, "-smp", "1", "-m", str(machine.memory_mib)),
         *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-kernel", str(machine.kernel), "-initrd", initrd, "-append", machine.cmdline),
-        *("-drive", drive + (",snapshot=on" if machine.snapshot else "")),
-        *("-device", f"virtio-blk-pci,drive={_ROOT},addr=4"),
+        *_disk_arguments(machine),
         *("-netdev", f"user,id=net{forward}"),
         *("-device", f"virtio-net-pci,netdev=net,mac={machine.mac},addr=3,romfile="),
     )
+
+
+def _disk_arguments(machine: Machine) -> tuple[str, ...]:
+    if machine.disk is None:
+        return ()
+    drive = f"file={_escape(str(machine.disk))},format={machine.disk_format},if=none,id={_ROOT}"
+    snapshot = ",snapshot=on" if machine.snapshot else ""
+    return ("-drive", drive + snapshot, "-device", f"virtio-blk-pci,drive={_ROOT},addr=4")
 
 
 def _escape(value: str) -> str:
@@ -169,7 +175,9 @@ class QemuGuest:
         raise GuestError(f"the guest {how} ({seen})", console_tail=self.console_tail())
 
     def root_io(self) -> RootIo:
-        """What QEMU's block layer counted for the root volume since the launch (QMP query-blockstats)."""
+        """What QEMU's block layer counted for the root volume since the launch (QMP query-blockstats); 0 without one."""
+        if self.machine.disk is None:
+            return RootIo(0, 0, 0, 0)
         for device in cast(list[dict[str, object]], self._open_monitor().cmd("query-blockstats")):
             if device.get("device") == _ROOT:
                 stats = cast(dict[str, int], device["stats"])

@@ -15,8 +15,9 @@ from quickstart.host.files import free_bytes
 from quickstart.host.namespaces import own_namespaces
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
 from quickstart.progress import Progress
-from quickstart.reference import customise, entry
+from quickstart.reference import customise, entry, variant
 from quickstart.reference.sources import Sources, host_sources
+from quickstart.reference.variant import Variant
 from quickstart.store import Store, key_of, source_digest
 
 # The machine that Debian's installer makes with "SSH server" and no desktop, less what only hardware needs.
@@ -46,12 +47,14 @@ _NEED_BYTES = 3 * 1024 * MIB
 _NAMESPACE = uuid.UUID("6f0c3c8e-4a43-4a52-9d8e-5b1f5f1f2a00")
 
 
-def reference_inputs(profile: Profile) -> Mapping[str, object]:
+def reference_inputs(profile: Profile, differing: Variant | None = None) -> Mapping[str, object]:
     """What the reference image depends on: never the profile's name, only what goes into the image."""
     return {
         "base": _base_inputs(profile.suite),
         "packages": list(profile.packages),
         "hash": source_digest("quickstart.treehash"),
+        **({"unit": profile.unit} if differing else {}),
+        **variant.inputs(differing),
     }
 
 
@@ -63,16 +66,20 @@ def _base_inputs(suite: str) -> Mapping[str, object]:
     }
 
 
-def root_uuid(profile: Profile) -> str:
+def root_uuid(inputs: Mapping[str, object]) -> str:
     """The root file system's UUID: the same for the same inputs, different for any other image."""
-    return str(uuid.uuid5(_NAMESPACE, key_of("reference", reference_inputs(profile))))
+    return str(uuid.uuid5(_NAMESPACE, key_of("reference", inputs)))
 
 
-def make_reference(profile: Profile, store: Store, progress: Progress) -> ReferenceImage:
-    """The profile's reference image out of the store, made first when it is not there (as root).
+def make_reference(
+    profile: Profile, store: Store, progress: Progress, differing: Variant | None = None
+) -> ReferenceImage:
+    """The profile's reference image, or a variant of it, out of the store, made first when it is not there (as root).
 
     Raises BadInputError for a suite or package that does not exist, HostLacksError, ReferenceImageError.
     """
+
+    inputs = reference_inputs(profile, differing)
 
     def make(directory: Path) -> None:
         _check_host(store)
@@ -83,16 +90,19 @@ def make_reference(profile: Profile, store: Store, progress: Progress) -> Refere
             door.run(["cp", "-a", "--reflink=auto", base / "root", root], timeout_s=900)
         with progress.step(f"reference: install {' '.join(profile.packages)}"):
             _install(root, profile.packages, host_sources(profile.suite), log)
+        if differing:
+            with progress.step(f"reference: {differing.name}"):
+                _apply(differing, profile, root, log)
         with progress.step("reference: the distribution's initramfs"):
             # Only here: packages that see this variable change more than times (Python's compiled files).
             fixed = {"SOURCE_DATE_EPOCH": str(IMAGE_TIME_S)}
             _in_chroot(root, ["update-initramfs", "-u", "-k", "all"], log, fixed)
-            customise.end(root, root_uuid(profile))
+            customise.end(root, root_uuid(inputs))
             customise.fix_times(root, begin_s)
         with progress.step("reference: hash the image"):
-            entry.write_facts(directory, root_uuid(profile), "root")
+            entry.write_facts(directory, root_uuid(inputs), "root")
 
-    made = store.get_or_make("reference", reference_inputs(profile), make)
+    made = store.get_or_make("reference", inputs, make)
     return entry.load(made.path, ("debootstrap", made.key))
 
 
@@ -162,6 +172,17 @@ def _install(root: Path, packages: tuple[str, ...], sources: Sources, log: Path)
                 f"no such package in the archive: {names}", hint="see `packages` in the profile"
             ) from error
         raise ReferenceImageError(f"installing packages in {root} failed\n{error.tail}") from error
+
+
+def _apply(differing: Variant, profile: Profile, root: Path, log: Path) -> None:
+    variant.write_files(differing, profile, root)
+    try:
+        for command in variant.commands(differing):
+            _in_chroot(root, command, log, {})
+    except CommandError as error:
+        raise ReferenceImageError(
+            f"making the variant {differing.name} of {root} failed\n{error.tail}"
+        ) from error
 
 
 def _in_chroot(root: Path, argv: list[str], log: Path, env: Mapping[str, str]) -> None:
