@@ -106,7 +106,7 @@ def write(
     _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)
     shutil.copyfile(reference.kernel, directory / "vmlinuz")
     shutil.copyfile(reference.initrd, directory / "initrd.img")
-    cmdline = f"console=ttyS0 root=UUID={disk.superblock.uuid} ro panic=10"
+    cmdline = command_line(disk.superblock.uuid)
     _write_run_script(directory, profile, disk_format, cmdline, mac)
     manifest: dict[str, object] = {
         "schema": SCHEMA,
@@ -138,6 +138,11 @@ def write(
     }
     write_start_set(directory, start_set, traces)
     _write_json(directory / _MANIFEST, manifest)
+
+
+def command_line(root_uuid: str) -> str:
+    """The kernel's command line of an artefact whose root volume has this UUID."""
+    return f"console=ttyS0 root=UUID={root_uuid} ro panic=10"
 
 
 def write_start_set(directory: Path, start_set: StartSet, traces: Sequence[Trace]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import StartSetError
 from quickstart.host import door
 from quickstart.imageroot import ImageRoot
-from quickstart.initramfs.layout import GuestConfig, part_a, part_b
+from quickstart.initramfs.layout import GuestConfig, Served, part_a, part_b
 from quickstart.initramfs.modules import module_set
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet, UnitStart
@@ -26,6 +27,7 @@ def build_id(
     start_set: StartSet,
     unit: UnitStart,
     busybox: Path,
+    served: Served,
 ) -> str:
     """Names the pair of parts A and B by all that goes into them; file contents by the image's hash.
 
@@ -37,7 +39,7 @@ def build_id(
     ]
     parts = (
         reference.image_hash.encode(),
-        repr((files, unit, profile.run_start_pre, interface, disk.superblock)).encode(
+        repr((files, unit, profile.run_start_pre, interface, disk.superblock, served.value)).encode(
             errors="surrogateescape"
         ),
         busybox.read_bytes(),
@@ -66,6 +68,7 @@ def write_initramfs(
     start_set: StartSet,
     unit: UnitStart,
     target: Path,
+    served: Served = Served.FAST,
 ) -> Initramfs:
     """Write the initramfs to ``target``; raises StartSetError when it is larger than the profile's budget.
 
@@ -76,13 +79,14 @@ def write_initramfs(
     fstype, options = root_mount(root)
     busybox = door.tool_path("busybox")
     config = GuestConfig(
-        build=build_id(profile, reference, disk, interface, start_set, unit, busybox),
+        build=build_id(profile, reference, disk, interface, start_set, unit, busybox, served),
         superblock=disk.superblock,
         root_fstype=fstype,
         root_options=options,
         interface=interface,
         unit=unit,
         run_start_pre=profile.run_start_pre,
+        served=served,
     )
     modules = module_set(root, reference.kernel_version)
     target.unlink(missing_ok=True)
@@ -92,9 +96,19 @@ def write_initramfs(
     _check_budget(profile, start_set, size_bytes, "the initramfs has")
     # A file that the profile names although it is secret makes a secret of the archive.
     target.chmod(0o600 if profile.files.secrets else 0o644)
-    with target.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    return Initramfs(target, size_bytes, a_bytes, b_bytes, sha256)
+    return Initramfs(target, size_bytes, a_bytes, b_bytes, _sha256(target))
+
+
+def append_files(initramfs: Initramfs, entries: Iterable[CpioEntry]) -> Initramfs:
+    """Add one more archive with files of the image, whatever they hold; so it is its owner's alone."""
+    initramfs.path.chmod(0o600)
+    more = _append(initramfs.path, entries)
+    return replace(initramfs, size_bytes=initramfs.size_bytes + more, sha256=_sha256(initramfs.path))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_sizes(profile: Profile, start_set: StartSet) -> None:

@@ -6,6 +6,7 @@ so that A notices when B is cut or another one's.
 
 from __future__ import annotations
 
+import enum
 import os
 import re
 import shlex
@@ -53,6 +54,14 @@ _APPLETS = (
 _SCRIPTS = ("init", "lib", "second", "udhcpc")
 
 
+class Served(enum.Enum):
+    """Where the application's files come from; what is not FAST is there to be compared with, never in an artefact."""
+
+    FAST = "/fast"
+    VOLUME = "the root volume"
+    MEMORY = "memory"
+
+
 @dataclass(frozen=True)
 class GuestConfig:
     """What init has to know of this image; ``build`` names the pair of parts."""
@@ -64,6 +73,7 @@ class GuestConfig:
     interface: str
     unit: UnitStart
     run_start_pre: bool
+    served: Served = Served.FAST
 
 
 def part_a(
@@ -81,7 +91,7 @@ def part_a(
         target = "init" if name == "init" else f"{OURS}/{name}"
         yield regular(target, scripts.joinpath(name).read_bytes(), 0o755)
     yield regular(f"{OURS}/config", _encoded(config_text(config, start_set)), 0o644)
-    yield regular(f"{OURS}/start", _encoded(start_text(config.unit, start_set, root)), 0o644)
+    yield regular(f"{OURS}/start", _encoded(start_text(config.unit, start_set, root, config.served)), 0o644)
     yield regular(f"{OURS}/modules", shell_functions(modules).encode(), 0o644)
     for module in modules.modules:
         yield regular(f"{OURS}/modules.d/{module.name}.ko", module_data(root, module), 0o644)
@@ -211,6 +221,7 @@ def config_text(config: GuestConfig, start_set: StartSet) -> str:
     # ld.so(8) would take these characters of LD_LIBRARY_PATH for its own; such a library comes from the root volume.
     sayable = (path for path in holders if path != PurePosixPath("/etc") and not set(":;$") & set(str(path)))
     libraries = [f"/fast{path}" for path in sorted(sayable)]
+    fast = config.served is Served.FAST
     values = {
         "BUILD": config.build,
         "ROOT_UUID": config.superblock.uuid,
@@ -223,22 +234,23 @@ def config_text(config: GuestConfig, start_set: StartSet) -> str:
         "UNIT_TYPE": config.unit.type,
         "PID_FILE": str(config.unit.pid_file or ""),
         "START_PRE": "yes" if config.run_start_pre and config.unit.start_pre else "no",
-        "FAST_PATH": ":".join([*(f"/fast{name}" for name in _STOCK_PATH), *_STOCK_PATH]),
+        "SERVED": config.served.value,
+        "FAST_PATH": ":".join([*(f"/fast{name}" for name in _STOCK_PATH if fast), *_STOCK_PATH]),
         "FAST_LIBRARY_PATH": ":".join(libraries),
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
 
 
-def start_text(unit: UnitStart, start_set: StartSet, root: ImageRoot) -> str:
+def start_text(unit: UnitStart, start_set: StartSet, root: ImageRoot, served: Served = Served.FAST) -> str:
     """The functions start_pre and start_main: the unit's own commands, argv[0] the stock path, the program from /fast.
 
-    Raises StartSetError when the unit's main program is not packed: then nothing would start from memory.
+    Raises StartSetError when the unit's main program is not packed although it is to be served from there.
     """
     packed = {file.path for file in start_set.files}
 
     def command(words: tuple[str, ...], must: bool) -> str:
         program = root.resolve(PurePosixPath(words[0])).canonical
-        if must and program not in packed:
+        if must and served is Served.FAST and program not in packed:
             raise StartSetError(
                 f"{words[0]} of {unit.unit} is not in the start set", hint="does a rule exclude it?"
             )

@@ -1,0 +1,81 @@
+"""What `ramboot` has beside init: every file that the application opens, at its ordinary path, and the directories it uses.
+
+It is a measuring device: with no root volume at all it shows what there is to be gained. So it holds what an artefact's initramfs
+never does (data, secrets), and never becomes part of one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.newc import CpioEntry
+from quickstart.model import Event, FileRules, Op, StartSet, Trace
+
+# Made by the kernel or by init at each boot.
+_VOLATILE = frozenset({"proc", "sys", "dev", "run"})
+# What init's second half reads and writes by itself.
+_OF_INIT = tuple(PurePosixPath(path) for path in ("/etc/hostname", "/tmp", "/var/log"))  # noqa: S108
+
+
+def all_rules(rules: FileRules) -> FileRules:
+    """The profile's rules without those that keep something out."""
+    return FileRules(include=rules.include, exclude=(), data=(), secrets=("/**",))
+
+
+def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPath, ...]:
+    """The image's files, links and directories to pack, each after what holds it; ``start_set`` is by ``all_rules``."""
+    found = {file.path for file in start_set.files} | {each.path for each in start_set.excluded}
+    for path in _OF_INIT:
+        found |= _leads_to(root, path)
+    for trace in traces:
+        for event in trace.events:
+            found |= _of_event(root, event)
+    found |= {parent for path in found for parent in path.parents}
+    return tuple(sorted((path for path in found if _can_pack(root, path)), key=os.fsencode))
+
+
+def _of_event(root: ImageRoot, event: Event) -> set[PurePosixPath]:
+    """Where the path leads that a program used; for a file that it made, the directory that takes it."""
+    if len(event.path.parts) < 2 or event.path.parts[1] in _VOLATILE:
+        return set()
+    found = _leads_to(root, event.path)
+    if not found and event.op is Op.WRITE and event.error is None:
+        found = _leads_to(root, event.path.parent)
+    return found
+
+
+def _leads_to(root: ImageRoot, path: PurePosixPath) -> set[PurePosixPath]:
+    found = root.resolve(path)
+    return {*found.links, *([found.canonical] if found.canonical else [])}
+
+
+def _can_pack(root: ImageRoot, path: PurePosixPath) -> bool:
+    if len(path.parts) < 2 or path.parts[1] in _VOLATILE:
+        return False
+    mode = root.host(path).lstat().st_mode
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
+
+
+def entries(packed: Iterable[PurePosixPath], root: ImageRoot) -> Iterator[CpioEntry]:
+    """The members, with the modes and owners that they have in the image."""
+    for path in packed:
+        host = root.host(path)
+        status = host.lstat()
+        yield CpioEntry(
+            name=str(path).lstrip("/"),
+            mode=status.st_mode,
+            data=_data(root, path, status.st_mode),
+            uid=status.st_uid,
+            gid=status.st_gid,
+            mtime=int(status.st_mtime),
+        )
+
+
+def _data(root: ImageRoot, path: PurePosixPath, mode: int) -> bytes | Path:
+    if stat.S_ISREG(mode):
+        return root.host(path)
+    return os.fsencode(root.host(path).readlink()) if stat.S_ISLNK(mode) else b""
