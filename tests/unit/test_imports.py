@@ -22,15 +22,17 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("elf",),
     ("reference", "trace", "startset", "initramfs", "image", "measure", "shell"),
     ("launch",),
-    ("pipeline", "bench", "inside", "doctor"),
-    ("audit",),
+    ("pipeline", "inside", "doctor"),
+    ("audit", "prepare"),
+    ("bench",),
     ("cli",),
 )
 RANK = {part: rank for rank, parts in enumerate(LEVELS) for part in parts}
 # Only these may import the part at all.
 ONLY_FOR = {
     "cli": {"cli"},
-    "pipeline": {"cli"},
+    "pipeline": {"cli", "prepare", "bench"},
+    "prepare": {"cli", "bench"},
     "bench": {"cli"},
     "inside": {"cli", "audit"},
     "doctor": {"cli"},

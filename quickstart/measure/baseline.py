@@ -1,0 +1,92 @@
+"""What a distribution's boot consists of, asked of the booted machine itself: the composition of `standard` and `standard-tuned`.
+
+The document is committed (bench/baseline), so that a reader sees what the application is compared with.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from quickstart.errors import GuestError
+from quickstart.guest import Guest
+from quickstart.measure.configuration import Boot
+from quickstart.model import Profile, Readied
+
+SCHEMA = 1
+# Each answer stands behind a line with its name. The machine is asked when it has come up whole; whether it failed in something is
+# for `state` to say.
+_QUESTIONS = {
+    "settled": "systemctl is-system-running --wait >/dev/null",
+    "state": "systemctl is-system-running",
+    "kernel": "uname -r",
+    "cmdline": "cat /proc/cmdline",
+    "packages": "dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'",
+    "enabled_units": "systemctl list-unit-files --state=enabled --no-legend --no-pager",
+    "default_target": "systemctl get-default",
+    "startup": "systemd-analyze time",
+    "critical_chain": "systemd-analyze critical-chain --no-pager",
+    "critical_chain_of_unit": 'systemd-analyze critical-chain --no-pager "$UNIT"',
+    "dhcp": "journalctl -b -o short-monotonic --no-pager | grep -E 'DHCP|bound to|Gained carrier'",
+}
+_LIMIT_S = 900.0
+_MONOTONIC = re.compile(r"\[ *(\d+\.\d+)\] \S+ (.*)")
+
+
+def questions(unit: str) -> str:
+    """The shell commands that ask all of it."""
+    asked = "\n".join(f"echo; echo '== {name}'\n{command}" for name, command in _QUESTIONS.items())
+    return f"export LC_ALL=C SYSTEMD_COLORS=0; UNIT='{unit}'\n{asked}\necho; echo '== end'\n"
+
+
+def parse(text: str) -> Mapping[str, Any]:
+    """The answers as JSON values; raises GuestError when the machine did not answer to the end."""
+    parts = re.split(r"^== (\w+)\n", text, flags=re.MULTILINE)
+    answers = dict(zip(parts[1::2], (part.strip() for part in parts[2::2]), strict=True))
+    if "end" not in answers:
+        raise GuestError("the guest did not answer what it consists of", console_tail=text[-2000:])
+    packages = (line.split() for line in answers["packages"].splitlines())
+    # /proc/cmdline has the volume's UUID, which says nothing of the composition.
+    return {
+        "state": answers["state"],
+        "kernel": answers["kernel"],
+        "cmdline": re.sub(r"root=UUID=\S+", "root=UUID=…", answers["cmdline"]),
+        "default_target": answers["default_target"],
+        "enabled_units": sorted(line.split()[0] for line in answers["enabled_units"].splitlines() if line),
+        "packages": {words[1]: words[2] for words in packages if words[:1] == ["installed"]},
+        "startup": answers["startup"].splitlines(),
+        "critical_chain": _chain(answers["critical_chain"]),
+        "critical_chain_of_unit": _chain(answers["critical_chain_of_unit"]),
+        "dhcp": [
+            {"uptime_s": float(match[1]), "message": match[2]}
+            for line in answers["dhcp"].splitlines()
+            if (match := _MONOTONIC.match(line))
+        ],
+    }
+
+
+def _chain(text: str) -> list[str]:
+    """Without the paragraph that explains the notation."""
+    return text.rpartition("\n\n")[2].splitlines()
+
+
+def record(
+    guest: Guest, profile: Profile, boot: Boot, readied: Readied, accelerator: str
+) -> Mapping[str, Any]:
+    """The document of a guest that is ready: its composition, and the times of this one boot (wall clock)."""
+    out, err = io.BytesIO(), io.BytesIO()
+    guest.execute(questions(profile.unit), out, err, _LIMIT_S)
+    return {
+        "schema": SCHEMA,
+        "profile": profile.name,
+        "configuration": boot.configuration,
+        "command_line": boot.command_line,
+        "accelerator": accelerator,
+        "ready_uptime_ns": readied.ready.uptime_ns,
+        "root_reads": readied.root_io.reads,
+        "root_read_bytes": readied.root_io.read_bytes,
+        "initramfs_bytes": sum(path.stat().st_size for path in boot.initrds),
+        **parse(out.getvalue().decode(errors="replace")),
+    }

@@ -1,0 +1,129 @@
+"""Makes what the bench compares: each configuration's kernel, initramfs and root disk, all from one reference image.
+
+What `build` ships is made by the same functions (pipeline, initramfs). `minimal` is `quickstart` with nothing in its start set, so
+that the application starts from the root volume; `ramboot` is the same init with all the files and no volume.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from quickstart import pipeline
+from quickstart.errors import BadInputError
+from quickstart.host import door
+from quickstart.image.artefact import command_line
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs import ramboot
+from quickstart.initramfs.build import append_files, write_initramfs
+from quickstart.initramfs.layout import Served
+from quickstart.measure.configuration import Boot
+from quickstart.measure.results import CONFIGURATIONS
+from quickstart.model import Profile, ReferenceImage, RootDisk, StartSet
+from quickstart.progress import Progress
+from quickstart.reference.debootstrap import make_reference
+from quickstart.reference.variant import TUNED
+from quickstart.startset import compute
+from quickstart.store import Store, source_digest
+from quickstart.unit import read_unit
+
+_INITRAMFS = "initramfs.img"
+_NOTHING = StartSet((), ())
+
+
+def prepare(profile: Profile, configuration: str, store: Store, progress: Progress) -> Boot:
+    """How ``configuration`` boots, with the stock command line; what it boots from is made as root, or taken out of the store.
+
+    Raises BadInputError for a configuration that is not known, and what the stages raise.
+    """
+    if configuration not in CONFIGURATIONS:
+        raise BadInputError(
+            f"no such configuration: {configuration}", hint=f"known: {', '.join(CONFIGURATIONS)}"
+        )
+    if configuration in ("standard", "standard-tuned"):
+        return _distribution(profile, configuration, store, progress)
+    return _ours(profile, configuration, store, progress)
+
+
+def _distribution(profile: Profile, configuration: str, store: Store, progress: Progress) -> Boot:
+    """The distribution's initramfs and systemd; the tuned one has an image of its own."""
+    differing = TUNED if configuration == "standard-tuned" else None
+    reference = make_reference(profile, store, progress, differing)
+    disk = pipeline.make_disk(profile, reference, store, progress)
+    return _boot(profile, configuration, reference, reference.initrd, disk)
+
+
+def _ours(profile: Profile, configuration: str, store: Store, progress: Progress) -> Boot:
+    """Our init: what it serves is what the configurations differ in."""
+    reference = make_reference(profile, store, progress)
+    disk = pipeline.make_disk(profile, reference, store, progress)
+    traced = pipeline.trace(profile, pipeline.TraceOptions(), store, progress)
+    inputs = {
+        "configuration": configuration,
+        "profile": dataclasses.asdict(profile),
+        "image": reference.image_hash,
+        "superblock": dataclasses.asdict(disk.superblock),
+        "traces": [trace.trace_hash for trace in traced.traces],
+        "busybox": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
+        "recipe": source_digest("quickstart"),
+    }
+    make_archive = _ARCHIVES[configuration]
+
+    def make(directory: Path) -> None:
+        with progress.step(f"initramfs: {configuration}"):
+            make_archive(profile, reference, disk, traced, directory / _INITRAMFS)
+
+    initramfs = store.get_or_make("boot", inputs, make).path / _INITRAMFS
+    return _boot(profile, configuration, reference, initramfs, disk)
+
+
+def _quickstart(
+    profile: Profile, reference: ReferenceImage, disk: RootDisk, traced: pipeline.Traced, target: Path
+) -> None:
+    unit = read_unit(ImageRoot(reference.tree), profile.unit)
+    interface = traced.traces[0].network.interface
+    write_initramfs(profile, reference, disk, interface, traced.start_set, unit, target)
+
+
+def _minimal(
+    profile: Profile, reference: ReferenceImage, disk: RootDisk, traced: pipeline.Traced, target: Path
+) -> None:
+    unit = read_unit(ImageRoot(reference.tree), profile.unit)
+    interface = traced.traces[0].network.interface
+    write_initramfs(profile, reference, disk, interface, _NOTHING, unit, target, Served.VOLUME)
+
+
+def _ramboot(
+    profile: Profile, reference: ReferenceImage, disk: RootDisk, traced: pipeline.Traced, target: Path
+) -> None:
+    root = ImageRoot(reference.tree)
+    unit = read_unit(root, profile.unit)
+    interface = traced.traces[0].network.interface
+    made = write_initramfs(profile, reference, disk, interface, _NOTHING, unit, target, Served.MEMORY)
+    everything = compute(traced.traces, root, ramboot.all_rules(profile.files))
+    append_files(made, ramboot.entries(ramboot.paths(everything, traced.traces, root), root))
+
+
+_Archive = Callable[[Profile, ReferenceImage, RootDisk, pipeline.Traced, Path], None]
+_ARCHIVES: dict[str, _Archive] = {"quickstart": _quickstart, "minimal": _minimal, "ramboot": _ramboot}
+
+
+def _boot(
+    profile: Profile, configuration: str, reference: ReferenceImage, initramfs: Path, disk: RootDisk
+) -> Boot:
+    cmdline = command_line(disk.superblock.uuid)
+    volume: Path | None = disk.path
+    if configuration == "ramboot":
+        # It would be the only word of the command line that names something that is not there.
+        cmdline, volume = cmdline.replace(f"root=UUID={disk.superblock.uuid} ro ", ""), None
+    return Boot(
+        configuration=configuration,
+        command_line="stock",
+        kernel=reference.kernel,
+        initrds=(initramfs,),
+        disk=volume,
+        cmdline=cmdline,
+        memory_mib=profile.memory_mib,
+    )

@@ -1,0 +1,251 @@
+"""The five configurations: command lines, the machine, what minimal's and ramboot's archives hold, the tuned variant's table."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.errors import BadInputError, StartSetError
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs import ramboot
+from quickstart.initramfs.layout import GuestConfig, Served, config_text, part_b, start_text
+from quickstart.initramfs.newc import CpioEntry, write_archive
+from quickstart.launch.accel import Accelerator
+from quickstart.launch.qemu import machine_arguments
+from quickstart.measure.configuration import OUR_OPTIONS, Boot, machine, with_command_line
+from quickstart.measure.results import COMMAND_LINES
+from quickstart.model import (
+    Event,
+    Exclusion,
+    FileKind,
+    FileRules,
+    NetworkFacts,
+    Op,
+    StartFile,
+    StartSet,
+    Superblock,
+    Trace,
+    UnitStart,
+)
+from quickstart.profile import load_profile
+from quickstart.reference.debootstrap import reference_inputs, root_uuid
+from quickstart.reference.variant import TUNED, commands, preset
+
+BOOT = Boot(
+    configuration="quickstart",
+    command_line="stock",
+    kernel=Path("/k"),
+    initrds=(Path("/i"),),
+    disk=Path("/d"),
+    cmdline="console=ttyS0 root=UUID=1 ro panic=10",
+    memory_mib=1024,
+)
+NOTHING = StartSet((), ())
+UNIT = UnitStart("app.service", "simple", None, (), ("/usr/bin/app", "-x"))
+CONFIG = GuestConfig(
+    build="0123",
+    superblock=Superblock("11111111-2222-3333-4444-555555555555", 0, 0, True, False, False),
+    root_fstype="ext4",
+    root_options="errors=remount-ro",
+    interface="ens3",
+    unit=UNIT,
+    run_start_pre=True,
+)
+DOCUMENT = Path(__file__).parent.parent.parent / "docs/command-line.md"
+
+
+# ---------------------------------------------------------------- command lines and machines
+
+
+def test_our_command_line_is_the_stock_one_and_our_options() -> None:
+    assert with_command_line(BOOT, "stock") == BOOT
+    ours = with_command_line(BOOT, "ours")
+    assert ours.cmdline.split() == [*BOOT.cmdline.split(), *OUR_OPTIONS]
+    assert replace(ours, cmdline=BOOT.cmdline, command_line="stock") == BOOT
+    assert with_command_line(ours, "ours") == ours
+
+
+def test_an_unknown_command_line_is_refused() -> None:
+    with pytest.raises(BadInputError, match="fastest") as caught:
+        with_command_line(BOOT, "fastest")
+    assert all(name in (caught.value.hint or "") for name in COMMAND_LINES)
+
+
+def test_every_option_of_ours_is_documented_with_its_effect_on_the_machine() -> None:
+    rows = [line.split("|") for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
+    assert [row[1].strip(" `") for row in rows] == list(OUR_OPTIONS)
+    assert all(len(row) == 6 and row[3].strip() and row[4].strip() for row in rows)
+
+
+def test_the_serial_console_stays() -> None:
+    (uarts,) = [word for word in OUR_OPTIONS if word.startswith("8250.nr_uarts=")]
+    assert int(uarts.partition("=")[2]) >= 1
+    assert not any(word.startswith(("quiet", "console=", "loglevel=")) for word in OUR_OPTIONS)
+
+
+def test_a_configuration_never_writes_to_the_disk_that_it_boots_from() -> None:
+    arguments = machine_arguments(
+        machine(BOOT, mac="52:54:00:00:00:01", forward_port=None, guest_port=0),
+        Accelerator("tcg", ("-accel", "tcg"), ""),
+        "/initrd",
+    )
+    (drive,) = [word for word in arguments if word.startswith("file=")]
+    assert drive == "file=/d,format=raw,if=none,id=root,snapshot=on"
+
+
+def test_a_machine_without_a_disk_has_no_drive() -> None:
+    described = machine(replace(BOOT, disk=None), mac="52:54:00:00:00:01", forward_port=None, guest_port=0)
+    arguments = machine_arguments(described, Accelerator("tcg", ("-accel", "tcg"), ""), "/initrd")
+    assert "-drive" not in arguments
+    assert not any("blk" in word for word in arguments)
+    assert arguments[arguments.index("-append") + 1] == BOOT.cmdline
+
+
+# ---------------------------------------------------------------- minimal: nothing served
+
+
+def values(config: GuestConfig) -> dict[str, str]:
+    rows = (line.split("=", 1) for line in config_text(config, NOTHING).splitlines())
+    return {name: value.strip("'") for name, value in rows}
+
+
+@pytest.mark.parametrize("served", [Served.VOLUME, Served.MEMORY])
+def test_what_is_not_served_from_fast_starts_by_its_ordinary_path(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/app").touch()
+    found = values(replace(CONFIG, served=served))
+    assert "/fast" not in found["FAST_PATH"]
+    assert found["FAST_PATH"].split(":")[0] == "/usr/local/sbin"
+    assert found["FAST_LIBRARY_PATH"] == ""
+    assert found["SERVED"] == served.value
+    text = start_text(UNIT, NOTHING, ImageRoot(tmp_path), served)
+    assert "exec -a /usr/bin/app /usr/bin/app -x" in text
+    assert "/fast" not in text
+
+
+def test_an_artefact_is_always_served_from_fast(tmp_path: Path) -> None:
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/app").touch()
+    assert values(CONFIG)["SERVED"] == "/fast"
+    with pytest.raises(StartSetError, match="is not in the start set"):
+        start_text(UNIT, NOTHING, ImageRoot(tmp_path))
+
+
+def test_an_empty_part_b_says_that_it_is_whole_and_holds_nothing(tmp_path: Path) -> None:
+    names = [entry.name for entry in part_b(CONFIG, NOTHING, ImageRoot(tmp_path))]
+    assert names == ["fast", "fast/quickstart", "fast/quickstart/part-b"]
+
+
+# ---------------------------------------------------------------- ramboot: everything, at its ordinary place
+
+
+def P(path: str) -> PurePosixPath:  # noqa: N802
+    return PurePosixPath(path)
+
+
+def event(op: Op, path: str, error: str | None = None) -> Event:
+    return Event(1, 1, "app", op, P(path), error)
+
+
+def trace_of(*events: Event) -> Trace:
+    network = NetworkFacts("ens3", "52:54:00:00:00:01", "10.0.2.15")
+    return Trace(events, 1, (), (), {}, (), (), network, "0", 0, 1)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> ImageRoot:
+    for name in ("usr/bin", "etc", "srv/www", "var/log", "var/lib/app", "tmp", "run", "dev"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "bin").symlink_to("usr/bin")
+    (tmp_path / "var/run").symlink_to("/run")
+    (tmp_path / "usr/bin/app").write_bytes(b"app")
+    (tmp_path / "usr/bin/helper").write_bytes(b"helper")
+    (tmp_path / "usr/bin/helper").chmod(0o4755)
+    (tmp_path / "etc/hostname").write_text("debian\n")
+    (tmp_path / "etc/shadow").write_text("secret")
+    (tmp_path / "etc/shadow").chmod(0o640)
+    (tmp_path / "srv/www/page").write_text("page")
+    os.mkfifo(tmp_path / "srv/fifo")
+    return ImageRoot(tmp_path)
+
+
+EVENTS = (
+    event(Op.EXEC, "/bin/app"),
+    event(Op.OPEN, "/srv/www/page"),
+    event(Op.OPEN, "/srv/fifo"),
+    event(Op.LOOKUP, "/etc/absent", "ENOENT"),
+    event(Op.OPEN, "/etc/shadow"),
+    event(Op.LIST, "/var/lib/app"),
+    event(Op.WRITE, "/var/log/app.log"),
+    event(Op.WRITE, "/var/run/app.pid"),
+    event(Op.WRITE, "/run/app/socket"),
+    event(Op.OPEN, "/proc/self/status"),
+)
+
+
+def packed(root: ImageRoot) -> dict[str, CpioEntry]:
+    app = StartFile(P("/usr/bin/app"), FileKind.FILE, 0o100755, 3, 0, 0, "", "", ())
+    kept_out = Exclusion(P("/usr/bin/helper"), "setuid: newc archives are not served for it")
+    found = ramboot.paths(StartSet((app,), (kept_out,)), [trace_of(*EVENTS)], root)
+    return {entry.name: entry for entry in ramboot.entries(found, root)}
+
+
+def test_ramboot_has_what_is_opened_whatever_rule_keeps_it_out_of_an_artefact(root: ImageRoot) -> None:
+    found = packed(root)
+    assert {"usr/bin/app", "usr/bin/helper", "etc/shadow", "srv/www/page", "etc/hostname"} <= set(found)
+    assert stat.S_IMODE(found["usr/bin/helper"].mode) == 0o4755
+    assert stat.S_IMODE(found["etc/shadow"].mode) == 0o640
+    assert found["bin"].data == b"usr/bin"
+
+
+def test_ramboot_has_the_directories_that_are_written_to_or_listed(root: ImageRoot) -> None:
+    found = packed(root)
+    assert {"var/log", "var/lib/app", "tmp"} <= set(found)
+    assert found["var/run"].data == b"/run"
+
+
+def test_ramboot_has_nothing_of_what_each_boot_makes_and_nothing_special(root: ImageRoot) -> None:
+    names = set(packed(root))
+    assert not [name for name in names if re.match(r"(proc|sys|dev|run)(/|$)", name)]
+    assert "srv/fifo" not in names
+    assert "etc/absent" not in names
+
+
+def test_ramboot_is_an_archive_that_can_be_written(root: ImageRoot, tmp_path: Path) -> None:
+    with (tmp_path / "archive").open("wb") as stream:
+        assert write_archive(stream, packed(root).values()) > 0
+
+
+def test_no_rule_of_the_profile_keeps_a_file_out_of_ramboot() -> None:
+    rules = FileRules(include=("/a",), exclude=("/b",), data=("/c",), secrets=())
+    assert ramboot.all_rules(rules) == FileRules(include=("/a",), exclude=(), data=(), secrets=("/**",))
+
+
+# ---------------------------------------------------------------- standard-tuned
+
+
+def test_the_tuned_image_has_inputs_and_a_volume_of_its_own() -> None:
+    profile = load_profile("nginx")
+    base, tuned = reference_inputs(profile), reference_inputs(profile, TUNED)
+    assert base["base"] == tuned["base"]
+    assert base["packages"] == tuned["packages"]
+    assert "variant" not in base
+    assert root_uuid(base) != root_uuid(tuned)
+    other = replace(profile, unit="other.service")
+    assert reference_inputs(other) == base
+    assert reference_inputs(other, TUNED) != tuned
+
+
+def test_the_tuned_preset_enables_the_application_and_disables_all_that_is_not_named() -> None:
+    lines = preset(TUNED, load_profile("nginx")).splitlines()
+    assert lines[-1] == "disable *"
+    assert {line for line in lines[:-1] if not line.startswith("enable ")} == set()
+    assert "enable nginx.service" in lines
+    assert {"enable ssh.service", "enable cron.service", "enable systemd-networkd.service"} <= set(lines)
+    assert not any("rsyslog" in line or "timer" in line or "networking.service" in line for line in lines)
+    assert ["systemctl", "preset-all"] in commands(TUNED)
