@@ -38,8 +38,8 @@ demo: setup
 	$(SUDO) $(QUICKSTART) run quickstart-nginx --beside-stock
 
 check: setup
-	$(VENV)/bin/ruff check quickstart tests
-	$(VENV)/bin/ruff format --check quickstart tests
+	$(VENV)/bin/ruff check quickstart tests bench
+	$(VENV)/bin/ruff format --check quickstart tests bench
 	$(VENV)/bin/mypy
 	shellcheck $(SCRIPTS)
 	$(VENV)/bin/pytest -q tests/unit
@@ -52,8 +52,8 @@ vm: setup
 
 # One pytest run, so that one closing line counts them all.
 test: setup
-	$(VENV)/bin/ruff check quickstart tests
-	$(VENV)/bin/ruff format --check quickstart tests
+	$(VENV)/bin/ruff check quickstart tests bench
+	$(VENV)/bin/ruff format --check quickstart tests bench
 	$(VENV)/bin/mypy
 	shellcheck $(SCRIPTS)
 	$(VENV)/bin/pytest -m "not full" tests

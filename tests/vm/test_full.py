@@ -11,6 +11,7 @@ from quickstart.pipeline import make_disk
 from quickstart.profile import load_profile
 from quickstart.progress import Quiet
 from quickstart.reference.debootstrap import make_reference
+from quickstart.reference.variant import TUNED
 from quickstart.store import Store
 from tests.vm.conftest import BUILD_S, quickstart
 
@@ -35,6 +36,8 @@ def test_two_references_of_the_same_packages_are_equal(tmp_path: Path) -> None:
     images = [make_reference(profile, store, Quiet()) for store in stores]
     assert images[0].tree != images[1].tree
     assert images[0].image_hash == images[1].image_hash
+    tuned = [make_reference(profile, store, Quiet(), TUNED).image_hash for store in stores]
+    assert tuned[0] == tuned[1] != images[0].image_hash
     disks = [
         make_disk(profile, image, store, Quiet()).path for image, store in zip(images, stores, strict=True)
     ]
