@@ -24,12 +24,16 @@ _QUESTIONS = {
     "kernel": "uname -r",
     "cmdline": "cat /proc/cmdline",
     "packages": "dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'",
-    "enabled_units": "systemctl list-unit-files --state=enabled --no-legend --no-pager",
+    # --root: the files themselves; systemd may take longer for an answer than its clients wait, under emulation.
+    "enabled_units": "systemctl --root=/ list-unit-files --state=enabled --no-legend --no-pager",
     "default_target": "systemctl get-default",
     "startup": "systemd-analyze time",
     "critical_chain": "systemd-analyze critical-chain --no-pager",
     "critical_chain_of_unit": 'systemd-analyze critical-chain --no-pager "$UNIT"',
-    "dhcp": "journalctl -b -o short-monotonic --no-pager | grep -E 'DHCP|bound to|Gained carrier'",
+    "dhcp": (
+        # dhclient says everything twice, once on the stderr of what has called it.
+        "journalctl -b -o short-monotonic --no-pager | grep -E 'DHCP|bound to|Gained carrier' | grep -v ' sh\\['"
+    ),
 }
 _LIMIT_S = 900.0
 _MONOTONIC = re.compile(r"\[ *(\d+\.\d+)\] \S+ (.*)")
@@ -47,6 +51,8 @@ def parse(text: str) -> Mapping[str, Any]:
     answers = dict(zip(parts[1::2], (part.strip() for part in parts[2::2]), strict=True))
     if "end" not in answers:
         raise GuestError("the guest did not answer what it consists of", console_tail=text[-2000:])
+    if silent := [name for name, answer in answers.items() if not answer and name not in ("settled", "end")]:
+        raise GuestError(f"the guest has no answer to {', '.join(silent)}", hint="try again")
     packages = (line.split() for line in answers["packages"].splitlines())
     # /proc/cmdline has the volume's UUID, which says nothing of the composition.
     return {
@@ -56,7 +62,7 @@ def parse(text: str) -> Mapping[str, Any]:
         "default_target": answers["default_target"],
         "enabled_units": sorted(line.split()[0] for line in answers["enabled_units"].splitlines() if line),
         "packages": {words[1]: words[2] for words in packages if words[:1] == ["installed"]},
-        "startup": answers["startup"].splitlines(),
+        "startup": [line.strip() for line in answers["startup"].splitlines()],
         "critical_chain": _chain(answers["critical_chain"]),
         "critical_chain_of_unit": _chain(answers["critical_chain_of_unit"]),
         "dhcp": [

@@ -46,6 +46,11 @@ def test_answers_that_were_cut_off_are_no_document() -> None:
         parse(cut)
 
 
+def test_an_answer_that_did_not_come_is_no_document() -> None:
+    with pytest.raises(GuestError, match="no answer to enabled_units"):
+        parse(said({**ANSWERS, "enabled_units": ""}))
+
+
 def test_every_answer_is_asked_for() -> None:
     text = questions("nginx.service")
     assert [name for name in ANSWERS if f"echo '== {name}'" not in text] == []

@@ -114,7 +114,7 @@ def test_standard_tuned_has_networkd_and_only_ssh_and_cron_beside_nginx(booted: 
     assert "State: routable (configured)" in booted.says("networkctl status --no-pager ens3")
     assert booted.says("ls /sbin/ifup /usr/sbin/rsyslogd /sbin/dhclient 2>/dev/null || true") == ""
     listed = booted.says(
-        "systemctl list-unit-files --state=enabled --no-legend --no-pager --type=service,timer"
+        "systemctl --root=/ list-unit-files --state=enabled --no-legend --no-pager --type=service,timer"
     )
     services = {line.split()[0] for line in listed.splitlines()}
     # The last is what systemd-networkd.service brings along; it acts on the kernel's command line only.

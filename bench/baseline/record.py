@@ -1,0 +1,39 @@
+"""Boot `standard` and `standard-tuned` once each and write what they consist of beside this file (as root; minutes).
+
+sudo .venv/bin/python bench/baseline/record.py [PROFILE]      default: nginx
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from quickstart import pipeline
+from quickstart.measure import baseline
+from quickstart.measure.configuration import machine
+from quickstart.prepare import prepare
+from quickstart.profile import load_profile
+from quickstart.progress import Quiet
+from quickstart.store import Store, default_root
+
+NAMES = {"standard": "{}-standard.json", "standard-tuned": "{}-tuned.json"}
+
+
+def main(name: str) -> None:
+    profile = load_profile(name)
+    with Store(default_root()) as store:
+        for configuration, file in NAMES.items():
+            boot = prepare(profile, configuration, store, Quiet())
+            launcher = pipeline.make_launcher(boot.kernel, store, Quiet())
+            described = machine(boot, mac=pipeline.MAC, forward_port=None, guest_port=0)
+            with launcher.launch(described, (), profile.ready) as guest:
+                readied = guest.wait_ready(profile.ready.timeout_s)
+                document = baseline.record(guest, profile, boot, readied, launcher.accelerator.name)
+            target = Path(__file__).with_name(file.format(profile.name))
+            target.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+            print(f"{target.name}: {document['state']}, {len(document['packages'])} packages")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "nginx")
