@@ -303,19 +303,23 @@ class Artefact:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a launcher needs to start one guest; one without ``disk`` has all that it runs in its initramfs."""
+    """What a launcher needs to start one guest.
+
+    ``disk`` is a file, or an NBD volume's URI (raw, no snapshot); a guest without one has all that it runs in its initramfs.
+    """
 
     name: str
     memory_mib: int
     kernel: Path
     initrds: tuple[Path, ...]
     cmdline: str
-    disk: Path | None
+    disk: Path | str | None
     disk_format: str
     snapshot: bool
     mac: str
     forward_port: int | None
     guest_port: int
+    vcpus: int = 1
 
 
 @dataclass(frozen=True)
@@ -348,6 +352,18 @@ class RootIo:
 
 
 @dataclass(frozen=True)
+class Counters:
+    """What the guest had counted when it was ready; ``tsc`` is its time stamp counter at ``uptime_ns``.
+
+    ``text`` is the first line of its /proc/stat, then its /proc/diskstats.
+    """
+
+    uptime_ns: int
+    tsc: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Readied:
     """A launch that became ready."""
 
@@ -355,6 +371,7 @@ class Readied:
     beacon: Beacon
     ready: ReadyStamp
     root_io: RootIo
+    counters: Counters
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ class Accelerator:
     why: str
 
 
-def _tcg(why: str) -> Accelerator:
+def tcg(why: str) -> Accelerator:
+    """TCG by the host's clock."""
     return Accelerator("tcg", ("-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"), why)
 
 
@@ -48,10 +49,10 @@ def _kvm(why: str) -> Accelerator:
 def choose(kernel: Path, store: Store) -> Accelerator:
     """KVM when a tiny guest with ``kernel`` was seen to boot on it, else TCG; the reason goes with it."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return _tcg("/dev/kvm is not there or not ours to use")
+        return tcg("/dev/kvm is not there or not ours to use")
     works = _verdict(kernel, store)
     return (
-        _kvm("a guest was seen to boot") if works else _tcg(f"a guest on KVM did not come up in {_LIMIT_S} s")
+        _kvm("a guest was seen to boot") if works else tcg(f"a guest on KVM did not come up in {_LIMIT_S} s")
     )
 
 

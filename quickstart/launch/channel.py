@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from quickstart.errors import GuestError
-from quickstart.model import Beacon, ReadyStamp
+from quickstart.model import Beacon, Counters, ReadyStamp
 
-PROTOCOL = 1
+PROTOCOL = 2
 _MAX_LINE_BYTES = 4096
 # docs/agent.md: a message has at most 16 KiB.
 _MAX_BODY_BYTES = 1 << 16
 _MAX_DIGITS = 20
 _RECEIVE_BYTES = 1 << 16
+# Messages with a body, and which word of theirs is its size.
+_SIZE_AT = {"out": 1, "err": 1, "counters": 3}
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Exit:
     status: int
 
 
-Message = Hello | Beacon | ReadyStamp | Output | Exit
+Message = Hello | Beacon | ReadyStamp | Counters | Output | Exit
 
 
 @dataclass
@@ -54,8 +56,8 @@ class Decoder:
         while (end := self._pending.find(b"\n", 0, _MAX_LINE_BYTES)) >= 0:
             words = self._pending[:end].decode(errors="replace").split(" ")
             size = 0
-            if words[0] in ("out", "err"):
-                size = _number(words, 1)
+            if words[0] in _SIZE_AT:
+                size = _number(words, _SIZE_AT[words[0]])
                 if size > _MAX_BODY_BYTES:
                     raise GuestError(f"the guest's agent sends {size} bytes at once")
                 if len(self._pending) < end + 1 + size:
@@ -85,6 +87,8 @@ def _message(words: list[str], body: bytes, received_ns: int) -> Message:
             return Beacon(_number(words, 1), interface, address, received_ns)
         case ["ready", _, *answer]:
             return ReadyStamp(_number(words, 1), " ".join(answer), received_ns)
+        case ["counters", _, _, _]:
+            return Counters(_number(words, 1), _number(words, 2), body.decode(errors="replace"))
         case ["out" | "err" as stream, _]:
             return Output(stream, body)
         case ["exit", _]:

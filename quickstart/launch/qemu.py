@@ -19,7 +19,7 @@ from quickstart.host.workspace import workspace
 from quickstart.launch import payload
 from quickstart.launch.accel import Accelerator
 from quickstart.launch.channel import Channel, Message
-from quickstart.model import Beacon, Machine, Readied, Readiness, ReadyStamp, RootIo
+from quickstart.model import Beacon, Counters, Machine, Readied, Readiness, ReadyStamp, RootIo
 
 _ROOT = "root"
 _MONITOR_LIMIT_S = 30.0
@@ -36,7 +36,8 @@ def machine_arguments(machine: Machine, accelerator: Accelerator, initrd: str) -
         f",hostfwd=tcp:127.0.0.1:{machine.forward_port}-:{machine.guest_port}" if machine.forward_port else ""
     )
     return (
-        *("-name", machine.name, "-M", "pc", *accelerator.qemu, "-smp", "1", "-m", str(machine.memory_mib)),
+        *("-name", machine.name, "-M", "pc", *accelerator.qemu),
+        *("-smp", str(machine.vcpus), "-m", str(machine.memory_mib)),
         *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-kernel", str(machine.kernel), "-initrd", initrd, "-append", machine.cmdline),
         *_disk_arguments(machine),
@@ -50,7 +51,9 @@ def _disk_arguments(machine: Machine) -> tuple[str, ...]:
         return ()
     drive = f"file={_escape(str(machine.disk))},format={machine.disk_format},if=none,id={_ROOT}"
     snapshot = ",snapshot=on" if machine.snapshot else ""
-    return ("-drive", drive + snapshot, "-device", f"virtio-blk-pci,drive={_ROOT},addr=4")
+    # A request of the guest is one to the volume: QEMU would join neighbours.
+    device = f"virtio-blk-pci,drive={_ROOT},addr=4,request-merging=off"
+    return ("-drive", drive + snapshot, "-device", device)
 
 
 def _escape(value: str) -> str:
@@ -162,11 +165,14 @@ class QemuGuest:
     def wait_ready(self, timeout_s: float) -> Readied:
         deadline_ns = self.launch_ns + int(timeout_s * 1e9)
         beacon: Beacon | None = None
+        ready: tuple[ReadyStamp, RootIo] | None = None
         for message in self._open_channel().messages(deadline_ns, self._alive):
             if isinstance(message, Beacon):
                 beacon = message
-            elif isinstance(message, ReadyStamp) and beacon is not None:
-                return Readied(self.launch_ns, beacon, message, self.root_io())
+            elif isinstance(message, ReadyStamp):
+                ready = message, self.root_io()
+            elif isinstance(message, Counters) and beacon is not None and ready is not None:
+                return Readied(self.launch_ns, beacon, *ready, message)
         # The port is closed a moment before the process is gone.
         on_time = time.monotonic_ns() < deadline_ns
         ended = self.wait(_LAST_MOMENTS_S) if on_time else not self._alive()

@@ -111,9 +111,9 @@ class Peer:
             assert self.fill(SECONDS), "no message in time"
         line, _, self.buffer = self.buffer.partition(b"\n")
         words = line.decode().split(" ")
-        if words[0] not in ("out", "err"):
+        if words[0] not in ("out", "err", "counters"):
             return line.decode(), b""
-        length = int(words[1])
+        length = int(words[-1])
         assert length > 0 and len(line) + 1 + length <= MESSAGE_MAX
         while len(self.buffer) < length:
             assert self.fill(SECONDS), "a message without its end"
@@ -149,6 +149,13 @@ class Peer:
         kind, stamp, text = self.message()[0].split(" ", 2)
         assert kind == "ready"
         return int(stamp), text
+
+    def counters(self) -> tuple[int, int, list[str]]:
+        """(uptime, time stamp counter, lines)"""
+        line, payload = self.message()
+        kind, stamp, tsc, _ = line.split(" ")
+        assert kind == "counters" and payload.endswith(b"\n")
+        return int(stamp), int(tsc), payload.decode().splitlines()
 
 
 def boottime() -> int:
@@ -192,7 +199,7 @@ def start(agent: Path, space: Namespaces, tmp_path: Path) -> Iterator[Start]:
             stack.callback(process.wait, SECONDS)
             stack.callback(process.kill)
             peer = Peer(process, stack.enter_context(listener.accept()[0]).fileno())
-            assert peer.message() == ("hello 1", b"")
+            assert peer.message() == ("hello 2", b"")
             return peer
 
         yield start_agent
@@ -282,7 +289,7 @@ def test_the_port_may_be_a_character_device(agent: Path, space: Namespaces) -> N
     process = subprocess.Popen(space.inside(str(agent), os.ttyname(guest), "10", "none"))
     peer = Peer(process, host)
     try:
-        assert peer.message() == ("hello 1", b"")
+        assert peer.message() == ("hello 2", b"")
         assert peer.run("echo here") == (b"here\n", b"", 0)
     finally:
         process.kill()
@@ -362,6 +369,57 @@ def test_exec_is_ready_when_its_command_succeeds(start: Start, space: Namespaces
     assert peer.quiet(5 * INTERVAL_MS / 1000)
     flag.touch()
     assert peer.ready()[1] == "exit 0"
+
+
+def test_the_guests_counters_follow_ready(start: Start, space: Namespaces, tmp_path: Path) -> None:
+    space.add_interface()
+    flag = tmp_path / "flag"
+    peer = start("exec", f"test -e {flag}")
+    peer.beacon()
+    before = Path("/proc/stat").read_text().splitlines()[0].split()
+    flag.touch()
+    ready, _ = peer.ready()
+    stamp, tsc, lines = peer.counters()
+    after = Path("/proc/stat").read_text().splitlines()[0].split()
+    assert ready < stamp < boottime()
+    cpu, disks = lines[0].split(), lines[1:]
+    assert (cpu[0], len(cpu)) == ("cpu", len(before))
+    # User and system time only grow.
+    assert all(int(before[at]) <= int(cpu[at]) <= int(after[at]) for at in (1, 3))
+    known = [line.split()[:3] for line in Path("/proc/diskstats").read_text().splitlines()]
+    found = [line.split() for line in disks]
+    assert [words[:3] for words in found] == known[: len(found)]
+    assert len(found) == len(known) or sum(len(line) + 1 for line in lines) > 3968 - 200
+    assert all(len(words) >= 14 for words in found)
+    assert tsc > 0 and peer.run("echo more")[0] == b"more\n"
+
+
+def test_more_disks_than_a_message_holds_are_cut_at_a_line(agent: Path) -> None:
+    """The prober sends one packet of a pipe: never more, never half a line."""
+    script = (
+        "mount -t tmpfs none /mnt && ip link set lo up && ip link add app0 type veth peer name app1 && "
+        f"ip link set app1 up && ip link set app0 up && ip address add {ADDRESS}/24 dev app0 && "
+        "for n in $(seq 100); do echo 7 $n loop$n 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17; done >/mnt/disks && "
+        'mount --bind /mnt/disks /proc/diskstats && exec "$0" "$1" 10 exec true'
+    )
+    host, guest = os.openpty()
+    tty.setraw(guest)
+    command = ["unshare", "-nmpf", "--kill-child", "--mount-proc", "sh", "-c", script, str(agent)]
+    process = subprocess.Popen([*command, os.ttyname(guest)])
+    peer = Peer(process, host)
+    try:
+        assert peer.message() == ("hello 2", b"")
+        peer.beacon()
+        peer.ready()
+        lines = peer.counters()[2]
+        assert 3968 - 100 < sum(len(line) + 1 for line in lines) <= 3968
+        assert [line.split()[-1] for line in lines[1:]] == ["17"] * (len(lines) - 1)
+        assert peer.run("echo whole")[0] == b"whole\n"
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+        os.close(host)
+        os.close(guest)
 
 
 def test_sigterm_ends_it_and_other_signals_do_not(start: Start, space: Namespaces) -> None:

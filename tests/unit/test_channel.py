@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quickstart.errors import GuestError
 from quickstart.launch.channel import Channel, Decoder, Exit, Hello, Message, Output
-from quickstart.model import Beacon, ReadyStamp
+from quickstart.model import Beacon, Counters, ReadyStamp
 
 NUMBERS = st.integers(0, 10**15)
 WORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)
@@ -36,6 +36,8 @@ def encode(message: Message) -> bytes:
             return f"beacon {message.uptime_ns} {message.interface} {message.address}\n".encode()
         case ReadyStamp():
             return f"ready {message.uptime_ns} {message.answer}\n".encode()
+        case Counters(uptime_ns, tsc, text):
+            return f"counters {uptime_ns} {tsc} {len(text)}\n{text}".encode()
         case Output(stream, data):
             return f"{stream} {len(data)}\n".encode() + data
         case Exit(status):
@@ -43,9 +45,10 @@ def encode(message: Message) -> bytes:
 
 
 MESSAGES = st.one_of(
-    st.just(Hello(1)),
+    st.just(Hello(2)),
     st.builds(Beacon, NUMBERS, WORDS, WORDS, st.just(7)),
     st.builds(ReadyStamp, NUMBERS, st.lists(WORDS, max_size=4).map(" ".join), st.just(7)),
+    st.builds(Counters, NUMBERS, NUMBERS, st.text("cpu vda0123\n", max_size=60)),
     st.builds(Output, st.sampled_from(["out", "err"]), st.binary(max_size=60)),
     st.builds(Exit, st.integers(0, 255)),
 )
@@ -90,10 +93,10 @@ def test_the_largest_message_of_the_agent() -> None:
     [
         "",
         "hello",
-        "hello 2",
-        "hello 1 2",
+        "hello 1",
+        "hello 2 1",
         "hello x",
-        "HELLO 1",
+        "HELLO 2",
         "beacon 1 eth0",
         "beacon x eth0 10.0.0.1",
         "beacon 1 eth0 10.0.0.1 more",
@@ -108,6 +111,9 @@ def test_the_largest_message_of_the_agent() -> None:
         "out",
         "out x",
         "out 0 5",
+        "counters 1 2",
+        "counters 1 2 -3",
+        "counters 1 x 0",
         # A negative length must not send the decoder round and round.
         "out -7",
         "err -100",
@@ -134,9 +140,9 @@ def test_a_line_without_end(end: bytes) -> None:
 def test_messages_before_a_fault_arrive() -> None:
     decoder, found = Decoder(), []
     with pytest.raises(GuestError):
-        for message in decoder.feed(b"hello 1\nexit 3\nnonsense\n", 7):
+        for message in decoder.feed(b"hello 2\nexit 3\nnonsense\n", 7):
             found.append(message)
-    assert found == [Hello(1), Exit(3)]
+    assert found == [Hello(2), Exit(3)]
 
 
 def test_a_channel_is_busy_until_the_command_has_ended(tmp_path: Path) -> None:

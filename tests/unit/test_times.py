@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quickstart.measure.times import measure
-from quickstart.model import Beacon, Readied, ReadyStamp, RootIo
+from quickstart.measure.times import client_times, measure, virtual_times
+from quickstart.model import Beacon, Counters, Readied, ReadyStamp, RootIo
 
 
 def readied() -> Readied:
@@ -14,6 +14,7 @@ def readied() -> Readied:
         beacon=Beacon(uptime_ns=300, interface="ens3", address="10.0.2.15", received_ns=1_500),
         ready=ReadyStamp(uptime_ns=800, answer="HTTP/1.1 200 OK", received_ns=2_100),
         root_io=RootIo(reads=5, read_bytes=4096, writes=1, write_bytes=512),
+        counters=Counters(uptime_ns=801, tsc=1_000, text="cpu  1 2 3 4 5\n"),
     )
 
 
@@ -30,3 +31,17 @@ def test_times() -> None:
 def test_clock(accelerator: str, clock: str) -> None:
     found = measure(readied(), "quickstart", accelerator)
     assert (found.accelerator, found.clock) == (accelerator, clock)
+
+
+def test_virtual_times_are_the_guests() -> None:
+    found = virtual_times(readied(), 5_000)
+    # The time stamp counter was 199 ahead of the uptime: so long had the machine run before the kernel's clock began.
+    assert (found.before_kernel_ns, found.t_app_ns) == (199, 800)
+    assert found.t_pr_ns == 5_000 + 199
+    assert found.t_total_ns == found.t_pr_ns + found.t_app_ns
+
+
+def test_client_times_begin_before_the_fetch() -> None:
+    found = client_times(readied(), 5_000)
+    assert (found.t_pr_ns, found.t_app_ns, found.t_total_ns) == (5_200, 900, 6_100)
+    assert found.before_kernel_ns == found.t_pr_ns - 5_000

@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
 #include <net/if.h>
@@ -33,6 +34,7 @@
 #define MS INT64_C(1000000)
 enum { HEADER_ROOM = 16, MESSAGE_MAX = 16384 };  /* the longest header of a payload is "out 16368\n" */
 enum { COMMAND_MAX = 65536, REQUEST_LINE_MAX = 32 };  /* the kernel takes 128 KiB in one argument */
+enum { PACKET_MAX = 4096, COUNTERS_MAX = 3968 };  /* a pipe's packet (PIPE_BUF), and what it has room for beside its header */
 enum { PATH_LIMIT = 2048, ANSWER_MAX = 65536, STATUS_LINE_MAX = 512 };
 enum { STEP_MS = 10, HANGUP_PAUSE_MS = 50, DRAIN_MS = 200 };  /* STEP: between looks for port and address */
 enum { TRY_S = 1, EXEC_TRY_S = 10 };  /* for connect, and again for the answer; for a readiness command */
@@ -105,6 +107,35 @@ static void tell(int out, const char *kind, int64_t stamp, const char *text) {
     if (write(out, line, (size_t)length) != length) _exit(1);
 }
 
+/* What the file holds, up to its first `lines` lines and `room` bytes, whole lines only; the length. */
+static size_t read_lines(const char *path, int lines, char *to, size_t room) {
+    char text[COUNTERS_MAX];
+    size_t length = 0, end = 0;
+    int fd = openat(proc_dir, path, O_RDONLY | O_CLOEXEC);  /* -1 is refused by read */
+    for (ssize_t got; room > length && (got = read(fd, text + length, room - length)) > 0;) length += (size_t)got;
+    close(fd);
+    for (size_t i = 0; i < length && lines > 0; i++)
+        if (text[i] == '\n') {
+            end = i + 1;
+            lines--;
+        }
+    memcpy(to, text, end);
+    return end;
+}
+
+/* The first correct answer: the guest's counters are read before word of it, so that telling does not count. */
+static void tell_ready(int out, int64_t stamp, const char *text) {
+    char counters[COUNTERS_MAX], packet[PACKET_MAX];
+    size_t length = read_lines("stat", 1, counters, sizeof counters);
+    length += read_lines("diskstats", INT_MAX, counters + length, sizeof counters - length);
+    int64_t uptime = now(CLOCK_BOOTTIME);
+    unsigned long long tsc = __builtin_ia32_rdtsc();
+    tell(out, "ready", stamp, text);
+    int header = snprintf(packet, sizeof packet, "counters %lld %llu %zu\n", (long long)uptime, tsc, length);
+    memcpy(packet + header, counters, length);
+    if (write(out, packet, (size_t)header + length) != header + (ssize_t)length) _exit(1);
+}
+
 /* The first interface that is not loopback, is up and running, and has an IPv4 address. */
 static bool find_place(int inet, struct place *place) {
     struct ifreq list[64];
@@ -169,7 +200,7 @@ static bool read_answer(int fd, const char *status, int out) {
         answer[length] = '\0';  /* also ends what an earlier answer has left */
         if (judged || !strchr(answer, '\n')) continue;
         judged = true;
-        if ((correct = is_correct(answer, status))) tell(out, "ready", stamp, answer);
+        if ((correct = is_correct(answer, status))) tell_ready(out, stamp, answer);
     }
     return correct;
 }
@@ -184,7 +215,7 @@ static bool try_command(char *command, int out) {
     if (child < 0 || waitpid(child, &status, 0) != child) return false;
     int64_t stamp = now(CLOCK_BOOTTIME);
     if (WIFSIGNALED(status)) kill(-child, SIGKILL);  /* what the shell waited for; none left is fine */
-    if (status == 0) tell(out, "ready", stamp, "exit 0");
+    if (status == 0) tell_ready(out, stamp, "exit 0");
     return status == 0;
 }
 
@@ -195,7 +226,7 @@ static bool try_once(const struct ready *ready, const struct place *place, int o
     int fd = connect_to(place, ready->port);
     if (fd < 0) return false;
     bool correct = ready->kind == READY_TCP;
-    if (correct) tell(out, "ready", now(CLOCK_BOOTTIME), "connected");
+    if (correct) tell_ready(out, now(CLOCK_BOOTTIME), "connected");
     if (ready->kind == READY_HTTP) {
         int length = snprintf(ask, sizeof ask, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n"
                               "User-Agent: quickstart-probe\r\n\r\n", ready->path, place->text);
@@ -444,6 +475,6 @@ int main(int argc, char **argv) {
     start_probe(&ready, interval_ms);  /* before there is a port, so that its stamps do not depend on that */
     while ((port = argv[1][0] == '/' ? open_path_port(argv[1]) : open_virtio_port(argv[1])) < 0)
         sleep_until(now(CLOCK_MONOTONIC) + STEP_MS * MS);
-    send_line("hello", 1);
+    send_line("hello", 2);
     for (;;) serve_once();
 }
