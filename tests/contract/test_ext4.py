@@ -8,12 +8,13 @@ import stat
 import subprocess
 import time
 import uuid
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
-from quickstart.errors import BadInputError
+from quickstart.errors import ArtefactError, BadInputError
 from quickstart.image.ext4 import read_superblock, used_inodes, write_disk
+from quickstart.image.extents import file_extents
 from quickstart.model import IMAGE_TIME_S, MIB, RootDisk
 
 UUID = str(uuid.UUID("00112233-4455-6677-8899-aabbccddeeff"))
@@ -180,3 +181,29 @@ def test_times_on_a_disk(tree: Path, tmp_path: Path) -> None:
             f"mtime: 0x{1_600_000_000:08x}:00000000",
             f"crtime: {fixed}",
         }, name
+
+
+def test_a_files_extents_hold_its_bytes(tree: Path, tmp_path: Path) -> None:
+    # Named so that debugfs needs quotes, and with a hole, which lies nowhere.
+    odd = tree / "dir/a kernel"
+    data = os.urandom(300_000)
+    with odd.open("wb") as file:
+        file.write(data)
+        file.seek(1 << 20)
+        file.write(data)
+    disk = written(tree, tmp_path / "disk")
+    found = file_extents(disk.path, PurePosixPath("/dir/a kernel"))
+    with disk.path.open("rb") as file:
+        blocks = []
+        for offset, length in found:
+            file.seek(offset)
+            blocks.append(file.read(length))
+    content = b"".join(blocks)
+    padding = bytes(-len(data) % 1024)
+    assert content.count(data + padding) == 2
+    assert len(content) < 2 * len(data) + 2 * 4096
+
+
+def test_a_file_that_is_not_there_has_no_extents(tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArtefactError, match="no file /nowhere"):
+        file_extents(written(tree, tmp_path / "disk").path, PurePosixPath("/nowhere"))

@@ -1,0 +1,60 @@
+"""Where the blocks of a file lie in an ext4 image, read by debugfs(8), without mounting it and without root."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path, PurePosixPath
+
+from quickstart.errors import ArtefactError
+from quickstart.host import door
+
+# (offset, length) in bytes
+Extent = tuple[int, int]
+_LOG_BLOCK_SIZE_AT = 1024 + 0x18
+# A leaf of the tree: level/depth, entry/entries, logical from - to, physical from - to, length, perhaps "Uninit".
+_LEAF = re.compile(
+    r"\s*(\d+)/\s*(\d+)\s+\d+/\s*\d+\s+(\d+)\s*-\s*(\d+)\s+(\d+)\s*-\s*(\d+)\s+(\d+)(\s+Uninit)?\s*$"
+)
+
+
+def file_extents(image: Path, path: PurePosixPath) -> tuple[Extent, ...]:
+    """The extents of ``path`` (no symlink) in the raw image, in the file's order; whole blocks, neighbours joined.
+
+    Raises ArtefactError when there is no such file or its blocks are not by extents.
+    """
+    with image.open("rb") as file:
+        file.seek(_LOG_BLOCK_SIZE_AT)
+        (log_size,) = struct.unpack("<I", file.read(4))
+    # debugfs takes a quoted name; it ends with 0 whatever happens.
+    argv: list[str | Path] = ["debugfs", "-R", f'dump_extents -l "{path}"', image]
+    found = parse_extents(door.run(argv, timeout_s=60).stdout.decode(errors="replace"), 1024 << log_size)
+    if not found:
+        raise ArtefactError(f"{image} has no file {path} with extents", hint="build it again")
+    return found
+
+
+def parse_extents(text: str, block_bytes: int) -> tuple[Extent, ...]:
+    """What debugfs' `dump_extents` says, as byte ranges; what was never written holds nothing to read."""
+    found: list[Extent] = []
+    for line in text.splitlines():
+        leaf = _LEAF.match(line)
+        if leaf is None or leaf[1] != leaf[2] or leaf[8]:
+            continue
+        offset, length = int(leaf[5]) * block_bytes, int(leaf[7]) * block_bytes
+        if found and sum(found[-1]) == offset:
+            found[-1] = (found[-1][0], found[-1][1] + length)
+        else:
+            found.append((offset, length))
+    return tuple(found)
+
+
+def tail_extent(volume_bytes: int, length_bytes: int, align_bytes: int) -> Extent:
+    """Where a file of that length would lie in one piece at the volume's end, begun on a multiple of ``align_bytes``.
+
+    There the image has no file, and a boot reads nothing; so the volume is as cold there as for any other file.
+    """
+    offset = (volume_bytes - length_bytes) // align_bytes * align_bytes
+    if offset < 0:
+        raise ArtefactError(f"a volume of {volume_bytes} bytes has no room for a file of {length_bytes}")
+    return offset, length_bytes
