@@ -20,7 +20,9 @@
     ├── StartSetError               exit 1   the start set is contradictory or over budget
     ├── ArtefactError               exit 1   an artefact on disk is damaged or not one of ours
     ├── GuestError                  exit 1   a guest died, hung or answered nonsense
-    └── VolumeError                 exit 1   the volume emulator died, or answered what it should not
+    ├── VolumeError                 exit 1   the volume emulator died, or answered what it should not
+    └── MeasurementError            exit 4   numbers that must not be shown as they stand
+        └── MixedClocksError                 the virtual clock and another in one table
 
 Only ``quickstart.cli`` turns one of them into an exit code; everything else raises or lets pass.
 """
@@ -162,3 +164,11 @@ class VolumeError(QuickStartError):
     def __init__(self, message: str, *, last_words: str = "", hint: str | None = None) -> None:
         super().__init__(f"{message}: {last_words}" if last_words else message, hint=hint)
         self.last_words = last_words
+
+
+class MeasurementError(QuickStartError):
+    exit_code = 4
+
+
+class MixedClocksError(MeasurementError):
+    pass

@@ -1,0 +1,80 @@
+"""The clocks of the bench, and what each makes of a size (DESIGN: "Times").
+
+``virtual``: QEMU counts instructions (TCG, -icount): guest time is instructions × 2^shift ns + what the guest idles, so a boot
+repeats whatever else the host does. ``wall`` is TCG by the host's clock, ``kvm`` is KVM, where a guest was seen to boot on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.errors import BadInputError, HostLacksError, MixedClocksError
+from quickstart.launch import accel
+from quickstart.launch.accel import Accelerator
+from quickstart.measure.results import CLOCKS, SIZES
+from quickstart.store import Store
+
+_MEMORY_MIB = {"small": 1740, "medium": 3840}
+# Nanoseconds per instruction as a power of two: medium has twice the CPU of small (paper section 4).
+_SHIFT = {"small": 1, "medium": 0}
+# Elsewhere the host's CPU has one speed: medium has two.
+_VCPUS = {"small": 1, "medium": 2}
+# What the guest can take from outside, beside its disk: the same in every virtual run. The RTC counts virtual time, too.
+_VIRTUAL_RTC = "base=2027-01-01T00:00:00,clock=vm"
+_VIRTUAL_SEED = "1"
+
+
+@dataclass(frozen=True)
+class Clock:
+    """``name`` is one of results.CLOCKS; ``memory_mib`` and ``vcpus`` are the size's on it."""
+
+    name: str
+    accelerator: Accelerator
+    memory_mib: int
+    vcpus: int
+
+
+def virtual(size: str) -> Clock:
+    """The virtual clock for a size: one vCPU, because QEMU's icount brings up no second."""
+    _known("size", size, SIZES)
+    qemu = (
+        *("-accel", "tcg,thread=single,tb-size=512", "-icount", f"shift={_SHIFT[size]},sleep=on,align=off"),
+        *("-cpu", "max", "-rtc", _VIRTUAL_RTC, "-seed", _VIRTUAL_SEED),
+    )
+    return Clock("virtual", Accelerator("tcg", qemu, "instructions are counted"), _MEMORY_MIB[size], 1)
+
+
+def clock_of(name: str, size: str, kernel: Path, store: Store) -> Clock:
+    """The clock of that name; ``kernel`` is what KVM is tried with.
+
+    Raises BadInputError for an unknown word, HostLacksError for ``kvm`` where no guest came up on it.
+    """
+    _known("clock", name, CLOCKS)
+    _known("size", size, SIZES)
+    if name == "virtual":
+        return virtual(size)
+    accelerator = accel.tcg("a guest by the host's clock")
+    if name == "kvm":
+        accelerator = accel.choose(kernel, store)
+        if accelerator.name != "kvm":
+            raise HostLacksError(
+                f"the clock kvm needs KVM: {accelerator.why}", hint="--clock virtual or wall"
+            )
+    return Clock(name, accelerator, _MEMORY_MIB[size], _VCPUS[size])
+
+
+def check_comparable(clocks: Iterable[str]) -> None:
+    """Raise MixedClocksError when numbers of the virtual clock would stand in one table with another's."""
+    names = sorted(set(clocks))
+    if "virtual" in names and len(names) > 1:
+        raise MixedClocksError(
+            f"numbers of different clocks in one table: {', '.join(names)}",
+            hint="make a table for each clock",
+        )
+
+
+def _known(what: str, word: str, known: tuple[str, ...]) -> None:
+    if word not in known:
+        raise BadInputError(f"there is no {what} {word!r}", hint=f"known: {', '.join(known)}")

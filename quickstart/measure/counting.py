@@ -1,0 +1,76 @@
+"""What happened before ready, from a volume's log and from the guest's own counters (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quickstart.errors import GuestError
+from quickstart.measure.nbd import Command
+from quickstart.measure.results import Reads
+from quickstart.measure.volume import Request
+
+_SECTOR_BYTES = 512
+# USER_HZ of x86: /proc/stat counts in it.
+_TICK_NS = 10_000_000
+
+
+def root_reads(log: Iterable[Request], begin_ns: int, end_ns: int) -> Reads:
+    """The reads that came from ``begin_ns`` on and before ``end_ns``."""
+    lengths = [
+        each.length_bytes
+        for each in log
+        if each.command == Command.READ and begin_ns <= each.arrival_ns < end_ns
+    ]
+    return Reads(len(lengths), sum(lengths))
+
+
+def in_flight_ns(log: Iterable[Request], begin_ns: int, end_ns: int) -> int:
+    """How long between the two instants at least one request, of whatever kind, was unanswered."""
+    intervals = (
+        (max(each.arrival_ns, begin_ns), min(each.done_ns or end_ns, end_ns))
+        for each in log
+        if each.command != Command.DISCONNECT and each.arrival_ns < end_ns
+    )
+    return _union_ns(intervals)
+
+
+def modelled_ns(log: Iterable[Request], end_ns: int) -> int:
+    """How long the storage model takes for the reads that came before ``end_ns``: what was in flight by its own instants.
+
+    A busy host hands an answer over later; that is no part of a clock that does not depend on the host.
+    """
+    reads = (each for each in log if each.command == Command.READ and each.arrival_ns < end_ns)
+    return _union_ns((each.arrival_ns, each.due_ns) for each in reads)
+
+
+def _union_ns(intervals: Iterable[tuple[int, int]]) -> int:
+    total, reached = 0, 0
+    for start, end in sorted(intervals):
+        total += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def overlap_ns(busy_ns: int, waited_ns: int) -> int:
+    """The part of the volume's busy time that the guest did not wait for: what the virtual clock may have charged too little."""
+    return max(0, busy_ns - waited_ns)
+
+
+def iowait_ns(counters: str) -> int:
+    """The fifth figure of the `cpu` line, in ticks of 10 ms (proc(5)); raises GuestError when there is none."""
+    words = counters.partition("\n")[0].split()
+    if len(words) < 6 or words[0] != "cpu" or not words[5].isdecimal():
+        raise GuestError("the guest's /proc/stat has no cpu line")
+    return int(words[5]) * _TICK_NS
+
+
+def disk_reads(counters: str, device: str) -> Reads:
+    """What the guest's /proc/diskstats has of ``device``: reads completed and sectors read (Documentation/admin-guide/iostats.rst).
+
+    Raises GuestError when it is not in it.
+    """
+    for line in counters.splitlines():
+        words = line.split()
+        if len(words) >= 14 and words[2] == device:
+            return Reads(int(words[3]), int(words[5]) * _SECTOR_BYTES)
+    raise GuestError(f"the guest's /proc/diskstats has no {device}")

@@ -1,0 +1,112 @@
+"""The parts of the way to ready, by what kernel, init and systemd stamped (docs/guest.md); pure but for the guest's script."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+
+from quickstart.measure.results import Phase
+
+_KMSG = re.compile(r"<\d+>\[\s*(\d+)\.(\d{6})\] (.*)")
+_NOW = re.compile(r"now at (\d+) nsecs")
+_NETWORK_UNITS = ("networking.service", "systemd-networkd.service")
+_OURS = ("modules", "network", "root", "application", "started")
+
+
+def script(unit: str) -> str:
+    """What is run in the guest once it is ready; its output is for `phases`.
+
+    The kernel's log has a clock of its own (sched_clock): one line goes into it beside the uptime, without a fork in between.
+    """
+    properties = "-p Id -p InactiveExitTimestampMonotonic -p ActiveEnterTimestampMonotonic"
+    return (
+        'echo "<7>quickstart: stamp now" >/dev/kmsg\n'
+        'while read -r line; do case $line in now*) echo "$line"; break;; esac; done </proc/timer_list\n'
+        "dmesg -r | grep -e 'quickstart: stamp' -e '] Run /'\n"
+        "[ ! -d /run/systemd/system ] || { systemctl show -p UserspaceTimestampMonotonic\n"
+        f"systemctl show {properties} {shlex.join((unit, *_NETWORK_UNITS))}; }}\n"
+    )
+
+
+def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns: int) -> tuple[Phase, ...]:
+    """The phases from the start of the machine to ready; those whose stamps are not there are left out.
+
+    ``said`` is the output of `script`. ``network`` is beside the others; all others follow each other.
+    """
+    # It may be below 0, by what the uptime runs ahead at first (docs/times.md); a phase has no length below 0.
+    found = [Phase("before kernel", -max(0, before_kernel_ns), 0)]
+    stamps = _kernel_stamps(said)
+    units = dict(_units(said))
+    if "init" in stamps:
+        found.append(Phase("kernel", 0, stamps["init"]))
+        found += _ours(stamps, beacon_ns, ready_ns) if "started" in stamps else []
+        found += _systemds(said, units, unit, stamps["init"], beacon_ns, ready_ns) if units else []
+    return tuple(each for each in (_until(each, ready_ns) for each in found) if each is not None)
+
+
+def _until(phase: Phase, ready_ns: int) -> Phase | None:
+    """The part of it before ready: an application may answer before its unit counts as started."""
+    if phase.begin_ns >= ready_ns:
+        return None
+    return Phase(phase.name, phase.begin_ns, min(phase.end_ns, ready_ns))
+
+
+def _ours(stamps: Mapping[str, int], beacon_ns: int, ready_ns: int) -> Iterator[Phase]:
+    if not all(stamp in stamps for stamp in _OURS):
+        return
+    yield Phase("init", stamps["init"], stamps["modules"])
+    yield Phase("modules", stamps["modules"], stamps["network"])
+    yield Phase("network", stamps["network"], beacon_ns)
+    yield Phase("root mount", stamps["root"], stamps["application"])
+    yield Phase("application start", stamps["application"], stamps["started"])
+    yield Phase("ready", stamps["started"], ready_ns)
+
+
+def _systemds(
+    said: str, units: Mapping[str, Mapping[str, str]], unit: str, init_ns: int, beacon_ns: int, ready_ns: int
+) -> Iterator[Phase]:
+    begun = re.search(r"^UserspaceTimestampMonotonic=(\d+)$", said, re.MULTILINE)
+    started = _instant(units.get(unit, {}), "InactiveExitTimestampMonotonic")
+    active = _instant(units.get(unit, {}), "ActiveEnterTimestampMonotonic") or ready_ns
+    if begun is None or not started:
+        return
+    systemd_ns = int(begun[1]) * 1000
+    yield Phase("initramfs", init_ns, systemd_ns)
+    yield Phase("systemd", systemd_ns, started)
+    network = [_instant(units.get(name, {}), "InactiveExitTimestampMonotonic") for name in _NETWORK_UNITS]
+    if any(network):
+        yield Phase("network", min(each for each in network if each), beacon_ns)
+    yield Phase("application start", started, active)
+    yield Phase("ready", active, ready_ns)
+
+
+def _kernel_stamps(said: str) -> dict[str, int]:
+    """Uptime at each stamp of the kernel's log in ns; ``init`` is when the kernel executed it."""
+    found: dict[str, int] = {}
+    for line in said.splitlines():
+        if entry := _KMSG.match(line):
+            at_ns = int(entry[1]) * 10**9 + int(entry[2]) * 1000
+            if entry[3].startswith("quickstart: stamp "):
+                found[entry[3].removeprefix("quickstart: stamp ")] = at_ns
+            elif entry[3].startswith("Run /"):
+                found.setdefault("init", at_ns)
+    now = _NOW.search(said)
+    if now is None or "now" not in found:
+        return {}
+    ahead_ns = int(now[1]) - found["now"]
+    return {name: at_ns + ahead_ns for name, at_ns in found.items()}
+
+
+def _units(said: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Name and properties of each unit that `systemctl show` described."""
+    for block in said.split("\n\n"):
+        rows = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
+        if "Id" in rows:
+            yield rows["Id"], rows
+
+
+def _instant(properties: Mapping[str, str], name: str) -> int:
+    """A monotonic stamp of systemd in ns; 0 when it never happened."""
+    value = properties.get(name, "")
+    return int(value) * 1000 if value.isdecimal() else 0

@@ -1,0 +1,166 @@
+"""One run of a cell: fetch kernel and initramfs through the volume, boot from it, wait, count → Sample (docs/times.md)."""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.errors import GuestError, VolumeError
+from quickstart.image.extents import Extent
+from quickstart.launch.qemu import QemuGuest, QemuLauncher
+from quickstart.measure import counting
+from quickstart.measure.clock import Clock
+from quickstart.measure.nbd import read_extents
+from quickstart.measure.phases import phases, script
+from quickstart.measure.results import Cell, Phase, Sample
+from quickstart.measure.storage import StorageModel
+from quickstart.measure.times import client_times, virtual_times
+from quickstart.measure.volume import Request, served
+from quickstart.model import MIB, Machine, Readied, Readiness
+
+_AFTERWARDS_S = 300.0
+_ROOT_DEVICE = "vda"
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """How a boot loader reads kernel and initramfs: the size of its requests, and how many it has in flight."""
+
+    request_bytes: int
+    depth: int
+
+
+# GRUB and the kernel's EFI stub read one piece after the other; a better one would not.
+BOOT_LOADER = Fetching(128 * 1024, 1)
+READ_AHEAD = Fetching(MIB, 8)
+
+
+@dataclass(frozen=True)
+class Boot:
+    """What a configuration boots; all files are the host's, ``disk`` is the volume's image and is never written to.
+
+    ``fetched`` is where kernel and then initramfs lie on the volume (image.extents). ``unit`` is the application's.
+    """
+
+    kernel: Path
+    initrds: tuple[Path, ...]
+    fetched: tuple[Extent, ...]
+    disk: Path
+    cmdline: str
+    mac: str
+    ready: Readiness
+    unit: str
+
+    @property
+    def initramfs_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.initrds)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all runs share: the agent's and the volume emulator's programs, and how long a run may take by the host's clock.
+
+    ``fault`` is what goes wrong with the volume (docs/storage.md), for tests.
+    """
+
+    agent: Path
+    volume: Path
+    limit_s: float
+    fetching: Fetching = BOOT_LOADER
+    fault: str | None = None
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """What a run leaves behind it; ``phases_said`` is the output of phases.script, empty when the guest did not answer."""
+
+    fetch_ns: int
+    readied: Readied
+    phases_said: str
+    log: tuple[Request, ...]
+
+
+def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: Cell, number: int) -> Sample:
+    """Run ``boot`` once, from a fresh and cold volume of that ``model``.
+
+    A guest that hangs or dies, or a volume that does, makes a censored sample; nothing is left running. What the host lacks is
+    no measurement and is raised (HostLacksError).
+    """
+    try:
+        return _sample(boot, clock, cell, number, _run(bench, boot, clock, model))
+    except (GuestError, VolumeError) as error:
+        return Sample(cell, number, error.message.splitlines()[0])
+
+
+def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> _Ran:
+    with served(bench.volume, boot.disk, model, fault=bench.fault) as volume:
+        fetch_ns = read_extents(
+            volume.socket, boot.fetched, bench.fetching.request_bytes, bench.fetching.depth
+        )
+        launcher = QemuLauncher(clock.accelerator, bench.agent, keep=bench.keep)
+        with launcher.launch(_machine(boot, clock, volume.uri), (), boot.ready) as guest:
+            readied = guest.wait_ready(bench.limit_s)
+            said = _ask_phases(guest, boot.unit)
+        # QEMU has gone: the log has every request of it.
+        return _Ran(fetch_ns, readied, said, volume.log())
+
+
+def _machine(boot: Boot, clock: Clock, uri: str) -> Machine:
+    return Machine(
+        name="quickstart-bench",
+        memory_mib=clock.memory_mib,
+        kernel=boot.kernel,
+        initrds=boot.initrds,
+        cmdline=boot.cmdline,
+        disk=uri,
+        disk_format="raw",
+        snapshot=False,
+        mac=boot.mac,
+        forward_port=None,
+        guest_port=0,
+        vcpus=clock.vcpus,
+    )
+
+
+def _ask_phases(guest: QemuGuest, unit: str) -> str:
+    """The sample counts without them: it was ready."""
+    said = io.BytesIO()
+    with suppress(GuestError):
+        guest.execute(script(unit), said, io.BytesIO(), _AFTERWARDS_S)
+    return said.getvalue().decode(errors="replace")
+
+
+def _sample(boot: Boot, clock: Clock, cell: Cell, number: int, ran: _Ran) -> Sample:
+    readied, virtual = ran.readied, clock.name == "virtual"
+    begin_ns, end_ns = readied.launch_ns, readied.ready.received_ns
+    fetch_ns = counting.modelled_ns(ran.log, begin_ns) if virtual else ran.fetch_ns
+    times = (virtual_times if virtual else client_times)(readied, fetch_ns)
+    counters = readied.counters.text
+    busy_ns = counting.in_flight_ns(ran.log, begin_ns, end_ns)
+    found: tuple[Phase, ...] = phases(
+        ran.phases_said,
+        boot.unit,
+        times.before_kernel_ns,
+        readied.beacon.uptime_ns,
+        readied.ready.uptime_ns,
+    )
+    return Sample(
+        cell=cell,
+        number=number,
+        censored="",
+        t_pr_ns=times.t_pr_ns,
+        t_app_ns=times.t_app_ns,
+        t_total_ns=times.t_total_ns,
+        uptime_ns=readied.beacon.uptime_ns,
+        ready_uptime_ns=readied.ready.uptime_ns,
+        fetch_ns=fetch_ns,
+        before_kernel_ns=times.before_kernel_ns,
+        overlap_ns=counting.overlap_ns(busy_ns, counting.iowait_ns(counters)) if virtual else 0,
+        volume=counting.root_reads(ran.log, begin_ns, end_ns),
+        guest=counting.disk_reads(counters, _ROOT_DEVICE),
+        initramfs_bytes=boot.initramfs_bytes,
+        phases=found,
+    )

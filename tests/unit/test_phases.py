@@ -1,0 +1,104 @@
+"""Phases of a boot by the stamps of kernel, init and systemd."""
+
+from __future__ import annotations
+
+import pytest
+
+from quickstart.measure.phases import phases, script
+
+MS = 1_000_000
+NOW = "now at 5000000000 nsecs\n"
+# The kernel's log began 10 ms after its uptime.
+OURS = (
+    NOW
+    + """\
+<6>[    1.990000] Run /init as init process
+<7>[    2.090000] quickstart: stamp modules
+<7>[    2.190000] quickstart: stamp network
+<7>[    2.240000] quickstart: stamp root
+<7>[    2.490000] quickstart: stamp application
+<7>[    2.790000] quickstart: stamp started
+<7>[    4.990000] quickstart: stamp now
+"""
+)
+STANDARD = (
+    NOW
+    + """\
+<6>[    1.990000] Run /init as init process
+<6>[    3.490000] Run /sbin/init as init process
+<7>[    4.990000] quickstart: stamp now
+UserspaceTimestampMonotonic=3500000
+Id=nginx.service
+InactiveExitTimestampMonotonic=4000000
+ActiveEnterTimestampMonotonic=4600000
+
+Id=networking.service
+InactiveExitTimestampMonotonic=3800000
+ActiveEnterTimestampMonotonic=4900000
+
+Id=systemd-networkd.service
+InactiveExitTimestampMonotonic=0
+ActiveEnterTimestampMonotonic=0
+"""
+)
+
+
+def in_ms(said: str, ready_ms: int = 4800) -> dict[str, tuple[int, int]]:
+    beacon_ms = 4700 if "systemd" in said else 2600
+    found = phases(said, "nginx.service", 80 * MS, beacon_ms * MS, ready_ms * MS)
+    return {each.name: (each.begin_ns // MS, each.end_ns // MS) for each in found}
+
+
+def test_our_init() -> None:
+    assert in_ms(OURS, 3000) == {
+        "before kernel": (-80, 0),
+        "kernel": (0, 2000),
+        "init": (2000, 2100),
+        "modules": (2100, 2200),
+        "network": (2200, 2600),
+        "root mount": (2250, 2500),
+        "application start": (2500, 2800),
+        "ready": (2800, 3000),
+    }
+
+
+def test_systemd() -> None:
+    assert in_ms(STANDARD) == {
+        "before kernel": (-80, 0),
+        "kernel": (0, 2000),
+        "initramfs": (2000, 3500),
+        "systemd": (3500, 4000),
+        "network": (3800, 4700),
+        "application start": (4000, 4600),
+        "ready": (4600, 4800),
+    }
+
+
+@pytest.mark.parametrize(("said", "ready_ms"), [(OURS, 2700), (STANDARD, 4300)])
+def test_an_application_may_answer_before_it_counts_as_started(said: str, ready_ms: int) -> None:
+    found = in_ms(said, ready_ms)
+    assert found["application start"][1] == ready_ms and "ready" not in found
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ("", {"before kernel"}),
+        (OURS.replace("now at", "not at"), {"before kernel"}),
+        (OURS.replace("stamp now", "stamp then"), {"before kernel"}),
+        (OURS.replace("stamp root", "stamp x"), {"before kernel", "kernel"}),
+        (STANDARD.replace("Id=nginx", "Id=apache2"), {"before kernel", "kernel"}),
+        (STANDARD.replace("UserspaceTime", "Time"), {"before kernel", "kernel"}),
+    ],
+)
+def test_what_was_not_stamped_is_left_out(said: str, left: set[str]) -> None:
+    assert set(in_ms(said)) == left
+
+
+def test_the_units_name_is_quoted() -> None:
+    assert "'a b.service'" in script("a b.service")
+
+
+def test_an_uptime_that_ran_ahead_leaves_no_phase_of_negative_length() -> None:
+    (found,) = phases("", "nginx.service", -28 * MS, 0, 5 * MS)
+    assert (found.begin_ns, found.end_ns) == (0, 0)

@@ -1,0 +1,131 @@
+"""One run of a cell for real: a boot from a volume becomes a sample, whatever becomes of the boot."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.cli.run import free_port
+from quickstart.image import artefact as artefacts
+from quickstart.image.extents import file_extents, tail_extent
+from quickstart.launch import payload
+from quickstart.launch.qemu import QemuLauncher
+from quickstart.measure import clock
+from quickstart.measure.nbd import pieces
+from quickstart.measure.results import Cell
+from quickstart.measure.run import BOOT_LOADER, Bench, Boot, run_once
+from quickstart.measure.storage import StorageModel, load_model
+from quickstart.measure.volume import volume_binary
+from quickstart.model import MIB
+from quickstart.pipeline import machine_of
+from quickstart.store import Store, default_root
+from tests.vm.conftest import assert_gone, children
+
+CELL = Cell("nginx", "quickstart", "stock", "5ms", "virtual", "small")
+LATENCY_NS = 5_000_000
+LIMIT_S = 600.0
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with Store(default_root(), print) as store:
+        yield Bench(payload.agent_binary(store), volume_binary(store), LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def boot(artefact: Path) -> Boot:
+    found = artefacts.load(artefact)
+    kernel = PurePosixPath(f"/boot/vmlinuz-{artefacts.read_manifest(found)['kernel_version']}")
+    initramfs = tail_extent(found.disk.stat().st_size, found.initramfs_bytes, MIB)
+    return Boot(
+        kernel=found.kernel,
+        initrds=(found.initramfs,),
+        fetched=(*file_extents(found.disk, kernel), initramfs),
+        disk=found.disk,
+        cmdline=found.cmdline,
+        mac=found.mac,
+        ready=found.ready,
+        unit="nginx.service",
+    )
+
+
+@pytest.fixture(scope="module")
+def slow() -> StorageModel:
+    return dataclasses.replace(load_model("local"), read_latency_ns=LATENCY_NS, write_latency_ns=LATENCY_NS)
+
+
+def test_a_virtual_run_becomes_a_sample_whose_parts_add_up(
+    bench: Bench, boot: Boot, slow: StorageModel
+) -> None:
+    before = set(children(os.getpid()))
+    found = run_once(bench, boot, clock.virtual("small"), slow, CELL, 3)
+    assert (found.censored, found.cell, found.number) == ("", CELL, 3)
+    assert found.t_total_ns == found.t_pr_ns + found.t_app_ns
+    assert found.t_pr_ns == found.fetch_ns + found.before_kernel_ns
+    assert 0 < found.uptime_ns < found.ready_uptime_ns == found.t_app_ns
+    # One request after the other, each of which the model answers after 5 ms: to the nanosecond, on whatever host.
+    requests = len(list(pieces(boot.fetched, BOOT_LOADER.request_bytes)))
+    assert found.fetch_ns == requests * LATENCY_NS
+    assert found.initramfs_bytes == boot.initrds[0].stat().st_size
+    # QEMU and the firmware read sector 0; what the guest asked for after it was ready may be in the log.
+    assert 2 <= found.volume.requests - found.guest.requests <= 6
+    assert found.guest.requests > 20 and found.guest.read_bytes > found.guest.requests * 512
+    assert 0 <= found.overlap_ns <= found.volume.requests * 2 * LATENCY_NS
+    parts = {each.name: each for each in found.phases}
+    beside = parts.pop("network")
+    assert beside.end_ns == found.uptime_ns
+    chain = list(parts.values())
+    names = ["before kernel", "kernel", "init", "modules", "root mount", "application start"]
+    assert [each.name for each in chain][: len(names)] == names
+    assert (chain[0].begin_ns, chain[-1].end_ns) == (-found.before_kernel_ns, found.t_app_ns)
+    gaps_ns = [after.begin_ns - each.end_ns for each, after in itertools.pairwise(chain)]
+    # The network's own beginning is between modules and root mount.
+    assert all(0 <= gap <= 200_000_000 for gap in gaps_ns)
+    assert_gone([pid for pid in children(os.getpid()) if pid not in before])
+
+
+def test_the_virtual_clock_has_a_time_stamp_counter_of_nanoseconds(bench: Bench, artefact: Path) -> None:
+    """What before_kernel_ns rests on: the kernel itself measures 1 GHz, and the counter began with the machine."""
+    machine = machine_of(artefacts.load(artefact), stock=False, snapshot=True, port=free_port())
+    said = io.BytesIO()
+    launcher = QemuLauncher(clock.virtual("small").accelerator, bench.agent)
+    with launcher.launch(machine, (), artefacts.load(artefact).ready) as guest:
+        counters = guest.wait_ready(LIMIT_S).counters
+        assert guest.execute("dmesg", said, io.BytesIO(), LIMIT_S) == 0
+    refined = re.search(rb"tsc: Refined TSC clocksource calibration: ([0-9.]+) MHz", said.getvalue())
+    assert refined is not None and abs(float(refined[1]) - 1000) < 0.1
+    assert 0 < counters.tsc - counters.uptime_ns < 500_000_000
+
+
+def test_a_guest_that_never_gets_ready_is_censored(bench: Bench, boot: Boot, slow: StorageModel) -> None:
+    before = set(children(os.getpid()))
+    wrong = dataclasses.replace(boot, ready=dataclasses.replace(boot.ready, path="/nothing-is-here"))
+    found = run_once(dataclasses.replace(bench, limit_s=40), wrong, clock.virtual("small"), slow, CELL, 0)
+    assert "was not ready after 40 s" in found.censored
+    assert (found.t_total_ns, found.t_app_ns, found.phases) == (0, 0, ())
+    assert_gone([pid for pid in children(os.getpid()) if pid not in before])
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("death:5", "the volume"),  # while kernel and initramfs are fetched
+        ("death:240", "the guest"),  # while the guest boots
+        ("stall:240", "the guest was not ready"),
+    ],
+)
+def test_a_volume_that_fails_makes_a_censored_sample(
+    bench: Bench, boot: Boot, slow: StorageModel, fault: str, said: str
+) -> None:
+    before = set(children(os.getpid()))
+    broken = dataclasses.replace(bench, fault=fault, limit_s=60)
+    found = run_once(broken, boot, clock.virtual("small"), slow, CELL, 0)
+    assert said in found.censored and found.t_total_ns == 0
+    assert_gone([pid for pid in children(os.getpid()) if pid not in before])
