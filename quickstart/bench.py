@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from quickstart.errors import BadInputError, HostLacksError
+from quickstart.errors import BadInputError
 from quickstart.measure import document
 from quickstart.measure.matrix import Matrix, order
 from quickstart.measure.results import Cell, Circumstances, Results, Sample
 from quickstart.measure.statistics import by_cell
 from quickstart.progress import Progress
-from quickstart.store import Store
 
 RESULTS = "results.json"
 # The guest counts a request when it is done, the volume when it comes: those in flight at ready are the difference.
@@ -127,11 +126,6 @@ def _faults(samples: Sequence[Sample]) -> Iterator[str]:
                     f"{document.words_of(cell)} run {sample.number}: the guest read {here} bytes of its root, "
                     f"the volume was asked for {there}"
                 )
-
-
-def runner_of(matrix: Matrix, store: Store, progress: Progress) -> Runner:
-    """What measures the matrix's cells with QEMU on this host."""
-    raise HostLacksError("this version of quickstart cannot run the cells of a matrix yet")
 
 
 @contextmanager

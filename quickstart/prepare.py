@@ -126,4 +126,6 @@ def _boot(
         disk=volume,
         cmdline=cmdline,
         memory_mib=profile.memory_mib,
+        volume=disk.path,
+        stock_initrd=initramfs == reference.initrd,
     )

@@ -32,6 +32,7 @@ from quickstart.measure.results import (
 )
 from quickstart.measure.statistics import Summary, by_cell, summarise
 from quickstart.profile import known_profiles
+from quickstart.runner import QemuRunner
 from quickstart.store import Store, default_root
 
 _NOT_VALID = 4
@@ -139,7 +140,7 @@ def _measure(verb: Verb, matrix: Matrix, directory: Path) -> int:
     asked = Bench(matrix, directory, ("quickstart", *sys.argv[1:]), began)
     with Store(default_root(), display.note) as store:
         try:
-            results = benching.run_matrix(asked, benching.runner_of(matrix, store, display), display)
+            results = benching.run_matrix(asked, QemuRunner(matrix, store, display), display)
         except KeyboardInterrupt:
             if (directory / RESULTS).exists():
                 display.note(

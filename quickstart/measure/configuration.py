@@ -29,7 +29,8 @@ class Boot:
     """What a machine needs to boot one configuration.
 
     ``command_line`` is one of results.COMMAND_LINES, ``cmdline`` the words themselves. ``disk`` is a raw image that is read and
-    never written, or None for a machine without a root volume. ``initrds`` are joined in this order.
+    never written, or None for a machine without a root volume; ``volume`` is where the boot loader finds kernel and initramfs all
+    the same. ``initrds`` are joined in this order; ``stock_initrd`` says that they are the image's own in /boot.
     """
 
     configuration: str
@@ -39,6 +40,8 @@ class Boot:
     disk: Path | None
     cmdline: str
     memory_mib: int
+    volume: Path
+    stock_initrd: bool
 
 
 def with_command_line(boot: Boot, command_line: str) -> Boot:

@@ -14,7 +14,7 @@ from quickstart.measure import counting
 from quickstart.measure.clock import Clock
 from quickstart.measure.nbd import read_extents
 from quickstart.measure.phases import phases, script
-from quickstart.measure.results import Cell, Phase, Sample
+from quickstart.measure.results import Cell, Phase, Reads, Sample
 from quickstart.measure.storage import StorageModel
 from quickstart.measure.times import client_times, virtual_times
 from quickstart.measure.volume import Request, served
@@ -41,7 +41,8 @@ READ_AHEAD = Fetching(MIB, 8)
 class Boot:
     """What a configuration boots; all files are the host's, ``disk`` is the volume's image and is never written to.
 
-    ``fetched`` is where kernel and then initramfs lie on the volume (image.extents). ``unit`` is the application's.
+    ``fetched`` is where kernel and then initramfs lie on the volume (image.extents). ``unit`` is the application's. Without
+    ``attached`` the machine gets no root volume: kernel and initramfs come from it, and that is all.
     """
 
     kernel: Path
@@ -52,6 +53,7 @@ class Boot:
     mac: str
     ready: Readiness
     unit: str
+    attached: bool = True
 
     @property
     def initramfs_bytes(self) -> int:
@@ -115,7 +117,7 @@ def _machine(boot: Boot, clock: Clock, uri: str) -> Machine:
         kernel=boot.kernel,
         initrds=boot.initrds,
         cmdline=boot.cmdline,
-        disk=uri,
+        disk=uri if boot.attached else None,
         disk_format="raw",
         snapshot=False,
         mac=boot.mac,
@@ -160,7 +162,7 @@ def _sample(boot: Boot, clock: Clock, cell: Cell, number: int, ran: _Ran) -> Sam
         before_kernel_ns=times.before_kernel_ns,
         overlap_ns=counting.overlap_ns(busy_ns, counting.iowait_ns(counters)) if virtual else 0,
         volume=counting.root_reads(ran.log, begin_ns, end_ns),
-        guest=counting.disk_reads(counters, _ROOT_DEVICE),
+        guest=counting.disk_reads(counters, _ROOT_DEVICE) if boot.attached else Reads(0, 0),
         initramfs_bytes=boot.initramfs_bytes,
         phases=found,
     )

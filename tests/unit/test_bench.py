@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from quickstart import bench
 from quickstart.bench import RESULTS, Bench, invalid, run_matrix, time_left
+from quickstart.cli import bench as cli
 from quickstart.cli.main import group
 from quickstart.errors import BadInputError, GuestError, OtherResultsError, ResultsError
 from quickstart.measure import document
@@ -191,7 +191,7 @@ def _call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
 
     def call(*arguments: str, runner: Stand | None = None) -> Result:
         with monkeypatch.context() as patched:
-            patched.setattr(bench, "runner_of", lambda matrix, store, progress: runner or Stand())
+            patched.setattr(cli, "QemuRunner", lambda matrix, store, progress: runner or Stand())
             patched.setattr("quickstart.measure.report.write_report", lambda results, faults, directory: None)
             return CliRunner().invoke(group, ["bench", *arguments])
 

@@ -44,6 +44,8 @@ BOOT = Boot(
     disk=Path("/d"),
     cmdline="console=ttyS0 root=UUID=1 ro panic=10",
     memory_mib=1024,
+    volume=Path("/d"),
+    stock_initrd=False,
 )
 NOTHING = StartSet((), ())
 UNIT = UnitStart("app.service", "simple", None, (), ("/usr/bin/app", "-x"))

@@ -25,16 +25,17 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("measure",),
     ("pipeline", "inside", "doctor"),
     ("audit", "prepare"),
-    ("bench",),
+    ("bench", "runner"),
     ("cli",),
 )
 RANK = {part: rank for rank, parts in enumerate(LEVELS) for part in parts}
 # Only these may import the part at all.
 ONLY_FOR = {
     "cli": {"cli"},
-    "pipeline": {"cli", "prepare", "bench"},
-    "prepare": {"cli", "bench"},
+    "pipeline": {"cli", "prepare", "runner"},
+    "prepare": {"cli", "runner"},
     "bench": {"cli"},
+    "runner": {"cli"},
     "inside": {"cli", "audit"},
     "doctor": {"cli"},
     "audit": {"cli"},

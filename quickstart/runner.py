@@ -1,0 +1,112 @@
+"""What measures a matrix's cells on this host: images and initramfs made once, then runs in QEMU (bench.Runner)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import platform
+import re
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from quickstart import __version__
+from quickstart.host import door
+from quickstart.image.ext4 import read_superblock
+from quickstart.image.extents import Extent, file_extents, tail_extent
+from quickstart.launch.payload import PROBE_INTERVAL_MS, agent_binary
+from quickstart.measure import run
+from quickstart.measure.clock import clock_of
+from quickstart.measure.configuration import Boot, with_command_line
+from quickstart.measure.matrix import Matrix
+from quickstart.measure.results import Cell, Circumstances, Sample
+from quickstart.measure.storage import load_model
+from quickstart.measure.volume import volume_binary
+from quickstart.model import MIB, Profile
+from quickstart.pipeline import MAC
+from quickstart.prepare import prepare
+from quickstart.profile import load_profile
+from quickstart.progress import Progress
+from quickstart.store import Store
+
+
+@dataclass
+class QemuRunner:
+    """Prepares each (profile, configuration) of the matrix once; a run takes what is there."""
+
+    matrix: Matrix
+    store: Store
+    progress: Progress
+    _boots: dict[tuple[str, str], Boot] = field(default_factory=dict)
+    _profiles: dict[str, Profile] = field(default_factory=dict)
+
+    def circumstances(self) -> Circumstances:
+        """Make what is not there yet, and say what the numbers depend on."""
+        for cell in (each.cell for each in self.matrix.plan):
+            profile = self._profiles.setdefault(cell.profile, load_profile(cell.profile))
+            key = (cell.profile, cell.configuration)
+            if key not in self._boots:
+                self._boots[key] = prepare(profile, cell.configuration, self.store, self.progress)
+        qemu = door.run(["qemu-system-x86_64", "--version"], timeout_s=30).stdout.decode().splitlines()[0]
+        kernels = {name: boot.kernel.name for (name, _), boot in self._boots.items()}
+        return Circumstances(
+            host=_host(),
+            versions={
+                "quickstart": __version__,
+                "qemu": qemu,
+                **{f"kernel {k}": v for k, v in kernels.items()},
+            },
+            artefacts=dict(_artefacts(key, boot) for key, boot in sorted(self._boots.items())),
+            poll_interval_ms=PROBE_INTERVAL_MS,
+        )
+
+    def run(self, cell: Cell, number: int, timeout_s: int) -> Sample:
+        """One run of ``cell`` (measure.run)."""
+        profile = self._profiles[cell.profile]
+        boot = with_command_line(self._boots[(cell.profile, cell.configuration)], cell.command_line)
+        bench = run.Bench(agent_binary(self.store), volume_binary(self.store), float(timeout_s))
+        clock = clock_of(cell.clock, cell.size, boot.kernel, self.store)
+        what = run.Boot(
+            kernel=boot.kernel,
+            initrds=boot.initrds,
+            fetched=_fetched(boot),
+            disk=boot.volume,
+            cmdline=boot.cmdline,
+            mac=MAC,
+            ready=dataclasses.replace(profile.ready, timeout_s=timeout_s),
+            unit=profile.unit,
+            attached=boot.disk is not None,
+        )
+        return run.run_once(bench, what, clock, load_model(cell.storage), cell, number)
+
+
+def _fetched(boot: Boot) -> tuple[Extent, ...]:
+    """Where kernel and initramfs lie: the image's own files where they are, ours in one piece at the volume's end."""
+    kernel = file_extents(boot.volume, PurePosixPath("/boot") / boot.kernel.name)
+    if boot.stock_initrd:
+        names = (PurePosixPath("/boot") / path.name for path in boot.initrds)
+        return (*kernel, *(extent for name in names for extent in file_extents(boot.volume, name)))
+    length = sum(path.stat().st_size for path in boot.initrds)
+    return (*kernel, tail_extent(boot.volume.stat().st_size, length, MIB))
+
+
+def _artefacts(key: tuple[str, str], boot: Boot) -> tuple[str, str]:
+    """By its content what is booted, by its superblock's UUID (a hash of its recipe) the volume."""
+    digest = hashlib.sha256()
+    for path in (boot.kernel, *boot.initrds):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return "/".join(key), f"{digest.hexdigest()} on {read_superblock(boot.volume).uuid}"
+
+
+def _host() -> dict[str, str]:
+    """Facts of this machine that do not change between two calls."""
+    model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return {
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpu": model[1] if model else "",
+        "cores": str(os.cpu_count()),
+        "memory_mib": str(int(memory[1]) // 1024 if memory else 0),
+    }
