@@ -35,6 +35,7 @@ WANTED = (
 LATE = ("ata_piix", "ahci")
 # Without these no guest of ours finds its disk and its network.
 NEEDED = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
+_ROOT = "ext4"
 _MAX_MODULE_BYTES = 256 << 20
 # A module's name is one of C: the kernel's build replaces everything else.
 _NAME = re.compile(r"[A-Za-z0-9_]+")
@@ -148,7 +149,11 @@ def _decompressed(path: PurePosixPath, data: bytes) -> bytes:
 
 
 def shell_functions(modules: ModuleSet) -> str:
-    """`load_for ALIAS` and `load_all` for init: the shell's own pattern matching does what modprobe would."""
+    """`load_for ALIAS`, `load_all` and `load_root` for init: the shell's own pattern matching does what modprobe would.
+
+    `load_root` loads the root's file system, where that is a module: no device asks for it, but mount(2), and the kernel's own
+    request finds no modprobe in the initramfs.
+    """
     requires = {module.name: module.requires for module in modules.modules}
     patterns: dict[str, list[str]] = {}
     for pattern, name in modules.aliases:
@@ -161,4 +166,6 @@ def shell_functions(modules: ModuleSet) -> str:
                 f"\t{' | '.join(patterns[name])}) {guard}load {' '.join((*requires[name], name))} ;;"
             )
     lines += ["\tesac", "}", "", "load_all() {", f"\tload {' '.join(requires)}", "}"]
+    system = f"load {' '.join((*requires[_ROOT], _ROOT))}" if _ROOT in requires else ":"
+    lines += ["", "load_root() {", f"\t{system}", "}"]
     return "\n".join(lines) + "\n"

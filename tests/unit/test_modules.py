@@ -183,4 +183,14 @@ def test_the_text() -> None:
         "\tpci:b* | virtio:b) load a b ;;\n"
         '\tpci:x*) [ "$late" = no ] || load ahci ;;\n'
         "\tesac\n}\n\nload_all() {\n\tload a b ahci\n}\n"
+        "\nload_root() {\n\t:\n}\n"
     )
+
+
+def test_a_root_file_system_that_is_a_module_is_loaded_by_name() -> None:
+    """Debian's generic kernel: no device has an alias for ext4."""
+    names = ("crc16", "mbcache", "jbd2")
+    modules = tuple(Module(name, PurePosixPath(name), ()) for name in names)
+    ext4 = Module("ext4", PurePosixPath("ext4"), names)
+    text = shell_functions(ModuleSet((*modules, ext4), ()))
+    assert "\nload_root() {\n\tload crc16 mbcache jbd2 ext4\n}\n" in text
