@@ -39,12 +39,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "venv"
 
 
+def files_below(directory: Path) -> dict[str, bytes]:
+    """The content of each file by its path; not what Python has compiled of one."""
+    files = (path for path in directory.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
 def test_profiles_tracers_and_bench_are_the_wheels(installed: Path, tmp_path: Path) -> None:
     text = "from quickstart.assets import assets\nfor each in 'profiles', 'tracers', 'bench': print(assets(each))"
     for line in called(installed / "bin/python", "-c", text, cwd=tmp_path).splitlines():
         assert Path(line).is_relative_to(installed)
-        theirs = {path.name: path.read_bytes() for path in Path(line).rglob("*") if path.is_file()}
-        ours = {p.name: p.read_bytes() for p in (CHECKOUT / Path(line).name).rglob("*") if p.is_file()}
+        theirs, ours = files_below(Path(line)), files_below(CHECKOUT / Path(line).name)
         assert theirs == ours
         assert ours
 
