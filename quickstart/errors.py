@@ -4,10 +4,11 @@
 
     QuickStartError                 exit 1   the work failed
     ├── BadInputError               exit 2   what the user gave cannot be used
-    │   ├── ProfileError                     a profile is not valid, key by key
-    │   ├── StorageModelError                a storage model is not valid, key by key
-    │   ├── MatrixError                      a matrix is not valid, key by key
-    │   ├── ResultsError                     results.json does not hold, place by place
+    │   ├── FaultyFileError                  a file of the user's does not hold, every fault named
+    │   │   ├── ProfileError                 a profile, key by key
+    │   │   ├── StorageModelError            a storage model, key by key
+    │   │   ├── MatrixError                  a matrix, key by key
+    │   │   └── ResultsError                 results.json, place by place
     │   ├── OtherResultsError                results.json is of another matrix, artefact, version or host
     │   ├── UnsupportedUnitError             a unit needs what the starter cannot repeat
     │   └── OutputExistsError                OUT is there and is not ours to replace
@@ -47,40 +48,31 @@ class BadInputError(QuickStartError):
     exit_code = 2
 
 
-class ProfileError(BadInputError):
-    """A profile that does not hold; ``problems`` has one line for each fault found."""
+class FaultyFileError(BadInputError):
+    """A file of the user's that does not hold; ``problems`` has one line for each fault found."""
+
+    saying = "{} is not valid"
 
     def __init__(self, source: str, problems: Sequence[str], *, hint: str | None = None) -> None:
         lines = "".join(f"\n  {problem}" for problem in problems)
-        super().__init__(f"profile {source} is not valid:{lines}", hint=hint)
+        super().__init__(f"{self.saying.format(source)}:{lines}", hint=hint)
         self.problems = tuple(problems)
 
 
-class StorageModelError(BadInputError):
-    """A storage model that does not hold; ``problems`` has one line for each fault found."""
-
-    def __init__(self, source: str, problems: Sequence[str], *, hint: str | None = None) -> None:
-        lines = "".join(f"\n  {problem}" for problem in problems)
-        super().__init__(f"storage model {source} is not valid:{lines}", hint=hint)
-        self.problems = tuple(problems)
+class ProfileError(FaultyFileError):
+    saying = "profile {} is not valid"
 
 
-class MatrixError(BadInputError):
-    """A matrix that does not hold; ``problems`` has one line for each fault found."""
-
-    def __init__(self, source: str, problems: Sequence[str], *, hint: str | None = None) -> None:
-        lines = "".join(f"\n  {problem}" for problem in problems)
-        super().__init__(f"matrix {source} is not valid:{lines}", hint=hint)
-        self.problems = tuple(problems)
+class StorageModelError(FaultyFileError):
+    saying = "storage model {} is not valid"
 
 
-class ResultsError(BadInputError):
-    """Results that do not hold; ``problems`` has one line for each fault found, with its place."""
+class MatrixError(FaultyFileError):
+    saying = "matrix {} is not valid"
 
-    def __init__(self, source: str, problems: Sequence[str], *, hint: str | None = None) -> None:
-        lines = "".join(f"\n  {problem}" for problem in problems)
-        super().__init__(f"results {source} are not valid:{lines}", hint=hint)
-        self.problems = tuple(problems)
+
+class ResultsError(FaultyFileError):
+    saying = "results {} are not valid"
 
 
 class OtherResultsError(BadInputError):
