@@ -27,7 +27,7 @@ from quickstart.pipeline import MAC
 from quickstart.prepare import prepare
 from quickstart.profile import load_profile
 from quickstart.progress import Progress
-from quickstart.store import Store
+from quickstart.store import Store, source_digest
 
 
 @dataclass
@@ -52,7 +52,7 @@ class QemuRunner:
         return Circumstances(
             host=_host(),
             versions={
-                "quickstart": __version__,
+                "quickstart": f"{__version__}, source {source_digest('quickstart')[:16]}",
                 "qemu": qemu,
                 **{f"kernel {k}": v for k, v in kernels.items()},
             },
