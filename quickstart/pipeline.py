@@ -16,9 +16,19 @@ from quickstart.image import output
 from quickstart.image.ext4 import read_superblock, write_disk
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
+from quickstart.initramfs.layout import HandOff
 from quickstart.launch import accel, payload
 from quickstart.launch.qemu import QemuLauncher
-from quickstart.model import MIB, Artefact, Machine, Profile, ReferenceImage, RootDisk, StartSet, Trace
+from quickstart.model import (
+    MIB,
+    Artefact,
+    Machine,
+    Profile,
+    ReferenceImage,
+    RootDisk,
+    StartSet,
+    Trace,
+)
 from quickstart.progress import Progress
 from quickstart.reference import entry
 from quickstart.reference.debootstrap import make_reference, reference_inputs
@@ -51,6 +61,7 @@ class BuildOptions:
     disk_format: str = "raw"
     force: bool = False
     tracing: TraceOptions = TraceOptions()
+    hand_off: HandOff = HandOff.KEEP
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
         "format": options.disk_format,
         "traces": options.tracing.traces,
         "rootfs": rootfs_inputs(rootfs) if rootfs else None,
+        "hand_off": options.hand_off.value,
         "busybox": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
     }
     return key_of("build", inputs)
@@ -133,6 +145,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
                 traced.start_set,
                 unit,
                 directory / "initramfs.img",
+                hand_off=options.hand_off,
             )
         with progress.step("image"):
             artefacts.write(

@@ -18,7 +18,7 @@ from quickstart.image.artefact import command_line
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs import ramboot
 from quickstart.initramfs.build import append_files, write_initramfs
-from quickstart.initramfs.layout import Served
+from quickstart.initramfs.layout import HandOff, Served
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import CONFIGURATIONS
 from quickstart.model import Profile, ReferenceImage, RootDisk, StartSet
@@ -84,7 +84,9 @@ def _quickstart(
 ) -> None:
     unit = read_unit(ImageRoot(reference.tree), profile.unit)
     interface = traced.traces[0].network.interface
-    write_initramfs(profile, reference, disk, interface, traced.start_set, unit, target)
+    write_initramfs(
+        profile, reference, disk, interface, traced.start_set, unit, target, hand_off=HandOff.KEEP
+    )
 
 
 def _minimal(

@@ -11,7 +11,9 @@ from rich.console import Console
 from quickstart import pipeline
 from quickstart.cli.completion import profile_names
 from quickstart.cli.output import Verb, run_verb, say
+from quickstart.errors import BadInputError
 from quickstart.image.artefact import DISK_FORMATS
+from quickstart.initramfs.layout import HandOff
 from quickstart.model import MIB, Artefact, Profile
 from quickstart.profile import load_profile
 from quickstart.store import Store, default_root
@@ -66,6 +68,13 @@ from quickstart.store import Store, default_root
     show_default=True,
     help="Boot and trace so many times; the start set is what any trace used.",
 )
+@click.option(
+    "--no-hand-off",
+    "stay",
+    is_flag=True,
+    help="Init stays PID 1, with the application alone: the paper's minimal system.",
+)
+@click.option("--release", is_flag=True, help="Free /fast once the distribution's boot is done.")
 @click.option("--force", is_flag=True, help="Replace OUT even when its root disk has been used.")
 @click.option("--dry-run", is_flag=True, help="Say which stages would run, and run none.")
 @click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
@@ -77,6 +86,8 @@ def build(
     out: Path | None,
     disk_format: str,
     traces: int,
+    stay: bool,
+    release: bool,
     force: bool,
     dry_run: bool,
     keep: bool,
@@ -96,7 +107,7 @@ def build(
             return _show_plan(verb, profile, tracing, Store(default_root()))
         # Behind a link OUT is replaced where it lies.
         directory = (out or Path(f"quickstart-{profile.name}")).resolve()
-        options = pipeline.BuildOptions(directory, disk_format, force, tracing)
+        options = pipeline.BuildOptions(directory, disk_format, force, tracing, _hand_off(stay, release))
         with Store(default_root(), verb.display().note) as store:
             built = pipeline.build(profile, options, store, verb.display())
         artefact = built.artefact
@@ -112,6 +123,14 @@ def build(
         return 0
 
     sys.exit(run_verb("build", as_json, work, verbose))
+
+
+def _hand_off(stay: bool, release: bool) -> HandOff:
+    if stay and release:
+        raise BadInputError("--no-hand-off and --release exclude each other")
+    if stay:
+        return HandOff.STAY
+    return HandOff.RELEASE if release else HandOff.KEEP
 
 
 def _show(console: Console, artefact: Artefact, made: bool) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from quickstart.errors import StartSetError
 from quickstart.host import door
 from quickstart.imageroot import ImageRoot
-from quickstart.initramfs.layout import GuestConfig, Served, part_a, part_b
+from quickstart.initramfs.layout import GuestConfig, HandOff, Served, part_a, part_b
 from quickstart.initramfs.modules import module_set
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet, UnitStart
@@ -28,6 +28,7 @@ def build_id(
     unit: UnitStart,
     busybox: Path,
     served: Served,
+    hand_off: HandOff,
 ) -> str:
     """Names the pair of parts A and B by all that goes into them; file contents by the image's hash.
 
@@ -39,9 +40,12 @@ def build_id(
     ]
     parts = (
         reference.image_hash.encode(),
-        repr((files, unit, profile.run_start_pre, interface, disk.superblock, served.value)).encode(
-            errors="surrogateescape"
-        ),
+        repr(
+            (
+                *(files, unit, profile.run_start_pre, profile.ready.port, interface, disk.superblock),
+                *(served.value, hand_off.value),
+            )
+        ).encode(errors="surrogateescape"),
         busybox.read_bytes(),
         source_digest("quickstart.initramfs").encode(),
     )
@@ -69,6 +73,7 @@ def write_initramfs(
     unit: UnitStart,
     target: Path,
     served: Served = Served.FAST,
+    hand_off: HandOff = HandOff.STAY,
 ) -> Initramfs:
     """Write the initramfs to ``target``; raises StartSetError when it is larger than the profile's budget.
 
@@ -79,13 +84,15 @@ def write_initramfs(
     fstype, options = root_mount(root)
     busybox = door.tool_path("busybox")
     config = GuestConfig(
-        build=build_id(profile, reference, disk, interface, start_set, unit, busybox, served),
+        build=build_id(profile, reference, disk, interface, start_set, unit, busybox, served, hand_off),
         superblock=disk.superblock,
         root_fstype=fstype,
         root_options=options,
         interface=interface,
         unit=unit,
         run_start_pre=profile.run_start_pre,
+        ready_port=profile.ready.port,
+        hand_off=hand_off,
         served=served,
     )
     modules = module_set(root, reference.kernel_version)

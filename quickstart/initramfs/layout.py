@@ -40,18 +40,21 @@ _APPLETS = (
         "cp",
         "dd",
         "diff",
+        "env",
+        "find",
         "halt",
         "head",
         "hostname",
         "insmod",
         "ip",
         "kill",
+        "ln",
         "mkdir",
     ),
     *("mkfifo", "mount", "od", "poweroff", "reboot", "rm", "rmdir", "sed", "sleep", "stat", "switch_root"),
     *("setsid", "sync", "udhcpc", "umount", "usleep", "xargs"),
 )
-_SCRIPTS = ("init", "lib", "second", "udhcpc")
+_SCRIPTS = ("init", "lib", "second", "udhcpc", "hand-off", "adopt", "settle")
 
 
 class Served(enum.Enum):
@@ -62,9 +65,20 @@ class Served(enum.Enum):
     MEMORY = "memory"
 
 
+class HandOff(enum.Enum):
+    """What becomes of the machine once the application answers; the values are init's words."""
+
+    STAY = "no"
+    """Init stays PID 1 with the application alone: the paper's minimal system."""
+    KEEP = "keep"
+    """The distribution's init takes over; /fast stays in memory."""
+    RELEASE = "release"
+    """And /fast goes when the boot is done."""
+
+
 @dataclass(frozen=True)
 class GuestConfig:
-    """What init has to know of this image; ``build`` names the pair of parts."""
+    """What init has to know of this image; ``build`` names the pair of parts, ``ready_port`` is 0 where readiness names none."""
 
     build: str
     superblock: Superblock
@@ -73,6 +87,8 @@ class GuestConfig:
     interface: str
     unit: UnitStart
     run_start_pre: bool
+    ready_port: int
+    hand_off: HandOff
     served: Served = Served.FAST
 
 
@@ -235,6 +251,9 @@ def config_text(config: GuestConfig, start_set: StartSet) -> str:
         "PID_FILE": str(config.unit.pid_file or ""),
         "START_PRE": "yes" if config.run_start_pre and config.unit.start_pre else "no",
         "SERVED": config.served.value,
+        "HAND_OFF": config.hand_off.value,
+        # As in /proc/net/tcp (proc(5)).
+        "READY_PORT": f"{config.ready_port:04X}" if config.ready_port else "",
         "FAST_PATH": ":".join([*(f"/fast{name}" for name in _STOCK_PATH if fast), *_STOCK_PATH]),
         "FAST_LIBRARY_PATH": ":".join(libraries),
     }

@@ -24,7 +24,8 @@ def script(unit: str) -> str:
         'echo "<7>quickstart: stamp now" >/dev/kmsg\n'
         'while read -r line; do case $line in now*) echo "$line"; break;; esac; done </proc/timer_list\n'
         "dmesg -r | grep -e 'quickstart: stamp' -e '] Run /'\n"
-        "[ ! -d /run/systemd/system ] || { systemctl show -p UserspaceTimestampMonotonic\n"
+        # After our init there is nothing to ask systemd, and at ready it has only begun.
+        "dmesg -r | grep -q 'quickstart: stamp started' || { systemctl show -p UserspaceTimestampMonotonic\n"
         f"systemctl show {properties} {shlex.join((unit, *_NETWORK_UNITS))}; }}\n"
     )
 
@@ -40,8 +41,10 @@ def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns
     units = dict(_units(said))
     if "init" in stamps:
         found.append(Phase("kernel", 0, stamps["init"]))
-        found += _ours(stamps, beacon_ns, ready_ns) if "started" in stamps else []
-        found += _systemds(said, units, unit, stamps["init"], beacon_ns, ready_ns) if units else []
+        if "started" in stamps:
+            found += _ours(stamps, beacon_ns, ready_ns)
+        elif units:
+            found += _systemds(said, units, unit, stamps["init"], beacon_ns, ready_ns)
     return tuple(each for each in (_until(each, ready_ns) for each in found) if each is not None)
 
 

@@ -13,7 +13,7 @@ import pytest
 from quickstart.errors import BadInputError, StartSetError
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs import ramboot
-from quickstart.initramfs.layout import GuestConfig, Served, config_text, part_b, start_text
+from quickstart.initramfs.layout import GuestConfig, HandOff, Served, config_text, part_b, start_text
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.launch.accel import Accelerator
 from quickstart.launch.qemu import machine_arguments
@@ -57,6 +57,8 @@ CONFIG = GuestConfig(
     interface="ens3",
     unit=UNIT,
     run_start_pre=True,
+    ready_port=80,
+    hand_off=HandOff.KEEP,
 )
 DOCUMENT = Path(__file__).parent.parent.parent / "docs/command-line.md"
 

@@ -18,6 +18,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.layout import (
     LOADER,
     GuestConfig,
+    HandOff,
     config_text,
     packed_files,
     part_a,
@@ -47,6 +48,8 @@ CONFIG = GuestConfig(
     interface="ens3",
     unit=UNIT,
     run_start_pre=True,
+    ready_port=80,
+    hand_off=HandOff.KEEP,
 )
 PROGRAM = elf(interpreter=LD_SO)
 

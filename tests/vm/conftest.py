@@ -17,6 +17,8 @@ import pytest
 COMMAND = Path(sys.executable).with_name("quickstart")
 BUILD_S = 1500.0
 BOOT_S = 300.0
+# Init stays PID 1: for what is not about the hand-off, and sooner done.
+STAY = ("--append", "quickstart=stay")
 
 
 @dataclass(frozen=True)

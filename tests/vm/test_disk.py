@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.conftest import BOOT_S, COMMAND, guest_file, host, quickstart
+from tests.vm.conftest import BOOT_S, COMMAND, STAY, guest_file, host, quickstart
 
 
 def test_what_is_written_is_on_the_volume_after_power_off(used: Path) -> None:
     first = quickstart(
         "run",
         used,
+        *STAY,
         "--json",
         "--exec",
         "echo kept >/var/www/html/new; wget -q -O- http://10.0.2.15/new || cat /var/www/html/new",
@@ -28,14 +29,21 @@ def test_what_is_written_is_on_the_volume_after_power_off(used: Path) -> None:
     assert '"GET / HTTP/1.1" 200' in guest_file(used, "/var/log/nginx/access.log")
     assert "needs_recovery" not in host("dumpe2fs", "-h", used / "root.raw")
     second = quickstart(
-        "run", used, "--json", "--exec", "cat /var/www/html/new; readlink /proc/$(cat /run/nginx.pid)/exe"
+        "run",
+        used,
+        *STAY,
+        "--json",
+        "--exec",
+        "cat /var/www/html/new; readlink /proc/$(cat /run/nginx.pid)/exe",
     )
     assert second.result["exec_stdout"] == "kept\n/fast/usr/sbin/nginx\n"
     assert second.result["root_reads"] <= 100
 
 
 def test_exec_hands_on_output_and_status(artefact: Path) -> None:
-    called = quickstart("run", artefact, "--snapshot", "--exec", "echo to-stdout; echo to-stderr >&2; exit 7")
+    called = quickstart(
+        "run", artefact, *STAY, "--snapshot", "--exec", "echo to-stdout; echo to-stderr >&2; exit 7"
+    )
     assert called.status == 7
     assert called.out == "to-stdout\n"
     assert "to-stderr" in called.err
@@ -49,6 +57,7 @@ def test_an_interrupted_command_does_not_lose_what_was_written(used: Path, numbe
         str(COMMAND),
         "run",
         str(used),
+        *STAY,
         "--exec",
         "echo precious >/root/precious; echo written; sleep 300",
     ]
@@ -66,7 +75,7 @@ def test_an_interrupted_command_does_not_lose_what_was_written(used: Path, numbe
 
 def test_snapshot_leaves_the_disk_untouched(artefact: Path) -> None:
     before = host("sha256sum", artefact / "root.raw")
-    assert quickstart("run", artefact, "--snapshot", "--exec", "echo x >/etc/x; sync").status == 0
+    assert quickstart("run", artefact, *STAY, "--snapshot", "--exec", "echo x >/etc/x; sync").status == 0
     assert host("sha256sum", artefact / "root.raw") == before
 
 
@@ -79,7 +88,9 @@ def test_snapshot_leaves_the_disk_untouched(artefact: Path) -> None:
     ],
 )
 def test_the_guest_can_shut_itself_down(used: Path, command: str, last_word: str) -> None:
-    called = quickstart("run", used, "--console", "--exec", f"echo gone >/root/marker; {command}; sleep 60")
+    called = quickstart(
+        "run", used, *STAY, "--console", "--exec", f"echo gone >/root/marker; {command}; sleep 60"
+    )
     assert called.status == 1
     assert "was cut off: the guest ended" in called.err
     assert last_word in called.err
@@ -116,7 +127,7 @@ def test_a_changed_file_is_never_served_stale(used: Path) -> None:
         f"cp -p {library} /tmp/old; printf x | dd of={library} bs=1 seek=4000 conv=notrunc 2>/dev/null; "
         f"touch -r /tmp/old {library}; cmp -s /tmp/old {library} || echo changed"
     )
-    changed = quickstart("run", used, "--exec", command)
+    changed = quickstart("run", used, *STAY, "--exec", command)
     assert (changed.status, changed.out) == (0, "changed\n"), changed.err
     said = stock_boot_says(used, "--snapshot")
     assert said == "fallback 1: /usr/lib/x86_64-linux-gnu/libz.so.1.2.13 is not as it was packed"
@@ -129,18 +140,18 @@ def test_edited_configuration_takes_effect_and_the_start_stays_fast(used: Path) 
         f"sed -i 's#server_name _;#server_name _; {page}#' /etc/nginx/sites-available/default; "
         "useradd newcomer; ldconfig; nginx -t"
     )
-    assert quickstart("run", used, "--exec", edit).status == 0
+    assert quickstart("run", used, *STAY, "--exec", edit).status == 0
     ask = (
         "bash -c \"exec 3<>/dev/tcp/127.0.0.1/80; printf 'GET /edited HTTP/1.0\\r\\n\\r\\n' >&3; tail -n 1 <&3\"; "
         "readlink /proc/$(cat /run/nginx.pid)/exe"
     )
-    called = quickstart("run", used, "--snapshot", "--exec", ask)
+    called = quickstart("run", used, *STAY, "--snapshot", "--exec", ask)
     assert called.out == "from /etc\n/fast/usr/sbin/nginx\n", called.err
 
 
 def test_an_application_that_ends_leaves_a_whole_stock_system(artefact: Path) -> None:
     called = quickstart(
-        "run", artefact, "--snapshot", "--console", "--exec",
+        "run", artefact, *STAY, "--snapshot", "--console", "--exec",
         "kill $(cat /run/nginx.pid); "
         "for n in $(seq 200); do systemctl is-system-running 2>/dev/null | grep -q running && break; sleep 1; done; "
         "cat /proc/1/comm; systemctl is-system-running; systemctl is-active nginx ssh cron; ls -A /fast; "
@@ -163,7 +174,7 @@ def test_an_application_that_fails_to_start_falls_back(used: Path) -> None:
 
 def test_run_sh_needs_nothing_of_ours(used: Path) -> None:
     console = started_by_run_sh(used, 18099)
-    assert "quickstart: nginx.service was started from /fast" in console
+    assert "quickstart: hand-off: nginx.service was started from /fast" in console
 
 
 def test_a_cut_initramfs_boots_the_stock_way(used: Path) -> None:

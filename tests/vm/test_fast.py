@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.conftest import quickstart
+from tests.vm.conftest import STAY, quickstart
 
 # One boot answers all questions; each answer comes behind a line of its own.
 QUESTIONS = {
@@ -40,7 +40,7 @@ def answers(artefact: Path) -> dict[str, str]:
     command = "MAIN=$(cat /run/nginx.pid)\n" + "\n".join(
         f"echo; echo '== {name}'\n{question}" for name, question in QUESTIONS.items()
     )
-    called = quickstart("run", artefact, "--snapshot", "--exec", command, "--json")
+    called = quickstart("run", artefact, *STAY, "--snapshot", "--exec", command, "--json")
     assert called.out, called.err
     text = called.result["exec_stdout"]
     parts = re.split(r"^== (\S+)\n", text, flags=re.MULTILINE)

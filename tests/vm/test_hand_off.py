@@ -1,0 +1,105 @@
+"""The hand-off: nginx answers first, then the distribution's own system grows around it (docs/hand-off.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.vm.conftest import BUILD_S, host, quickstart
+
+GUEST = Path(__file__).with_name("guest")
+SETTLED = (GUEST / "settled.sh").read_text()
+FIRST_BOOT = SETTLED + (GUEST / "first-boot.sh").read_text()
+UPGRADE = (GUEST / "upgrade.sh").read_text()
+HOW = "readlink /proc/$(cat /run/nginx.pid)/exe; cat /opt/unrelated"
+
+
+def answers(text: str) -> dict[str, str]:
+    """``name: answer`` lines as a dictionary."""
+    return {
+        name: answer.strip()
+        for name, colon, answer in (line.partition(":") for line in text.splitlines())
+        if colon
+    }
+
+
+@pytest.fixture(scope="module")
+def machine(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the artefact that is booted again and again."""
+    copy = tmp_path_factory.mktemp("hand-off") / "nginx"
+    host("cp", "-a", "--sparse=always", artefact, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def first_boot(machine: Path) -> dict[str, str]:
+    called = quickstart("run", machine, "--exec", FIRST_BOOT, "--json", timeout_s=600)
+    assert called.status == 0, called.err + called.out
+    assert called.result["fallback"] is None
+    return answers(called.result["exec_stdout"])
+
+
+def test_the_stock_system_has_grown_around_the_application(first_boot: dict[str, str]) -> None:
+    assert first_boot["running"] == "running"
+    assert first_boot["failed"] == ""
+    assert first_boot["same-pid"] == "yes"
+    assert first_boot["active"] == "active active active"
+
+
+def test_nothing_of_ours_is_left_but_fast(first_boot: dict[str, str]) -> None:
+    assert first_boot["unit"] == "forking"
+    assert first_boot["ours"] == ""
+
+
+def test_the_distributions_client_has_the_address_and_its_lease(first_boot: dict[str, str]) -> None:
+    assert first_boot["address"].startswith("inet 10.0.2.15/24") and first_boot["address"].endswith("limited")
+    assert "dhclient.ens3.leases" in first_boot["leases"]
+
+
+def test_identity_is_made_as_on_a_stock_first_boot(first_boot: dict[str, str]) -> None:
+    assert first_boot["identity"] == "33 /etc/ssh/ssh_host_ed25519_key"
+
+
+def test_it_is_administered_as_ever(first_boot: dict[str, str]) -> None:
+    assert first_boot["reload"] == "edited same"
+    assert first_boot["restart"] == "active /usr/sbin/nginx"
+    assert first_boot["ssh"].startswith("logged in 0::/user.slice/user-0.slice/session-")
+    assert first_boot["install"] == "here"
+
+
+def test_the_second_boot_is_fast_again_and_after_an_upgrade_stock(
+    machine: Path, first_boot: dict[str, str]
+) -> None:
+    assert first_boot["running"] == "running"
+    second = quickstart(
+        "run", machine, "--exec", f"{HOW}\n{SETTLED}wait_settled\n{UPGRADE}", "--json", timeout_s=600
+    )
+    assert second.result["fallback"] is None
+    assert second.result["exec_stdout"].split() == ["/fast/usr/sbin/nginx", "here", "1"]
+    third = quickstart("run", machine, "--snapshot", "--exec", HOW, "--json", timeout_s=600)
+    assert third.result["fallback"] == (
+        "fallback 1: /usr/sbin/nginx is not as it was packed; the stock init takes over"
+    )
+    assert third.result["exec_stdout"].split() == ["/usr/sbin/nginx", "here"]
+
+
+def test_released_memory_is_the_machines(artefact: Path, tmp_path: Path) -> None:
+    """What /fast had goes but for what the application has mapped, which goes when it is restarted."""
+    out = tmp_path / "released"
+    built = quickstart("build", "--profile", "nginx", "--release", "-o", out, timeout_s=BUILD_S)
+    assert built.status == 0, built.err
+    memory = "free -k | sed -n 's/^Mem: *[0-9]* *\\([0-9]*\\).*/\\1/p'"
+    ask = f"systemctl restart nginx; sleep 2; sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; {memory}"
+    ours = quickstart(
+        "run", out, "--snapshot", "--json", "--exec",
+        f"{SETTLED}wait_settled; ls -A /fast; grep -c /fast /proc/self/mountinfo; systemctl is-active nginx; {ask}", timeout_s=600,
+    )  # fmt: skip
+    mounts, active, ours_kib = ours.result["exec_stdout"].split()
+    assert (mounts, active) == ("0", "active")
+    stock = quickstart(
+        "run", out, "--snapshot", "--stock", "--json", "--exec", f"systemctl is-system-running --wait; {ask}",
+        timeout_s=600,
+    )  # fmt: skip
+    stock_kib = stock.result["exec_stdout"].split()[-1]
+    assert int(ours_kib) <= int(stock_kib) + 5000
