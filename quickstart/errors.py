@@ -21,6 +21,7 @@
     ├── StartSetError               exit 1   the start set is contradictory or over budget
     ├── ArtefactError               exit 1   an artefact on disk is damaged or not one of ours
     ├── GuestError                  exit 1   a guest died, hung or answered nonsense
+    │   └── GuestEndedError                  it shut down or rebooted before it was ready
     ├── VolumeError                 exit 1   the volume emulator died, or answered what it should not
     └── MeasurementError            exit 4   numbers that must not be shown as they stand
         └── MixedClocksError                 the virtual clock and another in one table
@@ -148,6 +149,10 @@ class GuestError(QuickStartError):
             message = f"{message}\nlast console lines:\n{quoted}"
         super().__init__(message, hint=hint)
         self.console_tail = console_tail
+
+
+class GuestEndedError(GuestError):
+    """The guest ended by itself before it was ready, as after a panic: QEMU ends where a PC would start again."""
 
 
 class VolumeError(QuickStartError):

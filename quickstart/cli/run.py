@@ -24,10 +24,10 @@ from quickstart import pipeline
 from quickstart.cli.boot import boot_options
 from quickstart.cli.completion import artefacts_here
 from quickstart.cli.output import Verb, run_verb, say
-from quickstart.errors import BadInputError
+from quickstart.errors import BadInputError, GuestEndedError
 from quickstart.image import artefact as artefacts
 from quickstart.image import output
-from quickstart.launch.qemu import QemuGuest
+from quickstart.launch.qemu import QemuGuest, QemuLauncher
 from quickstart.measure.times import measure
 from quickstart.model import MIB, Artefact, Measurement
 from quickstart.store import Store, default_root
@@ -135,13 +135,28 @@ def _boots(verb: Verb, artefact: Artefact, store: Store, options: RunOptions) ->
     launcher = pipeline.make_launcher(artefact.kernel, store, verb.display(), keep=options.keep)
     ran: list[Ran] = []
     for stock in (False, True) if options.beside_stock else (options.stock,):
-        port = options.port or free_port()
-        machine = pipeline.machine_of(
-            artefact, stock=stock, snapshot=options.snapshot, port=port, extra_cmdline=options.append
-        )
-        with launcher.launch(machine, (), artefact.ready) as guest:
-            ran.append(_one_boot(verb, artefact, guest, stock, options, launcher.accelerator.name))
+        try:
+            ran.append(_boot(verb, artefact, launcher, options, stock))
+        except GuestEndedError as error:
+            if stock:
+                raise
+            # What a boot loader's default does for a machine whose first entry did not come up.
+            why = f"fallback 2: {error.message.splitlines()[0]}; booted the stock way"
+            verb.display().note(f"{why}\n{error.console_tail}")
+            ran.append(dataclasses.replace(_boot(verb, artefact, launcher, options, True), fallback=why))
     return ran
+
+
+def _boot(verb: Verb, artefact: Artefact, launcher: QemuLauncher, options: RunOptions, stock: bool) -> Ran:
+    machine = pipeline.machine_of(
+        artefact,
+        stock=stock,
+        snapshot=options.snapshot,
+        port=options.port or free_port(),
+        extra_cmdline=options.append,
+    )
+    with launcher.launch(machine, (), artefact.ready) as guest:
+        return _one_boot(verb, artefact, guest, stock, options, launcher.accelerator.name)
 
 
 def _one_boot(

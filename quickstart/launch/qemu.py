@@ -13,7 +13,7 @@ from typing import BinaryIO, Self, cast
 from qemu.qmp import QMPError
 from qemu.qmp.legacy import QEMUMonitorProtocol
 
-from quickstart.errors import GuestError
+from quickstart.errors import GuestEndedError, GuestError
 from quickstart.host import door
 from quickstart.host.workspace import workspace
 from quickstart.launch import payload
@@ -178,7 +178,10 @@ class QemuGuest:
         ended = self.wait(_LAST_MOMENTS_S) if on_time else not self._alive()
         how = "ended before it was ready" if ended else f"was not ready after {timeout_s:g} s"
         seen = "its network was up" if beacon else "its network never came up"
-        raise GuestError(f"the guest {how} ({seen})", console_tail=self.console_tail())
+        said = f"the guest {how} ({seen})"
+        if self._process is not None and self._process.poll() == 0:
+            raise GuestEndedError(said, console_tail=self.console_tail())
+        raise GuestError(said, console_tail=self.console_tail())
 
     def root_io(self) -> RootIo:
         """What QEMU's block layer counted for the root volume since the launch (QMP query-blockstats); 0 without one."""

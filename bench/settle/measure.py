@@ -1,0 +1,136 @@
+"""When is the whole machine there, and what memory does it take: `standard` against `quickstart` with and without --release.
+
+sudo .venv/bin/python bench/settle/measure.py [PROFILE] [RUNS]      default: nginx 3; writes PROFILE.json beside this file
+
+The virtual clock, size small, the root on a local file, stock command line; runs are interleaved. The end of the boot is what
+systemd calls so: its start-up has finished, the last job of it being ours where there was a hand-off (systemd-analyze(1)).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from quickstart import __version__, pipeline, prepare
+from quickstart.image.artefact import command_line
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.build import write_initramfs
+from quickstart.initramfs.layout import HandOff
+from quickstart.launch import payload
+from quickstart.launch.qemu import QemuLauncher
+from quickstart.measure import clock
+from quickstart.model import Machine, Profile
+from quickstart.profile import load_profile
+from quickstart.progress import Quiet
+from quickstart.reference.debootstrap import make_reference
+from quickstart.store import Store, default_root, source_digest
+from quickstart.unit import read_unit
+
+LIMIT_S = 900.0
+# Ours has settled when its stamp is there; then nothing of the page cache counts, nor of a boot that has only just ended.
+ASK = """
+systemctl is-system-running --wait
+[ ! -e /fast/quickstart ] && [ ! -d /run/quickstart ] || until dmesg | grep -q 'stamp settled'; do sleep 0.1; done
+systemctl show -P FinishTimestampMonotonic
+systemctl restart UNIT
+sleep 5
+sync
+echo 3 >/proc/sys/vm/drop_caches
+sleep 1
+sed -n 's/^MemAvailable: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo
+"""
+
+
+def machines(profile: Profile, store: Store, place: Path) -> dict[str, Machine]:
+    """What is booted, by name."""
+    standard = prepare.prepare(profile, "standard", store, Quiet())
+    size = clock.virtual("small")
+    reference = make_reference(profile, store, Quiet())
+    disk = pipeline.make_disk(profile, reference, store, Quiet())
+    traced = pipeline.trace(profile, pipeline.TraceOptions(), store, Quiet())
+    initramfs = {"standard": reference.initrd}
+    for name, hand_off in (("quickstart", HandOff.KEEP), ("quickstart --release", HandOff.RELEASE)):
+        initramfs[name] = place / f"{hand_off.value}.img"
+        write_initramfs(
+            profile,
+            reference,
+            disk,
+            traced.traces[0].network.interface,
+            traced.start_set,
+            read_unit(ImageRoot(reference.tree), profile.unit),
+            initramfs[name],
+            hand_off=hand_off,
+        )
+    return {
+        name: Machine(
+            name="quickstart-settle",
+            memory_mib=size.memory_mib,
+            kernel=standard.kernel,
+            initrds=(path,),
+            cmdline=command_line(disk.superblock.uuid),
+            disk=disk.path,
+            disk_format="raw",
+            snapshot=True,
+            mac=pipeline.MAC,
+            forward_port=None,
+            guest_port=0,
+        )
+        for name, path in initramfs.items()
+    }
+
+
+def run(profile: Profile, machine: Machine, store: Store) -> dict[str, int | str]:
+    launcher = QemuLauncher(clock.virtual("small").accelerator, payload.agent_binary(store))
+    said = io.BytesIO()
+    with launcher.launch(machine, (), profile.ready) as guest:
+        readied = guest.wait_ready(LIMIT_S)
+        guest.execute(ASK.replace("UNIT", profile.unit), said, io.BytesIO(), LIMIT_S)
+    state, finished_us, available_kib = said.getvalue().decode().split()
+    return {
+        "state": state,
+        "t_app_ns": readied.ready.uptime_ns,
+        "settled_uptime_ns": int(finished_us) * 1000,
+        "memory_available_bytes": int(available_kib) * 1024,
+    }
+
+
+def main(name: str, runs: int) -> None:
+    profile = load_profile(name)
+    found: dict[str, list[dict[str, int | str]]] = {}
+    with Store(default_root()) as store, tempfile.TemporaryDirectory(prefix="quickstart-settle.") as place:
+        described = machines(profile, store, Path(place))
+        for _ in range(runs):
+            for label, machine in described.items():
+                found.setdefault(label, []).append(run(profile, machine, store))
+                print(label, found[label][-1], flush=True)
+    medians = {
+        label: {
+            key: int(statistics.median(int(each[key]) for each in samples))
+            for key in ("t_app_ns", "settled_uptime_ns", "memory_available_bytes")
+        }
+        for label, samples in found.items()
+    }
+    document = {
+        "schema": 1,
+        "quickstart": f"{__version__}, source {source_digest('quickstart')[:16]}",
+        "clock": "virtual",
+        "size": "small",
+        "storage": "a local file",
+        "runs": found,
+        "medians": medians,
+        "settled_over_standard": {
+            label: round(medians[label]["settled_uptime_ns"] / medians["standard"]["settled_uptime_ns"], 4)
+            for label in medians
+        },
+    }
+    target = Path(__file__).with_name(f"{profile.name}.json")
+    target.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(document["settled_over_standard"]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "nginx", int(sys.argv[2]) if len(sys.argv) > 2 else 3)
