@@ -70,7 +70,8 @@ class _Run(_Cell):
     uptime_ns: Count
     ready_uptime_ns: Count
     fetch_ns: Count
-    before_kernel_ns: Count
+    # Below 0 where the guest's uptime runs ahead at first (docs/times.md).
+    before_kernel_ns: int
     overlap_ns: Count
     volume_reads: Count
     volume_read_bytes: Count

@@ -63,8 +63,9 @@ class Sample:
 
     ``t_pr_ns``, ``t_app_ns``, ``t_total_ns``, ``uptime_ns`` (at the beacon) and ``ready_uptime_ns`` are on the cell's clock.
     ``fetch_ns`` is the part of T_pr in which kernel and initramfs are fetched through the volume, ``before_kernel_ns`` the part
-    between the start of the machine and the kernel's uptime 0. ``overlap_ns`` bounds what the virtual clock may have charged too
-    little for I/O; 0 on other clocks. ``volume`` is counted by the volume's log, ``guest`` by the guest's diskstats.
+    between the start of the machine and the kernel's uptime 0; it may be below 0 (docs/times.md). ``overlap_ns`` bounds what the
+    virtual clock may have charged too little for I/O; 0 on other clocks. ``volume`` is counted by the volume's log, ``guest`` by
+    the guest's diskstats.
     ``took_ns`` is what the run cost on the host's clock, to tell how long the rest will take: no result.
     """
 

@@ -59,6 +59,7 @@ def whole_results(draw: st.DrawFn) -> Results:
                         cell,
                         number,
                         draw(st.integers(1, 2**60)),
+                        before_kernel_ns=draw(st.integers(-(2**40), 2**40)),
                         overlap_ns=draw(COUNTS) if cell.clock == "virtual" else 0,
                         volume=Reads(draw(COUNTS), draw(COUNTS)),
                         guest=Reads(draw(COUNTS), draw(COUNTS)),
