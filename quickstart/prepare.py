@@ -9,19 +9,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from quickstart import pipeline
 from quickstart.errors import BadInputError
 from quickstart.host import door
 from quickstart.image.artefact import command_line
+from quickstart.image.extents import Extent, file_extents, tail_extent
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs import ramboot
 from quickstart.initramfs.build import append_files, write_initramfs
 from quickstart.initramfs.layout import HandOff, Served
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import CONFIGURATIONS
-from quickstart.model import Profile, ReferenceImage, RootDisk, StartSet
+from quickstart.model import MIB, Profile, ReferenceImage, RootDisk, StartSet
 from quickstart.progress import Progress
 from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED
@@ -115,19 +116,29 @@ _ARCHIVES: dict[str, _Archive] = {"quickstart": _quickstart, "minimal": _minimal
 def _boot(
     profile: Profile, configuration: str, reference: ReferenceImage, initramfs: Path, disk: RootDisk
 ) -> Boot:
-    cmdline = command_line(disk.superblock.uuid)
-    volume: Path | None = disk.path
-    if configuration == "ramboot":
+    cmdline, attached = command_line(disk.superblock.uuid), configuration != "ramboot"
+    if not attached:
         # It would be the only word of the command line that names something that is not there.
-        cmdline, volume = cmdline.replace(f"root=UUID={disk.superblock.uuid} ro ", ""), None
+        cmdline = cmdline.replace(f"root=UUID={disk.superblock.uuid} ro ", "")
     return Boot(
         configuration=configuration,
         command_line="stock",
         kernel=reference.kernel,
         initrds=(initramfs,),
-        disk=volume,
+        volume=disk.path,
+        fetched=_fetched(disk.path, reference, initramfs),
+        attached=attached,
         cmdline=cmdline,
         memory_mib=profile.memory_mib,
-        volume=disk.path,
-        stock_initrd=initramfs == reference.initrd,
+        mac=pipeline.MAC,
+        ready=profile.ready,
+        unit=profile.unit,
     )
+
+
+def _fetched(volume: Path, reference: ReferenceImage, initramfs: Path) -> tuple[Extent, ...]:
+    """Where kernel and initramfs lie: the image's own files where they are, ours in one piece at the volume's end."""
+    kernel = file_extents(volume, PurePosixPath("/boot", reference.kernel.name))
+    if initramfs == reference.initrd:
+        return (*kernel, *file_extents(volume, PurePosixPath("/boot", initramfs.name)))
+    return (*kernel, tail_extent(volume.stat().st_size, initramfs.stat().st_size, MIB))

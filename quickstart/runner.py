@@ -8,12 +8,11 @@ import os
 import platform
 import re
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from quickstart import __version__
 from quickstart.host import door
 from quickstart.image.ext4 import read_superblock
-from quickstart.image.extents import Extent, file_extents, tail_extent
 from quickstart.launch.payload import PROBE_INTERVAL_MS, agent_binary
 from quickstart.measure import run
 from quickstart.measure.clock import clock_of
@@ -22,8 +21,7 @@ from quickstart.measure.matrix import Matrix
 from quickstart.measure.results import Cell, Circumstances, Sample
 from quickstart.measure.storage import load_model
 from quickstart.measure.volume import volume_binary
-from quickstart.model import MIB, Profile
-from quickstart.pipeline import MAC
+from quickstart.model import Profile
 from quickstart.prepare import prepare
 from quickstart.profile import load_profile
 from quickstart.progress import Progress
@@ -38,12 +36,12 @@ class QemuRunner:
     store: Store
     progress: Progress
     _boots: dict[tuple[str, str], Boot] = field(default_factory=dict)
-    _profiles: dict[str, Profile] = field(default_factory=dict)
 
     def circumstances(self) -> Circumstances:
         """Make what is not there yet, and say what the numbers depend on."""
+        profiles: dict[str, Profile] = {}
         for cell in (each.cell for each in self.matrix.plan):
-            profile = self._profiles.setdefault(cell.profile, load_profile(cell.profile))
+            profile = profiles.setdefault(cell.profile, load_profile(cell.profile))
             key = (cell.profile, cell.configuration)
             if key not in self._boots:
                 self._boots[key] = prepare(profile, cell.configuration, self.store, self.progress)
@@ -62,32 +60,11 @@ class QemuRunner:
 
     def run(self, cell: Cell, number: int, timeout_s: int) -> Sample:
         """One run of ``cell`` (measure.run)."""
-        profile = self._profiles[cell.profile]
         boot = with_command_line(self._boots[(cell.profile, cell.configuration)], cell.command_line)
         bench = run.Bench(agent_binary(self.store), volume_binary(self.store), float(timeout_s))
         clock = clock_of(cell.clock, cell.size, boot.kernel, self.store)
-        what = run.Boot(
-            kernel=boot.kernel,
-            initrds=boot.initrds,
-            fetched=_fetched(boot),
-            disk=boot.volume,
-            cmdline=boot.cmdline,
-            mac=MAC,
-            ready=dataclasses.replace(profile.ready, timeout_s=timeout_s),
-            unit=profile.unit,
-            attached=boot.disk is not None,
-        )
-        return run.run_once(bench, what, clock, load_model(cell.storage), cell, number)
-
-
-def _fetched(boot: Boot) -> tuple[Extent, ...]:
-    """Where kernel and initramfs lie: the image's own files where they are, ours in one piece at the volume's end."""
-    kernel = file_extents(boot.volume, PurePosixPath("/boot") / boot.kernel.name)
-    if boot.stock_initrd:
-        names = (PurePosixPath("/boot") / path.name for path in boot.initrds)
-        return (*kernel, *(extent for name in names for extent in file_extents(boot.volume, name)))
-    length = sum(path.stat().st_size for path in boot.initrds)
-    return (*kernel, tail_extent(boot.volume.stat().st_size, length, MIB))
+        patient = dataclasses.replace(boot, ready=dataclasses.replace(boot.ready, timeout_s=timeout_s))
+        return run.run_once(bench, patient, clock, load_model(cell.storage), cell, number)
 
 
 def _artefacts(key: tuple[str, str], boot: Boot) -> tuple[str, str]:

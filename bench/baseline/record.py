@@ -9,7 +9,6 @@ import json
 import sys
 from pathlib import Path
 
-from quickstart import pipeline
 from quickstart.launch import payload
 from quickstart.launch.accel import Accelerator
 from quickstart.launch.qemu import QemuLauncher
@@ -32,7 +31,7 @@ def main(name: str) -> None:
         for configuration, file in NAMES.items():
             boot = prepare(profile, configuration, store, Quiet())
             launcher = QemuLauncher(VIRTUAL, payload.agent_binary(store))
-            described = machine(boot, mac=pipeline.MAC, forward_port=None, guest_port=0)
+            described = machine(boot, forward_port=None, guest_port=0)
             with launcher.launch(described, (), profile.ready) as guest:
                 readied = guest.wait_ready(profile.ready.timeout_s)
                 document = baseline.record(guest, profile, boot, readied, VIRTUAL.name)

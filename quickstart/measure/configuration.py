@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quickstart.errors import BadInputError
+from quickstart.image.extents import Extent
 from quickstart.measure.results import COMMAND_LINES
-from quickstart.model import Machine
+from quickstart.model import Machine, Readiness
 
 # Options of the distribution's own kernel that make it faster on a virtual machine (docs/command-line.md says what each costs).
 OUR_OPTIONS = (
@@ -26,22 +27,30 @@ OUR_OPTIONS = (
 
 @dataclass(frozen=True)
 class Boot:
-    """What a machine needs to boot one configuration.
+    """What a machine needs to boot one configuration, and when it counts as ready; all files are the host's.
 
-    ``command_line`` is one of results.COMMAND_LINES, ``cmdline`` the words themselves. ``disk`` is a raw image that is read and
-    never written, or None for a machine without a root volume; ``volume`` is where the boot loader finds kernel and initramfs all
-    the same. ``initrds`` are joined in this order; ``stock_initrd`` says that they are the image's own in /boot.
+    ``command_line`` is one of results.COMMAND_LINES, ``cmdline`` the words themselves. ``initrds`` are joined in this order.
+    ``volume`` is a raw image that is read and never written; ``fetched`` is where kernel and then initramfs lie on it
+    (image.extents). Without ``attached`` the machine gets no root volume: kernel and initramfs come from it, and that is all.
+    ``unit`` is the application's.
     """
 
     configuration: str
     command_line: str
     kernel: Path
     initrds: tuple[Path, ...]
-    disk: Path | None
+    volume: Path
+    fetched: tuple[Extent, ...]
+    attached: bool
     cmdline: str
     memory_mib: int
-    volume: Path
-    stock_initrd: bool
+    mac: str
+    ready: Readiness
+    unit: str
+
+    @property
+    def initramfs_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.initrds)
 
 
 def with_command_line(boot: Boot, command_line: str) -> Boot:
@@ -55,7 +64,7 @@ def with_command_line(boot: Boot, command_line: str) -> Boot:
     return replace(boot, command_line=command_line, cmdline=" ".join((boot.cmdline, *OUR_OPTIONS)))
 
 
-def machine(boot: Boot, *, mac: str, forward_port: int | None, guest_port: int) -> Machine:
+def machine(boot: Boot, *, forward_port: int | None, guest_port: int) -> Machine:
     """The machine that boots it; what it writes to its disk is thrown away."""
     return Machine(
         name=f"quickstart-{boot.configuration}",
@@ -63,10 +72,10 @@ def machine(boot: Boot, *, mac: str, forward_port: int | None, guest_port: int) 
         kernel=boot.kernel,
         initrds=boot.initrds,
         cmdline=boot.cmdline,
-        disk=boot.disk,
+        disk=boot.volume if boot.attached else None,
         disk_format="raw",
         snapshot=True,
-        mac=mac,
+        mac=boot.mac,
         forward_port=forward_port,
         guest_port=guest_port,
     )

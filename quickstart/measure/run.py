@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.errors import GuestError, VolumeError
-from quickstart.image.extents import Extent
 from quickstart.launch.qemu import QemuGuest, QemuLauncher
 from quickstart.measure import counting
 from quickstart.measure.clock import Clock
+from quickstart.measure.configuration import Boot
 from quickstart.measure.nbd import read_extents
 from quickstart.measure.phases import phases, script
 from quickstart.measure.results import Cell, Phase, Reads, Sample
 from quickstart.measure.storage import StorageModel
 from quickstart.measure.times import client_times, virtual_times
 from quickstart.measure.volume import Request, served
-from quickstart.model import MIB, Machine, Readied, Readiness
+from quickstart.model import MIB, Machine, Readied
 
 _AFTERWARDS_S = 300.0
 _ROOT_DEVICE = "vda"
@@ -35,29 +35,6 @@ class Fetching:
 # GRUB and the kernel's EFI stub read one piece after the other; a better one would not.
 BOOT_LOADER = Fetching(128 * 1024, 1)
 READ_AHEAD = Fetching(MIB, 8)
-
-
-@dataclass(frozen=True)
-class Boot:
-    """What a configuration boots; all files are the host's, ``disk`` is the volume's image and is never written to.
-
-    ``fetched`` is where kernel and then initramfs lie on the volume (image.extents). ``unit`` is the application's. Without
-    ``attached`` the machine gets no root volume: kernel and initramfs come from it, and that is all.
-    """
-
-    kernel: Path
-    initrds: tuple[Path, ...]
-    fetched: tuple[Extent, ...]
-    disk: Path
-    cmdline: str
-    mac: str
-    ready: Readiness
-    unit: str
-    attached: bool = True
-
-    @property
-    def initramfs_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self.initrds)
 
 
 @dataclass(frozen=True)
@@ -98,7 +75,7 @@ def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: 
 
 
 def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> _Ran:
-    with served(bench.volume, boot.disk, model, fault=bench.fault) as volume:
+    with served(bench.volume, boot.volume, model, fault=bench.fault) as volume:
         fetch_ns = read_extents(
             volume.socket, boot.fetched, bench.fetching.request_bytes, bench.fetching.depth
         )

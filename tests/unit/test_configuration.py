@@ -41,11 +41,14 @@ BOOT = Boot(
     command_line="stock",
     kernel=Path("/k"),
     initrds=(Path("/i"),),
-    disk=Path("/d"),
+    volume=Path("/d"),
+    fetched=(),
+    attached=True,
     cmdline="console=ttyS0 root=UUID=1 ro panic=10",
     memory_mib=1024,
-    volume=Path("/d"),
-    stock_initrd=False,
+    mac="52:54:00:00:00:01",
+    ready=load_profile("nginx").ready,
+    unit="nginx.service",
 )
 NOTHING = StartSet((), ())
 UNIT = UnitStart("app.service", "simple", None, (), ("/usr/bin/app", "-x"))
@@ -94,7 +97,7 @@ def test_the_serial_console_stays() -> None:
 
 def test_a_configuration_never_writes_to_the_disk_that_it_boots_from() -> None:
     arguments = machine_arguments(
-        machine(BOOT, mac="52:54:00:00:00:01", forward_port=None, guest_port=0),
+        machine(BOOT, forward_port=None, guest_port=0),
         Accelerator("tcg", ("-accel", "tcg"), ""),
         "/initrd",
     )
@@ -103,7 +106,7 @@ def test_a_configuration_never_writes_to_the_disk_that_it_boots_from() -> None:
 
 
 def test_a_machine_without_a_disk_has_no_drive() -> None:
-    described = machine(replace(BOOT, disk=None), mac="52:54:00:00:00:01", forward_port=None, guest_port=0)
+    described = machine(replace(BOOT, attached=False), forward_port=None, guest_port=0)
     arguments = machine_arguments(described, Accelerator("tcg", ("-accel", "tcg"), ""), "/initrd")
     assert "-drive" not in arguments
     assert not any("blk" in word for word in arguments)

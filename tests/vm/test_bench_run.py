@@ -18,9 +18,10 @@ from quickstart.image.extents import file_extents, tail_extent
 from quickstart.launch import payload
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
+from quickstart.measure.configuration import Boot
 from quickstart.measure.nbd import pieces
 from quickstart.measure.results import Cell
-from quickstart.measure.run import BOOT_LOADER, Bench, Boot, run_once
+from quickstart.measure.run import BOOT_LOADER, Bench, run_once
 from quickstart.measure.storage import StorageModel, load_model
 from quickstart.measure.volume import volume_binary
 from quickstart.model import MIB
@@ -45,11 +46,15 @@ def boot(artefact: Path) -> Boot:
     kernel = PurePosixPath(f"/boot/vmlinuz-{artefacts.read_manifest(found)['kernel_version']}")
     initramfs = tail_extent(found.disk.stat().st_size, found.initramfs_bytes, MIB)
     return Boot(
+        configuration="quickstart",
+        command_line="stock",
         kernel=found.kernel,
         initrds=(found.initramfs,),
         fetched=(*file_extents(found.disk, kernel), initramfs),
-        disk=found.disk,
+        volume=found.disk,
+        attached=True,
         cmdline=found.cmdline,
+        memory_mib=found.memory_mib,
         mac=found.mac,
         ready=found.ready,
         unit="nginx.service",

@@ -61,7 +61,7 @@ def booted(request: pytest.FixtureRequest) -> Iterator[Booted]:
             payload.launch_cpio(launcher.agent, PROFILE.ready),
             *([shell()] if name == "ramboot" else []),
         ]
-        described = machine(boot, mac=pipeline.MAC, forward_port=None, guest_port=0)
+        described = machine(boot, forward_port=None, guest_port=0)
         with launcher.launch(described, cpios) as guest:
             readied = guest.wait_ready(PROFILE.ready.timeout_s)
             assert readied.ready.answer == "HTTP/1.1 200 OK"
@@ -92,7 +92,7 @@ def test_minimal_runs_from_the_root_volume_under_our_init(booted: Booted) -> Non
 
 @pytest.mark.parametrize("booted", ["ramboot"], indirect=True)
 def test_ramboot_has_no_block_device_and_runs_by_the_ordinary_paths(booted: Booted) -> None:
-    assert booted.boot.disk is None
+    assert not booted.boot.attached
     assert booted.says("ls /sys/class/block") == ""
     assert booted.says("cat /proc/diskstats") == ""
     assert booted.says(MAIN + "readlink /proc/$MAIN/exe") == "/usr/sbin/nginx"
