@@ -24,7 +24,7 @@
     │   └── GuestEndedError                  it shut down or rebooted before it was ready
     ├── VolumeError                 exit 1   the volume emulator died, or answered what it should not
     └── MeasurementError            exit 4   numbers that must not be shown as they stand
-        └── MixedClocksError                 the virtual clock and another in one table
+        └── MixedClocksError                 times of two clocks in one table
 
 Only ``quickstart.cli`` turns one of them into an exit code; everything else raises or lets pass.
 """

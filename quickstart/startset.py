@@ -90,7 +90,12 @@ def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Start
 def check_includes(root: ImageRoot, rules: FileRules) -> None:
     """Raise StartSetError, with all of them, for `include` rules that name nothing in the image: before anything is traced."""
     builder = _Builder(root, rules)
-    if lost := [glob for glob in rules.include if not any(builder.named_by(glob))]:
+    _demand_named([glob for glob in rules.include if not any(builder.named_by(glob))])
+
+
+def _demand_named(lost: Sequence[str]) -> None:
+    """``lost`` are the `include` rules that name nothing."""
+    if lost:
         raise StartSetError(
             f"files.include of the profile names nothing in the image: {', '.join(lost)}",
             hint="correct or remove it",
@@ -98,14 +103,12 @@ def check_includes(root: ImageRoot, rules: FileRules) -> None:
 
 
 def _compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> StartSet:
-    check_includes(root, rules)
     builder = _Builder(root, rules)
     for number, trace in enumerate(traces, 1):
         for event in trace.events:
             builder.traced(event, number, f" of trace {number}" if len(traces) > 1 else "")
     builder.close(traces)
-    for glob in rules.include:
-        builder.include(glob)
+    _demand_named([glob for glob in rules.include if not builder.include(glob)])
     builder.hard_links()
     for trace in traces:
         builder.check_mapped(trace)
@@ -247,11 +250,14 @@ class _Builder:
         interpreter = PurePosixPath(os.fsdecode(match[1]))
         self.add(interpreter, Reason("script", f"#! of {path}"))
 
-    def include(self, glob: str) -> None:
-        """The files that a rule of the profile names, with what they need."""
+    def include(self, glob: str) -> bool:
+        """The files that a rule of the profile names, with what they need; whether it names any."""
+        named = False
         for file in self.named_by(glob):
+            named = True
             self.add(file, Reason("rule", f"include: {glob}"))
         self._close_added()
+        return named
 
     def hard_links(self) -> None:
         """The other names that files of the set have in the image, and what a program needs under such a name."""

@@ -6,11 +6,10 @@ repeats whatever else the host does. ``wall`` is TCG by the host's clock, ``kvm`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from quickstart.errors import BadInputError, HostLacksError, MixedClocksError
+from quickstart.errors import BadInputError, HostLacksError
 from quickstart.launch import accel
 from quickstart.launch.accel import Accelerator
 from quickstart.measure.results import CLOCKS, SIZES
@@ -63,16 +62,6 @@ def clock_of(name: str, size: str, kernel: Path, store: Store) -> Clock:
                 f"the clock kvm needs KVM: {accelerator.why}", hint="--clock virtual or wall"
             )
     return Clock(name, accelerator, _MEMORY_MIB[size], _VCPUS[size])
-
-
-def check_comparable(clocks: Iterable[str]) -> None:
-    """Raise MixedClocksError when numbers of the virtual clock would stand in one table with another's."""
-    names = sorted(set(clocks))
-    if "virtual" in names and len(names) > 1:
-        raise MixedClocksError(
-            f"numbers of different clocks in one table: {', '.join(names)}",
-            hint="make a table for each clock",
-        )
 
 
 def _known(what: str, word: str, known: tuple[str, ...]) -> None:

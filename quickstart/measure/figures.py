@@ -77,7 +77,7 @@ def times(name: str, samples: Mapping[Cell, Sequence[Sample]], title: str) -> Dr
     """Bars of T_pr (below) and T_app (above) by their medians, in seconds; one group for each application and size.
 
     ``samples`` has all planned cells of one clock and one storage model, with no sample where none was run. A cell whose median is
-    not known shows as censored or as not run, never as a bar. Raises BadInputError for several clocks.
+    not known shows as censored or as not run, never as a bar. Raises MixedClocksError for several clocks.
     """
     demand_one_clock(samples)
     text = "; ".join(_bar_words(cell, samples[cell]) for cell in sorted(samples, key=_bar_order))
@@ -226,7 +226,7 @@ def _bar_words(cell: Cell, runs: Sequence[Sample]) -> str:
 def timeline(name: str, rows: Sequence[tuple[str, Sample]], title: str) -> Drawn:
     """Where the time of one run goes, in seconds of the guest's uptime; one row for each label and run.
 
-    Phases that run beside others are in a lane of their own below them. Raises BadInputError for several clocks.
+    Phases that run beside others are in a lane of their own below them. Raises MixedClocksError for several clocks.
     """
     demand_one_clock(sample.cell for _, sample in rows)
     text = "; ".join(f"{label}: ready at {sample.ready_uptime_ns / 1e9:.2f} s" for label, sample in rows)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from quickstart.errors import BadInputError
+from quickstart.errors import MixedClocksError
 from quickstart.measure.results import Cell, Sample
 
 Metric = Callable[[Sample], int]
@@ -81,10 +81,10 @@ def by_cell(samples: Iterable[Sample]) -> dict[Cell, tuple[Sample, ...]]:
 
 
 def demand_one_clock(cells: Iterable[Cell]) -> None:
-    """Raise BadInputError for cells of several clocks: their numbers say different things and belong in no common table."""
+    """Raise MixedClocksError for cells of several clocks: their numbers say different things and belong in no common table."""
     clocks = sorted({cell.clock for cell in cells})
     if len(clocks) > 1:
-        raise BadInputError(
+        raise MixedClocksError(
             f"times of several clocks in one table: {', '.join(clocks)}", hint="make one table for each clock"
         )
 
@@ -109,7 +109,7 @@ def ratios(summaries: Mapping[Cell, Summary], axis: str, base: str) -> dict[Cell
     """Each cell's median as a multiple of that of the cell which differs only in that its ``axis`` is ``base``.
 
     ``axis`` is a field of Cell, for example ``configuration`` with ``standard``. None where one of the two has no median;
-    cells whose base is not among ``summaries`` are left out. Raises BadInputError for several clocks.
+    cells whose base is not among ``summaries`` are left out. Raises MixedClocksError for several clocks.
     """
     demand_one_clock(summaries)
     rests = {_rest(cell, axis): summary for cell, summary in summaries.items() if getattr(cell, axis) == base}
@@ -169,7 +169,7 @@ def claim_faster(ours: Sequence[Sample], rival: Sequence[Sample]) -> Claim:
     """Whether "ours is faster than the rival" may be said of T_app; each are the runs of one cell.
 
     On the virtual clock ours counts with all of the overlap that may be missing in its time, and the rival without. On the others
-    a permutation test has to agree. Raises BadInputError for two clocks.
+    a permutation test has to agree. Raises MixedClocksError for two clocks.
     """
     demand_one_clock(sample.cell for sample in (*ours, *rival))
     virtual = any(sample.cell.clock == "virtual" for sample in ours)

@@ -1,4 +1,4 @@
-"""Storage models: TOML → StorageModel, validated whole (docs/storage.md). What their figures mean: queueing.py."""
+"""Storage models: TOML → StorageModel, validated whole (docs/storage.md)."""
 
 from __future__ import annotations
 

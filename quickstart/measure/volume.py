@@ -16,7 +16,6 @@ from urllib.parse import quote
 from quickstart.errors import VolumeError
 from quickstart.host import door
 from quickstart.measure.nbd import Command
-from quickstart.measure.queueing import Asked
 from quickstart.measure.storage import StorageModel
 from quickstart.store import Store
 
@@ -56,11 +55,6 @@ class Request:
     def costs(self) -> bool:
         """Whether the model is about it: a read or write that worked."""
         return self.error == 0 and self.command in (Command.READ, Command.WRITE, Command.WRITE_ZEROES)
-
-    @property
-    def asked(self) -> Asked:
-        """What `queueing` needs of one that `costs`."""
-        return Asked(Command(self.command), self.offset, self.length_bytes)
 
 
 def read_log(data: bytes) -> tuple[Request, ...]:

@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from quickstart.errors import BadInputError
+from quickstart.errors import MixedClocksError
 from quickstart.measure.figures import style, timeline_figure, times, times_figure
 from quickstart.measure.report import headline, write_report
 from quickstart.measure.results import COMMAND_LINES, CONFIGURATIONS, SIZES, Cell, Results, Sample
@@ -166,7 +166,7 @@ def test_a_profile_of_a_directory_has_a_figure(tmp_path: Path) -> None:
 
 def test_two_clocks_make_no_figure() -> None:
     wall = dataclasses.replace(CELL, clock="wall")
-    with pytest.raises(BadInputError, match="several clocks"):
+    with pytest.raises(MixedClocksError, match="several clocks"):
         times("x", {CELL: [sample()], wall: [sample(wall)]}, "x")
 
 

@@ -22,10 +22,10 @@ import pytest
 
 from quickstart.errors import VolumeError
 from quickstart.measure.nbd import Command, Connection, read_extents
-from quickstart.measure.queueing import Asked, closed_loop_ns, expected_ns
 from quickstart.measure.storage import StorageModel, load_model
-from quickstart.measure.volume import Volume, read_log, served, volume_binary
+from quickstart.measure.volume import Request, Volume, read_log, served, volume_binary
 from quickstart.store import Store
+from tests.queueing import Asked, closed_loop_ns, expected_ns
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -35,6 +35,11 @@ TOLERANCE = 0.05
 LIMIT_S = 20.0
 EIO, EINVAL, ENOSPC = 5, 22, 28
 LOCAL, WARM, COLD = (load_model(name) for name in ("local", "ebs-warm", "ebs-cold"))
+
+
+def asked_of(request: Request) -> Asked:
+    """What the arithmetic needs of a request."""
+    return Asked(Command(request.command), request.offset, request.length_bytes)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +92,7 @@ def test_64_cold_and_warm_reads_take_what_the_model_says(binary: Path, tmp_path:
             ("cold", cold_ns, COLD, log[:64]),
             ("warm", warm_ns, WARM, log[64:]),
         ):
-            due_ns = expected_ns(model, [(each.arrival_ns, each.asked) for each in part])
+            due_ns = expected_ns(model, [(each.arrival_ns, asked_of(each)) for each in part])
             ratios[kind].append(took_ns / (max(due_ns) - part[0].arrival_ns))
             assert took_ns >= closed_loop_ns(model, asked, depth)
     assert {kind: 1 <= statistics.median(each) <= 1 + TOLERANCE for kind, each in ratios.items()} == {
@@ -109,7 +114,7 @@ def test_every_answer_is_due_exactly_when_the_model_says_and_is_given_then(
             log = volume.log()
         assert len(log) == 128
         assert [each.due_ns for each in log] == list(
-            expected_ns(COLD, [(each.arrival_ns, each.asked) for each in log])
+            expected_ns(COLD, [(each.arrival_ns, asked_of(each)) for each in log])
         )
         assert all(each.done_ns >= each.due_ns for each in log)
         warm = log[64:]
@@ -142,7 +147,7 @@ def test_reads_and_writes_of_any_kind_are_due_when_the_model_says(binary: Path, 
     assert len(log) == 200
     assert max(each.in_flight for each in log) > model.queue_depth
     assert [each.due_ns for each in log] == list(
-        expected_ns(model, [(each.arrival_ns, each.asked) for each in log])
+        expected_ns(model, [(each.arrival_ns, asked_of(each)) for each in log])
     )
 
 

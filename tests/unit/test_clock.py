@@ -1,4 +1,4 @@
-"""The bench's clocks: what each makes of a size, and that the virtual one stands alone."""
+"""The bench's clocks: what each makes of a size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.errors import BadInputError, HostLacksError, MixedClocksError
+from quickstart.errors import BadInputError, HostLacksError
 from quickstart.launch import accel
 from quickstart.launch.accel import Accelerator
 from quickstart.measure import clock
@@ -59,13 +59,3 @@ def test_kvm_where_a_guest_came_up(store: Store, monkeypatch: pytest.MonkeyPatch
 def test_unknown_words(name: str, size: str, store: Store) -> None:
     with pytest.raises(BadInputError, match="there is no"):
         clock.clock_of(name, size, Path("/nowhere"), store)
-
-
-@pytest.mark.parametrize("other", ["wall", "kvm"])
-def test_the_virtual_clock_stands_alone(other: str) -> None:
-    clock.check_comparable(["virtual", "virtual"])
-    clock.check_comparable([])
-    clock.check_comparable(["wall", "kvm"])
-    with pytest.raises(MixedClocksError, match=", ".join(sorted([other, "virtual"]))) as caught:
-        clock.check_comparable(["virtual", other])
-    assert caught.value.exit_code == 4

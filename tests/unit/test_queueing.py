@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quickstart.measure.nbd import Command, pieces
-from quickstart.measure.queueing import Asked, closed_loop_ns, expected_ns
 from quickstart.measure.storage import StorageModel, load_model
+from tests.queueing import Asked, closed_loop_ns, expected_ns
 
 KIB = 1024
 # 1 byte takes 1 ns; a granule 1 000 000 ns.

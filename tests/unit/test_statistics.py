@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quickstart.errors import BadInputError
+from quickstart.errors import MixedClocksError
 from quickstart.measure import statistics
 from quickstart.measure.results import Cell, Sample
 from quickstart.measure.statistics import (
@@ -78,12 +78,12 @@ def test_ratios_are_of_cells_with_the_same_rest() -> None:
 
 def test_times_of_two_clocks_make_no_ratio() -> None:
     some = Summary(1, 0, 1, 1, 1)
-    with pytest.raises(BadInputError, match="several clocks in one table: virtual, wall"):
+    with pytest.raises(MixedClocksError, match="several clocks in one table: virtual, wall"):
         ratios({CELL: some, WALL: some}, "configuration", "standard")
 
 
 def test_times_of_two_clocks_make_no_claim() -> None:
-    with pytest.raises(BadInputError, match="several clocks"):
+    with pytest.raises(MixedClocksError, match="several clocks"):
         claim_faster(runs([1]), runs([2], cell=WALL))
 
 

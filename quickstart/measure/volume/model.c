@@ -1,7 +1,7 @@
 /*
  * The model as a machine of discrete events. A request waits for a place, is in service (its granules are pulled, then
  * the latency passes), crosses the link, and is answered; then its place is the next one's. Exactly the same
- * arithmetic, in integers, is in quickstart/measure/queueing.py.
+ * arithmetic, in integers, is in tests/queueing.py.
  */
 #include <stdlib.h>
 

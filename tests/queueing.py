@@ -1,6 +1,6 @@
-"""When a volume answers: the model's arithmetic as discrete events, in integer nanoseconds (pure; docs/storage.md).
+"""When a volume answers: the model's arithmetic a second time, as discrete events in integer nanoseconds (docs/storage.md).
 
-``quickstart/measure/volume/model.c`` does exactly the same; a contract test holds them against each other.
+``quickstart/measure/volume/model.c`` does exactly the same; tests/contract/test_volume.py holds them against each other.
 """
 
 from __future__ import annotations
