@@ -9,7 +9,8 @@ SCHEMA = 1
 CONFIGURATIONS = ("standard", "standard-tuned", "minimal", "ramboot", "quickstart")
 # The kernel's command line: the distribution's own, or with our options for a faster kernel.
 COMMAND_LINES = ("stock", "ours")
-STORAGES = ("local", "ebs-warm", "ebs-cold", "nfs-100m", "nfs-cached")
+# Each has its model in bench/storage.
+STORAGES = ("local", "ebs-warm", "ebs-cold")
 CLOCKS = ("virtual", "kvm", "wall")
 SIZES = ("small", "medium")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from quickstart.measure.document import text_of
 from quickstart.measure.matrix import parse_matrix
 from quickstart.measure.results import CLOCKS, COMMAND_LINES, CONFIGURATIONS, SIZES, STORAGES
+from quickstart.measure.storage import load_model
 from tests.unit.benchdata import realistic
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -49,3 +50,15 @@ def test_the_example_of_a_matrix_holds_and_names_every_word() -> None:
     assert parse_matrix(example, "docs/measuring.md", ["nginx"]).plan
     for words in (CONFIGURATIONS, STORAGES, CLOCKS):
         assert ", ".join(words) in example
+
+
+def test_the_models_table_says_the_figures_of_the_files() -> None:
+    lines = (DOCS / "storage.md").read_text().partition("\n## The models\n")[2].splitlines()
+    rows = [[each.strip() for each in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
+    table = {row[0]: row[1 : 1 + len(STORAGES)] for row in rows}
+    assert table[""] == [f"`{name}`" for name in STORAGES]
+    models = [load_model(name) for name in STORAGES]
+    for figure, _ in models[0].sources:
+        found = [getattr(model, figure) for model in models]
+        said = ["no limit" if each is None else f"{each:,}".replace(",", " ") for each in found]
+        assert table[figure] == said, figure

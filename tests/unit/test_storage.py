@@ -9,6 +9,7 @@ import pytest
 
 from quickstart.assets import assets
 from quickstart.errors import BadInputError, StorageModelError
+from quickstart.measure.results import STORAGES
 from quickstart.measure.storage import known_models, load_model, parse_model
 
 FIGURES = {
@@ -33,6 +34,8 @@ def problems(text: str) -> tuple[str, ...]:
 
 def test_our_models_are_these() -> None:
     assert known_models() == ("ebs-cold", "ebs-warm", "local")
+    # A matrix may name what has a model, and nothing else.
+    assert sorted(STORAGES) == list(known_models())
     warm, cold, local = (load_model(name) for name in ("ebs-warm", "ebs-cold", "local"))
     assert (warm.read_latency_ns, warm.bandwidth_bytes_s, warm.first_touch_ns) == (
         800_000,
