@@ -1,24 +1,28 @@
 """The figures of a report (matplotlib, no display): the same results make the same bytes.
 
-`times` is the paper's Figure 1: provisioning below, application above. `timeline` shows where the time goes.
+`times` is the paper's Figure 1, lying on its side so that names and numbers have room. `timeline` shows where the time goes.
 """
 
 from __future__ import annotations
 
 import html
 import io
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from quickstart.measure.results import CONFIGURATIONS, Cell, Phase, Sample
+from quickstart.measure.document import words_of
+from quickstart.measure.results import COMMAND_LINES, CONFIGURATIONS, SIZES, STORAGES, Cell, Phase, Sample
 from quickstart.measure.statistics import demand_one_clock, summarise
 
 # Ink and paper are colours that nothing else has, so that a page can put its own in their place.
@@ -26,6 +30,7 @@ INK, PAPER = "#1c1d1e", "#fdfdfc"
 # Okabe and Ito's colours, which colour-blind readers can tell apart, and that show on white and on black.
 _COLOURS = dict(zip(CONFIGURATIONS, ("#999999", "#56b4e9", "#e69f00", "#cc79a7", "#009e73"), strict=True))
 _PHASE_COLOURS: Mapping[str, str] = {
+    "fetch": "#e4e4e4",
     "before kernel": "#bbbbbb",
     "kernel": "#999999",
     "initramfs": "#e69f00",
@@ -55,11 +60,15 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-_BAR_IN = 0.34
-_ROW_BARS = 28
-# Fewer bars leave room beside them instead of growing.
-_LEAST_BARS = 9
-_PANEL_IN = 3.6
+# Sizes in inches: a bar with its room, a panel's headings, the names of the configurations, a panel's width.
+_BAR_IN, _HEADING_IN, _NAMES_IN = 0.19, 0.62, 1.1
+_PANEL_IN, _SINGLE_IN = 2.5, 5.6
+_COLUMNS = 3
+# Between the bars of two configurations, in bars.
+_GAP = 0.5
+# In a timeline, in rows: the bar, and one of what runs beside it. Rows shorter than this share of the longest are enlarged.
+_LANE, _BESIDE = 0.56, 0.2
+_SHORT = 0.45
 
 
 @dataclass(frozen=True)
@@ -74,13 +83,14 @@ class Drawn:
 
 
 def times(name: str, samples: Mapping[Cell, Sequence[Sample]], title: str) -> Drawn:
-    """Bars of T_pr (below) and T_app (above) by their medians, in seconds; one group for each application and size.
+    """Bars of T_pr and T_app by their medians, in seconds, all panels by one scale: a row for each application and size, a column
+    for each storage model.
 
-    ``samples`` has all planned cells of one clock and one storage model, with no sample where none was run. A cell whose median is
-    not known shows as censored or as not run, never as a bar. Raises MixedClocksError for several clocks.
+    ``samples`` has all planned cells of one clock, with no sample where none was run. A cell whose median is not known shows as
+    censored or as not run, never as a bar. Raises MixedClocksError for several clocks.
     """
     demand_one_clock(samples)
-    text = "; ".join(_bar_words(cell, samples[cell]) for cell in sorted(samples, key=_bar_order))
+    text = "; ".join(f"{words_of(cell)}: {_total_words(samples[cell])}" for cell in samples)
     with style():
         return _drawn(times_figure(samples), name, title, text)
 
@@ -92,141 +102,145 @@ def style() -> AbstractContextManager[None]:
 
 def times_figure(samples: Mapping[Cell, Sequence[Sample]]) -> Figure:
     """What `times` draws."""
-    groups: dict[tuple[str, str], list[Cell]] = {}
-    for cell in sorted(samples, key=_bar_order):
-        groups.setdefault((cell.profile, cell.size), []).append(cell)
-    rows = _rows(list(groups.items()))
-    widest = max(_LEAST_BARS, *(sum(len(cells) + 1 for _, cells in row) for row in rows))
-    inches = (max(7.2, 1.2 + _BAR_IN * widest), 0.9 + _PANEL_IN * len(rows))
-    figure = Figure(figsize=inches, facecolor=PAPER, layout="constrained")
-    panels = figure.subplots(len(rows), 1, squeeze=False, sharey=True)[:, 0]
-    for axes, row in zip(panels, rows, strict=True):
-        _panel(axes, row, samples, widest)
-    tops = [patch.get_y() + patch.get_height() for axes in panels for patch in axes.patches]
-    panels[0].set_ylim(0, max(tops, default=1.0) * 1.12)
+    rows = _rows(samples)
+    columns = max(len(row.storages) for row in rows)
+    heights = [_HEADING_IN + _BAR_IN * row.places[-1] + _BAR_IN for row in rows]
+    width = _NAMES_IN + (_SINGLE_IN if columns == 1 else _PANEL_IN * columns)
+    figure = Figure(figsize=(width, 0.5 + sum(heights)), facecolor=PAPER, layout="constrained")
+    grid = figure.subplots(len(rows), columns, squeeze=False, sharex=True, height_ratios=heights)
+    ends_s = []
+    for row, panels in zip(rows, grid, strict=True):
+        for axes in panels[len(row.storages) :]:
+            axes.set_axis_off()
+        for axes, storage in zip(panels, row.storages, strict=False):
+            ends_s += [
+                _bar(axes, at, cell, samples.get(cell))
+                for at, cell in zip(row.places, row.cells(storage), strict=True)
+            ]
+            _furnish(axes, row, storage, first=axes is panels[0])
+    grid[0, 0].set_xlim(0, max(ends_s, default=0) * 1.16 or 1)
+    clock = next(iter(samples)).clock
+    figure.supxlabel(
+        f"seconds from launch to ready: the first correct answer (median, {clock} clock)", fontsize=8.5
+    )
+    legend = _bar_legend(samples)
     figure.legend(
-        handles=_bar_legend(samples),
+        handles=list(legend.values()),
+        labels=list(legend),
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
         loc="outside upper left",
-        ncols=3 if inches[0] < 9 else 4,
+        ncols=4 if columns == _COLUMNS else 2,
         frameon=False,
         fontsize=8,
+        handlelength=3,
     )
     return figure
 
 
-def _rows(
-    groups: Sequence[tuple[tuple[str, str], list[Cell]]],
-) -> list[list[tuple[tuple[str, str], list[Cell]]]]:
-    """The groups in rows that stay readable on paper."""
-    rows: list[list[tuple[tuple[str, str], list[Cell]]]] = [[]]
-    for group in groups:
-        if rows[-1] and sum(len(cells) + 1 for _, cells in rows[-1]) + len(group[1]) > _ROW_BARS:
-            rows.append([])
-        rows[-1].append(group)
+@dataclass(frozen=True)
+class _Row:
+    """The panels of one application and size: one for each storage, all with the same bars."""
+
+    one: Cell
+    storages: tuple[str, ...]
+    bars: tuple[tuple[str, str], ...]
+
+    @property
+    def places(self) -> tuple[float, ...]:
+        """Where each bar is: those of a configuration close together."""
+        new = [name != before for (before, _), (name, _) in itertools.pairwise(self.bars)]
+        return tuple(itertools.accumulate((1 + _GAP * each for each in new), initial=0.0))
+
+    def cells(self, storage: str) -> tuple[Cell, ...]:
+        return tuple(
+            replace(self.one, storage=storage, configuration=name, command_line=line)
+            for name, line in self.bars
+        )
+
+
+def _rows(samples: Mapping[Cell, Sequence[Sample]]) -> list[_Row]:
+    rows = []
+    storages = [each for each in STORAGES if any(cell.storage == each for cell in samples)]
+    machines = dict.fromkeys((cell.profile, cell.size) for cell in samples)
+    for profile, size in sorted(machines, key=lambda each: (each[0], SIZES.index(each[1]))):
+        here = [cell for cell in samples if (cell.profile, cell.size) == (profile, size)]
+        found = {(cell.configuration, cell.command_line) for cell in here}
+        bars = tuple(each for each in itertools.product(CONFIGURATIONS, COMMAND_LINES) if each in found)
+        rows += [
+            _Row(here[0], tuple(storages[begin : begin + _COLUMNS]), bars)
+            for begin in range(0, len(storages), _COLUMNS)
+        ]
     return rows
 
 
-def _bar_order(cell: Cell) -> tuple[str, bool, int, bool]:
-    return (
-        cell.profile,
-        cell.size != "small",
-        CONFIGURATIONS.index(cell.configuration),
-        cell.command_line != "stock",
-    )
-
-
-def _panel(
-    axes: Axes,
-    row: Sequence[tuple[tuple[str, str], list[Cell]]],
-    samples: Mapping[Cell, Sequence[Sample]],
-    widest: int,
-) -> None:
+def _furnish(axes: Axes, row: _Row, storage: str, *, first: bool) -> None:
     axes.set_facecolor(PAPER)
-    places: list[float] = []
-    labels: list[str] = []
-    at = 0.0
-    for (profile, size), cells in row:
-        middle = at + (len(cells) - 1) / 2
-        axes.text(
-            middle,
-            1.03,
-            f"{profile}, {size}",
-            transform=axes.get_xaxis_transform(),
-            ha="center",
-            fontweight="bold",
-        )
-        for cell in cells:
-            _bar(axes, at, cell, samples[cell])
-            places.append(at)
-            labels.append(
-                cell.configuration if cell.command_line == "stock" else f"{cell.configuration}, ours"
-            )
-            at += 1
-        at += 1
-    axes.set_xticks(places, labels, rotation=90, fontsize=8)
-    axes.tick_params(axis="x", length=0)
-    axes.set_xlim(-0.8, max(widest - 1.2, at - 1.2))
-    axes.set_ylabel("seconds (median)")
-    axes.grid(axis="y", color=INK, alpha=0.15, linewidth=0.5)
+    axes.set_title(f"{row.one.profile}, {row.one.size}, {storage}", fontsize=9, fontweight="bold", loc="left")
+    names: dict[str, list[float]] = {}
+    for at, (name, _) in zip(row.places, row.bars, strict=True):
+        names.setdefault(name, []).append(at)
+    ticks = [sum(places) / len(places) for places in names.values()]
+    axes.set_yticks(ticks, list(names) if first else [""] * len(names), fontsize=8.5)
+    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", labelsize=8, labelbottom=True)
+    axes.set_ylim(row.places[-1] + 0.7, -0.7)
+    axes.grid(axis="x", color=INK, alpha=0.15, linewidth=0.5)
     axes.set_axisbelow(True)
 
 
-def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample]) -> None:
-    app = summarise(runs, lambda sample: sample.t_app_ns)
-    provisioning = summarise(runs, lambda sample: sample.t_pr_ns)
-    if app.median is None or provisioning.median is None:
-        words = f"censored {app.censored} of {len(runs)}" if runs else "not run"
-        axes.text(
-            at,
-            0.02,
-            words,
-            transform=axes.get_xaxis_transform(),
-            rotation=90,
-            ha="center",
-            va="bottom",
-            fontsize=7.5,
-            style="italic",
-        )
-        return
-    below_s, above_s = provisioning.median / 1e9, app.median / 1e9
+def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> float:
+    """Draw a cell; where its bar ends, in seconds."""
+    words: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 7.5}
+    total = summarise(runs or (), lambda sample: sample.t_total_ns)
+    provisioning = summarise(runs or (), lambda sample: sample.t_pr_ns)
+    if total.median is None or provisioning.median is None or total.minimum is None or total.maximum is None:
+        said = "not in the matrix" if runs is None else _total_words(runs)
+        axes.annotate(said, (0, at), (3, 0), style="italic", **words)
+        return 0.0
+    # T_pr may be below 0 by what the guest's uptime runs ahead at first (docs/times.md): a bar has no length below 0.
+    below_s, whole_s = max(0, provisioning.median) / 1e9, total.median / 1e9
+    edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6, "height": 0.84}
     hatch = "" if cell.command_line == "stock" else _OURS_HATCH
-    edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6, "width": 0.8}
-    axes.bar(at, below_s, color=_PR_COLOUR, **edge)
-    axes.bar(at, above_s, bottom=below_s, color=_COLOURS[cell.configuration], hatch=hatch, **edge)
-    number = f"{below_s + above_s:.1f}" + (f"\n({app.censored} c.)" if app.censored else "")
-    axes.annotate(
-        number,
-        (at, below_s + above_s),
-        (0, 2),
-        textcoords="offset points",
-        ha="center",
-        va="bottom",
-        fontsize=7.5,
+    axes.barh(at, below_s, color=_PR_COLOUR, **edge)
+    axes.barh(at, whole_s - below_s, left=below_s, color=_COLOURS[cell.configuration], hatch=hatch, **edge)
+    axes.plot(
+        [total.minimum / 1e9, total.maximum / 1e9], [at, at], color=INK, linewidth=1.4, solid_capstyle="butt"
     )
+    number = f"{whole_s:.2f}" + (f" ({total.censored} c.)" if total.censored else "")
+    end_s = max(whole_s, total.maximum / 1e9)
+    axes.annotate(number, (end_s, at), (3, 0), **words)
+    return end_s
 
 
-def _bar_legend(samples: Mapping[Cell, Sequence[Sample]]) -> list[Patch]:
+def _bar_legend(samples: Mapping[Cell, Sequence[Sample]]) -> dict[str, Any]:
+    """What stands for it, by what it means."""
     shown = [name for name in CONFIGURATIONS if any(cell.configuration == name for cell in samples)]
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
-    handles = [Patch(facecolor=_PR_COLOUR, label="T_pr, provisioning (below)", **edge)]
-    handles += [Patch(facecolor=_COLOURS[name], label=f"T_app, {name}", **edge) for name in shown]
+    found: dict[str, Any] = {
+        "T_pr: provisioning": Patch(facecolor=_PR_COLOUR, **edge),
+        "T_app: application": tuple(Patch(facecolor=_COLOURS[name], **edge) for name in shown),
+        "first … last of the runs": Line2D([], [], color=INK, linewidth=1.4),
+    }
     if any(cell.command_line == "ours" for cell in samples):
-        handles.append(Patch(facecolor=PAPER, hatch=_OURS_HATCH, label="our kernel command line", **edge))
+        found["with our kernel command line"] = Patch(facecolor=PAPER, hatch=_OURS_HATCH, **edge)
     if any(each.censored for runs in samples.values() for each in runs):
-        handles.append(Patch(alpha=0, label="(1 c.): 1 run censored"))
-    return handles
+        found["(1 c.): 1 run censored"] = Patch(alpha=0)
+    return found
 
 
-def _bar_words(cell: Cell, runs: Sequence[Sample]) -> str:
+def _total_words(runs: Sequence[Sample]) -> str:
+    if not runs:
+        return "not run"
     total = summarise(runs, lambda sample: sample.t_total_ns)
-    value = "not run" if not runs else "censored" if total.median is None else f"{total.median / 1e9:.2f} s"
-    return f"{cell.profile} {cell.size} {cell.configuration} {cell.command_line}: {value}"
+    lost = f"censored: {total.censored} of {len(runs)}"
+    return lost if total.median is None else f"{total.median / 1e9:.2f} s"
 
 
 def timeline(name: str, rows: Sequence[tuple[str, Sample]], title: str) -> Drawn:
     """Where the time of one run goes, in seconds of the guest's uptime; one row for each label and run.
 
-    Phases that run beside others are in a lane of their own below them. Raises MixedClocksError for several clocks.
+    Phases that run beside others are narrow bars below them. What is known of no phase is empty. The rows that are much shorter
+    than the longest are drawn a second time, enlarged. Raises MixedClocksError for several clocks.
     """
     demand_one_clock(sample.cell for _, sample in rows)
     text = "; ".join(f"{label}: ready at {sample.ready_uptime_ns / 1e9:.2f} s" for label, sample in rows)
@@ -236,32 +250,47 @@ def timeline(name: str, rows: Sequence[tuple[str, Sample]], title: str) -> Drawn
 
 def timeline_figure(rows: Sequence[tuple[str, Sample]]) -> Figure:
     """What `timeline` draws."""
-    begin_s = min((phase.begin_ns for _, sample in rows for phase in sample.phases), default=0) / 1e9
-    end_s = max(sample.ready_uptime_ns for _, sample in rows) / 1e9
-    numbers, lanes = phase_numbers(rows), [_lanes(sample.phases) for _, sample in rows]
-    height = sum(max(len(each), 1) + 0.6 for each in lanes)
-    figure = Figure(figsize=(9.6, 1.5 + 0.32 * height), facecolor=PAPER, layout="constrained")
-    axes = figure.subplots()
+    longest_ns = max(sample.ready_uptime_ns for _, sample in rows)
+    short = [row for row in rows if row[1].ready_uptime_ns < _SHORT * longest_ns]
+    parts = [rows, short] if short else [rows]
+    heights = [0.5 + 0.36 * len(part) for part in parts]
+    figure = Figure(figsize=(9.6, 0.9 + sum(heights)), facecolor=PAPER, layout="constrained")
+    numbers = phase_numbers(rows)
+    panels = figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, part in zip(panels, parts, strict=True):
+        _timelines(axes, part, numbers)
+    if short:
+        panels[1].set_title("the short ones, enlarged", fontsize=9, loc="left")
+    panels[-1].set_xlabel("guest's uptime in seconds; launch is before 0")
+    legend = [_phase_patch(phase, f"{number} {phase}") for phase, number in numbers.items()]
+    figure.legend(handles=legend, loc="outside upper left", ncols=6, frameon=False, fontsize=8)
+    return figure
+
+
+def _timelines(axes: Axes, rows: Sequence[tuple[str, Sample]], numbers: Mapping[str, int]) -> None:
     axes.set_facecolor(PAPER)
-    at, ticks = 0.0, []
-    for each, (_, sample) in zip(lanes, rows, strict=True):
-        ticks.append(at)
-        for lane, phases in enumerate(each):
-            for phase in phases:
-                _phase(axes, at + lane, phase, numbers[phase.name], end_s - begin_s)
+    begin_s = min(phase.begin_ns for _, sample in rows for phase in all_phases(sample)) / 1e9
+    end_s = max(sample.ready_uptime_ns for _, sample in rows) / 1e9
+    for at, (_, sample) in enumerate(rows):
         ready_s = sample.ready_uptime_ns / 1e9
+        edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6, "linestyle": ":"}
+        axes.barh(at, ready_s, height=_LANE, facecolor="none", **edge)
+        for lane, phases in enumerate(_lanes(all_phases(sample))):
+            for phase in phases:
+                _phase(axes, at, lane, phase, numbers[phase.name], end_s - begin_s)
         words = f"ready {ready_s:.2f} s"
         axes.annotate(words, (ready_s, at), (4, 0), textcoords="offset points", va="center", fontsize=8)
-        at += max(len(each), 1) + 0.6
-    axes.set_yticks(ticks, [label for label, _ in rows])
+    axes.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=8.5)
     axes.tick_params(axis="y", length=0)
-    axes.set_ylim(at - 0.9, -0.8)
-    axes.set_xlim(begin_s, end_s + 0.14 * (end_s - begin_s))
-    axes.set_xlabel("guest's uptime in seconds; the machine starts before 0")
+    axes.set_ylim(len(rows) - 0.3, -0.5)
+    axes.set_xlim(begin_s - 0.01 * (end_s - begin_s), end_s + 0.14 * (end_s - begin_s))
     axes.axvline(0, color=INK, linewidth=0.6, linestyle=":")
-    legend = [_phase_patch(phase, f"{number} {phase}") for phase, number in numbers.items()]
-    figure.legend(handles=legend, loc="outside upper left", ncols=5, frameon=False, fontsize=8)
-    return figure
+
+
+def all_phases(sample: Sample) -> tuple[Phase, ...]:
+    """The phases of a run from its launch request: the fetch, then what was stamped."""
+    begin_ns = min((phase.begin_ns for phase in sample.phases), default=0)
+    return (Phase("fetch", begin_ns - sample.fetch_ns, begin_ns), *sample.phases)
 
 
 def _phase_patch(name: str, label: str) -> Patch:
@@ -284,21 +313,26 @@ def _lanes(phases: Sequence[Phase]) -> list[list[Phase]]:
 
 def phase_numbers(rows: Sequence[tuple[str, Sample]]) -> dict[str, int]:
     """The number that a phase has in figure and table."""
-    names = {phase.name: None for _, sample in rows for phase in sample.phases}
+    names = {phase.name: None for _, sample in rows for phase in all_phases(sample)}
     known = [name for name in _PHASE_COLOURS if name in names]
     return {
         name: index for index, name in enumerate([*known, *(n for n in names if n not in known)], start=1)
     }
 
 
-def _phase(axes: Axes, at: float, phase: Phase, number: int, span_s: float) -> None:
+def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, span_s: float) -> None:
     begin_s, length_s = phase.begin_ns / 1e9, (phase.end_ns - phase.begin_ns) / 1e9
     colour = _PHASE_COLOURS.get(phase.name, _OTHER_COLOUR)
-    axes.barh(at, length_s, left=begin_s, height=0.9, color=colour, edgecolor=INK, linewidth=0.6)
+    edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
+    if lane:
+        below = at + _LANE / 2 + (lane - 0.5) * _BESIDE
+        axes.barh(below, length_s, left=begin_s, height=_BESIDE, color=colour, **edge)
+        return
+    axes.barh(at, length_s, left=begin_s, height=_LANE, color=colour, **edge)
     # A narrower bar has no room for its number; the table beneath has its times.
-    if length_s > 0.018 * span_s:
+    if length_s > 0.02 * span_s:
         axes.text(
-            begin_s + length_s / 2, at, str(number), ha="center", va="center", fontsize=8, color="black"
+            begin_s + length_s / 2, at, str(number), ha="center", va="center", fontsize=7.5, color="black"
         )
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import jinja2
 
+from quickstart.measure.conclusions import OURS, conclusions, headline, overview, planned_samples
 from quickstart.measure.document import replace_file, words_of
-from quickstart.measure.figures import Drawn, inline, phase_numbers, timeline, times
+from quickstart.measure.figures import Drawn, all_phases, inline, phase_numbers, timeline, times
 from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
@@ -35,7 +36,6 @@ from quickstart.measure.statistics import (
 from quickstart.model import MIB
 
 _TEMPLATE = "report.html.j2"
-_OURS = "quickstart"
 _NONE = "-"
 
 
@@ -61,22 +61,11 @@ class Section:
     """All of one clock and one storage model; times of two clocks are never in one table."""
 
     title: str
+    name: str
     clock: str
-    figure: str
     rows: tuple[Row, ...]
     claims: tuple[Row, ...]
     timelines: tuple[Timeline, ...]
-
-
-@dataclass(frozen=True)
-class Headline:
-    """The first table: for each application and size, what each storage model makes of it."""
-
-    clock: str
-    rival: str
-    command_line: str
-    storages: tuple[str, ...]
-    rows: tuple[Row, ...]
 
 
 def write_report(results: Results, faults: Sequence[str], directory: Path) -> None:
@@ -86,15 +75,18 @@ def write_report(results: Results, faults: Sequence[str], directory: Path) -> No
     """
     figures = directory / "figures"
     figures.mkdir(parents=True, exist_ok=True)
-    sections, drawn = _sections(results)
-    for each in drawn:
+    sections, timelines = _sections(results)
+    pictures = _pictures(results)
+    for each in (*pictures, *timelines):
         replace_file(figures / f"{each.name}.svg", each.svg.encode())
         replace_file(figures / f"{each.name}.png", each.png)
-    replace_file(directory / "report.html", page(results, sections, faults).encode())
+    replace_file(directory / "report.html", page(results, pictures, sections, faults).encode())
 
 
-def page(results: Results, sections: Sequence[Section], faults: Sequence[str]) -> str:
-    """The page as text."""
+def page(
+    results: Results, pictures: Sequence[Drawn], sections: Sequence[Section], faults: Sequence[str]
+) -> str:
+    """The page as text; the first of ``pictures`` is at its beginning."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     # Every text is escaped: reasons and facts come from guests and hosts.
     environment = jinja2.Environment(
@@ -104,6 +96,9 @@ def page(results: Results, sections: Sequence[Section], faults: Sequence[str]) -
         results=results,
         command=shlex.join(results.command),
         headline=headline(results),
+        conclusions=conclusions(results),
+        real=any(planned.cell.clock != "virtual" for planned in results.plan),
+        pictures=[(each.title, inline(each)) for each in pictures],
         sections=sections,
         faults=faults,
         missing=tuple(_missing(results)),
@@ -113,66 +108,36 @@ def page(results: Results, sections: Sequence[Section], faults: Sequence[str]) -
     )
 
 
-def headline(results: Results) -> Headline | None:
-    """Ours beside the most ordinary configuration that was measured, by the first clock; None without the two."""
-    samples = _planned_samples(results)
-    clock = next((each for each in CLOCKS if any(cell.clock == each for cell in samples)), "")
-    here = {cell: runs for cell, runs in samples.items() if cell.clock == clock}
-    there = {cell.configuration for cell in here}
-    rival = next((each for each in CONFIGURATIONS if each in there and each != _OURS), "")
-    line = next((each for each in COMMAND_LINES if any(cell.command_line == each for cell in here)), "")
-    if not rival or _OURS not in there:
-        return None
-    storages = _in_order([cell.storage for cell in here], STORAGES)
-    rows = []
-    for profile, size in dict.fromkeys((cell.profile, cell.size) for cell in here):
-        cells = [Cell(profile, _OURS, line, storage, clock, size) for storage in storages]
-        values = tuple(_verdict(here, cell, replace(cell, configuration=rival)) for cell in cells)
-        rows.append(Row((profile, size), values, censored=False))
-    return Headline(clock, rival, line, storages, tuple(rows))
-
-
-def _verdict(samples: Mapping[Cell, Sequence[Sample]], ours: Cell, rival: Cell) -> str:
-    if not samples.get(ours) or not samples.get(rival):
-        return "not run"
-    claim = claim_faster(samples[ours], samples[rival])
-    if claim.ours_ns is None or claim.rival_ns is None:
-        lost = [cell.configuration for cell in (rival, ours) if _middle_is_censored(samples[cell])]
-        return f"censored: {', '.join(lost)}"
-    pair = f"{_seconds(claim.rival_ns)} → {_seconds(claim.ours_ns)}"
-    return f"{pair}: {claim.factor:.1f} times faster" if claim.holds else f"{pair}: not shown to be faster"
-
-
-def _middle_is_censored(runs: Sequence[Sample]) -> bool:
-    return summarise(runs, operator.attrgetter("t_app_ns")).median is None
-
-
-def _planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
-    found = by_cell(results.samples)
-    return {planned.cell: found.get(planned.cell, ()) for planned in results.plan}
+def _pictures(results: Results) -> tuple[Drawn, ...]:
+    """The page's first picture, then one of all cells of each clock, unless the first one has them all."""
+    samples = planned_samples(results)
+    chosen = overview(samples)
+    one = next(iter(chosen))
+    first = times(
+        "overview", chosen, f"From launch to ready: {one.storage}, {one.size} machine, {one.clock} clock"
+    )
+    clocks = _in_order([cell.clock for cell in samples], CLOCKS)
+    cells = {clock: {c: runs for c, runs in samples.items() if c.clock == clock} for clock in clocks}
+    others = (
+        times(f"times-{clock}", here, f"From launch to ready: all cells, {clock} clock")
+        for clock, here in cells.items()
+        if here.keys() != chosen.keys()
+    )
+    return (first, *others)
 
 
 def _sections(results: Results) -> tuple[tuple[Section, ...], tuple[Drawn, ...]]:
-    samples = _planned_samples(results)
+    samples = planned_samples(results)
     sections: list[Section] = []
     drawn: list[Drawn] = []
     for clock in _in_order([cell.clock for cell in samples], CLOCKS):
         for storage in _in_order([cell.storage for cell in samples if cell.clock == clock], STORAGES):
             here = {c: runs for c, runs in samples.items() if (c.clock, c.storage) == (clock, storage)}
-            title = f"{storage}, {clock} clock"
-            bars = times(f"times-{clock}-{storage}", here, f"Time from launch to ready: {title}")
-            lines = list(_timelines(here, f"{clock}-{storage}", title))
-            drawn += [bars, *(figure for figure, _ in lines)]
-            sections.append(
-                Section(
-                    title,
-                    clock,
-                    inline(bars),
-                    tuple(_rows(here)),
-                    tuple(_claims(here)),
-                    tuple(each for _, each in lines),
-                )
-            )
+            title, name = f"{storage}, {clock} clock", f"{clock}-{storage}"
+            lines = list(_timelines(here, name, title))
+            drawn += [figure for figure, _ in lines]
+            timelines = tuple(each for _, each in lines)
+            sections.append(Section(title, name, clock, tuple(_rows(here)), tuple(_claims(here)), timelines))
     return tuple(sections), tuple(drawn)
 
 
@@ -206,24 +171,24 @@ def _rows(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
 
 
 def _head(cell: Cell) -> tuple[str, ...]:
-    return cell.profile, cell.size, cell.configuration, cell.command_line
+    return f"{cell.profile}, {cell.size}", cell.configuration, cell.command_line
 
 
 def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
     """Ours against every other configuration with the same rest."""
     for cell, runs in samples.items():
-        if cell.configuration != _OURS or not runs:
+        if cell.configuration != OURS or not runs:
             continue
         for name in CONFIGURATIONS:
             rival = samples.get(replace(cell, configuration=name), ())
-            if name == _OURS or not rival:
+            if name == OURS or not rival:
                 continue
             claim = claim_faster(runs, rival)
             said = "yes" if claim.holds else "no"
             factor = f"{claim.factor:.2f}" if claim.factor else _NONE
             times_of = (_seconds(claim.ours_ns), _seconds(claim.rival_ns))
             p = _NONE if claim.p is None else f"{claim.p:.4f}"
-            head = (cell.profile, cell.size, name, cell.command_line)
+            head = (f"{cell.profile}, {cell.size}", name, cell.command_line)
             yield Row(head, (*times_of, factor, p, said), not claim.holds)
 
 
@@ -264,7 +229,7 @@ def _middle_run(runs: Sequence[Sample]) -> Sample | None:
 
 
 def _phase_times(sample: Sample, names: Sequence[str]) -> tuple[str, ...]:
-    spans = {phase.name: phase for phase in sample.phases}
+    spans = {phase.name: phase for phase in all_phases(sample)}
     return tuple(
         f"{(spans[name].end_ns - spans[name].begin_ns) / 1e9:.2f} s" if name in spans else _NONE
         for name in names
@@ -314,12 +279,12 @@ def _median(time: Summary, runs: Sequence[Sample]) -> str:
 def _range(time: Summary) -> str:
     if time.minimum is None or time.maximum is None:
         return _NONE
-    return f"{time.minimum / 1e9:.2f} … {time.maximum / 1e9:.2f} s"
+    return f"{time.minimum / 1e9:.2f} … {time.maximum / 1e9:.2f}"
 
 
 def _spread(time: Summary) -> str:
     share = "" if time.spread_share is None else f" ({time.spread_share:.1%})"
-    return _NONE if time.spread is None else f"{time.spread / 1e6:.0f} ms{share}"
+    return _NONE if time.spread is None or time.n == 1 else f"{time.spread / 1e6:.0f} ms{share}"
 
 
 def _interval(runs: Sequence[Sample]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ CONFIDENCE = Fraction(95, 100)
 _EXACT = 20_000
 _DRAWS = 10_000
 _SEED = 1
+_T_APP: Metric = operator.attrgetter("t_app_ns")
 
 
 @dataclass(frozen=True)
@@ -165,23 +167,21 @@ def median_interval(values: Sequence[int]) -> tuple[int, int] | None:
     return (ordered[k - 1], ordered[n - k]) if k else None
 
 
-def claim_faster(ours: Sequence[Sample], rival: Sequence[Sample]) -> Claim:
-    """Whether "ours is faster than the rival" may be said of T_app; each are the runs of one cell.
+def claim_faster(ours: Sequence[Sample], rival: Sequence[Sample], metric: Metric = _T_APP) -> Claim:
+    """Whether "ours is faster than the rival" may be said of T_app, or of another ``metric``; each are the runs of one cell.
 
     On the virtual clock ours counts with all of the overlap that may be missing in its time, and the rival without. On the others
     a permutation test has to agree. Raises MixedClocksError for two clocks.
     """
     demand_one_clock(sample.cell for sample in (*ours, *rival))
     virtual = any(sample.cell.clock == "virtual" for sample in ours)
-    left = summarise(ours, lambda sample: sample.t_app_ns + sample.overlap_ns).median
-    right = summarise(rival, lambda sample: sample.t_app_ns).median
+    left = summarise(ours, lambda sample: metric(sample) + sample.overlap_ns).median
+    right = summarise(rival, metric).median
     if left is None or right is None:
         return Claim(holds=False)
     if virtual:
         return Claim(left < right, left, right)
     # A censored run was later than all others: the test takes it as such.
-    last = max(sample.t_app_ns for sample in (*ours, *rival)) + 1
-    p = permutation_test(
-        *([s.t_app_ns if not s.censored else last for s in each] for each in (ours, rival))
-    ).p
+    last = max(metric(sample) for sample in (*ours, *rival)) + 1
+    p = permutation_test(*([metric(s) if not s.censored else last for s in each] for each in (ours, rival))).p
     return Claim(left < right and p <= 1 - CONFIDENCE, left, right, p)
