@@ -37,7 +37,7 @@ from quickstart.model import (
 from quickstart.profile import load_profile
 from quickstart.startset import compute
 from tests.unit.elfbuilder import LD_SO, elf
-from tests.unit.test_startset import trace
+from tests.unit.imagebuilder import trace
 
 RULES = FileRules(include=(), exclude=(), data=("/var/**",), secrets=())
 ODD = (

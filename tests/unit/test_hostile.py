@@ -37,8 +37,8 @@ from tests.unit.elfbuilder import (
     elf,
     segment,
 )
+from tests.unit.imagebuilder import Image, P, excluded, files, reasons
 from tests.unit.test_inside import artefact
-from tests.unit.test_startset import Image, P, excluded, files, reasons
 
 PROGRAM = elf(
     ["liba.so.1", "libb.so"],

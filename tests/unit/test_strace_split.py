@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quickstart.trace.events import Born, read_events
-from tests.unit.test_strace import log
+from tests.unit.stracelog import log
 
 NAMES = st.text(st.sampled_from('ab./"\\> é\n(=,<'), min_size=1, max_size=8)
 PIDS = st.integers(1, 4)
