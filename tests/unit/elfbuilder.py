@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 
 PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE = 1, 2, 3, 4
 DT_NULL, DT_NEEDED, DT_STRTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_RUNPATH = 0, 1, 5, 10, 14, 15, 29
@@ -83,3 +84,10 @@ def segment(bits: int, kind: int, offset: int, size: int, align: int) -> bytes:
     if bits == 64:
         return struct.pack("<IIQQQQQQ", kind, 4, offset, BASE + offset, 0, size, size, align)
     return struct.pack("<IIIIIIII", kind, offset, BASE + offset, 0, size, size, 4, align)
+
+
+def replaced(path: Path, content: bytes) -> Path:
+    """``path`` with that content, as a new file: ext4 writes one that is truncated and closed to the disk at once."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+    return path

@@ -54,7 +54,7 @@ MESSAGES = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(MESSAGES, max_size=8), st.data())
 def test_the_cuts_do_not_count(messages: list[Message], data: st.DataObject) -> None:
     stream = b"".join(encode(message) for message in messages)

@@ -191,7 +191,7 @@ def test_a_database_file_that_is_no_file(root: ImageRoot, name: str, kind: str) 
 NO_PACKAGE = ("alternative awk of no package's /usr/bin/mawk",)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 @given(st.sampled_from(sorted(DATABASE)), st.binary(max_size=60))
 def test_garbage_in_the_database_stops_nothing(root: ImageRoot, name: str, content: bytes) -> None:
     before = (root.base / "var/lib/dpkg" / name).read_bytes()

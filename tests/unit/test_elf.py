@@ -27,13 +27,12 @@ from tests.unit.elfbuilder import (
     dlopen_note,
     elf,
     note,
+    replaced,
 )
 
 
 def facts_of(tmp_path: Path, content: bytes) -> ElfFacts | None:
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    return read_elf(path)
+    return read_elf(replaced(tmp_path / "file", content))
 
 
 FULL = elf(
@@ -146,11 +145,11 @@ def test_string_table_outside_of_all_segments(tmp_path: Path) -> None:
         facts_of(tmp_path, content[:at] + struct.pack("<Q", 1) + content[at + 8 :])
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.integers(4, len(FULL) - 1), st.binary(min_size=1, max_size=16))
 def test_garbled_anywhere(tmp_path_factory: pytest.TempPathFactory, at: int, garbage: bytes) -> None:
-    path = tmp_path_factory.getbasetemp() / "garbled"
-    path.write_bytes(FULL[:at] + garbage + FULL[at + len(garbage) :])
+    content = FULL[:at] + garbage + FULL[at + len(garbage) :]
+    path = replaced(tmp_path_factory.getbasetemp() / "garbled", content)
     try:
         assert read_elf(path) is not None
     except StartSetError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(path.relative_to(PACKAGE)) for path in SOURCES]
 
 
+@functools.cache
 def tree_of(name: str) -> ast.Module:
     return ast.parse((PACKAGE / name).read_text(encoding="utf-8"), name)
 

@@ -64,7 +64,7 @@ def split(rows: list[tuple[int, str]], choose: random.Random) -> list[str]:
     return out
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(PIDS, CALLS), min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_splitting_calls_changes_no_event(rows: list[tuple[int, str]], choose: random.Random) -> None:
     rows = [(1, 'access("/first", F_OK) = 0'), *rows]
@@ -125,7 +125,7 @@ def done_by_each(rows: list[tuple[int, str]]) -> dict[int, list[object]]:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.tuples(st.integers(0, 9), STEPS), min_size=1, max_size=25), st.randoms(use_true_random=False)
 )
