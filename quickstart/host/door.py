@@ -91,6 +91,14 @@ def has_ended(process: Process, timeout_s: float) -> bool:
     return process.poll() is not None
 
 
+def bad_end(process: Process) -> str:
+    """How ``process`` has ended (``was killed by signal 9``, ``ended with status 2``); empty when it was well, or it runs."""
+    status = process.poll()
+    if not status:
+        return ""
+    return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+
+
 def _bound_to_us(argv: Sequence[str | Path]) -> tuple[str, ...]:
     """``argv`` under setpriv(1): the process dies when we do (PR_SET_PDEATHSIG), even when we are killed."""
     _LOG.info("%s", shlex.join(str(word) for word in argv))

@@ -6,8 +6,8 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import BinaryIO
 
 from quickstart.errors import GuestError
@@ -97,11 +97,10 @@ def _message(words: list[str], body: bytes, received_ns: int) -> Message:
 
 
 class Channel:
-    """A connection to the agent by the virtio-serial port's UNIX socket on the host."""
+    """A connection to the agent by the virtio-serial port's UNIX socket on the host; it is ours from now on."""
 
-    def __init__(self, path: Path) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.connect(str(path))
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
         self._decoder = Decoder()
         self._running = 0
 
@@ -121,7 +120,10 @@ class Channel:
                 return
             readable, _, _ = select.select([self._socket], [], [], min(left_s, 0.2))
             if readable:
-                data = self._socket.recv(_RECEIVE_BYTES)
+                data = b""
+                # Of a QEMU that was killed with something of ours unread.
+                with suppress(ConnectionError):
+                    data = self._socket.recv(_RECEIVE_BYTES)
                 if not data:
                     return
                 for message in self._decoder.feed(data, time.monotonic_ns()):
@@ -140,7 +142,10 @@ class Channel:
         self, command: str, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float, alive: Callable[[], bool]
     ) -> int | None:
         """Run ``command`` in the guest; its exit status, or None when the guest ended or the time was up."""
-        self.start(command)
+        try:
+            self.start(command)
+        except OSError:
+            return None
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         for message in self.messages(deadline_ns, alive):
             if isinstance(message, Output):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, cast
-
-from qemu.qmp import QMPError
-from qemu.qmp.legacy import QEMUMonitorProtocol
 
 from quickstart.errors import GuestEndedError, GuestError
 from quickstart.host import door
@@ -19,12 +16,15 @@ from quickstart.host.workspace import workspace
 from quickstart.launch import payload
 from quickstart.launch.accel import Accelerator
 from quickstart.launch.channel import Channel, Message
+from quickstart.launch.monitor import Monitor, reach
 from quickstart.model import Beacon, Counters, Machine, Readied, Readiness, ReadyStamp, RootIo
 
 _ROOT = "root"
 _MONITOR_LIMIT_S = 30.0
 _LAST_MOMENTS_S = 30.0
 _POWER_OFF_WORD_S = 15.0
+# A socket may be seen to close a moment before the process is seen to have ended.
+_DYING_S = 0.5
 
 
 def machine_arguments(machine: Machine, accelerator: Accelerator, initrd: str) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ class QemuGuest:
         self._keep = keep
         self._stack = ExitStack()
         self._process: door.Process | None = None
-        self._monitor: QEMUMonitorProtocol | None = None
+        self._monitor: Monitor | None = None
         self._channel: Channel | None = None
         self._workspace = Path()
 
@@ -127,27 +127,29 @@ class QemuGuest:
 
     def _connect(self, stack: ExitStack) -> None:
         deadline_ns = time.monotonic_ns() + int(_MONITOR_LIMIT_S * 1e9)
-        while not (self._workspace / "qmp").exists() or not (self._workspace / "agent").exists():
-            if not self._alive() or time.monotonic_ns() > deadline_ns:
-                raise self._qemu_failed()
-            time.sleep(0.005)
         try:
-            self._channel = Channel(self._workspace / "agent")
+            self._channel = Channel(reach(self._workspace / "agent", deadline_ns, self._alive))
             stack.callback(self._channel.close)
-            self._monitor = QEMUMonitorProtocol(str(self._workspace / "qmp"))
-            self._monitor.settimeout(_MONITOR_LIMIT_S)
-            stack.callback(_close_monitor, self._monitor)
-            self._monitor.connect()
-        except (TimeoutError, OSError, QMPError) as error:
+            monitor = reach(self._workspace / "qmp", deadline_ns, self._alive)
+            self._monitor = Monitor(monitor, _MONITOR_LIMIT_S)
+            stack.callback(self._monitor.close)
+        except (OSError, GuestError) as error:
             raise self._qemu_failed() from error
 
     def _qemu_failed(self) -> GuestError:
-        text = door.log_tail(self._workspace / "qemu.log")
+        ended = self.wait(_DYING_S)
+        text = door.log_tail(self._workspace / "qemu.log").strip()
         if 'Failed to get "write" lock' in text:
             return GuestError(
                 f"{self.machine.disk} is in use by another guest", hint="end that one, or use --snapshot"
             )
-        return GuestError(f"QEMU did not start: {text.strip() or 'no message'}")
+        silent = self._end_of_qemu() or (
+            "no message" if ended else f"its sockets said nothing for {_MONITOR_LIMIT_S:g} s"
+        )
+        return GuestError(f"QEMU did not start: {text or silent}")
+
+    def _end_of_qemu(self) -> str:
+        return door.bad_end(self._process) if self._process else ""
 
     def _alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -157,16 +159,17 @@ class QemuGuest:
             raise GuestError("the guest was not launched")
         return self._channel
 
-    def _open_monitor(self) -> QEMUMonitorProtocol:
+    def _open_monitor(self) -> Monitor:
         if self._monitor is None:
             raise GuestError("the guest was not launched")
         return self._monitor
 
-    def wait_ready(self, timeout_s: float) -> Readied:
+    def wait_ready(self, timeout_s: float, has_volume: Callable[[], bool] = lambda: True) -> Readied:
+        """As guest.Guest has it; a guest whose root volume is gone, as ``has_volume`` says, is not waited for."""
         deadline_ns = self.launch_ns + int(timeout_s * 1e9)
         beacon: Beacon | None = None
         ready: tuple[ReadyStamp, RootIo] | None = None
-        for message in self._open_channel().messages(deadline_ns, self._alive):
+        for message in self._open_channel().messages(deadline_ns, lambda: self._alive() and has_volume()):
             if isinstance(message, Beacon):
                 beacon = message
             elif isinstance(message, ReadyStamp):
@@ -175,19 +178,23 @@ class QemuGuest:
                 return Readied(self.launch_ns, beacon, *ready, message)
         # The port is closed a moment before the process is gone.
         on_time = time.monotonic_ns() < deadline_ns
-        ended = self.wait(_LAST_MOMENTS_S) if on_time else not self._alive()
-        how = "ended before it was ready" if ended else f"was not ready after {timeout_s:g} s"
+        if on_time and self._alive() and not has_volume():
+            how = "lost its root volume before it was ready"
+        elif self.wait(_LAST_MOMENTS_S) if on_time else not self._alive():
+            how = "ended before it was ready"
+        else:
+            how = f"was not ready after {timeout_s:g} s"
         seen = "its network was up" if beacon else "its network never came up"
-        said = f"the guest {how} ({seen})"
-        if self._process is not None and self._process.poll() == 0:
-            raise GuestEndedError(said, console_tail=self.console_tail())
-        raise GuestError(said, console_tail=self.console_tail())
+        end = f"; QEMU {said}" if (said := self._end_of_qemu()) else ""
+        by_itself = self._process is not None and self._process.poll() == 0
+        kind = GuestEndedError if by_itself else GuestError
+        raise kind(f"the guest {how} ({seen}{end})", console_tail=self.console_tail())
 
     def root_io(self) -> RootIo:
         """What QEMU's block layer counted for the root volume since the launch (QMP query-blockstats); 0 without one."""
         if self.machine.disk is None:
             return RootIo(0, 0, 0, 0)
-        for device in cast(list[dict[str, object]], self._open_monitor().cmd("query-blockstats")):
+        for device in cast(list[dict[str, object]], self._open_monitor().command("query-blockstats")):
             if device.get("device") == _ROOT:
                 stats = cast(dict[str, int], device["stats"])
                 return RootIo(
@@ -228,9 +235,10 @@ class QemuGuest:
                 heard = self._open_channel().execute("poweroff", sink, sink, _POWER_OFF_WORD_S, self._alive)
                 if heard is not None:
                     return self.wait(timeout_s)
-        with suppress(QMPError, OSError):
+        monitor = self._open_monitor()
+        with suppress(GuestError):
             keys = [{"type": "qcode", "data": key} for key in ("ctrl", "alt", "delete")]
-            self._open_monitor().cmd("send-key", keys=keys)
+            monitor.command("send-key", keys=keys)
         return self.wait(timeout_s)
 
     def is_running(self) -> bool:
@@ -264,9 +272,3 @@ class _Sink:
 
     def flush(self) -> None:
         """Nothing is held back."""
-
-
-def _close_monitor(monitor: QEMUMonitorProtocol) -> None:
-    # The guest may have ended before us; then the connection is already gone.
-    with suppress(QMPError, OSError, EOFError):
-        monitor.close()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -145,19 +145,30 @@ def test_messages_before_a_fault_arrive() -> None:
     assert found == [Hello(2), Exit(3)]
 
 
-def test_a_channel_is_busy_until_the_command_has_ended(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "agent"))
-        listener.listen()
-        channel = Channel(tmp_path / "agent")
-        agent, _ = listener.accept()
-        with agent:
-            assert not channel.busy
-            channel.start("sh")
-            assert agent.recv(100) == b"exec 2\nsh"
-            assert channel.busy
-            agent.sendall(b"out 1\nxexit 3\n")
-            messages = channel.messages(time.monotonic_ns() + 10**10, lambda: True)
-            assert [next(messages), next(messages)] == [Output("out", b"x"), Exit(3)]
-            assert not channel.busy
+def test_a_channel_is_busy_until_the_command_has_ended() -> None:
+    ours, agent = socket.socketpair()
+    channel = Channel(ours)
+    with agent:
+        assert not channel.busy
+        channel.start("sh")
+        assert agent.recv(100) == b"exec 2\nsh"
+        assert channel.busy
+        agent.sendall(b"out 1\nxexit 3\n")
+        messages = channel.messages(time.monotonic_ns() + 10**10, lambda: True)
+        assert [next(messages), next(messages)] == [Output("out", b"x"), Exit(3)]
+        assert not channel.busy
+    channel.close()
+
+
+def test_a_guest_that_is_gone_makes_no_other_error() -> None:
+    """QEMU was killed: before a command of ours, and with one that it had not read."""
+    sink = io.BytesIO()
+    for unread in (False, True):
+        ours, agent = socket.socketpair()
+        channel = Channel(ours)
+        if unread:
+            channel.start("true")
+        agent.close()
+        assert list(channel.messages(time.monotonic_ns() + 10**10, lambda: True)) == []
+        assert channel.execute("true", sink, sink, 10, lambda: True) is None
         channel.close()

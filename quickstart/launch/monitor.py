@@ -1,0 +1,75 @@
+"""QEMU's sockets: how one is reached, and the monitor (QMP) on one. No step takes longer than its limit, whatever QEMU does."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from qemu.qmp import QMPClient, QMPError
+
+from quickstart.errors import GuestError
+
+_POLL_S = 0.005
+_FAREWELL_S = 5.0
+_Found = TypeVar("_Found")
+
+
+def reach(path: Path, deadline_ns: int, alive: Callable[[], bool]) -> socket.socket:
+    """A connection to the UNIX socket ``path`` of a process that has just been started.
+
+    Its file comes after a while, and is there a moment before anybody listens. Raises the last try's OSError at the deadline
+    (time.monotonic_ns), or when ``alive`` denies.
+    """
+    while True:
+        with ExitStack() as stack:
+            client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            try:
+                client.connect(str(path))
+            except (FileNotFoundError, ConnectionRefusedError):
+                if not alive() or time.monotonic_ns() > deadline_ns:
+                    raise
+            else:
+                stack.pop_all()
+                return client
+        time.sleep(_POLL_S)
+
+
+class Monitor:
+    """QEMU's monitor on a connected socket, which is ours from now on; no answer may take longer than ``limit_s``.
+
+    Raises GuestError when QEMU is silent, gone or refuses.
+    """
+
+    def __init__(self, connected: socket.socket, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._loop = asyncio.new_event_loop()
+        self._client = QMPClient()
+        try:
+            self._within(self._client.connect(connected), limit_s)
+        except BaseException:
+            self._loop.close()
+            connected.close()
+            raise
+
+    def command(self, name: str, **arguments: object) -> object:
+        """What QEMU returns for a command of QMP."""
+        return self._within(self._client.execute(name, arguments), self._limit_s)
+
+    def close(self) -> None:
+        """Hang up. QEMU may have ended before us; then the connection is already gone."""
+        with suppress(GuestError):
+            self._within(self._client.disconnect(), _FAREWELL_S)
+        self._loop.close()
+
+    def _within(self, step: Coroutine[Any, Any, _Found], limit_s: float) -> _Found:
+        try:
+            return self._loop.run_until_complete(asyncio.wait_for(step, limit_s))
+        except TimeoutError as error:
+            raise GuestError(f"QEMU's monitor said nothing for {limit_s:g} s") from error
+        except (OSError, EOFError, QMPError) as error:
+            raise GuestError(f"QEMU's monitor: {error}") from error
