@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from quickstart.errors import GuestError
 from quickstart.measure.nbd import Command
@@ -74,3 +74,12 @@ def disk_reads(counters: str, device: str) -> Reads:
         if len(words) >= 14 and words[2] == device:
             return Reads(int(words[3]), int(words[5]) * _SECTOR_BYTES)
     raise GuestError(f"the guest's /proc/diskstats has no {device}")
+
+
+def unanswered_ns(log: Sequence[Request], now_ns: int) -> int:
+    """For how long the oldest request waits for which the volume has no answer at ``now_ns``; 0 when there is none.
+
+    One whose answer is due and was not taken is not among them.
+    """
+    waiting = [each.arrival_ns for each in log if not each.done_ns and not 0 < each.due_ns <= now_ns]
+    return now_ns - min(waiting) if waiting else 0

@@ -146,14 +146,17 @@ def pieces(extents: Iterable[tuple[int, int]], request_bytes: int) -> Iterator[t
             yield offset, min(request_bytes, start + length_bytes - offset)
 
 
-def read_extents(path: Path, extents: Iterable[tuple[int, int]], request_bytes: int, depth: int) -> int:
+def read_extents(
+    path: Path, extents: Iterable[tuple[int, int]], request_bytes: int, depth: int, limit_s: float = 60.0
+) -> int:
     """Read ``extents``, (offset, length) in bytes, of the volume on ``path``, always ``depth`` requests in flight.
 
-    Returns the time from the first request to the last answer, in ns. Raises VolumeError for an error of the volume.
+    Returns the time from the first request to the last answer, in ns. Raises VolumeError for an error of the volume, also when a
+    single answer takes longer than ``limit_s``.
     """
     if not 1 <= request_bytes <= LENGTH_MAX or depth < 1:
         raise ValueError(f"{depth} requests of {request_bytes} bytes")
-    with Connection(path) as connection:
+    with Connection(path, limit_s) as connection:
         queue = pieces(extents, request_bytes)
         start_ns = time.monotonic_ns()
         in_flight = 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from quickstart.errors import GuestError, VolumeError
+from quickstart.errors import GuestError, QuickStartError, VolumeError
+from quickstart.host.files import full_disk_named, temporary_directory
 from quickstart.launch.qemu import QemuGuest, QemuLauncher
 from quickstart.measure import counting
 from quickstart.measure.clock import Clock
@@ -17,10 +19,15 @@ from quickstart.measure.phases import phases, script
 from quickstart.measure.results import Cell, Phase, Reads, Sample
 from quickstart.measure.storage import StorageModel
 from quickstart.measure.times import client_times, virtual_times
-from quickstart.measure.volume import Request, served
+from quickstart.measure.volume import Request, Volume, served
 from quickstart.model import MIB, Machine, Readied
 
 _AFTERWARDS_S = 300.0
+# A volume of ours says within milliseconds that it is there.
+_VOLUME_WORD_S = 5.0
+# No model of ours has a request wait that long.
+_STALLED_NS = 1_000_000_000
+_FULL_HINT = "free some space there, then repeat the command: samples are kept"
 _ROOT_DEVICE = "vda"
 
 
@@ -39,8 +46,9 @@ READ_AHEAD = Fetching(MIB, 8)
 
 @dataclass(frozen=True)
 class Bench:
-    """What all runs share: the agent's and the volume emulator's programs, and how long a run may take by the host's clock.
+    """What all runs share: the agent's and the volume emulator's programs, and a limit by the host's clock.
 
+    ``limit_s`` is how long the guest may take until it is ready, and how long the fetch waits for any one answer.
     ``fault`` is what goes wrong with the volume (docs/storage.md), for tests.
     """
 
@@ -65,26 +73,52 @@ class _Ran:
 def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: Cell, number: int) -> Sample:
     """Run ``boot`` once, from a fresh and cold volume of that ``model``.
 
-    A guest that hangs or dies, or a volume that does, makes a censored sample; nothing is left running. What the host lacks is
-    no measurement and is raised (HostLacksError).
+    A guest that hangs or dies, or a volume that does, makes a censored sample; nothing is left running. What the host lacks, room
+    in the temporary directory too, is no measurement and is raised (HostLacksError).
     """
+    place = temporary_directory()
     try:
-        return _sample(boot, clock, cell, number, _run(bench, boot, clock, model))
+        with full_disk_named(place, "the temporary directory", _FULL_HINT):
+            ran = _run(bench, boot, clock, model)
+        return _sample(boot, clock, cell, number, ran)
     except (GuestError, VolumeError) as error:
-        return Sample(cell, number, error.message.splitlines()[0])
+        return Sample(cell, number, _first_line(error))
 
 
 def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> _Ran:
     with served(bench.volume, boot.volume, model, fault=bench.fault) as volume:
         fetch_ns = read_extents(
-            volume.socket, boot.fetched, bench.fetching.request_bytes, bench.fetching.depth
+            volume.socket, boot.fetched, bench.fetching.request_bytes, bench.fetching.depth, bench.limit_s
         )
         launcher = QemuLauncher(clock.accelerator, bench.agent, keep=bench.keep)
-        with launcher.launch(_machine(boot, clock, volume.uri), (), boot.ready) as guest:
-            readied = guest.wait_ready(bench.limit_s)
-            said = _ask_phases(guest, boot.unit)
+        try:
+            with launcher.launch(_machine(boot, clock, volume.uri), (), boot.ready) as guest:
+                readied = guest.wait_ready(bench.limit_s, volume.is_running)
+                said = _ask_phases(guest, boot.unit)
+        except GuestError as error:
+            _blame(volume, error)
+            raise
         # QEMU has gone: the log has every request of it.
         return _Ran(fetch_ns, readied, said, volume.log())
+
+
+def _blame(volume: Volume, error: GuestError) -> None:
+    """Raise VolumeError when it was the volume that kept the guest waiting, which has ended since with ``error``."""
+    now_ns = time.monotonic_ns()
+    if not volume.is_running():
+        return
+    try:
+        waited_ns = counting.unanswered_ns(volume.log(_VOLUME_WORD_S), now_ns)
+    except VolumeError as silent:
+        raise VolumeError(f"{silent.message}: {_first_line(error)}") from error
+    if waited_ns >= _STALLED_NS:
+        raise VolumeError(
+            f"the volume left a request unanswered for {waited_ns / 1e9:.0f} s: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: QuickStartError) -> str:
+    return error.message.partition("\n")[0]
 
 
 def _machine(boot: Boot, clock: Clock, uri: str) -> Machine:

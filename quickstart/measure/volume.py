@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import struct
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from urllib.parse import quote
 
 from quickstart.errors import VolumeError
 from quickstart.host import door
+from quickstart.host.workspace import workspace
 from quickstart.measure.nbd import Command
 from quickstart.measure.storage import StorageModel
 from quickstart.store import Store
@@ -79,12 +79,18 @@ class Volume:
         """Its place, for QEMU."""
         return f"nbd+unix:///?socket={quote(str(self.socket))}"
 
-    def log(self) -> tuple[Request, ...]:
-        """What was asked of it and answered so far (of clients that have gone: everything), in order of arrival."""
-        if not door.has_ended(self.process, 0):
+    def is_running(self) -> bool:
+        return not door.has_ended(self.process, 0)
+
+    def log(self, limit_s: float = _LIMIT_S) -> tuple[Request, ...]:
+        """What was asked of it and answered so far (of clients that have gone: everything), in order of arrival.
+
+        Raises VolumeError when it does not write it within ``limit_s``.
+        """
+        if self.is_running():
             flushes = self._flushes()
             self.process.send_signal(signal.SIGUSR1)
-            _wait(self.process, lambda: self._flushes() > flushes)
+            _wait(self.process, lambda: self._flushes() > flushes, limit_s)
         return read_log(self.log_file.read_bytes())
 
     def _flushes(self) -> int:
@@ -92,9 +98,10 @@ class Volume:
 
     @property
     def last_words(self) -> str:
-        """What it said that is neither `ready` nor about its log."""
+        """What it said that is neither `ready` nor about its log; when that is nothing, how it ended."""
         lines = door.log_tail(self.output_file).splitlines()
-        return "; ".join(line for line in lines if not line.startswith(("ready", "flushed ")))
+        said = "; ".join(line for line in lines if not line.startswith(("ready", "flushed ")))
+        return said or door.bad_end(self.process)
 
 
 def volume_binary(store: Store) -> Path:
@@ -138,8 +145,7 @@ def served(
     ``fault`` is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/storage.md). Raises VolumeError when the server
     does not come up, or has died by itself when the context ends; a death that ``fault`` asked for is none of these.
     """
-    with tempfile.TemporaryDirectory(prefix="quickstart-volume.") as name:
-        place = Path(name)
+    with workspace("quickstart-volume-") as place:
         socket, log, output = place / "socket", place / "log", place / "output"
         argv: list[str | Path] = [binary, image, socket, log, *_words(model, fault, overlay)]
         with door.background(argv, log=output) as process:
@@ -160,15 +166,17 @@ def served(
                 # It may take its time to write the log; `background` kills what is left.
                 if process.poll() is None:
                     process.terminate()
+                    # One that somebody has stopped would not hear that.
+                    process.send_signal(signal.SIGCONT)
                     door.has_ended(process, _LIMIT_S)
 
 
-def _wait(process: door.Process, holds: Callable[[], bool]) -> None:
+def _wait(process: door.Process, holds: Callable[[], bool], limit_s: float = _LIMIT_S) -> None:
     """Until ``holds``; raises VolumeError when the server ends before that, or its time does."""
-    end_s = time.monotonic() + _LIMIT_S
+    end_s = time.monotonic() + limit_s
     while not holds():
         if door.has_ended(process, 0):
             raise VolumeError("the volume emulator ended")
         if time.monotonic() > end_s:
-            raise VolumeError(f"the volume emulator said nothing for {_LIMIT_S:.0f} s")
+            raise VolumeError(f"the volume emulator said nothing for {limit_s:.0f} s")
         time.sleep(_POLL_S)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import select
+import signal
 import socket
 import statistics
 import subprocess
@@ -461,9 +462,12 @@ def test_fault_death(binary: Path, image: Path) -> None:
 
 
 def test_a_death_nobody_asked_for_is_an_error_with_the_last_words(binary: Path, image: Path) -> None:
-    with pytest.raises(VolumeError, match="the volume emulator died"), served(binary, image, LOCAL) as volume:
+    how = "the volume emulator died: was killed by signal 9"
+    with pytest.raises(VolumeError, match=how), served(binary, image, LOCAL) as volume:
+        assert volume.is_running()
         volume.process.kill()
         volume.process.wait(LIMIT_S)
+        assert not volume.is_running()
     with (
         pytest.raises(VolumeError, match="the volume emulator died") as caught,
         served(binary, image, LOCAL) as volume,
@@ -471,6 +475,17 @@ def test_a_death_nobody_asked_for_is_an_error_with_the_last_words(binary: Path, 
         volume.process.kill()
         errors_of(volume, 1)
     assert isinstance(caught.value.__cause__, VolumeError)
+
+
+def test_a_server_that_is_stopped_says_nothing_and_ends_all_the_same(binary: Path, image: Path) -> None:
+    with served(binary, image, LOCAL) as volume:
+        volume.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(VolumeError, match="said nothing for 1 s"):
+            volume.log(1)
+        with pytest.raises(VolumeError, match="timed out"):
+            read_extents(volume.socket, [(0, 512)], 512, 1, limit_s=0.5)
+    # By itself, and not killed.
+    assert volume.process.poll() == 0
 
 
 @pytest.mark.parametrize(
@@ -508,8 +523,8 @@ def test_the_server_ends_with_its_context(binary: Path, image: Path, error: type
     assert not volume.socket.parent.exists()
 
 
-def test_a_killed_parent_leaves_no_server_and_no_socket(
-    binary: Path, image: Path, tmp_path_factory: pytest.TempPathFactory
+def test_a_killed_parent_leaves_no_server_and_no_socket_and_its_directory_goes_with_the_next(
+    binary: Path, image: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = f"""
 import sys
@@ -521,9 +536,10 @@ with served(Path({str(binary)!r}), Path({str(image)!r}), load_model("local")) as
     sys.stdin.read()
 """
     # A short name, for the socket's.
+    place = tmp_path_factory.mktemp("t")
     parent = subprocess.Popen(
         [sys.executable, "-c", script],
-        env={**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("t"))},
+        env={**os.environ, "TMPDIR": str(place)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -536,6 +552,11 @@ with served(Path({str(binary)!r}), Path({str(image)!r}), load_model("local")) as
     assert select.select([server], [], [], LIMIT_S)[0], "the server still runs"
     os.close(server)
     assert not Path(path).exists()
+    assert list(place.iterdir()) == [Path(path).parent]
+    monkeypatch.setenv("TMPDIR", str(place))
+    with served(binary, image, LOCAL) as volume:
+        assert list(place.iterdir()) == [volume.socket.parent]
+    assert list(place.iterdir()) == []
 
 
 def test_a_model_of_every_kind_is_accepted(binary: Path, image: Path) -> None:

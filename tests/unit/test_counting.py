@@ -104,3 +104,18 @@ def test_diskstats_by_the_devices_whole_name() -> None:
     assert counting.disk_reads(COUNTERS, "vda1").requests == 60
     with pytest.raises(GuestError, match="no vdb"):
         counting.disk_reads(COUNTERS, "vdb")
+
+
+@pytest.mark.parametrize(
+    ("done_ns", "due_ns", "waited_ns"),
+    [
+        (0, 0, 70),  # not even begun
+        (0, 200, 70),  # due later
+        (0, 60, 0),  # nobody took the answer
+        (50, 40, 0),
+    ],
+)
+def test_a_request_that_the_volume_has_not_answered(done_ns: int, due_ns: int, waited_ns: int) -> None:
+    log = [asked(10, 20, 20), asked(30, done_ns, due_ns), asked(90, 0)]
+    assert counting.unanswered_ns(log, 100) == max(waited_ns, 10)
+    assert counting.unanswered_ns([], 100) == 0
