@@ -57,6 +57,7 @@ def run_matrix(bench: Bench, runner: Runner, progress: Progress) -> Results:
     bench.directory.mkdir(parents=True, exist_ok=True)
     file = bench.directory / RESULTS
     with _alone(bench.directory):
+        document.remove_partial(file)
         before = document.load(file) if file.exists() else None
         if before is not None:
             # What can be known before anything costly is done.

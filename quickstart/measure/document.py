@@ -31,6 +31,7 @@ from quickstart.measure.results import (
 )
 
 _HINT = "docs/results.md has every field"
+_PARTIAL = ".partial"
 Count = Annotated[int, Field(ge=0)]
 Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
 Word = Annotated[str, StringConstraints(min_length=1)]
@@ -153,7 +154,7 @@ def save(results: Results, path: Path) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Put ``content`` under ``path`` in one step; raises HostLacksError when there is no space for it."""
     with full_disk_named(path.parent, "the results", "make room, then repeat the command: samples are kept"):
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PARTIAL, dir=path.parent)
         partial = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -165,6 +166,12 @@ def replace_file(path: Path, content: bytes) -> None:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def remove_partial(path: Path) -> None:
+    """Remove what a killed process left of ``path``; for who alone writes it."""
+    for left in path.parent.glob(f".{path.name}.*{_PARTIAL}"):
+        left.unlink()
 
 
 def remaining(results: Results, order: Sequence[tuple[Cell, int]]) -> tuple[tuple[Cell, int], ...]:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -128,6 +129,14 @@ def test_other_artefacts_are_refused(tmp_path: Path) -> None:
     assert (tmp_path / RESULTS).read_bytes() == before
 
 
+def test_what_a_killed_bench_left_half_written_goes_with_the_next(tmp_path: Path) -> None:
+    for name in (f".{RESULTS}.abc.partial", ".report.html.abc.partial"):
+        (tmp_path / name).write_text("{")
+    run_matrix(asked(tmp_path), Stand(), Shown())
+    # The report's may be that of a call with --report, which takes no lock.
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".report.html.abc.partial", RESULTS]
+
+
 def test_a_damaged_file_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / RESULTS).write_text("{")
     with pytest.raises(ResultsError):
@@ -220,6 +229,32 @@ def test_ctrl_c_keeps_samples_and_ends_with_130(call: Callable[..., Result], tmp
     assert found.exit_code == 130
     assert "the same command goes on from there" in " ".join(found.stderr.split())
     assert len(document.load(tmp_path / "bench-options" / RESULTS).samples) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "more", "said"),
+    [
+        ({"versions": {"quickstart": "0.9"}}, (), "version of quickstart: "),
+        ({"host": {"cpu": "another"}}, (), "host cpu: "),
+        ({"artefacts": {}}, (), "artefact nginx/reference: "),
+        ({"poll_interval_ms": 999}, (), "poll interval: "),
+        ({}, ("--timeout", "7"), "2 of at most 7 s now"),
+        ({}, ("--size", "medium"), "medium is only in the new one"),
+    ],
+)
+def test_results_of_other_circumstances_end_with_2_and_stay(
+    call: Callable[..., Result], tmp_path: Path, changed: dict[str, Any], more: tuple[str, ...], said: str
+) -> None:
+    assert call(*OPTIONS, "-o", "out").exit_code == 0
+    file = tmp_path / "out" / RESULTS
+    before = file.read_bytes()
+    stand = Stand(**changed)
+    found = call(*OPTIONS, *more, "-o", "out", "--json", runner=stand)
+    assert (found.exit_code, stand.ran) == (2, [])
+    error = json.loads(found.stdout)["error"]
+    assert (error["kind"], said in error["message"]) == ("OtherResultsError", True), error
+    assert "-o DIR" in error["hint"]
+    assert file.read_bytes() == before
 
 
 def test_a_measurement_that_is_not_valid_ends_with_4(call: Callable[..., Result]) -> None:
