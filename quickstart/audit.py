@@ -55,7 +55,14 @@ _STRACE = re.compile(rb"Usage: strace |usage: strace ")
 _LAUNCH_NAMES = frozenset({"launch", "conf"})
 _TRACER_NAMES = frozenset({"strace", "strace-init", "ldd-all", "maps-all"})
 _MARKER = f"{OURS}/part-b"
-_PART_A = ("init", f"{OURS}/busybox", f"{OURS}/config", f"{OURS}/start", f"{OURS}/modules")
+_PART_A = (
+    "init",
+    f"{OURS}/busybox",
+    f"{OURS}/config",
+    f"{OURS}/unit",
+    f"{OURS}/bin/starter",
+    f"{OURS}/modules",
+)
 _BLOCK_BYTES = 4 << 20
 _REBUILD = "build it again with --force"
 _NAME_IT = "exclude the file in the profile, or name it in files.secrets"

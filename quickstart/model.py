@@ -248,17 +248,6 @@ class StartSet:
         return sum(1 for file in self.files if file.kind is FileKind.FILE)
 
 
-@dataclass(frozen=True)
-class UnitStart:
-    """How the unit starts its main process (systemd.service(5)): argv lists and the directives that decide adoption."""
-
-    unit: str
-    type: str
-    pid_file: PurePosixPath | None
-    start_pre: tuple[tuple[str, ...], ...]
-    start: tuple[str, ...]
-
-
 # ---------------------------------------------------------------- initramfs and artefact
 
 

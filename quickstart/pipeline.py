@@ -17,6 +17,7 @@ from quickstart.image.ext4 import read_superblock, write_disk
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.starter_binary import starter_binary
 from quickstart.launch import accel, payload
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.model import (
@@ -97,7 +98,8 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
         "traces": options.tracing.traces,
         "rootfs": rootfs_inputs(rootfs) if rootfs else None,
         "hand_off": options.hand_off.value,
-        "busybox": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
+        # Both end up in part A: BusyBox as it is, the starter as cc compiles it.
+        **{name: hashlib.sha256(door.tool_path(name).read_bytes()).hexdigest() for name in ("busybox", "cc")},
     }
     return key_of("build", inputs)
 
@@ -126,10 +128,11 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
     door.need_root(_ROOT_STEP)
     door.need_tools(*build_tools(profile, options, store))
     reference = _reference(profile, rootfs, store, progress)
-    unit = read_unit(ImageRoot(reference.tree), profile.unit)
+    unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     check_includes(ImageRoot(reference.tree), profile.files)
     disk = make_disk(profile, reference, store, progress)
     traced = _trace(profile, reference, disk, options.tracing, store, progress)
+    starter = starter_binary(store)
 
     def made_meanwhile() -> bool:
         # By a build beside this one. A machine may run from it by now.
@@ -144,6 +147,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
                 traced.traces[0].network.interface,
                 traced.start_set,
                 unit,
+                starter,
                 directory / "initramfs.img",
                 hand_off=options.hand_off,
             )

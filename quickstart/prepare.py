@@ -20,6 +20,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs import ramboot
 from quickstart.initramfs.build import append_files, write_initramfs
 from quickstart.initramfs.layout import HandOff, Served
+from quickstart.initramfs.starter_binary import starter_binary
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import CONFIGURATIONS
 from quickstart.model import MIB, Profile, ReferenceImage, RootDisk, StartSet
@@ -68,48 +69,67 @@ def _ours(profile: Profile, configuration: str, store: Store, progress: Progress
         "superblock": dataclasses.asdict(disk.superblock),
         "traces": [trace.trace_hash for trace in traced.traces],
         "busybox": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
+        "cc": hashlib.sha256(door.tool_path("cc").read_bytes()).hexdigest(),
         "recipe": source_digest("quickstart"),
     }
     make_archive = _ARCHIVES[configuration]
+    starter = starter_binary(store)
 
     def make(directory: Path) -> None:
         with progress.step(f"initramfs: {configuration}"):
-            make_archive(profile, reference, disk, traced, directory / _INITRAMFS)
+            make_archive(profile, reference, disk, traced, starter, directory / _INITRAMFS)
 
     initramfs = store.get_or_make("boot", inputs, make).path / _INITRAMFS
     return _boot(profile, configuration, reference, initramfs, disk)
 
 
 def _quickstart(
-    profile: Profile, reference: ReferenceImage, disk: RootDisk, traced: pipeline.Traced, target: Path
+    profile: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    traced: pipeline.Traced,
+    starter: Path,
+    target: Path,
 ) -> None:
-    unit = read_unit(ImageRoot(reference.tree), profile.unit)
+    unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     interface = traced.traces[0].network.interface
     write_initramfs(
-        profile, reference, disk, interface, traced.start_set, unit, target, hand_off=HandOff.KEEP
+        profile, reference, disk, interface, traced.start_set, unit, starter, target, hand_off=HandOff.KEEP
     )
 
 
 def _minimal(
-    profile: Profile, reference: ReferenceImage, disk: RootDisk, traced: pipeline.Traced, target: Path
+    profile: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    traced: pipeline.Traced,
+    starter: Path,
+    target: Path,
 ) -> None:
-    unit = read_unit(ImageRoot(reference.tree), profile.unit)
+    unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     interface = traced.traces[0].network.interface
-    write_initramfs(profile, reference, disk, interface, _NOTHING, unit, target, Served.VOLUME)
+    write_initramfs(profile, reference, disk, interface, _NOTHING, unit, starter, target, Served.VOLUME)
 
 
 def _ramboot(
-    profile: Profile, reference: ReferenceImage, disk: RootDisk, traced: pipeline.Traced, target: Path
+    profile: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    traced: pipeline.Traced,
+    starter: Path,
+    target: Path,
 ) -> None:
     root = ImageRoot(reference.tree)
-    unit = read_unit(root, profile.unit)
+    unit = read_unit(root, profile.unit, profile.run_start_pre)
     interface = traced.traces[0].network.interface
-    made = write_initramfs(profile, reference, disk, interface, _NOTHING, unit, target, Served.MEMORY)
+    made = write_initramfs(
+        profile, reference, disk, interface, _NOTHING, unit, starter, target, Served.MEMORY
+    )
     everything = compute(traced.traces, root, ramboot.all_rules(profile.files))
     append_files(made, ramboot.entries(ramboot.paths(everything, traced.traces, root), root))
 
 
-_Archive = Callable[[Profile, ReferenceImage, RootDisk, pipeline.Traced, Path], None]
+_Archive = Callable[[Profile, ReferenceImage, RootDisk, pipeline.Traced, Path, Path], None]
 _ARCHIVES: dict[str, _Archive] = {"quickstart": _quickstart, "minimal": _minimal, "ramboot": _ramboot}
 
 

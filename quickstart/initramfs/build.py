@@ -13,20 +13,21 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.layout import GuestConfig, HandOff, Served, part_a, part_b
 from quickstart.initramfs.modules import module_set
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
-from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet, UnitStart
+from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet
 from quickstart.store import source_digest
+from quickstart.unit.model import UnitStart
 
 BUILD_DIGITS = 32
 
 
 def build_id(
-    profile: Profile,
     reference: ReferenceImage,
     disk: RootDisk,
     interface: str,
     start_set: StartSet,
     unit: UnitStart,
-    busybox: Path,
+    programs: tuple[Path, ...],
+    ready_port: int,
     served: Served,
     hand_off: HandOff,
 ) -> str:
@@ -40,13 +41,10 @@ def build_id(
     ]
     parts = (
         reference.image_hash.encode(),
-        repr(
-            (
-                *(files, unit, profile.run_start_pre, profile.ready.port, interface, disk.superblock),
-                *(served.value, hand_off.value),
-            )
-        ).encode(errors="surrogateescape"),
-        busybox.read_bytes(),
+        repr((files, unit, ready_port, interface, disk.superblock, served.value, hand_off.value)).encode(
+            errors="surrogateescape"
+        ),
+        *(program.read_bytes() for program in programs),
         source_digest("quickstart.initramfs").encode(),
     )
     whole = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts))
@@ -71,6 +69,7 @@ def write_initramfs(
     interface: str,
     start_set: StartSet,
     unit: UnitStart,
+    starter: Path,
     target: Path,
     served: Served = Served.FAST,
     hand_off: HandOff = HandOff.STAY,
@@ -84,20 +83,29 @@ def write_initramfs(
     fstype, options = root_mount(root)
     busybox = door.tool_path("busybox")
     config = GuestConfig(
-        build=build_id(profile, reference, disk, interface, start_set, unit, busybox, served, hand_off),
+        build=build_id(
+            reference,
+            disk,
+            interface,
+            start_set,
+            unit,
+            (busybox, starter),
+            profile.ready.port,
+            served,
+            hand_off,
+        ),
         superblock=disk.superblock,
         root_fstype=fstype,
         root_options=options,
         interface=interface,
         unit=unit,
-        run_start_pre=profile.run_start_pre,
         ready_port=profile.ready.port,
         hand_off=hand_off,
         served=served,
     )
     modules = module_set(root, reference.kernel_version)
     target.unlink(missing_ok=True)
-    a_bytes = _append(target, part_a(config, modules, start_set, root, busybox))
+    a_bytes = _append(target, part_a(config, modules, start_set, root, busybox, starter))
     b_bytes = _append(target, part_b(config, start_set, root))
     size_bytes = target.stat().st_size
     _check_budget(profile, start_set, size_bytes, "the initramfs has")

@@ -20,9 +20,11 @@ from pathlib import Path, PurePosixPath
 from quickstart.elf_file import read_elf
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.description import description_text
 from quickstart.initramfs.modules import ModuleSet, module_data, shell_functions
 from quickstart.initramfs.newc import CpioEntry, char_device, directory, hard_link, regular, symlink
-from quickstart.model import FileKind, StartFile, StartSet, Superblock, UnitStart
+from quickstart.model import FileKind, StartFile, StartSet, Superblock
+from quickstart.unit.model import UnitStart
 
 OURS = "fast/quickstart"
 # It fits into the 28 bytes that /lib64/ld-linux-x86-64.so.2 has in a program.
@@ -52,7 +54,7 @@ _APPLETS = (
         "mkdir",
     ),
     *("mkfifo", "mount", "od", "poweroff", "reboot", "rm", "rmdir", "sed", "sleep", "stat", "switch_root"),
-    *("setsid", "sync", "udhcpc", "umount", "usleep", "xargs"),
+    *("sync", "udhcpc", "umount", "usleep", "xargs"),
 )
 _SCRIPTS = ("init", "lib", "second", "udhcpc", "hand-off", "adopt", "settle")
 
@@ -86,14 +88,18 @@ class GuestConfig:
     root_options: str
     interface: str
     unit: UnitStart
-    run_start_pre: bool
     ready_port: int
     hand_off: HandOff
     served: Served = Served.FAST
 
 
 def part_a(
-    config: GuestConfig, modules: ModuleSet, start_set: StartSet, root: ImageRoot, busybox: Path
+    config: GuestConfig,
+    modules: ModuleSet,
+    start_set: StartSet,
+    root: ImageRoot,
+    busybox: Path,
+    starter: Path,
 ) -> Iterator[CpioEntry]:
     """Init and all that it needs before it may look at part B."""
     for name in ("dev", "fast", OURS, f"{OURS}/bin", f"{OURS}/modules.d", "newroot", "proc", "run", "sys"):
@@ -102,12 +108,13 @@ def part_a(
     yield regular(f"{OURS}/busybox", busybox, 0o755)
     for applet in _APPLETS:
         yield symlink(f"{OURS}/bin/{applet}", "../busybox")
+    yield regular(f"{OURS}/bin/starter", starter, 0o755)
     scripts = resources.files("quickstart.initramfs").joinpath("init")
     for name in _SCRIPTS:
         target = "init" if name == "init" else f"{OURS}/{name}"
         yield regular(target, scripts.joinpath(name).read_bytes(), 0o755)
-    yield regular(f"{OURS}/config", _encoded(config_text(config, start_set)), 0o644)
-    yield regular(f"{OURS}/start", _encoded(start_text(config.unit, start_set, root, config.served)), 0o644)
+    yield regular(f"{OURS}/config", _encoded(config_text(config)), 0o644)
+    yield regular(f"{OURS}/unit", _encoded(unit_text(config, start_set, root)), 0o644)
     yield regular(f"{OURS}/modules", shell_functions(modules).encode(), 0o644)
     for module in modules.modules:
         yield regular(f"{OURS}/modules.d/{module.name}.ko", module_data(root, module), 0o644)
@@ -227,8 +234,17 @@ def packed_files(start_set: StartSet) -> tuple[bytes, bytes]:
     return b"".join(name + b"\0" for name in names), b"".join(rows)
 
 
-def config_text(config: GuestConfig, start_set: StartSet) -> str:
-    """Shell assignments for init."""
+def unit_text(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> str:
+    """The description for the starter, with PATH and LD_LIBRARY_PATH as in the paper."""
+    fast = config.served is Served.FAST
+    libraries = library_path(start_set)
+    environment = [f"PATH={':'.join([*(f'/fast{name}' for name in _STOCK_PATH if fast), *_STOCK_PATH])}"]
+    environment += [f"LD_LIBRARY_PATH={libraries}"] if libraries else []
+    return description_text(config.unit, start_set, root, environment, fast)
+
+
+def library_path(start_set: StartSet) -> str:
+    """The directories of /fast that hold libraries, for LD_LIBRARY_PATH."""
     holders = {
         file.path.parent
         for file in start_set.files
@@ -236,8 +252,11 @@ def config_text(config: GuestConfig, start_set: StartSet) -> str:
     }
     # ld.so(8) would take these characters of LD_LIBRARY_PATH for its own; such a library comes from the root volume.
     sayable = (path for path in holders if path != PurePosixPath("/etc") and not set(":;$") & set(str(path)))
-    libraries = [f"/fast{path}" for path in sorted(sayable)]
-    fast = config.served is Served.FAST
+    return ":".join(f"/fast{path}" for path in sorted(sayable))
+
+
+def config_text(config: GuestConfig) -> str:
+    """Shell assignments for init."""
     values = {
         "BUILD": config.build,
         "ROOT_UUID": config.superblock.uuid,
@@ -248,35 +267,11 @@ def config_text(config: GuestConfig, start_set: StartSet) -> str:
         "INTERFACE": config.interface,
         "UNIT": config.unit.unit,
         "UNIT_TYPE": config.unit.type,
+        "UNIT_GROUP": config.unit.group,
         "PID_FILE": str(config.unit.pid_file or ""),
-        "START_PRE": "yes" if config.run_start_pre and config.unit.start_pre else "no",
         "SERVED": config.served.value,
         "HAND_OFF": config.hand_off.value,
         # As in /proc/net/tcp (proc(5)).
         "READY_PORT": f"{config.ready_port:04X}" if config.ready_port else "",
-        "FAST_PATH": ":".join([*(f"/fast{name}" for name in _STOCK_PATH if fast), *_STOCK_PATH]),
-        "FAST_LIBRARY_PATH": ":".join(libraries),
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
-
-
-def start_text(unit: UnitStart, start_set: StartSet, root: ImageRoot, served: Served = Served.FAST) -> str:
-    """The functions start_pre and start_main: the unit's own commands, argv[0] the stock path, the program from /fast.
-
-    Raises StartSetError when the unit's main program is not packed although it is to be served from there.
-    """
-    packed = {file.path for file in start_set.files}
-
-    def command(words: tuple[str, ...], must: bool) -> str:
-        program = root.resolve(PurePosixPath(words[0])).canonical
-        if must and served is Served.FAST and program not in packed:
-            raise StartSetError(
-                f"{words[0]} of {unit.unit} is not in the start set", hint="does a rule exclude it?"
-            )
-        place = f"/fast{program}" if program in packed else words[0]
-        return f"-a {shlex.quote(words[0])} {shlex.join((place, *words[1:]))}"
-
-    lines = ["start_pre() {"]
-    lines += [f"\t(exec {command(words, False)}) || return" for words in unit.start_pre] or ["\t:"]
-    lines += ["}", "", "start_main() {", f"\texec {command(unit.start, True)}", "}"]
-    return "\n".join(lines) + "\n"

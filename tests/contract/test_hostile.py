@@ -22,7 +22,7 @@ from quickstart.errors import StartSetError
 from quickstart.image import artefact as artefacts
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
-from quickstart.initramfs.layout import packed_files, start_text
+from quickstart.initramfs.layout import packed_files
 from quickstart.model import (
     IMAGE_TIME_S,
     FileRules,
@@ -32,10 +32,10 @@ from quickstart.model import (
     RootDisk,
     StartSet,
     Superblock,
-    UnitStart,
 )  # fmt: skip
 from quickstart.profile import load_profile
 from quickstart.startset import compute
+from quickstart.unit.model import UnitCommand, UnitStart
 from tests.unit.elfbuilder import LD_SO, elf
 from tests.unit.imagebuilder import trace
 
@@ -54,7 +54,7 @@ ODD = (
     *(b"\x1b[31m", b"%s%n", b"*", b"n" * 255),
 )
 NAMES = [os.fsdecode(name) for name in ODD]
-UNIT = UnitStart("app.service", "exec", None, (), ("/usr/bin/app", "--"))
+UNIT = UnitStart("app.service", "exec", None, (), UnitCommand("/usr/bin/app", ("/usr/bin/app", "--")))
 GIB = 1 << 30
 
 
@@ -109,7 +109,7 @@ def built(
         root.base, "0", root.base / "etc/fstab", root.base / "etc/fstab", "1", "0", "root", ("tar", "0")
     )
     disk = RootDisk(root.base / "etc/fstab", 27, Superblock("1-2", 0, 0, True, False, False))
-    return write_initramfs(profile, reference, disk, "ens3", found, unit, target)
+    return write_initramfs(profile, reference, disk, "ens3", found, unit, root.base / "etc/fstab", target)
 
 
 def split(archive: Initramfs) -> tuple[bytes, bytes]:
@@ -166,36 +166,6 @@ def test_the_shell_takes_the_library_path_of_odd_directories_as_text(
     assert set(expected) <= set(said.removesuffix(b"\n").split(b":"))
     assert b"a:b" not in said
     assert b"$(" not in said
-    assert not list(tmp_path.rglob("pwned"))
-
-
-def test_the_shell_hands_the_units_words_on_as_they_are(image: ImageRoot, tmp_path: Path) -> None:
-    words = (
-        "-n",
-        "",
-        "$(touch pwned)",
-        "`touch pwned`",
-        ";",
-        "a\nb",
-        "'",
-        '"',
-        "\\",
-        "*",
-        "café",
-        "x" * 5000,
-    )
-    found = compute([trace("/usr/bin/app")], image, RULES)
-    text = start_text(
-        replace(UNIT, start=("/usr/bin/app", *words), start_pre=(("/usr/bin/app", *words),)), found, image
-    )
-    program = tmp_path / "fast/usr/bin/app"
-    program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
-    program.chmod(0o755)
-    (tmp_path / "start").write_text(text.replace(" /fast/", f" {tmp_path}/fast/"))
-    for function in ("start_main", "start_pre"):
-        said = run("busybox", "sh", "-c", f". ./start; {function}", cwd=tmp_path)
-        assert said == "".join(f"{word}\0" for word in words).encode()
     assert not list(tmp_path.rglob("pwned"))
 
 

@@ -23,8 +23,10 @@ PART_A = (
     directory("dev"),
     directory("fast"),
     directory(OURS),
+    directory(f"{OURS}/bin"),
     char_device("dev/console", 0o600, 5, 1),
-    *(regular(name, b"x", 0o755) for name in ("init", f"{OURS}/busybox", f"{OURS}/start", f"{OURS}/modules")),
+    *(regular(f"{OURS}/{name}", b"x", 0o755) for name in ("busybox", "bin/starter", "unit", "modules")),
+    regular("init", b"x", 0o755),
     regular(f"{OURS}/config", b"BUILD=b1\nUNIT=app.service\n", 0o644),
 )
 HEAD = (

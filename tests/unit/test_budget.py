@@ -17,9 +17,9 @@ from quickstart.model import (
     StartFile,
     StartSet,
     Superblock,
-    UnitStart,
 )
 from quickstart.profile import load_profile
+from quickstart.unit.model import UnitCommand, UnitStart
 
 LARGE = PurePosixPath("/var/lib/app/large")
 
@@ -31,7 +31,7 @@ def test_a_start_set_over_the_budget_is_refused_before_anything_is_written(tmp_p
     origin = ("debootstrap", "0")
     reference = ReferenceImage(tree, "0", tree / "vmlinuz", tree / "initrd", "6.1", "0", "root", origin)
     superblock = Superblock("11111111-2222-3333-4444-555555555555", 0, 0, True, False, False)
-    unit = UnitStart("app.service", "simple", None, (), ())
+    unit = UnitStart("app.service", "simple", None, (), UnitCommand("/a", ("/a",)))
     target = tmp_path / "initramfs.img"
     # The image has no such file, nor an fstab: to read anything of it would be another error.
     file = StartFile(LARGE, FileKind.FILE, 0o100644, 5 * MIB + 1, 0, 0, "", "", ())
@@ -39,7 +39,9 @@ def test_a_start_set_over_the_budget_is_refused_before_anything_is_written(tmp_p
         StartSetError, match=r"the start set alone has 5\.0 MiB, the profile's budget is 5 MiB"
     ) as caught:
         disk = RootDisk(tmp_path / "root.raw", MIB, superblock)
-        write_initramfs(profile, reference, disk, "ens3", StartSet((file,), ()), unit, target)
+        write_initramfs(
+            profile, reference, disk, "ens3", StartSet((file,), ()), unit, tmp_path / "starter", target
+        )
     assert str(LARGE) in caught.value.message
     assert "budget_mib" in (caught.value.hint or "")
     assert not target.exists()

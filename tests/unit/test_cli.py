@@ -139,8 +139,9 @@ def test_a_missing_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_build_that_is_not_root_says_so_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
-    (tools / "busybox").write_text("")
-    (tools / "busybox").chmod(0o755)
+    for name in ("busybox", "cc"):
+        (tools / name).write_text("")
+        (tools / name).chmod(0o755)
     monkeypatch.setenv("QUICKSTART_TOOL_PATH", str(tools))
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     found = invoke("build", "--json", "--profile", "nginx", "-o", str(tmp_path / "out"))

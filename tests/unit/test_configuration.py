@@ -13,7 +13,7 @@ import pytest
 from quickstart.errors import BadInputError, StartSetError
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs import ramboot
-from quickstart.initramfs.layout import GuestConfig, HandOff, Served, config_text, part_b, start_text
+from quickstart.initramfs.layout import GuestConfig, HandOff, Served, config_text, part_b, unit_text
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.launch.accel import Accelerator
 from quickstart.launch.qemu import machine_arguments
@@ -30,11 +30,11 @@ from quickstart.model import (
     StartSet,
     Superblock,
     Trace,
-    UnitStart,
 )
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import reference_inputs, root_uuid
 from quickstart.reference.variant import TUNED, commands, preset
+from quickstart.unit.model import UnitCommand, UnitStart
 
 BOOT = Boot(
     configuration="quickstart",
@@ -51,7 +51,7 @@ BOOT = Boot(
     unit="nginx.service",
 )
 NOTHING = StartSet((), ())
-UNIT = UnitStart("app.service", "simple", None, (), ("/usr/bin/app", "-x"))
+UNIT = UnitStart("app.service", "simple", None, (), UnitCommand("/usr/bin/app", ("/usr/bin/app", "-x")))
 CONFIG = GuestConfig(
     build="0123",
     superblock=Superblock("11111111-2222-3333-4444-555555555555", 0, 0, True, False, False),
@@ -59,7 +59,6 @@ CONFIG = GuestConfig(
     root_options="errors=remount-ro",
     interface="ens3",
     unit=UNIT,
-    run_start_pre=True,
     ready_port=80,
     hand_off=HandOff.KEEP,
 )
@@ -117,7 +116,7 @@ def test_a_machine_without_a_disk_has_no_drive() -> None:
 
 
 def values(config: GuestConfig) -> dict[str, str]:
-    rows = (line.split("=", 1) for line in config_text(config, NOTHING).splitlines())
+    rows = (line.split("=", 1) for line in config_text(config).splitlines())
     return {name: value.strip("'") for name, value in rows}
 
 
@@ -126,12 +125,11 @@ def test_what_is_not_served_from_fast_starts_by_its_ordinary_path(served: Served
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/app").touch()
     found = values(replace(CONFIG, served=served))
-    assert "/fast" not in found["FAST_PATH"]
-    assert found["FAST_PATH"].split(":")[0] == "/usr/local/sbin"
-    assert found["FAST_LIBRARY_PATH"] == ""
     assert found["SERVED"] == served.value
-    text = start_text(UNIT, NOTHING, ImageRoot(tmp_path), served)
-    assert "exec -a /usr/bin/app /usr/bin/app -x" in text
+    text = unit_text(replace(CONFIG, served=served), NOTHING, ImageRoot(tmp_path))
+    assert "\ncommand main  /usr/bin/app /usr/bin/app -x\n" in text
+    assert "\nbase-environment PATH=/usr/local/sbin:" in text
+    assert "LD_LIBRARY_PATH" not in text
     assert "/fast" not in text
 
 
@@ -140,7 +138,7 @@ def test_an_artefact_is_always_served_from_fast(tmp_path: Path) -> None:
     (tmp_path / "usr/bin/app").touch()
     assert values(CONFIG)["SERVED"] == "/fast"
     with pytest.raises(StartSetError, match="is not in the start set"):
-        start_text(UNIT, NOTHING, ImageRoot(tmp_path))
+        unit_text(CONFIG, NOTHING, ImageRoot(tmp_path))
 
 
 def test_an_empty_part_b_says_that_it_is_whole_and_holds_nothing(tmp_path: Path) -> None:

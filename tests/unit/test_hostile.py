@@ -357,14 +357,14 @@ def unit(base: Path, text: bytes) -> ImageRoot:
 
 
 def test_words_of_a_unit_stay_words(tmp_path: Path) -> None:
-    line = r"""ExecStart=/bin/app ; rm "$$" '`id`' -- "a\nb" \\ | & > ../x""".replace(' "$$"', "")
-    start = read_unit(unit(tmp_path, line.encode()), "app.service").start
+    line = r"""ExecStart=/bin/app ';' rm '`id`' -- "a\nb" \\ | & > ../x"""
+    start = read_unit(unit(tmp_path, line.encode()), "app.service").start.words
     assert start == ("/bin/app", ";", "rm", "`id`", "--", "a\nb", "\\", "|", "&", ">", "../x")
 
 
 def test_a_long_command(tmp_path: Path) -> None:
     found = read_unit(unit(tmp_path, b"ExecStart=/bin/app " + b"x" * (1 << 20)), "app.service")
-    assert len(found.start[1]) == 1 << 20
+    assert len(found.start.words[1]) == 1 << 20
 
 
 @pytest.mark.parametrize("byte", [b"\xff", b"\0", b"\x1b"])

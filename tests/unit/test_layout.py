@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -25,20 +26,23 @@ from quickstart.initramfs.layout import (
     part_b,
     relative,
     served_files,
-    start_text,
+    unit_text,
     with_interpreter,
 )
 from quickstart.initramfs.modules import ModuleSet
 from quickstart.initramfs.newc import CpioEntry, write_archive
-from quickstart.model import FileKind, StartFile, StartSet, Superblock, UnitStart
+from quickstart.model import FileKind, StartFile, StartSet, Superblock
+from quickstart.unit.model import UnitCommand, UnitStart
 from tests.unit.elfbuilder import LD_SO, elf
 
 UNIT = UnitStart(
     unit="app.service",
     type="forking",
     pid_file=PurePosixPath("/run/app.pid"),
-    start_pre=(("/usr/bin/app", "-t"),),
-    start=("/usr/bin/app", "-g", "daemon on; it's 'on'"),
+    start_pre=(UnitCommand("/usr/bin/app", ("/usr/bin/app", "-t"), "-"),),
+    start=UnitCommand("/usr/bin/app", ("/usr/bin/app", "-g", "daemon on; it's 'on'")),
+    group="system.slice/app.service",
+    settings=(("umask", "022"),),
 )
 CONFIG = GuestConfig(
     build="0123456789abcdef",
@@ -47,7 +51,6 @@ CONFIG = GuestConfig(
     root_options="errors=remount-ro",
     interface="ens3",
     unit=UNIT,
-    run_start_pre=True,
     ready_port=80,
     hand_off=HandOff.KEEP,
 )
@@ -275,49 +278,64 @@ def unquote(text: str) -> str:
 
 def test_config() -> None:
     odd = replace(CONFIG, root_options="a'b $(x)", unit=replace(UNIT, unit=r"app\x2dx.service"))
-    values = dict(line.split("=", 1) for line in config_text(odd, START_SET).splitlines())
+    values = dict(line.split("=", 1) for line in config_text(odd).splitlines())
     plain = {name: unquote(value) for name, value in values.items()}
     assert plain["ROOT_OPTIONS"] == "a'b $(x)"
     assert plain["UNIT"] == r"app\x2dx.service"
     assert plain["ROOT_UUID"] == "11111111-2222-3333-4444-555555555555"
     assert (plain["BUILD_MOUNTS"], plain["BUILD_WTIME"]) == ("0", "1400000000")
-    assert (plain["PID_FILE"], plain["START_PRE"]) == ("/run/app.pid", "yes")
-    assert plain["FAST_LIBRARY_PATH"] == "/fast/usr/lib64"
-    assert plain["FAST_PATH"].split(":")[0] == "/fast/usr/local/sbin"
-    assert plain["FAST_PATH"].endswith(":/sbin:/bin")
+    assert (plain["PID_FILE"], plain["UNIT_GROUP"]) == ("/run/app.pid", "system.slice/app.service")
 
 
-@pytest.mark.parametrize(
-    "config",
-    [replace(CONFIG, run_start_pre=False), replace(CONFIG, unit=replace(UNIT, start_pre=()))],
-)
-def test_no_start_pre(config: GuestConfig) -> None:
-    assert "START_PRE=no\n" in config_text(config, START_SET)
+def described(root: ImageRoot, **changes: Any) -> str:
+    return unit_text(replace(CONFIG, unit=replace(UNIT, **changes)), START_SET, root)
 
 
-def test_start(root: ImageRoot) -> None:
-    assert start_text(UNIT, START_SET, root) == (
-        "start_pre() {\n"
-        "\t(exec -a /usr/bin/app /fast/usr/bin/app -t) || return\n"
-        "}\n\n"
-        "start_main() {\n"
-        "\texec -a /usr/bin/app /fast/usr/bin/app -g " + shlex.quote("daemon on; it's 'on'") + "\n"
-        "}\n"
+def test_description(root: ImageRoot) -> None:
+    stock = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    fast = ":".join(f"/fast{name}" for name in stock.split(":"))
+    assert described(root) == (
+        "quickstart-unit 1\n"
+        "unit app.service\n"
+        "group system.slice/app.service\n"
+        "type forking\n"
+        "pid-file /run/app.pid\n"
+        "start-timeout-ms 90000\n"
+        f"base-environment PATH={fast}:{stock}\n"
+        "base-environment LD_LIBRARY_PATH=/fast/usr/lib64\n"
+        "umask 022\n"
+        "command pre - /fast/usr/bin/app /usr/bin/app -t\n"
+        "command main  /fast/usr/bin/app /usr/bin/app -g daemon\\x20on;\\x20it's\\x20'on'\n"
     )
 
 
 def test_a_program_by_a_link_starts_from_fast_under_its_stock_name(root: ImageRoot) -> None:
     (root.base / "bin").symlink_to("usr/bin")
-    text = start_text(replace(UNIT, start=("/bin/app",), start_pre=()), START_SET, root)
-    assert "start_pre() {\n\t:\n}\n" in text
-    assert "\texec -a /bin/app /fast/usr/bin/app\n" in text
+    text = described(root, start=UnitCommand("/bin/app", ("/bin/app",)), start_pre=())
+    assert text.endswith("umask 022\ncommand main  /fast/usr/bin/app /bin/app\n")
 
 
 def test_only_a_helper_may_start_from_the_root_volume(root: ImageRoot) -> None:
-    text = start_text(replace(UNIT, start_pre=(("/opt/check", "-q"),)), START_SET, root)
-    assert "\t(exec -a /opt/check /opt/check -q) || return\n" in text
+    text = described(root, start_post=(UnitCommand("/opt/check", ("/opt/check", "")),))
+    assert text.endswith("\ncommand post  /opt/check /opt/check \n")
     with pytest.raises(StartSetError, match=r"/opt/app of app\.service is not in the start set"):
-        start_text(replace(UNIT, start=("/opt/app",)), START_SET, root)
+        described(root, start=UnitCommand("/opt/app", ("/opt/app",)))
+
+
+@pytest.mark.parametrize(
+    ("first_line", "start"),
+    [
+        ("#!/usr/bin/app", "/fast/usr/bin/app /usr/bin/app /fast/usr/bin/script a"),
+        ("#! /usr/bin/app -e x ", "/fast/usr/bin/app /usr/bin/app -e\\x20x /fast/usr/bin/script a"),
+        ("#!/opt/interpreter", "/fast/usr/bin/script /usr/bin/script a"),
+    ],
+)
+def test_a_script_starts_by_its_packed_interpreter(root: ImageRoot, first_line: str, start: str) -> None:
+    (root.base / "usr/bin/script").write_text(f"{first_line}\necho\n")
+    script = start_file("/usr/bin/script", FileKind.FILE, 0o100755)
+    unit = replace(UNIT, start=UnitCommand("/usr/bin/script", ("/usr/bin/script", "a")))
+    text = unit_text(replace(CONFIG, unit=unit), replace(START_SET, files=(*START_SET.files, script)), root)
+    assert text.endswith(f"\ncommand main  {start}\n")
 
 
 def test_relative() -> None:
@@ -331,9 +349,11 @@ def test_relative() -> None:
 def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
     busybox = tmp_path / "busybox"
     busybox.write_text("bb")
-    entries = by_name(part_a(CONFIG, ModuleSet((), ()), START_SET, root, busybox))
+    entries = by_name(part_a(CONFIG, ModuleSet((), ()), START_SET, root, busybox, tmp_path / "starter"))
     assert stat.S_IMODE(entries["init"].mode) == 0o755
     assert entries["fast/quickstart/busybox"].data == busybox
+    assert entries["fast/quickstart/bin/starter"].data == tmp_path / "starter"
+    assert entries["fast/quickstart/unit"].data == unit_text(CONFIG, START_SET, root).encode()
     assert (entries["dev/console"].rdev_major, entries["dev/console"].rdev_minor) == (5, 1)
     assert entries["fast/quickstart/bin/mount"].data == b"../busybox"
     names, rows = packed_files(START_SET)
@@ -341,7 +361,7 @@ def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
         names,
         rows,
     )
-    assert entries["fast/quickstart/config"].data == config_text(CONFIG, START_SET).encode()
+    assert entries["fast/quickstart/config"].data == config_text(CONFIG).encode()
     assert {(e.uid, e.gid, e.mtime) for e in entries.values()} == {(0, 0, 0)}
     # Part A must not hold anything of the start set: it has to be whole before B is looked at.
     assert not [name for name in entries if name.startswith(("fast/etc", "fast/usr"))]

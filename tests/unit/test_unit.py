@@ -5,13 +5,27 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.imageroot import ImageRoot
-from quickstart.model import UnitStart
-from quickstart.unit import parse_service, read_unit, split_command, unit_texts
+from quickstart.unit import parse_commands, parse_service, read_unit, unit_texts
+from quickstart.unit.directives import KNOWN
+from quickstart.unit.model import UnitCommand, UnitStart
+from quickstart.unit.read import refuse_unknown
+from quickstart.unit.source import Source
 
+DIRECTORIES = ("/run", "/var/lib", "/var/cache", "/var/log", "/tmp", "/var/tmp", "/etc")
 SERVICE = "[Service]\nType=simple\nExecStart=/usr/bin/app\n"
+
+
+DEFAULTS = (
+    ("umask", "022"),
+    ("keyring", "private"),
+    ("limit", "7", "1024", "524288"),
+    ("limit", "8", "8388608", "8388608"),
+)
 
 
 def put(base: Path, path: str, text: str) -> None:
@@ -75,34 +89,66 @@ def test_drop_ins_follow_the_unit() -> None:
         ("/bin/x ''", ("/bin/x", "")),
         ('/bin/x a"b c"d', ("/bin/x", "ab cd")),
         (r"/bin/x a\sb\tc\\d\"e", ("/bin/x", 'a b\tc\\d"e')),
+        (r"/bin/x \x41\102\u00e9", ("/bin/x", "ABé")),
         ("/bin/x 100%%", ("/bin/x", "100%")),
     ],
 )
-def test_split_command(line: str, words: tuple[str, ...]) -> None:
-    assert split_command("app.service", line) == (words, False)
-    assert split_command("app.service", f"-{line}") == (words, True)
+def test_words_of_a_command(line: str, words: tuple[str, ...]) -> None:
+    assert parse_commands("app.service", line) == (UnitCommand(words[0], words),)
+    assert parse_commands("app.service", f"-{line}") == (UnitCommand(words[0], words, "-"),)
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("@/bin/x y z", UnitCommand("/bin/x", ("y", "z"))),
+        ("+/bin/x", UnitCommand("/bin/x", ("/bin/x",), "+")),
+        ("!/bin/x", UnitCommand("/bin/x", ("/bin/x",), "!")),
+        (":/bin/x $A", UnitCommand("/bin/x", ("/bin/x", "$A"), ":")),
+        ("-+@/bin/x y", UnitCommand("/bin/x", ("y",), "+-")),
+        ("/bin/x --name=%n", UnitCommand("/bin/x", ("/bin/x", "--name=a-b@c\\x2dd-e.service"))),
+        ("/bin/x %i %I %p %P", UnitCommand("/bin/x", ("/bin/x", "c\\x2dd-e", "c-d/e", "a-b", "a/b"))),
+        ("/bin/x %N %j %f", UnitCommand("/bin/x", ("/bin/x", "a-b@c\\x2dd-e", "b", "/c-d/e"))),
+        ("/bin/x %t %S %C %L %T %V %E", UnitCommand("/bin/x", ("/bin/x", *DIRECTORIES))),
+        ("/bin/x %%%u", UnitCommand("/bin/x", ("/bin/x", "%root"))),
+        ("/bin/x ';' \\; a;b", UnitCommand("/bin/x", ("/bin/x", ";", ";", "a;b"))),
+    ],
+)
+def test_prefixes_and_specifiers(line: str, command: UnitCommand) -> None:
+    assert parse_commands(r"a-b@c\x2dd-e.service", line) == (command,)
+
+
+def test_a_semicolon_separates_commands() -> None:
+    assert parse_commands("app.service", "/bin/x a ; -/bin/y ;") == (
+        UnitCommand("/bin/x", ("/bin/x", "a")),
+        UnitCommand("/bin/y", ("/bin/y",), "-"),
+    )
+
+
+def test_a_program_without_a_path_is_looked_for(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/bin/app", "")
+    assert parse_commands("app.service", "app -x", ImageRoot(tmp_path)) == (
+        UnitCommand("/usr/bin/app", ("app", "-x")),
+    )
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("@/bin/x y", "the prefix of"),
-        ("+/bin/x", "the prefix of"),
         ("!!/bin/x", "the prefix of"),
-        (":/bin/x $A", "the prefix of"),
-        ("-+/bin/x", "the prefix of"),
-        ("/bin/x $OPTIONS", "only systemd expands"),
-        ("/bin/x ${OPTIONS}", "only systemd expands"),
-        ("/bin/x --name=%n", "only systemd expands"),
-        ("/bin/x %%%i", "only systemd expands"),
+        ("|/bin/x", "the prefix of"),
+        ("@/bin/x", "has the prefix @ but no name"),
+        ("/bin/x %H", "`%H` in `%H` is known to the running machine only"),
+        ("/bin/x a%", "`%` in `a%` is known"),
         ("x -y", "does not begin with an absolute path"),
-        (r"/bin/x \x41", "is not known"),
+        (r"/bin/x \q", "is not known"),
+        (r"/bin/x \x00", "is not known"),
         ("/bin/x 'a", "has an open quote"),
     ],
 )
 def test_a_command_that_needs_systemd(line: str, message: str) -> None:
     with pytest.raises(UnsupportedUnitError, match=message) as caught:
-        split_command("app.service", line)
+        parse_commands("app.service", line)
     assert "app.service" in caught.value.message
 
 
@@ -177,33 +223,55 @@ KillMode=mixed
 [Install]
 WantedBy=multi-user.target
 """
+    test = ("/usr/sbin/nginx", "-t", "-q", "-g", "daemon on; master_process on;")
+    start = ("/usr/sbin/nginx", "-g", "daemon on; master_process on;")
     assert read(tmp_path, text) == UnitStart(
         unit="app.service",
         type="forking",
         pid_file=PurePosixPath("/run/nginx.pid"),
-        start_pre=(("/usr/sbin/nginx", "-t", "-q", "-g", "daemon on; master_process on;"),),
-        start=("/usr/sbin/nginx", "-g", "daemon on; master_process on;"),
+        start_pre=(UnitCommand("/usr/sbin/nginx", test),),
+        start=UnitCommand("/usr/sbin/nginx", start),
+        group="system.slice/app.service",
+        settings=(("own-environment", "PIDFILE=/run/nginx.pid"), *DEFAULTS),
     )
+    assert read_unit(ImageRoot(tmp_path), "app.service", run_start_pre=False).start_pre == ()
 
 
 def test_defaults(tmp_path: Path) -> None:
     assert read(tmp_path, "[Service]\nExecStart=/bin/x\nPIDFile=x.pid\n") == UnitStart(
-        "app.service", "simple", PurePosixPath("/run/x.pid"), (), ("/bin/x",)
+        unit="app.service",
+        type="simple",
+        pid_file=PurePosixPath("/run/x.pid"),
+        start_pre=(),
+        start=UnitCommand("/bin/x", ("/bin/x",)),
+        group="system.slice/app.service",
+        settings=(("own-environment", "PIDFILE=/run/x.pid"), *DEFAULTS),
     )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SERVICE + "User=www-data\nAmbientCapabilities=X\n", "it has AmbientCapabilities, User"),
-        (SERVICE + "Environment=A=b\n", "it has Environment"),
-        ("[Service]\nType=notify\nExecStart=/x\n", "Type=notify"),
+        (SERVICE + "RootDirectory=/x\nDynamicUser=yes\n", "it has DynamicUser, RootDirectory"),
+        (SERVICE + "PrivateNetwork=1\n", "it has PrivateNetwork"),
+        (SERVICE + "PrivateUsers=maybe\n", "it has PrivateUsers"),
+        (SERVICE + "Sockets=x.socket\n", "it has Sockets"),
+        (SERVICE + "StandardInput=tty\n", "it has StandardInput"),
+        ("[Service]\nType=dbus\nBusName=x\nExecStart=/x\n", "it has BusName"),
         ("[Service]\nType=oneshot\nExecStart=/x\n", "Type=oneshot"),
-        ("[Service]\nType=simple\n", "has 0 ExecStart lines"),
-        (SERVICE + "ExecStart=/b\n", "has 2 ExecStart lines"),
-        ("[Service]\nType=forking\nExecStart=/x\n", "Type=forking without PIDFile"),
-        (SERVICE + "ExecStartPre=-/bin/x\n", "an ExecStartPre whose failure is ignored"),
-        (SERVICE + "ExecStartPre=/bin/x $A\n", "only systemd expands"),
+        ("[Service]\nType=simple\n", "has 0 ExecStart commands"),
+        (SERVICE + "ExecStart=/b\n", "has 2 ExecStart commands"),
+        ("[Service]\nType=forking\nGuessMainPID=no\nExecStart=/x\n", "without PIDFile"),
+        (SERVICE + "ExecStartPre=/bin/x %H\n", "known to the running machine only"),
+        (SERVICE + "ExecStartPost=/bin/sh -c 'systemctl start b'\n", "ExecStartPost calls systemctl"),
+        (SERVICE + "User=nobody\n", "User=nobody is not in the image's /etc/passwd"),
+        (SERVICE + "Slice=a/b.slice\n", "Slice=a/b.slice is no name of a slice"),
+        (SERVICE + "BindPaths=/dev/log\n", "binds /dev/log, which is not there before the hand-off"),
+        (SERVICE + "UMask=9\n", "UMask=9 is no file mode"),
+        (SERVICE + "LimitNOFILE=many\n", "LimitNOFILE=many is no limit"),
+        (SERVICE + "CapabilityBoundingSet=CAP_X\n", "has an unknown capability CAP_X"),
+        (SERVICE + "EnvironmentFile=/etc/*.env\n", "is no absolute path of one file"),
+        (SERVICE + "ProtectSystem=maybe\n", "ProtectSystem=maybe is neither yes nor no"),
     ],
 )
 def test_what_cannot_be_started_early(tmp_path: Path, text: str, message: str) -> None:
@@ -211,9 +279,25 @@ def test_what_cannot_be_started_early(tmp_path: Path, text: str, message: str) -
         read(tmp_path, text)
 
 
+@given(st.from_regex(r"[A-Z][A-Za-z]{2,30}", fullmatch=True).filter(lambda name: name not in KNOWN))
+def test_an_unknown_directive_is_refused_by_name(name: str) -> None:
+    with pytest.raises(UnsupportedUnitError, match=rf"app\.service cannot be started early: it has {name}$"):
+        refuse_unknown(Source("app.service", (("ExecStart", "/x"), (name, "yes")), {}))
+
+
+def test_an_enabled_socket_refuses_the_unit(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/lib/systemd/system/app.socket", "")
+    wants = tmp_path / "etc/systemd/system/sockets.target.wants"
+    wants.mkdir(parents=True)
+    assert read(tmp_path, SERVICE).start.program == "/usr/bin/app"
+    (wants / "app.socket").symlink_to("/usr/lib/systemd/system/app.socket")
+    with pytest.raises(UnsupportedUnitError, match=r"app\.socket is enabled and hands its sockets over"):
+        read(tmp_path, SERVICE)
+
+
 def test_a_directive_that_a_drop_in_takes_back_does_not_count(tmp_path: Path) -> None:
     put(tmp_path, "/etc/systemd/system/app.service.d/a.conf", "[Service]\nUser=\n")
-    assert read(tmp_path, SERVICE + "User=x\n").start == ("/usr/bin/app",)
+    assert read(tmp_path, SERVICE + "User=x\n").start.words == ("/usr/bin/app",)
 
 
 def test_a_masked_unit_is_refused_by_name(tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""The description of the unit that the starter reads in the guest (docs/starter.md): pure but for reading the image."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+
+from quickstart.errors import StartSetError
+from quickstart.imageroot import ImageRoot
+from quickstart.model import StartSet
+from quickstart.unit.model import UnitCommand, UnitStart
+
+FIRST_LINE = "quickstart-unit 1"
+# execve(2): the interpreter, then at most one argument; the kernel looks at this much of a script.
+_SCRIPT = re.compile(rb"#![ \t]*([^ \t\n\0]+)[ \t]*([^\n\0]*)")
+_SCRIPT_BYTES = 256
+
+Record = tuple[str, ...]
+
+
+def description_text(
+    unit: UnitStart, start_set: StartSet, root: ImageRoot, environment: Iterable[str], from_fast: bool
+) -> str:
+    """The whole description; ``environment`` are the assignments that are ours (PATH …).
+
+    With ``from_fast`` the programs that are packed start from /fast, argv[0] stays the stock path. Raises StartSetError when the
+    unit's main program is not packed although it is to start from there.
+    """
+    records: list[Record] = [("unit", unit.unit), ("group", unit.group), ("type", unit.type)]
+    records += [("pid-file", str(unit.pid_file))] if unit.pid_file else []
+    records += [("start-timeout-ms", str(unit.timeout_ms))]
+    records += [("base-environment", each) for each in environment]
+    records += unit.settings
+    packed = frozenset(file.path for file in start_set.files) if from_fast else frozenset()
+    for when, commands in (
+        ("condition", unit.conditions),
+        ("pre", unit.start_pre),
+        ("main", (unit.start,)),
+        ("post", unit.start_post),
+    ):
+        records += [("command", when, *_placed(each, packed, root)) for each in commands]
+    if from_fast and root.resolve(PurePosixPath(unit.start.program)).canonical not in packed:
+        raise StartSetError(
+            f"{unit.start.program} of {unit.unit} is not in the start set", hint="does a rule exclude it?"
+        )
+    return "".join(f"{line}\n" for line in (FIRST_LINE, *_lines(records)))
+
+
+def _lines(records: Iterable[Record]) -> Iterator[str]:
+    for record in records:
+        yield " ".join(encode_word(word) for word in record)
+
+
+def encode_word(word: str) -> str:
+    r"""A word as it stands in the description: what is not printable ASCII, space and backslash as \xHH, byte by byte."""
+    return "".join(
+        chr(byte) if 0x20 < byte < 0x7F and byte != 0x5C else f"\\x{byte:02x}"
+        for byte in word.encode("utf-8", "surrogateescape")
+    )
+
+
+def _placed(command: UnitCommand, packed: frozenset[PurePosixPath], root: ImageRoot) -> Record:
+    """Flags, program and argv. A packed script is opened by its packed interpreter, as the kernel would open it from the volume."""
+    flags, program = command.flags, root.resolve(PurePosixPath(command.program)).canonical
+    if program is None or program not in packed:
+        return flags, command.program, *command.words
+    with root.host(program).open("rb") as file:
+        script = _SCRIPT.match(file.read(_SCRIPT_BYTES))
+    if script is None:
+        return flags, f"/fast{program}", *command.words
+    named = script[1].decode("utf-8", "surrogateescape")
+    argument = script[2].strip().decode("utf-8", "surrogateescape")
+    interpreter = root.resolve(PurePosixPath(named)).canonical if named.startswith("/") else None
+    if interpreter is None or interpreter not in packed:
+        return flags, f"/fast{program}", *command.words
+    given = (argument,) if argument else ()
+    return flags, f"/fast{interpreter}", named, *given, f"/fast{program}", *command.words[1:]

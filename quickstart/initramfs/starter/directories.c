@@ -1,0 +1,71 @@
+/* RuntimeDirectory= and its kin, and the directories behind PrivateTmp=. */
+#include "starter.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The tree at `name` below `parent` belongs to uid and gid; links are not followed, other file systems not entered. */
+static void own_tree(int parent, const char *name, uid_t uid, gid_t gid, dev_t volume) {
+    struct stat found;
+    if (fstatat(parent, name, &found, AT_SYMLINK_NOFOLLOW) < 0 || found.st_dev != volume) return;
+    if (fchownat(parent, name, uid, gid, AT_SYMLINK_NOFOLLOW) < 0) fail("%s cannot be given to the unit's user: %m", name);
+    if (!S_ISDIR(found.st_mode)) return;
+    if (fchmodat(parent, name, found.st_mode & 07777, 0) < 0) fail("%s: %m", name);
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *directory = fd < 0 ? NULL : fdopendir(fd);
+    if (!directory) fail("%s: %m", name);
+    for (struct dirent *entry; (entry = readdir(directory));)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            own_tree(fd, entry->d_name, uid, gid, volume);
+    closedir(directory);
+}
+
+/* `directory user|root MODE PATH`: there with that mode, and the unit's user's when it is not; ConfigurationDirectory= is root's. */
+void make_unit_directory(const struct record *record) {
+    const struct identity *who = identity();
+    const char *path = record->words[2];
+    mode_t mode = (mode_t)number(record->words[1]);
+    struct stat found;
+    make_directories(path, mode);
+    if (stat(path, &found) < 0) fail("%s: %m", path);
+    bool ours = strcmp(record->words[0], "user") == 0 && (who->name || who->has_gid);
+    gid_t gid = who->has_gid ? who->gid : 0;
+    if (ours && (found.st_uid != who->uid || found.st_gid != gid)) own_tree(AT_FDCWD, path, who->uid, gid, found.st_dev);
+    /* After the owner: a change of owner takes setuid and setgid away. */
+    if (chmod(path, mode) < 0) fail("%s: %m", path);
+}
+
+/* This boot's id as 32 digits, as in the names that systemd-tmpfiles leaves alone (tmpfiles.d/systemd-tmp.conf). */
+static char *boot_id(void) {
+    char *id = read_whole("/proc/sys/kernel/random/boot_id", NULL), *to = id;
+    if (!id) fail("boot_id: %m");
+    for (char *from = id; *from && *from != '\n'; from++)
+        if (*from != '-') *to++ = *from;
+    *to = '\0';
+    return id;
+}
+
+static char *temporary, *temporary_var;
+
+static char *private_below(const char *parent) {
+    char *outer = text("%s/systemd-private-%s-%s-XXXXXX", parent, boot_id(), fact("unit", NULL));
+    if (!mkdtemp(outer)) fail("%s cannot be made: %m", outer);
+    char *inner = text("%s/tmp", outer);
+    if (mkdir(inner, 01777) < 0 || chmod(inner, 01777) < 0) fail("%s cannot be made: %m", inner);
+    return inner;
+}
+
+/* In the starter itself: all commands of the unit share them. */
+void make_private_tmp(void) {
+    if (strcmp(fact("private-tmp", "no"), "yes") != 0) return;
+    temporary = private_below("/tmp");
+    temporary_var = private_below("/var/tmp");
+}
+
+/* What is to be bound over /tmp or /var/tmp. */
+const char *private_tmp(const char *of) { return strcmp(of, "/tmp") == 0 ? temporary : temporary_var; }

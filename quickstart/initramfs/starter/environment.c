@@ -1,0 +1,187 @@
+/* The environment of a command, in the order of systemd.exec(5): what comes later wins. */
+#include "starter.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+static bool same_name(const char *assignment, const char *name, size_t length) {
+    return strncmp(assignment, name, length) == 0 && assignment[length] == '=';
+}
+
+const char *variable(const struct list *environment, const char *name, size_t length) {
+    for (size_t i = 0; i < environment->count; i++)
+        if (same_name(environment->items[i], name, length)) return environment->items[i] + length + 1;
+    return NULL;
+}
+
+static void assign(struct list *environment, char *assignment) {
+    size_t length = strcspn(assignment, "=");
+    for (size_t i = 0; i < environment->count; i++)
+        if (same_name(environment->items[i], assignment, length)) {
+            environment->items[i] = assignment;
+            return;
+        }
+    append(environment, assignment);
+}
+
+/* NAME takes away the variable, NAME=VALUE only with that value. */
+static void take_away(struct list *environment, const char *which) {
+    size_t kept = 0, length = strcspn(which, "=");
+    for (size_t i = 0; i < environment->count; i++) {
+        char *item = environment->items[i];
+        bool gone = which[length] ? strcmp(item, which) == 0 : same_name(item, which, length);
+        if (!gone) environment->items[kept++] = item;
+    }
+    environment->count = kept;
+    if (environment->items) environment->items[kept] = NULL;
+}
+
+static bool is_name(const char *name) {
+    if (!*name || isdigit((unsigned char)*name)) return false;
+    while (isalnum((unsigned char)*name) || *name == '_') name++;
+    return !*name;
+}
+
+/* One assignment of an EnvironmentFile=: `*at` is behind its `=`; the value's text is written over the source. */
+static char *file_value(char **at) {
+    enum { BEFORE, PLAIN, SINGLE, DOUBLE } state = BEFORE;
+    char *from = *at, *value = *at, *to = *at, *end = *at;
+    for (; *from && (*from != '\n' || state == SINGLE || state == DOUBLE); from++) {
+        bool space = strchr(" \t\r\n", *from) != NULL;
+        if (state == SINGLE || state == DOUBLE) {
+            if (*from == (state == SINGLE ? '\'' : '"')) {
+                state = BEFORE;
+                continue;
+            }
+            if (state == DOUBLE && *from == '\\' && from[1]) {
+                from++;
+                if (*from == '\n') continue;
+                if (!strchr("\"\\`$", *from)) *to++ = '\\';
+            }
+            *to++ = *from;
+            end = to;
+        } else if (state == BEFORE && (*from == '\'' || *from == '"')) {
+            state = *from == '\'' ? SINGLE : DOUBLE;
+        } else if (*from == '\\' && from[1]) {
+            state = PLAIN;
+            if (*++from == '\n') continue;
+            *to++ = *from;
+            end = to;
+        } else if (!space || state == PLAIN) {
+            state = PLAIN;
+            *to++ = *from;
+            if (!space) end = to;
+        }
+    }
+    *at = *from ? from + 1 : from;
+    *end = '\0';
+    return value;
+}
+
+/* A comment ends with its line, unless that ends with a backslash. */
+static char *skip_comment(char *at) {
+    for (; *at && *at != '\n'; at++)
+        if (*at == '\\' && at[1]) at++;
+    return at;
+}
+
+void read_variables(const char *path, bool optional, struct list *into) {
+    char *at = read_whole(path, NULL);
+    if (!at && optional) return;
+    if (!at) fail("%s cannot be read: %m", path);
+    while (*(at += strspn(at, " \t\r\n"))) {
+        if (*at == '#' || *at == ';') {
+            at = skip_comment(at);
+            continue;
+        }
+        char *name = at;
+        at += strcspn(at, "=\n");
+        if (*at != '=') continue;
+        char *name_end = at++;
+        while (name_end > name && strchr(" \t\r", name_end[-1])) name_end--;
+        *name_end = '\0';
+        char *value = file_value(&at);
+        if (is_name(name)) assign(into, text("%s=%s", name, value));
+    }
+}
+
+/* The machine's language, as PID 1 reads it: /etc/locale.conf, on Debian also /etc/default/locale; without one C.UTF-8. */
+static void add_locale(struct list *environment) {
+    struct list found = {0};
+    read_variables("/etc/locale.conf", true, &found);
+    if (!found.count) read_variables("/etc/default/locale", true, &found);
+    bool any = false;
+    for (size_t i = 0; i < found.count; i++)
+        if (strncmp(found.items[i], "LANG", 4) == 0 || strncmp(found.items[i], "LC_", 3) == 0) {
+            assign(environment, found.items[i]);
+            any = true;
+        }
+    if (!any) assign(environment, text("LANG=C.UTF-8"));
+}
+
+static char *invocation(void) {
+    static char line[] = "INVOCATION_ID=00000000000000000000000000000000";
+    static bool made;
+    unsigned char id[16];
+    if (!made && getrandom(id, sizeof id, GRND_INSECURE) == sizeof id) {
+        char *to = strchr(line, '=') + 1;
+        id[6] = (unsigned char)((id[6] & 0x0f) | 0x40);  /* a random UUID, RFC 4122 */
+        id[8] = (unsigned char)((id[8] & 0x3f) | 0x80);
+        for (size_t i = 0; i < sizeof id; i++)
+            for (int shift = 4; shift >= 0; shift -= 4) *to++ = "0123456789abcdef"[id[i] >> shift & 15];
+    }
+    made = true;
+    return line;
+}
+
+static void assign_all(struct list *environment, const char *key) {
+    for (const struct record *r = NULL; (r = next_record(r, key));)
+        for (size_t i = 0; i < r->count; i++) assign(environment, r->words[i]);
+}
+
+/* Only the main process may speak to the notify socket, unless NotifyAccess= lets the others. */
+static bool may_notify(const struct command *command) {
+    const char *access = fact("notify-access", "none");
+    if (strcmp(command->when, "main") == 0) return strcmp(access, "none") != 0;
+    return strcmp(access, "all") == 0 || strcmp(access, "exec") == 0;
+}
+
+static void add_own(struct list *environment, const struct command *command, pid_t main_pid) {
+    const struct identity *who = identity();
+    if (may_notify(command)) assign(environment, text("NOTIFY_SOCKET=/run/systemd/notify"));
+    if (main_pid > 0) assign(environment, text("MAINPID=%d", (int)main_pid));
+    if (strcmp(command->when, "main") == 0 && next_record(NULL, "watchdog-usec")) {
+        assign(environment, text("WATCHDOG_PID=%d", (int)getpid()));
+        assign(environment, text("WATCHDOG_USEC=%s", fact("watchdog-usec", NULL)));
+    }
+    assign_all(environment, "own-environment");
+    if (who->home) assign(environment, text("HOME=%s", who->home));
+    if (who->name) {
+        assign(environment, text("LOGNAME=%s", who->name));
+        assign(environment, text("USER=%s", who->name));
+    }
+    if (who->shell) assign(environment, text("SHELL=%s", who->shell));
+    assign(environment, invocation());
+    assign(environment, text("SYSTEMD_EXEC_PID=%d", (int)getpid()));
+}
+
+/* To be called in the process that executes: two variables are its own PID. */
+struct list command_environment(const struct command *command, pid_t main_pid) {
+    struct list environment = {0};
+    add_locale(&environment);
+    assign_all(&environment, "base-environment");
+    add_own(&environment, command, main_pid);
+    for (const struct record *r = NULL; (r = next_record(r, "pass-environment"));)
+        for (size_t i = 0; i < r->count; i++)
+            if (getenv(r->words[i])) assign(&environment, text("%s=%s", r->words[i], getenv(r->words[i])));
+    assign_all(&environment, "environment");
+    for (const struct record *r = NULL; (r = next_record(r, "environment-file"));)
+        read_variables(r->words[1], strcmp(r->words[0], "optional") == 0, &environment);
+    for (const struct record *r = NULL; (r = next_record(r, "unset-environment"));)
+        for (size_t i = 0; i < r->count; i++) take_away(&environment, r->words[i]);
+    return environment;
+}

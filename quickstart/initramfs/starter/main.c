@@ -1,0 +1,132 @@
+/*
+ * starter DESCRIPTION RUNDIR: starts a unit by the description that was made of its directives at build time. Ends with 0 when the
+ * unit has started by the definition of its Type=, with RUNDIR/main.pid; else with 1, the unit's processes killed and one line in
+ * RUNDIR/reason (docs/starter.md).
+ */
+#include "starter.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { POLL_US = 10000, GUESS_MS = 1000 };
+
+static const char *run_directory;
+
+static void put(const char *name, const char *content) {
+    char *path = text("%s/%s", run_directory, name), *made = text("%s.new", path);
+    int fd = open(made, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0 || dprintf(fd, "%s\n", content) < 0 || close(fd) < 0 || rename(made, path) < 0)
+        dprintf(STDERR_FILENO, "starter: %s: %s\n", path, strerror(errno));
+}
+
+static void undo(const char *reason) {
+    when_failing(NULL);
+    kill_group();
+    put("reason", reason);
+}
+
+/* The time by which the next command has to be done; 0: any time. */
+static int64_t deadline(void) {
+    int64_t allowed = number(fact("start-timeout-ms", "90000"));
+    return allowed ? now_ms() + allowed : 0;
+}
+
+static struct command command_of(const struct record *r) {
+    if (r->count < 4) fail("the description's `command` lacks words");
+    return (struct command){r->words[0], r->words[1], r->words[2], r->words + 3};
+}
+
+/* Runs the commands of that kind one after the other. */
+static void run_all(const char *when, pid_t main_pid) {
+    for (const struct record *r = NULL; (r = next_record(r, "command"));) {
+        struct command command = command_of(r);
+        if (strcmp(command.when, when) != 0) continue;
+        int64_t until = deadline();
+        pid_t child = start(&command, main_pid, until);
+        int status = child ? await_exit(child, until) : 0;
+        if (status == -1) fail("Exec %s: %s took longer than the unit's TimeoutStartSec", when, command.argv[0]);
+        if (status == 0 || strchr(command.flags, '-')) continue;
+        if (WIFEXITED(status)) fail("Exec %s: %s ended with status %d", when, command.argv[0], WEXITSTATUS(status));
+        fail("Exec %s: %s was ended by signal %d", when, command.argv[0], WTERMSIG(status));
+    }
+}
+
+/* The living process of the unit that the PID file names; 0 as long as there is none. */
+static pid_t named_by(const char *pid_file) {
+    char *content = read_whole(pid_file, NULL);
+    pid_t pid = content ? (pid_t)strtol(content, NULL, 10) : 0;
+    free(content);
+    return pid > 1 && in_group(pid) ? pid : 0;
+}
+
+/* Type=forking: the start command has ended; its daemon is by the PID file, or the one orphan that it left in the cgroup. */
+static pid_t find_daemon(int64_t until) {
+    const char *pid_file = fact("pid-file", "");
+    int64_t guess_until = now_ms() + GUESS_MS;
+    pid_t pid = 0;
+    for (;;) {
+        if (*pid_file && (pid = named_by(pid_file))) return pid;
+        int count = *pid_file ? 0 : orphans_in_group(&pid);
+        if (count == 1) return pid;
+        if (!*pid_file && now_ms() >= guess_until)
+            fail("Type=forking without PIDFile=: %d processes are left, which is the main one?", count);
+        if (until && now_ms() >= until) fail("%s names no process of the unit", pid_file);
+        usleep(POLL_US);
+    }
+}
+
+static pid_t start_main(void) {
+    const struct record *r = next_record(NULL, "command");
+    while (r && strcmp(command_of(r).when, "main") != 0) r = next_record(r, "command");
+    if (!r) fail("the description has no main command");
+    struct command command = command_of(r);
+    const char *type = fact("type", NULL);
+    int64_t until = deadline();
+    pid_t pid = start(&command, 0, until);
+    if (!pid) fail("%s could not be executed", command.program);
+    if (strcmp(type, "forking") == 0) {
+        int status = await_exit(pid, until);
+        if (status == -1) fail("%s took longer than the unit's TimeoutStartSec", command.argv[0]);
+        if (status != 0 && !strchr(command.flags, '-')) fail("%s ended with wait status %#x", command.argv[0], (unsigned)status);
+        pid = find_daemon(until);
+    } else if (strcmp(type, "notify") == 0) {
+        int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+        if (pidfd < 0) fail("pidfd_open: %m");
+        await_ready(&pid, pidfd, until);
+    } else if (strcmp(type, "simple") != 0 && strcmp(type, "exec") != 0) {
+        fail("the description has an unknown type `%s`", type);
+    }
+    return pid;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 3) {
+        dprintf(STDERR_FILENO, "usage: starter DESCRIPTION RUNDIR\n");
+        return 2;
+    }
+    run_directory = argv[2];
+    make_directories(run_directory, 0755);
+    unlink(text("%s/main.pid", run_directory));
+    unlink(text("%s/reason", run_directory));
+    when_failing(undo);
+    read_description(argv[1]);
+    check_keys();
+    identity();
+    make_group();
+    make_private_tmp();
+    if (strcmp(fact("notify-access", "none"), "none") != 0) open_notify();
+    run_all("condition", 0);
+    run_all("pre", 0);
+    pid_t main_pid = start_main();
+    char *pid = text("%d", (int)main_pid);
+    run_all("post", main_pid);
+    put("main.pid", pid);
+    return 0;
+}

@@ -1,0 +1,174 @@
+/* One mount of the unit's own namespace. */
+#include "starter.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/types.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+enum { READ_ONLY_ATTRIBUTE = 1, MOUNT_POINT_FIELD = 4 };
+
+/* struct mount_attr of linux/mount.h, which does not go with sys/mount.h. */
+struct attributes { __u64 set, clear, propagation, user_namespace; };
+
+/* proc(5): in mountinfo, space, tab, newline and backslash are \ooo. */
+static void unescape(char *path) {
+    char *to = path;
+    for (; *path; path++) {
+        bool escaped = path[0] == '\\' && isdigit((unsigned char)path[1]) && isdigit((unsigned char)path[2]) && isdigit((unsigned char)path[3]);
+        *to++ = escaped ? (char)((path[1] - '0') << 6 | (path[2] - '0') << 3 | (path[3] - '0')) : *path;
+        if (escaped) path += 3;
+    }
+    *to = '\0';
+}
+
+/* The mount points at and below `prefix`, in the order in which they were mounted. */
+static struct list mount_points(const char *prefix) {
+    struct list found = {0};
+    char *lines = read_whole("/proc/self/mountinfo", NULL);
+    if (!lines) fail("/proc/self/mountinfo: %m");
+    for (char *line; (line = strsep(&lines, "\n")) && *line;) {
+        char *field = NULL;
+        for (int i = 0; i <= MOUNT_POINT_FIELD; i++) field = strsep(&line, " ");
+        if (!field) continue;
+        unescape(field);
+        if (is_below(field, prefix)) append(&found, field);
+    }
+    return found;
+}
+
+static bool is_mount_point(const char *path) {
+    struct list found = mount_points(path);
+    for (size_t i = 0; i < found.count; i++)
+        if (strcmp(found.items[i], path) == 0) return true;
+    return false;
+}
+
+/* The last one first. What cannot be unmounted is covered by what comes. */
+static void unmount_all(const char *path) {
+    struct list found = mount_points(path);
+    while (found.count) umount2(found.items[--found.count], UMOUNT_NOFOLLOW);
+}
+
+static void bind(const char *source, const char *path, unsigned long flags) {
+    if (mount(source, path, NULL, MS_BIND | flags, NULL) < 0) fail("%s cannot be bound to %s: %m", source, path);
+}
+
+static const char *inaccessible_node(const char *path) {
+    struct stat found;
+    if (lstat(path, &found) < 0) fail("%s: %m", path);
+    if (S_ISDIR(found.st_mode)) return "/run/systemd/inaccessible/dir";
+    if (S_ISCHR(found.st_mode)) return "/run/systemd/inaccessible/chr";
+    if (S_ISBLK(found.st_mode)) return "/run/systemd/inaccessible/blk";
+    if (S_ISFIFO(found.st_mode)) return "/run/systemd/inaccessible/fifo";
+    if (S_ISSOCK(found.st_mode)) return "/run/systemd/inaccessible/sock";
+    return "/run/systemd/inaccessible/reg";
+}
+
+static void same_device(const char *root, const char *name) {
+    struct stat found;
+    char *from = text("/dev/%s", name), *to = text("%s/%s", root, name);
+    if (stat(from, &found) < 0 && errno == ENOENT) return;
+    if (!S_ISCHR(found.st_mode) || mknod(to, found.st_mode, found.st_rdev) < 0) fail("%s cannot be made: %m", to);
+}
+
+static void link_in(const char *root, const char *name, const char *target) {
+    char *path = text("%s/%s", root, name);
+    if (symlink(target, path) < 0) fail("%s cannot be made: %m", path);
+}
+
+static void share_in(const char *root, const char *name) {
+    char *from = text("/dev/%s", name), *to = text("%s/%s", root, name);
+    if (access(from, F_OK) < 0) return;
+    if (mkdir(to, 0755) < 0) fail("%s: %m", to);
+    bind(from, to, 0);
+}
+
+/* PrivateDevices=: a /dev with the devices that are none of the machine's. */
+static void mount_private_dev(const char *path) {
+    static const char *const DEVICES[] = {"null", "zero", "full", "random", "urandom", "tty", NULL};
+    static const char *const SHARED[] = {"pts", "shm", "mqueue", "hugepages", NULL};
+    char root[] = "/run/quickstart-dev-XXXXXX", target[64];
+    mode_t before = umask(0);
+    if (!mkdtemp(root)) fail("%s: %m", root);
+    if (mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_STRICTATIME | MS_NOEXEC, "mode=755,nr_inodes=64k,size=4m") < 0)
+        fail("a private /dev: %m");
+    for (size_t i = 0; SHARED[i]; i++) share_in(root, SHARED[i]);
+    for (size_t i = 0; DEVICES[i]; i++) same_device(root, DEVICES[i]);
+    ssize_t length = readlink("/dev/ptmx", target, sizeof target - 1);
+    if (length > 0) {
+        target[length] = '\0';
+        link_in(root, "ptmx", target);
+    } else {
+        same_device(root, "ptmx");
+    }
+    link_in(root, "log", "/run/systemd/journal/dev-log");
+    link_in(root, "core", "/proc/kcore");
+    link_in(root, "fd", "/proc/self/fd");
+    link_in(root, "stdin", "/proc/self/fd/0");
+    link_in(root, "stdout", "/proc/self/fd/1");
+    link_in(root, "stderr", "/proc/self/fd/2");
+    unmount_all(path);
+    if (mount(root, path, NULL, MS_MOVE, NULL) < 0) fail("a private /dev: %m");
+    rmdir(root);
+    umask(before);
+}
+
+void mount_entry(const struct mount_entry *entry) {
+    char *source = NULL;
+    switch (entry->kind) {
+    case INACCESSIBLE:
+        bind(inaccessible_node(entry->path), entry->path, MS_REC);
+        break;
+    case BIND:
+    case BIND_ALL:
+        if (!(source = realpath(entry->source, NULL))) fail("%s: %m", entry->source);
+        bind(source, entry->path, entry->kind == BIND_ALL ? MS_REC : 0);
+        break;
+    case PRIVATE_TMP:
+        bind(private_tmp(entry->path), entry->path, MS_REC);
+        break;
+    case PRIVATE_DEV:
+        mount_private_dev(entry->path);
+        break;
+    case EMPTY_TMPFS:
+        unmount_all(entry->path);
+        if (mount("tmpfs", entry->path, "tmpfs", MS_NODEV | MS_STRICTATIME, entry->options) < 0)
+            fail("a tmpfs at %s: %m", entry->path);
+        break;
+    case READ_ONLY:
+    case READ_WRITE:
+    case READ_WRITE_IMPLICIT:
+        if (!is_mount_point(entry->path)) bind(entry->path, entry->path, MS_REC);
+    }
+    free(source);
+}
+
+/* Whether a mount point below entry `which` belongs to an entry further down, with a rule of its own. */
+static bool is_anothers(const char *point, const struct mount_entry *entries, size_t count, size_t which) {
+    for (size_t i = 0; i < count; i++)
+        if (i != which && strcmp(entries[i].path, entries[which].path) != 0 &&
+            is_below(entries[i].path, entries[which].path) && is_below(point, entries[i].path))
+            return true;
+    return false;
+}
+
+void make_read_only(const struct mount_entry *entries, size_t count, size_t which) {
+    const struct mount_entry *entry = &entries[which];
+    bool alone = entry->kind == PRIVATE_DEV || entry->kind == EMPTY_TMPFS;
+    struct attributes read_only = {.set = READ_ONLY_ATTRIBUTE};
+    struct list points = mount_points(entry->path);
+    for (size_t i = 0; i < points.count; i++) {
+        const char *point = points.items[i];
+        if ((alone && strcmp(point, entry->path) != 0) || is_anothers(point, entries, count, which)) continue;
+        if (syscall(SYS_mount_setattr, AT_FDCWD, point, AT_SYMLINK_NOFOLLOW, &read_only, sizeof read_only) < 0 && errno != ENOENT)
+            fail("%s cannot be made read-only: %m", point);
+    }
+}

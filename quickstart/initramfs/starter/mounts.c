@@ -1,0 +1,135 @@
+/* The unit's own mount namespace: which mounts, in which order (systemd.exec(5), "Sandboxing"). */
+#include "starter.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const struct { const char *name; enum mount_kind kind; bool read_only; } KINDS[] = {
+    {"inaccessible", INACCESSIBLE, true}, {"bind", BIND, false},
+    {"bind-read-only", BIND, true},       {"bind-all", BIND_ALL, false},
+    {"bind-all-read-only", BIND_ALL, true}, {"private-tmp", PRIVATE_TMP, false},
+    {"private-dev", PRIVATE_DEV, true},   {"tmpfs", EMPTY_TMPFS, false},
+    {"tmpfs-read-only", EMPTY_TMPFS, true}, {"read-only", READ_ONLY, true},
+    {"read-write", READ_WRITE, false},    {"read-write-implicit", READ_WRITE_IMPLICIT, false},
+};
+
+static struct mount_entry *entries;
+static size_t entry_count;
+
+bool is_below(const char *path, const char *above) {
+    size_t length = strcmp(above, "/") == 0 ? 0 : strlen(above);
+    return strncmp(path, above, length) == 0 && (path[length] == '/' || !path[length]);
+}
+
+static bool has_source(enum mount_kind kind) { return kind == BIND || kind == BIND_ALL; }
+
+/* Where a bind is to go there has to be something of its source's kind, a tmpfs wants a directory. */
+static void make_place(const struct mount_entry *entry) {
+    struct stat source = {.st_mode = S_IFDIR};
+    if (has_source(entry->kind) && stat(entry->source, &source) < 0) fail("%s: %m", entry->source);
+    if (S_ISDIR(source.st_mode)) {
+        make_directories(entry->path, 0755);
+        return;
+    }
+    char *parent = text("%s", entry->path);
+    *strrchr(parent, '/') = '\0';
+    if (*parent) make_directories(parent, 0755);
+    if (mknod(entry->path, S_IFREG | 0644, 0) < 0 && errno != EEXIST) fail("%s cannot be made: %m", entry->path);
+}
+
+static void add(struct mount_entry entry) {
+    bool makes_place = has_source(entry.kind) || entry.kind == EMPTY_TMPFS;
+    if (has_source(entry.kind) && entry.optional && access(entry.source, F_OK) < 0) return;
+    if (makes_place && access(entry.path, F_OK) < 0 && errno == ENOENT) make_place(&entry);
+    char *canonical = realpath(entry.path, NULL);
+    if (!canonical && entry.optional && (errno == ENOENT || errno == ENOTDIR)) return;
+    if (!canonical) fail("%s: %m", entry.path);
+    entry.path = canonical;
+    entries = must(realloc(entries, (entry_count + 1) * sizeof *entries));
+    entries[entry_count++] = entry;
+}
+
+/* `mount KIND required|optional PATH [SOURCE [OPTIONS]]`; for a tmpfs SOURCE stands for its options. */
+static void add_record(const struct record *r) {
+    if (r->count < 3) fail("the description's `mount` lacks words");
+    for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
+        if (strcmp(KINDS[i].name, r->words[0]) == 0) {
+            const char *fourth = r->count > 3 ? r->words[3] : "";
+            add((struct mount_entry){KINDS[i].kind, r->words[2], fourth, fourth, strcmp(r->words[1], "optional") == 0,
+                                     KINDS[i].read_only});
+            return;
+        }
+    fail("the description has an unknown mount `%s`", r->words[0]);
+}
+
+/* What is above comes first, of one path the stricter. '/' sorts before every other byte. */
+static int in_order(const void *left, const void *right) {
+    const struct mount_entry *a = left, *b = right;
+    const char *x = a->path, *y = b->path;
+    for (; *x && *x == *y; x++) y++;
+    if (*x != *y) {
+        unsigned p = *x == '/' ? 1 : (unsigned char)*x, q = *y == '/' ? 1 : (unsigned char)*y;
+        return p < q ? -1 : 1;
+    }
+    return (int)a->kind - (int)b->kind;
+}
+
+/* Whether the entry adds nothing to those kept before it: the path again, below what nobody can reach, or as what it is in. */
+static bool is_needless(const struct mount_entry *entry, const struct mount_entry *kept, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(kept[i].path, entry->path) == 0 || (kept[i].kind == INACCESSIBLE && is_below(entry->path, kept[i].path)))
+            return true;
+    if (entry->kind != READ_ONLY && entry->kind != READ_WRITE && entry->kind != READ_WRITE_IMPLICIT) return false;
+    for (size_t i = count; i-- > 0;)
+        if (is_below(entry->path, kept[i].path)) return kept[i].kind == entry->kind;
+    return false;
+}
+
+static void drop_needless(void) {
+    size_t kept = 0;
+    for (size_t i = 0; i < entry_count; i++)
+        if (!is_needless(&entries[i], entries, kept)) entries[kept++] = entries[i];
+    entry_count = kept;
+}
+
+/* What lies over a path that nobody may reach: a node of the same kind without any permission. systemd makes the same ones. */
+static void make_inaccessible_nodes(void) {
+    static const struct { const char *path; mode_t mode; } NODES[] = {
+        {"/run/systemd/inaccessible/reg", S_IFREG},  {"/run/systemd/inaccessible/fifo", S_IFIFO},
+        {"/run/systemd/inaccessible/sock", S_IFSOCK}, {"/run/systemd/inaccessible/chr", S_IFCHR},
+        {"/run/systemd/inaccessible/blk", S_IFBLK},
+    };
+    make_directories("/run/systemd/inaccessible", 0755);
+    mkdir("/run/systemd/inaccessible/dir", 0);  /* what is missing is named when it is needed */
+    for (size_t i = 0; i < sizeof NODES / sizeof *NODES; i++) mknod(NODES[i].path, NODES[i].mode, 0);
+}
+
+/* The place through which systemd hands a running service further mounts: in every namespace of a service. */
+static void add_incoming(void) {
+    char *source = text("/run/systemd/propagate/%s", fact("unit", NULL));
+    make_directories(source, 0600);
+    make_directories("/run/systemd/incoming", 0755);
+    add((struct mount_entry){BIND, text("/run/systemd/incoming"), source, "", false, true});
+}
+
+/* `namespace shared|slave|private`: unshare, mount what the `mount` records say, then make read-only what is to be. */
+void own_mounts(const struct record *record) {
+    const char *how = record->words[0];
+    make_inaccessible_nodes();
+    add_incoming();
+    for (const struct record *r = NULL; (r = next_record(r, "mount"));) add_record(r);
+    qsort(entries, entry_count, sizeof *entries, in_order);
+    drop_needless();
+    /* What the machine mounts later reaches the unit, what the unit mounts does not reach the machine. */
+    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) < 0) fail("a mount namespace: %m");
+    for (size_t i = 0; i < entry_count; i++) mount_entry(&entries[i]);
+    for (size_t i = 0; i < entry_count; i++)
+        if (entries[i].read_only) make_read_only(entries, entry_count, i);
+    unsigned long flag = strcmp(how, "slave") == 0 ? MS_SLAVE : strcmp(how, "private") == 0 ? MS_PRIVATE : MS_SHARED;
+    if (mount(NULL, "/", NULL, flag | MS_REC, NULL) < 0) fail("propagation of mounts: %m");
+}

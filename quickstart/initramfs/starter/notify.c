@@ -1,0 +1,91 @@
+/* sd_notify(3): the socket that systemd binds later under the same name, and the wait for READY=1. */
+#include "starter.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { MESSAGE_MAX = 4096, CONTROL_MAX = 4096 };
+
+static int notify_socket = -1;
+
+void open_notify(void) {
+    struct sockaddr_un place = {.sun_family = AF_UNIX, .sun_path = "/run/systemd/notify"};
+    int on = 1;
+    make_directories("/run/systemd", 0755);
+    unlink(place.sun_path);  /* there is none, or one of a start that failed */
+    notify_socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    mode_t before = umask(0);
+    if (notify_socket < 0 || setsockopt(notify_socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) < 0 ||
+        bind(notify_socket, (struct sockaddr *)&place, sizeof place) < 0)
+        fail("%s cannot be bound: %m", place.sun_path);
+    umask(before);
+}
+
+/* One message with a NUL behind it, and who sent it; false when there is none. Descriptors that come with it are closed. */
+static bool receive(char *message, pid_t *sender) {
+    union { char room[CONTROL_MAX]; struct cmsghdr align; } control;
+    struct iovec part = {message, MESSAGE_MAX - 1};
+    struct msghdr whole = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t got = recvmsg(notify_socket, &whole, MSG_CMSG_CLOEXEC);
+    if (got < 0) return false;
+    message[got] = '\0';
+    *sender = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&whole); c; c = CMSG_NXTHDR(&whole, c)) {
+        if (c->cmsg_level != SOL_SOCKET) continue;
+        if (c->cmsg_type == SCM_CREDENTIALS) {
+            struct ucred who;
+            memcpy(&who, CMSG_DATA(c), sizeof who);
+            *sender = who.pid;
+        } else if (c->cmsg_type == SCM_RIGHTS) {
+            for (size_t at = 0; at + CMSG_LEN(0) + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
+                int fd;
+                memcpy(&fd, CMSG_DATA(c) + at, sizeof fd);
+                close(fd);
+            }
+        }
+    }
+    return true;
+}
+
+/* NotifyAccess=main: the main process; otherwise any of the unit. */
+static bool may_speak(pid_t sender, pid_t main_pid) {
+    if (sender == main_pid) return true;
+    return strcmp(fact("notify-access", NULL), "main") != 0 && sender > 0 && in_group(sender);
+}
+
+/* READY=1, MAINPID= and EXTEND_TIMEOUT_USEC= are heard; systemd hears all of them again later. */
+static bool says_ready(char *message, pid_t *main_pid, int64_t *deadline) {
+    bool ready = false;
+    for (char *line; (line = strsep(&message, "\n"));) {
+        if (strcmp(line, "READY=1") == 0) ready = true;
+        else if (strncmp(line, "MAINPID=", 8) == 0) {
+            pid_t named = (pid_t)strtol(line + 8, NULL, 10);
+            if (named > 1 && in_group(named)) *main_pid = named;
+        } else if (strncmp(line, "EXTEND_TIMEOUT_USEC=", 20) == 0 && *deadline) {
+            int64_t until = now_ms() + strtoll(line + 20, NULL, 10) / 1000;
+            if (until > *deadline) *deadline = until;
+        }
+    }
+    return ready;
+}
+
+/* Returns when a process of the unit has said READY=1. */
+void await_ready(pid_t *main_pid, int main_pidfd, int64_t deadline) {
+    char message[MESSAGE_MAX];
+    pid_t sender;
+    for (;;) {
+        /* What was said before the end counts, so the socket is emptied first. */
+        while (receive(message, &sender))
+            if (may_speak(sender, *main_pid) && says_ready(message, main_pid, &deadline)) return;
+        if (wait_for(main_pidfd, now_ms())) fail("the main process ended before READY=1");
+        if (deadline && now_ms() >= deadline) fail("no READY=1 within the unit's TimeoutStartSec");
+        int64_t slice = now_ms() + 100;
+        wait_for(notify_socket, deadline && deadline < slice ? deadline : slice);
+    }
+}

@@ -1,0 +1,120 @@
+/* One command of the unit, from fork to execve, and the wait for its end. */
+#include "starter.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char LOG_FILE[] = "/var/log/quickstart.log";
+
+enum { REASON_MAX = 1024 };
+
+/* Until `fd` can be read or the time (of now_ms; 0: none) has come; false for the latter. */
+bool wait_for(int fd, int64_t deadline) {
+    for (;;) {
+        struct pollfd wanted = {.fd = fd, .events = POLLIN};
+        int64_t left = deadline - now_ms();
+        int timeout = !deadline ? -1 : left <= 0 ? 0 : left > INT_MAX ? INT_MAX : (int)left;
+        int found = poll(&wanted, 1, timeout);
+        if (found > 0) return true;
+        if (found < 0 && errno != EINTR) fail("poll: %m");
+        if (found == 0) return false;
+    }
+}
+
+/* Signals as a fresh process has them, but SIGPIPE ignored, unless the unit wants it. */
+static void reset_signals(void) {
+    sigset_t none;
+    sigemptyset(&none);
+    for (int i = 1; i < NSIG; i++) signal(i, SIG_DFL);  /* fails for those that cannot be changed anyway */
+    if (strcmp(fact("ignore-sigpipe", "yes"), "yes") == 0) signal(SIGPIPE, SIG_IGN);
+    if (sigprocmask(SIG_SETMASK, &none, NULL) < 0) fail("sigprocmask: %m");
+}
+
+/* `stdout` and `stderr` of the description: null, log, file PATH, append PATH, truncate PATH. */
+static void open_output(const char *key, int as) {
+    const struct record *record = next_record(NULL, key);
+    const char *what = record && record->count ? record->words[0] : "log", *path = LOG_FILE;
+    int flags = O_WRONLY | O_CREAT | O_APPEND;
+    if (strcmp(what, "null") == 0) path = "/dev/null";
+    else if (strcmp(what, "log") != 0) {
+        if (record->count != 2) fail("the description needs a path in `%s`", key);
+        path = record->words[1];
+        if (strcmp(what, "file") == 0) flags = O_WRONLY | O_CREAT;
+        if (strcmp(what, "truncate") == 0) flags = O_WRONLY | O_CREAT | O_TRUNC;
+    }
+    int fd = open(path, flags | O_NOCTTY, 0644);
+    if (fd < 0 || dup2(fd, as) < 0) fail("%s cannot be opened: %m", path);
+    if (fd != as) close(fd);
+}
+
+static void open_streams(void) {
+    int null = open("/dev/null", O_RDONLY | O_NOCTTY);
+    if (null < 0 || dup2(null, STDIN_FILENO) < 0) fail("/dev/null cannot be opened: %m");
+    if (null != STDIN_FILENO) close(null);
+    umask(0022);
+    open_output("stdout", STDOUT_FILENO);
+    if (next_record(NULL, "stderr")) open_output("stderr", STDERR_FILENO);
+    else if (dup2(STDOUT_FILENO, STDERR_FILENO) < 0) fail("dup2: %m");
+}
+
+static _Noreturn void execute(const struct command *command, pid_t main_pid) {
+    reset_signals();
+    setsid();  /* cannot fail: a fresh child leads no process group */
+    enter_group();
+    open_streams();
+    if (chdir("/") < 0) fail("chdir: %m");
+    struct list environment = command_environment(command, main_pid);
+    char **argv = strchr(command->flags, ':') ? command->argv : expand(command->argv, &environment);
+    take_steps(command->flags);
+    execve(command->program, argv, environment.items);
+    fail("%s cannot be executed: %m", command->program);
+}
+
+/* Starts the command; returns when it has been executed. When it could not be this fails with the child's reason, or is 0 if
+   the command's failure is ignored. */
+pid_t start(const struct command *command, pid_t main_pid, int64_t deadline) {
+    int ends[2];
+    char reason[REASON_MAX];
+    if (pipe2(ends, O_CLOEXEC) < 0) fail("pipe: %m");
+    pid_t child = fork();
+    if (child < 0) fail("fork: %m");
+    if (child == 0) {
+        /* Out of the way of the streams, and of what the application counts on for its first descriptors. */
+        int end = fcntl(ends[1], F_DUPFD_CLOEXEC, 64);
+        if (end < 0) fail("fcntl: %m");
+        fail_into(end);
+        close_range(3, (unsigned)end - 1, 0);
+        close_range((unsigned)end + 1, ~0U, 0);
+        execute(command, main_pid);
+    }
+    close(ends[1]);
+    if (!wait_for(ends[0], deadline)) fail("%s was not executed within the unit's TimeoutStartSec", command->program);
+    ssize_t length = read(ends[0], reason, sizeof reason - 1);
+    close(ends[0]);
+    if (length > 0 && strchr(command->flags, '-')) {
+        waitpid(child, NULL, 0);
+        return 0;
+    }
+    if (length > 0) fail("Exec %s: %.*s", command->when, (int)length, reason);
+    return child;
+}
+
+/* The status of a child that has ended, as of waitpid(2); -1 when the time has come before. */
+int await_exit(pid_t pid, int64_t deadline) {
+    int status, fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0) fail("pidfd_open: %m");
+    bool ended = wait_for(fd, deadline);
+    close(fd);
+    if (!ended) return -1;
+    if (waitpid(pid, &status, 0) != pid) fail("waitpid: %m");
+    return status;
+}

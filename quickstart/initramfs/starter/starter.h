@@ -1,0 +1,86 @@
+/* Starts a unit as its own description says (docs/starter.md). What the files of this program share. */
+#define _GNU_SOURCE
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* A line of the description: its key and its words, of which the last is followed by NULL. */
+struct record { char *key; char **words; size_t count; };
+
+/* A list of strings that is always ended by NULL. */
+struct list { char **items; size_t count; };
+
+/* Whom the unit runs as; `name` is NULL without User=. */
+struct identity { const char *name, *home, *shell; uid_t uid; gid_t gid; bool has_gid; };
+
+/* A command of the unit; `flags` has `-` for a failure that is ignored, `+` and `!` as in systemd.service(5), `:` for no expansion. */
+struct command { const char *when, *flags, *program; char **argv; };
+
+/* fail.c: the one line of reason, and the end. In a child it goes to the parent, which ends everything. */
+_Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void fail_into(int pipe_end);
+void when_failing(void (*undo)(const char *reason));
+
+/* text.c */
+void *must(void *allocated);
+char *text(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void append(struct list *list, char *item);
+char *read_whole(const char *path, size_t *length);
+void write_whole(const char *path, const char *content);
+long long number(const char *word);
+uint64_t hex(const char *word);
+void make_directories(const char *path, mode_t mode);
+int64_t now_ms(void);
+
+/* description.c */
+void read_description(const char *path);
+const struct record *next_record(const struct record *after, const char *key);
+const char *fact(const char *key, const char *otherwise);
+
+/* users.c */
+const struct identity *identity(void);
+void set_groups(const struct record *record);
+
+/* environment.c and words.c */
+struct list command_environment(const struct command *command, pid_t main_pid);
+void read_variables(const char *path, bool optional, struct list *into);
+const char *variable(const struct list *environment, const char *name, size_t length);
+char **expand(char **argv, const struct list *environment);
+
+/* group.c: the unit's cgroup */
+void make_group(void);
+void enter_group(void);
+void kill_group(void);
+bool in_group(pid_t pid);
+int orphans_in_group(pid_t *one);
+
+/* notify.c */
+void open_notify(void);
+void await_ready(pid_t *main_pid, int main_pidfd, int64_t deadline);
+
+/* process.c */
+pid_t start(const struct command *command, pid_t main_pid, int64_t deadline);
+int await_exit(pid_t pid, int64_t deadline);
+bool wait_for(int fd, int64_t deadline);
+
+/* steps.c, privileges.c, directories.c, mounts.c, mounting.c: what a child does to itself before it executes */
+void check_keys(void);
+void take_steps(const char *flags);
+void drop_bounding_set(const struct record *record);
+void raise_ambient(const struct record *record);
+void become_user(const struct record *record);
+void set_secure_bits(const struct record *record);
+void no_new_privileges(const struct record *record);
+void filter_calls(const struct record *record);
+void make_unit_directory(const struct record *record);
+void make_private_tmp(void);
+const char *private_tmp(const char *of);
+void own_mounts(const struct record *record);
+
+/* A mount of the unit's own namespace, in the order in which systemd prefers one of two for the same path. */
+enum mount_kind { INACCESSIBLE, BIND, BIND_ALL, PRIVATE_TMP, PRIVATE_DEV, READ_ONLY, READ_WRITE, EMPTY_TMPFS, READ_WRITE_IMPLICIT };
+struct mount_entry { enum mount_kind kind; char *path; const char *source, *options; bool optional, read_only; };
+void mount_entry(const struct mount_entry *entry);
+void make_read_only(const struct mount_entry *entries, size_t count, size_t which);
+bool is_below(const char *path, const char *above);

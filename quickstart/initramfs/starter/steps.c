@@ -1,0 +1,140 @@
+/* What a child does to itself before it executes: the description's steps, in its order. */
+#include "starter.h"
+
+#include <errno.h>
+#include <linux/keyctl.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { IOPRIO_WHO_PROCESS = 1, IOPRIO_CLASS_SHIFT = 13 };  /* linux/ioprio.h has no more than the kernel wants */
+
+static void oom_score_adjust(const struct record *r) { write_whole("/proc/self/oom_score_adj", r->words[0]); }
+
+static void nice_level(const struct record *r) {
+    if (setpriority(PRIO_PROCESS, 0, (int)number(r->words[0])) < 0) fail("setpriority: %m");
+}
+
+/* `scheduler POLICY PRIORITY RESET_ON_FORK` in the kernel's numbers. */
+static void scheduler(const struct record *r) {
+    struct sched_param priority = {.sched_priority = (int)number(r->words[1])};
+    int policy = (int)number(r->words[0]) | (number(r->words[2]) ? SCHED_RESET_ON_FORK : 0);
+    if (sched_setscheduler(0, policy, &priority) < 0) fail("sched_setscheduler: %m");
+}
+
+static void cpus(const struct record *r) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (size_t i = 0; i < r->count; i++) CPU_SET((size_t)number(r->words[i]), &set);
+    if (sched_setaffinity(0, sizeof set, &set) < 0) fail("sched_setaffinity: %m");
+}
+
+static void io_priority(const struct record *r) {
+    long value = (long)(number(r->words[0]) << IOPRIO_CLASS_SHIFT | number(r->words[1]));
+    if (syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, value) < 0) fail("ioprio_set: %m");
+}
+
+static void timer_slack(const struct record *r) {
+    if (prctl(PR_SET_TIMERSLACK, (unsigned long)number(r->words[0])) < 0) fail("PR_SET_TIMERSLACK: %m");
+}
+
+static void file_mask(const struct record *r) { umask((mode_t)number(r->words[0])); }
+
+static rlim_t limit_value(const char *word) {
+    return strcmp(word, "infinity") == 0 ? RLIM_INFINITY : (rlim_t)number(word);
+}
+
+/* `limit RESOURCE SOFT HARD`, the resource in the kernel's number. */
+static void limit(const struct record *r) {
+    struct rlimit both = {limit_value(r->words[1]), limit_value(r->words[2])}, now;
+    __rlimit_resource_t resource = (__rlimit_resource_t)number(r->words[0]);
+    if (setrlimit(resource, &both) == 0) return;
+    /* As systemd does without the privilege: as near as may be. */
+    if (errno != EPERM || getrlimit(resource, &now) < 0) fail("setrlimit: %m");
+    if (both.rlim_max > now.rlim_max) both.rlim_max = now.rlim_max;
+    if (both.rlim_cur > both.rlim_max) both.rlim_cur = both.rlim_max;
+    if (setrlimit(resource, &both) < 0) fail("setrlimit: %m");
+}
+
+/* A session keyring of its own; `shared` has the user's linked in. */
+static void keyring(const struct record *r) {
+    if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) < 0) {
+        if (errno == ENOSYS || errno == EPERM || errno == EDQUOT) return;  /* as systemd: goes without */
+        fail("keyctl: %m");
+    }
+    if (strcmp(r->words[0], "shared") == 0 &&
+        syscall(SYS_keyctl, KEYCTL_LINK, KEY_SPEC_USER_KEYRING, KEY_SPEC_SESSION_KEYRING) < 0)
+        fail("keyctl: %m");
+}
+
+static void own_host_name(const struct record *r) {
+    (void)r;
+    if (unshare(CLONE_NEWUTS) < 0) fail("unshare: %m");
+}
+
+/* `working-directory required|optional PATH`; `~` is the user's home. */
+static void working_directory(const struct record *r) {
+    const char *path = r->words[1];
+    if (strcmp(path, "~") == 0) path = identity()->home ? identity()->home : "/";
+    if (chdir(path) < 0 && strcmp(r->words[0], "optional") != 0) fail("%s: %m", path);
+}
+
+/* Which commands leave a step out: `+` all that confine, `!` those of User= and Group=. */
+enum scope { ALWAYS, CONFINES, CHANGES_USER };
+
+static const struct step { const char *key; size_t words; enum scope scope; void (*take)(const struct record *); } STEPS[] = {
+    {"oom-score-adjust", 1, ALWAYS, oom_score_adjust},
+    {"nice", 1, ALWAYS, nice_level},
+    {"scheduler", 3, ALWAYS, scheduler},
+    {"cpus", 1, ALWAYS, cpus},
+    {"io-priority", 2, ALWAYS, io_priority},
+    {"timer-slack-ns", 1, ALWAYS, timer_slack},
+    {"umask", 1, ALWAYS, file_mask},
+    {"directory", 3, ALWAYS, make_unit_directory},
+    {"keyring", 1, ALWAYS, keyring},
+    {"namespace", 1, CONFINES, own_mounts},
+    {"own-host-name", 0, CONFINES, own_host_name},
+    {"groups", 0, CHANGES_USER, set_groups},
+    {"limit", 3, CONFINES, limit},
+    {"bounding-set", 1, CONFINES, drop_bounding_set},
+    {"ambient", 1, CONFINES, raise_ambient},
+    {"become-user", 0, CHANGES_USER, become_user},
+    {"working-directory", 2, ALWAYS, working_directory},
+    {"secure-bits", 1, CONFINES, set_secure_bits},
+    {"no-new-privileges", 1, CONFINES, no_new_privileges},
+    {"seccomp", 1, CONFINES, filter_calls},
+};
+
+static const struct step *step_of(const char *key) {
+    for (size_t i = 0; i < sizeof STEPS / sizeof *STEPS; i++)
+        if (strcmp(STEPS[i].key, key) == 0) return &STEPS[i];
+    return NULL;
+}
+
+/* Which is read where it is needed. */
+static const char *const FACTS[] = {"unit", "group", "type", "pid-file", "start-timeout-ms", "notify-access", "watchdog-usec",
+    "user", "main-group", "ignore-sigpipe", "stdout", "stderr", "private-tmp", "base-environment", "own-environment",
+    "pass-environment", "environment", "environment-file", "unset-environment", "mount", "command", NULL};
+
+/* What is not known would be lost, so it is not started at all. */
+void check_keys(void) {
+    for (const struct record *r = NULL; (r = next_record(r, NULL));) {
+        size_t known = 0;
+        while (FACTS[known] && strcmp(FACTS[known], r->key) != 0) known++;
+        if (!FACTS[known] && !step_of(r->key)) fail("the description has an unknown `%s`", r->key);
+    }
+}
+
+void take_steps(const char *flags) {
+    bool all = strchr(flags, '+') != NULL, user = strchr(flags, '!') != NULL;
+    for (const struct record *r = NULL; (r = next_record(r, NULL));) {
+        const struct step *step = step_of(r->key);
+        if (!step || (step->scope != ALWAYS && all) || (step->scope == CHANGES_USER && user)) continue;
+        if (r->count < step->words) fail("the description's `%s` lacks words", r->key);
+        step->take(r);
+    }
+}

@@ -1,0 +1,94 @@
+/* Strings, whole files, numbers. */
+#include "starter.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { CHUNK = 4096 };
+
+void *must(void *allocated) {
+    if (!allocated) fail("no memory");
+    return allocated;
+}
+
+char *text(const char *format, ...) {
+    char *made;
+    va_list values;
+    va_start(values, format);
+    if (vasprintf(&made, format, values) < 0) fail("no memory");
+    va_end(values);
+    return made;
+}
+
+void append(struct list *list, char *item) {
+    list->items = must(realloc(list->items, (list->count + 2) * sizeof *list->items));
+    list->items[list->count++] = item;
+    list->items[list->count] = NULL;
+}
+
+/* The file's content with a NUL behind it, or NULL with errno. Files of /proc have no size, so read to the end. */
+char *read_whole(const char *path, size_t *length) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return NULL;
+    char *content = must(malloc(CHUNK + 1));
+    size_t have = 0, room = CHUNK;
+    ssize_t got;
+    while ((got = read(fd, content + have, room - have)) > 0)
+        if ((have += (size_t)got) == room) content = must(realloc(content, (room *= 2) + 1));
+    int error = errno;
+    close(fd);
+    errno = error;
+    if (got < 0) return NULL;
+    content[have] = '\0';
+    if (length) *length = have;
+    return content;
+}
+
+/* Write a file that is there (of /proc, of a cgroup). */
+void write_whole(const char *path, const char *content) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, content, strlen(content)) < 0) fail("%s cannot be written: %m", path);
+    close(fd);
+}
+
+long long number(const char *word) {
+    char *end;
+    errno = 0;
+    long long value = word ? strtoll(word, &end, 0) : 0;
+    if (!word || errno || end == word || *end) fail("`%s` in the description is no number", word ? word : "");
+    return value;
+}
+
+uint64_t hex(const char *word) {
+    char *end;
+    errno = 0;
+    unsigned long long value = word ? strtoull(word, &end, 16) : 0;
+    if (!word || errno || end == word || *end) fail("`%s` in the description is no hexadecimal number", word ? word : "");
+    return value;
+}
+
+/* The directory and those above it; what is there stays as it is. */
+void make_directories(const char *path, mode_t mode) {
+    char *each = text("%s", path);
+    for (char *c = each + 1; *c; c++)
+        if (*c == '/') {
+            *c = '\0';
+            if (mkdir(each, 0755) < 0 && errno != EEXIST) fail("%s cannot be made: %m", each);
+            *c = '/';
+        }
+    if (mkdir(each, mode) < 0 && errno != EEXIST) fail("%s cannot be made: %m", each);
+    free(each);
+}
+
+int64_t now_ms(void) {
+    struct timespec t = {0};
+    clock_gettime(CLOCK_MONOTONIC, &t);  /* cannot fail: the clock is in every Linux */
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}

@@ -1,0 +1,97 @@
+/* Users and groups by /etc/passwd and /etc/group: a static program has no other name services. */
+#include "starter.h"
+
+#include <grp.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* systemd gives no SHELL to whom these are given. */
+static const char *const NO_SHELLS[] = {"/bin/nologin", "/sbin/nologin", "/usr/sbin/nologin", "/usr/bin/nologin",
+                                        "/bin/false", "/usr/bin/false", "/bin/true", "/usr/bin/true", NULL};
+
+enum { PASSWD_FIELDS = 7, GROUP_FIELDS = 4 };
+
+/* Splits the next line at colons into `fields`; false at the end of the file. A line with too few of them is left out. */
+static bool next_line(char **rest, char **fields, size_t wanted) {
+    for (char *line; (line = strsep(rest, "\n"));) {
+        size_t count = 0;
+        while (count < wanted && (fields[count] = strsep(&line, ":"))) count++;
+        if (count == wanted) return true;
+    }
+    return false;
+}
+
+static char *load(const char *path) {
+    char *content = read_whole(path, NULL);
+    if (!content) fail("%s cannot be read: %m", path);
+    return content;
+}
+
+/* The fields of the line whose name or number is `wanted`. */
+static void look_up(const char *path, const char *wanted, char **fields, size_t count) {
+    char *rest = load(path);
+    while (next_line(&rest, fields, count))
+        if (strcmp(fields[0], wanted) == 0 || strcmp(fields[2], wanted) == 0) return;
+    fail("%s has no `%s`", path, wanted);
+}
+
+static gid_t group_number(const char *wanted) {
+    char *fields[GROUP_FIELDS];
+    look_up("/etc/group", wanted, fields, GROUP_FIELDS);
+    return (gid_t)number(fields[2]);
+}
+
+static bool is_one_of(const char *const *list, const char *word) {
+    while (*list && strcmp(*list, word) != 0) list++;
+    return *list != NULL;
+}
+
+const struct identity *identity(void) {
+    static struct identity found;
+    static bool known;
+    if (known) return &found;
+    known = true;
+    const char *user = fact("user", ""), *group = fact("main-group", "");
+    if (*user) {
+        char *fields[PASSWD_FIELDS];
+        look_up("/etc/passwd", user, fields, PASSWD_FIELDS);
+        found = (struct identity){fields[0], fields[5], fields[6], (uid_t)number(fields[2]), (gid_t)number(fields[3]), true};
+        if (found.home[0] != '/' || strcmp(found.home, "/") == 0) found.home = NULL;
+        if (found.shell[0] != '/' || is_one_of(NO_SHELLS, found.shell)) found.shell = NULL;
+    }
+    if (*group) {
+        found.gid = group_number(group);
+        found.has_gid = true;
+    }
+    return &found;
+}
+
+static bool lists_member(char *members, const char *name) {
+    for (char *member; (member = strsep(&members, ","));)
+        if (strcmp(member, name) == 0) return true;
+    return false;
+}
+
+/* What initgroups(3) does, for it needs name services. */
+static size_t groups_of(const struct identity *who, gid_t *groups, size_t room) {
+    char *rest = load("/etc/group"), *fields[GROUP_FIELDS];
+    size_t count = 0;
+    groups[count++] = who->gid;
+    while (count < room && next_line(&rest, fields, GROUP_FIELDS))
+        if (lists_member(fields[3], who->name) && (gid_t)number(fields[2]) != who->gid)
+            groups[count++] = (gid_t)number(fields[2]);
+    return count;
+}
+
+/* `groups NAME...`: those of User=, those of SupplementaryGroups=, and the main one. */
+void set_groups(const struct record *record) {
+    const struct identity *who = identity();
+    gid_t groups[NGROUPS_MAX];
+    size_t count = 0;
+    if (who->name && who->gid != 0) count = groups_of(who, groups, NGROUPS_MAX);
+    for (size_t i = 0; i < record->count && count < NGROUPS_MAX; i++) groups[count++] = group_number(record->words[i]);
+    if (count && setgroups(count, groups) < 0) fail("setgroups: %m");
+    if (who->has_gid && setresgid(who->gid, who->gid, who->gid) < 0) fail("setresgid: %m");
+}

@@ -1,0 +1,164 @@
+"""A unit of the image as UnitStart: everything of it that an early start repeats (systemd.service(5), systemd.exec(5))."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.imageroot import ImageRoot
+from quickstart.unit.commands import is_needless_early, parse_commands, refuse_systemctl
+from quickstart.unit.directives import HARMLESS, KNOWN
+from quickstart.unit.files import assignments, directives, manager_texts, unit_texts
+from quickstart.unit.model import UnitCommand, UnitStart
+from quickstart.unit.settings import settings
+from quickstart.unit.source import Source
+from quickstart.unit.values import BadValueError, boolean, span_us
+
+_NO_TEXT = re.compile(r"[\0-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_TYPES = ("simple", "exec", "forking", "notify", "notify-reload")
+_ACCESS = ("none", "main", "exec", "all")
+_DEFAULT_TIMEOUT = "90s"
+
+
+def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitStart:
+    """How ``unit`` of the image starts; without ``run_start_pre`` its ExecStartPre is left out.
+
+    Raises UnsupportedUnitError naming what an early start could not repeat.
+    """
+    assigned = assignments(unit_texts(root, unit), "[Service]")
+    source = Source(unit, assigned, directives(assignments(manager_texts(root), "[Manager]")))
+    refuse_unknown(source)
+    _refuse_sockets(root, source)
+    kind = _type(source)
+    pid_file = source.names.expand(source.last("PIDFile"))
+    _check_users(root, source)
+    start = _commands(root, source, "ExecStart")
+    if len(start) != 1:
+        raise UnsupportedUnitError(
+            f"{unit} has {len(start)} ExecStart commands; exactly one can be started early"
+        )
+    return UnitStart(
+        unit=unit,
+        type=kind,
+        pid_file=(PurePosixPath("/run") / pid_file) if pid_file else None,
+        start_pre=_commands(root, source, "ExecStartPre") if run_start_pre else (),
+        start=start[0],
+        conditions=_commands(root, source, "ExecCondition"),
+        start_post=_commands(root, source, "ExecStartPost"),
+        group=f"{_slice_path(source)}/{unit}",
+        timeout_ms=_timeout_ms(source),
+        settings=(*_notify(source, kind), *settings(source)),
+    )
+
+
+def refuse_unknown(source: Source) -> None:
+    """Raise UnsupportedUnitError naming every directive that an early start does not know, or not with that value."""
+    for name, values in source.found.items():
+        # systemd ignores a line that is not UTF-8; whoever wrote it meant something else.
+        if any(_NO_TEXT.search(each) for each in (name, *values)):
+            raise UnsupportedUnitError(
+                f"{source.unit}: {name!r} has bytes that are no UTF-8 text: {values!r}"
+            )
+    unknown = {name for name in source.found if name not in KNOWN}
+    unknown |= {name for name, harmless in HARMLESS.items() if not _is_harmless(source, name, harmless)}
+    if unknown:
+        raise UnsupportedUnitError(
+            f"{source.unit} cannot be started early: it has {', '.join(sorted(unknown))}",
+            hint="these directives would be lost; see docs/starter.md",
+        )
+
+
+def _is_harmless(source: Source, name: str, harmless: str) -> bool:
+    value = source.last(name, harmless)
+    if harmless != "no":
+        return value == harmless
+    try:
+        return not boolean(value)
+    except BadValueError:
+        return False
+
+
+def _refuse_sockets(root: ImageRoot, source: Source) -> None:
+    """A socket unit of the same name hands over listening sockets, which only systemd has."""
+    socket = source.unit.removesuffix(".service") + ".socket"
+    wants = "/etc/systemd/system/sockets.target.wants"
+    if root.resolve(PurePosixPath(wants) / socket).canonical is not None:
+        raise UnsupportedUnitError(
+            f"{source.unit} cannot be started early: {socket} is enabled and hands its sockets over",
+            hint=f"disable {socket} in the image",
+        )
+
+
+def _type(source: Source) -> str:
+    kind = source.last("Type", "simple")
+    if kind not in _TYPES:
+        raise UnsupportedUnitError(
+            f"{source.unit} cannot be started early: Type={kind}", hint=f"known: {', '.join(_TYPES)}"
+        )
+    if (
+        kind == "forking"
+        and not source.flag("GuessMainPID", otherwise=True)
+        and "PIDFile" not in source.found
+    ):
+        raise UnsupportedUnitError(
+            f"{source.unit} is Type=forking with GuessMainPID=no and without PIDFile: its main process is not known"
+        )
+    # A reload is systemd's.
+    return "notify" if kind == "notify-reload" else kind
+
+
+def _notify(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
+    """Who may speak to the notify socket; nobody without need."""
+    needs = kind == "notify" or "WatchdogSec" in source.found
+    access = source.last("NotifyAccess", "none")
+    if access not in _ACCESS:
+        raise source.refusal("NotifyAccess", access, BadValueError(f"is none of {', '.join(_ACCESS)}"))
+    if access == "none":
+        return (("notify-access", "main"),) if needs else ()
+    return (("notify-access", access),)
+
+
+def _timeout_ms(source: Source) -> int:
+    """0 when there is none."""
+    given = next((name for name in ("TimeoutStartSec", "TimeoutSec") if name in source.found), None)
+    if given is None:
+        default = source.manager.get("DefaultTimeoutStartSec", (_DEFAULT_TIMEOUT,))[-1]
+        found = source.converted("DefaultTimeoutStartSec", default, span_us)
+    else:
+        found = source.value(given, span_us)
+    return (found or 0) // 1000
+
+
+def _commands(root: ImageRoot, source: Source, name: str) -> tuple[UnitCommand, ...]:
+    found = [each for line in source.all(name) for each in parse_commands(source.unit, line, root)]
+    kept = tuple(each for each in found if name == "ExecStart" or not is_needless_early(each))
+    for command in kept:
+        refuse_systemctl(source.unit, name, command)
+    return kept
+
+
+def _slice_path(source: Source) -> str:
+    """The cgroup of the unit's slice (systemd.slice(5)): instances of a template share one of their own."""
+    default = "system.slice"
+    if source.names.instance:
+        prefix = source.names.prefix.replace("\\", "\\x5c").replace("-", "\\x2d")
+        default = f"system-{prefix}.slice"
+    name = source.names.expand(source.last("Slice", default))
+    if not re.fullmatch(r"[A-Za-z0-9:_.\\-]+\.slice", name) or name.startswith("-"):
+        raise source.refusal("Slice", name, BadValueError("is no name of a slice"))
+    parts = name.removesuffix(".slice").split("-")
+    return "/".join(f"{'-'.join(parts[: count + 1])}.slice" for count in range(len(parts)))
+
+
+def _check_users(root: ImageRoot, source: Source) -> None:
+    """The starter knows /etc/passwd and /etc/group, and no other name services."""
+    wanted = [("User", "/etc/passwd", source.last("User")), ("Group", "/etc/group", source.last("Group"))]
+    wanted += [("SupplementaryGroups", "/etc/group", word) for word in source.words("SupplementaryGroups")]
+    for name, file, value in wanted:
+        if not value:
+            continue
+        path = root.resolve(PurePosixPath(file)).canonical
+        rows = [line.split(":") for line in root.read_text(path).splitlines()] if path else []
+        if not any(source.names.expand(value) in (row[0], *row[2:3]) for row in rows):
+            raise source.refusal(name, value, BadValueError(f"is not in the image's {file}"))

@@ -1,0 +1,143 @@
+"""Words, quotes, escapes and specifiers of unit files (systemd.syntax(7), systemd.service(5) and systemd.unit(5))."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from quickstart.errors import UnsupportedUnitError
+
+_ESCAPES = {
+    "a": "\a",
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+    "s": " ",
+    "\\": "\\",
+    '"': '"',
+    "'": "'",
+}
+_CODED = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{3})")
+_SPACE = " \t\n\r"
+SEPARATOR = ";"
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the specifiers of a unit stand for; ``unit`` is its full name."""
+
+    unit: str
+
+    @property
+    def prefix(self) -> str:
+        """The name up to `@`, without its type."""
+        return self.unit.removesuffix(".service").partition("@")[0]
+
+    @property
+    def instance(self) -> str:
+        """What stands between `@` and the type."""
+        return self.unit.removesuffix(".service").partition("@")[2]
+
+    def value(self, letter: str) -> str | None:
+        """What ``%letter`` stands for; None for what only the running machine knows."""
+        stem = self.unit.removesuffix(".service")
+        values = {
+            "n": self.unit,
+            "N": stem,
+            "p": self.prefix,
+            "P": unescape_name(self.prefix),
+            "i": self.instance,
+            "I": unescape_name(self.instance),
+            "j": self.prefix.rpartition("-")[2],
+            "J": unescape_name(self.prefix.rpartition("-")[2]),
+            "f": "/" + unescape_name(self.instance or self.prefix).lstrip("/"),
+            "t": "/run",
+            "S": "/var/lib",
+            "C": "/var/cache",
+            "L": "/var/log",
+            "E": "/etc",
+            "T": "/tmp",  # noqa: S108 - what %T and %V mean
+            "V": "/var/tmp",  # noqa: S108
+            "h": "/root",
+            "u": "root",
+            "U": "0",
+            "g": "root",
+            "G": "0",
+            "%": "%",
+        }
+        return values.get(letter)
+
+    def expand(self, text: str) -> str:
+        """``text`` with its specifiers replaced; raises UnsupportedUnitError for one that is not known at build time."""
+
+        def value(match: re.Match[str]) -> str:
+            found = self.value(match[1])
+            if found is None:
+                raise UnsupportedUnitError(
+                    f"{self.unit}: `%{match[1]}` in `{text}` is known to the running machine only"
+                )
+            return found
+
+        return re.sub(r"%(.?)", value, text, flags=re.DOTALL)
+
+
+def unescape_name(name: str) -> str:
+    """The text that a part of a unit's name stands for (systemd-escape(1))."""
+    plain = name.replace("-", "/")
+    return re.sub(r"\\x([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), plain)
+
+
+def split_words(unit: str, text: str) -> list[str]:
+    """The words of ``text``, quotes and escapes resolved; a `;` that stands alone is SEPARATOR with a NUL behind it.
+
+    Raises UnsupportedUnitError for an escape that systemd does not know, and for an open quote.
+    """
+    words: list[str] = []
+    current: list[str] | None = None
+    quote = ""
+    position = 0
+    while position < len(text):
+        char = text[position]
+        position += 1
+        if char == "\\" and position < len(text):
+            value, length = _escape(unit, text, position, current is None and not quote)
+            current = [*(current or []), value]
+            position += length
+        elif quote:
+            if char == quote:
+                quote = ""
+            else:
+                current = current if current is not None else []
+                current.append(char)
+        elif char in "\"'":
+            quote, current = char, current if current is not None else []
+        elif char in _SPACE:
+            if current is not None:
+                words.append("".join(current))
+            current = None
+        elif char == ";" and current is None and text[position : position + 1] in ("", *_SPACE):
+            words.append(f"{SEPARATOR}\0")
+        else:
+            current = current if current is not None else []
+            current.append(char)
+    if quote:
+        raise UnsupportedUnitError(f"{unit}: `{text}` has an open quote")
+    return words if current is None else [*words, "".join(current)]
+
+
+def _escape(unit: str, text: str, position: int, at_start: bool) -> tuple[str, int]:
+    """What the escape at ``position`` (behind the backslash) stands for, and its length."""
+    coded = _CODED.match(text, position)
+    if coded:
+        value = int(coded[4], 8) if coded[4] else int(coded[1] or coded[2] or coded[3], 16)
+        if 0 < value < 0x110000:
+            return chr(value), len(coded[0])
+    letter = text[position]
+    if at_start and letter == ";" and text[position + 1 : position + 2] in ("", *_SPACE):
+        return ";", 1
+    if letter not in _ESCAPES:
+        raise UnsupportedUnitError(f"{unit}: the escape \\{letter} in `{text}` is not known")
+    return _ESCAPES[letter], 1

@@ -1,0 +1,92 @@
+"""The starter in a machine of its own: mount and PID namespaces of this host, with a cgroup2, an empty /run, /tmp and /var/log."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.initramfs.description import FIRST_LINE, encode_word
+
+PROGRAM = Path(__file__).parent / "starterbox.sh"
+STARTER = Path(__file__).parent.parent.parent / "quickstart/initramfs/starter"
+
+
+def describe(*records: tuple[str, ...]) -> str:
+    """A description with these records, as the build writes them."""
+    lines = [FIRST_LINE, *(" ".join(encode_word(word) for word in record) for record in records)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+@dataclass(frozen=True)
+class Started:
+    """How the starter ended, what it left in RUNDIR, and what each question was answered."""
+
+    status: int
+    main_pid: str
+    reason: str
+    log: str
+    answers: dict[str, str]
+
+
+def compiled(target: Path) -> Path:
+    """The starter, as a build compiles it but for the place."""
+    units = sorted(STARTER.glob("*.c"))
+    command: list[str | Path] = [
+        "cc",
+        "-std=c11",
+        "-Os",
+        "-static",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-o",
+        target,
+        *units,
+    ]
+    subprocess.run(command, check=True, timeout=120)
+    return target
+
+
+def run_starter(
+    starter: Path, work: Path, text: str, questions: dict[str, str] | None = None, before: str = ""
+) -> Started:
+    """Start the unit of the description ``text``; ``questions`` are asked by a shell, with $MAIN, when it has started.
+
+    ``before`` is run by that shell first; it may put files into /run and /tmp, which are empty.
+    """
+    assert os.geteuid() == 0, "namespaces and cgroups need root: run the tests with sudo"
+    (work / "unit").write_text(text)
+    asked = "".join(f"echo '== {name}'\n{each}\necho\n" for name, each in (questions or {}).items())
+    (work / "before").write_text(before)
+    (work / "questions").write_text(asked)
+    words = [
+        "unshare",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        "--kill-child",
+        "--propagation",
+        "private",
+    ]
+    done = subprocess.run(
+        [*words, "/bin/sh", PROGRAM, starter, work],
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "FROM_PID_1": "passed on"},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    said = done.stdout.decode(errors="surrogateescape")
+    parts = re.split(r"^== (\S+)\n", said, flags=re.MULTILINE)
+    answers = dict(zip(parts[1::2], (part.strip("\n") for part in parts[2::2]), strict=True))
+    assert "status" in answers, (said, done.stderr)
+    return Started(
+        int(answers.pop("status")),
+        answers.pop("main-pid"),
+        answers.pop("reason"),
+        answers.pop("log"),
+        answers,
+    )

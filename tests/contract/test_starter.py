@@ -1,0 +1,367 @@
+"""The starter, in namespaces of this host: every Type=, the environment, the steps, and what it says when a unit does not start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.starterbox import Started, compiled, describe, run_starter
+
+Record = tuple[str, ...]
+UNIT: tuple[Record, ...] = (
+    ("unit", "app.service"),
+    ("group", "x"),
+    ("base-environment", "PATH=/usr/bin:/bin"),
+)
+SLEEP = ("command", "main", "", "/bin/sleep", "sleep", "600")
+
+
+@pytest.fixture(scope="session")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("starter") / "starter")
+
+
+@pytest.fixture
+def box(starter: Path, tmp_path: Path) -> Box:
+    return Box(starter, tmp_path)
+
+
+class Box:
+    """Starts units."""
+
+    def __init__(self, starter: Path, work: Path) -> None:
+        self.starter = starter
+        self.work = work
+
+    def start(self, *records: Record, before: str = "", **questions: str) -> Started:
+        return run_starter(self.starter, self.work, describe(*UNIT, *records), questions, before)
+
+
+def shell(when: str, script: str, flags: str = "") -> Record:
+    return "command", when, flags, "/bin/sh", "sh", "-c", script
+
+
+# ---------------------------------------------------------------- types
+
+
+def test_simple(box: Box) -> None:
+    found = box.start(
+        ("type", "simple"),
+        SLEEP,
+        stat="cat /proc/$MAIN/stat",
+        command="tr '\\0' ' ' </proc/$MAIN/cmdline",
+        group="cat $GROUP/cgroup.procs",
+        fds="ls -l /proc/$MAIN/fd | sed -n 's/.* \\([0-9]* -> .*\\)/\\1/p'; readlink /proc/$MAIN/cwd",
+        ignored="sed -n 's/^Sig\\(Ign\\|Blk\\):\\t//p' /proc/$MAIN/status",
+    )
+    assert (found.status, found.reason) == (0, ""), found.log
+    stat = found.answers["stat"].rpartition(")")[2].split()
+    # State, parent, process group, session: a child of PID 1 with a session of its own.
+    assert stat[:4] == ["S", "1", found.main_pid, found.main_pid]
+    assert found.answers["command"] == "sleep 600 "
+    assert found.answers["group"] == found.main_pid
+    assert found.answers["fds"].splitlines() == [
+        "0 -> /dev/null",
+        "1 -> /var/log/quickstart.log",
+        "2 -> /var/log/quickstart.log",
+        "/",
+    ]
+    assert found.answers["ignored"].splitlines() == ["0000000000000000", "0000000000001000"]
+
+
+@pytest.mark.parametrize("kind", ["simple", "exec"])
+def test_a_program_that_is_not_there(box: Box, kind: str) -> None:
+    found = box.start(("type", kind), ("command", "main", "", "/no/such", "x"))
+    assert (found.status, found.main_pid) == (1, "")
+    assert found.reason == "Exec main: /no/such cannot be executed: No such file or directory"
+
+
+FORKS = "sleep 600 & sleep 600 & echo $! >/run/app.pid; mkdir /run/left; kill -9 $!; exec sleep 600 & echo $! >/run/app.pid"
+
+
+def test_forking_with_a_pid_file(box: Box) -> None:
+    found = box.start(
+        ("type", "forking"),
+        ("pid-file", "/run/app.pid"),
+        shell("main", "sleep 600 & (sleep 0.3; sleep 600 & echo $! >/run/app.pid) &"),
+        named="cat /run/app.pid",
+        parent="cut -d' ' -f4 /proc/$MAIN/stat",
+    )
+    assert (found.status, found.reason) == (0, ""), found.log
+    assert found.main_pid == found.answers["named"] != ""
+    assert found.answers["parent"] == "1"
+
+
+def test_a_pid_file_that_names_no_process_of_the_unit(box: Box) -> None:
+    found = box.start(
+        ("type", "forking"),
+        ("pid-file", "/run/app.pid"),
+        ("start-timeout-ms", "500"),
+        shell("main", "sleep 600 & echo 1 >/run/app.pid"),
+        left="grep populated $GROUP/cgroup.events",
+    )
+    assert (found.status, found.reason) == (1, "/run/app.pid names no process of the unit")
+    assert found.answers["left"] == "populated 0"
+
+
+def test_forking_without_a_pid_file(box: Box) -> None:
+    found = box.start(
+        ("type", "forking"),
+        shell("main", "sh -c 'sleep 601 & exec sleep 600' &"),
+        command="tr '\\0' ' ' </proc/$MAIN/cmdline",
+    )
+    assert (found.status, found.reason) == (0, ""), found.log
+    assert found.answers["command"] == "sleep 600 "
+
+
+def test_two_daemons_without_a_pid_file(box: Box) -> None:
+    found = box.start(("type", "forking"), shell("main", "sleep 600 & sleep 600 &"))
+    assert found.status == 1
+    assert found.reason == "Type=forking without PIDFile=: 2 processes are left, which is the main one?"
+
+
+def test_a_start_command_that_fails(box: Box) -> None:
+    found = box.start(
+        ("type", "forking"),
+        shell("main", "sleep 600 & echo oops >&2; exit 3"),
+        left="grep populated $GROUP/cgroup.events",
+    )
+    assert (found.status, found.reason) == (1, "sh ended with wait status 0x300")
+    assert found.answers["left"] == "populated 0"
+    assert "oops" in found.log
+
+
+NOTIFIER = """
+import os, socket, sys, time
+def say(text):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
+        to.connect(os.environ["NOTIFY_SOCKET"])
+        to.send(text.encode())
+"""
+
+
+def python(script: str) -> Record:
+    return "command", "main", "", "/usr/bin/python3", "python3", "-c", NOTIFIER + script
+
+
+NOTIFY: tuple[Record, ...] = (("type", "notify"), ("notify-access", "main"))
+
+
+def test_notify(box: Box) -> None:
+    found = box.start(
+        *NOTIFY,
+        python("time.sleep(0.3); open('/run/said', 'w').close(); say('STATUS=x\\nREADY=1'); time.sleep(600)"),
+        said="ls /run/said; ls -l /run/systemd/notify | cut -c1-10",
+    )
+    assert (found.status, found.reason) == (0, ""), found.log
+    assert found.answers["said"].splitlines() == ["/run/said", "srwxrwxrwx"]
+
+
+def test_notify_is_not_heard_from_others(box: Box) -> None:
+    fork = "\nif os.fork() == 0: say('READY=1'); time.sleep(600)\ntime.sleep(600)"
+    found = box.start(*NOTIFY, ("start-timeout-ms", "1000"), python(fork))
+    assert (found.status, found.reason) == (1, "no READY=1 within the unit's TimeoutStartSec")
+    found = box.start(("type", "notify"), ("notify-access", "all"), python(fork))
+    assert (found.status, found.reason) == (0, ""), found.log
+    outside = NOTIFIER + "time.sleep(0.5); say('READY=1')"
+    (box.work / "outside.py").write_text(outside)
+    found = box.start(
+        ("type", "notify"),
+        ("notify-access", "all"),
+        ("start-timeout-ms", "1500"),
+        SLEEP,
+        before="(NOTIFY_SOCKET=/run/systemd/notify python3 /run/box/outside.py; echo heard >/run/outside) &",
+        outside="cat /run/outside",
+    )
+    assert (found.status, found.answers["outside"]) == (1, "heard")
+
+
+def test_notify_by_another_main_process(box: Box) -> None:
+    found = box.start(
+        *NOTIFY,
+        python(
+            "\nchild = os.fork()\nif child == 0: time.sleep(600)\nsay(f'MAINPID={child}\\nREADY=1')\n"
+            "open('/run/child', 'w').write(str(child)); time.sleep(600)"
+        ),
+        child="sleep 0.2; cat /run/child",
+    )
+    assert (found.status, found.main_pid) == (0, found.answers["child"])
+
+
+def test_more_time_by_notify(box: Box) -> None:
+    more = "say('EXTEND_TIMEOUT_USEC=20000000'); time.sleep(1.5); say('READY=1'); time.sleep(600)"
+    found = box.start(*NOTIFY, ("start-timeout-ms", "1000"), python(more))
+    assert (found.status, found.reason) == (0, ""), found.log
+
+
+def test_a_main_process_that_ends_before_it_is_ready(box: Box) -> None:
+    found = box.start(*NOTIFY, python("sys.exit(0)"))
+    assert (found.status, found.reason) == (1, "the main process ended before READY=1")
+
+
+# ---------------------------------------------------------------- the commands around it
+
+
+def test_the_commands_and_their_order(box: Box) -> None:
+    def note(what: str) -> str:
+        return f"echo {what} $MAINPID >>/run/order"
+
+    found = box.start(
+        ("type", "exec"),
+        shell("post", note("post")),
+        shell("pre", note("pre1") + "; exit 1", "-"),
+        shell("pre", note("pre2")),
+        shell("condition", note("condition")),
+        shell("main", note("main") + "; exec sleep 600"),
+        order="sleep 0.2; cat /run/order",
+    )
+    assert (found.status, found.reason) == (0, ""), found.log
+    lines = found.answers["order"].splitlines()
+    assert lines[:3] == ["condition", "pre1", "pre2"]
+    assert sorted(lines[3:]) == ["main", f"post {found.main_pid}"]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (shell("pre", "exit 4"), "Exec pre: sh ended with status 4"),
+        (shell("pre", "kill -9 $$", ":"), "Exec pre: sh was ended by signal 9"),
+        (shell("pre", "sleep 600"), "Exec pre: sh took longer than the unit's TimeoutStartSec"),
+        (shell("condition", "exit 1"), "Exec condition: sh ended with status 1"),
+        (shell("post", "exit 5"), "Exec post: sh ended with status 5"),
+    ],
+)
+def test_a_command_that_fails_ends_the_unit(box: Box, record: Record, reason: str) -> None:
+    found = box.start(
+        ("type", "exec"),
+        ("start-timeout-ms", "1000"),
+        record,
+        SLEEP,
+        left="grep populated $GROUP/cgroup.events",
+    )
+    assert (found.status, found.main_pid, found.reason) == (1, "", reason)
+    assert found.answers["left"] == "populated 0"
+
+
+# ---------------------------------------------------------------- words and environment
+
+
+def test_words_stay_words(box: Box) -> None:
+    words = ("-n", "", "$(touch pwned)", ";", "a\nb", "'", '"', "\\", "*", "café", "x" * 5000, "\x01\x7f")
+    found = box.start(
+        ("type", "exec"),
+        ("command", "pre", ":", "/bin/sh", "sh", "-c", "printf '%s|' \"$@\" >/run/words", "sh", *words),
+        SLEEP,
+        words="cat /run/words",
+    )
+    assert (found.status, found.answers["words"]) == (0, "".join(f"{word}|" for word in words))
+
+
+FILE = """\
+# a comment \\
+  of two lines
+; another
+A=plain  \n
+B = 'it is'" all one"
+ C="say \\"hi\\" \\x $A"
+D=a\\ b\\
+c
+E=
+1BAD=x
+F=a'b
+"""
+
+
+def test_the_environment(box: Box) -> None:
+    (box.work / "file").write_text(FILE)
+    found = box.start(
+        ("type", "exec"),
+        ("user", "nobody"),
+        ("own-environment", "PIDFILE=/run/x.pid"),
+        ("pass-environment", "FROM_PID_1"),
+        ("pass-environment", "NOT_THERE"),
+        ("environment", "G=from Environment"),
+        ("environment", "A=overwritten"),
+        ("environment", "H=1"),
+        ("environment", "I=1"),
+        ("environment-file", "required", "/run/box/file"),
+        ("environment-file", "optional", "/no/such"),
+        ("unset-environment", "H"),
+        ("unset-environment", "I=2"),
+        ("become-user",),
+        SLEEP,
+        environment="tr '\\0' '\\n' </proc/$MAIN/environ",
+    )
+    assert (found.status, found.reason) == (0, ""), found.log
+    variables = dict(line.split("=", 1) for line in found.answers["environment"].splitlines())
+    invocation = variables.pop("INVOCATION_ID")
+    assert len(invocation) == 32
+    assert int(invocation, 16)
+    assert variables.pop("HOME") == "/nonexistent"
+    expected = {
+        "LANG": "C.UTF-8",
+        "PATH": "/usr/bin:/bin",
+        "LOGNAME": "nobody",
+        "USER": "nobody",
+        "SYSTEMD_EXEC_PID": found.main_pid,
+        "PIDFILE": "/run/x.pid",
+        "FROM_PID_1": "passed on",
+        "A": "plain",
+        "B": "it is all one",
+        "C": 'say "hi" \\x $A',
+        "D": "a bc",
+        "E": "",
+        "F": "a'b",
+        "G": "from Environment",
+        "I": "1",
+    }
+    assert variables == expected
+
+
+def test_variables_in_words(box: Box) -> None:
+    words = ("$MANY", "${MANY}", "x${ONE}y$ONE", "$$ONE", "$NONE", "${NONE}", "$QUOTED", "a$", "${open")
+    found = box.start(
+        ("type", "exec"),
+        ("environment", "MANY=a  b\tc"),
+        ("environment", "ONE=1"),
+        ("environment", "QUOTED='d e' f\\ g"),
+        ("command", "pre", "", "/bin/sh", "sh", "-c", "printf '%s|' \"$$@\" >/run/words", "sh", *words),
+        ("command", "pre", ":", "/bin/sh", "sh", "-c", "printf '%s|' \"$@\" >/run/plain", "sh", *words),
+        SLEEP,
+        words="cat /run/words",
+        plain="cat /run/plain",
+    )
+    assert (found.status, found.reason) == (0, ""), found.log
+    expected = ("a", "b", "c", "a  b\tc", "x1y$ONE", "$ONE", "", "d e", "f g", "a$", "${open")
+    assert found.answers["words"] == "".join(f"{word}|" for word in expected)
+    assert found.answers["plain"] == "".join(f"{word}|" for word in words)
+
+
+# ---------------------------------------------------------------- descriptions that do not hold
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ((("type", "exec"),), "the description has no main command"),
+        ((("type", "exec"), ("command", "main", "", "/bin/sh")), "the description's `command` lacks words"),
+        ((("type", "exec"), ("user", "no-such-user"), SLEEP), "/etc/passwd has no `no-such-user`"),
+        ((("type", "exec"), ("nice", "much"), SLEEP), "Exec main: `much` in the description is no number"),
+        ((("type", "exec"), ("nice",), SLEEP), "Exec main: the description's `nice` lacks words"),
+        ((("type", "exec"), ("sandbox", "all"), SLEEP), "the description has an unknown `sandbox`"),
+        ((("type", "dbus"), SLEEP), "the description has an unknown type `dbus`"),
+    ],
+)
+def test_a_description_that_does_not_hold(box: Box, records: tuple[Record, ...], reason: str) -> None:
+    found = box.start(*records)
+    assert (found.status, found.reason) == (1, reason)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "quickstart-unit 2\n", "quickstart-unit 1\nunit a", "quickstart-unit 1\nunit a\\y\n"]
+)
+def test_a_description_that_is_damaged(starter: Path, tmp_path: Path, text: str) -> None:
+    found = run_starter(starter, tmp_path, text)
+    assert found.status == 1
+    assert found.reason
