@@ -5,7 +5,7 @@ QUICKSTART := $(VENV)/bin/quickstart
 PACKAGES := quickstart/host/packages.txt
 SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/in-chroot.sh quickstart/image/run.sh \
 	quickstart/shell/in-overlay.sh tracers/strace-init tracers/ldd-all tracers/maps-all \
-	$(wildcard tests/vm/guest/*.sh)
+	$(wildcard quickstart/guestpkg/scripts/*) $(wildcard tests/vm/guest/*.sh)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .PHONY: help setup demo check unit contract vm test test-full man clean

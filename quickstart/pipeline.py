@@ -47,11 +47,15 @@ MAC = "52:54:00:71:73:02"
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """How many boots are traced, what root is taken instead of a debootstrap'd one, whether guests' workspaces are kept."""
+    """How many boots are traced, what root is taken instead of a debootstrap'd one, whether guests' workspaces are kept.
+
+    ``guest_package`` says whether quickstart-guest goes into the image.
+    """
 
     traces: int = 1
     rootfs: Path | None = None
     keep: bool = False
+    guest_package: bool = True
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
         "traces": options.tracing.traces,
         "rootfs": rootfs_inputs(rootfs) if rootfs else None,
         "hand_off": options.hand_off.value,
+        "guest_package": options.tracing.guest_package,
         # Both end up in part A: BusyBox as it is, the starter as cc compiles it.
         **{name: hashlib.sha256(door.tool_path(name).read_bytes()).hexdigest() for name in ("busybox", "cc")},
     }
@@ -107,7 +112,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
 def plan(profile: Profile, options: TraceOptions, store: Store) -> Plan:
     """The stages that a build of ``profile`` takes; changes nothing."""
     rootfs = examine(options.rootfs) if options.rootfs else None
-    reference = rootfs_inputs(rootfs) if rootfs else reference_inputs(profile)
+    reference = _reference_inputs(profile, rootfs, options)
     image = entry.find(store, reference)
     stages = [("reference", key_of("reference", reference), image is not None)]
     if image:
@@ -127,7 +132,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
         output.check_unused(options.out)
     door.need_root(_ROOT_STEP)
     door.need_tools(*build_tools(profile, options, store))
-    reference = _reference(profile, rootfs, store, progress)
+    reference = _reference(profile, rootfs, options.tracing, store, progress)
     unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     check_includes(ImageRoot(reference.tree), profile.files)
     disk = make_disk(profile, reference, store, progress)
@@ -180,7 +185,7 @@ def _trace_tools(profile: Profile, options: TraceOptions, store: Store) -> tuple
     if options.rootfs is not None:
         # The program that reads a compressed one is asked for with its first bytes (reference/rootfs.py).
         return (*_TOOLS, *(() if options.rootfs.is_dir() else ("tar",)))
-    have = store.find("reference", reference_inputs(profile)) is not None
+    have = store.find("reference", _reference_inputs(profile, None, options)) is not None
     return (*_TOOLS, *(() if have else ("debootstrap", "unshare", "chroot")))
 
 
@@ -188,7 +193,7 @@ def trace(profile: Profile, options: TraceOptions, store: Store, progress: Progr
     """The start set of ``profile``. It goes without an image, so for units that cannot start early too."""
     door.need_root(_ROOT_STEP)
     door.need_tools(*_trace_tools(profile, options, store))
-    reference = _reference(profile, _rootfs(options, progress), store, progress)
+    reference = _reference(profile, _rootfs(options, progress), options, store, progress)
     unit_texts(ImageRoot(reference.tree), profile.unit)
     check_includes(ImageRoot(reference.tree), profile.files)
     disk = make_disk(profile, reference, store, progress)
@@ -250,10 +255,22 @@ def _rootfs(options: TraceOptions, progress: Progress) -> Rootfs | None:
         return examine(options.rootfs)
 
 
-def _reference(profile: Profile, rootfs: Rootfs | None, store: Store, progress: Progress) -> ReferenceImage:
+def _reference_inputs(profile: Profile, rootfs: Rootfs | None, options: TraceOptions) -> Mapping[str, object]:
+    wanted = options.guest_package
     return (
-        reference_of(profile, rootfs, store, progress) if rootfs else make_reference(profile, store, progress)
+        rootfs_inputs(rootfs, guest_package=wanted)
+        if rootfs
+        else reference_inputs(profile, guest_package=wanted)
     )
+
+
+def _reference(
+    profile: Profile, rootfs: Rootfs | None, options: TraceOptions, store: Store, progress: Progress
+) -> ReferenceImage:
+    wanted = options.guest_package
+    if rootfs:
+        return reference_of(profile, rootfs, store, progress, guest_package=wanted)
+    return make_reference(profile, store, progress, guest_package=wanted)
 
 
 def _disk_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, object]:

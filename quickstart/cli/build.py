@@ -75,6 +75,14 @@ from quickstart.store import Store, default_root
     help="Init stays PID 1, with the application alone: the paper's minimal system.",
 )
 @click.option("--release", is_flag=True, help="Free /fast once the distribution's boot is done.")
+@click.option(
+    "--no-guest-package",
+    "guest_package",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Leave the Debian package quickstart-guest out of the image.",
+)
 @click.option("--force", is_flag=True, help="Replace OUT even when its root disk has been used.")
 @click.option("--dry-run", is_flag=True, help="Say which stages would run, and run none.")
 @click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
@@ -88,6 +96,7 @@ def build(
     traces: int,
     stay: bool,
     release: bool,
+    guest_package: bool,
     force: bool,
     dry_run: bool,
     keep: bool,
@@ -102,7 +111,7 @@ def build(
 
     def work(verb: Verb) -> int:
         profile = load_profile(profile_name)
-        tracing = pipeline.TraceOptions(traces, rootfs, keep)
+        tracing = pipeline.TraceOptions(traces, rootfs, keep, guest_package)
         if dry_run:
             return _show_plan(verb, profile, tracing, Store(default_root()))
         # Behind a link OUT is replaced where it lies.

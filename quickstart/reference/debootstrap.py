@@ -15,7 +15,7 @@ from quickstart.host.files import free_bytes
 from quickstart.host.namespaces import own_namespaces
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
 from quickstart.progress import Progress
-from quickstart.reference import customise, entry, variant
+from quickstart.reference import customise, entry, guest, variant
 from quickstart.reference.sources import Sources, host_sources
 from quickstart.reference.variant import Variant
 from quickstart.store import Store, key_of, source_digest
@@ -47,7 +47,9 @@ _NEED_BYTES = 3 * 1024 * MIB
 _NAMESPACE = uuid.UUID("6f0c3c8e-4a43-4a52-9d8e-5b1f5f1f2a00")
 
 
-def reference_inputs(profile: Profile, differing: Variant | None = None) -> Mapping[str, object]:
+def reference_inputs(
+    profile: Profile, differing: Variant | None = None, *, guest_package: bool = True
+) -> Mapping[str, object]:
     """What the reference image depends on: never the profile's name, only what goes into the image."""
     return {
         "base": _base_inputs(profile.suite),
@@ -55,6 +57,7 @@ def reference_inputs(profile: Profile, differing: Variant | None = None) -> Mapp
         "hash": source_digest("quickstart.treehash"),
         **({"unit": profile.unit} if differing else {}),
         **variant.inputs(differing),
+        **guest.inputs(guest_package),
     }
 
 
@@ -72,14 +75,19 @@ def root_uuid(inputs: Mapping[str, object]) -> str:
 
 
 def make_reference(
-    profile: Profile, store: Store, progress: Progress, differing: Variant | None = None
+    profile: Profile,
+    store: Store,
+    progress: Progress,
+    differing: Variant | None = None,
+    *,
+    guest_package: bool = True,
 ) -> ReferenceImage:
     """The profile's reference image, or a variant of it, out of the store, made first when it is not there (as root).
 
     Raises BadInputError for a suite or package that does not exist, HostLacksError, ReferenceImageError.
     """
 
-    inputs = reference_inputs(profile, differing)
+    inputs = reference_inputs(profile, differing, guest_package=guest_package)
 
     def make(directory: Path) -> None:
         _check_host(store)
@@ -90,6 +98,9 @@ def make_reference(
             door.run(["cp", "-a", "--reflink=auto", base / "root", root], timeout_s=900)
         with progress.step(f"reference: install {' '.join(profile.packages)}"):
             _install(root, profile.packages, host_sources(profile.suite), log)
+        if guest_package:
+            with progress.step("reference: quickstart-guest"), guest.deb_in(root):
+                _in_chroot(root, [*guest.INSTALL], log, {})
         if differing:
             with progress.step(f"reference: {differing.name}"):
                 _apply(differing, profile, root, log)

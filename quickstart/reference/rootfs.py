@@ -1,6 +1,7 @@
 """A user's own root, a directory or a tar, as the reference image (docs/build.md): copied, and left as it is but for two things.
 
-These are the directory /fast, where the start set is bound, and a line for the root volume in an fstab that has none.
+These are the directory /fast, where the start set is bound, and a line for the root volume in an fstab that has none. The package
+quickstart-guest comes with them unless it is not wanted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from quickstart.host import door
 from quickstart.imageroot import ImageRoot
 from quickstart.model import IMAGE_TIME_S, Profile, ReferenceImage
 from quickstart.progress import Progress
-from quickstart.reference import customise, entry
+from quickstart.reference import customise, entry, guest
 from quickstart.reference.fstab import RootLine, root_volume
 from quickstart.store import Store, key_of, source_digest
 from quickstart.treehash import tree_hash
@@ -86,21 +87,24 @@ def _check_tar(path: Path) -> None:
             raise BadInputError(f"{path} is cut: it has no end of archive", hint="copy or make it again")
 
 
-def rootfs_inputs(rootfs: Rootfs) -> Mapping[str, object]:
+def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str, object]:
     """What the reference image of ``rootfs`` depends on: its content, never where it lies."""
     return {
         "kind": rootfs.kind,
         "digest": rootfs.digest,
         "recipe": source_digest("quickstart.reference", "quickstart.treehash"),
+        **guest.inputs(guest_package),
     }
 
 
-def reference_of(profile: Profile, rootfs: Rootfs, store: Store, progress: Progress) -> ReferenceImage:
+def reference_of(
+    profile: Profile, rootfs: Rootfs, store: Store, progress: Progress, *, guest_package: bool = True
+) -> ReferenceImage:
     """The user's root as a reference image, out of the store or copied now (as root).
 
     Raises BadInputError, naming all that is missing, when no machine can be made of it.
     """
-    inputs = rootfs_inputs(rootfs)
+    inputs = rootfs_inputs(rootfs, guest_package=guest_package)
     if store.find("reference", inputs) is None:
         door.need_root("copying a root file system with its owners")
         door.need_tools("cp", "tar")
@@ -117,6 +121,9 @@ def reference_of(profile: Profile, rootfs: Rootfs, store: Store, progress: Progr
             check_machine(ImageRoot(tree), rootfs.path)
             own = RootLine(str(uuid.uuid5(_NAMESPACE, key_of("reference", inputs))), "root")
             volume = complete(tree, own)
+            guest.forget_build(tree)
+            if guest_package and not guest.place(tree):
+                progress.note("the root has no dpkg: quickstart-guest was left out")
             entry.write_facts(directory, volume.uuid, volume.label)
 
     image = entry.load(store.get_or_make("reference", inputs, make).path, (rootfs.kind, rootfs.digest))

@@ -1,0 +1,169 @@
+"""quickstart-guest into a reference image: by dpkg where the image is of our own making, as dpkg would where it was given.
+
+A root that was given is never run as root on this host: the package is put there, and dpkg's database written, byte for byte as by
+`dpkg -i` (tests/contract/test_guest_package.py holds the two side by side).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from quickstart.errors import BadInputError
+from quickstart.guestpkg.package import (
+    NAME,
+    GuestPackage,
+    PackageFile,
+    control_files,
+    deb,
+    guest_package,
+    md5,
+)
+from quickstart.host.files import remove_tree
+from quickstart.imageroot import ImageRoot
+from quickstart.model import IMAGE_TIME_S
+from quickstart.store import source_digest
+
+# In the root of the image, while it is made.
+DEB = f"{NAME}.deb"
+INSTALL = ("dpkg", "--install", f"/{DEB}")
+_DATABASE = PurePosixPath("/var/lib/dpkg")
+# What the package leaves in a machine; in a root that is given it is of another build.
+_STAMP = ".quickstart"
+_STATE = PurePosixPath("/var/lib/quickstart")
+
+
+def inputs(wanted: bool) -> Mapping[str, object]:
+    """What the package adds to a reference image's inputs; without it nothing."""
+    return {"guest_package": source_digest("quickstart.guestpkg")} if wanted else {}
+
+
+@contextmanager
+def deb_in(tree: Path) -> Iterator[None]:
+    """While the context lasts, the package lies in the image for INSTALL."""
+    path = tree / DEB
+    path.write_bytes(deb(guest_package()))
+    try:
+        yield
+    finally:
+        path.unlink()
+
+
+def forget_build(tree: Path) -> None:
+    """Remove what a machine of another build recorded and stamped, before it became the root of this one."""
+    (tree / _STAMP).unlink(missing_ok=True)
+    state = ImageRoot(tree).host(_STATE)
+    holder = ImageRoot(tree).resolve(_STATE.parent).canonical
+    if holder == _STATE.parent and state.is_dir() and not state.is_symlink():
+        with _times_of(state.parent):
+            remove_tree(state)
+
+
+def place(tree: Path) -> bool:
+    """Put the package into a root that was given and runs nothing of it; False for one without dpkg's database.
+
+    Raises BadInputError, naming the place, where something other than a directory is in the way.
+    """
+    root = ImageRoot(tree)
+    database = root.resolve(_DATABASE).canonical
+    if database is None or root.resolve(_DATABASE / "status").canonical is None:
+        return False
+    package = guest_package()
+    for file in package.files:
+        _write(root, file)
+    info = {f"{NAME}.{name}": each for name, each in control_files(package).items()}
+    info[f"{NAME}.list"] = (_listing(package), 0o644)
+    for name, (data, mode) in info.items():
+        _write(root, PackageFile(_DATABASE / "info" / name, data, mode))
+    _change(root, _DATABASE / "status", lambda text: _with_stanza(text, package))
+    _change(root, _DATABASE / "triggers/File", lambda text: _with_triggers(text, package))
+    return True
+
+
+def _listing(package: GuestPackage) -> bytes:
+    directories = (str(path) for path in package.directories)
+    names = ("/." if path == "/" else path for path in directories)
+    return "".join(f"{path}\n" for path in (*names, *(str(file.path) for file in package.files))).encode()
+
+
+def _with_stanza(status: str, package: GuestPackage) -> str:
+    """dpkg's status file, sorted by package as dpkg writes it."""
+    fields = dict(package.fields)
+    description = fields.pop("Description")
+    conffiles = "".join(f"\n {file.path} {md5(file.data)}" for file in package.conffiles)
+    rows = {"Package": fields.pop("Package"), "Status": "install ok installed", **fields}
+    rows |= {"Conffiles": conffiles, "Description": description}
+    ours = "".join(
+        f"{name}:{'' if value.startswith(chr(10)) else ' '}{value}\n" for name, value in rows.items()
+    )
+    stanzas = [each for each in status.split("\n\n") if each.strip()]
+    others = [each.rstrip("\n") + "\n" for each in stanzas if _name_of(each) != NAME]
+    after = sum(1 for each in others if _name_of(each) < NAME)
+    return "".join(f"{each}\n" for each in (*others[:after], ours, *others[after:]))
+
+
+def _name_of(stanza: str) -> str:
+    first = next((line for line in stanza.splitlines() if line.startswith("Package:")), "")
+    return first.partition(":")[2].strip()
+
+
+def _with_triggers(text: str, package: GuestPackage) -> str:
+    """dpkg's triggers/File: a path and who is interested in it, in no order."""
+    others = [line for line in text.splitlines() if line.split()[1:2] != [f"{NAME}/noawait"]]
+    ours = [f"{line.split()[1]} {NAME}/noawait" for line in package.triggers.splitlines()]
+    return "".join(f"{line}\n" for line in (*others, *ours))
+
+
+def _change(root: ImageRoot, path: PurePosixPath, change: Callable[[str], str]) -> None:
+    canonical = root.resolve(path).canonical
+    before = root.read_text(canonical) if canonical else ""
+    mode = stat.S_IMODE(root.host(canonical).lstat().st_mode) if canonical else 0o644
+    _write(root, PackageFile(canonical or path, change(before).encode("utf-8", "surrogateescape"), mode))
+
+
+def _write(root: ImageRoot, file: PackageFile) -> None:
+    """Write a file of the package where the guest would find it, and leave its directory the time that it had."""
+    directory = _directory(root, file.path.parent)
+    path = directory / file.path.name
+    if path.is_dir() and not path.is_symlink():
+        raise BadInputError(
+            f"{file.path} is a directory; a file of {NAME} goes there", hint="--no-guest-package"
+        )
+    with _times_of(directory):
+        # A link, followed here, would lead onto this host.
+        path.unlink(missing_ok=True)
+        path.write_bytes(file.data)
+        path.chmod(file.mode)
+        os.utime(path, (IMAGE_TIME_S, IMAGE_TIME_S))
+
+
+def _directory(root: ImageRoot, path: PurePosixPath) -> Path:
+    """The host's path of a directory of the image, made when it is missing."""
+    canonical = root.resolve(path).canonical
+    if canonical is None:
+        parent = _directory(root, path.parent)
+        made = parent / path.name
+        if made.is_symlink():
+            raise BadInputError(f"{path} leads nowhere; {NAME} goes there", hint="--no-guest-package")
+        with _times_of(parent):
+            made.mkdir()
+            made.chmod(0o755)
+            os.utime(made, (IMAGE_TIME_S, IMAGE_TIME_S))
+        return made
+    host = root.host(canonical)
+    if not host.is_dir():
+        raise BadInputError(f"{path} is no directory; {NAME} goes there", hint="--no-guest-package")
+    return host
+
+
+@contextmanager
+def _times_of(directory: Path) -> Iterator[None]:
+    """Give a directory back its times."""
+    before = directory.stat()
+    try:
+        yield
+    finally:
+        os.utime(directory, ns=(before.st_atime_ns, before.st_mtime_ns))

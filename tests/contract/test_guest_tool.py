@@ -1,0 +1,245 @@
+"""/usr/sbin/quickstart in a root of its own, with the host's coreutils, mounts and namespaces (as root)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from quickstart.host.namespaces import own_namespaces
+
+BUILD = "0123456789abcdef0123456789abcdef"
+ODD = ("opt/app/a b", 'opt/app/it\'s "x"', "opt/app/two\nlines", "opt/app/\\back", "opt/app/b\xe9")
+Machine = Callable[[str], str]
+# PID 1 of its namespace, with /fast as init leaves it: a directory of another file system, bound.
+BEGIN = """\
+set -eu
+# Its root is a mount, and shared, as systemd makes it.
+mount --bind "$1" "$1"
+mount --make-shared "$1"
+cd "$1"
+for name in usr; do mount --bind "/$name" "$name"; done
+mount -t proc proc proc
+mount -t tmpfs -o mode=755 dev dev
+for name in null zero urandom; do : >"dev/$name"; mount --bind "/dev/$name" "dev/$name"; done
+: >dev/kmsg
+ln -s /proc/self/fd dev/fd
+mkdir -p initramfs
+mount -t tmpfs initramfs initramfs
+cp -a packed initramfs/fast
+mount --bind initramfs/fast fast
+exec chroot . /usr/bin/env -i PATH=/tool:/usr/sbin:/usr/bin:/sbin:/bin sh -eu -c "$2"
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """Runs a script in a root whose packed files are below /opt/app; it has to succeed."""
+    if os.geteuid() != 0:
+        pytest.fail("run the contract tests as root: they mount")
+    root = tmp_path / "root"
+    for name in (
+        "usr",
+        "proc",
+        "dev",
+        "etc",
+        "tmp",
+        "fast",
+        "var/lib",
+        "opt/app",
+        "tool",
+        "packed/quickstart",
+    ):
+        (root / name).mkdir(parents=True)
+    for name in ("bin", "lib", "lib64", "sbin"):
+        (root / name).symlink_to(f"usr/{name}")
+    scripts = resources.files("quickstart.guestpkg").joinpath("scripts")
+    for each in scripts.iterdir():
+        target = root / "tool" / each.name
+        target.write_bytes(each.read_bytes())
+        target.chmod(0o755)
+    names = ["opt/app/program", "opt/app/link", *ODD]
+    (root / "opt/app/link").symlink_to("program")
+    for name in names[:1] + names[2:]:
+        (root / name).write_text("packed")
+    packed = root / "packed/quickstart"
+    (packed / "part-b").write_text(f"{BUILD}\n")
+    (packed / "packed.names").write_bytes(b"".join(os.fsencode(name) + b"\0" for name in names))
+    rows = subprocess.run(
+        ["stat", "-c", "%f %s %Y %Z %n", "--", *names], cwd=root, capture_output=True, check=True, timeout=60
+    ).stdout
+    (packed / "packed.stat").write_bytes(rows)
+
+    def run(script: str) -> str:
+        done = subprocess.run(
+            [*own_namespaces(), "sh", "-c", BEGIN, "sh", str(root), script],
+            capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, (done.stdout + done.stderr).decode(errors="replace")
+        return done.stdout.decode(errors="replace")
+
+    return run
+
+
+CHANGE = "printf X | dd of=/opt/app/program bs=1 conv=notrunc 2>/dev/null"
+FAILS = "&& exit 9 || :"
+
+
+def test_nothing_differs_before_and_after_it_is_recorded(machine: Machine) -> None:
+    said = machine(
+        "quickstart check; quickstart record /fast/quickstart; quickstart check; readlink /var/lib/quickstart/current; "
+        "tr '\\0' '|' </var/lib/quickstart/current/names; ls /var/lib/quickstart; test -s /var/lib/quickstart/current/kernel"
+    )
+    assert said.startswith(f"{BUILD}\nopt/app/program|opt/app/link|")
+    assert said.endswith(f"|{BUILD}\ncurrent\n")
+
+
+def test_what_is_recorded_stays(machine: Machine) -> None:
+    """A second record of the same build takes no notice of what the volume has by now; one of another build does."""
+    machine(
+        f"quickstart record; stat -c %y /var/lib/quickstart/current/facts >/tmp/1; sleep 1.1; {CHANGE}; quickstart record; "
+        "stat -c %y /var/lib/quickstart/current/facts | cmp - /tmp/1; "
+        f"echo {BUILD[::-1]} >/fast/quickstart/part-b; quickstart record 2>/tmp/2 {FAILS}; "
+        "grep -q 'nothing was recorded' /tmp/2; [ $(readlink /var/lib/quickstart/current) = " + BUILD + " ]"
+    )
+
+
+def test_a_new_build_takes_the_old_ones_place(machine: Machine) -> None:
+    said = machine(
+        f"quickstart record; echo {BUILD[::-1]} >/fast/quickstart/part-b; quickstart record; ls /var/lib/quickstart"
+    )
+    assert said.split() == sorted((BUILD[::-1], "current"))
+
+
+@pytest.mark.parametrize("recorded", ["quickstart record", ":"])
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (CHANGE, "/opt/app/program"),
+        ("cp -p /opt/app/program /opt/new; mv /opt/new /opt/app/program", "/opt/app/program"),
+        ("rm /opt/app/program", "/opt/app/program"),
+        ("ln -sfn other /opt/app/link", "/opt/app/link"),
+        ("chmod 600 '/opt/app/a b'", "/opt/app/a b"),
+        ('rm "/opt/app/it\'s \\"x\\""', '/opt/app/it\'s "x"'),
+    ],
+)
+def test_a_change_is_named_and_fast_is_taken_away(
+    machine: Machine, recorded: str, change: str, named: str
+) -> None:
+    # A second later, as for whoever only sees seconds.
+    said = machine(
+        f"{recorded}; ln -s 1:{BUILD}:1:1 /.quickstart; sleep 1.1; {change}; quickstart check {FAILS}; "
+        "ls -A /fast; ls -A / | grep -c '^.quickstart$' || :"
+    )
+    assert said.splitlines()[0] == (
+        f"quickstart: {named} is not as it was packed: new processes load from the volume, and the next boot is a stock one."
+    )
+    assert said.splitlines()[2:] == ["0"]
+
+
+def test_times_are_compared_in_nanoseconds(machine: Machine) -> None:
+    """What the build has is in seconds; a change in that very second is seen by the record."""
+    machine(
+        'quickstart record; at=$(stat -c %.9Y /opt/app/program); touch -d "@${at%.*}.000000001" /opt/app/program; '
+        f"quickstart check {FAILS}"
+    )
+
+
+def test_an_empty_record_agrees_with_nothing(machine: Machine) -> None:
+    """As a crash may leave one: init's own facts count then, and without them nothing is stamped."""
+    machine(
+        "quickstart record; : >/var/lib/quickstart/current/names; : >/var/lib/quickstart/current/facts; "
+        f"sleep 1.1; {CHANGE}; "
+        f"quickstart check {FAILS}; umount -l /fast 2>/dev/null || :; quickstart stamp; [ ! -e /.quickstart ]"
+    )
+
+
+def test_new_processes_of_every_namespace_load_from_the_volume(machine: Machine) -> None:
+    """Whether a namespace follows the first one (as systemd makes them) or is private; who runs keeps what he has open."""
+    said = machine(
+        "quickstart record; mkfifo /tmp/a /tmp/b; "
+        "unshare --mount --propagation slave sh -c 'read -r _ </tmp/a; ls -A /fast | wc -l' >/tmp/1 & "
+        "unshare --mount --propagation private sh -c 'exec 3</fast/quickstart/part-b; read -r _ </tmp/b; "
+        "ls -A /fast | wc -l; cat <&3' >/tmp/2 & "
+        f"sleep 0.5; {CHANGE}; quickstart check >/dev/null {FAILS}; echo >/tmp/a; echo >/tmp/b; wait; cat /tmp/1 /tmp/2"
+    )
+    assert said.split() == ["0", "0", BUILD]
+
+
+def test_a_chroot_takes_nothing_away_from_the_machine(machine: Machine) -> None:
+    """An image that is made inside of a machine has dpkg triggers, too."""
+    machine(
+        "quickstart record; mkdir -p /c/fast /c/proc /c/usr /c/opt/app /c/var/lib; "
+        "cp -a /var/lib/quickstart /c/var/lib; cp -a /tool /c; "
+        "for n in bin lib lib64 sbin; do ln -s usr/$n /c/$n; done; mount --bind /usr /c/usr; mount --bind /proc /c/proc; "
+        f"chroot /c sh -c 'PATH=/tool:$PATH; quickstart check' {FAILS}; test -s /fast/quickstart/part-b"
+    )
+
+
+def test_anothers_directory_of_that_name_is_left_alone(machine: Machine) -> None:
+    machine(
+        "quickstart record; umount -l /fast; mount -t tmpfs mine /fast; touch /fast/mine; "
+        f"{CHANGE}; quickstart check {FAILS}; test -e /fast/mine"
+    )
+
+
+def test_disabled_stays_disabled(machine: Machine) -> None:
+    said = machine(
+        "quickstart record; quickstart disable >/dev/null; readlink /.quickstart; quickstart stamp; "
+        f"{CHANGE}; quickstart check >/dev/null {FAILS}; readlink /.quickstart; "
+        "quickstart enable; [ ! -L /.quickstart ]; ln -s text /.quickstart; quickstart enable; readlink /.quickstart"
+    )
+    assert said.splitlines() == ["1:off", "1:off", "quickstart: enabled", "quickstart: enabled", "text"]
+
+
+def test_status_is_json_whatever_files_are_called(machine: Machine) -> None:
+    said = machine(
+        "quickstart record; chmod 600 /opt/app/*; sleep 0.1; quickstart status --json; umount -l /fast; "
+        "quickstart disable >/dev/null; quickstart status --json"
+    )
+    first, second = (json.loads(line) for line in said.splitlines())
+    assert (first["schema"], first["verb"], first["ok"]) == (1, "status", True)
+    result = first["result"]
+    assert result["build"] == BUILD
+    assert (result["enabled"], result["fast_mounted"], result["stamp"]) == (True, True, "")
+    assert {"/opt/app/program", "/opt/app/a b", '/opt/app/it\'s "x"', "/opt/app/\\back"} <= set(
+        result["differing"]
+    )
+    assert result["next_boot"] == "stock: /opt/app/program is not as it was packed"
+    assert (second["result"]["enabled"], second["result"]["fast_mounted"]) == (False, False)
+    assert (second["result"]["stamp"], second["result"]["next_boot"]) == ("1:off", "stock: disabled")
+
+
+def test_a_new_kernel_is_answered_in_one_line(machine: Machine) -> None:
+    said = machine(
+        "kernel-hook 6.9 x; quickstart record; quickstart kernel $(uname -r); quickstart kernel 6.9; uname -r"
+    )
+    line, version = said.splitlines()
+    assert line == (
+        f"quickstart: the fast start goes on with kernel {version}; `quickstart rebuild OUT` on the host takes 6.9."
+    )
+
+
+def test_purged_means_gone(machine: Machine) -> None:
+    said = machine(
+        "sed -i 's#/usr/sbin/#/tool/#' /tool/prerm; quickstart record; quickstart disable >/dev/null; "
+        "prerm remove; postrm remove; ls -A /fast | wc -l; postrm purge; "
+        "ls -d /.quickstart /var/lib/quickstart /fast 2>&1 | grep -c 'No such'"
+    )
+    assert said.split() == ["0", "3"]
+
+
+def test_it_does_not_stamp_what_is_no_ext4(machine: Machine) -> None:
+    machine("quickstart record; quickstart stamp; [ ! -L /.quickstart ]; [ ! -s /dev/kmsg ]")
+
+
+def test_a_wrong_word_is_status_2(machine: Machine) -> None:
+    said = machine(
+        "quickstart forgets 2>/dev/null || echo $?; quickstart 2>/dev/null || echo $?; quickstart help"
+    )
+    assert said.startswith("2\n2\nquickstart status")
