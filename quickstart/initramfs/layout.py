@@ -53,8 +53,8 @@ _APPLETS = (
         "ln",
         "mkdir",
     ),
-    *("mkfifo", "mount", "od", "poweroff", "reboot", "rm", "rmdir", "sed", "sleep", "stat", "switch_root"),
-    *("sync", "udhcpc", "umount", "usleep", "xargs"),
+    *("mkfifo", "mount", "od", "poweroff", "readlink", "reboot", "rm", "rmdir", "sed", "sleep", "stat"),
+    *("switch_root", "sync", "udhcpc", "umount", "usleep", "xargs"),
 )
 _SCRIPTS = ("init", "lib", "second", "udhcpc", "hand-off", "adopt", "settle")
 
