@@ -81,7 +81,8 @@ class ReferenceImage:
 
     ``tree`` is the root as a directory on the host; ``image_hash`` the SHA-256 over every path, mode, owner, attribute, time of
     modification and content of it; ``kernel`` and ``initrd`` are files in it; the volume's UUID and label are as its fstab wants.
-    ``origin`` is ``debootstrap``, ``directory`` or ``tar``, with the recipe's key, the directory's hash or the file's SHA-256.
+    ``origin`` is ``debootstrap``, ``directory``, ``tar`` or ``disk``, with the recipe's key, the directory's hash or the file's
+    SHA-256.
     """
 
     tree: Path

@@ -136,7 +136,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
     unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     check_includes(ImageRoot(reference.tree), profile.files)
     disk = make_disk(profile, reference, store, progress)
-    traced = _trace(profile, reference, disk, options.tracing, store, progress)
+    traced = trace_disk(profile, reference, disk, options.tracing, store, progress)
     starter = starter_binary(store)
 
     def made_meanwhile() -> bool:
@@ -168,6 +168,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
                 initramfs,
                 key,
                 MAC,
+                options.hand_off,
             )
     with output.settled(options.out):
         return Built(artefacts.load(options.out), made=True)
@@ -197,7 +198,7 @@ def trace(profile: Profile, options: TraceOptions, store: Store, progress: Progr
     unit_texts(ImageRoot(reference.tree), profile.unit)
     check_includes(ImageRoot(reference.tree), profile.files)
     disk = make_disk(profile, reference, store, progress)
-    return _trace(profile, reference, disk, options, store, progress)
+    return trace_disk(profile, reference, disk, options, store, progress)
 
 
 def check_traced_place(out: Path) -> None:
@@ -226,7 +227,7 @@ def _refuse_others(out: Path) -> None:
         raise OutputExistsError(f"{out} exists and is not a directory", hint="choose another -o")
 
 
-def _trace(
+def trace_disk(
     profile: Profile,
     reference: ReferenceImage,
     disk: RootDisk,
@@ -234,6 +235,7 @@ def _trace(
     store: Store,
     progress: Progress,
 ) -> Traced:
+    """The start set of a reference image by traces of its disk, out of the store or recorded now."""
     traces = tuple(
         make_trace(profile, reference, disk, number, store, progress, options.keep)
         for number in range(1, options.traces + 1)

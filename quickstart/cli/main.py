@@ -17,6 +17,7 @@ from quickstart.cli.cache import cache
 from quickstart.cli.completion import completion
 from quickstart.cli.doctor import doctor
 from quickstart.cli.inside import cat, diff, list_members, why
+from quickstart.cli.rebuild import rebuild
 from quickstart.cli.run import run
 from quickstart.cli.shell import shell
 from quickstart.cli.trace import trace
@@ -44,6 +45,7 @@ def group(context: click.Context) -> None:
 group.add_command(doctor)
 group.add_command(build)
 group.add_command(run)
+group.add_command(rebuild)
 group.add_command(trace)
 group.add_command(bench)
 group.add_command(shell)

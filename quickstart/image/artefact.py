@@ -17,6 +17,7 @@ from quickstart import __version__
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.image.ext4 import read_superblock
+from quickstart.initramfs.layout import HandOff
 from quickstart.model import (
     Artefact,
     Initramfs,
@@ -32,6 +33,8 @@ from quickstart.model import (
 SCHEMA = 1
 DISK_FORMATS = ("raw", "qcow2")
 START_SET = "start-set.json"
+# The kind of a reference image that was taken out of an artefact's own disk: what that holds is a machine's.
+USED_DISK = "disk"
 _MANIFEST = "manifest.json"
 # A damaged OUT is not replaced by itself: its root disk may hold what a machine wrote.
 REBUILD = "build it again with --force, which throws its root disk away"
@@ -72,12 +75,22 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
         raise OutputExistsError(
             f"{out} is damaged: {error.message}", hint="--force replaces it, its root disk too"
         ) from error
-    if artefact.disk_format != "raw" or read_superblock(artefact.disk) != artefact.superblock:
+    if (
+        _is_rebuilt(artefact)
+        or artefact.disk_format != "raw"
+        or read_superblock(artefact.disk) != artefact.superblock
+    ):
         raise OutputExistsError(
             f"{out} is another build, and its root disk may have been used since",
             hint="choose another -o, or --force to throw it away",
         )
     return None
+
+
+def _is_rebuilt(artefact: Artefact) -> bool:
+    """Whether its superblock was taken when the disk had been used already (docs/never-stale.md)."""
+    reference = read_manifest(artefact).get("reference")
+    return isinstance(reference, dict) and reference.get("kind") == USED_DISK
 
 
 def _check_sums(artefact: Artefact) -> None:
@@ -101,9 +114,11 @@ def write(
     initramfs: Initramfs,
     build_key: str,
     mac: str,
+    hand_off: HandOff,
 ) -> None:
-    """Fill ``directory``; ``initramfs`` is in it already."""
-    _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)
+    """Fill ``directory``; ``initramfs`` is in it already, and the root disk when it is to stay the one that it was."""
+    if not (directory / f"root.{disk_format}").exists():
+        _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)
     shutil.copyfile(reference.kernel, directory / "vmlinuz")
     shutil.copyfile(reference.initrd, directory / "initrd.img")
     cmdline = command_line(disk.superblock.uuid)
@@ -117,6 +132,7 @@ def write(
         "unit": profile.unit,
         "delivery": "fast",
         "target": "qemu",
+        "hand_off": hand_off.value,
         "ready": dataclasses.asdict(profile.ready),
         "kernel_version": reference.kernel_version,
         "image_hash": reference.image_hash,

@@ -22,7 +22,7 @@ from quickstart.errors import StartSetError
 from quickstart.image import artefact as artefacts
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
-from quickstart.initramfs.layout import packed_files
+from quickstart.initramfs.layout import HandOff, packed_files
 from quickstart.model import (
     IMAGE_TIME_S,
     FileRules,
@@ -179,7 +179,17 @@ def test_odd_names_on_the_command_line(image: ImageRoot, profile: Profile, tmp_p
     reference = ReferenceImage(image.base, "0", file, file, "1", "0", "root", ("tar", "0"))
     disk = RootDisk(file, file.stat().st_size, Superblock("1-2", 0, 0, True, False, False))
     artefacts.write(
-        out, profile, reference, disk, "raw", [trace()], found, initramfs, "key", "52:54:00:00:00:01"
+        out,
+        profile,
+        reference,
+        disk,
+        "raw",
+        [trace()],
+        found,
+        initramfs,
+        "key",
+        "52:54:00:00:00:01",
+        HandOff.KEEP,
     )
     main = ("-c", "from quickstart.cli.main import entry_point; entry_point()")
     for name in ODD:

@@ -156,6 +156,14 @@ def test_another_build_that_was_used_stays(out: Path) -> None:
     assert check_output(out, "other", force=True) is None
 
 
+def test_a_rebuilt_one_was_used_before(out: Path) -> None:
+    """Its superblock is the manifest's, and its disk a machine's."""
+    change(out, lambda manifest: manifest.update(reference={"kind": "disk", "hash": "0"}))
+    with pytest.raises(OutputExistsError, match="may have been used"):
+        check_output(out, "other", force=False)
+    assert check_output(out, "other", force=True) is None
+
+
 def test_a_qcow2_may_have_been_used(out: Path) -> None:
     change(out, lambda manifest: manifest["disk"].update(name="root.qcow2", format="qcow2"))
     (out / "root.qcow2").write_bytes(struct.pack(">4sI", b"QFI\xfb", 3).ljust(104, b"\0"))

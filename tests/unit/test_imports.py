@@ -22,10 +22,10 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("dpkg", "guestpkg", "ldconf", "unit"),
     ("elf",),
     ("reference", "trace", "startset", "initramfs", "image", "shell"),
-    ("launch",),
+    ("launch", "useddisk"),
     ("measure",),
     ("pipeline", "inside", "doctor"),
-    ("audit", "prepare"),
+    ("audit", "prepare", "rebuild"),
     ("bench", "runner"),
     ("cli",),
 )
@@ -33,7 +33,8 @@ RANK = {part: rank for rank, parts in enumerate(LEVELS) for part in parts}
 # Only these may import the part at all.
 ONLY_FOR = {
     "cli": {"cli"},
-    "pipeline": {"cli", "prepare", "runner"},
+    "pipeline": {"cli", "prepare", "rebuild", "runner"},
+    "rebuild": {"cli"},
     "prepare": {"cli", "runner"},
     "bench": {"cli"},
     "runner": {"cli"},

@@ -1,0 +1,66 @@
+"""`quickstart rebuild`: the fast start of an artefact whose disk has changed since."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from quickstart import rebuild as rebuilding
+from quickstart.cli.completion import artefacts_here, profile_names
+from quickstart.cli.output import Verb, run_verb, say
+from quickstart.image import artefact as artefacts
+from quickstart.model import MIB
+from quickstart.profile import load_profile
+from quickstart.store import Store, default_root
+
+
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path), shell_complete=artefacts_here)
+@click.option(
+    "--profile",
+    "profile_name",
+    metavar="NAME|DIR",
+    help="The application's profile [the one of that name that comes with us].",
+    shell_complete=profile_names,
+)
+@click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
+@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+def rebuild(out: Path, profile_name: str | None, keep: bool, verbose: bool, as_json: bool) -> None:
+    """Pack anew what the application of OUT starts from, for its root disk as it is now.
+
+    For a machine whose packages were upgraded: its disk is traced (what that boot writes is thrown away), and OUT gets the kernel
+    and the initramfs that fit. The root disk stays as it is. The machine has to be off. Needs root.
+    """
+
+    def work(verb: Verb) -> int:
+        # Behind a link OUT is replaced where it lies.
+        directory = out.resolve()
+        name = profile_name or artefacts.load(directory).profile_name
+        with Store(default_root(), verb.display().note) as store:
+            built = rebuilding.rebuild(directory, load_profile(name), store, verb.display(), keep=keep)
+        artefact = built.artefact
+        result = {
+            "out": str(artefact.directory),
+            "made": built.made,
+            "profile": artefact.profile_name,
+            "initramfs_bytes": artefact.initramfs_bytes,
+            "start_set_files": artefact.start_set_files,
+            "start_set_bytes": artefact.start_set_bytes,
+        }
+
+        def text(console: Console) -> None:
+            say(console, f"{'rebuilt' if built.made else 'up to date'}: {artefact.directory}")
+            say(
+                console,
+                f"  start set {artefact.start_set_files} files, {artefact.start_set_bytes / MIB:.1f} MiB; "
+                "the root disk is as it was",
+            )
+
+        verb.result(result, text)
+        return 0
+
+    sys.exit(run_verb("rebuild", as_json, work, verbose))

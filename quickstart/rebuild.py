@@ -1,0 +1,106 @@
+"""An artefact's initramfs made anew for its disk as it is now: what `build` does, with the disk as the reference image."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from quickstart import pipeline
+from quickstart.errors import BadInputError, OutputExistsError
+from quickstart.host import door
+from quickstart.image import artefact as artefacts
+from quickstart.image import output
+from quickstart.image.ext4 import read_superblock
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.build import write_initramfs
+from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.starter_binary import starter_binary
+from quickstart.model import Profile, RootDisk
+from quickstart.progress import Progress
+from quickstart.startset import check_includes
+from quickstart.store import Store, key_of, source_digest
+from quickstart.unit import read_unit
+from quickstart.useddisk import UsedDisk, examine_disk, reference_of_disk, with_times_of
+
+_TOOLS = ("debugfs", "qemu-system-x86_64", "setpriv", "busybox", "strace", "cc")
+# fstab decides how the volume is found; of what reads the label nothing is left to make.
+_LABEL = ""
+
+
+def rebuild(
+    out: Path, profile: Profile, store: Store, progress: Progress, *, keep: bool = False
+) -> pipeline.Built:
+    """Replace all of ``out`` but its root disk, which is not written to; every error leaves ``out`` as it was.
+
+    Raises BadInputError for a disk that is not raw or was not shut down in order, OutputExistsError while a machine runs from it.
+    """
+    with output.settled(out):
+        output.check_unused(out)
+        before = artefacts.load(out)
+    if before.disk_format != "raw":
+        raise BadInputError(
+            f"{before.disk} is not raw", hint="qemu-img convert -O raw, and build with --rootfs"
+        )
+    if profile.name != before.profile_name:
+        raise BadInputError(f"{out} is of the profile {before.profile_name}, not {profile.name}")
+    door.need_root("copying a root file system with its owners")
+    door.need_tools(*_TOOLS)
+    with progress.step(f"hash {before.disk.name}"):
+        used = examine_disk(before.disk, read_superblock(before.disk))
+    key = _key(profile, used)
+    if before.build_key == key:
+        return pipeline.Built(before, made=False)
+    reference = reference_of_disk(used, _LABEL, store, progress)
+    unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
+    hand_off = HandOff(artefacts.read_manifest(before)["hand_off"])
+    check_includes(ImageRoot(reference.tree), profile.files)
+    disk = RootDisk(before.disk, before.disk.stat().st_size, used.superblock)
+    options = pipeline.TraceOptions(keep=keep)
+    traced = pipeline.trace_disk(profile, reference, disk, options, store, progress)
+    start_set = with_times_of(traced.start_set, before.disk)
+
+    def used_meanwhile() -> bool:
+        if read_superblock(out / before.disk.name) != used.superblock:
+            raise OutputExistsError(f"{before.disk} was used meanwhile", hint="rebuild again")
+        return False
+
+    with output.new_directory(out, used_meanwhile) as directory:
+        # Another name of the same file: the disk itself goes on.
+        (directory / before.disk.name).hardlink_to(before.disk)
+        interface = traced.traces[0].network.interface
+        with progress.step("initramfs"):
+            initramfs = write_initramfs(
+                profile,
+                reference,
+                disk,
+                interface,
+                start_set,
+                unit,
+                starter_binary(store),
+                directory / "initramfs.img",
+                hand_off=hand_off,
+            )
+        artefacts.write(
+            directory,
+            profile,
+            reference,
+            disk,
+            "raw",
+            traced.traces,
+            start_set,
+            initramfs,
+            key,
+            before.mac,
+            hand_off,
+        )
+    with output.settled(out):
+        return pipeline.Built(artefacts.load(out), made=True)
+
+
+def _key(profile: Profile, used: UsedDisk) -> str:
+    inputs = {
+        "profile": dataclasses.asdict(profile),
+        "disk": used.digest,
+        "tool": source_digest("quickstart"),
+    }
+    return key_of("rebuild", inputs)

@@ -1,0 +1,85 @@
+"""A disk's tree, times and attributes with debugfs(8), and mke2fs's disk to take them from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.errors import BadInputError
+from quickstart.image.ext4 import read_superblock, write_disk
+from quickstart.model import IMAGE_TIME_S, FileKind, StartFile, StartSet, Superblock
+from quickstart.progress import Quiet
+from quickstart.store import Store
+from quickstart.useddisk import examine_disk, reference_of_disk, with_times_of
+from tests.contract.test_ext4 import CAPABILITY
+
+UUID = "11111111-2222-3333-4444-555555555555"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    if os.geteuid() != 0:
+        pytest.fail("run the contract tests as root: they write files of other owners")
+    tree = tmp_path / "given tree"
+    for name in ("boot", "usr/bin", "etc"):
+        (tree / name).mkdir(parents=True)
+    (tree / "boot/vmlinuz-6.1.0-1").write_text("kernel")
+    (tree / "boot/initrd.img-6.1.0-1").write_text("initrd")
+    for name in ("usr/bin/plain", "usr/bin/able", "usr/bin/a b", "etc/odd\xe9"):
+        (tree / name).write_text(name)
+        (tree / name).chmod(0o755)
+        os.chown(tree / name, 1234, 2345)
+        os.utime(tree / name, (1, 1_600_000_000))
+    os.setxattr(tree / "usr/bin/able", "security.capability", CAPABILITY)
+    (tree / "usr/bin/link").symlink_to("plain")
+    os.utime(tree / "usr/bin/link", (1, 1_500_000_000), follow_symlinks=False)
+    path = tmp_path / "a disk.raw"
+    write_disk(tree, path, 64, UUID, "root")
+    return path
+
+
+def test_the_tree_is_as_on_the_disk(disk: Path, tmp_path: Path) -> None:
+    with Store(tmp_path / "store") as store:
+        image = reference_of_disk(examine_disk(disk, read_superblock(disk)), "root", store, Quiet())
+    assert (image.kernel_version, image.volume_uuid, image.origin[0]) == ("6.1.0-1", UUID, "disk")
+    for name in ("usr/bin/plain", "usr/bin/a b", "etc/odd\xe9"):
+        found = (image.tree / name).stat()
+        assert (image.tree / name).read_text() == name
+        assert (found.st_mode & 0o7777, found.st_uid, found.st_gid, found.st_mtime) == (
+            0o755, 1234, 2345, 1_600_000_000
+        )  # fmt: skip
+    assert os.getxattr(image.tree / "usr/bin/able", "security.capability") == CAPABILITY
+    assert os.listxattr(image.tree / "usr/bin/plain") == []
+    assert (image.tree / "usr/bin/link").readlink() == Path("plain")
+    assert sorted(path.name for path in image.tree.parent.iterdir()) == ["entry.json", "image.json", "root"]
+
+
+def test_times_are_the_volumes(disk: Path) -> None:
+    names = ("/usr/bin/a b", "/usr/bin/link", "/etc/odd\xe9")
+    files = [StartFile(PurePosixPath(name), FileKind.FILE, 0o100755, 1, 0, 0, "", "", ()) for name in names]
+    found = with_times_of(StartSet(tuple(files), ()), disk)
+    assert [(file.mtime_s, file.ctime_s) for file in found.files] == [
+        (1_600_000_000, IMAGE_TIME_S),
+        (1_500_000_000, IMAGE_TIME_S),
+        (1_600_000_000, IMAGE_TIME_S),
+    ]
+
+
+def test_a_file_that_the_disk_does_not_have(disk: Path) -> None:
+    file = StartFile(PurePosixPath("/none"), FileKind.FILE, 0o100755, 1, 0, 0, "", "", ())
+    with pytest.raises(BadInputError, match="/none"):
+        with_times_of(StartSet((file,), ()), disk)
+
+
+@pytest.mark.parametrize("name", ['/a"b', "/a\nb"])
+def test_a_name_that_debugfs_cannot_be_told(disk: Path, name: str) -> None:
+    file = StartFile(PurePosixPath(name), FileKind.FILE, 0o100755, 1, 0, 0, "", "", ())
+    with pytest.raises(BadInputError, match="cannot be asked"):
+        with_times_of(StartSet((file,), ()), disk)
+
+
+def test_a_disk_that_was_cut_off(disk: Path) -> None:
+    with pytest.raises(BadInputError, match="not shut down in order"):
+        examine_disk(disk, Superblock(UUID, 1, 1, True, True, False))
