@@ -168,7 +168,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
                 initramfs,
                 key,
                 MAC,
-                options.hand_off,
+                options.hand_off.value,
             )
     with output.settled(options.out):
         return Built(artefacts.load(options.out), made=True)

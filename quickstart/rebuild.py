@@ -15,7 +15,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.starter_binary import starter_binary
-from quickstart.model import Profile, RootDisk
+from quickstart.model import Artefact, Profile, RootDisk
 from quickstart.progress import Progress
 from quickstart.startset import check_includes
 from quickstart.store import Store, key_of, source_digest
@@ -34,15 +34,7 @@ def rebuild(
 
     Raises BadInputError for a disk that is not raw or was not shut down in order, OutputExistsError while a machine runs from it.
     """
-    with output.settled(out):
-        output.check_unused(out)
-        before = artefacts.load(out)
-    if before.disk_format != "raw":
-        raise BadInputError(
-            f"{before.disk} is not raw", hint="qemu-img convert -O raw, and build with --rootfs"
-        )
-    if profile.name != before.profile_name:
-        raise BadInputError(f"{out} is of the profile {before.profile_name}, not {profile.name}")
+    before = _artefact(out, profile)
     door.need_root("copying a root file system with its owners")
     door.need_tools(*_TOOLS)
     with progress.step(f"hash {before.disk.name}"):
@@ -52,6 +44,7 @@ def rebuild(
         return pipeline.Built(before, made=False)
     reference = reference_of_disk(used, _LABEL, store, progress)
     unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
+    starter = starter_binary(store)
     hand_off = HandOff(artefacts.read_manifest(before)["hand_off"])
     check_includes(ImageRoot(reference.tree), profile.files)
     disk = RootDisk(before.disk, before.disk.stat().st_size, used.superblock)
@@ -70,31 +63,28 @@ def rebuild(
         interface = traced.traces[0].network.interface
         with progress.step("initramfs"):
             initramfs = write_initramfs(
-                profile,
-                reference,
-                disk,
-                interface,
-                start_set,
-                unit,
-                starter_binary(store),
+                *(profile, reference, disk, interface, start_set, unit, starter),
                 directory / "initramfs.img",
                 hand_off=hand_off,
             )
-        artefacts.write(
-            directory,
-            profile,
-            reference,
-            disk,
-            "raw",
-            traced.traces,
-            start_set,
-            initramfs,
-            key,
-            before.mac,
-            hand_off,
-        )
+        made = (profile, reference, disk, "raw", traced.traces, start_set, initramfs)
+        artefacts.write(directory, *made, key, before.mac, hand_off.value)
     with output.settled(out):
         return pipeline.Built(artefacts.load(out), made=True)
+
+
+def _artefact(out: Path, profile: Profile) -> Artefact:
+    """What is at ``out``, where it can be rebuilt for ``profile``."""
+    with output.settled(out):
+        output.check_unused(out)
+        before = artefacts.load(out)
+    if before.disk_format != "raw":
+        raise BadInputError(
+            f"{before.disk} is not raw", hint="qemu-img convert -O raw, and build with --rootfs"
+        )
+    if profile.name != before.profile_name:
+        raise BadInputError(f"{out} is of the profile {before.profile_name}, not {profile.name}")
+    return before
 
 
 def _key(profile: Profile, used: UsedDisk) -> str:

@@ -17,7 +17,6 @@ from quickstart import __version__
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.image.ext4 import read_superblock
-from quickstart.initramfs.layout import HandOff
 from quickstart.model import (
     Artefact,
     Initramfs,
@@ -114,7 +113,7 @@ def write(
     initramfs: Initramfs,
     build_key: str,
     mac: str,
-    hand_off: HandOff,
+    hand_off: str,
 ) -> None:
     """Fill ``directory``; ``initramfs`` is in it already, and the root disk when it is to stay the one that it was."""
     if not (directory / f"root.{disk_format}").exists():
@@ -132,7 +131,7 @@ def write(
         "unit": profile.unit,
         "delivery": "fast",
         "target": "qemu",
-        "hand_off": hand_off.value,
+        "hand_off": hand_off,
         "ready": dataclasses.asdict(profile.ready),
         "kernel_version": reference.kernel_version,
         "image_hash": reference.image_hash,

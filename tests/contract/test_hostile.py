@@ -22,7 +22,7 @@ from quickstart.errors import StartSetError
 from quickstart.image import artefact as artefacts
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
-from quickstart.initramfs.layout import HandOff, packed_files
+from quickstart.initramfs.layout import packed_files
 from quickstart.model import (
     IMAGE_TIME_S,
     FileRules,
@@ -189,7 +189,7 @@ def test_odd_names_on_the_command_line(image: ImageRoot, profile: Profile, tmp_p
         initramfs,
         "key",
         "52:54:00:00:00:01",
-        HandOff.KEEP,
+        "keep",
     )
     main = ("-c", "from quickstart.cli.main import entry_point; entry_point()")
     for name in ODD:
