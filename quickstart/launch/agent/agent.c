@@ -6,7 +6,6 @@
  * application. The prober stamps what it sees at once and hands whole messages over a packet pipe, so neither a
  * slow connect delays a command nor a busy port delays a stamp.
  */
-#define OURS "/fast/quickstart"
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -32,6 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define OURS "/fast/quickstart"
 #define MS INT64_C(1000000)
 enum { HEADER_ROOM = 16, MESSAGE_MAX = 16384 };  /* the longest header of a payload is "out 16368\n" */
 enum { COMMAND_MAX = 65536, REQUEST_LINE_MAX = 32 };  /* the kernel takes 128 KiB in one argument */
