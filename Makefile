@@ -8,7 +8,7 @@ SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/in-chroo
 	$(wildcard quickstart/guestpkg/scripts/*) $(wildcard tests/vm/guest/*.sh)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup demo check unit contract vm test test-full man clean
+.PHONY: help setup demo check unit contract vm test test-full man figures clean
 
 help:
 	@echo "setup      install the Debian packages that are missing, and quickstart into $(VENV)"
@@ -17,6 +17,7 @@ help:
 	@echo "test       setup; check, contract tests, tests in VMs (as root, under 40 minutes)"
 	@echo "test-full  test, and what takes longer"
 	@echo "man        make the manual pages in docs/man again"
+	@echo "figures    draw the pictures in docs/figures again"
 	@echo "clean      remove $(VENV) and caches of the checkout (the store is kept)"
 
 # One list names what we need of Debian: tool, package, use.
@@ -39,8 +40,8 @@ demo: setup
 	$(SUDO) $(QUICKSTART) run quickstart-nginx --beside-stock
 
 check: setup
-	$(VENV)/bin/ruff check quickstart tests bench
-	$(VENV)/bin/ruff format --check quickstart tests bench
+	$(VENV)/bin/ruff check quickstart tests bench docs
+	$(VENV)/bin/ruff format --check quickstart tests bench docs
 	$(VENV)/bin/mypy
 	shellcheck $(SCRIPTS)
 	$(VENV)/bin/pytest -q tests/unit
@@ -53,8 +54,8 @@ vm: setup
 
 # One pytest run, so that one closing line counts them all.
 test: setup
-	$(VENV)/bin/ruff check quickstart tests bench
-	$(VENV)/bin/ruff format --check quickstart tests bench
+	$(VENV)/bin/ruff check quickstart tests bench docs
+	$(VENV)/bin/ruff format --check quickstart tests bench docs
 	$(VENV)/bin/mypy
 	shellcheck $(SCRIPTS)
 	$(VENV)/bin/pytest -m "not full" tests
@@ -62,6 +63,10 @@ test: setup
 # The committed manual pages, out of the commands.
 man: setup
 	$(VENV)/bin/python -m quickstart.cli.manpages docs/man
+
+# The committed pictures of the documents, out of their scripts.
+figures: setup
+	$(VENV)/bin/python docs/figures/intervals.py
 
 test-full: test
 	$(VENV)/bin/pytest -m full tests

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from pathlib import Path
 
 from quickstart.measure.document import text_of
 from quickstart.measure.matrix import parse_matrix
 from quickstart.measure.results import CLOCKS, COMMAND_LINES, CONFIGURATIONS, SIZES, STORAGES
-from quickstart.measure.storage import load_model
+from quickstart.measure.storage import load_model, parse_model
 from tests.unit.benchdata import realistic
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -50,6 +51,12 @@ def test_the_example_of_a_matrix_holds_and_names_every_word() -> None:
     assert parse_matrix(example, "docs/measuring.md", ["nginx"]).plan
     for words in (CONFIGURATIONS, STORAGES, CLOCKS):
         assert ", ".join(words) in example
+
+
+def test_the_example_of_a_storage_model_holds() -> None:
+    example = (DOCS / "measuring.md").read_text().partition("   ```toml\n")[2].partition("   ```")[0]
+    model = parse_model(textwrap.dedent(example), "docs/measuring.md")
+    assert f"bench/storage/{model.name}.toml" in (DOCS / "measuring.md").read_text()
 
 
 def test_the_models_table_says_the_figures_of_the_files() -> None:
