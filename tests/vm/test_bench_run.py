@@ -122,8 +122,8 @@ def test_a_guest_that_never_gets_ready_is_censored(bench: Bench, boot: Boot, slo
     ("fault", "said"),
     [
         ("death:5", "the volume"),  # while kernel and initramfs are fetched
-        ("death:240", "the guest"),  # while the guest boots
-        ("stall:240", "the guest was not ready"),
+        ("death:240", "the guest lost its root volume"),  # while the guest boots
+        ("stall:240", "the volume left a request unanswered for"),
     ],
 )
 def test_a_volume_that_fails_makes_a_censored_sample(
