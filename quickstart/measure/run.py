@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,9 +76,8 @@ def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: 
     A guest that hangs or dies, or a volume that does, makes a censored sample; nothing is left running. What the host lacks, room
     in the temporary directory too, is no measurement and is raised (HostLacksError).
     """
-    place = temporary_directory()
     try:
-        with full_disk_named(place, "the temporary directory", _FULL_HINT):
+        with _room_for_it():
             ran = _run(bench, boot, clock, model)
         return _sample(boot, clock, cell, number, ran)
     except (GuestError, VolumeError) as error:
@@ -93,13 +92,19 @@ def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> _Ran:
         launcher = QemuLauncher(clock.accelerator, bench.agent, keep=bench.keep)
         try:
             with launcher.launch(_machine(boot, clock, volume.uri), (), boot.ready) as guest:
-                readied = guest.wait_ready(bench.limit_s, volume.is_running)
+                # Asked before what the run has there is removed, and makes room.
+                with _room_for_it():
+                    readied = guest.wait_ready(bench.limit_s, volume.is_running)
                 said = _ask_phases(guest, boot.unit)
         except GuestError as error:
             _blame(volume, error)
             raise
         # QEMU has gone: the log has every request of it.
         return _Ran(fetch_ns, readied, said, volume.log())
+
+
+def _room_for_it() -> AbstractContextManager[None]:
+    return full_disk_named(temporary_directory(), "the temporary directory", _FULL_HINT)
 
 
 def _blame(volume: Volume, error: GuestError) -> None:

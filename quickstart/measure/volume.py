@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
-from quickstart.errors import VolumeError
+from quickstart.errors import HostLacksError, VolumeError
 from quickstart.host import door
 from quickstart.host.workspace import workspace
 from quickstart.measure.nbd import Command
@@ -155,6 +155,9 @@ def served(
                 _wait(process, lambda: b"ready\n" in output.read_bytes())
                 may_die = bool(fault and fault.startswith("death:"))
                 yield volume
+            except HostLacksError:
+                # A full disk is why it died, if it did: its overlay is mapped.
+                raise
             except Exception as error:
                 if not may_die and door.has_ended(process, _DYING_S):
                     raise VolumeError("the volume emulator died", last_words=volume.last_words) from error

@@ -405,15 +405,18 @@ def test_results_on_a_disk_that_gets_full(ground: Ground) -> None:
         ground.assert_goes_on()
 
 
-@pytest.mark.parametrize("size_mib", [1, 4])
+@pytest.mark.parametrize("size_mib", [1, 4, 64])
 def test_a_temporary_directory_without_room(ground: Ground, size_mib: int) -> None:
-    """Full from the beginning, or too small for the initramfs."""
+    """Full from the beginning, too small for the initramfs, full while the guest boots."""
     before = ground.file.read_bytes()
     tmp = ground.place / "tmp"
     with small(tmp, size_mib):
         if size_mib == 1:
             fill(tmp)
         with ground.call() as running:
+            if size_mib == 64:
+                running.booting()
+                fill(tmp)
             called = running.finished()
         assert called.status == 3, called.err
         assert f"no space left for the temporary directory {tmp}" in called.error["message"]
