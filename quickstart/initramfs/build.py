@@ -13,6 +13,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.layout import GuestConfig, HandOff, Served, part_a, part_b
 from quickstart.initramfs.modules import module_set
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
+from quickstart.initramfs.takeover import network_service
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet
 from quickstart.store import source_digest
 from quickstart.unit.model import UnitStart
@@ -101,6 +102,7 @@ def write_initramfs(
         unit=unit,
         ready_port=profile.ready.port,
         hand_off=hand_off,
+        network=network_service(root) if hand_off is not HandOff.STAY else "",
         served=served,
     )
     modules = module_set(root, reference.kernel_version)

@@ -82,7 +82,10 @@ class HandOff(enum.Enum):
 
 @dataclass(frozen=True)
 class GuestConfig:
-    """What init has to know of this image; ``build`` names the pair of parts, ``ready_port`` is 0 where readiness names none."""
+    """What init has to know of this image; ``build`` names the pair of parts.
+
+    ``ready_port`` is 0 where readiness names none, ``network`` is takeover.network_service's word, empty without a hand-off.
+    """
 
     build: str
     superblock: Superblock
@@ -92,6 +95,7 @@ class GuestConfig:
     unit: UnitStart
     ready_port: int
     hand_off: HandOff
+    network: str
     served: Served = Served.FAST
 
 
@@ -273,6 +277,7 @@ def config_text(config: GuestConfig) -> str:
         "PID_FILE": str(config.unit.pid_file or ""),
         "SERVED": config.served.value,
         "HAND_OFF": config.hand_off.value,
+        "NETWORK": config.network,
         # As in /proc/net/tcp (proc(5)).
         "READY_PORT": f"{config.ready_port:04X}" if config.ready_port else "",
     }

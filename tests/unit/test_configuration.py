@@ -61,6 +61,7 @@ CONFIG = GuestConfig(
     unit=UNIT,
     ready_port=80,
     hand_off=HandOff.KEEP,
+    network="ifupdown",
 )
 DOCUMENT = Path(__file__).parent.parent.parent / "docs/command-line.md"
 

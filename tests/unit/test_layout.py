@@ -53,6 +53,7 @@ CONFIG = GuestConfig(
     unit=UNIT,
     ready_port=80,
     hand_off=HandOff.KEEP,
+    network="ifupdown",
 )
 PROGRAM = elf(interpreter=LD_SO)
 

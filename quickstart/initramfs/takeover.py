@@ -1,0 +1,34 @@
+"""Who of the image takes the network over after the hand-off (docs/hand-off.md)."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.imageroot import ImageRoot
+
+_ENABLED = PurePosixPath("/etc/systemd/system/*.wants")
+# The unit that is enabled, and our word for it; the last two may be enabled beside each other.
+_KNOWN = {"networking.service": "ifupdown", "systemd-networkd.service": "networkd"}
+_UNKNOWN = ("NetworkManager.service", "connman.service", "dhcpcd.service", "wicked.service")
+
+
+def network_service(root: ImageRoot) -> str:
+    """``ifupdown`` or ``networkd``, whichever is enabled; networkd where both are.
+
+    Raises UnsupportedUnitError, naming it, for one that would not leave our address alone, and when there is none.
+    """
+    enabled = {path.name for path in root.glob(_ENABLED / "*.service")}
+    for name in _UNKNOWN:
+        if name in enabled:
+            raise _refused(f"the image's network is {name}'s, which would take the address away")
+    found = [word for unit, word in _KNOWN.items() if unit in enabled]
+    if not found:
+        raise _refused("nothing that the image enables takes the network over")
+    return found[-1]
+
+
+def _refused(why: str) -> UnsupportedUnitError:
+    return UnsupportedUnitError(
+        why, hint="enable ifupdown or systemd-networkd in it, or build with --no-hand-off"
+    )
