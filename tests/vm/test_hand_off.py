@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.profile import load_profile
+from quickstart.progress import Quiet
+from quickstart.reference.debootstrap import make_reference
+from quickstart.reference.variant import TUNED
+from quickstart.store import Store, default_root
 from tests.vm.conftest import BUILD_S, host, quickstart
 
 GUEST = Path(__file__).with_name("guest")
@@ -103,3 +108,26 @@ def test_released_memory_is_the_machines(artefact: Path, tmp_path: Path) -> None
     )  # fmt: skip
     stock_kib = stock.result["exec_stdout"].split()[-1]
     assert int(ours_kib) <= int(stock_kib) + 5000
+
+
+@pytest.mark.full
+def test_networkd_takes_the_network_over(tmp_path: Path) -> None:
+    """The image of `standard-tuned` as a user's own root: the address never goes, and in the end it is networkd's lease."""
+    with Store(default_root(), print) as store:
+        tuned = make_reference(load_profile("nginx"), store, Quiet(), TUNED)
+        out = tmp_path / "networkd"
+        built = quickstart(
+            "build", "--profile", "nginx", "--rootfs", tuned.tree, "-o", out, timeout_s=BUILD_S
+        )
+    assert built.status == 0, built.err
+    watch = "(while [ ! -e /root/stop ]; do ip -4 -o addr show ens3 | grep -c 10.0.2.15; sleep 0.2; done >/root/seen) & "
+    ask = (
+        f"{watch}{SETTLED}wait_settled; touch /root/stop; sleep 1; grep -c 1 /root/seen; grep -c 0 /root/seen; "
+        "systemctl is-system-running; systemctl is-active nginx systemd-networkd; "
+        "networkctl -n 0 status ens3 | grep -o 'DHCP4 via'; ls /run/systemd/network 2>/dev/null"
+    )
+    called = quickstart("run", out, "--snapshot", "--exec", ask, "--json", timeout_s=600)
+    assert called.result["fallback"] is None
+    seen, gone, *rest = called.result["exec_stdout"].split()
+    assert int(seen) > 10 and gone == "0"
+    assert rest == ["running", "active", "active", "DHCP4", "via"]
