@@ -90,14 +90,19 @@ def test_a_stamped_volume_is_not_compared(machine: Path) -> None:
     assert (said["boot"], said["reason"]) == ("fast", "the root volume was as stamped")
     assert stamped["fallback"] is None
     # debugfs writes without mounting: the mount count stays, the write time does not.
-    host("debugfs", "-w", "-R", "set_inode_field /etc/hostname atime @1500000000", machine / "root.raw")
+    host("debugfs", "-w", "-R", "write /etc/hostname written", machine / "root.raw")
     compared, said = status(machine, "--snapshot")
     assert (said["boot"], said["reason"]) == ("fast", "the root volume was as packed, file by file")
     assert stamped["root_reads"] < compared["root_reads"]
 
 
 def test_a_packed_file_that_was_changed_from_outside(machine: Path) -> None:
-    host("debugfs", "-w", "-R", f"set_inode_field {LIBRARY} mtime @1", machine / "root.raw")
+    """The very same content, in another file."""
+    disk, kept = machine / "root.raw", machine / "console"
+    host("debugfs", "-R", f"dump {LIBRARY} {kept}", disk)
+    for command in (f"rm {LIBRARY}", f"write {kept} {Path(LIBRARY).name}"):
+        host("debugfs", "-w", "-R", command, disk)
+    host("debugfs", "-w", "-R", f"ln /{Path(LIBRARY).name} {LIBRARY}", disk)
     assert stock_boot_says(machine, "--snapshot") == f"fallback 1: {LIBRARY} is not as it was packed"
 
 
