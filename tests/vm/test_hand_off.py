@@ -89,6 +89,7 @@ def test_the_second_boot_is_fast_again_and_after_an_upgrade_stock(
     assert third.result["exec_stdout"].split() == ["/usr/sbin/nginx", "here"]
 
 
+@pytest.mark.full
 def test_released_memory_is_the_machines(artefact: Path, tmp_path: Path) -> None:
     """What /fast had goes but for what the application has mapped, which goes when it is restarted."""
     out = tmp_path / "released"

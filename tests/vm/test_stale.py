@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quickstart.image.ext4 import read_superblock
-from tests.vm.conftest import guest_file, host, quickstart
+from tests.vm.conftest import STAY, guest_file, host, quickstart
 from tests.vm.test_disk import stock_boot_says
 
 TOOL = "/usr/sbin/quickstart"
@@ -31,7 +31,9 @@ def package(name: str, of: str, place: str) -> str:
 
 def status(out: Path, *words: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """A boot's result, and what the machine says of it."""
-    called = quickstart("run", out, "--json", "--exec", f"{TOOL} status --json", *words, timeout_s=STOCK_S)
+    called = quickstart(
+        "run", out, *STAY, "--json", "--exec", f"{TOOL} status --json", *words, timeout_s=STOCK_S
+    )
     assert called.status == 0, called.err
     return called.result, json.loads(called.result["exec_stdout"])["result"]
 
@@ -55,7 +57,7 @@ def settled(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """An OUT whose machine was booted fast, recorded what is packed, was booted the stock way and shut down."""
     copy = tmp_path_factory.mktemp("settled") / "nginx"
     host("cp", "-a", "--sparse=always", artefact, copy)
-    first = quickstart("run", copy, "--json", "--exec", f"{SETTLE} && {TOOL} status --json")
+    first = quickstart("run", copy, *STAY, "--json", "--exec", f"{SETTLE} && {TOOL} status --json")
     assert first.status == 0, first.err
     said = json.loads(first.result["exec_stdout"])["result"]
     assert (said["boot"], said["reason"]) == ("fast", "the root volume was as built")
@@ -96,6 +98,7 @@ def test_a_stamped_volume_is_not_compared(machine: Path) -> None:
     assert stamped["root_reads"] < compared["root_reads"]
 
 
+@pytest.mark.full
 def test_a_packed_file_that_was_changed_from_outside(machine: Path) -> None:
     """The very same content, in another file."""
     disk, kept = machine / "root.raw", machine / "console"
@@ -106,11 +109,13 @@ def test_a_packed_file_that_was_changed_from_outside(machine: Path) -> None:
     assert stock_boot_says(machine, "--snapshot") == f"fallback 1: {LIBRARY} is not as it was packed"
 
 
+@pytest.mark.full
 def test_a_machine_that_was_cut_off_is_compared(machine: Path) -> None:
     """Its stamp is of the mount before."""
     cut = quickstart(
         "run",
         machine,
+        *STAY,
         "--exec",
         "sync; echo 1 >/proc/sys/kernel/sysrq; echo o >/proc/sysrq-trigger; sleep 60",
     )
@@ -128,14 +133,16 @@ def test_an_upgraded_library(machine: Path) -> None:
     assert stock_boot_says(machine, "--snapshot") == f"fallback 1: {LIBRARY} is not as it was packed"
 
 
+@pytest.mark.full
 def test_a_file_that_no_package_brought(machine: Path) -> None:
     """cp over a program of the start set, in a running fast start: nothing tells dpkg, the boot finds it all the same."""
     command = "cp -p /usr/sbin/nginx /tmp/n && mv /tmp/n /usr/sbin/nginx; " + f"{TOOL} check; echo $?"
-    called = quickstart("run", machine, "--exec", command)
+    called = quickstart("run", machine, *STAY, "--exec", command)
     assert called.out.splitlines()[-1] == "1", called.err
     assert stock_boot_says(machine, "--snapshot") == "fallback 1: /usr/sbin/nginx is not as it was packed"
 
 
+@pytest.mark.full
 def test_an_unrelated_package_leaves_the_fast_start(machine: Path) -> None:
     out, console = stock(
         machine, f"{package('other', '/etc/hostname', '/usr/lib/other/file')}; ls /usr/lib/other"
@@ -147,8 +154,9 @@ def test_an_unrelated_package_leaves_the_fast_start(machine: Path) -> None:
     assert (said["boot"], said["reason"]) == ("fast", "the root volume was as stamped")
 
 
+@pytest.mark.full
 def test_off_and_on(machine: Path) -> None:
-    assert quickstart("run", machine, "--exec", f"{TOOL} disable").status == 0
+    assert quickstart("run", machine, *STAY, "--exec", f"{TOOL} disable").status == 0
     assert stamp_of(machine) == "1:off"
     result, said = status(machine)
     assert (
@@ -164,6 +172,7 @@ def test_off_and_on(machine: Path) -> None:
     assert (said["boot"], said["reason"]) == ("fast", "the root volume was as stamped")
 
 
+@pytest.mark.full
 def test_removed_means_gone(machine: Path) -> None:
     out, _ = stock(machine, f"{TOOL} remove && ls -d /.quickstart /var/lib/quickstart /fast {TOOL} 2>&1")
     assert out.count("No such file or directory") == 4
@@ -185,6 +194,7 @@ AS_HANDED_OFF = (
 ).replace("LIBRARY", LIBRARY)
 
 
+@pytest.mark.full
 def test_new_processes_load_from_the_volume_once_a_library_is_upgraded(machine: Path) -> None:
     """Under the real systemd, its private namespaces included."""
     seen = "for u in one two; do nsenter -t $(systemctl show -P MainPID $u) -m ls -A /fast | wc -l; done; "
@@ -202,4 +212,4 @@ def test_new_processes_load_from_the_volume_once_a_library_is_upgraded(machine: 
 def test_a_kept_package_is_whole(settled: Path) -> None:
     """dpkg in the guest knows it, and finds it as it was."""
     ask = "dpkg --verify quickstart-guest; dpkg-query -W -f '${Status}' quickstart-guest"
-    assert quickstart("run", settled, "--snapshot", "--exec", ask).out == "install ok installed"
+    assert quickstart("run", settled, *STAY, "--snapshot", "--exec", ask).out == "install ok installed"
