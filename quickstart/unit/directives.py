@@ -5,7 +5,7 @@ from __future__ import annotations
 # What the start itself does: the type, the commands, and how the main process is told.
 START = frozenset(
     {
-        *("Type", "PIDFile", "GuessMainPID", "NotifyAccess", "BusName", "TimeoutStartSec", "TimeoutSec"),
+        *("Type", "PIDFile", "GuessMainPID", "NotifyAccess", "TimeoutStartSec", "TimeoutSec"),
         *("ExecCondition", "ExecStartPre", "ExecStart", "ExecStartPost", "Slice"),
     }
 )
@@ -125,8 +125,11 @@ REPEATED = frozenset(
         *("ConfigurationDirectoryMode", "PrivateTmp", "ProtectSystem", "ProtectHome", "ReadWritePaths"),
         *("ReadWriteDirectories", "ReadOnlyPaths", "ReadOnlyDirectories", "InaccessiblePaths"),
         *("InaccessibleDirectories", "BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem", "MountFlags"),
-        *("PrivateMounts", "ProtectControlGroups", "KeyringMode", "StandardInput", "StandardOutput"),
-        *("StandardError", "IgnoreSIGPIPE", "WatchdogSec", "FileDescriptorStoreMax"),
+        *("PrivateMounts", "ProtectControlGroups", "KeyringMode", "StandardOutput"),
+        *("StandardError", "IgnoreSIGPIPE", "WatchdogSec", "PrivateDevices", "ProtectKernelTunables"),
+        *("ProtectKernelModules", "ProtectKernelLogs", "ProtectClock", "ProtectHostname", "LockPersonality"),
+        *("RestrictRealtime", "RestrictSUIDSGID", "RestrictNamespaces", "RestrictAddressFamilies"),
+        *("MemoryDenyWriteExecute", "SystemCallArchitectures"),
         *(f"Limit{name}" for name in ("CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE")),
         *(f"Limit{name}" for name in ("MEMLOCK", "AS", "LOCKS", "SIGPENDING", "MSGQUEUE", "NICE", "RTPRIO")),
         "LimitRTTIME",

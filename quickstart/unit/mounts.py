@@ -9,7 +9,7 @@ from quickstart.unit.values import BadValueError, choice
 
 Record = tuple[str, ...]
 
-_HOMES = (("/home", "0755"), ("/run/user", "0755"), ("/root", "0700"))
+_HOMES = ("/home", "/run/user", "/root")
 _PROC_READ_ONLY = (
     "acpi",
     "apm",
@@ -23,8 +23,7 @@ _PROC_READ_ONLY = (
     "sys",
     "sysrq-trigger",
 )
-# What systemd lets a tmpfs take that is to hold next to nothing, and one for the unit's use.
-_SMALL_TMPFS = "size=4m,nr_inodes=1k"
+# What systemd lets a tmpfs of a unit take.
 _LARGE_TMPFS = "size=10%,nr_inodes=400k"
 # What only systemd's own services make: not there when we start.
 _LATE = ("/dev/log", "/run/systemd/", "/run/dbus/", "/run/udev/", "/run/user/")
@@ -62,7 +61,7 @@ def _protect_system(source: Source) -> Iterator[Record]:
         yield "mount", "read-only", "required", "/"
         for path in ("/proc", "/sys", "/dev"):
             yield "mount", "read-write-implicit", "required", path
-        for path, _ in _HOMES:
+        for path in _HOMES:
             yield "mount", "read-write-implicit", "optional", path
         return
     if value == "full" or source.flag("ProtectSystem", but=("full",)):
@@ -76,12 +75,12 @@ def _protect_system(source: Source) -> Iterator[Record]:
 def _protect_home(source: Source) -> Iterator[Record]:
     value = source.last("ProtectHome")
     if value == "tmpfs":
-        for path, mode in _HOMES:
-            yield "mount", "tmpfs-read-only", "optional", path, f"mode={mode},{_SMALL_TMPFS}"
+        # Plain ones: 252 drops the options of its own table.
+        yield from (("mount", "tmpfs", "optional", path) for path in _HOMES)
     elif value == "read-only":
-        yield from (("mount", "read-only", "optional", path) for path, _ in _HOMES)
+        yield from (("mount", "read-only", "optional", path) for path in _HOMES)
     elif source.flag("ProtectHome", but=("read-only", "tmpfs")):
-        yield from (("mount", "inaccessible", "optional", path) for path, _ in _HOMES)
+        yield from (("mount", "inaccessible", "optional", path) for path in _HOMES)
 
 
 def _protect_kernel(source: Source) -> Iterator[Record]:
@@ -98,6 +97,8 @@ def _protect_kernel(source: Source) -> Iterator[Record]:
         )
     if source.flag("ProtectKernelLogs"):
         yield from (("mount", "inaccessible", "optional", path) for path in ("/proc/kmsg", "/dev/kmsg"))
+    if source.flag("ProtectKernelTunables") or source.flag("ProtectControlGroups"):
+        yield "mount", "fresh-proc", "required", "/proc"
     if source.flag("ProtectControlGroups"):
         yield "mount", "read-only", "required", "/sys/fs/cgroup"
 

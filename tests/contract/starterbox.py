@@ -82,11 +82,11 @@ def run_starter(
     said = done.stdout.decode(errors="surrogateescape")
     parts = re.split(r"^== (\S+)\n", said, flags=re.MULTILINE)
     answers = dict(zip(parts[1::2], (part.strip("\n") for part in parts[2::2]), strict=True))
-    assert "status" in answers, (said, done.stderr)
+    assert "box-status" in answers, (said, done.stderr)
     return Started(
-        int(answers.pop("status")),
-        answers.pop("main-pid"),
-        answers.pop("reason"),
-        answers.pop("log"),
+        int(answers.pop("box-status")),
+        answers.pop("box-main-pid"),
+        answers.pop("box-reason"),
+        answers.pop("box-log"),
         answers,
     )

@@ -14,15 +14,15 @@ sed "s|^group .*|group $group/app.service|" /run/box/unit >/run/unit
 GROUP=/sys/fs/cgroup/$group/app.service
 . /run/box/before
 /run/starter /run/unit /run/quickstart 2>/run/errors
-echo "== status
+echo "== box-status
 $?"
 MAIN=$(cat /run/quickstart/main.pid 2>/dev/null)
-echo "== main-pid
+echo "== box-main-pid
 $MAIN
-== reason"
+== box-reason"
 cat /run/quickstart/reason 2>/dev/null
 . /run/box/questions
-echo "== log"
+echo "== box-log"
 cat /var/log/quickstart.log /run/errors 2>/dev/null
 echo 1 >"$GROUP/cgroup.kill"
 while grep -q "populated 1" "$GROUP/cgroup.events"; do sleep 0.05; done

@@ -123,6 +123,8 @@ static void mount_private_dev(const char *path) {
 
 void mount_entry(const struct mount_entry *entry) {
     char *source = NULL;
+    /* It may have gone with what was mounted before it: /dev/kmsg with a private /dev. */
+    if (entry->optional && access(entry->path, F_OK) < 0 && errno == ENOENT) return;
     switch (entry->kind) {
     case INACCESSIBLE:
         bind(inaccessible_node(entry->path), entry->path, MS_REC);
@@ -140,8 +142,12 @@ void mount_entry(const struct mount_entry *entry) {
         break;
     case EMPTY_TMPFS:
         unmount_all(entry->path);
-        if (mount("tmpfs", entry->path, "tmpfs", MS_NODEV | MS_STRICTATIME, entry->options) < 0)
+        if (mount("tmpfs", entry->path, "tmpfs", *entry->options ? MS_NODEV | MS_STRICTATIME : 0, entry->options) < 0)
             fail("a tmpfs at %s: %m", entry->path);
+        break;
+    case FRESH_PROC:
+        unmount_all(entry->path);
+        if (mount("proc", entry->path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0) fail("a /proc of its own: %m");
         break;
     case READ_ONLY:
     case READ_WRITE:

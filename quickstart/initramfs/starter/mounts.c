@@ -9,12 +9,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* The place through which systemd hands a running service further mounts: in every namespace of a service. */
+static const char INCOMING[] = "/run/systemd/incoming";
+
 static const struct { const char *name; enum mount_kind kind; bool read_only; } KINDS[] = {
     {"inaccessible", INACCESSIBLE, true}, {"bind", BIND, false},
     {"bind-read-only", BIND, true},       {"bind-all", BIND_ALL, false},
     {"bind-all-read-only", BIND_ALL, true}, {"private-tmp", PRIVATE_TMP, false},
-    {"private-dev", PRIVATE_DEV, true},   {"tmpfs", EMPTY_TMPFS, false},
-    {"tmpfs-read-only", EMPTY_TMPFS, true}, {"read-only", READ_ONLY, true},
+    {"private-dev", PRIVATE_DEV, true},   {"fresh-proc", FRESH_PROC, false},
+    {"tmpfs", EMPTY_TMPFS, false},        {"tmpfs-read-only", EMPTY_TMPFS, true},
+    {"read-only", READ_ONLY, true},
     {"read-write", READ_WRITE, false},    {"read-write-implicit", READ_WRITE_IMPLICIT, false},
 };
 
@@ -109,18 +113,19 @@ static void make_inaccessible_nodes(void) {
     for (size_t i = 0; i < sizeof NODES / sizeof *NODES; i++) mknod(NODES[i].path, NODES[i].mode, 0);
 }
 
-/* The place through which systemd hands a running service further mounts: in every namespace of a service. */
 static void add_incoming(void) {
     char *source = text("/run/systemd/propagate/%s", fact("unit", NULL));
     make_directories(source, 0600);
-    make_directories("/run/systemd/incoming", 0755);
-    add((struct mount_entry){BIND, text("/run/systemd/incoming"), source, "", false, true});
+    make_directories(INCOMING, 0755);
+    add((struct mount_entry){BIND, text("%s", INCOMING), source, "", false, true});
 }
 
 /* `namespace shared|slave|private`: unshare, mount what the `mount` records say, then make read-only what is to be. */
 void own_mounts(const struct record *record) {
     const char *how = record->words[0];
     make_inaccessible_nodes();
+    /* tmpfiles.d makes it later, when it could not be closed any more. */
+    make_directories("/run/user", 0755);
     add_incoming();
     for (const struct record *r = NULL; (r = next_record(r, "mount"));) add_record(r);
     qsort(entries, entry_count, sizeof *entries, in_order);
@@ -131,5 +136,6 @@ void own_mounts(const struct record *record) {
     for (size_t i = 0; i < entry_count; i++)
         if (entries[i].read_only) make_read_only(entries, entry_count, i);
     unsigned long flag = strcmp(how, "slave") == 0 ? MS_SLAVE : strcmp(how, "private") == 0 ? MS_PRIVATE : MS_SHARED;
-    if (mount(NULL, "/", NULL, flag | MS_REC, NULL) < 0) fail("propagation of mounts: %m");
+    if (mount(NULL, "/", NULL, flag | MS_REC, NULL) < 0 || mount(NULL, INCOMING, NULL, MS_SLAVE, NULL) < 0)
+        fail("propagation of mounts: %m");
 }

@@ -1,0 +1,277 @@
+"""What a process of the starter is when it executes: user, capabilities, limits, directories, mounts, filters; who is spared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quickstart.unit.seccomp import filter_records
+from quickstart.unit.source import Source
+from tests.contract.starterbox import Started, compiled, describe, run_starter
+
+Record = tuple[str, ...]
+UNIT: tuple[Record, ...] = (
+    ("unit", "app.service"),
+    ("group", "x"),
+    ("type", "exec"),
+    ("base-environment", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"),
+)
+SLEEP = ("command", "main", "", "/bin/sleep", "sleep", "600")
+
+
+@pytest.fixture(scope="session")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("starter") / "starter")
+
+
+def command(when: str, script: str, flags: str = ":") -> Record:
+    return "command", when, flags, "/bin/sh", "sh", "-c", script
+
+
+def start(starter: Path, work: Path, *records: Record, before: str = "", **questions: str) -> Started:
+    found = run_starter(starter, work, describe(*UNIT, *records), questions, before)
+    assert (found.status, found.reason) == (0, ""), found.log
+    return found
+
+
+def field(found: Started, name: str) -> str:
+    rows = dict(line.split(":\t", 1) for line in found.answers["status"].splitlines() if ":\t" in line)
+    return rows[name]
+
+
+STATUS = "cat /proc/$MAIN/status"
+
+
+def test_scheduling(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("oom-score-adjust", "500"),
+        ("nice", "7"),
+        ("scheduler", "3", "0", "1"),
+        ("cpus", "0"),
+        ("io-priority", "3", "4"),
+        ("umask", "027"),
+        ("limit", "7", "100", "200"),
+        ("limit", "4", "infinity", "infinity"),
+        ("limit", "1", "5000", "infinity"),
+        SLEEP,
+        status=STATUS,
+        score="cat /proc/$MAIN/oom_score_adj",
+        policy="chrt -p $MAIN; ionice -p $MAIN; ps -o ni= -p $MAIN",
+        limits="cat /proc/$MAIN/limits",
+    )
+    assert found.answers["score"] == "500"
+    assert (field(found, "Umask"), field(found, "Cpus_allowed_list")) == ("0027", "0")
+    assert "SCHED_BATCH|SCHED_RESET_ON_FORK" in found.answers["policy"]
+    assert found.answers["policy"].splitlines()[-2:] == ["idle", "  7"]
+    limits = {line[:26].strip(): line[26:].split()[:2] for line in found.answers["limits"].splitlines()}
+    assert limits["Max open files"] == ["100", "200"]
+    assert limits["Max core file size"] == ["unlimited", "unlimited"]
+    assert limits["Max file size"] == ["5000", "unlimited"]
+
+
+def test_user_and_groups(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("user", "nobody"),
+        ("main-group", "daemon"),
+        ("groups", "audio", "44"),
+        ("ambient", "400"),
+        ("become-user",),
+        ("working-directory", "required", "/var"),
+        SLEEP,
+        status=STATUS,
+        directory="readlink /proc/$MAIN/cwd; getent group audio | cut -d: -f3",
+    )
+    directory, audio = found.answers["directory"].splitlines()
+    assert directory == "/var"
+    assert field(found, "Uid").split() == ["65534"] * 4
+    assert field(found, "Gid").split() == ["1"] * 4
+    assert set(field(found, "Groups").split()) == {"1", audio, "44"}
+    assert [field(found, name) for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")] == [
+        "0000000000000400"
+    ] * 4
+
+
+def test_what_the_prefixes_spare(starter: Path, tmp_path: Path) -> None:
+    """systemd.service(5): `+` runs with full privileges, `!` only as another user."""
+    show = "sed -n 's/^\\(Uid\\|CapBnd\\|NoNewPrivs\\):\\t//p' /proc/self/status | cut -f1; umask"
+    found = start(
+        starter,
+        tmp_path,
+        ("user", "nobody"),
+        ("umask", "027"),
+        ("groups",),
+        ("bounding-set", "400"),
+        ("become-user",),
+        ("no-new-privileges", "always"),
+        command("pre", f"({show}) >/tmp/plain"),
+        command("pre", f"({show}) >/tmp/bang", "!:"),
+        command("pre", f"({show}) >/tmp/plus", "+:"),
+        SLEEP,
+        whole="sed -n 's/^CapBnd:\\t//p' /proc/self/status",
+        plain="cat /tmp/plain",
+        bang="cat /tmp/bang",
+        plus="cat /tmp/plus",
+    )
+    little = "0000000000000400"
+    assert found.answers["plain"].split() == ["65534", little, "1", "0027"]
+    assert found.answers["bang"].split() == ["0", little, "1", "0027"]
+    assert found.answers["plus"].split() == ["0", found.answers["whole"], "0", "0027"]
+
+
+def test_secure_bits_and_no_new_privileges(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("user", "nobody"),
+        ("groups",),
+        ("become-user",),
+        ("secure-bits", "1"),
+        ("no-new-privileges", "for-filters"),
+        SLEEP,
+        status=STATUS,
+    )
+    assert field(found, "NoNewPrivs") == "1"
+    assert field(found, "CapPrm") == "0000000000000000"
+
+
+def test_directories(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("user", "nobody"),
+        ("directory", "user", "02750", "/run/a/b"),
+        ("directory", "root", "0700", "/run/c"),
+        ("directory", "user", "0755", "/run/old"),
+        SLEEP,
+        before="mkdir -p /run/old/below; touch /run/old/below/file; ln -s /etc /run/old/link",
+        modes="cd /run; stat -c '%a %U %n' a a/b c old old/below old/below/file; stat -L -c %U old/link",
+    )
+    assert found.answers["modes"].splitlines() == [
+        "755 root a",
+        "2750 nobody a/b",
+        "700 root c",
+        "755 nobody old",
+        "755 nobody old/below",
+        "644 nobody old/below/file",
+        "root",
+    ]
+
+
+def test_mounts(starter: Path, tmp_path: Path) -> None:
+    """Read-only below read-write below read-only, closed paths, binds, private /tmp; and what the machine mounts later arrives."""
+    inside = "nsenter -m -t $MAIN"
+    found = start(
+        starter,
+        tmp_path,
+        ("private-tmp", "yes"),
+        ("mount", "read-only", "required", "/"),
+        ("mount", "read-write", "required", "/run/rw"),
+        ("mount", "read-only", "required", "/run/rw/ro"),
+        ("mount", "read-write", "optional", "/no/such"),
+        ("mount", "inaccessible", "required", "/run/closed"),
+        ("mount", "inaccessible", "required", "/run/closed-file"),
+        ("mount", "bind-all-read-only", "required", "/run/rw/place", "/etc"),
+        ("mount", "private-tmp", "required", "/tmp"),
+        ("mount", "private-tmp", "required", "/var/tmp"),
+        ("mount", "tmpfs", "required", "/run/rw/empty", "mode=0755"),
+        ("namespace", "shared"),
+        SLEEP,
+        before="mkdir -p /run/rw/ro /run/closed /run/rw/later; touch /run/closed-file /tmp/outside; ln -s rw /run/link",
+        root=f"{inside} touch /run/x 2>&1 || echo read-only",
+        rw=f"{inside} touch /run/rw/x && {inside} touch /run/link/y && echo written",
+        ro=f"{inside} touch /run/rw/ro/x 2>&1",
+        closed=f"{inside} stat -c '%a %F' /run/closed /run/closed-file",
+        bound=f"{inside} cat /run/rw/place/hostname; cat /etc/hostname; {inside} touch /run/rw/place/hostname 2>&1",
+        tmp=f"{inside} ls -A /tmp; {inside} touch /tmp/inside; ls /tmp/systemd-private-*-app.service-*/tmp; "
+        "stat -c '%a' /tmp/systemd-private-* /tmp/systemd-private-*/tmp",
+        later=f"mount -t tmpfs later /run/rw/later; {inside} findmnt -n -o SOURCE /run/rw/later | sort -u",
+        outwards=f"{inside} mount -t tmpfs own /run/rw/empty; findmnt -n -o SOURCE /run/rw/empty | grep -c own",
+    )
+    assert found.answers["root"].endswith("Read-only file system\nread-only")
+    assert found.answers["rw"] == "written"
+    assert found.answers["ro"].endswith("Read-only file system")
+    assert found.answers["closed"].splitlines() == ["0 directory", "0 regular empty file"]
+    bound = found.answers["bound"].splitlines()
+    assert bound[0] == bound[1]
+    assert bound[2].endswith("Read-only file system")
+    assert found.answers["tmp"].splitlines() == ["inside", "700", "1777"]
+    assert found.answers["later"] == "later"
+    assert found.answers["outwards"] == "0"
+
+
+def test_a_mount_that_is_required(starter: Path, tmp_path: Path) -> None:
+    text = describe(*UNIT, ("mount", "read-only", "required", "/no/such"), ("namespace", "shared"), SLEEP)
+    found = run_starter(starter, tmp_path, text)
+    assert (found.status, found.reason) == (1, "Exec main: /no/such: No such file or directory")
+
+
+def test_private_devices(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("mount", "private-dev", "required", "/dev"),
+        ("namespace", "shared"),
+        SLEEP,
+        inside="nsenter -m -t $MAIN sh -c 'ls /dev; echo x >/dev/null && head -c 4 /dev/zero | od -An -tx1'",
+        outside="test -e /dev/kmsg && echo there",
+    )
+    lines = found.answers["inside"].splitlines()
+    assert {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "log", "fd"} <= set(
+        lines
+    )
+    assert not {"kmsg", "vda", "mem"} & set(lines)
+    assert lines[-1] == " 00 00 00 00"
+    assert found.answers["outside"] == "there"
+
+
+def seccomp(*lines: str) -> Record:
+    assigned = tuple((name, value) for name, _, value in (line.partition("=") for line in lines))
+    (record,) = filter_records(Source("app.service", assigned, {}))
+    return record
+
+
+@pytest.mark.parametrize(
+    ("line", "denied", "allowed"),
+    [
+        ("RestrictSUIDSGID=yes", "touch /tmp/s && chmod u+s /tmp/s", "touch /tmp/p && chmod u+x /tmp/p"),
+        ("RestrictNamespaces=yes", "unshare -m true", "true"),
+        ("RestrictNamespaces=mnt", "unshare -u true", "unshare -m true"),
+        ("ProtectHostname=yes", "hostname x", "hostname"),
+        ("ProtectKernelLogs=yes", "dmesg -S", "true"),
+        ("RestrictRealtime=yes", "chrt -f 1 true", "chrt -b 0 true"),
+        ("LockPersonality=yes", "setarch -R true", "true"),
+        (
+            "RestrictAddressFamilies=AF_UNIX",
+            "python3 -c 'import socket; socket.socket(socket.AF_INET)'",
+            "python3 -c 'import socket; socket.socket(socket.AF_UNIX)'",
+        ),
+        (
+            "MemoryDenyWriteExecute=yes",
+            "python3 -c 'import mmap; mmap.mmap(-1, 4096, prot=7)'",
+            "python3 -c 'import mmap; mmap.mmap(-1, 4096, prot=5)'",
+        ),
+        ("SystemCallArchitectures=native", "false", "true"),
+    ],
+)
+def test_filters(starter: Path, tmp_path: Path, line: str, denied: str, allowed: str) -> None:
+    """The kernel takes the programs and does what they say."""
+    script = f"({denied}) 2>&1; echo denied $?; ({allowed}) 2>&1; echo allowed $?"
+    found = start(
+        starter,
+        tmp_path,
+        ("no-new-privileges", "for-filters"),
+        seccomp(line),
+        command("pre", f"({script}) >/tmp/found"),
+        SLEEP,
+        found="cat /tmp/found",
+        status=STATUS,
+    )
+    lines = found.answers["found"].splitlines()
+    assert "denied 0" not in lines
+    assert lines[-1] == "allowed 0"
+    assert (field(found, "Seccomp"), field(found, "NoNewPrivs")) == ("2", "0")
