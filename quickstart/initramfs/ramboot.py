@@ -18,7 +18,7 @@ from quickstart.model import Event, FileRules, Op, StartSet, Trace
 # Made by the kernel or by init at each boot.
 _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
 # What init's second half reads and writes by itself.
-_OF_INIT = tuple(PurePosixPath(path) for path in ("/etc/hostname", "/tmp", "/var/log"))  # noqa: S108
+_OF_INIT = tuple(PurePosixPath(path) for path in ("/etc/hostname", "/tmp", "/var/log", "/var/tmp"))  # noqa: S108
 
 
 def all_rules(rules: FileRules) -> FileRules:

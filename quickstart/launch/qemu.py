@@ -23,6 +23,7 @@ _ROOT = "root"
 _MONITOR_LIMIT_S = 30.0
 _LAST_MOMENTS_S = 30.0
 _POWER_OFF_WORD_S = 15.0
+_POWER_OFF_AGAIN_S = 1.0
 # A socket may be seen to close a moment before the process is seen to have ended.
 _DYING_S = 0.5
 
@@ -226,15 +227,19 @@ class QemuGuest:
     def power_off(self, timeout_s: float) -> bool:
         """By the guest's own `poweroff`, as a user would; when that finds no ear (a command runs), by Ctrl-Alt-Del.
 
-        Both inits shut down in order on it, and QEMU ends where a PC would start again (-no-reboot).
+        Both inits shut down in order on it, and QEMU ends where a PC would start again (-no-reboot). While one hands over to the
+        other neither listens: the word is said again.
         """
+        deadline_s = time.monotonic() + timeout_s
         # The agent ends with the guest, in the middle of its answer.
         with suppress(OSError):
-            sink = cast(BinaryIO, _Sink())
-            if not self._open_channel().busy:
+            while not self._open_channel().busy and time.monotonic() < deadline_s:
+                sink = cast(BinaryIO, _Sink())
                 heard = self._open_channel().execute("poweroff", sink, sink, _POWER_OFF_WORD_S, self._alive)
-                if heard is not None:
-                    return self.wait(timeout_s)
+                if heard is None:
+                    break
+                if self.wait(timeout_s if heard == 0 else _POWER_OFF_AGAIN_S):
+                    return True
         monitor = self._open_monitor()
         with suppress(GuestError):
             keys = [{"type": "qcode", "data": key} for key in ("ctrl", "alt", "delete")]

@@ -127,7 +127,7 @@ def test_a_start_command_that_fails(box: Box) -> None:
         shell("main", "sleep 600 & echo oops >&2; exit 3"),
         left="grep populated $GROUP/cgroup.events",
     )
-    assert (found.status, found.reason) == (1, "sh ended with wait status 0x300")
+    assert (found.status, found.reason) == (1, "Exec main: sh ended with status 3")
     assert found.answers["left"] == "populated 0"
     assert "oops" in found.log
 

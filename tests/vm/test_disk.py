@@ -168,7 +168,10 @@ def test_an_application_that_fails_to_start_falls_back(used: Path) -> None:
     assert broken.status == 0, broken.err
     called = quickstart("run", used, "--snapshot", "--console", "--timeout", "100")
     assert called.status == 1
-    assert "quickstart: fallback 1: nginx.service did not start: " in called.err
+    assert (
+        "quickstart: fallback 1: nginx.service did not start: Exec main: /usr/sbin/nginx ended with status 1;"
+        in called.err
+    )
     assert "debian login:" in called.err
 
 

@@ -28,8 +28,8 @@ static void put(const char *name, const char *content) {
 
 static void undo(const char *reason) {
     when_failing(NULL);
-    kill_group();
     put("reason", reason);
+    kill_group();
 }
 
 /* The time by which the next command has to be done; 0: any time. */
@@ -43,6 +43,15 @@ static struct command command_of(const struct record *r) {
     return (struct command){r->words[0], r->words[1], r->words[2], r->words + 3};
 }
 
+/* Fails unless the command has ended well, or its failure is ignored. */
+static void check_end(const struct command *command, int status) {
+    const char *when = command->when, *name = command->argv[0];
+    if (status == -1) fail("Exec %s: %s took longer than the unit's TimeoutStartSec", when, name);
+    if (status == 0 || strchr(command->flags, '-')) return;
+    if (WIFEXITED(status)) fail("Exec %s: %s ended with status %d", when, name, WEXITSTATUS(status));
+    fail("Exec %s: %s was ended by signal %d", when, name, WTERMSIG(status));
+}
+
 /* Runs the commands of that kind one after the other. */
 static void run_all(const char *when, pid_t main_pid) {
     for (const struct record *r = NULL; (r = next_record(r, "command"));) {
@@ -50,11 +59,7 @@ static void run_all(const char *when, pid_t main_pid) {
         if (strcmp(command.when, when) != 0) continue;
         int64_t until = deadline();
         pid_t child = start(&command, main_pid, until);
-        int status = child ? await_exit(child, until) : 0;
-        if (status == -1) fail("Exec %s: %s took longer than the unit's TimeoutStartSec", when, command.argv[0]);
-        if (status == 0 || strchr(command.flags, '-')) continue;
-        if (WIFEXITED(status)) fail("Exec %s: %s ended with status %d", when, command.argv[0], WEXITSTATUS(status));
-        fail("Exec %s: %s was ended by signal %d", when, command.argv[0], WTERMSIG(status));
+        check_end(&command, child ? await_exit(child, until) : 0);
     }
 }
 
@@ -92,9 +97,7 @@ static pid_t start_main(void) {
     pid_t pid = start(&command, 0, until);
     if (!pid) fail("%s could not be executed", command.program);
     if (strcmp(type, "forking") == 0) {
-        int status = await_exit(pid, until);
-        if (status == -1) fail("%s took longer than the unit's TimeoutStartSec", command.argv[0]);
-        if (status != 0 && !strchr(command.flags, '-')) fail("%s ended with wait status %#x", command.argv[0], (unsigned)status);
+        check_end(&command, await_exit(pid, until));
         pid = find_daemon(until);
     } else if (strcmp(type, "notify") == 0) {
         int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
