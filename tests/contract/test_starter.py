@@ -109,7 +109,7 @@ def test_forking_without_a_pid_file(box: Box) -> None:
     found = box.start(
         ("type", "forking"),
         shell("main", "sh -c 'sleep 601 & exec sleep 600' &"),
-        command="tr '\\0' ' ' </proc/$MAIN/cmdline",
+        command="until tr '\\0' ' ' </proc/$MAIN/cmdline | grep '^sleep 600'; do sleep 0.1; done",
     )
     assert (found.status, found.reason) == (0, ""), found.log
     assert found.answers["command"] == "sleep 600 "
