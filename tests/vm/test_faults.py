@@ -71,8 +71,7 @@ def whole_console(guest: QemuGuest) -> str:
 # What is broken in init's own files, and how the console names it.
 HOOKS = {
     "no lease": (
-        "rm $Q/bin/udhcpc; printf '#!%s/busybox sh\\nexec %s/busybox udhcpc -f -n -i lo -t 2 -T 1 -s /none\\n' $Q $Q "
-        ">$Q/bin/udhcpc; chmod 755 $Q/bin/udhcpc",
+        "start_dhcp() { ip link set $INTERFACE up; mkdir -p $Q/run; udhcpc -f -n -i lo -t 2 -T 1 -s /none & DHCP=$!; }",
         "fallback 1: no DHCP lease on ens3; the stock init takes over",
     ),
     "never listens": (
