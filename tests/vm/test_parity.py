@@ -16,7 +16,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.description import description_text
 from quickstart.model import StartSet
 from quickstart.unit import read_unit
-from tests.vm.conftest import guest_file, quickstart
+from tests.vm.conftest import STAY, guest_file, quickstart
 from tests.vm.parity_units import UNITS
 
 FILES = ("status", "limits", "cgroup", "oom_score_adj", "mountinfo")
@@ -76,7 +76,9 @@ def stock_script(texts: dict[str, str]) -> str:
 
 
 def answers(artefact: Path, script: str, *options: str) -> dict[str, dict[str, str]]:
-    called = quickstart("run", artefact, "--snapshot", *options, "--exec", script, "--json", timeout_s=900)
+    called = quickstart(
+        "run", artefact, *STAY, "--snapshot", *options, "--exec", script, "--json", timeout_s=900
+    )
     assert called.out, called.err
     text = called.result["exec_stdout"]
     parts = re.split(r"^== (\S+) (\S+)\n", text, flags=re.MULTILINE)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.conftest import BUILD_S, host, quickstart
+from tests.vm.conftest import BUILD_S, STAY, host, quickstart
 from tests.vm.test_stale import LIBRARY, TOOL, package, stock
 
 pytestmark = pytest.mark.full
@@ -36,12 +36,12 @@ def test_an_upgraded_machine_starts_fast_again(used: Path) -> None:
         f"cmp /fast{LIBRARY} {LIBRARY} && tail -n 1 {LIBRARY}; cat /srv/mine; readlink /proc/$(cat /run/nginx.pid)/exe; "
         f"{TOOL} status --json"
     )
-    called = quickstart("run", used, "--exec", ask)
+    called = quickstart("run", used, *STAY, "--exec", ask)
     library, mine, program, status = called.out.splitlines()
     assert (library, mine, program) == ("newer", "mine", "/fast/usr/sbin/nginx"), called.err
     assert json.loads(status)["result"]["reason"] == "the root volume was as built"
     # And when it was used: file by file, with ctimes that are no longer those of a fresh volume.
-    again = quickstart("run", used, "--snapshot", "--exec", f"{TOOL} status --json")
+    again = quickstart("run", used, *STAY, "--snapshot", "--exec", f"{TOOL} status --json")
     assert json.loads(again.out)["result"]["reason"] == "the root volume was as packed, file by file"
 
 
@@ -49,6 +49,7 @@ def test_a_machine_that_was_cut_off_is_refused(used: Path) -> None:
     cut = quickstart(
         "run",
         used,
+        *STAY,
         "--exec",
         "touch /srv/x; sync; echo 1 >/proc/sys/kernel/sysrq; echo o >/proc/sysrq-trigger; sleep 60",
     )
