@@ -13,6 +13,7 @@ from quickstart.unit.files import assignments, directives, manager_texts, unit_t
 from quickstart.unit.model import UnitCommand, UnitStart
 from quickstart.unit.settings import settings
 from quickstart.unit.source import Source
+from quickstart.unit.tmpfiles import run_directories
 from quickstart.unit.values import BadValueError, boolean, span_us
 
 _NO_TEXT = re.compile(r"[\0-\x08\x0b-\x1f\x7f\ud800-\udfff]")
@@ -48,7 +49,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
         start_post=_commands(root, source, "ExecStartPost"),
         group=f"{_slice_path(source)}/{unit}",
         timeout_ms=_timeout_ms(source),
-        settings=(*_notify(source, kind), *settings(source)),
+        settings=(*_notify(source, kind), *run_directories(root), *settings(source)),
     )
 
 

@@ -162,6 +162,23 @@ def test_directories(starter: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_directories_of_tmpfiles(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("run-directory", "02775", "nobody", "audio", "/run/a/b"),
+        ("run-directory", "0755", "nobody", "audio", "/run/there"),
+        SLEEP,
+        before="mkdir -m 700 /run/there",
+        modes="cd /run; stat -c '%a %U %G %n' a a/b there",
+    )
+    assert found.answers["modes"].splitlines() == [
+        "755 root root a",
+        "2775 nobody audio a/b",
+        "700 root root there",
+    ]
+
+
 def test_mounts(starter: Path, tmp_path: Path) -> None:
     """Read-only below read-write below read-only, closed paths, binds, private /tmp; and what the machine mounts later arrives."""
     inside = "nsenter -m -t $MAIN"

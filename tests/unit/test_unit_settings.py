@@ -234,6 +234,34 @@ def test_a_directive_is_in_one_list() -> None:
     assert sum(map(len, lists)) == len(frozenset().union(*lists))
 
 
+TMPFILES = """\
+# d /run/comment
+d /run/mysqld 0755 nobody root -
+D! /var/run/b/c 2775 root audio 10d
+d %t/d
+d /run/e ~0700 - -
+d /run/no-such-user 0755 mysql root
+d /run/%b 0755
+d /var/lib/f 0755
+L /run/link - - - - /x
+"""
+
+
+def test_directories_of_tmpfiles(tmp_path: Path) -> None:
+    root = image(tmp_path, "")
+    for place, text in {"usr/lib": TMPFILES, "etc": "d /run/of-etc 0711\n"}.items():
+        (tmp_path / place / "tmpfiles.d").mkdir()
+        (tmp_path / place / "tmpfiles.d/app.conf").write_text(text)
+    (tmp_path / "usr/lib/tmpfiles.d/other.conf").write_text(TMPFILES)
+    assert of(read_unit(root, "app.service"), "run-directory") == [
+        ("run-directory", "02775", "root", "audio", "/run/b/c"),
+        ("run-directory", "0755", "root", "root", "/run/d"),
+        ("run-directory", "0700", "root", "root", "/run/e"),
+        ("run-directory", "0755", "nobody", "root", "/run/mysqld"),
+        ("run-directory", "0711", "root", "root", "/run/of-etc"),
+    ]
+
+
 # ---------------------------------------------------------------- values
 
 

@@ -40,6 +40,18 @@ void make_unit_directory(const struct record *record) {
     if (chmod(path, mode) < 0) fail("%s: %m", path);
 }
 
+/* `run-directory MODE USER GROUP PATH`: what systemd-tmpfiles makes later, and then finds. What is there stays as it is. */
+void make_run_directories(void) {
+    for (const struct record *r = NULL; (r = next_record(r, "run-directory"));) {
+        if (r->count != 4) fail("the description's `run-directory` lacks words");
+        const char *path = r->words[3];
+        if (access(path, F_OK) == 0) continue;
+        make_directories(path, 0755);
+        if (chown(path, user_number(r->words[1]), group_number(r->words[2])) < 0 || chmod(path, (mode_t)number(r->words[0])) < 0)
+            fail("%s: %m", path);
+    }
+}
+
 /* This boot's id as 32 digits, as in the names that systemd-tmpfiles leaves alone (tmpfiles.d/systemd-tmp.conf). */
 static char *boot_id(void) {
     char *id = read_whole("/proc/sys/kernel/random/boot_id", NULL), *to = id;

@@ -123,6 +123,7 @@ int main(int argc, char **argv) {
     check_keys();
     identity();
     make_group();
+    make_run_directories();
     make_private_tmp();
     if (strcmp(fact("notify-access", "none"), "none") != 0) open_notify();
     run_all("condition", 0);

@@ -41,6 +41,8 @@ const char *fact(const char *key, const char *otherwise);
 /* users.c */
 const struct identity *identity(void);
 void set_groups(const struct record *record);
+uid_t user_number(const char *wanted);
+gid_t group_number(const char *wanted);
 
 /* environment.c and words.c */
 struct list command_environment(const struct command *command, pid_t main_pid);
@@ -74,6 +76,7 @@ void set_secure_bits(const struct record *record);
 void no_new_privileges(const struct record *record);
 void filter_calls(const struct record *record);
 void make_unit_directory(const struct record *record);
+void make_run_directories(void);
 void make_private_tmp(void);
 const char *private_tmp(const char *of);
 void own_mounts(const struct record *record);

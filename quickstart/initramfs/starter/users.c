@@ -37,7 +37,13 @@ static void look_up(const char *path, const char *wanted, char **fields, size_t 
     fail("%s has no `%s`", path, wanted);
 }
 
-static gid_t group_number(const char *wanted) {
+uid_t user_number(const char *wanted) {
+    char *fields[PASSWD_FIELDS];
+    look_up("/etc/passwd", wanted, fields, PASSWD_FIELDS);
+    return (uid_t)number(fields[2]);
+}
+
+gid_t group_number(const char *wanted) {
     char *fields[GROUP_FIELDS];
     look_up("/etc/group", wanted, fields, GROUP_FIELDS);
     return (gid_t)number(fields[2]);
