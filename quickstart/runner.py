@@ -52,6 +52,7 @@ class QemuRunner:
             versions={
                 "quickstart": f"{__version__}, source {source_digest('quickstart')[:16]}",
                 "qemu": qemu,
+                "fetch": self.matrix.fetch,
                 **{f"kernel {k}": v for k, v in kernels.items()},
             },
             artefacts=dict(_artefacts(key, boot) for key, boot in sorted(self._boots.items())),
@@ -61,7 +62,12 @@ class QemuRunner:
     def run(self, cell: Cell, number: int, timeout_s: int) -> Sample:
         """One run of ``cell`` (measure.run)."""
         boot = with_command_line(self._boots[(cell.profile, cell.configuration)], cell.command_line)
-        bench = run.Bench(agent_binary(self.store), volume_binary(self.store), float(timeout_s))
+        bench = run.Bench(
+            agent_binary(self.store),
+            volume_binary(self.store),
+            float(timeout_s),
+            run.FETCHING[self.matrix.fetch],
+        )
         clock = clock_of(cell.clock, cell.size, boot.kernel, self.store)
         patient = dataclasses.replace(boot, ready=dataclasses.replace(boot.ready, timeout_s=timeout_s))
         return run.run_once(bench, patient, clock, load_model(cell.storage), cell, number)

@@ -24,6 +24,7 @@ from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
     CONFIGURATIONS,
+    FETCHES,
     SIZES,
     STORAGES,
     Cell,
@@ -77,6 +78,7 @@ _TIMES = ("t_pr_ns", "t_app_ns", "t_total_ns")
 )
 @click.option("--clock", "clocks", multiple=True, type=click.Choice(CLOCKS), help="What tells the time.")
 @click.option("--size", "sizes", multiple=True, type=click.Choice(SIZES), help="The machine [small].")
+@click.option("--fetch", type=click.Choice(FETCHES), help="How kernel and initramfs are read [boot-loader].")
 @click.option("--runs", type=click.IntRange(1, 1000), help="Runs of each cell [5].")
 @click.option(
     "--timeout",

@@ -59,15 +59,17 @@ class _Block(_Table):
 class _Document(_Table):
     schema_: Annotated[Literal[1], Field(alias="schema")]
     name: Name
+    fetch: Literal["boot-loader", "read-ahead"] = "boot-loader"
     block: Annotated[tuple[_Block, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """The cells to measure, in the order in which the matrix names them."""
+    """The cells to measure, in the order in which the matrix names them; ``fetch`` is one of results.FETCHES."""
 
     name: str
     plan: tuple[Planned, ...]
+    fetch: str = "boot-loader"
 
 
 def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
@@ -97,7 +99,10 @@ def matrix_of_options(options: Mapping[str, Sequence[str] | int], profiles: Sequ
     """A matrix of one block, whose keys ``options`` has; raises MatrixError."""
     # An option that was not given leaves the block's default.
     block = {key: value for key, value in options.items() if value}
-    return _matrix({"schema": SCHEMA, "name": "options", "block": [block]}, "of the options", profiles)
+    whole = {"fetch": block.pop("fetch")} if "fetch" in block else {}
+    return _matrix(
+        {"schema": SCHEMA, "name": "options", **whole, "block": [block]}, "of the options", profiles
+    )
 
 
 def order(plan: Sequence[Planned]) -> tuple[tuple[Cell, int], ...]:
@@ -124,7 +129,7 @@ def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> 
     problems += _twice(document.block)
     if problems:
         raise MatrixError(source, problems, hint=_HINT)
-    return Matrix(document.name, tuple(plan))
+    return Matrix(document.name, tuple(plan), document.fetch)
 
 
 def _planned(block: _Block) -> Iterator[Planned]:

@@ -12,6 +12,7 @@ COMMAND_LINES = ("stock", "ours")
 # Each has its model in bench/storage.
 STORAGES = ("local", "ebs-warm", "ebs-cold")
 CLOCKS = ("virtual", "kvm", "wall")
+FETCHES = ("boot-loader", "read-ahead")
 SIZES = ("small", "medium")
 
 

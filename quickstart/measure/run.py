@@ -41,7 +41,8 @@ class Fetching:
 
 # GRUB and the kernel's EFI stub read one piece after the other; a better one would not.
 BOOT_LOADER = Fetching(128 * 1024, 1)
-READ_AHEAD = Fetching(MIB, 8)
+# By results.FETCHES.
+FETCHING = {"boot-loader": BOOT_LOADER, "read-ahead": Fetching(MIB, 8)}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from quickstart.errors import BadInputError, MatrixError
 from quickstart.measure.matrix import load_matrix, matrix_of_options, order, parse_matrix
-from quickstart.measure.results import Cell, Planned
+from quickstart.measure.results import FETCHES, Cell, Planned
+from quickstart.measure.run import FETCHING
 from quickstart.profile import known_profiles
 from tests.unit.benchdata import CELL
 
@@ -145,3 +146,15 @@ def test_a_steady_drift_falls_on_all_alike() -> None:
     for place, (cell, _) in enumerate(order(plan)):
         places[cell.profile] += place
     assert len(set(places.values())) == 1
+
+
+def test_how_kernel_and_initramfs_are_fetched_is_said_once_for_all() -> None:
+    assert parse_matrix(GOOD, "m", PROFILES).fetch == "boot-loader"
+    ahead = GOOD.replace("schema = 1", 'schema = 1\nfetch = "read-ahead"')
+    assert parse_matrix(ahead, "m", PROFILES).fetch == "read-ahead"
+    options: dict[str, Sequence[str] | int] = {"profiles": ("nginx",), "configurations": ("minimal",)}
+    one = matrix_of_options(
+        {**options, "storages": ("local",), "clocks": ("virtual",), "fetch": "read-ahead"}, PROFILES
+    )
+    assert (one.fetch, len(one.plan)) == ("read-ahead", 1)
+    assert set(FETCHES) == set(FETCHING)
