@@ -1,66 +1,28 @@
-"""Parity: a process that our starter has started is as the image's systemd starts it, but for what is named here with its reason.
+"""Parity: a process that our starter has started is as the image's systemd starts it, but for what is named in parity.py.
 
 One fast boot and one stock boot serve all units. The description of each is made here, of its text, as the build makes it.
 """
 
 from __future__ import annotations
 
-import re
-import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from quickstart.imageroot import ImageRoot
-from quickstart.initramfs.description import description_text
-from quickstart.model import StartSet
-from quickstart.unit import read_unit
-from tests.vm.conftest import STAY, guest_file, quickstart
+from tests.vm.conftest import guest_file
+from tests.vm.parity import (
+    Machine,
+    answers,
+    ask,
+    assert_same_mounts,
+    described,
+    fast_script,
+    fields,
+    quoted,
+    relative,
+)
 from tests.vm.parity_units import UNITS
-
-FILES = ("status", "limits", "cgroup", "oom_score_adj", "mountinfo")
-# Fields of /proc/PID/status that may differ, and why.
-MAY_DIFFER = {
-    **dict.fromkeys(
-        ("Pid", "Tgid", "NStgid", "NSpid", "NSpgid", "NSsid"), "each machine numbers its own processes"
-    ),
-    **dict.fromkeys(("State", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"), "of the instant"),
-    "SigQ": "counts the signals of all processes of the user",
-    "FDSize": "a table that grew before the execve",
-    "Seccomp_filters": "systemd loads one program for each directive and architecture, we one for all",
-}
-# Rows of /proc/PID/limits that hang on the memory left at boot, and the initramfs is larger than the stock one.
-OF_THE_MACHINE = ("Max processes", "Max pending signals")
-MEMORY = re.compile(r"^(Vm|Rss|Huge)")
-PRIVATE_TMP = re.compile(r"systemd-private-[0-9a-f]{32}-(.*)-.{6}(/|$)")
-# Mount points that only one of the two has, and why.
-MAY_LACK = {
-    "/run/credentials": "systemd makes it for its own services, and closes it to others, which have no credentials"
-}
-
-
-def quoted(path: str, text: str) -> str:
-    return f"printf %s {shlex.quote(text)} >{path}\n"
-
-
-def ask(name: str) -> str:
-    """Prints what is compared of the process $MAIN."""
-    files = "".join(f"echo '== {name} {file}'; cat /proc/$MAIN/{file}; echo\n" for file in FILES)
-    return f"{files}echo '== {name} pid'; echo $MAIN\n"
-
-
-def fast_script(descriptions: dict[str, str]) -> str:
-    parts = ["mkdir /run/parity-units\n", "MAIN=1\n", ask("PID-1")]
-    for name, text in descriptions.items():
-        parts += [
-            quoted("/run/parity-units/unit", text),
-            f"/fast/quickstart/bin/starter /run/parity-units/unit /run/parity-units/{name} || ",
-            f"cat /run/parity-units/{name}/reason\n",
-            f"MAIN=$(cat /run/parity-units/{name}/main.pid)\n",
-            ask(name),
-        ]
-    return "".join(parts)
 
 
 def stock_script(texts: dict[str, str]) -> str:
@@ -70,32 +32,11 @@ def stock_script(texts: dict[str, str]) -> str:
         parts += [
             f"systemctl start parity-{name} || systemctl status parity-{name}\n",
             f"MAIN=$(systemctl show -p MainPID --value parity-{name})\n",
+            # A unit of Type=simple counts as started before its program is executed.
+            "for try in $(seq 100); do grep -q '^Name:.sleep' /proc/$MAIN/status && break; sleep 0.1; done\n",
             ask(name),
         ]
     return "".join(parts)
-
-
-def answers(artefact: Path, script: str, *options: str) -> dict[str, dict[str, str]]:
-    called = quickstart(
-        "run", artefact, *STAY, "--snapshot", *options, "--exec", script, "--json", timeout_s=900
-    )
-    assert called.out, called.err
-    text = called.result["exec_stdout"]
-    parts = re.split(r"^== (\S+) (\S+)\n", text, flags=re.MULTILINE)
-    found: dict[str, dict[str, str]] = {}
-    for name, file, answer in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-        found.setdefault(name, {})[file] = answer.strip()
-    return found
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What a boot said of PID 1 and of each unit's main process."""
-
-    processes: dict[str, dict[str, str]]
-
-    def file(self, unit: str, name: str) -> str:
-        return self.processes[unit][name]
 
 
 @pytest.fixture(scope="module")
@@ -110,68 +51,9 @@ def machines(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     descriptions = {}
     for name, text in UNITS.items():
         (units / f"parity-{name}.service").write_text(text)
-        start = read_unit(ImageRoot(base), f"parity-{name}.service")
-        path = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",)
-        descriptions[name] = description_text(start, StartSet((), ()), ImageRoot(base), path, from_fast=False)
+        descriptions[name] = described(ImageRoot(base), f"parity-{name}.service")
     fast = Machine(answers(artefact, fast_script(descriptions)))
     return fast, Machine(answers(artefact, stock_script(UNITS), "--stock"))
-
-
-@dataclass(frozen=True)
-class Mount:
-    """A line of mountinfo (proc(5)): the device, what of it, where, and its options."""
-
-    device: str
-    root: str
-    point: str
-    options: frozenset[str]
-    shared: frozenset[str]
-    kind: str
-    whole: frozenset[str]
-
-
-def mounts(text: str) -> list[Mount]:
-    found = []
-    for line in text.splitlines():
-        left, right = line.split(" - ")
-        _, _, device, root, point, options, *tags = left.split()
-        kind, _, whole = right.split(" ", 2)
-        shared = frozenset(tag.partition(":")[0] for tag in tags)
-        names = PRIVATE_TMP.sub(r"systemd-private-BOOT-\1-RANDOM\2", root)
-        found.append(
-            Mount(
-                device, names, point, frozenset(options.split(",")), shared, kind, frozenset(whole.split(","))
-            )
-        )
-    return found
-
-
-def compared(process: str, first: str, points: set[str]) -> list[object]:
-    """What the process's mounts are, relative to those of PID 1: file systems by where PID 1 has them, options by what differs.
-
-    A mount point of PID 1's that is none of ``points``, which both machines have, is left out.
-    """
-    of_first = mounts(first)
-    by_device = {mount.device: mount for mount in reversed(of_first) if mount.root in ("/", "/fast")}
-    lines: list[object] = []
-    for mount in mounts(process):
-        if mount.point in {each.point for each in of_first} - points or mount.point in MAY_LACK:
-            continue
-        base = by_device.get(mount.device)
-        where = (mount.point, mount.root, sorted(mount.shared - {"propagate_from"}))
-        if base is None:
-            lines.append((*where, mount.kind, sorted(mount.options), sorted(mount.whole - {"inode64"})))
-        else:
-            changes = (sorted(mount.options - base.options), sorted(base.options - mount.options))
-            lines.append((*where, f"of {base.point}", *changes))
-    return sorted(lines, key=repr)
-
-
-def fields(status: str) -> dict[str, str]:
-    rows = (line.partition(":") for line in status.splitlines())
-    return {
-        name: value.strip() for name, _, value in rows if name not in MAY_DIFFER and not MEMORY.match(name)
-    }
 
 
 @pytest.fixture(params=UNITS)
@@ -191,19 +73,6 @@ def test_status(machines: tuple[Machine, Machine], unit: str) -> None:
     assert fast == stock
 
 
-def rows(limits: str) -> dict[str, tuple[str, ...]]:
-    return {line[:26].strip(): tuple(line[26:].split()) for line in limits.splitlines()}
-
-
-def relative(machine: Machine, unit: str) -> dict[str, tuple[str, ...]]:
-    """The limits; those that the kernel computes from the memory it has left at boot by whether they are PID 1's."""
-    own, first = rows(machine.file(unit, "limits")), rows(machine.file("PID-1", "limits"))
-    return {
-        name: ("as PID 1",) if name in OF_THE_MACHINE and value == first[name] else value
-        for name, value in own.items()
-    }
-
-
 def test_limits(machines: tuple[Machine, Machine], unit: str) -> None:
     fast, stock = (relative(machine, unit) for machine in machines)
     assert fast == stock
@@ -216,10 +85,4 @@ def test_the_same_words(machines: tuple[Machine, Machine], unit: str, file: str)
 
 
 def test_mounts(machines: tuple[Machine, Machine], unit: str) -> None:
-    first = [machine.file("PID-1", "mountinfo") for machine in machines]
-    points = {mount.point for mount in mounts(first[0])} & {mount.point for mount in mounts(first[1])}
-    fast, stock = (
-        compared(machine.file(unit, "mountinfo"), text, points)
-        for machine, text in zip(machines, first, strict=True)
-    )
-    assert fast == stock
+    assert_same_mounts(machines, unit)
