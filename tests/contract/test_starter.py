@@ -189,6 +189,20 @@ def test_notify_by_another_main_process(box: Box) -> None:
     assert (found.status, found.main_pid) == (0, found.answers["child"])
 
 
+def test_notify_by_a_daemon_whose_parent_ends(box: Box) -> None:
+    """The parent names its child and ends; the child says READY=1 later."""
+    found = box.start(
+        *NOTIFY,
+        python(
+            "\nchild = os.fork()\nif child == 0: time.sleep(1); say('READY=1'); time.sleep(600)\n"
+            "open('/run/child', 'w').write(str(child)); say(f'MAINPID={child}')"
+        ),
+        child="cat /run/child; echo; cut -d' ' -f4 /proc/$MAIN/stat",
+    )
+    assert (found.status, found.reason) == (0, ""), found.log
+    assert found.answers["child"].split() == [found.main_pid, "1"]
+
+
 def test_more_time_by_notify(box: Box) -> None:
     more = "say('EXTEND_TIMEOUT_USEC=20000000'); time.sleep(1.5); say('READY=1'); time.sleep(600)"
     found = box.start(*NOTIFY, ("start-timeout-ms", "1000"), python(more))

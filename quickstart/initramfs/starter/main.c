@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -100,9 +99,7 @@ static pid_t start_main(void) {
         check_end(&command, await_exit(pid, until));
         pid = find_daemon(until);
     } else if (strcmp(type, "notify") == 0) {
-        int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-        if (pidfd < 0) fail("pidfd_open: %m");
-        await_ready(&pid, pidfd, until);
+        await_ready(&pid, until);
     } else if (strcmp(type, "simple") != 0 && strcmp(type, "exec") != 0) {
         fail("the description has an unknown type `%s`", type);
     }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -75,15 +76,21 @@ static bool says_ready(char *message, pid_t *main_pid, int64_t *deadline) {
     return ready;
 }
 
-/* Returns when a process of the unit has said READY=1. */
-void await_ready(pid_t *main_pid, int main_pidfd, int64_t deadline) {
+/* Returns when a process of the unit has said READY=1. A process that it has named before with MAINPID= counts as the main one. */
+void await_ready(pid_t *main_pid, int64_t deadline) {
     char message[MESSAGE_MAX];
-    pid_t sender;
-    for (;;) {
+    pid_t sender, watched = 0;
+    for (int pidfd = -1;;) {
+        if (watched != *main_pid) {
+            close(pidfd);  /* the first time there is none */
+            watched = *main_pid;
+            pidfd = (int)syscall(SYS_pidfd_open, watched, 0);
+            if (pidfd < 0) fail("the main process ended before READY=1");
+        }
         /* What was said before the end counts, so the socket is emptied first. */
         while (receive(message, &sender))
             if (may_speak(sender, *main_pid) && says_ready(message, main_pid, &deadline)) return;
-        if (wait_for(main_pidfd, now_ms())) fail("the main process ended before READY=1");
+        if (watched == *main_pid && wait_for(pidfd, now_ms())) fail("the main process ended before READY=1");
         if (deadline && now_ms() >= deadline) fail("no READY=1 within the unit's TimeoutStartSec");
         int64_t slice = now_ms() + 100;
         wait_for(notify_socket, deadline && deadline < slice ? deadline : slice);

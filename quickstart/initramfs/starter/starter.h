@@ -59,7 +59,7 @@ int orphans_in_group(pid_t *one);
 
 /* notify.c */
 void open_notify(void);
-void await_ready(pid_t *main_pid, int main_pidfd, int64_t deadline);
+void await_ready(pid_t *main_pid, int64_t deadline);
 
 /* process.c */
 pid_t start(const struct command *command, pid_t main_pid, int64_t deadline);
