@@ -11,6 +11,8 @@ from quickstart.imageroot import ImageRoot
 _PATHS = ("/etc/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
 # `d` and `D` make a directory; `!`, `-`, `+` … behind them say when and how, which does not matter for one that is not there.
 _LINE = re.compile(r"[dD][!+=~^-]*\s+(\S+)(?:\s+(\S+))?(?:\s+(\S+))?(?:\s+(\S+))?")
+# Of services that systemd itself starts; nobody can count on them before it. (A look-up of their users would read the volume.)
+_OF_SYSTEMD = ("/run/systemd/", "/run/log/", "/run/user/", "/run/credentials/", "/run/dbus/")
 _MODE = re.compile(r"[~:]*([0-7]{3,4})")
 
 
@@ -33,6 +35,8 @@ def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
         path = re.sub(r"^(/var/run|%t)(?=/)", "/run", match[1]).rstrip("/")
         mode = _MODE.fullmatch(match[2] or "0755")
         if path.startswith("/run/") and not set(path) & set("%\"'\\") and ".." not in path.split("/"):
+            if f"{path}/".startswith(_OF_SYSTEMD):
+                continue
             user, group = (
                 ("root" if name in (None, "-") else name.lstrip(":")) for name in (match[3], match[4])
             )

@@ -241,6 +241,7 @@ D! /var/run/b/c 2775 root audio 10d
 d %t/d
 d /run/e ~0700 - -
 d /run/no-such-user 0755 mysql root
+d /run/systemd/netif 0755
 d /run/%b 0755
 d /var/lib/f 0755
 L /run/link - - - - /x

@@ -40,6 +40,13 @@ void make_unit_directory(const struct record *record) {
     if (chmod(path, mode) < 0) fail("%s: %m", path);
 }
 
+/* Most are root's, and need no look at the volume for that. */
+static void own_by_name(const char *path, const char *user, const char *group) {
+    uid_t uid = strcmp(user, "root") == 0 ? 0 : user_number(user);
+    gid_t gid = strcmp(group, "root") == 0 ? 0 : group_number(group);
+    if (chown(path, uid, gid) < 0) fail("%s: %m", path);
+}
+
 /* `run-directory MODE USER GROUP PATH`: what systemd-tmpfiles makes later, and then finds. What is there stays as it is. */
 void make_run_directories(void) {
     for (const struct record *r = NULL; (r = next_record(r, "run-directory"));) {
@@ -47,8 +54,8 @@ void make_run_directories(void) {
         const char *path = r->words[3];
         if (access(path, F_OK) == 0) continue;
         make_directories(path, 0755);
-        if (chown(path, user_number(r->words[1]), group_number(r->words[2])) < 0 || chmod(path, (mode_t)number(r->words[0])) < 0)
-            fail("%s: %m", path);
+        own_by_name(path, r->words[1], r->words[2]);
+        if (chmod(path, (mode_t)number(r->words[0])) < 0) fail("%s: %m", path);
     }
 }
 
