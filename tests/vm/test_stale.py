@@ -61,6 +61,7 @@ def settled(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     assert first.status == 0, first.err
     said = json.loads(first.result["exec_stdout"])["result"]
     assert (said["boot"], said["reason"]) == ("fast", "the root volume was as built")
+    assert (said["fast_mounted"], said["enabled"], said["stamp"]) == (True, True, "")
     assert (said["next_boot"], said["differing"]) == ("fast, unless a packed file changes", [])
     out, console = stock(copy, f"{TOOL} status; dpkg --verify quickstart-guest; {TOOL} kernel 9.9")
     assert "this boot  stock: QuickStart's initramfs was not booted" in out
