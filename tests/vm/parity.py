@@ -65,7 +65,9 @@ def fast_script(descriptions: dict[str, str]) -> str:
 
 
 def answers(artefact: Path, script: str, *options: str) -> dict[str, dict[str, str]]:
-    called = quickstart("run", artefact, *STAY, "--snapshot", *options, "--exec", script, "--json", timeout_s=900)
+    called = quickstart(
+        "run", artefact, *STAY, "--snapshot", *options, "--exec", script, "--json", timeout_s=900
+    )
     assert called.out, called.err
     text = called.result["exec_stdout"]
     parts = re.split(r"^== (\S+) (\S+)\n", text, flags=re.MULTILINE)
