@@ -4,7 +4,7 @@ VENV := .venv
 QUICKSTART := $(VENV)/bin/quickstart
 PACKAGES := quickstart/host/packages.txt
 SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/in-chroot.sh quickstart/image/run.sh \
-	quickstart/shell/in-overlay.sh tracers/strace-init tracers/ldd-all tracers/maps-all \
+	quickstart/shell/in-overlay.sh tests/contract/starterbox.sh tracers/strace-init tracers/ldd-all tracers/maps-all \
 	$(wildcard quickstart/guestpkg/scripts/*) $(wildcard tests/vm/guest/*.sh)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 

@@ -52,7 +52,9 @@ def namespace(source: Source, records: tuple[Record, ...]) -> tuple[Record, ...]
     """The `namespace` step, where there is something to mount or the unit asks for a namespace by itself."""
     how = source.value("MountFlags", lambda value: choice(value, ("shared", "slave", "private"))) or "shared"
     wanted = bool(records) or source.flag("PrivateMounts") or how != "shared"
-    return (("namespace", how),) if wanted else ()
+    # What NoNewPrivileges= gives up is taken from the unit's own mounts as well.
+    nosuid = ("nosuid",) if source.flag("NoNewPrivileges") else ()
+    return (("namespace", how, *nosuid),) if wanted else ()
 
 
 def _protect_system(source: Source) -> Iterator[Record]:

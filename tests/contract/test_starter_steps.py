@@ -221,6 +221,21 @@ def test_mounts(starter: Path, tmp_path: Path) -> None:
     assert found.answers["outwards"] == "0"
 
 
+def test_mounts_without_setuid(starter: Path, tmp_path: Path) -> None:
+    show = "findmnt -n -o OPTIONS"
+    found = start(
+        starter,
+        tmp_path,
+        ("mount", "read-write", "required", "/usr"),
+        ("namespace", "shared", "nosuid"),
+        SLEEP,
+        options=f"nsenter -m -t $MAIN {show} /usr; {show} -T /usr; nsenter -m -t $MAIN {show} /",
+    )
+    usr, outside, root = (set(line.split(",")) for line in found.answers["options"].splitlines())
+    assert usr - outside == {"nosuid"}
+    assert root == outside
+
+
 def test_a_mount_that_is_required(starter: Path, tmp_path: Path) -> None:
     text = describe(*UNIT, ("mount", "read-only", "required", "/no/such"), ("namespace", "shared"), SLEEP)
     found = run_starter(starter, tmp_path, text)

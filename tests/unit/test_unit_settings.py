@@ -95,6 +95,10 @@ def of(found: UnitStart, *keys: str) -> list[Record]:
         ("MountFlags=slave", [("namespace", "slave")]),
         ("PrivateMounts=yes", [("namespace", "shared")]),
         (
+            "MountFlags=private\nNoNewPrivileges=1",
+            [("namespace", "private", "nosuid"), ("no-new-privileges", "always")],
+        ),
+        (
             "PrivateTmp=yes",
             [
                 ("private-tmp", "yes"),

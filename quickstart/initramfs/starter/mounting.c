@@ -13,7 +13,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-enum { READ_ONLY_ATTRIBUTE = 1, MOUNT_POINT_FIELD = 4 };
+enum { READ_ONLY_ATTRIBUTE = 1, NOSUID_ATTRIBUTE = 2, MOUNT_POINT_FIELD = 4 };
 
 /* struct mount_attr of linux/mount.h, which does not go with sys/mount.h. */
 struct attributes { __u64 set, clear, propagation, user_namespace; };
@@ -166,15 +166,25 @@ static bool is_anothers(const char *point, const struct mount_entry *entries, si
     return false;
 }
 
+static void add_attribute(const char *point, __u64 attribute) {
+    struct attributes wanted = {.set = attribute};
+    if (syscall(SYS_mount_setattr, AT_FDCWD, point, AT_SYMLINK_NOFOLLOW, &wanted, sizeof wanted) < 0 && errno != ENOENT)
+        fail("%s cannot be made read-only or nosuid: %m", point);
+}
+
 void make_read_only(const struct mount_entry *entries, size_t count, size_t which) {
     const struct mount_entry *entry = &entries[which];
     bool alone = entry->kind == PRIVATE_DEV || entry->kind == EMPTY_TMPFS;
-    struct attributes read_only = {.set = READ_ONLY_ATTRIBUTE};
     struct list points = mount_points(entry->path);
     for (size_t i = 0; i < points.count; i++) {
         const char *point = points.items[i];
         if ((alone && strcmp(point, entry->path) != 0) || is_anothers(point, entries, count, which)) continue;
-        if (syscall(SYS_mount_setattr, AT_FDCWD, point, AT_SYMLINK_NOFOLLOW, &read_only, sizeof read_only) < 0 && errno != ENOENT)
-            fail("%s cannot be made read-only: %m", point);
+        add_attribute(point, READ_ONLY_ATTRIBUTE);
     }
+}
+
+void make_nosuid(const struct mount_entry *entry) {
+    struct list points = mount_points(entry->path);
+    for (size_t i = 0; i < points.count; i++)
+        if (entry->kind != EMPTY_TMPFS || strcmp(points.items[i], entry->path) == 0) add_attribute(points.items[i], NOSUID_ATTRIBUTE);
 }

@@ -120,7 +120,7 @@ static void add_incoming(void) {
     add((struct mount_entry){BIND, text("%s", INCOMING), source, "", false, true});
 }
 
-/* `namespace shared|slave|private`: unshare, mount what the `mount` records say, then make read-only what is to be. */
+/* `namespace shared|slave|private [nosuid]`: unshare, mount what the `mount` records say, then make read-only what is to be. */
 void own_mounts(const struct record *record) {
     const char *how = record->words[0];
     make_inaccessible_nodes();
@@ -135,6 +135,7 @@ void own_mounts(const struct record *record) {
     for (size_t i = 0; i < entry_count; i++) mount_entry(&entries[i]);
     for (size_t i = 0; i < entry_count; i++)
         if (entries[i].read_only) make_read_only(entries, entry_count, i);
+    for (size_t i = 0; record->count > 1 && i < entry_count; i++) make_nosuid(&entries[i]);
     unsigned long flag = strcmp(how, "slave") == 0 ? MS_SLAVE : strcmp(how, "private") == 0 ? MS_PRIVATE : MS_SHARED;
     if (mount(NULL, "/", NULL, flag | MS_REC, NULL) < 0 || mount(NULL, INCOMING, NULL, MS_SLAVE, NULL) < 0)
         fail("propagation of mounts: %m");

@@ -86,4 +86,5 @@ enum mount_kind { INACCESSIBLE, BIND, BIND_ALL, PRIVATE_TMP, PRIVATE_DEV, FRESH_
 struct mount_entry { enum mount_kind kind; char *path; const char *source, *options; bool optional, read_only; };
 void mount_entry(const struct mount_entry *entry);
 void make_read_only(const struct mount_entry *entries, size_t count, size_t which);
+void make_nosuid(const struct mount_entry *entry);
 bool is_below(const char *path, const char *above);
