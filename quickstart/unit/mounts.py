@@ -100,7 +100,9 @@ def _protect_kernel(source: Source) -> Iterator[Record]:
     if source.flag("ProtectKernelLogs"):
         yield from (("mount", "inaccessible", "optional", path) for path in ("/proc/kmsg", "/dev/kmsg"))
     if source.flag("ProtectKernelTunables") or source.flag("ProtectControlGroups"):
+        # They imply MountAPIVFS=: these are entries of their own, which ProtectSystem=strict does not make read-only.
         yield "mount", "fresh-proc", "required", "/proc"
+        yield from (("mount", "as-it-is", "required", path) for path in ("/dev", "/run", "/sys"))
     if source.flag("ProtectControlGroups"):
         yield "mount", "read-only", "required", "/sys/fs/cgroup"
 

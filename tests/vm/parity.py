@@ -116,16 +116,16 @@ def mounts(text: str) -> list[Mount]:
     return found
 
 
-def compared(process: str, first: str, points: set[str]) -> list[object]:
+def compared(process: str, first: str, left_out: set[str]) -> list[object]:
     """What the process's mounts are, relative to those of PID 1: file systems by where PID 1 has them, options by what differs.
 
-    A mount point of PID 1's that is none of ``points``, which both machines have, is left out.
+    ``left_out`` are the mount points that PID 1 has on one of the two machines only.
     """
     of_first = mounts(first)
     by_device = {mount.device: mount for mount in reversed(of_first) if mount.root in ("/", "/fast")}
     lines: list[object] = []
     for mount in mounts(process):
-        if mount.point in {each.point for each in of_first} - points or mount.point in MAY_LACK:
+        if mount.point in left_out or mount.point in MAY_LACK:
             continue
         base = by_device.get(mount.device)
         where = (mount.point, mount.root, sorted(mount.shared - {"propagate_from"}))
@@ -160,9 +160,9 @@ def relative(machine: Machine, unit: str) -> dict[str, tuple[str, ...]]:
 def assert_same_mounts(machines: tuple[Machine, Machine], unit: str) -> None:
     """The mounts of the unit's process agree, as far as both machines have them."""
     first = [machine.file("PID-1", "mountinfo") for machine in machines]
-    points = {mount.point for mount in mounts(first[0])} & {mount.point for mount in mounts(first[1])}
+    left_out = {mount.point for mount in mounts(first[0])} ^ {mount.point for mount in mounts(first[1])}
     fast, stock = (
-        compared(machine.file(unit, "mountinfo"), text, points)
+        compared(machine.file(unit, "mountinfo"), text, left_out)
         for machine, text in zip(machines, first, strict=True)
     )
-    assert fast == stock
+    assert fast == stock, (set(map(repr, fast)) ^ set(map(repr, stock)), unit)

@@ -145,6 +145,8 @@ void mount_entry(const struct mount_entry *entry) {
         if (mount("tmpfs", entry->path, "tmpfs", *entry->options ? MS_NODEV | MS_STRICTATIME : 0, entry->options) < 0)
             fail("a tmpfs at %s: %m", entry->path);
         break;
+    case AS_IT_IS:
+        break;
     case FRESH_PROC:
         unmount_all(entry->path);
         if (mount("proc", entry->path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0) fail("a /proc of its own: %m");

@@ -17,6 +17,7 @@ static const struct { const char *name; enum mount_kind kind; bool read_only; } 
     {"bind-read-only", BIND, true},       {"bind-all", BIND_ALL, false},
     {"bind-all-read-only", BIND_ALL, true}, {"private-tmp", PRIVATE_TMP, false},
     {"private-dev", PRIVATE_DEV, true},   {"fresh-proc", FRESH_PROC, false},
+    {"as-it-is", AS_IT_IS, false},
     {"tmpfs", EMPTY_TMPFS, false},        {"tmpfs-read-only", EMPTY_TMPFS, true},
     {"read-only", READ_ONLY, true},
     {"read-write", READ_WRITE, false},    {"read-write-implicit", READ_WRITE_IMPLICIT, false},
@@ -83,11 +84,21 @@ static int in_order(const void *left, const void *right) {
     return (int)a->kind - (int)b->kind;
 }
 
-/* Whether the entry adds nothing to those kept before it: the path again, below what nobody can reach, or as what it is in. */
+/* Of two entries for one path the first wins, read-only if either is. */
+static void drop_duplicates(void) {
+    size_t kept = 0;
+    for (size_t i = 0; i < entry_count; i++) {
+        struct mount_entry *last = kept ? &entries[kept - 1] : NULL;
+        if (last && strcmp(last->path, entries[i].path) == 0) last->read_only |= entries[i].read_only;
+        else entries[kept++] = entries[i];
+    }
+    entry_count = kept;
+}
+
+/* Whether the entry adds nothing to those above it: it is below what nobody can reach, or of the same kind as what it is in. */
 static bool is_needless(const struct mount_entry *entry, const struct mount_entry *kept, size_t count) {
     for (size_t i = 0; i < count; i++)
-        if (strcmp(kept[i].path, entry->path) == 0 || (kept[i].kind == INACCESSIBLE && is_below(entry->path, kept[i].path)))
-            return true;
+        if (kept[i].kind == INACCESSIBLE && is_below(entry->path, kept[i].path)) return true;
     if (entry->kind != READ_ONLY && entry->kind != READ_WRITE && entry->kind != READ_WRITE_IMPLICIT) return false;
     for (size_t i = count; i-- > 0;)
         if (is_below(entry->path, kept[i].path)) return kept[i].kind == entry->kind;
@@ -129,6 +140,7 @@ void own_mounts(const struct record *record) {
     add_incoming();
     for (const struct record *r = NULL; (r = next_record(r, "mount"));) add_record(r);
     qsort(entries, entry_count, sizeof *entries, in_order);
+    drop_duplicates();
     drop_needless();
     /* What the machine mounts later reaches the unit, what the unit mounts does not reach the machine. */
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) < 0) fail("a mount namespace: %m");

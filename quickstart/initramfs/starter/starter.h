@@ -82,7 +82,7 @@ const char *private_tmp(const char *of);
 void own_mounts(const struct record *record);
 
 /* A mount of the unit's own namespace, in the order in which systemd prefers one of two for the same path. */
-enum mount_kind { INACCESSIBLE, BIND, BIND_ALL, PRIVATE_TMP, PRIVATE_DEV, FRESH_PROC, READ_ONLY, READ_WRITE, EMPTY_TMPFS, READ_WRITE_IMPLICIT };
+enum mount_kind { INACCESSIBLE, BIND, BIND_ALL, PRIVATE_TMP, PRIVATE_DEV, FRESH_PROC, AS_IT_IS, READ_ONLY, READ_WRITE, EMPTY_TMPFS, READ_WRITE_IMPLICIT };
 struct mount_entry { enum mount_kind kind; char *path; const char *source, *options; bool optional, read_only; };
 void mount_entry(const struct mount_entry *entry);
 void make_read_only(const struct mount_entry *entries, size_t count, size_t which);
