@@ -24,6 +24,8 @@ _MONITOR_LIMIT_S = 30.0
 _LAST_MOMENTS_S = 30.0
 _POWER_OFF_WORD_S = 15.0
 _POWER_OFF_AGAIN_S = 1.0
+# systemd takes seven within two seconds for a restart on the spot.
+_KEYS_AGAIN_S = 5.0
 # A socket may be seen to close a moment before the process is seen to have ended.
 _DYING_S = 0.5
 
@@ -240,11 +242,13 @@ class QemuGuest:
                     break
                 if self.wait(timeout_s if heard == 0 else _POWER_OFF_AGAIN_S):
                     return True
-        monitor = self._open_monitor()
-        with suppress(GuestError):
-            keys = [{"type": "qcode", "data": key} for key in ("ctrl", "alt", "delete")]
-            monitor.command("send-key", keys=keys)
-        return self.wait(timeout_s)
+        monitor, ended = self._open_monitor(), self.wait(0)
+        while not ended and time.monotonic() < deadline_s:
+            with suppress(GuestError):
+                keys = [{"type": "qcode", "data": key} for key in ("ctrl", "alt", "delete")]
+                monitor.command("send-key", keys=keys)
+            ended = self.wait(_KEYS_AGAIN_S)
+        return ended
 
     def is_running(self) -> bool:
         return self._alive()
