@@ -1,0 +1,45 @@
+"""The hand-off of Debian's own units: systemd adopts the very process, whatever the unit's type, and restarts the stock one later."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.vm.conftest import BUILD_S, quickstart
+
+pytestmark = pytest.mark.full
+
+SERVICES = Path(__file__).parents[1] / "services"
+SETTLED = (Path(__file__).with_name("guest") / "settled.sh").read_text()
+# How the unit is adopted, by the type that Debian gives it. apache2 has no PIDFile.
+TYPES = {"apache2": "forking", "mariadb": "notify", "ssh": "notify", "cron": "simple"}
+ASK = """
+early=$(cat /run/quickstart/main.pid)
+wait_settled
+systemctl is-system-running --wait
+[ "$(systemctl show -P MainPID UNIT)" = "$early" ] && echo same
+systemctl show -P Type UNIT
+systemctl is-active UNIT
+systemctl restart UNIT
+systemctl is-active UNIT
+[ "$(systemctl show -P MainPID UNIT)" != "$early" ] && echo another
+systemctl --failed --no-legend --plain | wc -l
+"""
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_the_process_that_answered_first_is_the_units(name: str, tmp_path: Path) -> None:
+    profile = SERVICES / name
+    unit = tomllib.loads((profile / "profile.toml").read_text())["unit"]
+    out = tmp_path / name
+    built = quickstart("build", "--profile", profile, "-o", out, timeout_s=BUILD_S)
+    assert built.status == 0, built.err
+    called = quickstart(
+        "run", out, "--snapshot", "--json", "--exec", SETTLED + ASK.replace("UNIT", unit), timeout_s=900
+    )
+    assert called.status == 0, called.err
+    assert called.result["fallback"] is None
+    said = called.result["exec_stdout"].split()
+    assert said == ["running", "same", TYPES[name], "active", "active", "another", "0"]
