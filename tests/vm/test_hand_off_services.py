@@ -1,4 +1,4 @@
-"""The hand-off of Debian's own units: systemd adopts the very process, whatever the unit's type, and restarts the stock one later."""
+"""The hand-off of Debian's own units: systemd adopts the very process, whatever the type, and restarts the stock one later."""
 
 from __future__ import annotations
 
