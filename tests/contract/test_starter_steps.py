@@ -59,13 +59,13 @@ def test_scheduling(starter: Path, tmp_path: Path) -> None:
         SLEEP,
         status=STATUS,
         score="cat /proc/$MAIN/oom_score_adj",
-        policy="chrt -p $MAIN; ionice -p $MAIN; ps -o ni= -p $MAIN",
+        policy="chrt -p $MAIN; ionice -p $MAIN; cut -d' ' -f19 /proc/$MAIN/stat",
         limits="cat /proc/$MAIN/limits",
     )
     assert found.answers["score"] == "500"
     assert (field(found, "Umask"), field(found, "Cpus_allowed_list")) == ("0027", "0")
     assert "SCHED_BATCH|SCHED_RESET_ON_FORK" in found.answers["policy"]
-    assert found.answers["policy"].splitlines()[-2:] == ["idle", "  7"]
+    assert found.answers["policy"].splitlines()[-2:] == ["idle", "7"]
     limits = {line[:26].strip(): line[26:].split()[:2] for line in found.answers["limits"].splitlines()}
     assert limits["Max open files"] == ["100", "200"]
     assert limits["Max core file size"] == ["unlimited", "unlimited"]
@@ -181,7 +181,7 @@ def test_directories_of_tmpfiles(starter: Path, tmp_path: Path) -> None:
 
 def test_mounts(starter: Path, tmp_path: Path) -> None:
     """Read-only below read-write below read-only, closed paths, binds, private /tmp; and what the machine mounts later arrives."""
-    inside = "nsenter -m -t $MAIN"
+    inside = "nsenter -m -r -t $MAIN"
     found = start(
         starter,
         tmp_path,
@@ -229,7 +229,7 @@ def test_mounts_without_setuid(starter: Path, tmp_path: Path) -> None:
         ("mount", "read-write", "required", "/usr"),
         ("namespace", "shared", "nosuid"),
         SLEEP,
-        options=f"nsenter -m -t $MAIN {show} /usr; {show} -T /usr; nsenter -m -t $MAIN {show} /",
+        options=f"nsenter -m -r -t $MAIN {show} /usr; {show} -T /usr; nsenter -m -r -t $MAIN {show} /",
     )
     usr, outside, root = (set(line.split(",")) for line in found.answers["options"].splitlines())
     assert usr - outside == {"nosuid"}
@@ -249,7 +249,7 @@ def test_private_devices(starter: Path, tmp_path: Path) -> None:
         ("mount", "private-dev", "required", "/dev"),
         ("namespace", "shared"),
         SLEEP,
-        inside="nsenter -m -t $MAIN sh -c 'ls /dev; echo x >/dev/null && head -c 4 /dev/zero | od -An -tx1'",
+        inside="nsenter -m -r -t $MAIN sh -c 'ls /dev; echo x >/dev/null && head -c 4 /dev/zero | od -An -tx1'",
         outside="test -e /dev/kmsg && echo there",
     )
     lines = found.answers["inside"].splitlines()

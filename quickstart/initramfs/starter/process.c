@@ -30,11 +30,21 @@ bool wait_for(int fd, int64_t deadline) {
     }
 }
 
+/* What rt_sigaction(2) takes: the C library would not let its own two signals be set, which posix_spawn(3) leaves ignored. */
+struct action {
+    void *handler;
+    unsigned long flags;
+    void *restorer;
+    uint64_t mask;
+};
+
 /* Signals as a fresh process has them, but SIGPIPE ignored, unless the unit wants it. */
 static void reset_signals(void) {
+    const struct action by_default = {0};
     sigset_t none;
     sigemptyset(&none);
-    for (int i = 1; i < NSIG; i++) signal(i, SIG_DFL);  /* fails for those that cannot be changed anyway */
+    /* It fails for those that cannot be changed anyway. */
+    for (int i = 1; i < NSIG; i++) syscall(SYS_rt_sigaction, i, &by_default, NULL, sizeof by_default.mask);
     if (strcmp(fact("ignore-sigpipe", "yes"), "yes") == 0) signal(SIGPIPE, SIG_IGN);
     if (sigprocmask(SIG_SETMASK, &none, NULL) < 0) fail("sigprocmask: %m");
 }
