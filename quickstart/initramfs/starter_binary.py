@@ -1,11 +1,11 @@
-"""The starter (docs/starter.md): compiled once for each source text and compiler."""
+"""The starter (docs/starter.md) as a static program."""
 
 from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
 
-from quickstart.host import door
+from quickstart.compiled import compiled
 from quickstart.store import Store
 
 _CFLAGS = (
@@ -23,16 +23,4 @@ _CFLAGS = (
 
 def starter_binary(store: Store) -> Path:
     """The starter as a static program."""
-    folder = resources.files("quickstart.initramfs").joinpath("starter")
-    sources = {each.name: each.read_bytes() for each in folder.iterdir() if each.name.endswith((".c", ".h"))}
-    compiler = door.run(["cc", "--version"], timeout_s=30).stdout.decode(errors="replace").splitlines()[0]
-
-    def make(target: Path) -> None:
-        for name, text in sources.items():
-            (target / name).write_bytes(text)
-        units = sorted(target / name for name in sources if name.endswith(".c"))
-        door.run(["cc", *_CFLAGS, "-o", target / "starter", *units], timeout_s=120)
-
-    texts = {name: text.decode() for name, text in sources.items()}
-    inputs = {"sources": texts, "compiler": compiler, "flags": list(_CFLAGS)}
-    return store.get_or_make("starter", inputs, make).path / "starter"
+    return compiled(store, "starter", resources.files("quickstart.initramfs").joinpath("starter"), _CFLAGS)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
-from quickstart.host import door
+from quickstart.compiled import compiled
 from quickstart.initramfs.newc import CpioEntry, directory, regular, write_archive
 from quickstart.model import Readiness
 from quickstart.store import Store
@@ -32,17 +32,8 @@ fi
 
 
 def agent_binary(store: Store) -> Path:
-    """The agent as a static program, compiled once for each source text and compiler."""
-    source = resources.files("quickstart.launch").joinpath("agent/agent.c").read_bytes()
-    compiler = door.run(["cc", "--version"], timeout_s=30).stdout.decode(errors="replace").splitlines()[0]
-
-    def make(target: Path) -> None:
-        text = target / "agent.c"
-        text.write_bytes(source)
-        door.run(["cc", *_CFLAGS, "-o", target / "agent", text], timeout_s=120)
-
-    inputs = {"source": source.decode(), "compiler": compiler, "flags": list(_CFLAGS)}
-    return store.get_or_make("agent", inputs, make).path / "agent"
+    """The agent as a static program."""
+    return compiled(store, "agent", resources.files("quickstart.launch").joinpath("agent"), _CFLAGS)
 
 
 def agent_words(ready: Readiness | None) -> tuple[str, ...]:

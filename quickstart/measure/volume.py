@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
+from quickstart.compiled import compiled
 from quickstart.errors import HostLacksError, VolumeError
 from quickstart.host import door
 from quickstart.host.workspace import workspace
@@ -105,20 +106,8 @@ class Volume:
 
 
 def volume_binary(store: Store) -> Path:
-    """The server as a static program, compiled once for each source text and compiler."""
-    folder = resources.files("quickstart.measure").joinpath("volume")
-    sources = {each.name: each.read_bytes() for each in folder.iterdir() if each.name.endswith((".c", ".h"))}
-    compiler = door.run(["cc", "--version"], timeout_s=30).stdout.decode(errors="replace").splitlines()[0]
-
-    def make(target: Path) -> None:
-        for name, text in sources.items():
-            (target / name).write_bytes(text)
-        units = sorted(target / name for name in sources if name.endswith(".c"))
-        door.run(["cc", *_CFLAGS, "-o", target / "volume", *units], timeout_s=120)
-
-    texts = {name: text.decode() for name, text in sources.items()}
-    inputs = {"sources": texts, "compiler": compiler, "flags": list(_CFLAGS)}
-    return store.get_or_make("volume", inputs, make).path / "volume"
+    """The server as a static program."""
+    return compiled(store, "volume", resources.files("quickstart.measure").joinpath("volume"), _CFLAGS)
 
 
 def _words(model: StorageModel, fault: str | None, overlay: Path | None) -> list[str]:

@@ -1,0 +1,28 @@
+"""Our own C programs (agent, volume, starter, checker): each compiled once for its source text, compiler and flags."""
+
+from __future__ import annotations
+
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from quickstart.host import door
+from quickstart.store import Store
+
+
+def compiled(store: Store, name: str, folder: Traversable, flags: tuple[str, ...]) -> Path:
+    """The program ``name``, from all C files in ``folder``, out of the store's stage of that name.
+
+    Raises MissingToolError without cc, CommandError for sources that it refuses.
+    """
+    sources = {each.name: each.read_bytes() for each in folder.iterdir() if each.name.endswith((".c", ".h"))}
+    compiler = door.run(["cc", "--version"], timeout_s=30).stdout.decode(errors="replace").splitlines()[0]
+
+    def make(target: Path) -> None:
+        for each, text in sources.items():
+            (target / each).write_bytes(text)
+        units = sorted(target / each for each in sources if each.endswith(".c"))
+        door.run(["cc", *flags, "-o", target / name, *units], timeout_s=120)
+
+    texts = {each: text.decode() for each, text in sources.items()}
+    inputs = {"sources": texts, "compiler": compiler, "flags": list(flags)}
+    return store.get_or_make(name, inputs, make).path / name
