@@ -19,6 +19,7 @@ from typing import Any
 from quickstart import inside
 from quickstart.errors import ArtefactError
 from quickstart.image.artefact import read_manifest
+from quickstart.initramfs.digests import chunk_digests, read_list
 from quickstart.initramfs.layout import OURS
 from quickstart.model import Artefact
 from quickstart.startset import PRIVATE_KEY, SECRET_GLOBS, matches
@@ -55,12 +56,15 @@ _STRACE = re.compile(rb"Usage: strace |usage: strace ")
 _LAUNCH_NAMES = frozenset({"launch", "conf"})
 _TRACER_NAMES = frozenset({"strace", "strace-init", "ldd-all", "maps-all"})
 _MARKER = f"{OURS}/part-b"
+_DIGESTS = f"{OURS}/digests"
 _PART_A = (
     "init",
     f"{OURS}/busybox",
     f"{OURS}/config",
     f"{OURS}/unit",
     f"{OURS}/bin/starter",
+    f"{OURS}/bin/checker",
+    _DIGESTS,
     f"{OURS}/modules",
 )
 _BLOCK_BYTES = 4 << 20
@@ -164,7 +168,7 @@ def _data(path: Path) -> Iterator[bytes]:
 def judge(given: Given) -> tuple[Finding, ...]:
     """The findings, errors first, each kind in the order of the archive (pure)."""
     secrets = tuple(given.manifest.get("secrets", ()))
-    findings = [*_out(given, secrets), *_parts(given), *_agreement(given)]
+    findings = [*_out(given, secrets), *_parts(given), *_digests(given), *_agreement(given)]
     closed = {
         PurePosixPath(member.name)
         for member in given.members
@@ -226,6 +230,36 @@ def _parts(given: Given) -> Iterator[Finding]:
     build = re.search(rb"^BUILD=(\S+)$", config.data, re.M) if config else None
     if marker is not None and build is not None and marker.data.strip() != build[1]:
         yield Finding(ERROR, f"/{_MARKER}", "names another build than part A", _REBUILD)
+
+
+def _digests(given: Given) -> Iterator[Finding]:
+    """Part B is what part A's list says: else each boot would be a stock one."""
+    text = next((each.data for each in given.members if (each.part, each.name) == ("A", _DIGESTS)), None)
+    if text is None:
+        return
+    try:
+        wanted = {os.fsdecode(each.name): each for each in read_list(text)}
+    except ArtefactError as error:
+        yield Finding(ERROR, f"/{_DIGESTS}", error.message, _REBUILD)
+        return
+    packed = {each.name: each for each in given.members if each.part == "B"}
+    for name in sorted(wanted.keys() ^ packed.keys()):
+        where = "is packed, but not listed there" if name in packed else "is listed there, but not packed"
+        yield Finding(ERROR, f"/{name}", f"/{_DIGESTS}: {where}", _REBUILD)
+    for name in sorted(wanted.keys() & packed.keys()):
+        member, entry = packed[name], wanted[name]
+        first = wanted[os.fsdecode(entry.same_as)] if entry.same_as else entry
+        found = (member.mode, member.uid, member.gid, member.size_bytes, os.fsencode(member.target))
+        content = chunk_digests(member.data) if stat.S_ISREG(member.mode) else ()
+        if (*found, content) != (
+            entry.mode,
+            entry.uid,
+            entry.gid,
+            entry.size_bytes,
+            entry.text,
+            first.digests,
+        ):
+            yield Finding(ERROR, f"/{name}", f"is not what /{_DIGESTS} says", _REBUILD)
 
 
 def _agreement(given: Given) -> Iterator[Finding]:

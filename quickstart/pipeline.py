@@ -17,7 +17,7 @@ from quickstart.image.ext4 import read_superblock, write_disk
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
-from quickstart.initramfs.starter_binary import starter_binary
+from quickstart.initramfs.programs import programs
 from quickstart.launch import accel, payload
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.model import (
@@ -103,7 +103,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
         "rootfs": rootfs_inputs(rootfs) if rootfs else None,
         "hand_off": options.hand_off.value,
         "guest_package": options.tracing.guest_package,
-        # Both end up in part A: BusyBox as it is, the starter as cc compiles it.
+        # Both end up in part A: BusyBox as it is, starter and checker as cc compiles them.
         **{name: hashlib.sha256(door.tool_path(name).read_bytes()).hexdigest() for name in ("busybox", "cc")},
     }
     return key_of("build", inputs)
@@ -137,7 +137,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
     check_includes(ImageRoot(reference.tree), profile.files)
     disk = make_disk(profile, reference, store, progress)
     traced = trace_disk(profile, reference, disk, options.tracing, store, progress)
-    starter = starter_binary(store)
+    ours = programs(store)
 
     def made_meanwhile() -> bool:
         # By a build beside this one. A machine may run from it by now.
@@ -152,7 +152,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
                 traced.traces[0].network.interface,
                 traced.start_set,
                 unit,
-                starter,
+                ours,
                 directory / "initramfs.img",
                 hand_off=options.hand_off,
             )

@@ -20,7 +20,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs import ramboot
 from quickstart.initramfs.build import append_files, write_initramfs
 from quickstart.initramfs.layout import HandOff, Served
-from quickstart.initramfs.starter_binary import starter_binary
+from quickstart.initramfs.programs import Programs, programs
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import CONFIGURATIONS
 from quickstart.model import MIB, Profile, ReferenceImage, RootDisk, StartSet
@@ -73,11 +73,11 @@ def _ours(profile: Profile, configuration: str, store: Store, progress: Progress
         "recipe": source_digest("quickstart"),
     }
     make_archive = _ARCHIVES[configuration]
-    starter = starter_binary(store)
+    ours = programs(store)
 
     def make(directory: Path) -> None:
         with progress.step(f"initramfs: {configuration}"):
-            make_archive(profile, reference, disk, traced, starter, directory / _INITRAMFS)
+            make_archive(profile, reference, disk, traced, ours, directory / _INITRAMFS)
 
     initramfs = store.get_or_make("boot", inputs, make).path / _INITRAMFS
     return _boot(profile, configuration, reference, initramfs, disk)
@@ -88,13 +88,13 @@ def _quickstart(
     reference: ReferenceImage,
     disk: RootDisk,
     traced: pipeline.Traced,
-    starter: Path,
+    ours: Programs,
     target: Path,
 ) -> None:
     unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     interface = traced.traces[0].network.interface
     write_initramfs(
-        profile, reference, disk, interface, traced.start_set, unit, starter, target, hand_off=HandOff.KEEP
+        profile, reference, disk, interface, traced.start_set, unit, ours, target, hand_off=HandOff.KEEP
     )
 
 
@@ -103,12 +103,12 @@ def _minimal(
     reference: ReferenceImage,
     disk: RootDisk,
     traced: pipeline.Traced,
-    starter: Path,
+    ours: Programs,
     target: Path,
 ) -> None:
     unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     interface = traced.traces[0].network.interface
-    write_initramfs(profile, reference, disk, interface, _NOTHING, unit, starter, target, Served.VOLUME)
+    write_initramfs(profile, reference, disk, interface, _NOTHING, unit, ours, target, Served.VOLUME)
 
 
 def _ramboot(
@@ -116,20 +116,18 @@ def _ramboot(
     reference: ReferenceImage,
     disk: RootDisk,
     traced: pipeline.Traced,
-    starter: Path,
+    ours: Programs,
     target: Path,
 ) -> None:
     root = ImageRoot(reference.tree)
     unit = read_unit(root, profile.unit, profile.run_start_pre)
     interface = traced.traces[0].network.interface
-    made = write_initramfs(
-        profile, reference, disk, interface, _NOTHING, unit, starter, target, Served.MEMORY
-    )
+    made = write_initramfs(profile, reference, disk, interface, _NOTHING, unit, ours, target, Served.MEMORY)
     everything = compute(traced.traces, root, ramboot.all_rules(profile.files))
     append_files(made, ramboot.entries(ramboot.paths(everything, traced.traces, root), root))
 
 
-_Archive = Callable[[Profile, ReferenceImage, RootDisk, pipeline.Traced, Path, Path], None]
+_Archive = Callable[[Profile, ReferenceImage, RootDisk, pipeline.Traced, Programs, Path], None]
 _ARCHIVES: dict[str, _Archive] = {"quickstart": _quickstart, "minimal": _minimal, "ramboot": _ramboot}
 
 

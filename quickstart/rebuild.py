@@ -14,7 +14,7 @@ from quickstart.image.ext4 import read_superblock
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
-from quickstart.initramfs.starter_binary import starter_binary
+from quickstart.initramfs.programs import programs
 from quickstart.model import Artefact, Profile, RootDisk
 from quickstart.progress import Progress
 from quickstart.startset import check_includes
@@ -44,7 +44,7 @@ def rebuild(
         return pipeline.Built(before, made=False)
     reference = reference_of_disk(used, _LABEL, store, progress)
     unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
-    starter = starter_binary(store)
+    ours = programs(store)
     hand_off = HandOff(artefacts.read_manifest(before)["hand_off"])
     check_includes(ImageRoot(reference.tree), profile.files)
     disk = RootDisk(before.disk, before.disk.stat().st_size, used.superblock)
@@ -63,7 +63,7 @@ def rebuild(
         interface = traced.traces[0].network.interface
         with progress.step("initramfs"):
             initramfs = write_initramfs(
-                *(profile, reference, disk, interface, start_set, unit, starter),
+                *(profile, reference, disk, interface, start_set, unit, ours),
                 directory / "initramfs.img",
                 hand_off=hand_off,
             )

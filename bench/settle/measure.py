@@ -20,7 +20,7 @@ from quickstart.image.artefact import command_line
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
-from quickstart.initramfs.starter_binary import starter_binary
+from quickstart.initramfs.programs import programs
 from quickstart.launch import payload
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
@@ -62,7 +62,7 @@ def machines(profile: Profile, store: Store, place: Path) -> dict[str, Machine]:
             traced.traces[0].network.interface,
             traced.start_set,
             read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre),
-            starter_binary(store),
+            programs(store),
             initramfs[name],
             hand_off=hand_off,
         )

@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import StartSetError
-from quickstart.host import door
 from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.digests import list_bytes, listed
 from quickstart.initramfs.layout import GuestConfig, HandOff, Served, part_a, part_b
 from quickstart.initramfs.modules import module_set
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
+from quickstart.initramfs.programs import Programs
 from quickstart.initramfs.takeover import network_service
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet
 from quickstart.store import source_digest
@@ -27,7 +28,7 @@ def build_id(
     interface: str,
     start_set: StartSet,
     unit: UnitStart,
-    programs: tuple[Path, ...],
+    programs: Programs,
     ready_port: int,
     served: Served,
     hand_off: HandOff,
@@ -45,7 +46,7 @@ def build_id(
         repr((files, unit, ready_port, interface, disk.superblock, served.value, hand_off.value)).encode(
             errors="surrogateescape"
         ),
-        *(program.read_bytes() for program in programs),
+        *(each.read_bytes() for each in (programs.busybox, programs.starter, programs.checker)),
         source_digest("quickstart.initramfs").encode(),
     )
     whole = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts))
@@ -70,7 +71,7 @@ def write_initramfs(
     interface: str,
     start_set: StartSet,
     unit: UnitStart,
-    starter: Path,
+    programs: Programs,
     target: Path,
     served: Served = Served.FAST,
     hand_off: HandOff = HandOff.STAY,
@@ -82,7 +83,6 @@ def write_initramfs(
     check_sizes(profile, start_set)
     root = ImageRoot(reference.tree)
     fstype, options = root_mount(root)
-    busybox = door.tool_path("busybox")
     config = GuestConfig(
         build=build_id(
             reference,
@@ -90,7 +90,7 @@ def write_initramfs(
             interface,
             start_set,
             unit,
-            (busybox, starter),
+            programs,
             profile.ready.port,
             served,
             hand_off,
@@ -107,8 +107,10 @@ def write_initramfs(
     )
     modules = module_set(root, reference.kernel_version)
     target.unlink(missing_ok=True)
-    a_bytes = _append(target, part_a(config, modules, start_set, root, busybox, starter))
-    b_bytes = _append(target, part_b(config, start_set, root))
+    in_part_b = tuple(part_b(config, start_set, root))
+    digests = list_bytes(listed(in_part_b))
+    a_bytes = _append(target, part_a(config, modules, start_set, root, programs, digests))
+    b_bytes = _append(target, in_part_b)
     size_bytes = target.stat().st_size
     _check_budget(profile, start_set, size_bytes, "the initramfs has")
     # A file that the profile names although it is secret makes a secret of the archive.

@@ -1,7 +1,7 @@
 """What lies where in the archive (pure but for reading the image): part A is ours, part B is the start set at /fast.
 
 Part A comes first and is what everything rests on: init, BusyBox, modules. Part B's last file names the build that A belongs to,
-so that A notices when B is cut or another one's.
+so that A notices at once when B is cut or another one's; A's list of digests tells whether it is what was packed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.description import description_text
 from quickstart.initramfs.modules import ModuleSet, module_data, shell_functions
 from quickstart.initramfs.newc import CpioEntry, char_device, directory, hard_link, regular, symlink
+from quickstart.initramfs.programs import Programs
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
 from quickstart.unit.model import UnitStart
 
@@ -104,17 +105,21 @@ def part_a(
     modules: ModuleSet,
     start_set: StartSet,
     root: ImageRoot,
-    busybox: Path,
-    starter: Path,
+    programs: Programs,
+    digests: bytes,
 ) -> Iterator[CpioEntry]:
-    """Init and all that it needs before it may look at part B."""
+    """Init and all that it needs before it may look at part B, of which ``digests`` is the list."""
     for name in ("dev", "fast", OURS, f"{OURS}/bin", f"{OURS}/modules.d", "newroot", "proc", "run", "sys"):
         yield directory(name)
     yield char_device("dev/console", 0o600, 5, 1)
-    yield regular(f"{OURS}/busybox", busybox, 0o755)
+    yield regular(f"{OURS}/busybox", programs.busybox, 0o755)
     for applet in _APPLETS:
         yield symlink(f"{OURS}/bin/{applet}", "../busybox")
-    yield regular(f"{OURS}/bin/starter", starter, 0o755)
+    yield regular(f"{OURS}/bin/starter", programs.starter, 0o755)
+    # Elsewhere nothing is taken from part B.
+    if config.served is Served.FAST:
+        yield regular(f"{OURS}/bin/checker", programs.checker, 0o755)
+        yield regular(f"{OURS}/digests", digests, 0o644)
     scripts = resources.files("quickstart.initramfs").joinpath("init")
     for name in _SCRIPTS:
         target = "init" if name == "init" else f"{OURS}/{name}"

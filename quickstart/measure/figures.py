@@ -39,6 +39,8 @@ _PHASE_COLOURS: Mapping[str, str] = {
     "modules": "#7a93c8",
     "network": "#cc79a7",
     "root mount": "#8c6d31",
+    "integrity": "#f0e442",
+    "enter root": "#c49c5a",
     "application start": "#009e73",
     "ready": "#66c2a5",
 }

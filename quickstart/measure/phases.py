@@ -11,7 +11,7 @@ from quickstart.measure.results import Phase
 _KMSG = re.compile(r"<\d+>\[\s*(\d+)\.(\d{6})\] (.*)")
 _NOW = re.compile(r"now at (\d+) nsecs")
 _NETWORK_UNITS = ("networking.service", "systemd-networkd.service")
-_OURS = ("modules", "network", "root", "application", "started")
+_OURS = ("modules", "network", "root", "integrity", "checked", "application", "started")
 
 
 def script(unit: str) -> str:
@@ -61,7 +61,9 @@ def _ours(stamps: Mapping[str, int], beacon_ns: int, ready_ns: int) -> Iterator[
     yield Phase("init", stamps["init"], stamps["modules"])
     yield Phase("modules", stamps["modules"], stamps["network"])
     yield Phase("network", stamps["network"], beacon_ns)
-    yield Phase("root mount", stamps["root"], stamps["application"])
+    yield Phase("root mount", stamps["root"], stamps["integrity"])
+    yield Phase("integrity", stamps["integrity"], stamps["checked"])
+    yield Phase("enter root", stamps["checked"], stamps["application"])
     yield Phase("application start", stamps["application"], stamps["started"])
     yield Phase("ready", stamps["started"], ready_ns)
 

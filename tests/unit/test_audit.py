@@ -12,7 +12,17 @@ import pytest
 
 from quickstart.audit import ERROR, LAUNCH_MARKS, NOTE, Finding, audit
 from quickstart.errors import ArtefactError
-from quickstart.initramfs.newc import CpioEntry, char_device, directory, regular, symlink, write_archive
+from quickstart.initramfs.digests import list_bytes
+from quickstart.initramfs.digests import listed as digests_of
+from quickstart.initramfs.newc import (
+    CpioEntry,
+    char_device,
+    directory,
+    hard_link,
+    regular,
+    symlink,
+    write_archive,
+)
 from quickstart.model import Artefact, Readiness, Superblock
 
 READY = Readiness("http", 80, "/", 200, "", 60)
@@ -25,7 +35,10 @@ PART_A = (
     directory(OURS),
     directory(f"{OURS}/bin"),
     char_device("dev/console", 0o600, 5, 1),
-    *(regular(f"{OURS}/{name}", b"x", 0o755) for name in ("busybox", "bin/starter", "unit", "modules")),
+    *(
+        regular(f"{OURS}/{name}", b"x", 0o755)
+        for name in ("busybox", "bin/starter", "bin/checker", "unit", "modules")
+    ),
     regular("init", b"x", 0o755),
     regular(f"{OURS}/config", b"BUILD=b1\nUNIT=app.service\n", 0o644),
 )
@@ -68,7 +81,10 @@ def artefact(
     base.mkdir(exist_ok=True)
     base.chmod(0o755)
     with (base / "initramfs.img").open("wb") as stream:
-        write_archive(stream, part_a)
+        digests = regular(f"{OURS}/digests", list_bytes(digests_of((*head, *more, *tail))), 0o644)
+        write_archive(
+            stream, part_a if digests.name in {each.name for each in part_a} else (*part_a, digests)
+        )
         write_archive(stream, (*head, *more, *tail))
     for name in ("vmlinuz", "initrd.img", "root.raw", "run.sh"):
         (base / name).write_bytes(name.encode())
@@ -221,6 +237,58 @@ def test_part_b_of_another_build(tmp_path: Path) -> None:
 
 def test_part_b_without_its_marker(tmp_path: Path) -> None:
     assert the_error(audit(artefact(tmp_path, tail=()))).object == f"/{OURS}/part-b"
+
+
+def with_digests(base: Path, *entries: CpioEntry) -> tuple[Finding, ...]:
+    """The audit of a part B whose list of digests is of these entries."""
+    listing = regular(f"{OURS}/digests", list_bytes(digests_of(entries)), 0o644)
+    return audit(artefact(base, part_a=(*PART_A, listing)))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        regular("fast/usr/app", b"Program", 0o755),
+        regular("fast/usr/app", b"program", 0o750),
+        regular("fast/usr/app", b"program!", 0o755),
+        replace(regular("fast/usr/app", b"program", 0o755), uid=1),
+        symlink("fast/usr/app", "program"),
+    ],
+)
+def test_a_file_that_is_not_what_the_list_of_digests_says(tmp_path: Path, other: CpioEntry) -> None:
+    error = the_error(with_digests(tmp_path, *HEAD[:-1], other, *TAIL))
+    assert (error.object, error.what) == ("/fast/usr/app", f"is not what /{OURS}/digests says")
+
+
+def test_a_list_of_digests_of_other_files(tmp_path: Path) -> None:
+    error = the_error(with_digests(tmp_path / "a", *HEAD[:-1], *TAIL))
+    assert (error.object, error.what) == (
+        "/fast/usr/app",
+        f"/{OURS}/digests: is packed, but not listed there",
+    )
+    more = regular("fast/usr/more", b"", 0o644)
+    error = the_error(with_digests(tmp_path / "b", *HEAD, more, *TAIL))
+    assert (error.object, error.what) == (
+        "/fast/usr/more",
+        f"/{OURS}/digests: is listed there, but not packed",
+    )
+
+
+def test_a_file_with_two_names_is_what_the_list_says(tmp_path: Path) -> None:
+    first = CpioEntry("fast/usr/one", 0o100755, b"program", names=2)
+    other = hard_link("fast/usr/two", first)
+    made = artefact(
+        tmp_path,
+        head=(*HEAD, first, other),
+        files=(*LISTED, listed("/usr/one", "file", 7), listed("/usr/two", "file", 7)),
+    )
+    assert audit(made) == ()
+
+
+def test_a_damaged_list_of_digests(tmp_path: Path) -> None:
+    listing = regular(f"{OURS}/digests", b"QSPARTB1", 0o644)
+    error = the_error(audit(artefact(tmp_path, part_a=(*PART_A, listing))))
+    assert (error.object, error.what) == (f"/{OURS}/digests", "the list of digests of 8 bytes is damaged")
 
 
 def test_a_packed_file_that_is_not_listed(tmp_path: Path) -> None:

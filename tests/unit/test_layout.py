@@ -20,6 +20,7 @@ from quickstart.initramfs.layout import (
     LOADER,
     GuestConfig,
     HandOff,
+    Served,
     config_text,
     packed_files,
     part_a,
@@ -31,6 +32,7 @@ from quickstart.initramfs.layout import (
 )
 from quickstart.initramfs.modules import ModuleSet
 from quickstart.initramfs.newc import CpioEntry, write_archive
+from quickstart.initramfs.programs import Programs
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
 from quickstart.unit.model import UnitCommand, UnitStart
 from tests.unit.elfbuilder import LD_SO, elf
@@ -348,12 +350,13 @@ def test_relative() -> None:
 
 
 def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
-    busybox = tmp_path / "busybox"
-    busybox.write_text("bb")
-    entries = by_name(part_a(CONFIG, ModuleSet((), ()), START_SET, root, busybox, tmp_path / "starter"))
+    ours = Programs(tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker")
+    entries = by_name(part_a(CONFIG, ModuleSet((), ()), START_SET, root, ours, b"digests"))
     assert stat.S_IMODE(entries["init"].mode) == 0o755
-    assert entries["fast/quickstart/busybox"].data == busybox
-    assert entries["fast/quickstart/bin/starter"].data == tmp_path / "starter"
+    assert entries["fast/quickstart/busybox"].data == ours.busybox
+    assert entries["fast/quickstart/bin/starter"].data == ours.starter
+    assert entries["fast/quickstart/bin/checker"].data == ours.checker
+    assert entries["fast/quickstart/digests"].data == b"digests"
     assert entries["fast/quickstart/unit"].data == unit_text(CONFIG, START_SET, root).encode()
     assert (entries["dev/console"].rdev_major, entries["dev/console"].rdev_minor) == (5, 1)
     assert entries["fast/quickstart/bin/mount"].data == b"../busybox"
@@ -366,3 +369,13 @@ def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
     assert {(e.uid, e.gid, e.mtime) for e in entries.values()} == {(0, 0, 0)}
     # Part A must not hold anything of the start set: it has to be whole before B is looked at.
     assert not [name for name in entries if name.startswith(("fast/etc", "fast/usr"))]
+
+
+@pytest.mark.parametrize("served", [Served.VOLUME, Served.MEMORY])
+def test_where_nothing_comes_from_part_b_nothing_checks_it(
+    root: ImageRoot, tmp_path: Path, served: Served
+) -> None:
+    ours = Programs(tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker")
+    config = replace(CONFIG, served=served)
+    entries = by_name(part_a(config, ModuleSet((), ()), StartSet((), ()), root, ours, b"digests"))
+    assert not {"fast/quickstart/bin/checker", "fast/quickstart/digests"} & set(entries)

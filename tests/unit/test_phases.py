@@ -16,6 +16,8 @@ OURS = (
 <7>[    2.090000] quickstart: stamp modules
 <7>[    2.190000] quickstart: stamp network
 <7>[    2.240000] quickstart: stamp root
+<7>[    2.390000] quickstart: stamp integrity
+<7>[    2.440000] quickstart: stamp checked
 <7>[    2.490000] quickstart: stamp application
 <7>[    2.790000] quickstart: stamp started
 <7>[    4.990000] quickstart: stamp now
@@ -56,7 +58,9 @@ def test_our_init() -> None:
         "init": (2000, 2100),
         "modules": (2100, 2200),
         "network": (2200, 2600),
-        "root mount": (2250, 2500),
+        "root mount": (2250, 2400),
+        "integrity": (2400, 2450),
+        "enter root": (2450, 2500),
         "application start": (2500, 2800),
         "ready": (2800, 3000),
     }

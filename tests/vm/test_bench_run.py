@@ -87,7 +87,16 @@ def test_a_virtual_run_becomes_a_sample_whose_parts_add_up(
     beside = parts.pop("network")
     assert beside.end_ns == found.uptime_ns
     chain = list(parts.values())
-    names = ["before kernel", "kernel", "init", "modules", "root mount", "application start"]
+    names = [
+        "before kernel",
+        "kernel",
+        "init",
+        "modules",
+        "root mount",
+        "integrity",
+        "enter root",
+        "application start",
+    ]
     assert [each.name for each in chain][: len(names)] == names
     assert (chain[0].begin_ns, chain[-1].end_ns) == (-found.before_kernel_ns, found.t_app_ns)
     gaps_ns = [after.begin_ns - each.end_ns for each, after in itertools.pairwise(chain)]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import stat
 from pathlib import Path
 
 import pytest
 
+from quickstart.initramfs.newc_reader import read_archive
 from tests.vm.conftest import STAY, quickstart
 
 # One boot answers all questions; each answer comes behind a line of its own.
@@ -30,6 +32,7 @@ QUESTIONS = {
     "fast": "findmnt -n -o SOURCE,FSTYPE,OPTIONS /fast; ls /fast/usr/sbin",
     "network": "ip -4 -o addr show ens3; ip route; cat /etc/resolv.conf",
     "hostname": "hostname",
+    "checked": "dmesg | grep 'quickstart: integrity'; ls /fast/quickstart",
     "zombies": "for n in 1 2 3; do (setsid sh -c 'sleep 0.2 &' &); done; sleep 1; ps -eo stat,comm | grep -c '^Z'",
 }
 
@@ -91,6 +94,18 @@ def test_network_and_name_are_those_of_the_image(answers: dict[str, str]) -> Non
     assert "default via 10.0.2.2 dev ens3" in answers["network"]
     assert "nameserver 10.0.2.3" in answers["network"]
     assert answers["hostname"] == "debian"
+
+
+def test_part_b_was_checked(answers: dict[str, str], artefact: Path) -> None:
+    """Its bytes are those of the archive: each file's once."""
+    said = re.search(r"quickstart: integrity (sha|avx2|plain) (\d+) bytes (\d+) us", answers["checked"])
+    assert said is not None and int(said[3]) > 0
+    with (artefact / "initramfs.img").open("rb") as stream:
+        packed = sum(
+            each.size for each in read_archive(stream) if each.archive == 1 and stat.S_ISREG(each.mode)
+        )
+    assert int(said[2]) == packed > 5_000_000
+    assert "\ndamage\n" not in answers["checked"] and "\ndigests\n" in answers["checked"]
 
 
 def test_pid_1_is_ours_and_reaps(answers: dict[str, str]) -> None:

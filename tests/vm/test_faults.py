@@ -17,6 +17,7 @@ import pytest
 from quickstart import pipeline
 from quickstart.cli.run import free_port
 from quickstart.image import artefact as artefacts
+from quickstart.initramfs.newc_reader import read_archive
 from quickstart.launch import payload
 from quickstart.launch.qemu import QemuGuest
 from quickstart.progress import Quiet
@@ -193,6 +194,31 @@ def test_without_a_driver_the_boot_loaders_way_back(store: Store, used: Path) ->
     with launcher.launch(machine, (cpio,), found.ready) as guest:
         assert guest.wait(BOOT_S)
         assert re.search(r"quickstart: fallback 2: no volume with UUID .*; rebooting", whole_console(guest))
+
+
+def test_a_flipped_byte_of_part_b_is_named_and_the_stock_system_comes(store: Store, used: Path) -> None:
+    with (used / "initramfs.img").open("r+b") as file:
+        largest = max((each for each in read_archive(file) if each.archive == 1), key=lambda each: each.size)
+        place = largest.offset + largest.size // 3
+        file.seek(place)
+        (byte,) = file.read(1)
+        file.seek(place)
+        file.write(bytes([byte ^ 4]))
+    ended = boot(store, used)
+    assert ended.said == WORKING
+    assert ended.fallbacks == [
+        f"fallback 1: part B of the initramfs is damaged: /{largest.name} (content); the stock init takes over"
+    ]
+
+
+@pytest.mark.full
+def test_a_check_that_does_not_come_to_its_end_is_damage(store: Store, artefact: Path) -> None:
+    """Init waits for a process that crashes."""
+    ended = boot(store, artefact, hook="$Q/busybox sh -c 'kill -SEGV $$' & CHECKER=$!")
+    assert ended.said == WORKING
+    assert ended.fallbacks == [
+        "fallback 1: part B of the initramfs is damaged: the check did not end well; the stock init takes over"
+    ]
 
 
 @pytest.mark.full

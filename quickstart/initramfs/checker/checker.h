@@ -1,0 +1,73 @@
+// The checker: is what lies below ROOT what the list of digests says (docs/integrity.md)? A program without a C library: a static
+// glibc would make part A 0.8 MB larger, which every boot has to fetch.
+
+#ifndef CHECKER_H
+#define CHECKER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// A file's content is hashed in pieces of this size, each by itself: pieces of equal length are equal work for parallel lanes.
+#define CHUNK_BYTES 65536u
+#define BLOCK_BYTES 64u
+#define CHUNK_BLOCKS (CHUNK_BYTES / BLOCK_BYTES)
+#define DIGEST_BYTES 32u
+
+// What the list says of one file; all pointers lead into the list.
+struct entry {
+	const char *name;
+	const uint8_t *text;
+	const uint8_t *digests;
+	uint32_t mode, uid, gid;
+	uint32_t size_bytes;
+	// 0, or 1 + the number of the earlier entry that this is another name of.
+	uint32_t same_as;
+	uint32_t text_bytes;
+	uint32_t chunks;
+	uint64_t inode;
+};
+
+// A piece of a file, and what it is to have.
+struct chunk {
+	const uint8_t *data;
+	const uint8_t *digest;
+	const struct entry *entry;
+	uint32_t bytes;
+};
+
+struct list {
+	struct entry *entries;
+	uint32_t count;
+	uint32_t chunks;
+};
+
+// list.c
+bool read_list(const uint8_t *data, size_t bytes, struct list *list);
+
+// files.c: what is wrong, or NULL; `*wrong` is then the entry.
+const char *find_chunks(int root, struct list *list, struct chunk *chunks, const struct entry **wrong);
+void sort_chunks(const struct chunk *chunks, struct chunk *sorted, uint32_t count);
+
+// sha256.c
+extern const uint32_t sha256_start[8];
+extern const uint32_t sha256_k[64];
+uint32_t last_blocks(const uint8_t *data, uint32_t bytes, uint8_t end[2 * BLOCK_BYTES]);
+bool same_digest(const uint32_t state[8], const uint8_t *digest);
+
+// The three ways: the first chunk that has another digest, or NULL.
+typedef const struct chunk *find_difference(const struct chunk *chunks, uint32_t count);
+find_difference difference_plain, difference_avx2, difference_sha;
+
+// cpu.c
+bool cpu_has_avx2(void);
+bool cpu_has_sha(void);
+
+// system.c; what the kernel answers, negative for an error.
+long system_call(long number, long a, long b, long c, long d, long e, long f);
+void *take_memory(size_t bytes);
+void *map_file(int place, const char *name, size_t bytes);
+size_t length_of(const char *text);
+bool same_bytes(const void *left, const void *right, size_t bytes);
+
+#endif
