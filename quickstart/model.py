@@ -47,7 +47,7 @@ class FileRules:
 
 @dataclass(frozen=True)
 class Profile:
-    """One application, validated whole (``quickstart.profile``)."""
+    """One application, validated whole (``quickstart.profile``). ``early``: cloudinit.SEEN or ALWAYS."""
 
     name: str
     description: str
@@ -55,6 +55,7 @@ class Profile:
     packages: tuple[str, ...]
     unit: str
     run_start_pre: bool
+    early: str
     ready: Readiness
     files: FileRules
     memory_mib: int
@@ -267,7 +268,7 @@ class Initramfs:
 class Artefact:
     """OUT: a directory with the root disk, kernel, both initramfs and ``manifest.json`` (docs/artefact.md).
 
-    ``superblock`` is the root disk's as it was built.
+    ``superblock`` is the root disk's as it was built. ``early`` is cloudinit.SEEN or ALWAYS; ``uuid`` the machine's, or empty.
     """
 
     directory: Path
@@ -286,6 +287,9 @@ class Artefact:
     initramfs_bytes: int
     start_set_files: int
     start_set_bytes: int
+    cloud_init: bool = False
+    early: str = "always"
+    uuid: str = ""
 
 
 # ---------------------------------------------------------------- launch
@@ -296,6 +300,7 @@ class Machine:
     """What a launcher needs to start one guest.
 
     ``disk`` is a file, or an NBD volume's URI (raw, no snapshot); a guest without one has all that it runs in its initramfs.
+    ``uuid`` is what SMBIOS tells the guest of its identity; empty: nothing.
     """
 
     name: str
@@ -310,6 +315,7 @@ class Machine:
     forward_port: int | None
     guest_port: int
     vcpus: int = 1
+    uuid: str = ""
 
 
 @dataclass(frozen=True)

@@ -366,4 +366,5 @@ def machine_of(
         mac=artefact.mac,
         forward_port=port,
         guest_port=artefact.ready.port or 80,
+        uuid=artefact.uuid,
     )

@@ -34,6 +34,7 @@ class _Table(BaseModel):
 
 class _Start(_Table):
     pre: bool = True
+    early: Literal["seen", "always"] = "seen"
 
 
 class _Ready(_Table):
@@ -143,6 +144,7 @@ def _profile(document: _Document) -> Profile:
         packages=tuple(sorted(set(document.packages))),
         unit=document.unit,
         run_start_pre=document.start.pre,
+        early=document.start.early,
         ready=Readiness(
             kind=ready.kind,
             port=ready.port or 0,

@@ -68,7 +68,7 @@ def rebuild(
                 hand_off=hand_off,
             )
         made = (profile, reference, disk, "raw", traced.traces, start_set, initramfs)
-        artefacts.write(directory, *made, key, before.mac, hand_off.value)
+        artefacts.write(directory, *made, key, before.mac, hand_off.value, before.uuid)
     with output.settled(out):
         return pipeline.Built(artefacts.load(out), made=True)
 

@@ -11,12 +11,18 @@ from rich.console import Console
 from quickstart import pipeline
 from quickstart.cli.completion import profile_names
 from quickstart.cli.output import Verb, run_verb, say
+from quickstart.cloudinit import ALWAYS, SEEN
 from quickstart.errors import BadInputError
 from quickstart.image.artefact import DISK_FORMATS
 from quickstart.initramfs.layout import HandOff
 from quickstart.model import MIB, Artefact, Profile
 from quickstart.profile import load_profile
 from quickstart.store import Store, default_root
+
+_EARLY = {
+    SEEN: 'it starts early in a machine that cloud-init has been through (early = "seen")',
+    ALWAYS: 'it starts early always, before cloud-init on the first boot too (early = "always")',
+}
 
 
 @click.command()
@@ -127,6 +133,8 @@ def build(
             "initramfs_bytes": artefact.initramfs_bytes,
             "start_set_files": artefact.start_set_files,
             "start_set_bytes": artefact.start_set_bytes,
+            "cloud_init": artefact.cloud_init,
+            "early": artefact.early,
         }
         verb.result(result, lambda console: _show(console, artefact, built.made))
         return 0
@@ -150,6 +158,8 @@ def _show(console: Console, artefact: Artefact, made: bool) -> None:
         f"  start set {artefact.start_set_files} files, {artefact.start_set_bytes / MIB:.1f} MiB; "
         f"initramfs {artefact.initramfs_bytes / MIB:.1f} MiB",
     )
+    if artefact.cloud_init:
+        say(console, f"  cloud-init is in the image; {_EARLY[artefact.early]}")
     say(console, f"  next: quickstart run {artefact.directory}")
 
 

@@ -12,11 +12,14 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid5
 
 from quickstart import __version__
+from quickstart.cloudinit import ALWAYS, SEEN, early_start, has_cloud_init
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.image.ext4 import read_superblock
+from quickstart.imageroot import ImageRoot
 from quickstart.model import (
     Artefact,
     Initramfs,
@@ -41,6 +44,9 @@ _RUN_SCRIPT = "run.sh"
 _SUMMED = ("vmlinuz", "initrd.img", "initramfs.img", _RUN_SCRIPT)
 _NAMES = frozenset({_MANIFEST, START_SET, *_SUMMED, *(f"root.{name}" for name in DISK_FORMATS)})
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+_UUID = re.compile(r"([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?")
+# Of the machines that boot an artefact; any fixed one will do.
+_MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
 # docs/interop/qcow2.txt of QEMU: magic and version, then the place of the backing file's name; incompatible features from 72 on.
 _QCOW2_HEADER = struct.Struct(">4sIQ56xQ")
 _QCOW2_EXTERNAL_DATA = 0x4
@@ -114,14 +120,19 @@ def write(
     build_key: str,
     mac: str,
     hand_off: str,
+    uuid: str = "",
 ) -> None:
-    """Fill ``directory``; ``initramfs`` is in it already, and the root disk when it is to stay the one that it was."""
+    """Fill ``directory``; ``initramfs`` is in it already, and the root disk when it is to stay the one that it was.
+
+    ``uuid`` is the machine's that the disk is of already; without one an image with cloud-init gets one by its build.
+    """
     if not (directory / f"root.{disk_format}").exists():
         _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)
     shutil.copyfile(reference.kernel, directory / "vmlinuz")
     shutil.copyfile(reference.initrd, directory / "initrd.img")
     cmdline = command_line(disk.superblock.uuid)
-    _write_run_script(directory, profile, disk_format, cmdline, mac)
+    early = _early_facts(ImageRoot(reference.tree), profile, uuid or str(uuid5(_MACHINES, build_key)))
+    _write_run_script(directory, profile, disk_format, cmdline, mac, str(early["uuid"]))
     manifest: dict[str, object] = {
         "schema": SCHEMA,
         "quickstart": __version__,
@@ -132,6 +143,7 @@ def write(
         "delivery": "fast",
         "target": "qemu",
         "hand_off": hand_off,
+        **early,
         "ready": dataclasses.asdict(profile.ready),
         "kernel_version": reference.kernel_version,
         "image_hash": reference.image_hash,
@@ -153,6 +165,16 @@ def write(
     }
     write_start_set(directory, start_set, traces)
     _write_json(directory / _MANIFEST, manifest)
+
+
+def _early_facts(root: ImageRoot, profile: Profile, uuid: str) -> Mapping[str, object]:
+    """When the image starts early, and the machine's identity, by which that is told where cloud-init is."""
+    cloud_init = has_cloud_init(root)
+    return {
+        "cloud_init": cloud_init,
+        "early": early_start(root, profile.early),
+        "uuid": uuid if cloud_init else "",
+    }
 
 
 def command_line(root_uuid: str) -> str:
@@ -209,7 +231,9 @@ def _copy_disk(source: Path, target: Path, disk_format: str) -> None:
     target.chmod(0o600)
 
 
-def _write_run_script(directory: Path, profile: Profile, disk_format: str, cmdline: str, mac: str) -> None:
+def _write_run_script(
+    directory: Path, profile: Profile, disk_format: str, cmdline: str, mac: str, uuid: str
+) -> None:
     text = resources.files("quickstart.image").joinpath("run.sh").read_text()
     values = {
         "NAME": profile.name,
@@ -219,6 +243,7 @@ def _write_run_script(directory: Path, profile: Profile, disk_format: str, cmdli
         "FORMAT": disk_format,
         "GUEST_PORT": str(profile.ready.port or 80),
         "MAC": mac,
+        "UUID": f" -uuid {uuid}" if uuid else "",
     }
     for name, value in values.items():
         text = text.replace(f"@{name}@", value)
@@ -256,15 +281,15 @@ def load(directory: Path) -> Artefact:
         artefact = _from_manifest(directory, manifest)
         # The script may be changed as one likes.
         sizes = {name: int(manifest["files"][name]["size_bytes"]) for name in _SUMMED if name != _RUN_SCRIPT}
-        if artefact.disk_format == "raw":
-            sizes[artefact.disk.name] = int(manifest["disk"]["size_bytes"])
+        disk_bytes = int(manifest["disk"]["size_bytes"]) if artefact.disk_format == "raw" else 0
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtefactError(f"{path} is damaged: {error!r}", hint=REBUILD) from error
     for name, size in sizes.items():
         if not (directory / name).is_file() or (directory / name).stat().st_size != size:
             raise ArtefactError(f"{directory / name} is missing or cut", hint=REBUILD)
-    if not artefact.disk.is_file():
-        raise ArtefactError(f"{artefact.disk} is missing", hint=REBUILD)
+    # It may have been made larger since.
+    if not artefact.disk.is_file() or artefact.disk.stat().st_size < disk_bytes:
+        raise ArtefactError(f"{artefact.disk} is missing or cut", hint=REBUILD)
     if artefact.disk_format == "qcow2":
         _check_qcow2(artefact.disk)
     return artefact
@@ -294,6 +319,11 @@ def _from_manifest(directory: Path, manifest: Mapping[str, Any]) -> Artefact:
         raise ValueError(f"no root disk of ours: {name}, {disk_format}")
     if not _MAC.fullmatch(manifest["mac"]) or type(manifest["memory_mib"]) is not int:
         raise ValueError("mac or memory_mib is none")
+    # An OUT of an earlier quickstart says nothing of these.
+    cloud_init, early = manifest.get("cloud_init", False), manifest.get("early", ALWAYS)
+    uuid = manifest.get("uuid", "")
+    if type(cloud_init) is not bool or early not in (ALWAYS, SEEN) or not _UUID.fullmatch(uuid):
+        raise ValueError("cloud_init, early or uuid is none")
     return Artefact(
         directory=directory,
         profile_name=manifest["profile"],
@@ -311,4 +341,7 @@ def _from_manifest(directory: Path, manifest: Mapping[str, Any]) -> Artefact:
         initramfs_bytes=manifest["initramfs_bytes"],
         start_set_files=manifest["start_set_files"],
         start_set_bytes=manifest["start_set_bytes"],
+        cloud_init=cloud_init,
+        early=early,
+        uuid=uuid,
     )

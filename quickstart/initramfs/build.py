@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from quickstart.cloudinit import early_start
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.digests import list_bytes, listed
@@ -32,6 +33,7 @@ def build_id(
     ready_port: int,
     served: Served,
     hand_off: HandOff,
+    early: str,
 ) -> str:
     """Names the pair of parts A and B by all that goes into them; file contents by the image's hash.
 
@@ -43,9 +45,9 @@ def build_id(
     ]
     parts = (
         reference.image_hash.encode(),
-        repr((files, unit, ready_port, interface, disk.superblock, served.value, hand_off.value)).encode(
-            errors="surrogateescape"
-        ),
+        repr(
+            (files, unit, ready_port, interface, disk.superblock, served.value, hand_off.value, early)
+        ).encode(errors="surrogateescape"),
         *(each.read_bytes() for each in (programs.busybox, programs.starter, programs.checker)),
         source_digest("quickstart.initramfs").encode(),
     )
@@ -83,6 +85,7 @@ def write_initramfs(
     check_sizes(profile, start_set)
     root = ImageRoot(reference.tree)
     fstype, options = root_mount(root)
+    early = early_start(root, profile.early)
     config = GuestConfig(
         build=build_id(
             reference,
@@ -94,6 +97,7 @@ def write_initramfs(
             profile.ready.port,
             served,
             hand_off,
+            early,
         ),
         superblock=disk.superblock,
         root_fstype=fstype,
@@ -103,6 +107,7 @@ def write_initramfs(
         ready_port=profile.ready.port,
         hand_off=hand_off,
         network=network_service(root) if hand_off is not HandOff.STAY else "",
+        early=early,
         served=served,
     )
     modules = module_set(root, reference.kernel_version)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path, PurePosixPath
 
+from quickstart.cloudinit import ALWAYS
 from quickstart.elf_file import read_elf
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
@@ -85,7 +86,8 @@ class HandOff(enum.Enum):
 class GuestConfig:
     """What init has to know of this image; ``build`` names the pair of parts.
 
-    ``ready_port`` is 0 where readiness names none, ``network`` is takeover.network_service's word, empty without a hand-off.
+    ``ready_port`` is 0 where readiness names none, ``network`` is takeover.network_service's word, empty without a hand-off,
+    ``early`` cloudinit.early_start's.
     """
 
     build: str
@@ -97,6 +99,7 @@ class GuestConfig:
     ready_port: int
     hand_off: HandOff
     network: str
+    early: str = ALWAYS
     served: Served = Served.FAST
 
 
@@ -283,6 +286,7 @@ def config_text(config: GuestConfig) -> str:
         "SERVED": config.served.value,
         "HAND_OFF": config.hand_off.value,
         "NETWORK": config.network,
+        "EARLY": config.early,
         # As in /proc/net/tcp (proc(5)).
         "READY_PORT": f"{config.ready_port:04X}" if config.ready_port else "",
     }

@@ -41,6 +41,7 @@ def machine_arguments(machine: Machine, accelerator: Accelerator, initrd: str) -
     return (
         *("-name", machine.name, "-M", "pc", *accelerator.qemu),
         *("-smp", str(machine.vcpus), "-m", str(machine.memory_mib)),
+        *(("-uuid", machine.uuid) if machine.uuid else ()),
         *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-kernel", str(machine.kernel), "-initrd", initrd, "-append", machine.cmdline),
         *_disk_arguments(machine),

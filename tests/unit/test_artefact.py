@@ -100,6 +100,10 @@ def test_a_damaged_manifest(out: Path, text: str) -> None:
         lambda manifest: manifest.pop("mac"),
         lambda manifest: manifest.update(mac="52:54:00:00:00:01,x=y"),
         lambda manifest: manifest.update(memory_mib="1024 -S"),
+        lambda manifest: manifest.update(uuid="1 -S"),
+        lambda manifest: manifest.update(uuid=5),
+        lambda manifest: manifest.update(early="never"),
+        lambda manifest: manifest.update(cloud_init="no"),
         lambda manifest: manifest["disk"].update(name="../root.raw"),
         lambda manifest: manifest["disk"].update(format="raw,readonly=off"),
     ],
@@ -124,6 +128,22 @@ def test_a_file_that_is_missing_or_cut(out: Path, name: str) -> None:
     (out / name).unlink()
     with pytest.raises(ArtefactError, match=f"{name} is missing"):
         load(out)
+
+
+def test_a_root_disk_may_have_been_made_larger(out: Path) -> None:
+    with (out / "root.raw").open("r+b") as disk:
+        disk.truncate(2 * DISK_BYTES)
+    assert load(out).disk == out / "root.raw"
+
+
+def test_how_it_starts_with_cloud_init(out: Path) -> None:
+    """An OUT of an earlier quickstart says nothing of it."""
+    before = load(out)
+    assert (before.cloud_init, before.early, before.uuid) == (False, "always", "")
+    uuid = "01234567-89ab-cdef-0123-456789abcdef"
+    change(out, lambda manifest: manifest.update(cloud_init=True, early="seen", uuid=uuid))
+    after = load(out)
+    assert (after.cloud_init, after.early, after.uuid) == (True, "seen", uuid)
 
 
 # ---------------------------------------------------------------- check_output

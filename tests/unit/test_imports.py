@@ -19,7 +19,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("progress", "assets", "faults", "host", "treehash", "kept", "guest"),
     ("store",),
     ("profile", "imageroot", "elf_file", "compiled"),
-    ("dpkg", "guestpkg", "ldconf", "unit"),
+    ("cloudinit", "dpkg", "guestpkg", "ldconf", "unit"),
     ("elf",),
     ("reference", "trace", "startset", "initramfs", "image", "shell"),
     ("launch", "useddisk"),

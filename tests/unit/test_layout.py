@@ -285,6 +285,7 @@ def test_config() -> None:
     plain = {name: unquote(value) for name, value in values.items()}
     assert plain["ROOT_OPTIONS"] == "a'b $(x)"
     assert plain["UNIT"] == r"app\x2dx.service"
+    assert plain["EARLY"] == "always"
     assert plain["ROOT_UUID"] == "11111111-2222-3333-4444-555555555555"
     assert (plain["BUILD_MOUNTS"], plain["BUILD_WTIME"]) == ("0", "1400000000")
     assert (plain["PID_FILE"], plain["UNIT_GROUP"]) == ("/run/app.pid", "system.slice/app.service")

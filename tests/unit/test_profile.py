@@ -48,11 +48,16 @@ def test_nginx() -> None:
 def test_defaults() -> None:
     profile = parse_profile(GOOD, "x")
     assert (profile.suite, profile.description, profile.run_start_pre) == ("bookworm", "", True)
+    assert profile.early == "seen"
     assert (profile.memory_mib, profile.budget_mib, profile.disk_mib) == (1024, 64, 2048)
     assert (profile.ready.path, profile.ready.status, profile.ready.timeout_s) == ("/", 200, 600)
     assert (profile.files.include, profile.files.exclude, profile.files.secrets) == ((), (), ())
     assert "/var/**" in profile.files.data
     assert profile.packages == ("aa", "bb")
+
+
+def test_early_always() -> None:
+    assert parse_profile(GOOD + '[start]\nearly = "always"\n', "x").early == "always"
 
 
 def test_data_adds_to_what_is_data_anyway() -> None:
@@ -101,6 +106,7 @@ def test_data_adds_to_what_is_data_anyway() -> None:
         ),
         ("[ready]", "[disk]\nsize_mib = 10\n[ready]", "disk.size_mib: "),
         ("[ready]", '[start]\npre = "no"\n[ready]', "start.pre: "),
+        ("[ready]", '[start]\nearly = "never"\n[ready]', "start.early: "),
     ],
 )
 def test_one_fault(old: str, new: str, problem: str) -> None:

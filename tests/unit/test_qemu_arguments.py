@@ -12,7 +12,9 @@ from quickstart.launch.qemu import machine_arguments
 from quickstart.model import Machine
 
 
-def arguments(disk: Path | str, snapshot: bool = False, vcpus: int = 1) -> dict[str, list[str]]:
+def arguments(
+    disk: Path | str, snapshot: bool = False, vcpus: int = 1, uuid: str = ""
+) -> dict[str, list[str]]:
     machine = Machine(
         name="m",
         memory_mib=512,
@@ -26,6 +28,7 @@ def arguments(disk: Path | str, snapshot: bool = False, vcpus: int = 1) -> dict[
         forward_port=None,
         guest_port=0,
         vcpus=vcpus,
+        uuid=uuid,
     )
     words = machine_arguments(machine, tcg("test"), "i")
     found: dict[str, list[str]] = {}
@@ -33,6 +36,11 @@ def arguments(disk: Path | str, snapshot: bool = False, vcpus: int = 1) -> dict[
         if name.startswith("-"):
             found.setdefault(name, []).append(value)
     return found
+
+
+def test_a_machine_has_an_identity_where_it_is_given_one() -> None:
+    assert "-uuid" not in arguments(Path("/a"))
+    assert arguments(Path("/a"), uuid="1-2")["-uuid"] == ["1-2"]
 
 
 @pytest.mark.parametrize(

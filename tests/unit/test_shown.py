@@ -52,7 +52,12 @@ def of_audit_out(console: Console) -> None:
 
 def of_build(console: Console) -> None:
     made: Any = SimpleNamespace(
-        directory=Path(f"/{NAME}"), start_set_files=1, start_set_bytes=1, initramfs_bytes=1
+        directory=Path(f"/{NAME}"),
+        start_set_files=1,
+        start_set_bytes=1,
+        initramfs_bytes=1,
+        cloud_init=True,
+        early="seen",
     )
     build._show(console, made, True)
 

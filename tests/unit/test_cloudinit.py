@@ -1,0 +1,76 @@
+"""Whether a boot of an image runs cloud-init, and when the image starts early."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quickstart.cloudinit import ALWAYS, SEEN, early_start, has_cloud_init
+from quickstart.imageroot import ImageRoot
+
+LOCAL = "cloud-init-local.service"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> ImageRoot:
+    """Debian 12 with cloud-init: its units hang on cloud-init.target, which a generator enables."""
+    for name in ("cloud-init-local", "cloud-init", "cloud-config", "cloud-final"):
+        add_unit(tmp_path, f"{name}.service", "etc/systemd/system/cloud-init.target.wants")
+    (tmp_path / "etc/cloud").mkdir()
+    return ImageRoot(tmp_path)
+
+
+def add_unit(base: Path, name: str, wants: str) -> None:
+    unit, link = base / "lib/systemd/system" / name, base / wants / name
+    for path in (unit, link):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    unit.write_text("[Unit]\n")
+    link.symlink_to(f"/lib/systemd/system/{name}")
+
+
+def test_debian(root: ImageRoot) -> None:
+    assert has_cloud_init(root)
+
+
+@pytest.mark.parametrize("name", ["cloud-init-main.service", "cloud-init-network.service"])
+@pytest.mark.parametrize("wants", ["etc/systemd/system", "usr/lib/systemd/system"])
+def test_newer_units_wherever_they_are_enabled(tmp_path: Path, name: str, wants: str) -> None:
+    add_unit(tmp_path, name, f"{wants}/multi-user.target.wants")
+    assert has_cloud_init(ImageRoot(tmp_path))
+
+
+def test_an_image_without_it(tmp_path: Path) -> None:
+    assert not has_cloud_init(ImageRoot(tmp_path))
+    add_unit(tmp_path, "ssh.service", "etc/systemd/system/multi-user.target.wants")
+    assert not has_cloud_init(ImageRoot(tmp_path))
+
+
+def test_disabled_by_its_own_file(root: ImageRoot) -> None:
+    (root.base / "etc/cloud/cloud-init.disabled").write_text("")
+    assert not has_cloud_init(root)
+
+
+def test_removed_but_for_its_links(root: ImageRoot) -> None:
+    for unit in (root.base / "lib/systemd/system").iterdir():
+        unit.unlink()
+    assert not has_cloud_init(root)
+
+
+def test_not_enabled(root: ImageRoot) -> None:
+    for link in (root.base / "etc/systemd/system/cloud-init.target.wants").iterdir():
+        link.unlink()
+    assert not has_cloud_init(root)
+
+
+def test_masked(root: ImageRoot) -> None:
+    for name in (LOCAL, "cloud-init.service"):
+        assert has_cloud_init(root)
+        (root.base / "etc/systemd/system" / name).symlink_to("/dev/null")
+    assert not has_cloud_init(root)
+
+
+@pytest.mark.parametrize("wanted", [SEEN, ALWAYS])
+def test_the_profiles_word_counts_with_cloud_init(root: ImageRoot, wanted: str, tmp_path: Path) -> None:
+    assert early_start(root, wanted) == wanted
+    assert early_start(ImageRoot(tmp_path / "lib"), wanted) == ALWAYS
