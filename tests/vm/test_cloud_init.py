@@ -96,9 +96,9 @@ def built(tmp_path_factory: pytest.TempPathFactory, early: str, rootfs: Path) ->
     return out, called.result
 
 
-def boot(out: Path, *words: str) -> tuple[Called, dict[str, str]]:
-    """A boot to its end, and what the machine says of it."""
-    called = quickstart("run", out, *words, "--console", "--json", "--exec", ASK, timeout_s=900)
+def boot(out: Path, *words: str, then: str = "") -> tuple[Called, dict[str, str]]:
+    """A boot to its end, what the machine says of it, and a command before its shutdown."""
+    called = quickstart("run", out, *words, "--console", "--json", "--exec", ASK + then, timeout_s=900)
     assert called.status == 0, called.err[-3000:] + called.out
     return called, answers(called.result["exec_stdout"])
 
@@ -129,6 +129,18 @@ def first(machine: Path) -> tuple[Called, dict[str, str]]:
 def second(machine: Path, first: tuple[Called, dict[str, str]]) -> tuple[Called, dict[str, str]]:
     assert first[1]["cloud-init"].endswith("status: done")
     return boot(machine)
+
+
+def test_without_cloud_init_for_one_boot(machine: Path, tmp_path: Path) -> None:
+    """It starts early, and says nothing for the next one."""
+    copy = tmp_path / "copy"
+    host("cp", "-a", "--sparse=always", machine, copy)
+    called, said = boot(copy, "--append", "cloud-init=disabled")
+    assert called.result["fallback"] is None
+    assert said["cloud-init"].endswith("status: disabled")
+    assert (said["running"], said["failed"]) == ("running", "")
+    assert "File not found" in stat(copy, "/.quickstart.instance")
+    host("rm", "-r", copy)
 
 
 def test_the_first_boot_is_stock_and_says_why(first: tuple[Called, dict[str, str]]) -> None:
@@ -177,9 +189,12 @@ def test_a_copy_that_is_another_instance(
     called, said = boot(copy)
     assert called.result["fallback"] == STOCK
     assert (said["ran"], said["hostname"]) == ("first another", "another")
-    called, said = boot(copy, "--snapshot")
+    called, said = boot(copy, then="cloud-init clean")
     assert called.result["fallback"] is None
     assert (said["ran"], said["hostname"]) == ("first another", "another")
+    # The next boot would be a first one for cloud-init.
+    assert "quickstart: cloud-init has no instance any more" in called.err
+    assert "File not found" in stat(copy, "/.quickstart.instance")
     host("rm", "-r", copy)
 
 

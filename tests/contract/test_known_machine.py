@@ -1,0 +1,69 @@
+"""Init's question whether cloud-init has been through this machine, by the host's BusyBox in a root of its own (as root)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from quickstart.host import door
+
+DMI, XEN = "sys/class/dmi/id/product_uuid", "sys/hypervisor/uuid"
+MINE, OTHER = "01234567-89ab-cdef-0123-456789abcdef", "ec2e1916-9099-7caf-fd21-012345abcdef"
+ZERO = "00000000-0000-0000-0000-000000000000"
+NOT_YET = "cloud-init has not been through this machine yet"
+NO_NAME = "nothing tells this machine from others, so cloud-init may not have been through it"
+
+
+def asked(root: Path, early: str, link: str, named: dict[str, str]) -> str:
+    """``known``, or why not, in a machine that has these files of names, and this link's text on its volume."""
+    if os.geteuid() != 0:
+        pytest.fail("run the contract tests as root: they chroot")
+    shutil.copy(door.tool_path("busybox"), root / "busybox")
+    lib = resources.files("quickstart.initramfs").joinpath("init", "lib")
+    (root / "lib").write_bytes(lib.read_bytes())
+    for name in ("bin", "dev", "newroot", *(str(Path(place).parent) for place in named)):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    (root / "dev/null").touch()
+    (root / "bin/readlink").symlink_to("/busybox")
+    for place, name in named.items():
+        (root / place).write_text(f"{name}\n")
+    if link:
+        (root / "newroot/.quickstart.instance").symlink_to(link)
+    script = f'. /lib; EARLY={early}; known_to_cloud_init && echo known || echo "$STALE"'
+    done = subprocess.run(
+        ["chroot", str(root), "/busybox", "sh", "-c", script],
+        capture_output=True,
+        env={"PATH": "/bin:/usr/sbin:/usr/bin"},
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr == b""
+    return done.stdout.decode().strip()
+
+
+@pytest.mark.parametrize(
+    ("early", "link", "named", "answer"),
+    [
+        ("always", "", {}, "known"),
+        ("seen", f"1:{MINE}", {DMI: MINE}, "known"),
+        ("seen", "", {DMI: MINE}, NOT_YET),
+        ("seen", f"1:{OTHER}", {DMI: MINE}, NOT_YET),
+        ("seen", MINE, {DMI: MINE}, NOT_YET),
+        ("seen", f"1:{OTHER}", {XEN: OTHER}, "known"),
+        ("seen", f"1:{OTHER}", {DMI: ZERO, XEN: OTHER}, "known"),
+        # As the tool in the machine has it: SMBIOS's comes first.
+        ("seen", f"1:{MINE}", {DMI: MINE, XEN: OTHER}, "known"),
+        ("seen", f"1:{OTHER}", {DMI: MINE, XEN: OTHER}, NOT_YET),
+        ("seen", "1:", {}, NO_NAME),
+        ("seen", f"1:{ZERO}", {DMI: ZERO}, NO_NAME),
+        ("seen", f"1:{ZERO}", {XEN: ZERO}, NO_NAME),
+        ("seen", "1:", {DMI: ""}, NO_NAME),
+    ],
+)
+def test_known(early: str, link: str, named: dict[str, str], answer: str, tmp_path: Path) -> None:
+    assert asked(tmp_path, early, link, named) == answer
