@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.assets import assets
+from quickstart.cloudinit import SEEN, early_start
 from quickstart.errors import OutputExistsError, TraceError
 from quickstart.host import door
 from quickstart.image import artefact as artefacts
@@ -42,6 +43,10 @@ from quickstart.unit import read_unit, unit_texts
 
 _TOOLS = ("mkfs.ext4", "debugfs", "qemu-system-x86_64", "setpriv", "busybox", "strace", "cc", "cp")
 _ROOT_STEP = "making and tracing an image (debootstrap, chroot, owners in the root disk)"
+_NEVER_SEEN = (
+    "cloud-init is in the image and quickstart-guest, which notes where it has been, is not: each boot will be a stock one "
+    '(docs/cloud-init.md; early = "always" in the profile starts early all the same)'
+)
 MAC = "52:54:00:71:73:02"
 
 
@@ -135,6 +140,8 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
     reference = _reference(profile, rootfs, options.tracing, store, progress)
     unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     check_includes(ImageRoot(reference.tree), profile.files)
+    if not options.tracing.guest_package and early_start(ImageRoot(reference.tree), profile.early) == SEEN:
+        progress.note(_NEVER_SEEN)
     disk = make_disk(profile, reference, store, progress)
     traced = trace_disk(profile, reference, disk, options.tracing, store, progress)
     ours = programs(store)
