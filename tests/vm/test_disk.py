@@ -99,6 +99,8 @@ def test_the_guest_can_shut_itself_down(used: Path, command: str, last_word: str
 
 # Our init's processes by their command lines; none may be left in a stock system.
 LEFT_OVER = "grep -a -l -e '^/fast/quickstart' -e '^udhcpc' /proc/[0-9]*/cmdline 2>/dev/null"
+# systemd hands its own PATH on to what runs at the end of a shutdown.
+OUR_PATH = "grep -a -o PATH=/fast /proc/1/environ"
 
 
 def stock_boot_says(out: Path, *words: str) -> str:
@@ -106,7 +108,7 @@ def stock_boot_says(out: Path, *words: str) -> str:
     called = quickstart(
         "run", out, "--console", "--exec", "cat /proc/1/comm; readlink /proc/$(cat /run/nginx.pid)/exe; ls -A /fast; "
         "mount | grep -c ' on /fast '; systemctl is-active nginx; ls -d /run/quickstart* 2>/dev/null; "
-        f"{LEFT_OVER}", *words
+        f"{LEFT_OVER}; {OUR_PATH}", *words
     )  # fmt: skip
     assert called.out.split() == ["systemd", "/usr/sbin/nginx", "0", "active"], called.err[-3000:]
     lines = re.findall(r"quickstart: (fallback 1: .*?); the stock init takes over", called.err)
@@ -155,7 +157,7 @@ def test_an_application_that_ends_leaves_a_whole_stock_system(artefact: Path) ->
         "kill $(cat /run/nginx.pid); "
         "for n in $(seq 200); do systemctl is-system-running 2>/dev/null | grep -q running && break; sleep 1; done; "
         "cat /proc/1/comm; systemctl is-system-running; systemctl is-active nginx ssh cron; ls -A /fast; "
-        f"{LEFT_OVER}; grep -a -c DHCP= /proc/1/environ",
+        f"{LEFT_OVER}; {OUR_PATH}; grep -a -c DHCP= /proc/1/environ",
         timeout_s=400,
     )  # fmt: skip
     assert called.out.split() == ["systemd", "running", "active", "active", "active", "0"], called.err[-3000:]
