@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from quickstart.model import IMAGE_TIME_S
 from quickstart.profile import load_profile
 from quickstart.progress import Quiet
 from quickstart.reference.debootstrap import make_reference
@@ -36,7 +38,8 @@ data = ["/var/www/**"]
 # cloud-init's datasource NoCloud takes it from the image.
 SEED = "var/lib/cloud/seed/nocloud"
 META_DATA = "instance-id: NAME\nlocal-hostname: NAME\n"
-USER_DATA = "#cloud-config\nruncmd:\n- [sh, -c, 'hostname >>/srv/ran']\n"
+# The minimal image has no locale but C, and its update-locale takes no other.
+USER_DATA = "#cloud-config\nlocale: false\nruncmd:\n- [sh, -c, 'hostname >>/srv/ran']\n"
 SIZE_MIB = 2048
 ASK = """
 answer() {
@@ -72,6 +75,9 @@ def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (tree / SEED).mkdir(parents=True)
     (tree / SEED / "meta-data").write_text(META_DATA.replace("NAME", "first"))
     (tree / SEED / "user-data").write_text(USER_DATA)
+    # The same image in each run: its trace is then in the store.
+    for path in (*(tree / SEED).iterdir(), tree / SEED, *(tree / SEED).parents[:4]):
+        os.utime(path, (IMAGE_TIME_S, IMAGE_TIME_S))
     yield tree
     host("rm", "-r", tree)
 
