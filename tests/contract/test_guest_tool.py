@@ -143,6 +143,17 @@ def test_a_change_is_named_and_fast_is_taken_away(
     assert said.splitlines()[1:] == ["0"]
 
 
+def test_the_modules_of_the_fast_starts_kernel_belong_to_it(machine: Machine) -> None:
+    said = machine(
+        "quickstart record; mkdir /opt/modules; echo /opt/modules >/var/lib/quickstart/current/modules; quickstart check; "
+        f"echo as packed; rmdir /opt/modules; quickstart check {FAILS}; quickstart status --json | grep -o '\"differing.*'"
+    )
+    as_packed, gone, status = said.splitlines()
+    assert as_packed == "as packed"
+    assert gone.startswith("quickstart: /opt/modules is not as it was packed; the next boot is a stock one.")
+    assert status.startswith('"differing": ["/opt/modules"], "next_boot": "stock: /opt/modules is not')
+
+
 def test_times_are_compared_in_nanoseconds(machine: Machine) -> None:
     """What the build has is in seconds; a change in that very second is seen by the record."""
     machine(
