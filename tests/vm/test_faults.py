@@ -1,7 +1,21 @@
 """Whatever goes wrong on the fast way ends in a working machine, and the console says which way back was taken.
 
-A fault is either on the disk, or a hook: a line of shell that init reads out of the launch archive before it does anything of note
-(docs/agent.md), here to damage what init has.
+A fault is on the disk, in OUT, or a hook (tests/vm/booting.py). The names of the issue, and the test of each:
+
+| corrupt part A       | test_a_damaged_part_a_is_answered_by_the_stock_entry |
+| corrupt part B       | test_a_flipped_byte_of_part_b_is_named_and_the_stock_system_comes |
+| missing module       | test_without_a_driver_the_boot_loaders_way_back |
+| no DHCP              | test_what_fails_in_init…[no lease], [no interface] |
+| wrong root           | test_another_root_volume_is_booted_the_stock_way |
+| dirty journal        | test_after_a_power_cut_the_journal_is_replayed |
+| error flag           | test_a_volume_with_errors_is_checked_by_the_distribution |
+| application exits    | test_a_program_that_ends_early_is_started_the_stock_way |
+| hangs                | test_what_fails_in_init…[never listens] |
+| crashes after ready  | test_a_process_that_dies_before_the_hand_off…, test_a_process_that_dies_after_the_first_answer… |
+| full root            | test_a_full_volume |
+| no cgroup2           | test_what_fails_in_init…[no cgroup2] |
+| stale stamp          | test_a_stamp_of_another_mount_is_not_believed |
+| kernel upgraded      | test_a_newer_kernel_and_then_without_the_old_ones_modules |
 """
 
 from __future__ import annotations
@@ -9,7 +23,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,56 +30,21 @@ import pytest
 from quickstart import pipeline
 from quickstart.cli.run import free_port
 from quickstart.image import artefact as artefacts
+from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.newc_reader import read_archive
-from quickstart.launch import payload
-from quickstart.launch.qemu import QemuGuest
 from quickstart.progress import Quiet
 from quickstart.store import Store, default_root
+from tests.vm.booting import FAST, SETTLED, WHOLE, WHOLE_S, WORKING, boot
 from tests.vm.conftest import BOOT_S, STAY, host, quickstart
+from tests.vm.test_stale import LIBRARY, TOOL
 
-WHOLE = (
-    "until systemctl is-system-running --wait 2>/dev/null | grep -q -e running -e degraded; do sleep 1; done; "
-    "systemctl is-system-running; cat /proc/1/comm; systemctl is-active nginx ssh cron; "
-    "readlink /proc/$(cat /run/nginx.pid)/exe"
-)
-WORKING = ["running", "systemd", "active", "active", "active", "/usr/sbin/nginx"]
-WHOLE_S = 300.0
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What a machine answered once it was ready, and its console."""
-
-    said: list[str]
-    console: str
-
-    @property
-    def fallbacks(self) -> list[str]:
-        return re.findall(r"quickstart: (fallback \d: [^\r\n]*)", self.console)
+GUEST = Path(__file__).with_name("guest")
 
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
     with Store(default_root(), print) as found:
         yield found
-
-
-def boot(store: Store, out: Path, *, hook: str = "", command: str = WHOLE, append: str = "") -> Ended:
-    """Boot OUT with a fault, wait until it answers, run ``command`` in it; what it writes is thrown away."""
-    found = artefacts.load(out)
-    machine = pipeline.machine_of(found, stock=False, snapshot=True, port=free_port(), extra_cmdline=append)
-    hooks = {"hooks/50-fault": f"{hook}\n".encode()} if hook else {}
-    cpio = payload.launch_cpio(payload.agent_binary(store), found.ready, hooks)
-    launcher = pipeline.make_launcher(found.kernel, store, Quiet())
-    said = io.BytesIO()
-    with launcher.launch(machine, (cpio,), found.ready) as guest:
-        guest.wait_ready(BOOT_S)
-        guest.execute(command, said, io.BytesIO(), WHOLE_S)
-        return Ended(said.getvalue().decode().split(), whole_console(guest))
-
-
-def whole_console(guest: QemuGuest) -> str:
-    return guest.console_log.read_text(errors="replace")
 
 
 # What is broken in init's own files, and how the console names it.
@@ -130,6 +108,18 @@ def test_a_process_that_dies_after_the_first_answer_is_started_again(store: Stor
 
 
 @pytest.mark.full
+def test_a_process_that_dies_before_the_hand_off_is_started_the_stock_way(
+    store: Store, artefact: Path
+) -> None:
+    """It has answered; init is still PID 1, and held up here until it is dead."""
+    hook = r"sed -i 's#^\twait_ready$#&; until [ -e /run/dead ]; do usleep 10000; done#' $Q/hand-off"
+    kill = "cat /proc/1/comm; kill -9 $(cat /run/quickstart/main.pid); touch /run/dead; "
+    ended = boot(store, artefact, hook=hook, command=f"{kill} {WHOLE}")
+    assert ended.said == ["busybox", *WORKING]
+    assert ended.fallbacks == ["fallback 1: nginx.service has ended; the stock init takes over"]
+
+
+@pytest.mark.full
 def test_a_program_that_ends_early_is_started_the_stock_way(store: Store, used: Path) -> None:
     """Its log lies where only systemd makes a directory: the early start fails, the stock one does not."""
     edit = "sed -i 's#^error_log .*#error_log /run/systemd/journal/nginx.log;#' /etc/nginx/nginx.conf; cat /etc/nginx/nginx.conf"
@@ -149,6 +139,7 @@ def test_a_volume_with_errors_is_checked_by_the_distribution(used: Path) -> None
     assert called.result["exec_stdout"].split() == WORKING
     assert "fallback 1: the root volume needs a check (state 0002); the stock init takes over" in called.err
     assert "reboot: machine restart" in called.err
+    assert "failed with exit status" not in called.err
 
 
 @pytest.mark.full
@@ -162,38 +153,136 @@ def test_after_a_power_cut_the_journal_is_replayed(store: Store, used: Path) -> 
         assert guest.execute(write, io.BytesIO(), io.BytesIO(), WHOLE_S) == 0
     assert "needs_recovery" in host("dumpe2fs", "-h", used / "root.raw")
     ended = boot(store, used, command=f"cat /root/d*/f; {WHOLE}")
-    assert ended.said == [*"12345678", *WORKING[:-1], "/fast/usr/sbin/nginx"]
+    assert ended.said == [*"12345678", *FAST]
     assert ended.fallbacks == []
 
 
 @pytest.mark.full
 def test_a_full_volume(store: Store, used: Path) -> None:
-    """Nothing can be written: not by us, not by nginx. The machine comes up all the same, and says so by its own means."""
+    """Nothing can be written, by anybody. The machine comes up all the same, and goes on when there is room."""
     fill = (
         "dd if=/dev/zero of=/root/full bs=1M 2>/dev/null; dd if=/dev/zero of=/root/fuller bs=1k 2>/dev/null; "
         "sync; df --output=avail / | tail -1"
     )
-    assert quickstart("run", used, *STAY, "--exec", fill).out.split() == ["0"]
-    ended = boot(
-        store, used, command="cat /proc/1/comm; systemctl is-active nginx; rm /root/full*; echo removed"
-    )
-    assert ended.said[-1] == "removed"
+    # The first boot, which makes keys, is another one.
+    first = quickstart("run", used, "--exec", f"{SETTLED}wait_settled; {fill}", timeout_s=WHOLE_S)
+    assert first.out.split() == ["0"], first.err
+    free = "df --output=avail / | tail -1; rm /root/full*; echo here >/root/x; cat /root/x; systemctl restart nginx; "
+    ended = boot(store, used, command=f"{SETTLED}wait_settled; {WHOLE}; {free} {WHOLE}")
+    assert ended.said == [*FAST, "0", "here", *WORKING]
+    assert ended.fallbacks == []
+
+
+@pytest.fixture
+def other(used: Path) -> Path:
+    """A second volume: another system, with another UUID and another library."""
+    disk = used.parent / "other.raw"
+    host("cp", "--sparse=always", used / "root.raw", disk)
+    host("tune2fs", "-U", OTHER_UUID, disk)
+    replace_library(disk)
+    fstab = used.parent / "fstab"
+    found = host("debugfs", "-R", "cat /etc/fstab", disk)
+    mine = read_superblock(used / "root.raw").uuid
+    assert mine in found
+    fstab.write_text(found.replace(mine, OTHER_UUID))
+    for command in ("rm /etc/fstab", f"write {fstab} fstab", "ln /fstab /etc/fstab", "unlink /fstab"):
+        host("debugfs", "-w", "-R", command, disk)
+    return disk
+
+
+OTHER_UUID = "5a5a5a5a-0000-4000-8000-0123456789ab"
+
+
+def replace_library(disk: Path) -> None:
+    """The very same content in another file, on a disk whose machine is off."""
+    kept = disk.parent / "library"
+    host("debugfs", "-R", f"dump {LIBRARY} {kept}", disk)
+    for command in (f"rm {LIBRARY}", f"write {kept} {Path(LIBRARY).name}"):
+        host("debugfs", "-w", "-R", command, disk)
+    host("debugfs", "-w", "-R", f"ln /{Path(LIBRARY).name} {LIBRARY}", disk)
 
 
 @pytest.mark.full
-def test_without_a_driver_the_boot_loaders_way_back(store: Store, used: Path) -> None:
-    """Fallback 2 is a reboot, after which the boot loader, here `run`, takes the stock entry."""
-    # Hooks come after the first round of drivers.
-    hook = "$Q/busybox rmmod virtio_blk; rm $Q/modules.d/virtio_blk.ko"
-    found = artefacts.load(used)
-    machine = pipeline.machine_of(found, stock=False, snapshot=True, port=free_port())
-    cpio = payload.launch_cpio(
-        payload.agent_binary(store), found.ready, {"hooks/50-fault": f"{hook}\n".encode()}
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        (f"root=UUID={OTHER_UUID}", f"{LIBRARY} is not as it was packed"),
+        ("root=/dev/vdb", "root=/dev/vdb"),
+    ],
+)
+def test_another_root_volume_is_booted_the_stock_way(
+    store: Store, used: Path, other: Path, word: str, said: str
+) -> None:
+    """The command line names a volume that the fast start was not built for: that one it is, by its own init."""
+    second = f"file={other},format=raw,if=none,id=other,snapshot=on"
+    words = ("-drive", second, "-device", "virtio-blk-pci,drive=other,addr=6")
+    ended = boot(store, used, append=word, qemu=words, command=f"{WHOLE}; findmnt -n -o UUID /")
+    assert ended.said == [*WORKING, OTHER_UUID]
+    assert ended.fallbacks == [f"fallback 1: {said}; the stock init takes over"]
+
+
+@pytest.mark.full
+def test_a_stamp_of_another_mount_is_not_believed(store: Store, used: Path) -> None:
+    """It was true once: then somebody mounted the volume without our shutdown, and changed a library."""
+    disk = used / "root.raw"
+    build = artefact_build(used)
+    block = read_superblock(disk)
+    replace_library(disk)
+    stamp = f"1:{build}:{block.mount_count}:{block.write_time_s}"
+    for command in (f"symlink /.quickstart {stamp}", f"set_super_value mnt_count {block.mount_count + 1}"):
+        host("debugfs", "-w", "-R", command, disk)
+    ended = boot(store, used)
+    assert ended.said == WORKING
+    assert ended.fallbacks == [f"fallback 1: {LIBRARY} is not as it was packed; the stock init takes over"]
+
+
+def artefact_build(out: Path) -> str:
+    """The name of the pair of parts, as init knows it."""
+    with (out / "initramfs.img").open("rb") as file:
+        config = next(each for each in read_archive(file) if each.name == "fast/quickstart/config")
+    return dict(line.split("=", 1) for line in config.data.decode().splitlines())["BUILD"]
+
+
+@pytest.mark.full
+def test_a_newer_kernel_and_then_without_the_old_ones_modules(store: Store, used: Path) -> None:
+    """OUT's kernel goes on beside a newer one; when its modules are gone, there is no fast start any more."""
+    settle = f"{TOOL} record /fast/quickstart"
+    installed = quickstart(
+        "run", used, *STAY, "--exec", f"{settle}; uname -r; {(GUEST / 'kernel.sh').read_text()}"
     )
-    launcher = pipeline.make_launcher(found.kernel, store, Quiet())
-    with launcher.launch(machine, (cpio,), found.ready) as guest:
-        assert guest.wait(BOOT_S)
-        assert re.search(r"quickstart: fallback 2: no volume with UUID .*; rebooting", whole_console(guest))
+    kernel, told = installed.out.splitlines()
+    assert told == (
+        f"quickstart: the fast start goes on with kernel {kernel}; `quickstart rebuild OUT` on the host takes 9.9.9."
+    )
+    remove = f"mv /usr/lib/modules/{kernel} /root; {TOOL} check"
+    ended = boot(store, used, command=f"{SETTLED}wait_settled; {WHOLE}; {remove}", keep=True)
+    gone = f"/lib/modules/{kernel} is not as it was packed"
+    assert ended.said[: len(FAST)] == FAST
+    assert " ".join(ended.said[len(FAST) :]).startswith(f"quickstart: {gone}; the next boot is a stock one.")
+    assert ended.fallbacks == []
+    assert f"quickstart: not stamped: {gone}" in ended.console
+    ended = boot(store, used)
+    assert ended.said == WORKING
+    assert ended.fallbacks == [f"fallback 1: {gone}; the stock init takes over"]
+
+
+@pytest.mark.full
+def test_without_a_driver_the_boot_loaders_way_back(used: Path) -> None:
+    """Fallback 2 is a reboot, after which the boot loader, here `run`, takes the stock entry."""
+    rename_in(used / "initramfs.img", b"/modules.d/virtio_blk.ko\0", b"/modules.d/virtio_bl_.ko\0")
+    called = quickstart("run", used, "--snapshot", "--console", "--json", "--exec", WHOLE, timeout_s=600)
+    assert called.status == 0, called.err
+    assert called.result["exec_stdout"].split() == WORKING
+    assert called.result["fallback"].startswith("fallback 2: the guest ended before it was ready")
+    assert "quickstart: module virtio_blk was not loaded" in called.err
+    assert re.search(r"quickstart: fallback 2: no volume with UUID .*; rebooting", called.err)
+
+
+def rename_in(archive: Path, old: bytes, new: bytes) -> None:
+    """One name in an archive, by another of its length."""
+    data = archive.read_bytes()
+    assert data.count(old) == 1
+    archive.write_bytes(data.replace(old, new))
 
 
 def test_a_flipped_byte_of_part_b_is_named_and_the_stock_system_comes(store: Store, used: Path) -> None:

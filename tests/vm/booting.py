@@ -1,0 +1,88 @@
+"""One boot of an artefact with something wrong in it, or about its machine, and what came of it.
+
+A hook is shell that init reads out of the launch archive before it does anything of note (docs/agent.md), here to damage what init
+has. ``qemu`` are more words for QEMU: another clock, another disk.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from quickstart import pipeline
+from quickstart.cli.run import free_port
+from quickstart.image import artefact as artefacts
+from quickstart.launch import payload
+from quickstart.launch import qemu as qemu_launcher
+from quickstart.progress import Quiet
+from quickstart.store import Store
+from tests.vm.conftest import BOOT_S
+
+WHOLE = (
+    "until systemctl is-system-running --wait 2>/dev/null | grep -q -e running -e degraded; do sleep 1; done; "
+    "systemctl is-system-running; cat /proc/1/comm; systemctl is-active nginx ssh cron; "
+    "readlink /proc/$(cat /run/nginx.pid)/exe"
+)
+WORKING = ["running", "systemd", "active", "active", "active", "/usr/sbin/nginx"]
+FAST = [*WORKING[:-1], "/fast/usr/sbin/nginx"]
+WHOLE_S = 300.0
+SETTLED = (Path(__file__).with_name("guest") / "settled.sh").read_text()
+_POWER_OFF_S = 120.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a machine answered once it was ready, and its console."""
+
+    said: list[str]
+    console: str
+
+    @property
+    def fallbacks(self) -> list[str]:
+        return re.findall(r"quickstart: (fallback \d: [^\r\n]*)", self.console)
+
+
+def boot(
+    store: Store,
+    out: Path,
+    *,
+    hook: str = "",
+    command: str = WHOLE,
+    append: str = "",
+    qemu: tuple[str, ...] = (),
+    stock: bool = False,
+    keep: bool = False,
+) -> Ended:
+    """Boot OUT, wait until it answers, run ``command`` in it.
+
+    With ``keep`` the disk keeps what was written and the machine is shut down in order; otherwise it is thrown away.
+    """
+    found = artefacts.load(out)
+    machine = pipeline.machine_of(
+        found, stock=stock, snapshot=not keep, port=free_port(), extra_cmdline=append
+    )
+    hooks = {"hooks/50-fault": f"{hook}\n".encode()} if hook else {}
+    cpio = payload.launch_cpio(payload.agent_binary(store), found.ready, hooks)
+    launcher = pipeline.make_launcher(found.kernel, store, Quiet())
+    said = io.BytesIO()
+    with _more_words(qemu), launcher.launch(machine, (cpio,), found.ready) as guest:
+        guest.wait_ready(BOOT_S)
+        guest.execute(command, said, io.BytesIO(), WHOLE_S)
+        if keep:
+            assert guest.power_off(_POWER_OFF_S), guest.console_tail(40)
+        return Ended(said.getvalue().decode().split(), guest.console_log.read_text(errors="replace"))
+
+
+@contextmanager
+def _more_words(words: tuple[str, ...]) -> Iterator[None]:
+    """While it lasts, machines get these words of QEMU's too."""
+    usual = qemu_launcher.machine_arguments
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(qemu_launcher, "machine_arguments", lambda *of: (*usual(*of), *words))
+        yield
