@@ -58,7 +58,7 @@ _APPLETS = (
         "mkdir",
     ),
     *("mkfifo", "mount", "od", "poweroff", "readlink", "reboot", "rm", "rmdir", "sed", "sleep", "stat"),
-    *("switch_root", "sync", "udhcpc", "umount", "usleep", "xargs"),
+    *("switch_root", "sync", "touch", "udhcpc", "umount", "usleep", "xargs"),
 )
 _SCRIPTS = ("init", "lib", "second", "udhcpc", "hand-off", "adopt", "settle")
 

@@ -73,7 +73,7 @@ HOOKS = {
         "fallback 1: /run cannot be written to; the stock init takes over",
     ),
     "no room": (
-        "sed -i 's#>/run/tmpfiles.d/quickstart.conf#>/proc/none/x#' $Q/hand-off",
+        "sed -i 's#^\\tplace=.*tmpfiles.*#\\tplace=/proc/none#' $Q/hand-off",
         "fallback 1: /run cannot be written to; the stock init takes over",
     ),
     "no bind": (
