@@ -11,7 +11,7 @@
 static const char *const NO_SHELLS[] = {"/bin/nologin", "/sbin/nologin", "/usr/sbin/nologin", "/usr/bin/nologin",
                                         "/bin/false", "/usr/bin/false", "/bin/true", "/usr/bin/true", NULL};
 
-enum { PASSWD_FIELDS = 7, GROUP_FIELDS = 4 };
+enum { PASSWD_FIELDS = 7, GROUP_FIELDS = 4, NOBODY = 65534 };
 
 /* Splits the next line at colons into `fields`; false at the end of the file. A line with too few of them is left out. */
 static bool next_line(char **rest, char **fields, size_t wanted) {
@@ -64,7 +64,8 @@ const struct identity *identity(void) {
         char *fields[PASSWD_FIELDS];
         look_up("/etc/passwd", user, fields, PASSWD_FIELDS);
         found = (struct identity){fields[0], fields[5], fields[6], (uid_t)number(fields[2]), (gid_t)number(fields[3]), true};
-        if (found.home[0] != '/' || strcmp(found.home, "/") == 0) found.home = NULL;
+        /* To systemd nobody has no home, whatever /etc/passwd says. */
+        if (found.home[0] != '/' || strcmp(found.home, "/") == 0 || found.uid == NOBODY) found.home = NULL;
         if (found.shell[0] != '/' || is_one_of(NO_SHELLS, found.shell)) found.shell = NULL;
     }
     if (*group) {
