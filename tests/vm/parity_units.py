@@ -24,6 +24,7 @@ TYPES = {
 }
 PROCESS = {
     "user": _service("User=nobody", "Group=daemon", "SupplementaryGroups=audio video"),
+    "user-root": _service("User=root"),
     "user-alone": _service("User=www-data"),
     "group-alone": _service("Group=www-data"),
     "limits": _service(
@@ -119,6 +120,39 @@ KERNEL = {
             "RuntimeDirectory=everything",
             "CapabilityBoundingSet=",
         ),
+    ),
+}
+# For the boots that have room for one unit only.
+_MANY = (
+    *(
+        "User=www-data",
+        "SupplementaryGroups=audio",
+        "UMask=0027",
+        "Nice=5",
+        "OOMScoreAdjust=-500",
+        "TasksMax=99%",
+    ),
+    *("LimitNOFILE=32768", "LimitCORE=1G:2G", "CapabilityBoundingSet=CAP_NET_BIND_SERVICE CAP_CHOWN"),
+    *("AmbientCapabilities=CAP_NET_BIND_SERVICE", "ProtectSystem=full", "ProtectHome=yes", "PrivateTmp=yes"),
+    *(
+        "ProtectControlGroups=yes",
+        "ProtectHostname=yes",
+        "RuntimeDirectory=parity",
+        "WorkingDirectory=/run/parity",
+    ),
+    *("Environment=A=1", "RestrictRealtime=yes", "LockPersonality=yes", "ProtectKernelModules=yes"),
+)
+ADOPTED = {
+    "simple": _service(*_MANY),
+    "exec": _service("Type=exec", *_MANY),
+    "forking": _service(
+        *("Type=forking", "PIDFile=/run/parity/pid", *_MANY),
+        start="ExecStart=/bin/sh -c 'sleep infinity & echo $$! >/run/parity/pid'",
+    ),
+    "guessed": _service("Type=forking", *_MANY, start="ExecStart=/bin/sh -c 'sleep infinity &'"),
+    "notify": _service(
+        *("Type=notify", "NotifyAccess=all", *_MANY),
+        start="ExecStart=/bin/sh -c 'systemd-notify --ready; exec sleep infinity'",
     ),
 }
 UNITS = {**KERNEL, **TYPES, **PROCESS, **MOUNTS}

@@ -1,6 +1,7 @@
-"""Parity: a process that our starter has started is as the image's systemd starts it, but for what is named in parity.py.
+"""Parity: what systemd has adopted is as what it starts itself afterwards on the same machine, but for what parity.toml names.
 
-One fast boot and one stock boot serve all units. The description of each is made here, of its text, as the build makes it.
+One boot serves all synthetic units and nginx: the starter starts them beside nginx, before systemd; the machine changes hands;
+systemd adopts each through the drop-in and `adopt`; then each is looked at, restarted, and looked at again.
 """
 
 from __future__ import annotations
@@ -9,80 +10,53 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.imageroot import ImageRoot
-from tests.vm.conftest import guest_file
-from tests.vm.parity import (
-    Machine,
-    answers,
-    ask,
-    assert_same_mounts,
-    described,
-    fast_script,
-    fields,
-    quoted,
-    relative,
-)
+from tests.vm.parity import mounts
+from tests.vm.parity_adopted import Taken, adopt_beside, taken
+from tests.vm.parity_list import EARLY_MOUNTS, unlisted
 from tests.vm.parity_units import UNITS
 
-
-def stock_script(texts: dict[str, str]) -> str:
-    parts = [quoted(f"/etc/systemd/system/parity-{name}.service", text) for name, text in texts.items()]
-    parts += ["systemctl daemon-reload\n", "MAIN=1\n", ask("PID-1")]
-    for name in texts:
-        parts += [
-            f"systemctl start parity-{name} || systemctl status parity-{name}\n",
-            f"MAIN=$(systemctl show -p MainPID --value parity-{name})\n",
-            # A unit of Type=simple counts as started before its program is executed.
-            "for try in $(seq 100); do grep -q '^Name:.sleep' /proc/$MAIN/status && break; sleep 0.1; done\n",
-            ask(name),
-        ]
-    return "".join(parts)
+NGINX = "nginx.service"
 
 
 @pytest.fixture(scope="module")
-def machines(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Machine, Machine]:
-    """The fast one, the stock one."""
-    base = tmp_path_factory.mktemp("units")
-    (base / "etc").mkdir()
-    for name in ("passwd", "group"):
-        (base / "etc" / name).write_text(guest_file(artefact, f"/etc/{name}"))
-    units = base / "etc/systemd/system"
-    units.mkdir(parents=True)
-    descriptions = {}
-    for name, text in UNITS.items():
-        (units / f"parity-{name}.service").write_text(text)
-        descriptions[name] = described(ImageRoot(base), f"parity-{name}.service")
-    fast = Machine(answers(artefact, fast_script(descriptions)))
-    return fast, Machine(answers(artefact, stock_script(UNITS), "--stock"))
+def said(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Taken:
+    return taken(adopt_beside(artefact, UNITS, tmp_path_factory.mktemp("units") / "root"))
 
 
 @pytest.fixture(params=UNITS)
 def unit(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+    return f"parity-{request.param}.service"
 
 
-def test_a_process_was_started(machines: tuple[Machine, Machine], unit: str) -> None:
-    for machine in machines:
-        assert machine.file(unit, "pid").isdigit(), machine.processes[unit]
-        assert machine.file(unit, "status").startswith("Name:\tsleep"), machine.processes[unit]
+def test_pid_1_has_no_other_mounts_before_systemd(said: Taken) -> None:
+    early = said.about(NGINX, "early", "first", "mountinfo")
+    assert {mount.point for mount in mounts(early)} == EARLY_MOUNTS
 
 
-def test_status(machines: tuple[Machine, Machine], unit: str) -> None:
-    fast, stock = (fields(machine.file(unit, "status")) for machine in machines)
-    assert fast == stock
+def test_the_early_process_was_adopted_as_it_is(said: Taken, unit: str) -> None:
+    (early,) = said.processes[unit, "early"]
+    assert early.files["reason"] == ""
+    assert [each.pid for each in said.of(unit, "adopted")] == [early.pid]
+    show = dict(line.split("=", 1) for line in said.about(unit, "adopted", "unit", "show").splitlines())
+    assert (show["MainPID"], show["ActiveState"], show["DropInPaths"]) == (str(early.pid), "active", "")
+    assert said.of(unit, "adopted")[0].files["status"].startswith("Name:\tsleep")
 
 
-def test_limits(machines: tuple[Machine, Machine], unit: str) -> None:
-    fast, stock = (relative(machine, unit) for machine in machines)
-    assert fast == stock
+def test_adopted_and_restarted_agree(said: Taken, unit: str) -> None:
+    assert unlisted(said, unit) == []
 
 
-@pytest.mark.parametrize("file", ["cgroup", "oom_score_adj"])
-def test_the_same_words(machines: tuple[Machine, Machine], unit: str, file: str) -> None:
-    fast, stock = (machine.file(unit, file) for machine in machines)
-    assert fast == stock
+def test_nginx_agrees_its_workers_too(said: Taken) -> None:
+    assert [each.role for each in said.of(NGINX, "adopted")] == ["main", "nginx/33"]
+    assert said.of(NGINX, "adopted")[0].files["exe"] == "/fast/usr/sbin/nginx"
+    assert said.of(NGINX, "restarted")[0].files["exe"] == "/usr/sbin/nginx"
+    assert unlisted(said, NGINX) == []
 
 
-def test_mounts(machines: tuple[Machine, Machine], unit: str) -> None:
-    assert_same_mounts(machines, unit)
+def test_what_was_put_into_tmp_early_is_there_and_what_is_of_an_earlier_boot_is_not(said: Taken) -> None:
+    """Debian's rules empty /tmp and leave /var/tmp, but for what services had of their own."""
+    assert said.about(NGINX, "early", "first", "tmp").split() == [
+        "/tmp/early-file",
+        "/var/tmp/early-file",
+        "/var/tmp/old-file",
+    ]

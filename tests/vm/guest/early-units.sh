@@ -1,0 +1,27 @@
+# shellcheck shell=sh source=/dev/null
+# Starts each unit below units/ by the starter before there is a systemd, and has it adopted as init has the application's: the same
+# drop-in, the same `adopt`, but for the places where these look. It runs as a further ExecStartPost of the application.
+Q=/fast/quickstart
+WANTS=/etc/systemd/system/multi-user.target.wants
+. $Q/hand-off
+mkdir -p $WANTS /run/early-units
+# What the application might do, and what it might find of an earlier boot.
+for place in /tmp /var/tmp; do
+	echo early >$place/early-file
+	mkdir -p $place/systemd-private-00000000000000000000000000000000-x.service-old
+	echo old >$place/old-file
+	touch -d 2001-01-01 $place/old-file $place/systemd-private-0*
+done
+cat /proc/1/mountinfo >/run/early-units/mountinfo
+for place in "$Q"/parity/units/*; do
+	name=${place##*/}
+	UNIT=parity-$name.service
+	RUN=/run/early-units/$name
+	cp "$place/unit" "/etc/systemd/system/$UNIT"
+	ln -s "../$UNIT" $WANTS/
+	$Q/bin/starter "$place/description" "$RUN" || continue
+	read -r UNIT_TYPE <"$place/type"
+	printf 'UNIT=%s\nUNIT_TYPE=%s\n' "$UNIT" "$UNIT_TYPE" >"$RUN/config"
+	sed "s#/run/quickstart/#$RUN/#; s#^Q=.*#Q=$RUN#" $Q/adopt >"$RUN/adopt"
+	(Q=$RUN && write_drop_in)
+done

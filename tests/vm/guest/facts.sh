@@ -1,0 +1,32 @@
+# shellcheck shell=sh
+# What is compared of every process of UNIT: its main one, and the others by name and user. `== UNIT WHEN ROLE PID FILE` goes before each.
+facts() {
+	main=$(systemctl show -P MainPID "$1")
+	for _ in $(seq 100); do
+		# A unit of Type=simple counts as started before its program is executed.
+		case $(readlink "/proc/$main/exe") in */systemd*) sleep 0.1 ;; *) break ;; esac
+	done
+	while read -r pid; do
+		role=main
+		[ "$pid" = "$main" ] || role=$(tr ' ' _ <"/proc/$pid/comm")/$(stat -c %u "/proc/$pid")
+		for file in status limits cgroup oom_score_adj mountinfo cmdline environ; do
+			echo "== $1 $2 $role $pid $file"
+			tr '\0' '\n' <"/proc/$pid/$file"
+		done
+		echo "== $1 $2 $role $pid exe"
+		readlink "/proc/$pid/exe"
+		echo "== $1 $2 $role $pid streams"
+		readlink "/proc/$pid/fd/0" "/proc/$pid/fd/1" "/proc/$pid/fd/2"
+	done <"/sys/fs/cgroup$(systemctl show -P ControlGroup "$1")/cgroup.procs"
+	echo "== $1 $2 unit 0 show"
+	systemctl show -p Type -p ActiveState -p DropInPaths -p MainPID "$1"
+	echo "== $1 $2 first 1 mountinfo"
+	cat /proc/1/mountinfo
+}
+# Of the adopted processes, then of those that systemd itself has started.
+adopted_and_restarted() {
+	facts "$1" adopted
+	systemctl restart "$1" || systemctl status "$1"
+	sleep "${2:-0}"
+	facts "$1" restarted
+}
