@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,31 @@ GUEST = Path(__file__).with_name("guest")
 SETTLED = (GUEST / "settled.sh").read_text()
 FIRST_BOOT = SETTLED + (GUEST / "first-boot.sh").read_text()
 UPGRADE = (GUEST / "upgrade.sh").read_text()
+LEFT = (GUEST / "left.sh").read_text()
+# What a machine has that changed hands and a stock one has not, and why; all else that either has it is to have, too.
+OURS = {
+    r"mounts: /fast rootfs /fast ro rw": "the application's files, without --release",
+    r"units: fast\.mount loaded active mounted": "the same",
+    r"units: systemd-(fsck-root|fsckd)\.(service|socket) .*": "the root volume came mounted read-write, from a clean journal",
+    r"units: systemd-machine-id-commit\.service .*": "the root volume could be written to from the beginning",
+    r"drop-ins: Id=fast\.mount DropInPaths=": "as above",
+    r"addresses: 1: lo +inet6 ::1/128 scope host *\\? *": "the kernel's own address: init brings lo up before systemd does",
+    r"files: d 755 root root /var/lib/quickstart(/ID)?": "what is packed (docs/never-stale.md)",
+    r"files: f 644 root root /var/lib/quickstart/ID/(facts|kernel|names)": "the same",
+    r"files: l 777 root root /var/lib/quickstart/current": "the same",
+    r"files: f 644 root root /var/log/quickstart\.log": "the application's output until its first restart",
+}
+# What a stock boot has beside: of its own initramfs, and of what is named above.
+STOCK = {
+    r"run: . \d+ root root /run/(initramfs|fsck)(/.*)?": "of the stock initramfs",
+    r"run: f 444 root root /run/machine-id": "machine-id-commit, as above",
+    r"run: l 777 root root /run/systemd/units/invocation:systemd-(fsck-root|fsckd|machine-id-commit)\.service": "as above",
+    r"units: systemd-(fsck-root|fsckd|machine-id-commit)\..*": "as above",
+    r"(processes|groups): .*systemd-fsckd\.service": "as above",
+    r"addresses: 1: lo +inet6 ::1/128 scope host noprefixroute *\\? *": "as above",
+}
+# Of the instant: numbers of inodes and watches, what udev and agetty note on their way.
+PASSING = r"run: . \d+ root root /run/(systemd/journal/streams/.*|udev/(watch|links)/.*|agetty\.reload|blkid(/blkid\.tab)?)"
 HOW = "readlink /proc/$(cat /run/nginx.pid)/exe; cat /opt/unrelated"
 
 
@@ -55,6 +81,39 @@ def test_the_stock_system_has_grown_around_the_application(first_boot: dict[str,
 def test_nothing_of_ours_is_left_but_fast(first_boot: dict[str, str]) -> None:
     assert first_boot["unit"] == "forking"
     assert first_boot["ours"] == ""
+
+
+def machine_lists(out: Path, command: str, *options: str) -> set[str]:
+    """``WHAT: LINE`` for everything that left.sh lists, without what is random or of the instant."""
+    called = quickstart("run", out, "--snapshot", *options, "--exec", LEFT + command, "--json", timeout_s=600)
+    assert called.result["fallback"] is None
+    text = called.result["exec_stdout"]
+    assert text.endswith("== end\n")
+    text = re.sub(r"[0-9a-f]{32}", "ID", text)
+    text = re.sub(r"(systemd-private-ID-.*)-[A-Za-z0-9]{6}(/|$)", r"\1-RANDOM\2", text, flags=re.MULTILINE)
+    text = re.sub(r"(size|nr_inodes|pipe_ino)=\d+k?", r"\1=N", text)
+    found, what = set(), ""
+    for line in text.splitlines():
+        if line.startswith("== "):
+            what = line.removeprefix("== ")
+        elif not re.fullmatch(PASSING, f"{what}: {line}"):
+            found.add(f"{what}: {line}")
+    return found
+
+
+def unexplained(found: set[str], reasons: dict[str, str]) -> list[str]:
+    return sorted(each for each in found if not any(re.fullmatch(pattern, each) for pattern in reasons))
+
+
+def test_after_settle_the_machine_is_the_stock_one_but_for_what_is_named(artefact: Path) -> None:
+    """All of /run, mounts, units, drop-ins, processes, control groups, addresses, and the root volume's files."""
+    ours = machine_lists(artefact, f"{SETTLED}wait_settled; left")
+    stock = machine_lists(artefact, "left", "--stock")
+    for name in ("run", "mounts", "units", "drop-ins", "processes", "groups", "addresses", "files"):
+        assert sum(each.startswith(f"{name}: ") for each in stock) > 5, name
+    assert unexplained(ours - stock, OURS) == []
+    assert unexplained(stock - ours, STOCK) == []
+    assert "mounts: /fast rootfs /fast ro rw" in ours
 
 
 def test_the_distributions_client_has_the_address_and_its_lease(first_boot: dict[str, str]) -> None:
