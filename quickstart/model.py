@@ -46,6 +46,14 @@ class FileRules:
 
 
 @dataclass(frozen=True)
+class RootBudget:
+    """How many requests and bytes may be read from the root volume before ready (`quickstart verify`)."""
+
+    requests: int = 80
+    read_bytes: int = 4_000_000
+
+
+@dataclass(frozen=True)
 class Profile:
     """One application, validated whole (``quickstart.profile``). ``early``: cloudinit.SEEN or ALWAYS."""
 
@@ -61,6 +69,7 @@ class Profile:
     memory_mib: int
     budget_mib: int
     disk_mib: int
+    root_budget: RootBudget = RootBudget()
 
 
 # ---------------------------------------------------------------- reference image

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from quickstart.assets import assets
 from quickstart.errors import BadInputError, ProfileError
 from quickstart.faults import faults
-from quickstart.model import FileRules, Profile, Readiness
+from quickstart.model import FileRules, Profile, Readiness, RootBudget
 
 SCHEMA = 1
 
@@ -70,6 +70,11 @@ class _Disk(_Table):
     size_mib: Annotated[int, Field(ge=256, le=1048576)] = 2048
 
 
+class _Budget(_Table):
+    root_requests: Annotated[int, Field(ge=0, le=10**6)] = RootBudget.requests
+    root_bytes: Annotated[int, Field(ge=0, le=10**12)] = RootBudget.read_bytes
+
+
 class _Document(_Table):
     schema_: Annotated[Literal[1], Field(alias="schema")]
     name: Name
@@ -82,6 +87,7 @@ class _Document(_Table):
     files: _Files = _Files()
     memory: _Memory = _Memory()
     disk: _Disk = _Disk()
+    budget: _Budget = _Budget()
 
 
 def parse_profile(text: str, source: str) -> Profile:
@@ -162,4 +168,5 @@ def _profile(document: _Document) -> Profile:
         memory_mib=document.memory.machine_mib,
         budget_mib=document.memory.budget_mib,
         disk_mib=document.disk.size_mib,
+        root_budget=RootBudget(document.budget.root_requests, document.budget.root_bytes),
     )

@@ -160,6 +160,7 @@ def write(
         "initramfs_part_a_bytes": initramfs.part_a_bytes,
         "initramfs_part_b_bytes": initramfs.part_b_bytes,
         "secrets": list(profile.files.secrets),
+        "budget": dataclasses.asdict(profile.root_budget),
         "start_set_files": start_set.regular_files,
         "start_set_bytes": start_set.size_bytes,
     }

@@ -50,6 +50,7 @@ def test_defaults() -> None:
     assert (profile.suite, profile.description, profile.run_start_pre) == ("bookworm", "", True)
     assert profile.early == "seen"
     assert (profile.memory_mib, profile.budget_mib, profile.disk_mib) == (1024, 64, 2048)
+    assert (profile.root_budget.requests, profile.root_budget.read_bytes) == (80, 4_000_000)
     assert (profile.ready.path, profile.ready.status, profile.ready.timeout_s) == ("/", 200, 600)
     assert (profile.files.include, profile.files.exclude, profile.files.secrets) == ((), (), ())
     assert "/var/**" in profile.files.data
@@ -58,6 +59,13 @@ def test_defaults() -> None:
 
 def test_early_always() -> None:
     assert parse_profile(GOOD + '[start]\nearly = "always"\n', "x").early == "always"
+
+
+def test_the_budget_of_reads() -> None:
+    profile = parse_profile(GOOD + "[budget]\nroot_requests = 0\nroot_bytes = 5\n", "x")
+    assert (profile.root_budget.requests, profile.root_budget.read_bytes) == (0, 5)
+    with pytest.raises(ProfileError, match="root_requests"):
+        parse_profile(GOOD + "[budget]\nroot_requests = -1\n", "x")
 
 
 def test_data_adds_to_what_is_data_anyway() -> None:
