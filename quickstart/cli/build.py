@@ -18,6 +18,7 @@ from quickstart.initramfs.layout import HandOff
 from quickstart.model import MIB, Artefact, Profile
 from quickstart.profile import load_profile
 from quickstart.store import Store, default_root
+from quickstart.verify.untilclean import read_includes, with_includes
 
 _EARLY = {
     SEEN: 'it starts early in a machine that cloud-init has been through (early = "seen")',
@@ -75,6 +76,13 @@ _EARLY = {
     help="Boot and trace so many times; the start set is what any trace used.",
 )
 @click.option(
+    "--include",
+    "include",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Pack the files that this list names, too (quickstart verify --until-clean writes one).",
+)
+@click.option(
     "--no-hand-off",
     "stay",
     is_flag=True,
@@ -100,6 +108,7 @@ def build(
     out: Path | None,
     disk_format: str,
     traces: int,
+    include: Path | None,
     stay: bool,
     release: bool,
     guest_package: bool,
@@ -117,6 +126,8 @@ def build(
 
     def work(verb: Verb) -> int:
         profile = load_profile(profile_name)
+        if include is not None:
+            profile = with_includes(profile, read_includes(include))
         tracing = pipeline.TraceOptions(traces, rootfs, keep, guest_package)
         if dry_run:
             return _show_plan(verb, profile, tracing, Store(default_root()))

@@ -21,6 +21,7 @@ from quickstart.cli.rebuild import rebuild
 from quickstart.cli.run import run
 from quickstart.cli.shell import shell
 from quickstart.cli.trace import trace
+from quickstart.cli.verify import verify
 
 _FIRST = """\
 QuickStart brings a VM and its application up faster.
@@ -45,6 +46,7 @@ def group(context: click.Context) -> None:
 group.add_command(doctor)
 group.add_command(build)
 group.add_command(run)
+group.add_command(verify)
 group.add_command(rebuild)
 group.add_command(trace)
 group.add_command(bench)

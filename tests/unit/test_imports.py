@@ -25,7 +25,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("launch", "useddisk"),
     ("measure",),
     ("pipeline", "inside", "doctor"),
-    ("audit", "prepare", "rebuild"),
+    ("audit", "prepare", "rebuild", "verify"),
     ("bench", "runner"),
     ("cli",),
 )
@@ -33,14 +33,15 @@ RANK = {part: rank for rank, parts in enumerate(LEVELS) for part in parts}
 # Only these may import the part at all.
 ONLY_FOR = {
     "cli": {"cli"},
-    "pipeline": {"cli", "prepare", "rebuild", "runner"},
+    "pipeline": {"cli", "prepare", "rebuild", "runner", "verify"},
     "rebuild": {"cli"},
     "prepare": {"cli", "runner"},
     "bench": {"cli"},
     "runner": {"cli"},
-    "inside": {"cli", "audit"},
+    "inside": {"cli", "audit", "verify"},
     "doctor": {"cli"},
     "audit": {"cli"},
+    "verify": {"cli", "verify"},
 }
 IMPORTS_NOTHING_OF_OURS = ("model.py", "errors.py", "progress.py", "assets.py", "walk.py")
 SUBPROCESS_DOOR = "host/door.py"

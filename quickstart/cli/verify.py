@@ -1,0 +1,169 @@
+"""`quickstart verify`: every request that reached the root volume before ready, and what would avoid it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import click
+from rich.console import Console
+
+from quickstart import pipeline
+from quickstart.cli.completion import artefacts_here, profile_names
+from quickstart.cli.output import Verb, run_verb, say
+from quickstart.errors import BadInputError
+from quickstart.image import artefact as artefacts
+from quickstart.image import output
+from quickstart.initramfs.layout import HandOff
+from quickstart.model import Artefact, Profile, RootBudget
+from quickstart.profile import load_profile
+from quickstart.store import Store, default_root
+from quickstart.verify import boot, shown
+from quickstart.verify.untilclean import Round, include_list, read_includes, until_clean, write_includes
+
+
+@dataclass(frozen=True)
+class _Building:
+    """What `--until-clean` builds with."""
+
+    profile: Profile
+    rootfs: Path | None
+    guest_package: bool
+
+
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path), shell_complete=artefacts_here)
+@click.option(
+    "--until-clean",
+    is_flag=True,
+    help="Build again with the files that the ledger names, until it names no more. Needs root.",
+)
+@click.option(
+    "--profile",
+    "profile_name",
+    metavar="NAME|DIR",
+    help="What --until-clean builds [the profile of OUT's name that comes with us].",
+    shell_complete=profile_names,
+)
+@click.option(
+    "--rootfs",
+    type=click.Path(path_type=Path),
+    metavar="DIR|TAR",
+    help="The root file system that OUT was built from, for --until-clean.",
+)
+@click.option(
+    "--no-guest-package",
+    "guest_package",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="OUT was built without the Debian package quickstart-guest, for --until-clean.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds to wait for ready [the profile's].",
+)
+@click.option("--append", default="", metavar="WORDS", help="More words for the kernel's command line.")
+@click.option("--keep", is_flag=True, help="Keep the guest's workspace.")
+@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+def verify(
+    out: Path,
+    until_clean: bool,
+    profile_name: str | None,
+    rootfs: Path | None,
+    guest_package: bool,
+    timeout_s: float | None,
+    append: str,
+    keep: bool,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Boot OUT and account for every request that reached its root volume before ready.
+
+    Each with what it was for, the process and call that asked, and what would avoid it; then failed look-ups, directories listed,
+    writes, and packed files that nobody touched. What the machine writes is thrown away. Status 1 above the profile's budget.
+    """
+    options = boot.Options(timeout_s, append, keep)
+
+    def work(verb: Verb) -> int:
+        # Behind a link OUT is replaced where it lies.
+        directory = out.resolve()
+        with Store(default_root(), verb.display().note) as store:
+            if until_clean:
+                name = profile_name or artefacts.load(directory).profile_name
+                building = _Building(load_profile(name), rootfs, guest_package)
+                rounds = _until_clean(verb, directory, building, options, store)
+            else:
+                rounds = (Round((), _verified(verb, directory, options, store)),)
+        budget = _budget(artefacts.load(directory))
+        result = shown.document(rounds[-1].verified, budget)
+        result["rounds"] = [_round(each) for each in rounds]
+        verb.result(result, lambda console: _show(console, directory, rounds, budget))
+        return 0 if result["clean"] else 1
+
+    sys.exit(run_verb("verify", as_json, work, verbose))
+
+
+def _verified(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.Verified:
+    with output.settled(out):
+        # Its disk would change while we read it.
+        output.check_unused(out)
+    with output.in_use(out):
+        return boot.verify(artefacts.load(out), options, store, verb.display())
+
+
+def _budget(artefact: Artefact) -> RootBudget:
+    """The profile's, as OUT was built; one of before has the default."""
+    said = artefacts.read_manifest(artefact).get("budget", {})
+    return RootBudget(**said)
+
+
+def _until_clean(
+    verb: Verb, out: Path, building: _Building, options: boot.Options, store: Store
+) -> tuple[Round, ...]:
+    artefact = artefacts.load(out)
+    manifest = artefacts.read_manifest(artefact)
+    kind = manifest["reference"]["kind"]
+    if kind == artefacts.USED_DISK:
+        raise BadInputError(f"{out} was rebuilt for a used disk, which no build makes again")
+    if building.rootfs is None and kind != "debootstrap":
+        raise BadInputError(f"{out} was built from a root file system of yours", hint="name it by --rootfs")
+    listed = include_list(out)
+    traces = len(manifest["trace_hashes"])
+    tracing = pipeline.TraceOptions(traces, building.rootfs, options.keep, building.guest_package)
+    how = pipeline.BuildOptions(out, artefact.disk_format, False, tracing, HandOff(manifest["hand_off"]))
+
+    def build(profile: Profile) -> None:
+        pipeline.build(profile, how, store, verb.display())
+
+    def keep(files: Sequence[PurePosixPath]) -> None:
+        write_includes(listed, files)
+        verb.display().note(f"{len(files)} files to be packed, too: {listed}")
+
+    before = read_includes(listed) if listed.exists() else ()
+    return until_clean(building.profile, before, build, lambda: _verified(verb, out, options, store), keep)
+
+
+def _round(each: Round) -> dict[str, Any]:
+    charged = each.verified.ledger.charged
+    return {
+        "added": [str(path) for path in each.added],
+        "requests": len(charged),
+        "bytes": sum(entry.length_bytes for entry in charged),
+    }
+
+
+def _show(console: Console, out: Path, rounds: tuple[Round, ...], budget: RootBudget) -> None:
+    for line in shown.lines(rounds[-1].verified, budget):
+        say(console, line)
+    for number, each in enumerate(rounds[1:], 2):
+        names = ", ".join(str(path) for path in each.added)
+        say(console, f"round {number} packed {names}")
+    if len(rounds) > 1:
+        say(console, f"the same build again: quickstart build … --include {include_list(out)}")

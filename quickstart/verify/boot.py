@@ -1,0 +1,198 @@
+"""The boot that a ledger is made of: OUT as it is, on our volume emulator, with the guest kernel's own trace on."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from quickstart import inside, pipeline
+from quickstart.errors import ArtefactError, GuestError, MeasurementError
+from quickstart.host import door
+from quickstart.host.workspace import workspace
+from quickstart.image.blockmap import BlockMap, read_block_map
+from quickstart.launch.qemu import QemuGuest
+from quickstart.measure.nbd import Command
+from quickstart.measure.storage import load_model
+from quickstart.measure.volume import Request, served, volume_binary
+from quickstart.model import Artefact, Readied, RootIo
+from quickstart.progress import Progress
+from quickstart.store import Store
+from quickstart.verify.guesttrace import FETCH, TRACE_WORDS, GuestTrace, parse
+from quickstart.verify.ledger import Ledger, Packed, make_ledger
+
+# The distribution's boot goes on beside it, on a slow CPU perhaps.
+_FETCH_S = 600.0
+_FALLBACK = re.compile(r"^quickstart: (fallback .*?)\r?$", re.MULTILINE)
+_SECTOR_BYTES = 512
+_INTERPRETER = re.compile(r"elf: PT_INTERP of (/.*)")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says of a boot; ``timeout_s`` None: the profile's."""
+
+    timeout_s: float | None = None
+    append: str = ""
+    keep: bool = False
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A ledger with what QEMU had counted when word of *ready* came, and why the stock init came (empty: it did not)."""
+
+    ledger: Ledger
+    counted: RootIo
+    packed: Packed
+    fallback: str
+
+
+@dataclass(frozen=True)
+class _Seen:
+    readied: Readied
+    trace: GuestTrace
+    fallback: str
+
+
+def verify(artefact: Artefact, options: Options, store: Store, progress: Progress) -> Verified:
+    """Boot ``artefact`` once, up to ready, and account for each request. Its disk is not written to.
+
+    Raises MeasurementError when the volume's log is not what QEMU counted, GuestError for a guest whose kernel cannot trace.
+    """
+    packed = packed_files(artefact)
+    with _raw(artefact, options.keep) as disk:
+        with progress.step(f"whose the blocks of {artefact.disk.name} are"):
+            blocks = read_block_map(disk)
+        with progress.step(f"boot {artefact.profile_name}, every request written down"):
+            seen, requests = _boot(artefact, disk, options, store, progress)
+    return account(requests, seen.trace, seen.readied, blocks, packed, seen.fallback)
+
+
+def account(
+    log: tuple[Request, ...],
+    trace: GuestTrace,
+    readied: Readied,
+    blocks: BlockMap,
+    packed: Packed,
+    fallback: str = "",
+) -> Verified:
+    """The ledger of what was seen (pure); raises MeasurementError as `verify` does."""
+    requests = guest_requests(log)
+    if not trace.issued:
+        raise GuestError(
+            "the guest's kernel says nothing of its requests",
+            hint="verify needs one with CONFIG_BLK_DEV_IO_TRACE, CONFIG_FTRACE_SYSCALLS and CONFIG_KPROBE_EVENTS",
+        )
+    if trace.lost and trace.ends_ns < readied.ready.uptime_ns:
+        raise MeasurementError(
+            f"the guest's trace was full {trace.ends_ns / 1e9:.1f} s after its start, before it was ready",
+            hint="--append trace_buf_size=64M",
+        )
+    check_balance(requests, readied.root_io)
+    ledger = make_ledger(requests, trace, readied.ready.uptime_ns, blocks, packed)
+    return Verified(ledger, readied.root_io, packed, fallback)
+
+
+def guest_requests(log: tuple[Request, ...]) -> tuple[Request, ...]:
+    """``log`` without QEMU's own look at the partition table (hw/block/hd-geometry.c), which is no request of the guest."""
+    first = log[:1]
+    own = [each for each in first if (each.offset, each.length_bytes) == (0, _SECTOR_BYTES)]
+    return log[len(own) :]
+
+
+def check_balance(requests: tuple[Request, ...], counted: RootIo) -> None:
+    """Raise MeasurementError unless the reads that QEMU had counted are as many bytes as the first so many of the log."""
+    reads = [each for each in requests if each.command == Command.READ and each.done_ns]
+    first = sorted(reads, key=lambda each: (each.done_ns, each.sequence))[: counted.reads]
+    logged = sum(each.length_bytes for each in first)
+    if len(first) != counted.reads or logged != counted.read_bytes:
+        raise MeasurementError(
+            f"QEMU counted {counted.reads} reads of {counted.read_bytes} bytes, the volume's log has {len(first)} of {logged}",
+            hint="verify again; if it stays so, report it",
+        )
+
+
+def _boot(
+    artefact: Artefact, disk: Path, options: Options, store: Store, progress: Progress
+) -> tuple[_Seen, tuple[Request, ...]]:
+    launcher = pipeline.make_launcher(artefact.kernel, store, progress, keep=options.keep)
+    words = " ".join((*TRACE_WORDS, options.append)).strip()
+    machine = pipeline.machine_of(artefact, stock=False, snapshot=False, port=0, extra_cmdline=words)
+    with served(volume_binary(store), disk, load_model("local")) as volume:
+        machine = replace(machine, disk=volume.uri, disk_format="raw", forward_port=None)
+        with launcher.launch(machine, (), artefact.ready) as guest:
+            readied = guest.wait_ready(options.timeout_s or artefact.ready.timeout_s, volume.is_running)
+            text, stats = _fetch(guest)
+            said = guest.console_log.read_bytes().decode(errors="replace")
+        # QEMU has gone: the log has every request of it.
+        log = volume.log()
+    fallback = _FALLBACK.search(said)
+    return _Seen(readied, parse(text, stats), fallback[1] if fallback else ""), log
+
+
+def _fetch(guest: QemuGuest) -> tuple[str, str]:
+    """The guest's trace, and the kernel's statistics about it."""
+    packed, stats = io.BytesIO(), io.BytesIO()
+    status = guest.execute(FETCH, packed, stats, _FETCH_S)
+    said = stats.getvalue().decode(errors="replace")
+    if status != 0:
+        raise GuestError(
+            f"the guest's trace cannot be read (status {status}): {said.strip()}",
+            hint="verify needs a kernel with CONFIG_BLK_DEV_IO_TRACE, CONFIG_FTRACE_SYSCALLS and CONFIG_KPROBE_EVENTS",
+        )
+    try:
+        return gzip.decompress(packed.getvalue()).decode(errors="surrogateescape"), said
+    except (OSError, EOFError) as error:
+        raise GuestError(f"the guest's trace came home damaged: {error}") from error
+
+
+@contextmanager
+def _raw(artefact: Artefact, keep: bool) -> Iterator[Path]:
+    """The root disk as a raw image: itself, or a copy that lasts as long as the context."""
+    if artefact.disk_format == "raw":
+        yield artefact.disk
+        return
+    with workspace("quickstart-verify-", keep=keep) as place:
+        door.run(
+            [
+                "qemu-img",
+                "convert",
+                "-f",
+                artefact.disk_format,
+                "-O",
+                "raw",
+                artefact.disk,
+                place / "root.raw",
+            ],
+            timeout_s=1800,
+        )
+        yield place / "root.raw"
+
+
+def packed_files(artefact: Artefact) -> Packed:
+    """What start-set.json says is packed, what is kept out, and which program needs which interpreter."""
+    document = inside.start_set(artefact.directory)
+    try:
+        files = {
+            PurePosixPath(each["path"]): int(each["size_bytes"])
+            for each in document["files"]
+            if each["kind"] == "file"
+        }
+        links = {
+            PurePosixPath(each["path"]): str(each["target"])
+            for each in document["files"]
+            if each["kind"] == "symlink"
+        }
+        excluded = {PurePosixPath(each["path"]): str(each["rule"]) for each in document["excluded"]}
+        interpreters: dict[PurePosixPath, tuple[PurePosixPath, ...]] = {}
+        for each in document["files"]:
+            for program in filter(None, map(_INTERPRETER.fullmatch, each["reasons"])):
+                of = PurePosixPath(program[1])
+                interpreters[of] = (*interpreters.get(of, ()), PurePosixPath(each["path"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtefactError(f"{artefact.directory / 'start-set.json'} cannot be read: {error!r}") from error
+    return Packed(files, links, excluded, interpreters)

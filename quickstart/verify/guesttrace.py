@@ -1,0 +1,308 @@
+"""The guest kernel's own trace of a boot: the words that turn it on, and its text → who asked the root volume for what (pure).
+
+ftrace (Documentation/trace/ftrace.rst, kprobetrace.rst of the kernel) is on from the command line, before the first driver is
+loaded, and needs nothing in the guest. Its clock is the one of the agent's stamps (CLOCK_BOOTTIME).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+_NAME, _DIRECT, _FAULT = "qs_name", "qs_direct", "qs_fault"
+# getname_flags() brings every path that a system call is given into the kernel; iomap_dio_rw() is direct I/O, whoever asks for it
+# (pread, libaio, io_uring); filemap_fault() a mapped page that is not there.
+TRACE_WORDS = (
+    "trace_buf_size=24M",
+    "trace_clock=boot",
+    # A buffer that is full keeps what came first: the boot before ready.
+    "trace_options=nooverwrite",
+    "trace_event=block:block_rq_issue,block:block_bio_queue,syscalls:*,sched:sched_process_fork",
+    # Both names: the compiler may put a copy of one into the other.
+    f"kprobe_event=r:quickstart/{_NAME},getname_flags,name=+0(+0($retval)):string;"
+    f"r:quickstart/{_NAME}2,getname,name=+0(+0($retval)):string;"
+    f"p:quickstart/{_DIRECT},iomap_dio_rw;p:quickstart/{_FAULT},filemap_fault",
+)
+# Run in the guest once it is ready: what the kernel lost on stderr, the trace on stdout.
+FETCH = """\
+t=/sys/kernel/tracing
+[ -e $t/trace ] || mount -t tracefs tracefs $t || exit 1
+echo 0 >$t/tracing_on
+cat $t/per_cpu/cpu*/stats >&2
+cat $t/trace | gzip -c
+"""
+
+_LINE = re.compile(r"\s*(.+)-(\d+)\s+\[\d+\]\s+(?:\S+\s+)?(\d+)\.(\d{6}): (.*)$")
+_CALL = re.compile(r"sys_(\w+)\((.*)\)$")
+_RETURN = re.compile(r"sys_(\w+) -> (?:0x([0-9a-f]+)|(-?\d+))$")
+_NAMED = re.compile(rf'{_NAME}2?: \(.*?\) name="(.*)"$')
+_FORK = re.compile(r"sched_process_fork: comm=.* pid=\d+ child_comm=.* child_pid=(\d+)$")
+# block_bio_queue: 254,0 RA 16 + 8 [init]; block_rq_issue: 254,0 RA 4096 () 16 + 8 [init]
+_BIO = re.compile(r"block_bio_queue: \d+,\d+ (\w+) (\d+) \+ (\d+) \[")
+_ISSUE = re.compile(r"block_rq_issue: \d+,\d+ (\w+) \d+ \(.*?\) (\d+) \+ (\d+) \[")
+_DROPPED = re.compile(r"^(?:overrun|dropped events): (\d+)$", re.MULTILINE)
+_ROOT = PurePosixPath("/")
+_ERRNO_MAX = 4095
+_ENOENT = 2
+_AT_FDCWD = 0xFFFFFF9C
+_OPENING = frozenset({"open", "openat", "openat2", "creat"})
+# These take their first argument, a descriptor, for the file that they are about.
+_BY_DESCRIPTOR = frozenset(
+    {
+        "read",
+        "pread64",
+        "readv",
+        "preadv",
+        "write",
+        "pwrite64",
+        "writev",
+        "getdents64",
+        "getdents",
+        "fstat",
+        "newfstat",
+        "mmap",
+    }
+    | {
+        "fsync",
+        "fdatasync",
+        "fadvise64",
+        "readahead",
+        "sendfile64",
+        "copy_file_range",
+        "ftruncate",
+        "fallocate",
+    }
+)
+_LISTING = frozenset({"getdents", "getdents64"})
+_EXECUTING = frozenset({"execve", "execveat"})
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asked for a request: ``call`` is the system call, ``path`` what it was about; ``direct`` means past the page cache.
+
+    ``call`` is ``page fault`` for a mapped page, and empty for a thread of the kernel and what a call left to do after its end.
+    """
+
+    time_ns: int
+    pid: int
+    program: str
+    call: str
+    path: PurePosixPath | None
+    direct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A request as the kernel handed it to the driver; ``sector`` counts 512 bytes, ``askers`` whose pieces it joins.
+
+    ``ahead``: nobody waits for it, the kernel reads ahead.
+    """
+
+    time_ns: int
+    writes: bool
+    ahead: bool
+    sector: int
+    sectors: int
+    askers: tuple[Asker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a process did with a name: ``what`` is ``failed`` (ENOENT), ``listed``, ``opened`` or ``executed``.
+
+    ``path`` is as the process sees it; ``on_volume`` says that its root was the root volume by then.
+    """
+
+    time_ns: int
+    pid: int
+    program: str
+    call: str
+    what: str
+    path: PurePosixPath
+    on_volume: bool
+
+
+@dataclass(frozen=True)
+class GuestTrace:
+    """A boot by the guest kernel's trace; ``lost`` is how many of its entries were dropped, ``ends_ns`` when the last was made."""
+
+    issued: tuple[Issued, ...]
+    uses: tuple[Use, ...]
+    lost: int
+    ends_ns: int
+
+
+@dataclass
+class _Process:
+    """What the trace knows of one process or thread at one time."""
+
+    call: str = ""
+    arguments: str = ""
+    names: list[str] = field(default_factory=list)
+    faulted: bool = False
+    direct: bool = False
+    on_volume: bool = False
+    directory: PurePosixPath = _ROOT
+    files: dict[int, PurePosixPath] = field(default_factory=dict)
+
+
+def parse(text: str, stats: str) -> GuestTrace:
+    """The trace as FETCH writes it: ``text`` is its stdout, ``stats`` its stderr. Lines of other events are passed over."""
+    reader = _Reader()
+    for line in text.splitlines():
+        if not line.startswith("#") and (found := _LINE.match(line)):
+            time_ns = int(found[3]) * 10**9 + int(found[4]) * 1000
+            reader.take(time_ns, found[1], int(found[2]), found[5])
+    lost = sum(int(count) for count in _DROPPED.findall(stats))
+    return GuestTrace(tuple(reader.issued), tuple(reader.uses), lost, reader.time_ns)
+
+
+# Writes, first sector, sectors, who asked.
+_Piece = tuple[bool, int, int, Asker]
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.issued: list[Issued] = []
+        self.uses: list[Use] = []
+        self.time_ns = 0
+        self._processes: dict[int, _Process] = {}
+        # Of requests that are not issued yet.
+        self._waiting: list[_Piece] = []
+
+    def take(self, time_ns: int, program: str, pid: int, said: str) -> None:
+        self.time_ns = max(self.time_ns, time_ns)
+        process = self._processes.setdefault(pid, _Process())
+        if found := _RETURN.match(said):
+            value = int(found[2], 16) if found[2] else int(found[3])
+            self._return(
+                time_ns, program, pid, process, found[1], value - (1 << 64) if value >> 63 else value
+            )
+        elif found := _CALL.match(said):
+            process.call, process.arguments = found[1], found[2]
+            process.names, process.faulted, process.direct = [], False, False
+        elif found := _NAMED.match(said):
+            process.names.append(found[1])
+        elif said.startswith(_DIRECT):
+            process.direct = True
+        elif said.startswith(_FAULT):
+            process.faulted = True
+        elif found := _FORK.match(said):
+            self._fork(process, int(found[1]))
+        elif found := _BIO.match(said):
+            asker = self._asker(time_ns, program, pid, process)
+            self._waiting.append(("W" in found[1], int(found[2]), int(found[3]), asker))
+        elif found := _ISSUE.match(said):
+            self._issue(time_ns, found[1], int(found[2]), int(found[3]))
+
+    def _fork(self, parent: _Process, child: int) -> None:
+        # A thread has its parent's descriptors (glibc makes threads by clone3); a process has a copy.
+        files = parent.files if parent.call == "clone3" else dict(parent.files)
+        self._processes[child] = _Process(on_volume=parent.on_volume, directory=parent.directory, files=files)
+
+    def _issue(self, time_ns: int, flags: str, sector: int, sectors: int) -> None:
+        # RWBS of blktrace: W(rite), R(ead), then A(head) and others.
+        writes = "W" in flags
+        pieces: list[_Piece] = []
+        others: list[_Piece] = []
+        for piece in self._waiting:
+            overlaps = piece[0] == writes and piece[1] < sector + sectors and sector < piece[1] + piece[2]
+            (pieces if overlaps else others).append(piece)
+        # One that is too large is split: what is left of it waits for its turn.
+        for each in pieces:
+            if each[1] + each[2] > sector + sectors:
+                end = each[1] + each[2]
+                others.append((writes, sector + sectors, end - sector - sectors, each[3]))
+        self._waiting = others
+        askers = {(a.pid, a.call, a.path, a.direct): a for a in reversed([piece[3] for piece in pieces])}
+        self.issued.append(
+            Issued(time_ns, writes, "A" in flags, sector, sectors, tuple(reversed(askers.values())))
+        )
+
+    def _asker(self, time_ns: int, program: str, pid: int, process: _Process) -> Asker:
+        call = process.call or ("page fault" if process.faulted else "")
+        return Asker(time_ns, pid, program, call, self._subject(process), process.direct)
+
+    def _subject(self, process: _Process) -> PurePosixPath | None:
+        """What the call in progress is about: the name it was given last, or the file of its descriptor."""
+        if process.names:
+            return self._absolute(process, process.names[-1])
+        if process.call in _BY_DESCRIPTOR:
+            return process.files.get(_descriptor(process))
+        return None
+
+    def _absolute(self, process: _Process, name: str) -> PurePosixPath:
+        base = process.directory
+        if (
+            process.call.endswith(("at", "at2", "statx", "newfstatat"))
+            and (fd := _number(process, "dfd")) is not None
+        ):
+            base = process.files.get(fd, base) if fd != _AT_FDCWD else base
+        return _plain(base / name)
+
+    def _return(self, time_ns: int, program: str, pid: int, process: _Process, call: str, value: int) -> None:
+        if call == process.call:
+            self._note(time_ns, program, pid, process, value)
+        process.call, process.arguments = "", ""
+        process.names, process.faulted, process.direct = [], False, False
+
+    def _note(self, time_ns: int, program: str, pid: int, process: _Process, value: int) -> None:
+        call, path = process.call, self._subject(process)
+        worked = not -_ERRNO_MAX <= value < 0
+        if call == "fchdir" and worked:
+            process.directory = process.files.get(_descriptor(process), process.directory)
+        if path is None:
+            return
+        what = ""
+        if not worked:
+            what = "failed" if value == -_ENOENT and process.names else ""
+        elif call in _OPENING:
+            process.files[value] = path
+            what = "opened"
+        elif call in _EXECUTING:
+            what = "executed"
+        elif call in _LISTING:
+            what = "listed"
+        elif call == "chdir":
+            process.directory = path
+        elif call == "chroot":
+            process.on_volume, process.directory = True, PurePosixPath("/")
+        if what:
+            self.uses.append(Use(time_ns, pid, program, call, what, path, process.on_volume))
+
+
+def _number(process: _Process, argument: str) -> int | None:
+    found = re.search(rf"\b{argument}: ([0-9a-f]+)", process.arguments)
+    return int(found[1], 16) if found else None
+
+
+def _descriptor(process: _Process) -> int:
+    """The first argument that names a descriptor; mmap's is its fifth."""
+    fd = _number(process, "in_fd") if process.call == "sendfile64" else _number(process, "fd")
+    return -1 if fd is None else fd
+
+
+def _plain(path: PurePosixPath) -> PurePosixPath:
+    """``path`` without ``.`` and ``..``, which ftrace has as the process spelled them."""
+    parts: list[str] = []
+    for part in path.parts[1:]:
+        if part == "..":
+            del parts[-1:]
+        else:
+            parts.append(part)
+    return PurePosixPath("/", *parts)
+
+
+def volume_paths(uses: Iterable[Use]) -> Iterator[tuple[Use, PurePosixPath]]:
+    """Each use of a name on the root volume, with the name as the volume has it: no /proc, no /fast, nothing of the initramfs."""
+    for use in uses:
+        path = use.path
+        if not use.on_volume:
+            if path.parts[1:2] != ("newroot",):
+                continue
+            path = PurePosixPath("/", *path.parts[2:])
+        if path.parts[1:2] not in {(name,) for name in ("proc", "sys", "dev", "run", "fast")}:
+            yield use, path

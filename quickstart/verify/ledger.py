@@ -1,0 +1,273 @@
+"""Requests of the volume ∪ the guest's trace ∪ the volume's block map ∪ the start set → Ledger (pure; docs/verify.md)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from quickstart.image.blockmap import BlockMap, Kind, Owner
+from quickstart.measure.nbd import Command
+from quickstart.measure.volume import Request
+from quickstart.verify.guesttrace import Asker, GuestTrace, Issued, Use, volume_paths
+
+_SECTOR_BYTES = 512
+_CHANGES = (Command.WRITE, Command.WRITE_ZEROES)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What the artefact packs: the sizes of its files by their paths in the image, its links; the rules that keep others out."""
+
+    files: Mapping[PurePosixPath, int]
+    links: Mapping[PurePosixPath, str]
+    excluded: Mapping[PurePosixPath, str]
+    interpreters: Mapping[PurePosixPath, tuple[PurePosixPath, ...]]
+
+    def canonical(self, path: PurePosixPath) -> PurePosixPath:
+        """``path`` with the packed links followed."""
+        for _ in range(40):
+            heads = (PurePosixPath(*path.parts[:count]) for count in range(2, len(path.parts) + 1))
+            link = next((head for head in heads if head in self.links), None)
+            if link is None:
+                break
+            rest = path.parts[len(link.parts) :]
+            path = _joined(link.parent, self.links[link], rest)
+        return path
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One request to the root volume; ``time_ns`` is the guest's uptime when its kernel made it, None for one before the kernel.
+
+    ``owners`` have the blocks, ``askers`` the processes and calls it was made for, ``ahead`` says that the kernel read ahead for
+    them; ``avoid`` says what would spare it.
+    """
+
+    time_ns: int | None
+    writes: bool
+    ahead: bool
+    offset_bytes: int
+    length_bytes: int
+    owners: tuple[Owner, ...]
+    askers: tuple[Asker, ...]
+    avoid: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        """What most of it is about: the kind of its first block that somebody has."""
+        return next((owner.kind for owner in self.owners if owner.kind is not Kind.FREE), Kind.FREE)
+
+    @property
+    def direct(self) -> bool:
+        """Whether a process asked past the page cache (O_DIRECT)."""
+        return any(asker.direct for asker in self.askers)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A name on the root volume that ``program`` asked for, how often, and when first; ``call`` is how at first."""
+
+    path: PurePosixPath
+    program: str
+    call: str
+    time_ns: int
+    times: int
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The account of one boot up to ready.
+
+    ``reads`` and ``writes`` are every request before ready in order; ``failed`` look-ups and ``listed`` directories are of the root
+    volume; ``untouched`` packed files that nobody opened, with their sizes; ``lost`` entries of the trace that were dropped.
+    """
+
+    ready_ns: int
+    reads: tuple[Entry, ...]
+    writes: tuple[Entry, ...]
+    failed: tuple[Named, ...]
+    listed: tuple[Named, ...]
+    untouched: tuple[tuple[PurePosixPath, int], ...]
+    lost: int
+
+    @property
+    def charged(self) -> tuple[Entry, ...]:
+        """The reads that count against the budget: all but the application's own direct ones."""
+        return tuple(entry for entry in self.reads if not entry.direct)
+
+    @property
+    def unexplained(self) -> tuple[Entry, ...]:
+        """Requests of which nobody knows who asked, and reads of blocks without an owner; the firmware's are not among them."""
+        strange = [entry for entry in self.reads if entry.time_ns is not None and entry.kind is Kind.FREE]
+        nobodys = [
+            entry for entry in (*self.reads, *self.writes) if entry.time_ns is not None and not entry.askers
+        ]
+        return tuple(dict.fromkeys((*strange, *nobodys)))
+
+
+def make_ledger(
+    requests: Sequence[Request], trace: GuestTrace, ready_ns: int, blocks: BlockMap, packed: Packed
+) -> Ledger:
+    """The ledger of a boot whose agent stamped *ready* at the uptime ``ready_ns``; ``requests`` are the volume's."""
+    entries: list[Entry] = []
+    for time_ns, request, issued in before(matched(requests, trace.issued), ready_ns):
+        entry = Entry(
+            time_ns=time_ns,
+            writes=request.command in _CHANGES,
+            ahead=issued is not None and issued.ahead,
+            offset_bytes=request.offset,
+            length_bytes=request.length_bytes,
+            owners=blocks.owners(request.offset, request.length_bytes),
+            askers=issued.askers if issued else (),
+        )
+        entries.append(replace(entry, avoid=advice(entry, packed)))
+    uses = [each for each in volume_paths(trace.uses) if each[0].time_ns <= ready_ns]
+    return Ledger(
+        ready_ns=ready_ns,
+        reads=tuple(entry for entry in entries if not entry.writes),
+        writes=tuple(entry for entry in entries if entry.writes),
+        failed=_named(uses, "failed"),
+        listed=_named(uses, "listed"),
+        untouched=untouched(trace, ready_ns, packed),
+        lost=trace.lost,
+    )
+
+
+def before(
+    pairs: Iterable[tuple[Request, Issued | None]], ready_ns: int
+) -> Iterator[tuple[int | None, Request, Issued | None]]:
+    """The pairs up to the uptime ``ready_ns``, each with its own.
+
+    What the kernel says nothing of has that of the one before it; None before the first, which came from the firmware.
+    """
+    time_ns: int | None = None
+    for request, issued in pairs:
+        time_ns = issued.time_ns if issued else time_ns
+        if time_ns is None or time_ns <= ready_ns:
+            yield time_ns, request, issued
+
+
+def matched(requests: Iterable[Request], issued: Iterable[Issued]) -> Iterator[tuple[Request, Issued | None]]:
+    """Each read and write of the volume's log with what the guest's kernel says of it: same place and length, in order."""
+    waiting: dict[tuple[bool, int, int], deque[Issued]] = defaultdict(deque)
+    for each in issued:
+        waiting[(each.writes, each.sector * _SECTOR_BYTES, each.sectors * _SECTOR_BYTES)].append(each)
+    for request in requests:
+        if request.command == Command.READ or request.command in _CHANGES:
+            queue = waiting[(request.command in _CHANGES, request.offset, request.length_bytes)]
+            yield request, queue.popleft() if queue else None
+
+
+def advice(entry: Entry, packed: Packed) -> str:
+    """What would avoid a request, by the kind of what it is about."""
+    if entry.writes:
+        return _WRITES.get(entry.kind, "the application's own: data and logs belong on the volume")
+    if entry.direct:
+        return "nothing: the application reads its data past the page cache (O_DIRECT)"
+    if entry.time_ns is None:
+        return "nothing: the machine's firmware"
+    if entry.ahead and entry.kind is Kind.INODE_TABLE:
+        return "mount with inode_readahead_blks=0: nobody waited for it"
+    path = next((owner.path for owner in entry.owners if owner.kind is Kind.FILE), None)
+    return _READS[entry.kind] if path is None else _of_file(path, packed)
+
+
+_WRITES = {
+    Kind.JOURNAL: "part of mounting read-write: the journal",
+    Kind.SUPERBLOCK: "part of mounting read-write: mount count and time",
+}
+_READS = {
+    Kind.SUPERBLOCK: "part of mounting: ask once, and keep it",
+    Kind.DESCRIPTORS: "part of mounting",
+    Kind.RESERVED: "part of mounting",
+    Kind.JOURNAL: "part of mounting: its journal",
+    Kind.BLOCK_BITMAP: "allocate nothing before ready, or prefetch: its place is known",
+    Kind.INODE_BITMAP: "create nothing before ready, or prefetch: its place is known",
+    Kind.INODE_TABLE: "prefetch: its place is known; or deliver the file by overlay, so that its name is not looked up",
+    Kind.DIRECTORY: "prefetch: its place is known; or deliver the files by overlay, so that it is not looked through",
+    Kind.EXTENTS: "prefetch: its place is known",
+    Kind.ATTRIBUTES: "prefetch: its place is known",
+    Kind.LINK: "prefetch: its place is known",
+    Kind.FREE: "nothing: the volume has no file there",
+}
+
+
+def _of_file(path: PurePosixPath, packed: Packed) -> str:
+    if path in packed.files:
+        return "it is packed, and was opened by its ordinary path: delivery overlay"
+    if rule := packed.excluded.get(path):
+        return f"kept out by rule ({rule}): prefetch its blocks"
+    return "files.include in the profile, if it is no data; else prefetch its blocks"
+
+
+def lacking(ledger: Ledger, packed: Packed) -> tuple[PurePosixPath, ...]:
+    """The files that were read from the volume and that nothing but a rule of a profile keeps out of the start set, sorted."""
+    files = {
+        owner.path
+        for entry in ledger.reads
+        if not entry.direct
+        for owner in entry.owners
+        if owner.kind is Kind.FILE and owner.path is not None
+    }
+    by_profile = ("exclude: ", "data: ")
+    return tuple(
+        path
+        for path in sorted(files)
+        if path.is_absolute()
+        and path not in packed.files
+        and packed.excluded.get(path, "exclude: ").startswith(by_profile)
+    )
+
+
+def untouched(trace: GuestTrace, ready_ns: int, packed: Packed) -> tuple[tuple[PurePosixPath, int], ...]:
+    """The packed files that no process opened or executed below /fast before ready, by size."""
+    touched: set[PurePosixPath] = set()
+    for use in trace.uses:
+        if (
+            use.time_ns <= ready_ns
+            and use.what in ("opened", "executed")
+            and use.path.parts[1:2] == ("fast",)
+        ):
+            touched.add(packed.canonical(PurePosixPath("/", *use.path.parts[2:])))
+    for program in tuple(touched):
+        # The kernel opens a program's interpreter itself.
+        touched.update(packed.interpreters.get(program, ()))
+    left = [(path, size) for path, size in packed.files.items() if path not in touched]
+    return tuple(sorted(left, key=lambda pair: (-pair[1], pair[0])))
+
+
+def by_kind(entries: Iterable[Entry]) -> Mapping[str, tuple[int, int]]:
+    """Requests and bytes by the kind of what they are about, the most requests first."""
+    requests: Counter[str] = Counter()
+    size: Counter[str] = Counter()
+    for entry in entries:
+        name = f"{entry.kind.value}, O_DIRECT" if entry.direct else entry.kind.value
+        requests[name] += 1
+        size[name] += entry.length_bytes
+    return {name: (count, size[name]) for name, count in requests.most_common()}
+
+
+def _named(uses: Sequence[tuple[Use, PurePosixPath]], what: str) -> tuple[Named, ...]:
+    found: dict[tuple[PurePosixPath, str], Named] = {}
+    for use, path in uses:
+        if use.what != what:
+            continue
+        key = (path, use.program)
+        before = found.get(key)
+        if before:
+            found[key] = Named(path, before.program, before.call, before.time_ns, before.times + 1)
+        else:
+            found[key] = Named(path, use.program, use.call, use.time_ns, 1)
+    return tuple(found.values())
+
+
+def _joined(base: PurePosixPath, target: str, rest: tuple[str, ...]) -> PurePosixPath:
+    parts = [] if target.startswith("/") else list(base.parts[1:])
+    for part in (*target.split("/"), *rest):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return PurePosixPath("/", *parts)

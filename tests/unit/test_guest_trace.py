@@ -1,0 +1,178 @@
+"""The guest kernel's trace: who asked for each request, which names were not there, in the format of ftrace."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+import pytest
+
+from quickstart.verify.guesttrace import TRACE_WORDS, GuestTrace, parse, volume_paths
+
+STATS = "entries: 9\noverrun: 0\ncommit overrun: 0\nbytes: 1\ndropped events: 0\nread events: 0\n"
+
+
+class Log:
+    """Lines as /sys/kernel/tracing/trace has them, a millisecond apart."""
+
+    def __init__(self) -> None:
+        self.lines = ["# tracer: nop", "#", "#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION"]
+
+    def say(self, who: str, said: str) -> Log:
+        at = len(self.lines) * 1000
+        self.lines.append(f"{who:>16} [000] .....  {at // 1000000:4}.{at % 1000000:06}: {said}")
+        return self
+
+    def call(self, who: str, name: str, arguments: str, value: str, path: str = "", *within: str) -> Log:
+        self.say(who, f"sys_{name}({arguments})")
+        if path:
+            self.say(who, f'qs_name: (getname_flags.part.0+0x1/0x2 <- getname_flags) name="{path}"')
+        for each in within:
+            self.say(who, each)
+        return self.say(who, f"sys_{name} -> {value}")
+
+    def chroot(self, pid: int = 1) -> Log:
+        return self.call(f"init-{pid}", "chroot", "filename: 5", "0x0", ".")
+
+    def parsed(self, stats: str = STATS) -> GuestTrace:
+        return parse("\n".join(self.lines) + "\n", stats)
+
+
+def bio(sector: int, sectors: int = 8, flags: str = "RM") -> str:
+    return f"block_bio_queue: 254,0 {flags} {sector} + {sectors} [x]"
+
+
+def issue(sector: int, sectors: int = 8, flags: str = "RM") -> str:
+    return f"block_rq_issue: 254,0 {flags} {sectors * 512} () {sector} + {sectors} [kworker/0:1H]"
+
+
+NO_ENTRY = "0xfffffffffffffffe"
+
+
+def test_who_asked_is_who_queued_it_not_who_issued_it() -> None:
+    log = Log().call(
+        "nginx-126", "openat", "dfd: ffffff9c, filename: 7f, flags: 0, mode: 0", "0x3", "/etc/x", bio(16)
+    )
+    log.say("kworker/0:1H-36", issue(16))
+    (issued,) = log.parsed().issued
+    assert (issued.sector, issued.sectors, issued.writes, issued.ahead) == (16, 8, False, False)
+    (asker,) = issued.askers
+    assert (asker.program, asker.pid, asker.call) == ("nginx", 126, "openat")
+    assert asker.path == PurePosixPath("/etc/x")
+
+
+def test_a_request_of_many_pieces_names_each_asker_once() -> None:
+    log = Log().say("a-7", "sys_read(fd: 3, buf: 1, count: 2)")
+    for sector in range(0, 32, 8):
+        log.say("a-7", bio(sector, flags="RA"))
+    log.say("b b-2-8", bio(32, flags="RA")).say("kworker/0:1H-36", issue(0, 40, "RA"))
+    (issued,) = log.parsed().issued
+    assert issued.ahead
+    assert [(each.program, each.call) for each in issued.askers] == [("a", "read"), ("b b-2", "")]
+
+
+def test_a_piece_that_is_split_is_of_both_requests() -> None:
+    log = Log().say("a-7", bio(0, 64)).say("k-3", issue(0, 32)).say("k-3", issue(32, 32))
+    assert [len(each.askers) for each in log.parsed().issued] == [1, 1]
+
+
+def test_a_write_is_not_taken_for_a_read_of_the_same_place() -> None:
+    log = Log().say("a-7", bio(0)).say("jbd2/vda-8-9", bio(0, flags="WS"))
+    log.say("k-3", issue(0, flags="WS")).say("k-3", issue(0))
+    written, read = log.parsed().issued
+    assert written.writes
+    assert [each.program for each in written.askers] == ["jbd2/vda-8"]
+    assert [each.program for each in read.askers] == ["a"]
+
+
+def test_a_page_fault_and_direct_io_are_known() -> None:
+    log = Log().say("a-7", "qs_fault: (filemap_fault+0x0/0x910)").say("a-7", bio(0)).say("k-3", issue(0))
+    log.say("m-9", "sys_pread64(fd: 4, buf: 1, count: 2, pos: 0)")
+    log.say("m-9", "qs_direct: (iomap_dio_rw+0x0/0x20)").say("m-9", bio(8)).say("k-3", issue(8))
+    fault, direct = (each.askers[0] for each in log.parsed().issued)
+    assert (fault.call, fault.direct) == ("page fault", False)
+    assert (direct.call, direct.direct) == ("pread64", True)
+
+
+def test_a_read_is_of_the_file_that_its_descriptor_was_opened_for() -> None:
+    log = Log().call("a-7", "openat", "dfd: ffffff9c, filename: 7f, flags: 0, mode: 0", "0x5", "/etc/x")
+    log.call("a-7", "read", "fd: 5, buf: 1, count: 2", "0x2", "", bio(0)).say("k-3", issue(0))
+    assert log.parsed().issued[0].askers[0].path == PurePosixPath("/etc/x")
+
+
+def test_threads_share_descriptors_and_processes_have_copies() -> None:
+    fork = "sched_process_fork: comm=a pid=7 child_comm=a child_pid={}"
+    log = Log().say("a-7", "sys_clone3(uargs: 1, size: 58)").say("a-7", fork.format(8))
+    log.say("a-7", "sys_clone3 -> 0x8")
+    log.say("a-7", "sys_clone(clone_flags: 1)").say("a-7", fork.format(9)).say("a-7", "sys_clone -> 0x9")
+    log.call("a-7", "openat", "dfd: ffffff9c, filename: 7f, flags: 0, mode: 0", "0x5", "/x")
+    for pid, sector in ((8, 0), (9, 8)):
+        log.call(f"a-{pid}", "read", "fd: 5, buf: 1, count: 2", "0x2", "", bio(sector)).say(
+            "k-3", issue(sector)
+        )
+    paths = [each.askers[0].path for each in log.parsed().issued]
+    assert paths == [PurePosixPath("/x"), None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "path"),
+    [
+        ("dfd: ffffff9c, filename: 7f", "conf/x", "/etc/conf/x"),
+        ("dfd: 4, filename: 7f", "x", "/usr/share/x"),
+        ("dfd: 4, filename: 7f", "/abs", "/abs"),
+        ("dfd: ffffff9c, filename: 7f", "../var/./x", "/var/x"),
+    ],
+)
+def test_relative_names(arguments: str, name: str, path: str) -> None:
+    log = Log().chroot().call("init-1", "chdir", "filename: 7f", "0x0", "/etc")
+    log.call("init-1", "openat", "dfd: ffffff9c, filename: 7f, flags: 0, mode: 0", "0x4", "/usr/share")
+    log.call("init-1", "newfstatat", f"{arguments}, statbuf: 1, flag: 0", NO_ENTRY, name)
+    failed = [each for each in log.parsed().uses if each.what == "failed"]
+    assert [each.path for each in failed] == [PurePosixPath(path)]
+
+
+def test_only_names_of_the_root_volume_count() -> None:
+    log = Log()
+    for name in ("/etc/initramfs", "/newroot/etc/early"):
+        log.call("init-1", "access", "filename: 7f, mode: 4", NO_ENTRY, name)
+    log.say("init-1", "sched_process_fork: comm=init pid=1 child_comm=init child_pid=90")
+    log.chroot()
+    log.say("init-1", "sched_process_fork: comm=init pid=1 child_comm=init child_pid=91")
+    for who in ("agent-90", "nginx-91"):
+        for name in ("/etc/missing", "/proc/missing", "/fast/usr/missing", "/run/x"):
+            log.call(who, "access", "filename: 7f, mode: 4", NO_ENTRY, name)
+    found = [(use.program, str(path)) for use, path in volume_paths(log.parsed().uses)]
+    assert found == [("init", "/etc/early"), ("nginx", "/etc/missing")]
+
+
+def test_failed_listed_opened_and_executed() -> None:
+    log = Log().chroot()
+    log.call("a-1", "openat", "dfd: ffffff9c, filename: 7f, flags: 0, mode: 0", "0x3", "/etc/conf.d")
+    log.call("a-1", "getdents64", "fd: 3, dirent: 1, count: 2", "0x40").call(
+        "a-1", "getdents64", "fd: 3", "0x0"
+    )
+    log.call("a-1", "execve", "filename: 7f, argv: 1, envp: 2", NO_ENTRY, "/bin/no")
+    log.call("a-1", "execve", "filename: 7f, argv: 1, envp: 2", "0x0", "/bin/yes")
+    # Another error than ENOENT is no missing name.
+    log.call("a-1", "mkdir", "pathname: 7f, mode: 1c0", "0xffffffffffffffef", "/var/there")
+    uses = [(each.what, str(each.path)) for each in log.parsed().uses]
+    assert uses == [
+        ("opened", "/etc/conf.d"),
+        ("listed", "/etc/conf.d"),
+        ("listed", "/etc/conf.d"),
+        ("failed", "/bin/no"),
+        ("executed", "/bin/yes"),
+    ]
+
+
+def test_what_was_lost_is_counted_and_the_rest_is_passed_over() -> None:
+    stats = STATS.replace("dropped events: 0", "dropped events: 12").replace("\noverrun: 0", "\noverrun: 30")
+    log = Log().say("a-7", "some_other_event: x=1")
+    log.lines.append("CPU:0 [LOST 3 EVENTS]")
+    trace = log.parsed(stats + stats)
+    assert (trace.lost, trace.issued, trace.uses) == (84, (), ())
+    assert trace.ends_ns == 3_000_000
+
+
+def test_the_words_are_words_of_a_command_line() -> None:
+    assert not any(set(word) & set(" \"'\n") for word in TRACE_WORDS)
+    assert len(" ".join(TRACE_WORDS)) < 1024

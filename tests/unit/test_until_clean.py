@@ -1,0 +1,128 @@
+"""`verify --until-clean`: what is found lacking is built in, round by round, and written down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.errors import BadInputError
+from quickstart.image.blockmap import Kind, Owner
+from quickstart.model import Profile, RootIo
+from quickstart.profile import load_profile
+from quickstart.startset import matches
+from quickstart.verify.boot import Verified
+from quickstart.verify.ledger import Entry, Ledger, Packed
+from quickstart.verify.untilclean import (
+    ROUNDS,
+    Round,
+    include_list,
+    read_includes,
+    until_clean,
+    with_includes,
+    write_includes,
+)
+
+P = PurePosixPath
+LIBRARY, MODULE, PAGE = P("/usr/lib/libx.so"), P("/usr/lib/mod[1].so"), P("/var/www/index.html")
+
+
+def verified(*read: PurePosixPath, packed: Sequence[PurePosixPath] = ()) -> Verified:
+    """A ledger in which these files were read from the root volume."""
+    entries = tuple(Entry(1, False, False, 0, 4096, (Owner(Kind.FILE, 0, 1, path),), ()) for path in read)
+    ledger = Ledger(2, entries, (), (), (), (), 0)
+    return Verified(ledger, RootIo(0, 0, 0, 0), Packed(dict.fromkeys(packed, 1), {}, {}, {}), "")
+
+
+class Application:
+    """Reads ``needs``; the second of them only where the first is packed, as a library that brings another."""
+
+    def __init__(self, *needs: PurePosixPath) -> None:
+        self.needs = needs
+        self.profile: Profile | None = None
+        self.kept: list[tuple[PurePosixPath, ...]] = []
+
+    def build(self, profile: Profile) -> None:
+        self.profile = profile
+
+    def verify(self) -> Verified:
+        assert self.profile is not None
+        packed = [
+            each for each in self.needs if any(matches(each, rule) for rule in self.profile.files.include)
+        ]
+        left = [each for each in self.needs if each not in packed]
+        return verified(*left[:1], packed=packed)
+
+    def run(self, *included: PurePosixPath) -> tuple[Round, ...]:
+        return until_clean(
+            load_profile("nginx"),
+            included,
+            self.build,
+            self.verify,
+            lambda files: self.kept.append(tuple(files)),
+        )
+
+
+def test_nothing_lacking_is_one_round() -> None:
+    application = Application()
+    (only,) = application.run()
+    assert only.added == ()
+    assert application.kept == []
+
+
+def test_each_round_builds_with_what_the_one_before_found() -> None:
+    application = Application(LIBRARY, MODULE)
+    rounds = application.run()
+    assert [each.added for each in rounds] == [(), (LIBRARY,), (MODULE,)]
+    assert application.kept == [(LIBRARY,), (LIBRARY, MODULE)]
+
+
+def test_what_an_earlier_call_found_stays() -> None:
+    application = Application(LIBRARY, MODULE)
+    rounds = application.run(LIBRARY)
+    assert [each.added for each in rounds] == [(), (MODULE,)]
+    assert application.kept == [(LIBRARY, MODULE)]
+
+
+def test_data_of_the_profile_is_never_asked_for() -> None:
+    assert len(Application(PAGE).run()) == 1
+
+
+def test_it_ends_where_packing_does_not_help() -> None:
+    class Stubborn(Application):
+        def verify(self) -> Verified:
+            return verified(LIBRARY)
+
+    assert [each.added for each in Stubborn().run()] == [(), (LIBRARY,)]
+
+
+def test_it_ends_after_so_many_rounds() -> None:
+    assert len(Application(*(P(f"/usr/lib/{number}") for number in range(9))).run()) == ROUNDS
+
+
+def test_an_include_names_the_one_file() -> None:
+    profile = with_includes(load_profile("nginx"), (MODULE,))
+    assert any(matches(MODULE, rule) for rule in profile.files.include)
+    assert not any(matches(P("/usr/lib/mod1.so"), rule) for rule in profile.files.include)
+    assert with_includes(profile, (MODULE,)) == profile
+
+
+def test_the_list_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    listed = include_list(tmp_path / "nginx")
+    assert listed == tmp_path / "nginx.include"
+    files = (MODULE, P("/usr/a b#c"), P("/usr/\udcff"))
+    write_includes(listed, files)
+    assert read_includes(listed) == files
+    assert [each.name for each in tmp_path.iterdir()] == ["nginx.include"]
+
+
+def test_a_bad_list_is_named(tmp_path: Path) -> None:
+    listed = tmp_path / "list"
+    with pytest.raises(BadInputError, match="cannot be read"):
+        read_includes(listed)
+    listed.write_text("# a word\n\n/usr/x\nusr/y\n")
+    with pytest.raises(BadInputError, match="list:4: 'usr/y' is no absolute path"):
+        read_includes(listed)
+    with pytest.raises(BadInputError, match="line's end"):
+        write_includes(listed, [P("/a\nb")])
