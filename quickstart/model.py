@@ -24,7 +24,8 @@ class Readiness:
     """The profile's real request; *ready* is the first correct answer to it.
 
     ``kind`` is ``http`` (GET ``path`` answers ``status``), ``tcp`` (the port accepts) or ``exec``
-    (``command`` ends with status 0 in the guest).
+    (``command`` ends with status 0 in the guest). The port is asked through the external address, or with ``loopback``
+    at 127.0.0.1.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Readiness:
     status: int
     command: str
     timeout_s: int
+    loopback: bool = False
 
 
 @dataclass(frozen=True)

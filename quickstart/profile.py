@@ -40,6 +40,7 @@ class _Start(_Table):
 class _Ready(_Table):
     kind: Literal["http", "tcp", "exec"]
     port: Port | None = None
+    address: Literal["external", "loopback"] = "external"
     path: Annotated[str, StringConstraints(pattern=r"^/[!-~]*$")] = "/"
     status: Annotated[int, Field(ge=100, le=599)] = 200
     command: str | None = None
@@ -51,6 +52,8 @@ class _Ready(_Table):
             raise ValueError(f'kind = "{self.kind}" needs a port')
         if self.kind == "exec" and not self.command:
             raise ValueError('kind = "exec" needs a command')
+        if self.kind == "exec" and self.address != "external":
+            raise ValueError('kind = "exec" has no address')
         return self
 
 
@@ -158,6 +161,7 @@ def _profile(document: _Document) -> Profile:
             status=ready.status,
             command=ready.command or "",
             timeout_s=ready.timeout_s,
+            loopback=ready.address == "loopback",
         ),
         files=FileRules(
             include=document.files.include,

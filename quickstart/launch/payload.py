@@ -39,10 +39,11 @@ def agent_binary(store: Store) -> Path:
 def agent_words(ready: Readiness | None) -> tuple[str, ...]:
     """The agent's arguments (docs/agent.md)."""
     request: tuple[str, ...] = ("none",)
+    where = ("loopback",) if ready is not None and ready.loopback else ()
     if ready is not None and ready.kind == "http":
-        request = ("http", str(ready.port), str(ready.status), ready.path)
+        request = (*where, "http", str(ready.port), str(ready.status), ready.path)
     elif ready is not None and ready.kind == "tcp":
-        request = ("tcp", str(ready.port))
+        request = (*where, "tcp", str(ready.port))
     elif ready is not None:
         request = ("exec", ready.command)
     return (PORT_NAME, str(PROBE_INTERVAL_MS), *request)

@@ -66,7 +66,7 @@ class Namespaces:
         ):
             subprocess.run(self.inside("ip", *words.split()), check=True, timeout=SECONDS)
 
-    def bound_socket(self) -> socket.socket:
+    def bound_socket(self, address: str = ADDRESS) -> socket.socket:
         """Refuses connections until it listens. A socket stays in the namespace its thread made it in."""
         made: list[socket.socket] = []
 
@@ -79,7 +79,7 @@ class Namespaces:
         thread.start()
         thread.join(SECONDS)
         made[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made[0].bind((ADDRESS, PORT))
+        made[0].bind((address, PORT))
         made[0].settimeout(SECONDS)
         return made[0]
 
@@ -361,6 +361,32 @@ def test_tcp_is_ready_with_the_first_connection(start: Start, space: Namespaces)
         assert text == "connected" and begun < stamp < boottime()
 
 
+@pytest.mark.parametrize("where", [(), ("loopback",)])
+def test_loopback_is_asked_only_when_that_is_said(
+    start: Start, space: Namespaces, where: tuple[str, ...]
+) -> None:
+    space.add_interface()
+    peer = start(*where, "tcp", str(PORT))
+    peer.beacon()
+    with space.bound_socket("127.0.0.1") as listener:
+        listener.listen()
+        if where:
+            assert peer.ready()[1] == "connected"
+        else:
+            assert peer.quiet(5 * INTERVAL_MS / 1000)
+
+
+def test_loopback_http_waits_for_the_address_and_then_for_the_answer(start: Start, space: Namespaces) -> None:
+    peer = start("loopback", "http", str(PORT), "200", "/")
+    assert peer.quiet(5 * INTERVAL_MS / 1000)
+    space.add_interface()
+    peer.beacon()
+    with space.bound_socket("127.0.0.1") as listener:
+        listener.listen()
+        serve_one(listener, b"HTTP/1.1 200 OK\r\n\r\n")
+        assert peer.ready()[1] == "HTTP/1.1 200 OK"
+
+
 def test_exec_is_ready_when_its_command_succeeds(start: Start, space: Namespaces, tmp_path: Path) -> None:
     space.add_interface()
     flag = tmp_path / "flag"
@@ -451,7 +477,10 @@ def test_a_host_that_hung_up_is_waited_for_without_spinning(start: Start) -> Non
 
 @pytest.mark.parametrize(
     "arguments",
-    ["p", "p 10", "p 0 none", "p 10 tcp 65536", "p 10 http 80 20 /", "p 10 http 80 200 x", "p 10 other"],
+    [
+        *("p", "p 10", "p 0 none", "p 10 tcp 65536", "p 10 http 80 20 /", "p 10 http 80 200 x", "p 10 other"),
+        *("p 10 loopback", "p 10 loopback none", "p 10 loopback exec true"),
+    ],
 )
 def test_malformed_arguments_end_with_status_2(agent: Path, arguments: str) -> None:
     done = subprocess.run([agent, *arguments.split()], capture_output=True, timeout=SECONDS)

@@ -105,6 +105,12 @@ def test_data_adds_to_what_is_data_anyway() -> None:
         ('kind = "tcp"', 'kind = "exec"', 'ready: kind = "exec" needs a command'),
         ('kind = "tcp"', 'kind = "exec"\ncommand = ""', 'ready: kind = "exec" needs a command'),
         ('kind = "tcp"', 'kind = "udp"', "ready.kind: "),
+        ("port = 80", 'port = 80\naddress = "lo"', "ready.address: "),
+        (
+            'kind = "tcp"\nport = 80',
+            'kind = "exec"\ncommand = "x"\naddress = "loopback"',
+            'ready: kind = "exec" has no',
+        ),
         ("[ready]", '[files]\ninclude = ["/a", "etc/x"]\n[ready]', "files.include[1]: "),
         ("[ready]", "[memory]\nmachine_mib = 1\n[ready]", "memory.machine_mib: "),
         (

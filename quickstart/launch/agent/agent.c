@@ -41,7 +41,7 @@ enum { STEP_MS = 10, HANGUP_PAUSE_MS = 50, DRAIN_MS = 200 };  /* STEP: between l
 enum { TRY_S = 1, EXEC_TRY_S = 10 };  /* for connect, and again for the answer; for a readiness command */
 
 enum kind { READY_NONE, READY_HTTP, READY_TCP, READY_EXEC };
-struct ready { enum kind kind; uint16_t port; char *status, *path, *command; };
+struct ready { enum kind kind; bool loopback; uint16_t port; char *status, *path, *command; };
 struct place { char ifname[IFNAMSIZ], text[INET_ADDRSTRLEN]; struct sockaddr_in address; };
 /* A pipe to forward. `owed`: what it held when the command ended, to be sent however long that takes. */
 struct stream { const char *name; int fd, owed; };
@@ -163,9 +163,10 @@ static bool find_place(int inet, struct place *place) {
 }
 
 /* A connected socket whose reads end after TRY_S, or -1. */
-static int connect_to(const struct place *place, uint16_t to_port) {
+static int connect_to(const struct place *place, const struct ready *ready) {
     struct sockaddr_in here, to = place->address;
-    to.sin_port = htons(to_port);
+    to.sin_port = htons(ready->port);
+    if (ready->loopback) to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     struct timeval limit = {.tv_sec = TRY_S};
     struct linger reset = {.l_onoff = 1};
     socklen_t size = sizeof here;
@@ -229,7 +230,7 @@ static bool try_once(const struct ready *ready, const struct place *place, int o
     char ask[PATH_LIMIT + 256];
     if (ready->kind == READY_NONE) return true;
     if (ready->kind == READY_EXEC) return try_command(ready->command, out);
-    int fd = connect_to(place, ready->port);
+    int fd = connect_to(place, ready);
     if (fd < 0) return false;
     bool correct = ready->kind == READY_TCP;
     if (correct) tell_ready(out, now(CLOCK_BOOTTIME), "connected");
@@ -452,16 +453,21 @@ static int number(const char *text, int low, int high) {
 }
 
 static struct ready parse_ready(int count, char **words) {
+    bool loopback = count > 1 && strcmp(words[0], "loopback") == 0 && strcmp(words[1], "exec") != 0;
+    if (loopback) {
+        count--;
+        words++;
+    }
     bool http = count == 4 && strcmp(words[0], "http") == 0, tcp = count == 2 && strcmp(words[0], "tcp") == 0;
-    if (count == 1 && strcmp(words[0], "none") == 0) return (struct ready){.kind = READY_NONE};
+    if (count == 1 && !loopback && strcmp(words[0], "none") == 0) return (struct ready){.kind = READY_NONE};
     if (count == 2 && strcmp(words[0], "exec") == 0) return (struct ready){.kind = READY_EXEC, .command = words[1]};
-    if (!http && !tcp) die("usage: agent PORT_NAME INTERVAL_MS none|http PORT STATUS PATH|tcp PORT|exec COMMAND");
+    if (!http && !tcp) die("usage: agent PORT_NAME INTERVAL_MS none|[loopback] http PORT STATUS PATH|[loopback] tcp PORT|exec COMMAND");
     uint16_t number_of_port = (uint16_t)number(words[1], 1, 65535);
-    if (tcp) return (struct ready){.kind = READY_TCP, .port = number_of_port};
+    if (tcp) return (struct ready){.kind = READY_TCP, .loopback = loopback, .port = number_of_port};
     if (number(words[2], 100, 999) < 0 || strlen(words[2]) != 3 || words[3][0] != '/' ||
         strlen(words[3]) > PATH_LIMIT || strpbrk(words[3], " \t\r\n"))
         die("STATUS has three digits; PATH begins with /, has no white space and at most 2048 bytes");
-    return (struct ready){.kind = READY_HTTP, .port = number_of_port, .status = words[2], .path = words[3]};
+    return (struct ready){.kind = READY_HTTP, .loopback = loopback, .port = number_of_port, .status = words[2], .path = words[3]};
 }
 
 int main(int argc, char **argv) {
