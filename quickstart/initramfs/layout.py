@@ -129,6 +129,8 @@ def part_a(
         yield regular(target, scripts.joinpath(name).read_bytes(), 0o755)
     yield regular(f"{OURS}/config", _encoded(config_text(config)), 0o644)
     yield regular(f"{OURS}/unit", _encoded(unit_text(config, start_set, root)), 0o644)
+    if config.unit.late_binds and config.hand_off is not HandOff.STAY:
+        yield regular(f"{OURS}/late-binds", _encoded(late_binds_text(config.unit)), 0o644)
     yield regular(f"{OURS}/modules", shell_functions(modules).encode(), 0o644)
     for module in modules.modules:
         yield regular(f"{OURS}/modules.d/{module.name}.ko", module_data(root, module), 0o644)
@@ -267,6 +269,20 @@ def library_path(start_set: StartSet) -> str:
     # ld.so(8) would take these characters of LD_LIBRARY_PATH for its own; such a library comes from the root volume.
     sayable = (path for path in holders if path != PurePosixPath("/etc") and not set(":;$") & set(str(path)))
     return ":".join(f"/fast{path}" for path in sorted(sayable))
+
+
+def late_binds_text(unit: UnitStart) -> str:
+    """For `adopt`: each bind as how it is mounted, whether it has to be, source and target, with tabs between."""
+    rows = (
+        (
+            "rbind,ro" if each.read_only else "rbind",
+            "required" if each.required else "optional",
+            each.source,
+            each.target,
+        )
+        for each in unit.late_binds
+    )
+    return "".join("\t".join(row) + "\n" for row in rows)
 
 
 def config_text(config: GuestConfig) -> str:

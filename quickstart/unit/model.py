@@ -16,11 +16,21 @@ class UnitCommand:
 
 
 @dataclass(frozen=True)
+class LateBind:
+    """A bind of the unit's namespace that has to wait for systemd: what it binds is made by a service of systemd's own."""
+
+    source: str
+    target: str
+    read_only: bool
+    required: bool
+
+
+@dataclass(frozen=True)
 class UnitStart:
     """How the unit starts its main process (systemd.service(5)).
 
     ``settings`` are the records of the starter's description for what its other directives say (docs/starter.md); ``group`` is its
-    cgroup below the root. ``timeout_ms`` is 0 when there is none.
+    cgroup below the root. ``timeout_ms`` is 0 when there is none. ``late_binds`` are made when systemd adopts the process.
     """
 
     unit: str
@@ -33,3 +43,4 @@ class UnitStart:
     group: str = ""
     timeout_ms: int = 90_000
     settings: tuple[tuple[str, ...], ...] = ()
+    late_binds: tuple[LateBind, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from quickstart.unit.model import LateBind
 from quickstart.unit.source import Source
 from quickstart.unit.values import BadValueError, choice
 
@@ -25,6 +26,8 @@ _PROC_READ_ONLY = (
 )
 # What systemd lets a tmpfs of a unit take.
 _LARGE_TMPFS = "size=10%,nr_inodes=400k"
+# Sockets of journald: who logs to them looks again each time, so they may come with systemd.
+_LOGS = ("/dev/log", "/run/systemd/journal", "/run/systemd/journal/dev-log", "/run/systemd/journal/socket")
 # What only systemd's own services make: not there when we start.
 _LATE = ("/dev/log", "/run/systemd/", "/run/dbus/", "/run/udev/", "/run/user/")
 
@@ -51,7 +54,7 @@ def is_private_tmp(source: Source) -> bool:
 def namespace(source: Source, records: tuple[Record, ...]) -> tuple[Record, ...]:
     """The `namespace` step, where there is something to mount or the unit asks for a namespace by itself."""
     how = source.value("MountFlags", lambda value: choice(value, ("shared", "slave", "private"))) or "shared"
-    wanted = bool(records) or source.flag("PrivateMounts") or how != "shared"
+    wanted = bool(records or late_binds(source)) or source.flag("PrivateMounts") or how != "shared"
     # What NoNewPrivileges= gives up is taken from the unit's own mounts as well.
     nosuid = ("nosuid",) if source.flag("NoNewPrivileges") else ()
     return (("namespace", how, *nosuid),) if wanted else ()
@@ -146,9 +149,9 @@ def _binds(source: Source) -> Iterator[Record]:
     for name, suffix in (("BindPaths", ""), ("BindReadOnlyPaths", "-read-only")):
         for word in source.words(name):
             optional = "optional" if word.startswith("-") else "required"
-            what, _, rest = word.removeprefix("-").partition(":")
-            where, _, how = rest.partition(":")
-            what = _path(source, name, what)
+            what, where, how = _bind(source, name, word)
+            if what in _LOGS:
+                continue
             if f"{what}/".startswith(_LATE) or what in _LATE:
                 raise source.refusal(
                     name, word, BadValueError(f"binds {what}, which is not there before the hand-off")
@@ -156,4 +159,23 @@ def _binds(source: Source) -> Iterator[Record]:
             kind = {"": "bind-all", "rbind": "bind-all", "norbind": "bind"}.get(how)
             if kind is None:
                 raise source.refusal(name, word, BadValueError("has an option that is not known"))
-            yield "mount", kind + suffix, optional, _path(source, name, where) if where else what, what
+            yield "mount", kind + suffix, optional, where, what
+
+
+def _bind(source: Source, name: str, word: str) -> tuple[str, str, str]:
+    """What is bound, where, and the option."""
+    what, _, rest = word.removeprefix("-").partition(":")
+    where, _, how = rest.partition(":")
+    what = _path(source, name, what)
+    return what, _path(source, name, where) if where else what, how
+
+
+def late_binds(source: Source) -> tuple[LateBind, ...]:
+    """The binds of log sockets, which are there when systemd adopts the process."""
+    found = []
+    for name in ("BindPaths", "BindReadOnlyPaths"):
+        for word in source.words(name):
+            what, where, _ = _bind(source, name, word)
+            if what in _LOGS:
+                found.append(LateBind(what, where, name == "BindReadOnlyPaths", not word.startswith("-")))
+    return tuple(found)

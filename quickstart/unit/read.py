@@ -11,6 +11,7 @@ from quickstart.unit.commands import is_needless_early, parse_commands, refuse_s
 from quickstart.unit.directives import HARMLESS, KNOWN
 from quickstart.unit.files import assignments, directives, manager_texts, unit_texts
 from quickstart.unit.model import UnitCommand, UnitStart
+from quickstart.unit.mounts import late_binds
 from quickstart.unit.settings import settings
 from quickstart.unit.source import Source
 from quickstart.unit.tmpfiles import run_directories
@@ -50,6 +51,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
         group=f"{_slice_path(source)}/{unit}",
         timeout_ms=_timeout_ms(source),
         settings=(*_notify(source, kind), *run_directories(root), *settings(source)),
+        late_binds=late_binds(source),
     )
 
 

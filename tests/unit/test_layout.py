@@ -34,7 +34,7 @@ from quickstart.initramfs.modules import ModuleSet
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.initramfs.programs import Programs
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
-from quickstart.unit.model import UnitCommand, UnitStart
+from quickstart.unit.model import LateBind, UnitCommand, UnitStart
 from tests.unit.elfbuilder import LD_SO, elf
 
 UNIT = UnitStart(
@@ -380,3 +380,24 @@ def test_where_nothing_comes_from_part_b_nothing_checks_it(
     config = replace(CONFIG, served=served)
     entries = by_name(part_a(config, ModuleSet((), ()), StartSet((), ()), root, ours, b"digests"))
     assert not {"fast/quickstart/bin/checker", "fast/quickstart/digests"} & set(entries)
+
+
+def test_binds_that_wait_for_systemd_are_in_part_a_of_a_hand_off_only(
+    root: ImageRoot, tmp_path: Path
+) -> None:
+    unit = replace(
+        UNIT, late_binds=(LateBind("/dev/log", "/var/a b", True, True), LateBind("/x", "/y", False, False))
+    )
+
+    def late(config: GuestConfig) -> bytes | Path | None:
+        ours = Programs(tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker")
+        made = by_name(part_a(config, ModuleSet((), ()), START_SET, root, ours, b"digests"))
+        entry = made.get("fast/quickstart/late-binds")
+        return entry.data if entry else None
+
+    assert (
+        late(replace(CONFIG, unit=unit))
+        == b"rbind,ro\trequired\t/dev/log\t/var/a b\nrbind\toptional\t/x\t/y\n"
+    )
+    assert late(replace(CONFIG, unit=unit, hand_off=HandOff.STAY)) is None
+    assert late(CONFIG) is None

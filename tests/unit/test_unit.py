@@ -12,7 +12,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.imageroot import ImageRoot
 from quickstart.unit import parse_commands, parse_service, read_unit, unit_texts
 from quickstart.unit.directives import KNOWN
-from quickstart.unit.model import UnitCommand, UnitStart
+from quickstart.unit.model import LateBind, UnitCommand, UnitStart
 from quickstart.unit.read import refuse_unknown
 from quickstart.unit.source import Source
 
@@ -266,7 +266,7 @@ def test_defaults(tmp_path: Path) -> None:
         (SERVICE + "ExecStartPost=/bin/sh -c 'systemctl start b'\n", "ExecStartPost calls systemctl"),
         (SERVICE + "User=nobody\n", "User=nobody is not in the image's /etc/passwd"),
         (SERVICE + "Slice=a/b.slice\n", "Slice=a/b.slice is no name of a slice"),
-        (SERVICE + "BindPaths=/dev/log\n", "binds /dev/log, which is not there before the hand-off"),
+        (SERVICE + "BindPaths=/run/udev\n", "binds /run/udev, which is not there before the hand-off"),
         (SERVICE + "UMask=9\n", "UMask=9 is no file mode"),
         (SERVICE + "LimitNOFILE=many\n", "LimitNOFILE=many is no limit"),
         (SERVICE + "CapabilityBoundingSet=CAP_X\n", "has an unknown capability CAP_X"),
@@ -283,6 +283,18 @@ def test_what_cannot_be_started_early(tmp_path: Path, text: str, message: str) -
 def test_an_unknown_directive_is_refused_by_name(name: str) -> None:
     with pytest.raises(UnsupportedUnitError, match=rf"app\.service cannot be started early: it has {name}$"):
         refuse_unknown(Source("app.service", (("ExecStart", "/x"), (name, "yes")), {}))
+
+
+def test_a_bind_of_the_log_socket_comes_with_systemd(tmp_path: Path) -> None:
+    text = "BindReadOnlyPaths=/dev/log:/var/lib/app/dev/log\nBindPaths=-/run/systemd/journal/socket\n"
+    unit = read(tmp_path, SERVICE + text)
+    assert unit.late_binds == (
+        LateBind("/run/systemd/journal/socket", "/run/systemd/journal/socket", False, False),
+        LateBind("/dev/log", "/var/lib/app/dev/log", True, True),
+    )
+    # There is a namespace to bind it in, and nothing is bound yet.
+    assert ("namespace", "shared") in unit.settings
+    assert [record for record in unit.settings if record[0] == "mount"] == []
 
 
 def test_an_enabled_socket_refuses_the_unit(tmp_path: Path) -> None:
