@@ -19,6 +19,7 @@
     ├── ReferenceImageError         exit 1   the reference image could not be made
     ├── TraceError                  exit 1   the reference boot's logs are not complete
     ├── StartSetError               exit 1   the start set is contradictory or over budget
+    ├── NoProfileError              exit 1   no profile can be written for a service as it is
     ├── ArtefactError               exit 1   an artefact on disk is damaged or not one of ours
     ├── GuestError                  exit 1   a guest died, hung or answered nonsense
     │   └── GuestEndedError                  it shut down or rebooted before it was ready
@@ -134,6 +135,15 @@ class TraceError(QuickStartError):
 
 class StartSetError(QuickStartError):
     pass
+
+
+class NoProfileError(QuickStartError):
+    """``problems`` has one line for each reason."""
+
+    def __init__(self, unit: str, problems: Sequence[str], *, hint: str | None = None) -> None:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"no profile was written for {unit}:{lines}", hint=hint)
+        self.problems = tuple(problems)
 
 
 class ArtefactError(QuickStartError):

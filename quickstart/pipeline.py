@@ -127,6 +127,22 @@ def plan(profile: Profile, options: TraceOptions, store: Store) -> Plan:
     return Plan(tuple(stages))
 
 
+def in_store(
+    profile: Profile, options: TraceOptions, store: Store
+) -> tuple[ReferenceImage | None, StartSet | None]:
+    """The image and the start set of ``profile``, as far as the store has them; changes nothing."""
+    rootfs = examine(options.rootfs) if options.rootfs else None
+    image = entry.find(store, _reference_inputs(profile, rootfs, options))
+    if image is None:
+        return None, None
+    numbers = range(1, options.traces + 1)
+    kept = [store.find("trace", _trace_inputs(profile, image, number)) for number in numbers]
+    traces = [load_trace(path, profile.unit) for path in kept if path is not None]
+    if len(traces) < len(kept):
+        return image, None
+    return image, compute(traces, ImageRoot(image.tree), profile.files)
+
+
 def build(profile: Profile, options: BuildOptions, store: Store, progress: Progress) -> Built:
     """Build the artefact of ``profile`` at ``options.out``, or find it there; every error leaves ``out`` as it was."""
     rootfs = _rootfs(options.tracing, progress)
@@ -197,11 +213,18 @@ def _trace_tools(profile: Profile, options: TraceOptions, store: Store) -> tuple
     return (*_TOOLS, *(() if have else ("debootstrap", "unshare", "chroot")))
 
 
-def trace(profile: Profile, options: TraceOptions, store: Store, progress: Progress) -> Traced:
-    """The start set of ``profile``. It goes without an image, so for units that cannot start early too."""
+def reference_image(
+    profile: Profile, options: TraceOptions, store: Store, progress: Progress
+) -> ReferenceImage:
+    """The image that a trace of ``profile`` boots; asks first for root and the tools of all that comes until then."""
     door.need_root(_ROOT_STEP)
     door.need_tools(*_trace_tools(profile, options, store))
-    reference = _reference(profile, _rootfs(options, progress), options, store, progress)
+    return _reference(profile, _rootfs(options, progress), options, store, progress)
+
+
+def trace(profile: Profile, options: TraceOptions, store: Store, progress: Progress) -> Traced:
+    """The start set of ``profile``. It goes without an image, so for units that cannot start early too."""
+    reference = reference_image(profile, options, store, progress)
     unit_texts(ImageRoot(reference.tree), profile.unit)
     check_includes(ImageRoot(reference.tree), profile.files)
     disk = make_disk(profile, reference, store, progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,7 +19,7 @@ from quickstart.model import FileRules, Profile, Readiness, RootBudget
 SCHEMA = 1
 
 # Data, state and logs of any Debian service (Filesystem Hierarchy Standard 3.0, chapters 3 and 5): never packed.
-_DATA = ("/var/**", "/srv/**", "/home/**", "/root/**", "/tmp/**", "/media/**", "/mnt/**")  # noqa: S108 - globs
+DATA = ("/var/**", "/srv/**", "/home/**", "/root/**", "/tmp/**", "/media/**", "/mnt/**")  # noqa: S108 - globs
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
 # Debian Policy 5.6.1 (package names); suites follow the same alphabet.
@@ -99,6 +100,11 @@ def parse_profile(text: str, source: str) -> Profile:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(source, [f"not TOML: {error}"]) from error
+    return profile_of(raw, source)
+
+
+def profile_of(raw: Mapping[str, object], source: str) -> Profile:
+    """The profile of a document's keys; raises ProfileError with every fault found in it."""
     try:
         # By way of JSON, whose strict mode takes an array for a tuple but no "80" for 80.
         document = _Document.model_validate_json(json.dumps(raw, default=str))
@@ -114,12 +120,7 @@ def load_profile(name: str) -> Profile:
 
     Raises BadInputError when there is none, ProfileError when it does not hold.
     """
-    path = Path(name)
-    if name in known_profiles():
-        path = assets("profiles") / name
-    elif not path.exists():
-        raise BadInputError(f"there is no profile {name!r}", hint=_nearest_profile(name))
-    file = path / "profile.toml" if path.is_dir() else path
+    file = profile_file(name)
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
@@ -127,6 +128,21 @@ def load_profile(name: str) -> Profile:
     except UnicodeDecodeError as error:
         raise ProfileError(str(file), [f"not UTF-8 at byte {error.start}"]) from error
     return parse_profile(text, str(file))
+
+
+def profile_file(name: str) -> Path:
+    """Where the profile called ``name`` is, or the one of that path; raises BadInputError when nothing is there."""
+    path = Path(name)
+    if name in known_profiles():
+        path = assets("profiles") / name
+    elif not path.exists():
+        raise BadInputError(f"there is no profile {name!r}", hint=_nearest_profile(name))
+    return path / "profile.toml" if path.is_dir() else path
+
+
+def spelled(name: str) -> str:
+    """``name`` with a slash where it is the path of a profile, as the bench knows it by."""
+    return f"./{name}" if name not in known_profiles() and "/" not in name and Path(name).exists() else name
 
 
 def known_profiles() -> tuple[str, ...]:
@@ -166,7 +182,7 @@ def _profile(document: _Document) -> Profile:
         files=FileRules(
             include=document.files.include,
             exclude=document.files.exclude,
-            data=(*_DATA, *document.files.data),
+            data=(*DATA, *document.files.data),
             secrets=document.files.secrets,
         ),
         memory_mib=document.memory.machine_mib,

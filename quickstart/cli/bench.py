@@ -32,7 +32,7 @@ from quickstart.measure.results import (
     Sample,
 )
 from quickstart.measure.statistics import Summary, by_cell, summarise
-from quickstart.profile import known_profiles
+from quickstart.profile import known_profiles, spelled
 from quickstart.runner import QemuRunner
 from quickstart.store import Store, default_root
 
@@ -129,7 +129,9 @@ def _matrix(file: Path | None, options: Mapping[str, Sequence[str] | int]) -> Ma
             "--storage ebs-warm --clock virtual",
         )
     if file is None:
-        return matrix_of_options(options, known_profiles())
+        named = options.get("profiles", ())
+        profiles = [spelled(name) for name in named] if not isinstance(named, int) else []
+        return matrix_of_options({**options, "profiles": profiles}, known_profiles())
     if given:
         names = ", ".join(f"--{name.removesuffix('s').replace('_', '-')}" for name in given)
         raise BadInputError(f"both a matrix and options for one ({names})", hint="write them into the matrix")

@@ -18,15 +18,20 @@ _VARIABLE = "_QUICKSTART_COMPLETE"
 def profile_names(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The profiles that come with us, and directories."""
+    """The profiles that come with us, and directories with a profile.toml; directories on the way when there is none."""
     known = [CompletionItem(name) for name in known_profiles() if name.startswith(incomplete)]
-    return known or [CompletionItem(incomplete, type="dir")]
+    return [*known, *_holders("profile.toml", incomplete)] or [CompletionItem(incomplete, type="dir")]
 
 
 def artefacts_here(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """The directories with a manifest that begin like this; directories on the way when there is none."""
+    return _holders("manifest.json", incomplete) or [CompletionItem(incomplete, type="dir")]
+
+
+def _holders(file: str, incomplete: str) -> list[CompletionItem]:
+    """The directories with such a file whose path begins like this."""
     parent, _, start = incomplete.rpartition("/")
     place = Path(f"{parent}/") if "/" in incomplete else Path()
     try:
@@ -34,10 +39,7 @@ def artefacts_here(
     except OSError:
         names = []
     prefix = incomplete[: len(incomplete) - len(start)]
-    found = [
-        CompletionItem(f"{prefix}{name}") for name in names if (place / name / "manifest.json").is_file()
-    ]
-    return found or [CompletionItem(incomplete, type="dir")]
+    return [CompletionItem(f"{prefix}{name}") for name in names if (place / name / file).is_file()]
 
 
 @click.command()

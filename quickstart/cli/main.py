@@ -17,6 +17,7 @@ from quickstart.cli.cache import cache
 from quickstart.cli.completion import completion
 from quickstart.cli.doctor import doctor
 from quickstart.cli.inside import cat, diff, list_members, why
+from quickstart.cli.profile import profile
 from quickstart.cli.rebuild import rebuild
 from quickstart.cli.run import run
 from quickstart.cli.shell import shell
@@ -49,6 +50,7 @@ group.add_command(run)
 group.add_command(verify)
 group.add_command(rebuild)
 group.add_command(trace)
+group.add_command(profile)
 group.add_command(bench)
 group.add_command(shell)
 group.add_command(list_members)

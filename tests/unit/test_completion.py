@@ -46,6 +46,15 @@ def test_profiles(verb: str) -> None:
     assert offered(verb, "--profile", "./") == [("dir", "./")]
 
 
+def test_a_profile_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mine", "mint"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "mine/profile.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert offered("build", "--profile", "mi") == [("plain", "mine")]
+    assert offered("profile", "check", "mi") == [("plain", "mine")]
+
+
 @pytest.mark.parametrize("verb", ["run", "ls", "cat", "why", "diff", "audit", "shell"])
 def test_artefacts(verb: str) -> None:
     assert offered(verb, "we") == [("plain", "web")]

@@ -25,7 +25,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("launch", "useddisk"),
     ("measure",),
     ("pipeline", "inside", "doctor"),
-    ("audit", "prepare", "rebuild", "verify"),
+    ("audit", "newprofile", "prepare", "rebuild", "verify"),
     ("bench", "runner"),
     ("cli",),
 )
@@ -33,7 +33,8 @@ RANK = {part: rank for rank, parts in enumerate(LEVELS) for part in parts}
 # Only these may import the part at all.
 ONLY_FOR = {
     "cli": {"cli"},
-    "pipeline": {"cli", "prepare", "rebuild", "runner", "verify"},
+    "pipeline": {"cli", "newprofile", "prepare", "rebuild", "runner", "verify"},
+    "newprofile": {"cli", "newprofile"},
     "rebuild": {"cli"},
     "prepare": {"cli", "runner"},
     "bench": {"cli"},

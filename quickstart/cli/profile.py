@@ -1,0 +1,188 @@
+"""`quickstart profile new|check`: a profile for any Debian service, and whether one holds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from quickstart.cli.completion import profile_names
+from quickstart.cli.output import Verb, run_verb, say
+from quickstart.cli.run import free_port
+from quickstart.model import MIB
+from quickstart.newprofile.check import Checked, check
+from quickstart.newprofile.findings import Findings
+from quickstart.newprofile.make import PROFILE, Place, make
+from quickstart.newprofile.readme import command, request
+from quickstart.newprofile.request import first_draft, parse_ready
+from quickstart.pipeline import TraceOptions
+from quickstart.store import Store, default_root
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+_ROOTFS = click.option(
+    "--rootfs",
+    type=click.Path(path_type=Path),
+    metavar="DIR|TAR",
+    help="Your own root file system, in place of debootstrap.",
+)
+
+
+@click.group()
+def profile() -> None:
+    """Write a profile for a service, and check one."""
+
+
+@profile.command()
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--package",
+    "packages",
+    multiple=True,
+    required=True,
+    metavar="P",
+    help="A Debian package; several times.",
+)
+@click.option("--unit", required=True, metavar="U", help="The service that starts early.")
+@click.option(
+    "--ready",
+    required=True,
+    metavar="http:PORT/PATH|tcp:PORT|exec:CMD",
+    help="The real request whose first correct answer is ready.",
+)
+@click.option("--status", type=click.IntRange(100, 599), metavar="N", help="What http answers [200].")
+@click.option("--suite", default="bookworm", show_default=True, metavar="SUITE", help="The Debian suite.")
+@_ROOTFS
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.IntRange(1, 7200),
+    default=600,
+    show_default=True,
+    metavar="S",
+    help="Seconds to wait for ready in a boot.",
+)
+@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where it goes [NAME].")
+@click.option("--force", is_flag=True, help="Replace an earlier profile in DIR.")
+@click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
+@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
+@_JSON
+def new(
+    name: str,
+    packages: tuple[str, ...],
+    unit: str,
+    ready: str,
+    status: int | None,
+    suite: str,
+    rootfs: Path | None,
+    timeout_s: int,
+    out: Path | None,
+    force: bool,
+    keep: bool,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Write a profile for any Debian service, out of its unit, a boot that is watched and one that is traced.
+
+    DIR gets profile.toml and README.md, or, when the service cannot be started early or does not get ready, nothing: the message
+    says why. What was made stays in the store for the build. Needs root.
+    """
+
+    def work(verb: Verb) -> int:
+        draft = first_draft(name, packages, unit, parse_ready(ready, status), suite, timeout_s)
+        # Behind a link it is replaced where it lies.
+        place = Place((out or Path(name)).resolve(), free_port(), force)
+        options = TraceOptions(rootfs=rootfs, keep=keep)
+        with Store(default_root(), verb.display().note) as store:
+            found = make(draft, place, options, store, verb.display())
+        verb.result(_written(found, place.out), lambda console: _show_written(console, found, place.out))
+        return 0
+
+    sys.exit(run_verb("profile new", as_json, work, verbose))
+
+
+def _written(found: Findings, out: Path) -> Mapping[str, object]:
+    profile = found.profile
+    return {
+        "out": str(out),
+        "profile": profile.name,
+        "unit": profile.unit,
+        "ready": request(profile.ready),
+        "start_pre": profile.run_start_pre,
+        "data": [str(path) for path in found.written],
+        "memory_mib": profile.memory_mib,
+        "budget_mib": profile.budget_mib,
+        "disk_mib": profile.disk_mib,
+        "initramfs_bytes": found.initramfs_bytes,
+        "start_set_files": found.start_set.regular_files,
+        "start_set_bytes": found.start_set.size_bytes,
+    }
+
+
+def _show_written(console: Console, found: Findings, out: Path) -> None:
+    start_set = found.start_set
+    say(console, f"written: {out / PROFILE}, and README.md with what was found")
+    say(console, f"  ready is {request(found.profile.ready)}")
+    say(
+        console,
+        f"  start set {start_set.regular_files} files, {start_set.size_bytes / MIB:.1f} MiB; "
+        f"initramfs {found.initramfs_bytes / MIB:.1f} MiB",
+    )
+    say(console, f"  next: quickstart build --profile {out}")
+
+
+@profile.command("check")
+@click.argument("name", metavar="NAME|DIR", shell_complete=profile_names)
+@_ROOTFS
+@_JSON
+def check_profile(name: str, rootfs: Path | None, as_json: bool) -> None:
+    """Say whether a profile holds, all its faults at once; nothing is made or booted.
+
+    When the store has its image or its trace, these are looked at, too: whether the unit can start early, what `include` names,
+    the budget.
+    """
+
+    def work(verb: Verb) -> int:
+        checked = check(name, TraceOptions(rootfs=rootfs), Store(default_root()))
+        verb.result(_checked(checked), lambda console: _show_checked(console, checked))
+        return 0
+
+    sys.exit(run_verb("profile check", as_json, work))
+
+
+def _checked(found: Checked) -> Mapping[str, object]:
+    unit, start_set = found.unit, found.start_set
+    return {
+        "file": str(found.file),
+        "profile": found.profile.name,
+        "ready": request(found.profile.ready),
+        "stages": [{"stage": stage, "key": key, "stored": have} for stage, key, have in found.stages],
+        "unit": None
+        if unit is None
+        else {
+            "unit": unit.unit,
+            "type": unit.type,
+            "start": command(unit.start),
+            "start_pre": [command(each) for each in unit.start_pre],
+            "start_post": [command(each) for each in unit.start_post],
+        },
+        "start_set_files": start_set.regular_files if start_set else None,
+        "start_set_bytes": start_set.size_bytes if start_set else None,
+    }
+
+
+def _show_checked(console: Console, found: Checked) -> None:
+    say(console, f"{found.file} holds: ready is {request(found.profile.ready)}")
+    if found.unit is None:
+        say(console, f"  {found.profile.unit} was not looked at: the store has no image of this profile")
+    else:
+        pre = [*(f"ExecStartPre {command(each)}" for each in found.unit.start_pre)]
+        said = "; ".join([f"{found.unit.unit} (Type={found.unit.type}) can start early", *pre])
+        say(console, f"  {said}: {command(found.unit.start)}")
+    if found.start_set is not None:
+        files, size_mib = found.start_set.regular_files, found.start_set.size_bytes / MIB
+        say(console, f"  start set {files} files, {size_mib:.1f} MiB of {found.profile.budget_mib} MiB")
+    for stage, key, have in found.stages:
+        say(console, f"  {stage:10} {key}  {'in the store' if have else 'to be made'}")

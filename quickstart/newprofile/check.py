@@ -1,0 +1,52 @@
+"""Does a profile still hold: by itself, and for the image and the trace that the store has of it. No guest, nothing is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart import pipeline
+from quickstart.errors import ProfileError, QuickStartError
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.build import check_sizes
+from quickstart.model import Profile, StartSet
+from quickstart.newprofile.make import refusals
+from quickstart.pipeline import TraceOptions
+from quickstart.profile import load_profile, profile_file
+from quickstart.store import Store
+from quickstart.unit.model import UnitStart
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A profile that holds. ``unit`` and ``start_set`` are None as long as the store has no image or no trace of it."""
+
+    file: Path
+    profile: Profile
+    stages: tuple[tuple[str, str, bool], ...]
+    unit: UnitStart | None
+    start_set: StartSet | None
+
+
+def check(name: str, options: TraceOptions, store: Store) -> Checked:
+    """What there is to say of the profile of that name or directory.
+
+    Raises ProfileError with every fault: those of the text, or, when it has none, those that the image in the store shows.
+    """
+    file, profile = profile_file(name), load_profile(name)
+    image, start_set, faults = None, None, []
+    units: list[UnitStart] = []
+    try:
+        image, start_set = pipeline.in_store(profile, options, store)
+        if start_set is not None:
+            check_sizes(profile, start_set)
+    except QuickStartError as error:
+        faults.append(error)
+    if image is not None:
+        faults += refusals(ImageRoot(image.tree), profile, units.append)
+    if faults:
+        hint = next((each.hint for each in faults if each.hint), None)
+        # An `include` that names nothing is found by both.
+        raise ProfileError(str(file), list(dict.fromkeys(each.message for each in faults)), hint=hint)
+    plan = pipeline.plan(profile, options, store)
+    return Checked(file, profile, plan.stages, units[0] if units else None, start_set)

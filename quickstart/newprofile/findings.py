@@ -1,0 +1,152 @@
+"""What the unit, the traces and the start set say, as the decisions of a profile (pure but for reading the image)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.layout import served_files
+from quickstart.model import MIB, FileKind, Op, Profile, StartSet, Trace
+from quickstart.newprofile.survey import Survey
+from quickstart.profile import DATA
+from quickstart.startset import matches
+from quickstart.unit import directives as known
+from quickstart.unit.model import UnitCommand, UnitStart
+
+# What makes a daemon only look at its configuration, of those that Debian packages call in ExecStartPre.
+_CHECKS = frozenset(
+    {
+        *("-t", "-tt", "-T", "--test", "--check", "--check-config", "--checkconfig", "--configtest"),
+        *("--validate", "--validate-config", "--test-config", "configtest", "checkconfig", "validate"),
+    }
+)
+_CHECKERS = re.compile(r".*check-?conf(ig)?")
+_VOLATILE = frozenset({"proc", "sys", "dev", "run", "tmp"})
+# So many files of one directory are a rule for the directory.
+_MANY = 3
+_MARGIN_MIB = 4
+_BUDGET_STEP_MIB = 8
+_MEMORY_STEP_MIB = 256
+_MEMORY_MIB = 1024
+_DISK_STEP_MIB = 512
+_DISK_MIB = 2048
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a profile is written from; ``directives`` are the unit's with what becomes of each, ``written`` what its processes
+    opened for writing of the image's own files, outside the places that are data anyway."""
+
+    profile: Profile
+    survey: Survey
+    unit: UnitStart
+    directives: tuple[tuple[str, str], ...]
+    pre: tuple[str, ...]
+    start_set: StartSet
+    traces: tuple[Trace, ...]
+    initramfs_bytes: int
+    written: tuple[PurePosixPath, ...]
+
+
+def fate(name: str) -> str:
+    """What becomes of a directive (docs/starter.md)."""
+    for names, said in (
+        (known.START, "the start itself"),
+        (known.REPEATED, "repeated"),
+        (known.INERT, "systemd's own, from the hand-off on"),
+        (known.JOURNAL, "the journal's, from the first restart on"),
+        (known.CGROUP, "the control group's, from the hand-off on"),
+        (known.HARMLESS, "changes nothing with this value"),
+    ):
+        if name in names:
+            return said
+    return "not known"
+
+
+def only_checks(commands: Iterable[UnitCommand], start: UnitCommand) -> bool:
+    """Whether all of ``commands``, of ExecStartPre, only check what the start itself reads and checks again.
+
+    They do when each is the unit's own program told to test, or a checker by its name. False when there is none, and in doubt.
+    """
+    found = tuple(commands)
+    return bool(found) and all(_is_check(each, start) for each in found)
+
+
+def _is_check(command: UnitCommand, start: UnitCommand) -> bool:
+    name = PurePosixPath(command.program).name
+    if _CHECKERS.fullmatch(name):
+        return True
+    words = set(command.words[1:])
+    flags = _CHECKS | ({"-c"} if name == "haproxy" else frozenset())
+    return name == PurePosixPath(start.program).name and bool(words & flags)
+
+
+def written_files(traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPath, ...]:
+    """The image's own files that the unit's processes opened for writing, but for what is data anyway (profile.DATA)."""
+    found: set[PurePosixPath] = set()
+    for trace in traces:
+        for event in trace.events:
+            if event.op is not Op.WRITE or event.error is not None or event.made:
+                continue
+            path = root.resolve(event.path).canonical
+            if path is None or len(path.parts) < 2 or path.parts[1] in _VOLATILE:
+                continue
+            if root.host(path).is_file() and not any(matches(path, glob) for glob in DATA):
+                found.add(path)
+    return tuple(sorted(found))
+
+
+def data_rules(written: Sequence[PurePosixPath]) -> tuple[str, ...]:
+    """Globs for ``written``: each file, or its directory where there are many of one."""
+    count = Counter(path.parent for path in written)
+    rules = {
+        f"{_literal(path.parent)}/**" if count[path.parent] >= _MANY else _literal(path) for path in written
+    }
+    return tuple(sorted(rules))
+
+
+def _literal(path: PurePosixPath) -> str:
+    """A glob that means ``path`` and nothing else."""
+    return re.sub(r"[*?\[]", lambda match: f"[{match[0]}]", str(path))
+
+
+def budget_mib(initramfs_bytes: int) -> int:
+    """What the initramfs may grow to: a quarter more and some."""
+    return min(_up(initramfs_bytes * 5 / 4 / MIB + _MARGIN_MIB, _BUDGET_STEP_MIB), 4096)
+
+
+def memory_mib(used_mib: int) -> int:
+    """The guest's memory: twice what the stock boot had in use when the service was ready."""
+    return max(_MEMORY_MIB, _up(used_mib * 2, _MEMORY_STEP_MIB))
+
+
+def disk_mib(tree_bytes: int) -> int:
+    """The root disk: half as much again as the image's files, and 512 MiB."""
+    return max(_DISK_MIB, _up(tree_bytes * 3 / 2 / MIB + _DISK_STEP_MIB, _DISK_STEP_MIB))
+
+
+def _up(value: float, step: int) -> int:
+    return int(-(-value // step) * step)
+
+
+def by_package(start_set: StartSet) -> Mapping[str, tuple[int, int]]:
+    """Files and bytes that are served from memory, by package; those of no package under an empty name."""
+    found: dict[str, tuple[int, int]] = {}
+    for file in served_files(start_set):
+        if file.kind is FileKind.FILE and file.hard_link_to is None:
+            name = file.package.split(" ")[0]
+            files, size = found.get(name, (0, 0))
+            found[name] = (files + 1, size + file.size_bytes)
+    return found
+
+
+def read_from_volume(start_set: StartSet) -> tuple[PurePosixPath, ...]:
+    """Packed files that are opened by their ordinary names all the same: configuration, scripts' texts, tables."""
+    served = {file.path for file in served_files(start_set)}
+    return tuple(
+        file.path for file in start_set.files if file.kind is FileKind.FILE and file.path not in served
+    )

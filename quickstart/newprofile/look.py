@@ -1,0 +1,162 @@
+"""What a guest says of a unit while it boots, and what follows from that (pure)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from quickstart.model import Readiness
+
+_PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "NRestarts", "UnitFileState")
+_LISTEN = "0A"
+_LOOPBACK = re.compile(r"127\.|::1$|::ffff:127\.")
+# So many looks in a row that say the same.
+_SURE = 3
+_RESTARTS = 3
+_JOURNAL_LINES = 15
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at the guest; ``unit`` are systemd's properties of it, ``system`` what is-system-running says.
+
+    ``listeners`` are (address, port) of TCP over IPv4 and IPv6. ``answer`` is the status that a request from this host got, or 0.
+    """
+
+    unit: Mapping[str, str]
+    system: str
+    listeners: tuple[tuple[str, int], ...]
+    memory_kib: int
+    available_kib: int
+    journal: tuple[str, ...]
+    answer: int = 0
+
+    @property
+    def used_mib(self) -> int:
+        return (self.memory_kib - self.available_kib) // 1024
+
+
+def look_command(unit: str) -> str:
+    """The shell command whose output ``parse_look`` takes; it changes nothing in the guest."""
+    name = shlex.quote(unit)
+    properties = ",".join(_PROPERTIES)
+    return (
+        f"echo '== unit'; systemctl show --no-pager -p {properties} -- {name} 2>/dev/null\n"
+        "echo '== system'; systemctl is-system-running 2>/dev/null\n"
+        "echo '== tcp'; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null\n"
+        "echo '== memory'; cat /proc/meminfo\n"
+        f"echo '== journal'; journalctl -q --no-pager -o cat -n {_JOURNAL_LINES} -u {name} 2>/dev/null\n"
+        "echo '== end'"
+    )
+
+
+def parse_look(text: str, answer: int = 0) -> Look:
+    """The look in what ``look_command`` printed; what early in the boot is not there yet is empty."""
+    parts: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("== "):
+            current = parts.setdefault(line[3:], [])
+        else:
+            current.append(line)
+    unit = dict(line.split("=", 1) for line in parts.get("unit", ()) if "=" in line)
+    memory = dict(re.findall(r"^(\w+):\s*(\d+) kB", "\n".join(parts.get("memory", ())), re.MULTILINE))
+    listeners = {found for line in parts.get("tcp", ()) if (found := _listener(line))}
+    return Look(
+        unit=unit,
+        system=" ".join(parts.get("system", ())).strip(),
+        listeners=tuple(sorted(listeners)),
+        memory_kib=int(memory.get("MemTotal", 0)),
+        available_kib=int(memory.get("MemAvailable", 0)),
+        journal=tuple(line for line in parts.get("journal", ()) if line.strip()),
+        answer=answer,
+    )
+
+
+def _listener(line: str) -> tuple[str, int] | None:
+    """Address and port of a line of /proc/net/tcp or tcp6 (proc(5)) that is a listener's."""
+    match = re.match(r"\s*\d+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} (\w\w)", line)
+    if match is None or match[3] != _LISTEN:
+        return None
+    return _address(match[1]), int(match[2], 16)
+
+
+def _address(digits: str) -> str:
+    """Words of 32 bits in the machine's order, which is little-endian."""
+    data = b"".join(bytes.fromhex(digits[at : at + 8])[::-1] for at in range(0, len(digits), 8))
+    if len(data) == 4:
+        return ".".join(str(byte) for byte in data)
+    if data == bytes(16):
+        return "::"
+    if data == bytes(15) + b"\1":
+        return "::1"
+    if data.startswith(bytes(10) + b"\xff\xff"):
+        return "::ffff:" + ".".join(str(byte) for byte in data[12:])
+    return ":".join(data[at : at + 2].hex() for at in range(0, 16, 2))
+
+
+def is_loopback(address: str) -> bool:
+    return _LOOPBACK.match(address) is not None
+
+
+def listens_inside_only(looks: Sequence[Look], ready: Readiness) -> bool:
+    """Whether for some looks the port has been listened on at 127.0.0.1, and at no other machine's address."""
+    last = looks[-_SURE:]
+    places = [_places(each, ready.port) for each in last]
+    return (
+        ready.kind != "exec"
+        and len(last) == _SURE
+        and all(found and all(is_loopback(each) for each in found) for found in places)
+        and any(not each.startswith("::1") for each in places[-1])
+    )
+
+
+def _places(look: Look, port: int) -> tuple[str, ...]:
+    return tuple(address for address, each in look.listeners if each == port)
+
+
+def failure(looks: Sequence[Look], unit: str, ready: Readiness) -> str:
+    """Why the unit will not get ready, as far as that is sure by now; empty when it is not."""
+    last = looks[-1]
+    state = last.unit.get("ActiveState", "")
+    if last.unit.get("LoadState") in ("masked", "bad-setting", "error", "not-found"):
+        return f"systemd does not load {unit}: {last.unit['LoadState']}"
+    if state == "failed":
+        return f"{unit} fails by itself: {last.unit.get('Result', '')}"
+    if _number(last.unit.get("NRestarts", "")) >= _RESTARTS:
+        return f"{unit} ends and is restarted again and again: {last.unit.get('Result', '')}"
+    booted = [each.system in ("running", "degraded") for each in looks[-_SURE:]]
+    if len(booted) < _SURE or not all(booted):
+        return ""
+    if all(each.unit.get("ActiveState") == "inactive" for each in looks[-_SURE:]):
+        enabled = last.unit.get("UnitFileState") or "no state"
+        return f"{unit} does not run once the machine has booted (it is {enabled})"
+    answers = {each.answer for each in looks[-_SURE:]}
+    if ready.kind == "http" and len(answers) == 1 and 0 not in answers and ready.status not in answers:
+        return (
+            f"GET {ready.path} on port {ready.port} is answered with {last.answer}, not with {ready.status}"
+        )
+    return ""
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
+
+
+def state_line(look: Look, ready: Readiness) -> str:
+    """What was seen last, for the one who waited in vain."""
+    listening = ", ".join(f"{address} port {port}" for address, port in look.listeners) or "nothing"
+    unit = f"{look.unit.get('ActiveState', 'unknown')} ({look.unit.get('SubState', '')})"
+    answer = f"; the last answer was {look.answer}" if look.answer else ""
+    return f"the unit is {unit}, the machine {look.system or 'not up yet'}; listened to: {listening}{answer}"
+
+
+def advice(why: str, ready: Readiness) -> str:
+    """What to do about a failure."""
+    if "is answered with" in why:
+        return "another path in --ready, or --status when that answer is the right one"
+    if "does not run once" in why:
+        return "give a root in which it is enabled: --rootfs"
+    return "does it need a configuration? Give a root that has it: --rootfs"

@@ -1,0 +1,266 @@
+"""`profile new` in sequence: image, unit, a boot that is watched, one that is traced, an initramfs on trial, the two files."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from quickstart import pipeline
+from quickstart.dpkg import owners
+from quickstart.errors import NoProfileError, OutputExistsError, QuickStartError, UnsupportedUnitError
+from quickstart.faults import near
+from quickstart.host.workspace import workspace
+from quickstart.image import output
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.build import root_mount, write_initramfs
+from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.starter_binary import starter_binary
+from quickstart.initramfs.takeover import network_service
+from quickstart.model import Machine, Profile, ReferenceImage, RootDisk
+from quickstart.newprofile import findings, survey
+from quickstart.newprofile.findings import Findings
+from quickstart.newprofile.readme import command, notes, readme_text
+from quickstart.newprofile.toml import profile_text
+from quickstart.pipeline import TraceOptions
+from quickstart.progress import Progress
+from quickstart.startset import check_includes
+from quickstart.store import Store, source_digest
+from quickstart.trace.record import TRACE_MAC
+from quickstart.unit import parse_service, read_unit, unit_texts
+from quickstart.unit.model import UnitStart
+
+PROFILE = "profile.toml"
+README = "README.md"
+# While it is watched: nobody knows yet what it needs.
+_WATCHED_MIB = 2048
+_TRIAL_BUDGET_MIB = 4096
+_RECIPE = ("quickstart.newprofile.look", "quickstart.newprofile.survey", "quickstart.launch")
+_TYPE = ".service"
+_UNITS = ("/usr/lib/systemd/system", "/etc/systemd/system")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the profile goes; ``force`` replaces an earlier one. ``port`` of this host is free for the guest's."""
+
+    out: Path
+    port: int
+    force: bool = False
+
+
+def check_place(place: Place) -> None:
+    """Raise OutputExistsError when ``make`` would not write there, BadInputError when it has no directory."""
+    with output.settled(place.out):
+        _refuse_others(place)
+
+
+def _refuse_others(place: Place) -> None:
+    out = place.out
+    if not out.exists():
+        return
+    if not out.is_dir() or not {path.name for path in out.iterdir()} <= {PROFILE, README}:
+        raise OutputExistsError(f"{out} exists and is no profile's directory", hint="choose another -o")
+    if any(out.iterdir()) and not place.force:
+        raise OutputExistsError(f"{out} has a profile", hint="--force replaces it, or choose another -o")
+
+
+def make(draft: Profile, place: Place, options: TraceOptions, store: Store, progress: Progress) -> Findings:
+    """Find out what the profile of ``draft``'s service has to say, and write it to ``place``; an error leaves nothing there.
+
+    Raises NoProfileError, naming every reason, when the service cannot be started early or does not get ready.
+    """
+    check_place(place)
+    reference = pipeline.reference_image(draft, options, store, progress)
+    root = ImageRoot(reference.tree)
+    unit, pre, run_start_pre = examine(root, draft)
+    draft = replace(draft, run_start_pre=run_start_pre, disk_mib=findings.disk_mib(tree_bytes(root)))
+    disk = pipeline.make_disk(draft, reference, store, progress)
+    seen = _watched(draft, reference, disk, options, place.port, store, progress)
+    draft = replace(
+        draft,
+        description=describe(root, draft.unit),
+        memory_mib=findings.memory_mib(seen.used_mib),
+        ready=replace(draft.ready, loopback=seen.loopback),
+    )
+    traced = pipeline.trace_disk(draft, reference, disk, options, store, progress)
+    written = findings.written_files(traced.traces, root)
+    if written:
+        rules = replace(draft.files, data=(*draft.files.data, *findings.data_rules(written)))
+        draft = replace(draft, files=rules)
+        traced = pipeline.trace_disk(draft, reference, disk, options, store, progress)
+    with progress.step("initramfs: on trial"):
+        size_bytes = _trial(draft, reference, disk, traced, unit, store)
+    found = Findings(
+        profile=replace(draft, budget_mib=findings.budget_mib(size_bytes)),
+        survey=seen,
+        unit=unit,
+        directives=_directives(root, draft.unit),
+        pre=pre,
+        start_set=traced.start_set,
+        traces=traced.traces,
+        initramfs_bytes=size_bytes,
+        written=written,
+    )
+    _write(found, place)
+    return found
+
+
+def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...], bool]:
+    """The unit as an early start would have it, its ExecStartPre lines, and whether they are to run early.
+
+    Raises UnsupportedUnitError when the image has no such unit, NoProfileError with all that stands in the way of it.
+    """
+    _demand_unit(root, draft)
+    units: list[UnitStart] = []
+    faults = refusals(root, draft, units.append)
+    if faults:
+        raise NoProfileError(
+            draft.unit, [each.message for each in faults], hint=next((each.hint for each in faults), None)
+        )
+    (unit,) = units
+    pre = tuple(command(each) for each in unit.start_pre)
+    if findings.only_checks(unit.start_pre, unit.start):
+        return replace(unit, start_pre=()), pre, False
+    return unit, pre, True
+
+
+def refusals(
+    root: ImageRoot, profile: Profile, take: Callable[[UnitStart], None] = lambda unit: None
+) -> list[QuickStartError]:
+    """All that keeps the image from an early start of the profile's unit with a hand-off; ``take`` is given the unit."""
+    found: list[QuickStartError] = []
+    checks = (
+        lambda: take(read_unit(root, profile.unit, profile.run_start_pre)),
+        lambda: check_includes(root, profile.files),
+        lambda: network_service(root),
+        lambda: root_mount(root),
+    )
+    for check in checks:
+        try:
+            check()
+        except QuickStartError as error:
+            found.append(error)
+    return found
+
+
+def _demand_unit(root: ImageRoot, draft: Profile) -> None:
+    try:
+        unit_texts(root, draft.unit)
+    except UnsupportedUnitError as error:
+        raise UnsupportedUnitError(error.message, hint=_meant(root, draft) or error.hint) from error
+
+
+def _meant(root: ImageRoot, draft: Profile) -> str:
+    """The unit of the image that is spelled almost like this, else those that the profile's packages brought."""
+    places = {path.name: path for place in _UNITS for path in root.glob(PurePosixPath(place) / f"*{_TYPE}")}
+    # Without the type, which makes any two alike.
+    if meant := near(draft.unit.removesuffix(_TYPE), sorted(name.removesuffix(_TYPE) for name in places)):
+        return meant.removeprefix("; ")
+    canonical = {name: root.resolve(path).canonical for name, path in places.items()}
+    owned = owners(root, [each for each in canonical.values() if each is not None])
+    names = [
+        name
+        for name, path in sorted(canonical.items())
+        if path and path in owned and owned[path].package in draft.packages
+    ]
+    return f"services of {', '.join(draft.packages)}: {', '.join(names)}" if names else ""
+
+
+def describe(root: ImageRoot, unit: str) -> str:
+    """The unit's Description=."""
+    lines = [line for text in unit_texts(root, unit) for line in text.splitlines()]
+    found = [line.partition("=")[2].strip() for line in lines if line.startswith("Description=")]
+    return "".join(char for char in found[-1] if char.isprintable()) if found else ""
+
+
+def tree_bytes(root: ImageRoot) -> int:
+    """What the files of the image take, each by whole blocks of 4 KiB."""
+    total = 0
+    for directory, _, names in os.walk(root.base):
+        for name in names:
+            total += -(-(Path(directory) / name).lstat().st_size // 4096) * 4096
+    return total
+
+
+def _directives(root: ImageRoot, unit: str) -> tuple[tuple[str, str], ...]:
+    names = sorted(parse_service(unit_texts(root, unit)))
+    return tuple((name, findings.fate(name)) for name in names)
+
+
+def _survey_inputs(draft: Profile, reference: ReferenceImage, disk: RootDisk) -> Mapping[str, object]:
+    return {
+        "image": reference.image_hash,
+        "disk": [str(disk.superblock.uuid), disk.size_bytes],
+        "unit": draft.unit,
+        "ready": dataclasses.asdict(replace(draft.ready, timeout_s=0)),
+        "recipe": source_digest(*_RECIPE),
+    }
+
+
+def _watched(
+    draft: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    options: TraceOptions,
+    port: int,
+    store: Store,
+    progress: Progress,
+) -> survey.Survey:
+    """One boot of the stock image, out of the store or now."""
+
+    def watch(directory: Path) -> None:
+        launcher = pipeline.make_launcher(reference.kernel, store, progress, keep=options.keep)
+        machine = Machine(
+            name=f"quickstart-profile-{draft.name}",
+            memory_mib=_WATCHED_MIB,
+            kernel=reference.kernel,
+            initrds=(reference.initrd,),
+            cmdline=f"console=ttyS0 panic=-1 root=UUID={disk.superblock.uuid} ro",
+            disk=disk.path,
+            disk_format="raw",
+            snapshot=True,
+            mac=TRACE_MAC,
+            forward_port=port,
+            guest_port=draft.ready.port or 80,
+        )
+        with progress.step("watch a boot"), launcher.launch(machine, (), draft.ready) as guest:
+            survey.write(survey.watch(guest, draft.unit, draft.ready, draft.ready.timeout_s), directory)
+
+    return survey.read(store.get_or_make("survey", _survey_inputs(draft, reference, disk), watch).path)
+
+
+def _trial(
+    draft: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    traced: pipeline.Traced,
+    unit: UnitStart,
+    store: Store,
+) -> int:
+    """The size of the initramfs that a build would write."""
+    with workspace("quickstart-profile-") as directory:
+        made = write_initramfs(
+            replace(draft, budget_mib=_TRIAL_BUDGET_MIB),
+            reference,
+            disk,
+            traced.traces[0].network.interface,
+            traced.start_set,
+            unit,
+            starter_binary(store),
+            directory / "initramfs.img",
+            hand_off=HandOff.KEEP,
+        )
+        return made.size_bytes
+
+
+def _write(found: Findings, place: Place) -> None:
+    def refuse() -> bool:
+        _refuse_others(place)
+        return False
+
+    with output.new_directory(place.out, refuse) as directory:
+        (directory / PROFILE).write_text(profile_text(found.profile, notes(found)), encoding="utf-8")
+        (directory / README).write_text(readme_text(found), encoding="utf-8")

@@ -1,0 +1,186 @@
+"""What `profile new` found, in the words of a README and of comments in profile.toml (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from quickstart.model import MIB, Readiness
+from quickstart.newprofile.findings import Findings, by_package, read_from_volume
+from quickstart.newprofile.look import is_loopback
+from quickstart.unit.model import UnitCommand
+
+_LARGEST = 12
+_LISTED = 20
+
+
+def request(ready: Readiness) -> str:
+    """Readiness in words."""
+    where = "127.0.0.1" if ready.loopback else "the external address"
+    if ready.kind == "http":
+        return f"the first `{ready.status}` to `GET {ready.path}` on port {ready.port} of {where}"
+    if ready.kind == "tcp":
+        return f"the first connection that port {ready.port} of {where} accepts"
+    return f"the first time that `{ready.command}` ends with 0 in the guest"
+
+
+def notes(found: Findings) -> Mapping[str, Sequence[str]]:
+    """The comments of profile.toml."""
+    profile, said = found.profile, {}
+    said[""] = [
+        f"{', '.join(profile.packages)} as Debian has it. Written by `quickstart profile new`:",
+        "README.md says what was found; docs/profile.md has every key.",
+    ]
+    said["start.pre"] = [_pre_note(found)]
+    if profile.ready.loopback:
+        said["ready.address"] = ["The service listens on 127.0.0.1 only."]
+    said["files"] = ["Beside /var, /srv, /home, /root, /tmp, /media and /mnt, which are data of any service."]
+    if profile.files.data:
+        said["files.data"] = ["The service writes to them."]
+    used = found.survey.used_mib
+    said["memory.machine_mib"] = [f"The stock boot had {used} MiB in use when the service was ready."]
+    said["memory.budget_mib"] = [f"The initramfs has {found.initramfs_bytes / MIB:.1f} MiB."]
+    return {**said, **({} if profile.files.data else {"files": []})}
+
+
+def _pre_note(found: Findings) -> str:
+    if not found.pre:
+        return "The unit has no ExecStartPre."
+    if found.profile.run_start_pre:
+        return "ExecStartPre runs in the early start, too: it may do more than check."
+    return f"ExecStartPre only checks what the start itself checks again: {_line(found.pre[0])}"
+
+
+def _line(text: str) -> str:
+    """One line, whatever is in it."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def readme_text(found: Findings) -> str:
+    """README.md: what the profile is, what was found, what a user should look at."""
+    profile = found.profile
+    lines = [
+        f"# {profile.name}",
+        "",
+        f"Debian's {', '.join(f'`{name}`' for name in profile.packages)} ({profile.suite}), unchanged. "
+        f"Ready is {request(profile.ready)}.",
+        "Written by `quickstart profile new`; `quickstart profile check DIR` says whether it still holds.",
+        "",
+        *_unit(found),
+        *_boot(found),
+        *_files(found),
+        *_to_look_at(found),
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _unit(found: Findings) -> Iterator[str]:
+    unit = found.unit
+    yield f"## {unit.unit}"
+    yield ""
+    pid_file = f", PID file `{unit.pid_file}`" if unit.pid_file else ""
+    yield f"Type={unit.type}{pid_file}; `{_line(command(unit.start))}`."
+    for line in found.pre:
+        runs = "runs in the early start" if found.profile.run_start_pre else "is left out: it only checks"
+        yield f"ExecStartPre `{_line(line)}` {runs}."
+    for bind in unit.late_binds:
+        yield f"`{_line(bind.source)}` is bound to `{_line(bind.target)}` when systemd adopts the process, not before."
+    for each in unit.start_post:
+        yield f"ExecStartPost `{_line(command(each))}` runs once it has started."
+    yield ""
+    yield "| directive | in the early start |"
+    yield "|---|---|"
+    for name, fate in found.directives:
+        left_out = name == "ExecStartPre" and not found.profile.run_start_pre
+        yield f"| {name} | {'left out' if left_out else fate} |"
+    yield ""
+
+
+def command(each: UnitCommand) -> str:
+    """A command as it is executed."""
+    return " ".join((each.flags + each.program, *each.words[1:]))
+
+
+def _boot(found: Findings) -> Iterator[str]:
+    survey, trace = found.survey, found.traces[0]
+    yield "## What the stock boot showed"
+    yield ""
+    answer = f"`{_line(survey.answer)}` came" if survey.answer else "the service listened"
+    yield f"- {answer}, with {survey.used_mib} MiB of memory in use in the whole machine."
+    listening = ", ".join(f"{address} port {port}" for address, port in survey.listeners)
+    yield f"- TCP is listened to at {listening or 'no port'} (by any service of the machine)."
+    yield f"- The unit had {trace.processes} processes, which left {len(trace.events)} events in the trace."
+    yield ""
+
+
+def _files(found: Findings) -> Iterator[str]:
+    start_set = found.start_set
+    packages = sorted(by_package(start_set).items(), key=lambda row: (-row[1][1], row[0]))
+    yield "## Files"
+    yield ""
+    yield (
+        f"The start set has {start_set.regular_files} files, {start_set.size_bytes / MIB:.1f} MiB; the initramfs "
+        f"{found.initramfs_bytes / MIB:.1f} MiB of a budget of {found.profile.budget_mib} MiB."
+    )
+    yield ""
+    yield "Served from memory, programs and libraries:"
+    yield ""
+    yield "| package | files | MiB |"
+    yield "|---|---|---|"
+    for name, (files, size) in packages[:_LARGEST]:
+        yield f"| {name or 'no package'} | {files} | {size / MIB:.2f} |"
+    if len(packages) > _LARGEST:
+        rest = packages[_LARGEST:]
+        files, size = (sum(row[1][at] for row in rest) for at in (0, 1))
+        yield f"| {len(rest)} more | {files} | {size / MIB:.2f} |"
+    yield ""
+    yield "Opened by their ordinary names, on the root volume:"
+    yield ""
+    yield from _listed([str(path) for path in read_from_volume(start_set)])
+    if start_set.excluded:
+        yield ""
+        yield "Kept out of memory, and on the root volume as ever:"
+        yield ""
+        yield from _listed([f"{each.path} ({each.rule})" for each in start_set.excluded], plain=True)
+    yield ""
+
+
+def _listed(names: Sequence[str], plain: bool = False) -> Iterator[str]:
+    yield from (f"- {_line(each)}" if plain else f"- `{_line(each)}`" for each in names[:_LISTED])
+    if len(names) > _LISTED:
+        yield f"- and {len(names) - _LISTED} more: `quickstart trace --profile DIR -o OUT`, `quickstart why OUT PATH`"
+    if not names:
+        yield "- none"
+
+
+def _to_look_at(found: Findings) -> Iterator[str]:
+    points = [*_points(found)]
+    yield "## To look at"
+    yield ""
+    yield from (f"- {each}" for each in points or ["Nothing was found that needs a decision."])
+
+
+def _points(found: Findings) -> Iterator[str]:
+    profile = found.profile
+    if profile.ready.loopback:
+        yield "The service listens on 127.0.0.1 only: nobody reaches it from outside until its configuration says so."
+    elif profile.ready.kind == "exec":
+        yield "Ready is what the command says; it runs every 10 ms as root until it ends with 0, so it should be cheap."
+    outside = sorted({port for address, port in found.survey.listeners if not is_loopback(address)} - {22})
+    if profile.ready.kind == "exec" and outside:
+        yield f"Ports {', '.join(map(str, outside))} are open: would a real request to one of them say more?"
+    if found.pre and profile.run_start_pre:
+        yield "ExecStartPre costs time at every start. If it only checks the configuration, `pre = false` leaves it out."
+    for path in found.written:
+        yield f"`{_line(str(path))}` is written to by the service and so is data."
+    blind = sorted({program for trace in found.traces for program in trace.blind})
+    for program in blind:
+        yield f"`{_line(program)}` uses io_uring: what it opens by that is not in the trace."
+    yield from (
+        f"`{path}` has mode 0600 or the like and is not in the archive; `secrets` would pack it."
+        for path in _secrets(found)
+    )
+
+
+def _secrets(found: Findings) -> tuple[PurePosixPath, ...]:
+    return tuple(each.path for each in found.start_set.excluded if each.rule.startswith("secret:"))

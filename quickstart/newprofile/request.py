@@ -1,0 +1,49 @@
+"""What the command line asks of a new profile (pure)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from quickstart.errors import BadInputError
+from quickstart.model import Profile
+from quickstart.profile import profile_of
+
+_FORMS = "http:PORT/PATH, tcp:PORT or exec:COMMAND"
+# systemd.unit(5); php8.2-fpm has a dot, too.
+_TYPE = re.compile(r"\.(service|socket|timer|target|mount|automount|path|slice|scope|device|swap)$")
+_SOURCE = "of the options"
+
+
+def parse_ready(text: str, status: int | None = None) -> Mapping[str, object]:
+    """The [ready] table of ``http:PORT[/PATH]``, ``tcp:PORT`` or ``exec:COMMAND``; raises BadInputError for anything else.
+
+    ``status`` is what `http` has to answer; 200 without.
+    """
+    kind, _, rest = text.partition(":")
+    port = re.fullmatch(r"(\d{1,9})(/.*)?", rest, re.DOTALL)
+    if status is not None and kind != "http":
+        raise BadInputError("--status is for --ready http:… only")
+    if kind == "exec" and rest.strip():
+        return {"kind": "exec", "command": rest}
+    if kind == "tcp" and port and port[2] is None:
+        return {"kind": "tcp", "port": int(port[1])}
+    if kind == "http" and port:
+        return {"kind": "http", "port": int(port[1]), "path": port[2] or "/", "status": status or 200}
+    raise BadInputError(f"--ready {text!r} is none of {_FORMS}", hint="for example --ready http:80/")
+
+
+def first_draft(
+    name: str, packages: Sequence[str], unit: str, ready: Mapping[str, object], suite: str, timeout_s: int
+) -> Profile:
+    """The profile as far as the options say it; raises ProfileError naming each that does not hold."""
+    service = unit if _TYPE.search(unit) else f"{unit}.service"
+    raw: dict[str, object] = {
+        "schema": 1,
+        "name": name,
+        "suite": suite,
+        "packages": list(packages),
+        "unit": service,
+        "ready": {**ready, "timeout_s": timeout_s},
+    }
+    return profile_of(raw, _SOURCE)

@@ -1,0 +1,138 @@
+"""One boot of the reference image that is only watched: does the service get ready, where does it listen, what does it take."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.errors import GuestError, NoProfileError
+from quickstart.launch.channel import Exit, Output
+from quickstart.launch.qemu import QemuGuest
+from quickstart.model import Readiness, ReadyStamp
+from quickstart.newprofile.look import (
+    Look,
+    advice,
+    failure,
+    listens_inside_only,
+    look_command,
+    parse_look,
+    state_line,
+)
+
+_LOOK_S = 120.0
+_PAUSE_S = 2.0
+_ASK_S = 2.0
+_FILE = "survey.json"
+_OUTPUT_BYTES = 2000
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the boot showed. ``listeners`` are those of the machine; ``ready_uptime_ns`` is 0 where ready was not asked for from
+    inside, although the service listens there."""
+
+    loopback: bool
+    used_mib: int
+    listeners: tuple[tuple[str, int], ...]
+    unit_file_state: str
+    answer: str
+    ready_uptime_ns: int
+
+
+def watch(guest: QemuGuest, unit: str, ready: Readiness, limit_s: float) -> Survey:
+    """Look at the guest, which was launched with ``ready``, until that is reached or seen to be out of reach.
+
+    Raises NoProfileError saying why the unit does not get ready, GuestError when the guest itself ends or hangs.
+    """
+    looks: list[Look] = []
+    deadline_s = time.monotonic() + limit_s
+    stamp: ReadyStamp | None = None
+    while stamp is None and time.monotonic() < deadline_s:
+        look, stamp = _look(guest, unit, ready)
+        looks.append(look)
+        if stamp is None and listens_inside_only(looks, ready):
+            return _survey(looks[-1], None)
+        if stamp is None and (why := failure(looks, unit, ready)):
+            raise NoProfileError(unit, [why, *_journal(looks[-1])], hint=advice(why, ready))
+        stamp = stamp or _pause(guest)
+    if stamp is None:
+        problems = [f"it was not ready after {limit_s:g} s", *_last_words(guest, looks, ready)]
+        raise NoProfileError(unit, problems, hint="is it what --ready asks for? --timeout waits longer")
+    return _survey(_look(guest, unit, ready)[0], stamp)
+
+
+def _survey(look: Look, stamp: ReadyStamp | None) -> Survey:
+    return Survey(
+        loopback=stamp is None,
+        used_mib=look.used_mib,
+        listeners=look.listeners,
+        unit_file_state=look.unit.get("UnitFileState", ""),
+        answer=stamp.answer if stamp else "",
+        ready_uptime_ns=stamp.uptime_ns if stamp else 0,
+    )
+
+
+def _look(guest: QemuGuest, unit: str, ready: Readiness) -> tuple[Look, ReadyStamp | None]:
+    stamp: ReadyStamp | None = None
+    text = b""
+    guest.start(look_command(unit))
+    for message in guest.messages(_LOOK_S):
+        if isinstance(message, Output) and message.stream == "out":
+            text += message.data
+        elif isinstance(message, ReadyStamp):
+            stamp = message
+        elif isinstance(message, Exit):
+            asked = _answer(guest.url_port, ready.path) if ready.kind == "http" and stamp is None else 0
+            return parse_look(text.decode(errors="replace"), asked), stamp
+    how = f"did not answer for {_LOOK_S:g} s" if guest.is_running() else "ended"
+    raise GuestError(f"the guest {how} while it was watched", console_tail=guest.console_tail())
+
+
+def _pause(guest: QemuGuest) -> ReadyStamp | None:
+    for message in guest.messages(_PAUSE_S):
+        if isinstance(message, ReadyStamp):
+            return message
+    return None
+
+
+def _answer(port: int | None, path: str) -> int:
+    """The status that this host gets for a GET through the forwarded port; 0 without an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
+    try:
+        connection.request("GET", path, headers={"Connection": "close"})
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        connection.close()
+
+
+def _journal(look: Look) -> list[str]:
+    return [f"| {line}" for line in look.journal]
+
+
+def _last_words(guest: QemuGuest, looks: list[Look], ready: Readiness) -> list[str]:
+    said = [state_line(looks[-1], ready)] if looks else []
+    if ready.kind == "exec":
+        out = io.BytesIO()
+        status = guest.execute(ready.command, out, out, _LOOK_S)
+        lines = out.getvalue()[-_OUTPUT_BYTES:].decode(errors="replace").splitlines()
+        said += [f"`{ready.command}` ends with {status}", *(f"| {line}" for line in lines)]
+    return [*said, *(_journal(looks[-1]) if looks else [])]
+
+
+def write(survey: Survey, directory: Path) -> None:
+    """Keep ``survey`` in ``directory``."""
+    facts = {**survey.__dict__, "listeners": [list(each) for each in survey.listeners]}
+    (directory / _FILE).write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def read(directory: Path) -> Survey:
+    """The survey that ``write`` kept there."""
+    facts = json.loads((directory / _FILE).read_text())
+    listeners = tuple((str(address), int(port)) for address, port in facts.pop("listeners"))
+    return Survey(listeners=listeners, **facts)

@@ -1,0 +1,86 @@
+"""A profile as commented TOML (pure): the same profile and notes, the same bytes; docs/profile.md has every key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from quickstart.model import Profile
+from quickstart.profile import DATA, SCHEMA
+
+
+def profile_text(profile: Profile, notes: Mapping[str, Sequence[str]]) -> str:
+    """``profile`` as the text that parse_profile takes; ``notes`` are comments above a key or table by its name (``start.pre``).
+
+    The note of the name '' stands first.
+    """
+    tables: list[tuple[str, list[tuple[str, str]]]] = [
+        ("", _whole(profile)),
+        ("start", [("pre", _value(profile.run_start_pre))]),
+        ("ready", _ready(profile)),
+        ("files", _files(profile)),
+        ("memory", [("machine_mib", str(profile.memory_mib)), ("budget_mib", str(profile.budget_mib))]),
+        ("disk", [("size_mib", str(profile.disk_mib))]),
+    ]
+    lines = list(_comments(notes.get("", ())))
+    for table, rows in tables:
+        if not rows:
+            continue
+        if table:
+            lines += ["", *_comments(notes.get(table, ())), f"[{table}]"]
+        for key, value in rows:
+            lines += _comments(notes.get(f"{table}.{key}".lstrip("."), ()))
+            lines.append(f"{key} = {value}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _whole(profile: Profile) -> list[tuple[str, str]]:
+    return [
+        ("schema", str(SCHEMA)),
+        ("name", _value(profile.name)),
+        ("description", _value(profile.description)),
+        ("suite", _value(profile.suite)),
+        ("packages", _value(profile.packages)),
+        ("unit", _value(profile.unit)),
+    ]
+
+
+def _ready(profile: Profile) -> list[tuple[str, str]]:
+    ready = profile.ready
+    rows = [("kind", _value(ready.kind))]
+    if ready.kind in ("http", "tcp"):
+        rows += [("port", str(ready.port))]
+        rows += [("address", _value("loopback"))] if ready.loopback else []
+    if ready.kind == "http":
+        rows += [("path", _value(ready.path)), ("status", str(ready.status))]
+    if ready.kind == "exec":
+        rows += [("command", _value(ready.command))]
+    return [*rows, ("timeout_s", str(ready.timeout_s))]
+
+
+def _files(profile: Profile) -> list[tuple[str, str]]:
+    rules = profile.files
+    # What is data of any service is not said again.
+    own = rules.data[len(DATA) :] if rules.data[: len(DATA)] == DATA else rules.data
+    rows = (
+        ("include", rules.include),
+        ("exclude", rules.exclude),
+        ("data", own),
+        ("secrets", rules.secrets),
+    )
+    return [(key, _value(globs)) for key, globs in rows if globs]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # A basic string has JSON's escapes (TOML 1.0, "String"), but no bare DEL.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Iterable):
+        return f"[{', '.join(_value(each) for each in value)}]"
+    raise TypeError(value)
+
+
+def _comments(lines: Iterable[str]) -> list[str]:
+    return [f"# {line}".rstrip() for line in lines]

@@ -1,0 +1,475 @@
+"""`profile new` without guests: what is asked, what a guest says, what is decided, and the two files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quickstart.errors import (
+    BadInputError,
+    NoProfileError,
+    OutputExistsError,
+    ProfileError,
+    UnsupportedUnitError,
+)
+from quickstart.imageroot import ImageRoot
+from quickstart.model import Event, FileKind, FileRules, Op, Profile, Readiness, StartFile, StartSet
+from quickstart.newprofile.findings import (
+    Findings,
+    budget_mib,
+    by_package,
+    data_rules,
+    disk_mib,
+    fate,
+    memory_mib,
+    only_checks,
+    written_files,
+)
+from quickstart.newprofile.look import (
+    Look,
+    failure,
+    listens_inside_only,
+    look_command,
+    parse_look,
+    state_line,
+)
+from quickstart.newprofile.make import Place, check_place, describe, examine
+from quickstart.newprofile.readme import notes, readme_text
+from quickstart.newprofile.request import first_draft, parse_ready
+from quickstart.newprofile.survey import Survey, read, write
+from quickstart.newprofile.toml import profile_text
+from quickstart.profile import DATA, parse_profile
+from quickstart.startset import matches
+from quickstart.unit.directives import KNOWN
+from quickstart.unit.model import UnitCommand, UnitStart
+from tests.unit.imagebuilder import Image, P, trace
+
+ANY = "0.0.0.0"  # noqa: S104 - where the guest listens
+READY = Readiness("http", 80, "/", 200, "", 600)
+TCP = replace(READY, kind="tcp")
+DRAFT = first_draft("app", ["app-server"], "app", parse_ready("http:80/"), "bookworm", 600)
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+@pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        ("http:80/", {"kind": "http", "port": 80, "path": "/", "status": 200}),
+        ("http:8080", {"kind": "http", "port": 8080, "path": "/", "status": 200}),
+        ("http:80/a?b=c:d", {"kind": "http", "port": 80, "path": "/a?b=c:d", "status": 200}),
+        ("tcp:11211", {"kind": "tcp", "port": 11211}),
+        ("exec:test -S /run/x:y", {"kind": "exec", "command": "test -S /run/x:y"}),
+    ],
+)
+def test_ready(text: str, table: dict[str, Any]) -> None:
+    assert parse_ready(text) == table
+    assert first_draft("a", ["bb"], "a", table, "bookworm", 5).ready.kind == table["kind"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "http", "http:", "http:x/", "http:80x", "tcp:80/", "tcp:", "exec:", "exec: ", "udp:1", "80"]
+)
+def test_no_ready(text: str) -> None:
+    with pytest.raises(BadInputError, match="is none of http:PORT/PATH, tcp:PORT or exec:COMMAND"):
+        parse_ready(text)
+
+
+def test_a_status_is_for_http() -> None:
+    assert parse_ready("http:80/", 404)["status"] == 404
+    with pytest.raises(BadInputError, match="--status"):
+        parse_ready("tcp:80", 200)
+
+
+def test_all_faults_of_the_options_at_once() -> None:
+    with pytest.raises(ProfileError) as caught:
+        first_draft("App", ["A B"], "x.socket", parse_ready("tcp:70000"), "bookworm", 600)
+    assert sorted(each.split(":")[0] for each in caught.value.problems) == [
+        "name",
+        "packages[0]",
+        "ready.port",
+        "unit",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given_name", "unit"),
+    [("nginx", "nginx.service"), ("php8.2-fpm", "php8.2-fpm.service"), ("a@b.service", "a@b.service")],
+)
+def test_a_unit_without_its_type(given_name: str, unit: str) -> None:
+    assert first_draft("a", ["bb"], given_name, parse_ready("tcp:1"), "bookworm", 600).unit == unit
+
+
+# ---------------------------------------------------------------- looks
+
+TABLE = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:2BCB 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0
+   1: 0F02000A:0016 0202000A:9C40 01 00000000:00000000 00:00000000 00000000     0        0 2 1 0 100 0 0 10 0
+   2: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 3 1 0 100 0 0 10 0
+  sl  local_address                         remote_address                        st tx_queue
+   0: 00000000000000000000000001000000:2BCB 00000000000000000000000000000000:0000 0A 00000000:00000000
+   1: 00000000000000000000000000000000:0016 00000000000000000000000000000000:0000 0A 00000000:00000000
+   2: 0000000000000000FFFF00000100007F:0007 00000000000000000000000000000000:0000 0A 00000000:00000000
+   3: B80D0120000000000000000002000000:0008 00000000000000000000000000000000:0000 0A 00000000:00000000
+"""
+SAID = f"""\
+== unit
+ActiveState=active
+SubState=running
+Result=success
+NRestarts=0
+== system
+running
+== tcp
+{TABLE}== memory
+MemTotal:        2000000 kB
+MemFree:          100000 kB
+MemAvailable:    1795200 kB
+== journal
+Started app.
+
+said = so
+== end
+"""
+
+
+def look(answer: int = 0, **unit: str) -> Look:
+    found = parse_look(SAID, answer)
+    return replace(found, unit={**found.unit, **unit})
+
+
+def test_a_look() -> None:
+    found = look()
+    assert found.unit["ActiveState"] == "active"
+    assert (found.system, found.used_mib, found.journal) == ("running", 200, ("Started app.", "said = so"))
+    assert found.listeners == (
+        (ANY, 80),
+        ("127.0.0.1", 11211),
+        ("2001:0db8:0000:0000:0000:0000:0000:0002", 8),
+        ("::", 22),
+        ("::1", 11211),
+        ("::ffff:127.0.0.1", 7),
+    )
+
+
+def test_a_look_before_systemd_is_there() -> None:
+    found = parse_look("== unit\n== system\n== tcp\n== memory\n== journal\n== end\n")
+    assert (found.unit, found.system, found.listeners, found.used_mib) == ({}, "", (), 0)
+    assert failure([found] * 5, "app.service", READY) == ""
+    assert not listens_inside_only([found] * 5, TCP)
+
+
+def test_the_units_name_is_one_word_of_the_command() -> None:
+    assert "'a b.service'" in look_command("a b.service")
+
+
+@pytest.mark.parametrize(
+    ("port", "kind", "inside"),
+    [
+        (11211, "tcp", True),
+        (11211, "http", True),
+        (11211, "exec", False),
+        (80, "tcp", False),
+        (9, "tcp", False),
+    ],
+)
+def test_who_listens_on_127_0_0_1_only(port: int, kind: str, inside: bool) -> None:
+    ready = replace(READY, port=port, kind=kind)
+    assert listens_inside_only([look()] * 3, ready) is inside
+    assert not listens_inside_only([look()] * 2, ready)
+
+
+def test_a_listener_on_the_other_loopback_only_is_not_asked_over_ipv4() -> None:
+    only = replace(look(), listeners=(("::1", 11211),))
+    assert not listens_inside_only([only] * 3, replace(TCP, port=11211))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"LoadState": "masked"}, "systemd does not load app.service: masked"),
+        ({"ActiveState": "failed", "Result": "exit-code"}, "app.service fails by itself: exit-code"),
+        ({"NRestarts": "3", "Result": "signal"}, "is restarted again and again: signal"),
+        (
+            {"ActiveState": "inactive", "UnitFileState": "disabled"},
+            "does not run once the machine has booted (it is d",
+        ),
+        ({"ActiveState": "activating"}, ""),
+    ],
+)
+def test_what_keeps_a_unit_from_being_ready(change: dict[str, str], why: str) -> None:
+    found = failure([look(0, **change)] * 3, "app.service", READY)
+    assert why in found
+    assert bool(why) == bool(found)
+
+
+def test_a_unit_that_is_still_to_come_is_waited_for() -> None:
+    booting = replace(look(ActiveState="inactive"), system="starting")
+    assert failure([booting] * 9, "app.service", READY) == ""
+    assert failure([booting, look(), look()], "app.service", READY) == ""
+
+
+def test_another_answer_than_the_one_asked_for() -> None:
+    looks = [look(answer=403)] * 3
+    assert failure(looks, "app.service", READY) == "GET / on port 80 is answered with 403, not with 200"
+    assert failure(looks, "app.service", replace(READY, status=403)) == ""
+    assert failure([look(answer=503), *looks[:2]], "app.service", READY) == ""
+    assert "the last answer was 403" in state_line(looks[0], READY)
+
+
+def test_a_survey_is_kept(tmp_path: Path) -> None:
+    survey = Survey(True, 123, (("127.0.0.1", 80), ("::", 22)), "enabled", "connected", 5)
+    write(survey, tmp_path)
+    assert read(tmp_path) == survey
+
+
+# ---------------------------------------------------------------- decisions
+
+
+def command(text: str, flags: str = "") -> UnitCommand:
+    words = tuple(text.split())
+    return UnitCommand(words[0], words, flags)
+
+
+@pytest.mark.parametrize(
+    ("pre", "start", "checks"),
+    [
+        (["/usr/sbin/lighttpd -tt -f /etc/l.conf"], "/usr/sbin/lighttpd -D -f /etc/l.conf", True),
+        (["/usr/sbin/haproxy -Ws -f /x -c -q"], "/usr/sbin/haproxy -Ws -f /x", True),
+        (["/usr/sbin/named-checkconf"], "/usr/sbin/named -f", True),
+        (["/usr/share/dnsmasq/systemd-helper checkconfig"], "/usr/sbin/dnsmasq", False),
+        (["/usr/sbin/squid --foreground -z"], "/usr/sbin/squid --foreground", False),
+        (["/bin/mkdir -p /run/x"], "/usr/sbin/x", False),
+        (["/usr/sbin/x -t", "/bin/mkdir /run/x"], "/usr/sbin/x", False),
+        (["/usr/bin/x -c /etc/x.conf"], "/usr/bin/x -c /etc/x.conf", False),
+        ([], "/usr/sbin/x", False),
+    ],
+)
+def test_what_only_checks(pre: list[str], start: str, checks: bool) -> None:
+    assert only_checks([command(each) for each in pre], command(start)) is checks
+
+
+def test_every_known_directive_has_its_fate() -> None:
+    assert [name for name in KNOWN if fate(name) == "not known"] == []
+    assert fate("ExecStart") == "the start itself"
+    assert fate("NoSuchThing") == "not known"
+
+
+def test_files_that_are_written_outside_of_the_places_of_data(image: Image) -> None:
+    for path in ("/opt/app/db", "/var/lib/app/db", "/etc/app/state", "/usr/lib/app/log"):
+        image.file(path)
+    events = [
+        Event(1, 7, "app", Op.WRITE, P(path), error)
+        for path, error in (
+            ("/opt/app/db", None),
+            ("/opt/app/new", None),
+            ("/var/lib/app/db", None),
+            ("/lib/app/log", None),
+            ("/etc/app/state", "EACCES"),
+            ("/run/app.pid", None),
+            ("/opt/app", None),
+        )
+    ]
+    found = written_files([trace(*events)], ImageRoot(image.base))
+    assert found == (P("/opt/app/db"), P("/usr/lib/app/log"))
+
+
+def test_data_rules() -> None:
+    many = [P(f"/opt/app/{name}") for name in "abc"]
+    assert data_rules([*many, P("/etc/one"), P("/x")]) == ("/etc/one", "/opt/app/**", "/x")
+
+
+@given(
+    st.text(st.sampled_from("a*?[]b"), min_size=1, max_size=8).filter(lambda name: name not in (".", ".."))
+)
+def test_a_data_rule_means_its_file_alone(name: str) -> None:
+    (rule,) = data_rules([P(f"/opt/{name}")])
+    assert matches(P(f"/opt/{name}"), rule)
+    assert not matches(P(f"/opt/{name}x"), rule)
+    if "*" in name or "?" in name:
+        assert not matches(P(f"/opt/{name.replace('*', 'z').replace('?', 'z')}"), rule)
+
+
+@given(st.integers(1, 10**9))
+def test_numbers_leave_room(size: int) -> None:
+    assert budget_mib(size) * 1024 * 1024 > size * 5 // 4
+    assert budget_mib(size) % 8 == 0
+    assert disk_mib(size) * 1024 * 1024 > size + 512 * 1024 * 1024
+    assert memory_mib(size // 10**6) >= 1024
+
+
+def test_a_budget_is_one_that_a_profile_may_have() -> None:
+    assert budget_mib(4 << 30) == 4096
+    assert (budget_mib(15 << 20), memory_mib(10), memory_mib(600), disk_mib(0)) == (24, 1024, 1280, 2048)
+
+
+# ---------------------------------------------------------------- the unit in the image
+
+NETWORK = "/etc/systemd/system/multi-user.target.wants/networking.service"
+UNIT = """\
+[Unit]
+Description=An application
+[Service]
+ExecStartPre=/usr/sbin/app -t
+ExecStart=/usr/sbin/app
+"""
+
+
+@pytest.fixture
+def served(image: Image) -> Image:
+    image.file("/usr/lib/systemd/system/app.service", UNIT)
+    image.file("/usr/lib/systemd/system/networking.service", "")
+    image.file("/etc/fstab", "UUID=1 / ext4 errors=remount-ro 0 1\n")
+    image.file(NETWORK)
+    return image
+
+
+def test_a_check_is_left_out(served: Image) -> None:
+    unit, pre, run = examine(ImageRoot(served.base), DRAFT)
+    assert (unit.start_pre, pre, run) == ((), ("/usr/sbin/app -t",), False)
+    assert describe(ImageRoot(served.base), "app.service") == "An application"
+
+
+def test_what_is_no_check_runs(served: Image) -> None:
+    served.file("/usr/lib/systemd/system/app.service", UNIT.replace("app -t", "app -z"))
+    unit, pre, run = examine(ImageRoot(served.base), DRAFT)
+    assert (len(unit.start_pre), pre, run) == (1, ("/usr/sbin/app -z",), True)
+
+
+def test_all_that_stands_in_the_way_is_named_at_once(served: Image) -> None:
+    served.file("/usr/lib/systemd/system/app.service", UNIT + "DynamicUser=yes\nRootDirectory=/x\n")
+    served.file("/etc/fstab", "UUID=1 / xfs defaults 0 1\n")
+    (served.base / NETWORK.lstrip("/")).unlink()
+    with pytest.raises(NoProfileError) as caught:
+        examine(ImageRoot(served.base), DRAFT)
+    unit, network, root = caught.value.problems
+    assert "it has DynamicUser, RootDirectory" in unit
+    assert "takes the network over" in network
+    assert "the root volume is xfs" in root
+    assert caught.value.exit_code == 1
+
+
+def test_a_unit_that_is_not_there(served: Image) -> None:
+    with pytest.raises(UnsupportedUnitError, match=r"the image has no unit other\.service"):
+        examine(ImageRoot(served.base), replace(DRAFT, unit="other.service"))
+
+
+def test_the_units_that_may_have_been_meant(served: Image) -> None:
+    status = "Package: app-server\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n"
+    served.file("/var/lib/dpkg/status", status)
+    served.file("/var/lib/dpkg/info/app-server.list", "/lib/systemd/system/app.service\n")
+    for unit, hint in (
+        ("apq.service", "did you mean 'app'?"),
+        ("x.service", "services of app-server: app.service"),
+    ):
+        with pytest.raises(UnsupportedUnitError) as caught:
+            examine(ImageRoot(served.base), replace(DRAFT, unit=unit))
+        assert caught.value.hint == hint
+
+
+# ---------------------------------------------------------------- the two files
+
+
+def start_file(path: str, mode: int = 0o755, package: str = "app-server 1.0-1") -> StartFile:
+    return StartFile(P(path), FileKind.FILE, 0o100000 | mode, 2 << 20, 0, 0, "", "", (), 1, package)
+
+
+def findings(profile: Profile, **changes: Any) -> Findings:
+    found = Findings(
+        profile=profile,
+        survey=Survey(False, 90, ((ANY, 80), ("127.0.0.1", 9), ("::", 22)), "enabled", "HTTP/1.1 200 OK", 1),
+        unit=UnitStart("app.service", "simple", None, (), command("/usr/sbin/app -D")),
+        directives=(("ExecStart", "the start itself"), ("User", "repeated")),
+        pre=(),
+        start_set=StartSet((start_file("/usr/sbin/app"), start_file("/etc/app.conf", 0o644, "")), ()),
+        traces=(trace("/etc/app.conf"),),
+        initramfs_bytes=15 << 20,
+        written=(),
+    )
+    return replace(found, **changes)
+
+
+def test_the_files_of_a_plain_service() -> None:
+    found = findings(replace(DRAFT, run_start_pre=False), pre=("/usr/sbin/app -t",))
+    text = profile_text(found.profile, notes(found))
+    assert parse_profile(text, "x") == found.profile
+    assert (
+        "# ExecStartPre only checks what the start itself checks again: /usr/sbin/app -t\npre = false\n"
+        in text
+    )
+    assert "# The initramfs has 15.0 MiB.\n" in text
+    readme = readme_text(found)
+    for line in (
+        "Ready is the first `200` to `GET /` on port 80 of the external address.",
+        "Type=simple; `/usr/sbin/app -D`.",
+        "ExecStartPre `/usr/sbin/app -t` is left out: it only checks.",
+        "| User | repeated |",
+        "| app-server | 1 | 2.00 |",
+        "- `/etc/app.conf`",
+        "- Nothing was found that needs a decision.",
+    ):
+        assert line in readme
+    assert profile_text(found.profile, notes(found)) == text
+
+
+def test_the_files_of_one_to_be_looked_at() -> None:
+    ready = replace(DRAFT.ready, kind="tcp", loopback=True, path="/", status=200)
+    rules = replace(DRAFT.files, data=(*DATA, "/opt/app/db"))
+    found = findings(
+        replace(DRAFT, ready=ready, files=rules), written=(P("/opt/app/db"),), pre=("/bin/mkdir /x",)
+    )
+    text = profile_text(found.profile, notes(found))
+    assert parse_profile(text, "x") == found.profile
+    assert '# The service listens on 127.0.0.1 only.\naddress = "loopback"\n' in text
+    assert '# The service writes to them.\ndata = ["/opt/app/db"]\n' in text
+    readme = readme_text(found)
+    assert "nobody reaches it from outside" in readme
+    assert "- `/opt/app/db` is written to by the service and so is data." in readme
+    assert "`pre = false` leaves it out" in readme
+
+
+def test_served_from_memory_by_package() -> None:
+    files = (
+        start_file("/usr/sbin/app"),
+        start_file("/usr/lib/x.so", 0o644, "libx 2"),
+        start_file("/etc/x", 0o644),
+    )
+    assert by_package(StartSet(files, ())) == {"app-server": (1, 2 << 20), "libx": (1, 2 << 20)}
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+GLOBS = st.lists(TEXT.map(lambda text: f"/{text}"), max_size=3).map(tuple)
+
+
+@given(TEXT, TEXT.filter(bool), GLOBS, GLOBS, st.booleans())
+def test_any_profile_reads_as_it_was_written(
+    description: str, said: str, include: tuple[str, ...], data: tuple[str, ...], pre: bool
+) -> None:
+    ready = Readiness("exec", 0, "/", 200, said, 77)
+    rules = FileRules(include=include, exclude=data, data=(*DATA, *data), secrets=include)
+    profile = replace(DRAFT, description=description, ready=ready, files=rules, run_start_pre=pre)
+    assert parse_profile(profile_text(profile, {}), "x") == profile
+
+
+# ---------------------------------------------------------------- where it goes
+
+
+def test_a_place(tmp_path: Path) -> None:
+    out = tmp_path / "app"
+    check_place(Place(out, 1))
+    out.mkdir()
+    check_place(Place(out, 1))
+    (out / "profile.toml").write_text("")
+    with pytest.raises(OutputExistsError, match="has a profile"):
+        check_place(Place(out, 1))
+    check_place(Place(out, 1, force=True))
+    (out / "mine").write_text("")
+    with pytest.raises(OutputExistsError, match="is no profile's directory"):
+        check_place(Place(out, 1, force=True))
