@@ -21,10 +21,11 @@ from quickstart.unit.model import UnitCommand, UnitStart
 _CHECKS = frozenset(
     {
         *("-t", "-tt", "-T", "--test", "--check", "--check-config", "--checkconfig", "--configtest"),
-        *("--validate", "--validate-config", "--test-config", "configtest", "checkconfig", "validate"),
+        *("--validate", "--validate-config", "--test-config", "validate"),
     }
 )
-_CHECKERS = re.compile(r".*check-?conf(ig)?")
+# A program that is called like this, or told to do this, does nothing else.
+_CHECKERS = re.compile(r"(.*-)?(check-?conf(ig)?|conf(ig)?-?check|config-?test)")
 _VOLATILE = frozenset({"proc", "sys", "dev", "run", "tmp"})
 # So many files of one directory are a rule for the directory.
 _MANY = 3
@@ -70,7 +71,7 @@ def fate(name: str) -> str:
 def only_checks(commands: Iterable[UnitCommand], start: UnitCommand) -> bool:
     """Whether all of ``commands``, of ExecStartPre, only check what the start itself reads and checks again.
 
-    They do when each is the unit's own program told to test, or a checker by its name. False when there is none, and in doubt.
+    They do when each is the unit's own program told to test, or a checker by its name or its verb. False when there is none, and in doubt.
     """
     found = tuple(commands)
     return bool(found) and all(_is_check(each, start) for each in found)
@@ -78,9 +79,9 @@ def only_checks(commands: Iterable[UnitCommand], start: UnitCommand) -> bool:
 
 def _is_check(command: UnitCommand, start: UnitCommand) -> bool:
     name = PurePosixPath(command.program).name
-    if _CHECKERS.fullmatch(name):
-        return True
     words = set(command.words[1:])
+    if any(_CHECKERS.fullmatch(each) for each in (name, *words)):
+        return True
     flags = _CHECKS | ({"-c"} if name == "haproxy" else frozenset())
     return name == PurePosixPath(start.program).name and bool(words & flags)
 

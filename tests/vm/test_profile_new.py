@@ -29,14 +29,18 @@ WORKS = {
     "haproxy": "nsenter --mount=/proc/$early/ns/mnt test -S /var/lib/haproxy/dev/log && echo 1",
 }
 ASK = """
+# What is bound into the namespace of a process: root, place, options (proc(5), mountinfo).
+bound() { grep ' /var/lib/haproxy/dev/log ' /proc/$1/mountinfo | cut -d ' ' -f 4-6; }
 early=$(cat /run/quickstart/main.pid)
 wait_settled
 systemctl is-system-running --wait
 [ "$(systemctl show -P MainPID UNIT)" = "$early" ] && echo same
 systemctl is-active UNIT
 WORKS
+before=$(bound $early)
 systemctl restart UNIT
 systemctl is-active UNIT
+[ "$(bound $(systemctl show -P MainPID UNIT))" = "$before" ] && echo alike
 [ "$(systemctl show -P MainPID UNIT)" != "$early" ] && echo another
 systemctl --failed --no-legend --plain | wc -l
 """
@@ -68,7 +72,7 @@ def test_what_is_written_builds_and_is_handed_over(name: str, tmp_path: Path) ->
     assert called.status == 0, called.err
     assert called.result["fallback"] is None
     said = called.result["exec_stdout"].split()
-    assert said == ["running", "same", "active", "1", "active", "another", "0"]
+    assert said == ["running", "same", "active", "1", "active", "alike", "another", "0"]
 
 
 @pytest.mark.full
