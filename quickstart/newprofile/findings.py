@@ -71,7 +71,8 @@ def fate(name: str) -> str:
 def only_checks(commands: Iterable[UnitCommand], start: UnitCommand) -> bool:
     """Whether all of ``commands``, of ExecStartPre, only check what the start itself reads and checks again.
 
-    They do when each is the unit's own program told to test, or a checker by its name or its verb. False when there is none, and in doubt.
+    They do when each is the unit's own program told to test, or a checker by its name or its verb. False when there is none, and
+    in doubt.
     """
     found = tuple(commands)
     return bool(found) and all(_is_check(each, start) for each in found)

@@ -75,6 +75,7 @@ def make(draft: Profile, place: Place, options: TraceOptions, store: Store, prog
     check_place(place)
     reference = pipeline.reference_image(draft, options, store, progress)
     root = ImageRoot(reference.tree)
+    draft = replace(draft, unit=own_name(root, draft.unit))
     unit, pre, run_start_pre = examine(root, draft)
     draft = replace(draft, run_start_pre=run_start_pre, disk_mib=findings.disk_mib(tree_bytes(root)))
     disk = pipeline.make_disk(draft, reference, store, progress)
@@ -106,6 +107,15 @@ def make(draft: Profile, place: Place, options: TraceOptions, store: Store, prog
     )
     _write(found, place)
     return found
+
+
+def own_name(root: ImageRoot, unit: str) -> str:
+    """The name by which systemd runs ``unit``: the unit's own, where that is an alias (systemd.unit(5), `Alias=`)."""
+    for place in reversed(_UNITS):
+        found = root.resolve(PurePosixPath(place) / unit).canonical
+        if found is not None and found.name.endswith(_TYPE):
+            return unit if "@" in found.name else found.name
+    return unit
 
 
 def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...], bool]:

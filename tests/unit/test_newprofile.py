@@ -38,7 +38,7 @@ from quickstart.newprofile.look import (
     parse_look,
     state_line,
 )
-from quickstart.newprofile.make import Place, check_place, describe, examine
+from quickstart.newprofile.make import Place, check_place, describe, examine, own_name
 from quickstart.newprofile.readme import notes, readme_text
 from quickstart.newprofile.request import first_draft, parse_ready
 from quickstart.newprofile.survey import Survey, read, write
@@ -361,6 +361,22 @@ def test_all_that_stands_in_the_way_is_named_at_once(served: Image) -> None:
 def test_a_unit_that_is_not_there(served: Image) -> None:
     with pytest.raises(UnsupportedUnitError, match=r"the image has no unit other\.service"):
         examine(ImageRoot(served.base), replace(DRAFT, unit="other.service"))
+
+
+def test_an_alias_is_called_by_the_units_own_name(served: Image) -> None:
+    root = ImageRoot(served.base)
+    served.link("/etc/systemd/system/other.service", "/lib/systemd/system/app.service")
+    served.link("/etc/systemd/system/off.service", "/dev/null")
+    served.file("/usr/lib/systemd/system/many@.service", UNIT)
+    served.link("/etc/systemd/system/many@one.service", "/lib/systemd/system/many@.service")
+    for unit, name in (
+        ("other", "app"),
+        ("app", "app"),
+        ("off", "off"),
+        ("none", "none"),
+        ("many@one", "many@one"),
+    ):
+        assert own_name(root, f"{unit}.service") == f"{name}.service"
 
 
 def test_the_units_that_may_have_been_meant(served: Image) -> None:
