@@ -6,12 +6,13 @@ import http.client
 import io
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, Protocol
 
 from quickstart.errors import GuestError, NoProfileError
-from quickstart.launch.channel import Exit, Output
-from quickstart.launch.qemu import QemuGuest
+from quickstart.launch.channel import Exit, Message, Output
 from quickstart.model import Readiness, ReadyStamp
 from quickstart.newprofile.look import (
     Look,
@@ -30,6 +31,22 @@ _FILE = "survey.json"
 _OUTPUT_BYTES = 2000
 
 
+class Watched(Protocol):
+    """What is asked of a guest (launch.qemu.QemuGuest)."""
+
+    url_port: int | None
+
+    def start(self, command: str) -> None: ...
+
+    def messages(self, timeout_s: float) -> Iterator[Message]: ...
+
+    def execute(self, command: str, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float) -> int: ...
+
+    def is_running(self) -> bool: ...
+
+    def console_tail(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Survey:
     """What the boot showed. ``listeners`` are those of the machine; ``ready_uptime_ns`` is 0 where ready was not asked for from
@@ -43,7 +60,7 @@ class Survey:
     ready_uptime_ns: int
 
 
-def watch(guest: QemuGuest, unit: str, ready: Readiness, limit_s: float) -> Survey:
+def watch(guest: Watched, unit: str, ready: Readiness, limit_s: float) -> Survey:
     """Look at the guest, which was launched with ``ready``, until that is reached or seen to be out of reach.
 
     Raises NoProfileError saying why the unit does not get ready, GuestError when the guest itself ends or hangs.
@@ -76,7 +93,7 @@ def _survey(look: Look, stamp: ReadyStamp | None) -> Survey:
     )
 
 
-def _look(guest: QemuGuest, unit: str, ready: Readiness) -> tuple[Look, ReadyStamp | None]:
+def _look(guest: Watched, unit: str, ready: Readiness) -> tuple[Look, ReadyStamp | None]:
     stamp: ReadyStamp | None = None
     text = b""
     guest.start(look_command(unit))
@@ -92,7 +109,7 @@ def _look(guest: QemuGuest, unit: str, ready: Readiness) -> tuple[Look, ReadySta
     raise GuestError(f"the guest {how} while it was watched", console_tail=guest.console_tail())
 
 
-def _pause(guest: QemuGuest) -> ReadyStamp | None:
+def _pause(guest: Watched) -> ReadyStamp | None:
     for message in guest.messages(_PAUSE_S):
         if isinstance(message, ReadyStamp):
             return message
@@ -101,6 +118,8 @@ def _pause(guest: QemuGuest) -> ReadyStamp | None:
 
 def _answer(port: int | None, path: str) -> int:
     """The status that this host gets for a GET through the forwarded port; 0 without an answer."""
+    if port is None:
+        return 0
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
     try:
         connection.request("GET", path, headers={"Connection": "close"})
@@ -115,7 +134,7 @@ def _journal(look: Look) -> list[str]:
     return [f"| {line}" for line in look.journal]
 
 
-def _last_words(guest: QemuGuest, looks: list[Look], ready: Readiness) -> list[str]:
+def _last_words(guest: Watched, looks: list[Look], ready: Readiness) -> list[str]:
     said = [state_line(looks[-1], ready)] if looks else []
     if ready.kind == "exec":
         out = io.BytesIO()
