@@ -40,7 +40,7 @@ _DISK_MIB = 2048
 @dataclass(frozen=True)
 class Findings:
     """What a profile is written from; ``directives`` are the unit's with what becomes of each, ``written`` what its processes
-    opened for writing of the image's own files, outside the places that are data anyway."""
+    opened for writing of the image's own files, outside the places that are data anyway. ``given``: the root is a user's own."""
 
     profile: Profile
     survey: Survey
@@ -50,6 +50,7 @@ class Findings:
     start_set: StartSet
     traces: tuple[Trace, ...]
     initramfs_bytes: int
+    given: bool
     written: tuple[PurePosixPath, ...]
 
 

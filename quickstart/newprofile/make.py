@@ -103,6 +103,7 @@ def make(draft: Profile, place: Place, options: TraceOptions, store: Store, prog
         start_set=traced.start_set,
         traces=traced.traces,
         initramfs_bytes=size_bytes,
+        given=options.rootfs is not None,
         written=written,
     )
     _write(found, place)

@@ -28,7 +28,7 @@ def notes(found: Findings) -> Mapping[str, Sequence[str]]:
     """The comments of profile.toml."""
     profile, said = found.profile, {}
     said[""] = [
-        f"{', '.join(profile.packages)} as Debian has it. Written by `quickstart profile new`:",
+        f"{', '.join(profile.packages)}{' as Debian has it' * (not found.given)}. Written by `quickstart profile new`:",
         "README.md says what was found; docs/profile.md has every key.",
     ]
     said["start.pre"] = [_pre_note(found)]
@@ -62,8 +62,7 @@ def readme_text(found: Findings) -> str:
     lines = [
         f"# {profile.name}",
         "",
-        f"Debian's {', '.join(f'`{name}`' for name in profile.packages)} ({profile.suite}), unchanged. "
-        f"Ready is {request(profile.ready)}.",
+        f"{_origin(found)} Ready is {request(profile.ready)}.",
         "Written by `quickstart profile new`; `quickstart profile check DIR` says whether it still holds.",
         "",
         *_unit(found),
@@ -72,6 +71,13 @@ def readme_text(found: Findings) -> str:
         *_to_look_at(found),
     ]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _origin(found: Findings) -> str:
+    packages = ", ".join(f"`{name}`" for name in found.profile.packages)
+    if found.given:
+        return f"{packages} in a root of one's own: `quickstart build` needs it too (`--rootfs`)."
+    return f"Debian's {packages} ({found.profile.suite}), unchanged."
 
 
 def _unit(found: Findings) -> Iterator[str]:

@@ -409,6 +409,7 @@ def findings(profile: Profile, **changes: Any) -> Findings:
         start_set=StartSet((start_file("/usr/sbin/app"), start_file("/etc/app.conf", 0o644, "")), ()),
         traces=(trace("/etc/app.conf"),),
         initramfs_bytes=15 << 20,
+        given=False,
         written=(),
     )
     return replace(found, **changes)
@@ -435,6 +436,9 @@ def test_the_files_of_a_plain_service() -> None:
     ):
         assert line in readme
     assert profile_text(found.profile, notes(found)) == text
+    given = readme_text(replace(found, given=True))
+    assert "unchanged" in readme and "unchanged" not in given
+    assert "`quickstart build` needs it too" in given
 
 
 def test_the_files_of_one_to_be_looked_at() -> None:
