@@ -9,7 +9,7 @@ initrd=initramfs.img
 accel=${ACCEL:-tcg}
 cpu=max
 [ "$accel" != kvm ] || cpu=host
-exec qemu-system-x86_64 -name @NAME@ -M pc -accel "$accel" -cpu "$cpu" -smp 1 -m @MEMORY@@UUID@ \
+exec qemu-system-x86_64 -name @NAME@ -M q35 -accel "$accel" -cpu "$cpu" -smp 1 -m @MEMORY@@UUID@ \
 	-nodefaults -no-reboot -nographic -serial mon:stdio \
 	-kernel vmlinuz -initrd "$initrd" -append "@CMDLINE@" \
 	-drive file=@DISK@,format=@FORMAT@,if=none,id=root -device virtio-blk-pci,drive=root,addr=4 \

@@ -85,7 +85,7 @@ def _try_kvm(kernel: Path) -> bool:
     with tempfile.TemporaryDirectory(prefix="quickstart-", dir=temporary_directory()) as name:
         initrd = Path(name) / "initrd"
         initrd.write_bytes(stream.getvalue())
-        argv = ["qemu-system-x86_64", "-M", "pc", *_kvm("").qemu, "-m", "256", "-nodefaults", "-no-reboot"]
+        argv = ["qemu-system-x86_64", "-M", "q35", *_kvm("").qemu, "-m", "256", "-nodefaults", "-no-reboot"]
         argv += ["-display", "none", "-serial", "stdio", "-kernel", str(kernel), "-initrd", str(initrd)]
         try:
             done = door.run(

@@ -39,7 +39,7 @@ def machine_arguments(machine: Machine, accelerator: Accelerator, initrd: str) -
         f",hostfwd=tcp:127.0.0.1:{machine.forward_port}-:{machine.guest_port}" if machine.forward_port else ""
     )
     return (
-        *("-name", machine.name, "-M", "pc", *accelerator.qemu),
+        *("-name", machine.name, "-M", "q35", *accelerator.qemu),
         *("-smp", str(machine.vcpus), "-m", str(machine.memory_mib)),
         *(("-uuid", machine.uuid) if machine.uuid else ()),
         *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
