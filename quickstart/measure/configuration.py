@@ -22,6 +22,8 @@ OUR_OPTIONS = (
     "i8042.nomux",
     "i8042.dumbkbd",
     "8250.nr_uarts=1",
+    "noreplace-smp",
+    "initcall_blacklist=crypto_kdf108_init,ftrace_check_for_weak_functions,trace_eval_init",
 )
 
 
