@@ -1,4 +1,4 @@
-"""Our own C programs (agent, volume, starter, checker): each compiled once for its source text, compiler and flags."""
+"""Our own C programs (agent, volume, starter, checker, prefetcher): each compiled once for its source text, compiler and flags."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from quickstart.host import door
 from quickstart.store import Store
 
 
-def compiled(store: Store, name: str, folder: Traversable, flags: tuple[str, ...]) -> Path:
-    """The program ``name``, from all C files in ``folder``, out of the store's stage of that name.
+def compiled(store: Store, name: str, flags: tuple[str, ...], *folders: Traversable) -> Path:
+    """The program ``name``, from all C files in ``folders``, out of the store's stage of that name.
 
     Raises MissingToolError without cc, CommandError for sources that it refuses.
     """
-    sources = {each.name: each.read_bytes() for each in folder.iterdir() if each.name.endswith((".c", ".h"))}
+    sources = {
+        each.name: each.read_bytes()
+        for folder in folders
+        for each in folder.iterdir()
+        if each.name.endswith((".c", ".h"))
+    }
     compiler = door.run(["cc", "--version"], timeout_s=30).stdout.decode(errors="replace").splitlines()[0]
 
     def make(target: Path) -> None:

@@ -1,7 +1,6 @@
 """The nouns: frozen dataclasses that the stages hand to each other (docs/words.md).
 
-This module imports nothing of ours. Guest paths are ``PurePosixPath`` and absolute, host paths are
-``Path``; sizes are bytes, instants and durations integer nanoseconds.
+Imports nothing of ours. Guest paths are absolute ``PurePosixPath``, host paths ``Path``; sizes are bytes, times int nanoseconds.
 """
 
 from __future__ import annotations

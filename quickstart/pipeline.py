@@ -10,15 +10,16 @@ from pathlib import Path
 
 from quickstart.assets import assets
 from quickstart.cloudinit import SEEN, early_start
-from quickstart.errors import OutputExistsError, TraceError
+from quickstart.errors import TraceError
 from quickstart.host import door
 from quickstart.image import artefact as artefacts
 from quickstart.image import output
+from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import read_superblock, write_disk
 from quickstart.imageroot import ImageRoot
-from quickstart.initramfs.build import write_initramfs
+from quickstart.initramfs.build import Recipe, write_initramfs
 from quickstart.initramfs.layout import HandOff
-from quickstart.initramfs.programs import programs
+from quickstart.initramfs.programs import Programs, programs
 from quickstart.launch import accel, payload
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.model import (
@@ -31,6 +32,7 @@ from quickstart.model import (
     StartSet,
     Trace,
 )
+from quickstart.prefetch import plan as plan_prefetch
 from quickstart.progress import Progress
 from quickstart.reference import entry
 from quickstart.reference.debootstrap import make_reference, reference_inputs
@@ -143,6 +145,23 @@ def in_store(
     return image, compute(traces, ImageRoot(image.tree), profile.files)
 
 
+def recipe_of(
+    profile: Profile, reference: ReferenceImage, disk: RootDisk, traced: Traced, ours: Programs
+) -> Recipe:
+    """What ``build`` packs, without a hand-off."""
+    root = ImageRoot(reference.tree)
+    return Recipe(
+        profile,
+        reference,
+        disk,
+        traced.traces[0].network.interface,
+        traced.start_set,
+        read_unit(root, profile.unit, profile.run_start_pre),
+        ours,
+        plan_prefetch(traced.traces, traced.start_set, root, read_block_map(disk.path)),
+    )
+
+
 def build(profile: Profile, options: BuildOptions, store: Store, progress: Progress) -> Built:
     """Build the artefact of ``profile`` at ``options.out``, or find it there; every error leaves ``out`` as it was."""
     rootfs = _rootfs(options.tracing, progress)
@@ -154,7 +173,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
     door.need_root(_ROOT_STEP)
     door.need_tools(*build_tools(profile, options, store))
     reference = _reference(profile, rootfs, options.tracing, store, progress)
-    unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
+    read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     check_includes(ImageRoot(reference.tree), profile.files)
     if not options.tracing.guest_package and early_start(ImageRoot(reference.tree), profile.early) == SEEN:
         progress.note(_NEVER_SEEN)
@@ -168,16 +187,9 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
 
     with output.new_directory(options.out, made_meanwhile) as directory:
         with progress.step("initramfs"):
+            recipe = recipe_of(profile, reference, disk, traced, ours)
             initramfs = write_initramfs(
-                profile,
-                reference,
-                disk,
-                traced.traces[0].network.interface,
-                traced.start_set,
-                unit,
-                ours,
-                directory / "initramfs.img",
-                hand_off=options.hand_off,
+                dataclasses.replace(recipe, hand_off=options.hand_off), directory / "initramfs.img"
             )
         with progress.step("image"):
             artefacts.write(
@@ -229,32 +241,6 @@ def trace(profile: Profile, options: TraceOptions, store: Store, progress: Progr
     check_includes(ImageRoot(reference.tree), profile.files)
     disk = make_disk(profile, reference, store, progress)
     return trace_disk(profile, reference, disk, options, store, progress)
-
-
-def check_traced_place(out: Path) -> None:
-    """Raise OutputExistsError when ``keep_traced`` would not write to ``out``, BadInputError when it has no directory."""
-    with output.settled(out):
-        _refuse_others(out)
-
-
-def keep_traced(traced: Traced, out: Path) -> None:
-    """Write ``start-set.json`` into a new directory ``out``; an empty one, or one that holds only such a file, is replaced."""
-
-    def refuse() -> bool:
-        _refuse_others(out)
-        return False
-
-    with output.new_directory(out, refuse) as directory:
-        artefacts.write_start_set(directory, traced.start_set, traced.traces)
-
-
-def _refuse_others(out: Path) -> None:
-    if out.is_dir():
-        if {path.name for path in out.iterdir()} <= {artefacts.START_SET}:
-            return
-        raise OutputExistsError(f"{out} exists and holds something else", hint="choose another -o")
-    if out.exists():
-        raise OutputExistsError(f"{out} exists and is not a directory", hint="choose another -o")
 
 
 def trace_disk(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from quickstart import pipeline
@@ -18,9 +19,10 @@ from quickstart.image.artefact import command_line
 from quickstart.image.extents import Extent, file_extents, tail_extent
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs import ramboot
-from quickstart.initramfs.build import append_files, write_initramfs
+from quickstart.initramfs.build import Recipe, append_files, write_initramfs
 from quickstart.initramfs.layout import HandOff, Served
-from quickstart.initramfs.programs import Programs, programs
+from quickstart.initramfs.prefetch import NOTHING_KNOWN
+from quickstart.initramfs.programs import programs
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import CONFIGURATIONS
 from quickstart.model import MIB, Profile, ReferenceImage, RootDisk, StartSet
@@ -29,10 +31,8 @@ from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED
 from quickstart.startset import compute
 from quickstart.store import Store, source_digest
-from quickstart.unit import read_unit
 
 _INITRAMFS = "initramfs.img"
-_NOTHING = StartSet((), ())
 
 
 def prepare(profile: Profile, configuration: str, store: Store, progress: Progress) -> Boot:
@@ -77,57 +77,33 @@ def _ours(profile: Profile, configuration: str, store: Store, progress: Progress
 
     def make(directory: Path) -> None:
         with progress.step(f"initramfs: {configuration}"):
-            make_archive(profile, reference, disk, traced, ours, directory / _INITRAMFS)
+            recipe = pipeline.recipe_of(profile, reference, disk, traced, ours)
+            make_archive(recipe, traced, directory / _INITRAMFS)
 
     initramfs = store.get_or_make("boot", inputs, make).path / _INITRAMFS
     return _boot(profile, configuration, reference, initramfs, disk)
 
 
-def _quickstart(
-    profile: Profile,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    traced: pipeline.Traced,
-    ours: Programs,
-    target: Path,
-) -> None:
-    unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
-    interface = traced.traces[0].network.interface
-    write_initramfs(
-        profile, reference, disk, interface, traced.start_set, unit, ours, target, hand_off=HandOff.KEEP
-    )
+def _quickstart(recipe: Recipe, traced: pipeline.Traced, target: Path) -> None:
+    write_initramfs(replace(recipe, hand_off=HandOff.KEEP), target)
 
 
-def _minimal(
-    profile: Profile,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    traced: pipeline.Traced,
-    ours: Programs,
-    target: Path,
-) -> None:
-    unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
-    interface = traced.traces[0].network.interface
-    write_initramfs(profile, reference, disk, interface, _NOTHING, unit, ours, target, Served.VOLUME)
+def _minimal(recipe: Recipe, traced: pipeline.Traced, target: Path) -> None:
+    write_initramfs(_with_nothing(recipe, Served.VOLUME), target)
 
 
-def _ramboot(
-    profile: Profile,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    traced: pipeline.Traced,
-    ours: Programs,
-    target: Path,
-) -> None:
-    root = ImageRoot(reference.tree)
-    unit = read_unit(root, profile.unit, profile.run_start_pre)
-    interface = traced.traces[0].network.interface
-    made = write_initramfs(profile, reference, disk, interface, _NOTHING, unit, ours, target, Served.MEMORY)
-    everything = compute(traced.traces, root, ramboot.all_rules(profile.files))
+def _ramboot(recipe: Recipe, traced: pipeline.Traced, target: Path) -> None:
+    made = write_initramfs(_with_nothing(recipe, Served.MEMORY), target)
+    root = ImageRoot(recipe.reference.tree)
+    everything = compute(traced.traces, root, ramboot.all_rules(recipe.profile.files))
     append_files(made, ramboot.entries(ramboot.paths(everything, traced.traces, root), root))
 
 
-_Archive = Callable[[Profile, ReferenceImage, RootDisk, pipeline.Traced, Programs, Path], None]
+def _with_nothing(recipe: Recipe, served: Served) -> Recipe:
+    return replace(recipe, start_set=StartSet((), ()), prefetch=NOTHING_KNOWN, served=served)
+
+
+_Archive = Callable[[Recipe, pipeline.Traced, Path], None]
 _ARCHIVES: dict[str, _Archive] = {"quickstart": _quickstart, "minimal": _minimal, "ramboot": _ramboot}
 
 

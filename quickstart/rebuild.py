@@ -43,7 +43,7 @@ def rebuild(
     if before.build_key == key:
         return pipeline.Built(before, made=False)
     reference = reference_of_disk(used, _LABEL, store, progress)
-    unit = read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
+    read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     ours = programs(store)
     hand_off = HandOff(artefacts.read_manifest(before)["hand_off"])
     check_includes(ImageRoot(reference.tree), profile.files)
@@ -60,12 +60,11 @@ def rebuild(
     with output.new_directory(out, used_meanwhile) as directory:
         # Another name of the same file: the disk itself goes on.
         (directory / before.disk.name).hardlink_to(before.disk)
-        interface = traced.traces[0].network.interface
         with progress.step("initramfs"):
+            fresh = dataclasses.replace(traced, start_set=start_set)
+            recipe = pipeline.recipe_of(profile, reference, disk, fresh, ours)
             initramfs = write_initramfs(
-                *(profile, reference, disk, interface, start_set, unit, ours),
-                directory / "initramfs.img",
-                hand_off=hand_off,
+                dataclasses.replace(recipe, hand_off=hand_off), directory / "initramfs.img"
             )
         made = (profile, reference, disk, "raw", traced.traces, start_set, initramfs)
         artefacts.write(directory, *made, key, before.mac, hand_off.value, before.uuid)

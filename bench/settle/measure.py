@@ -8,6 +8,7 @@ systemd calls so: its start-up has finished, the last job of it being ours where
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import statistics
@@ -17,7 +18,6 @@ from pathlib import Path
 
 from quickstart import __version__, pipeline, prepare
 from quickstart.image.artefact import command_line
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.programs import programs
@@ -29,7 +29,6 @@ from quickstart.profile import load_profile
 from quickstart.progress import Quiet
 from quickstart.reference.debootstrap import make_reference
 from quickstart.store import Store, default_root, source_digest
-from quickstart.unit import read_unit
 
 LIMIT_S = 900.0
 # Settling is part of systemd's start-up. Memory is what is there without the page cache, a while later.
@@ -52,20 +51,11 @@ def machines(profile: Profile, store: Store, place: Path) -> dict[str, Machine]:
     reference = make_reference(profile, store, Quiet())
     disk = pipeline.make_disk(profile, reference, store, Quiet())
     traced = pipeline.trace(profile, pipeline.TraceOptions(), store, Quiet())
+    recipe = pipeline.recipe_of(profile, reference, disk, traced, programs(store))
     initramfs = {"standard": reference.initrd}
     for name, hand_off in (("quickstart", HandOff.KEEP), ("quickstart --release", HandOff.RELEASE)):
         initramfs[name] = place / f"{hand_off.value}.img"
-        write_initramfs(
-            profile,
-            reference,
-            disk,
-            traced.traces[0].network.interface,
-            traced.start_set,
-            read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre),
-            programs(store),
-            initramfs[name],
-            hand_off=hand_off,
-        )
+        write_initramfs(dataclasses.replace(recipe, hand_off=hand_off), initramfs[name])
     return {
         name: Machine(
             name="quickstart-settle",

@@ -12,6 +12,7 @@ from rich.console import Console
 from quickstart import pipeline
 from quickstart.cli.completion import profile_names
 from quickstart.cli.output import Verb, run_verb, say
+from quickstart.image.traced import check_traced_place, keep_traced
 from quickstart.model import MIB
 from quickstart.pipeline import Traced
 from quickstart.profile import load_profile
@@ -63,11 +64,11 @@ def trace(
         # Behind a link it is replaced where it lies.
         directory = out.resolve() if out is not None else None
         if directory is not None:
-            pipeline.check_traced_place(directory)
+            check_traced_place(directory)
         with Store(default_root(), verb.display().note) as store:
             traced = pipeline.trace(profile, options, store, verb.display())
         if directory is not None:
-            pipeline.keep_traced(traced, directory)
+            keep_traced(traced.start_set, traced.traces, directory)
         verb.result(_result(traced), lambda console: _show(console, traced))
         return 0
 

@@ -11,7 +11,7 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -74,6 +74,22 @@ class BlockMap:
     _paths: dict[int, PurePosixPath]
     # Of a run of an inode table, by its first block: its first inode.
     _first_inode: dict[int, int]
+
+    @property
+    def runs(self) -> tuple[Owner, ...]:
+        """All owners in order; ``inodes`` is empty in these."""
+        return self._runs
+
+    def inode_blocks(self, paths: Collection[PurePosixPath]) -> tuple[int, ...]:
+        """The blocks of the inode tables that hold the inodes of ``paths``, in order and once each."""
+        each = self.block_bytes // self.inode_bytes
+        tables = sorted((first, block) for block, first in self._first_inode.items())
+        found = set()
+        for number, path in self._paths.items():
+            if path in paths:
+                first, block = tables[bisect.bisect_right(tables, number, key=lambda table: table[0]) - 1]
+                found.add(block + (number - first) // each)
+        return tuple(sorted(found))
 
     def owners(self, offset_bytes: int, length_bytes: int) -> tuple[Owner, ...]:
         """Who has the blocks that this range touches, in order and without gaps; what nobody has is FREE."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from quickstart.cloudinit import early_start
@@ -14,6 +14,7 @@ from quickstart.initramfs.digests import list_bytes, listed
 from quickstart.initramfs.layout import GuestConfig, HandOff, Served, part_a, part_b
 from quickstart.initramfs.modules import module_set
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
+from quickstart.initramfs.prefetch import NOTHING_KNOWN, Prefetch
 from quickstart.initramfs.programs import Programs
 from quickstart.initramfs.takeover import network_service
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet
@@ -23,32 +24,35 @@ from quickstart.unit.model import UnitStart
 BUILD_DIGITS = 32
 
 
-def build_id(
-    reference: ReferenceImage,
-    disk: RootDisk,
-    interface: str,
-    start_set: StartSet,
-    unit: UnitStart,
-    programs: Programs,
-    ready_port: int,
-    served: Served,
-    hand_off: HandOff,
-    early: str,
-) -> str:
+@dataclass(frozen=True)
+class Recipe:
+    """All that goes into an archive; where the disk is not the reference image's, its superblock and prefetch are the disk's."""
+
+    profile: Profile
+    reference: ReferenceImage
+    disk: RootDisk
+    interface: str
+    start_set: StartSet
+    unit: UnitStart
+    programs: Programs
+    prefetch: Prefetch = NOTHING_KNOWN
+    served: Served = Served.FAST
+    hand_off: HandOff = HandOff.STAY
+
+
+def build_id(recipe: Recipe, config: GuestConfig) -> str:
     """Names the pair of parts A and B by all that goes into them; file contents by the image's hash.
 
     How a trace came to its start set is not in it: two traces with the same findings make the same archive.
     """
     files = [
         (str(f.path), f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target, str(f.hard_link_to))
-        for f in start_set.files
+        for f in recipe.start_set.files
     ]
     parts = (
-        reference.image_hash.encode(),
-        repr(
-            (files, unit, ready_port, interface, disk.superblock, served.value, hand_off.value, early)
-        ).encode(errors="surrogateescape"),
-        *(each.read_bytes() for each in (programs.busybox, programs.starter, programs.checker)),
+        recipe.reference.image_hash.encode(),
+        repr((files, config, recipe.prefetch)).encode(errors="surrogateescape"),
+        *(program.read_bytes() for program in recipe.programs.all),
         source_digest("quickstart.initramfs").encode(),
     )
     whole = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts))
@@ -66,61 +70,45 @@ def root_mount(root: ImageRoot) -> tuple[str, str]:
     raise StartSetError("the image's /etc/fstab has no root volume", hint="add a line for /")
 
 
-def write_initramfs(
-    profile: Profile,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    interface: str,
-    start_set: StartSet,
-    unit: UnitStart,
-    programs: Programs,
-    target: Path,
-    served: Served = Served.FAST,
-    hand_off: HandOff = HandOff.STAY,
-) -> Initramfs:
+def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
     """Write the initramfs to ``target``; raises StartSetError when it is larger than the profile's budget.
 
     Nothing is written when the start set alone is, or when it has a file that no archive can hold.
     """
+    profile, start_set = recipe.profile, recipe.start_set
     check_sizes(profile, start_set)
-    root = ImageRoot(reference.tree)
-    fstype, options = root_mount(root)
-    early = early_start(root, profile.early)
-    config = GuestConfig(
-        build=build_id(
-            reference,
-            disk,
-            interface,
-            start_set,
-            unit,
-            programs,
-            profile.ready.port,
-            served,
-            hand_off,
-            early,
-        ),
-        superblock=disk.superblock,
-        root_fstype=fstype,
-        root_options=options,
-        interface=interface,
-        unit=unit,
-        ready_port=profile.ready.port,
-        hand_off=hand_off,
-        network=network_service(root) if hand_off is not HandOff.STAY else "",
-        early=early,
-        served=served,
-    )
-    modules = module_set(root, reference.kernel_version)
+    root = ImageRoot(recipe.reference.tree)
+    config = _config(recipe, root)
+    modules = module_set(root, recipe.reference.kernel_version)
     target.unlink(missing_ok=True)
     in_part_b = tuple(part_b(config, start_set, root))
     digests = list_bytes(listed(in_part_b))
-    a_bytes = _append(target, part_a(config, modules, start_set, root, programs, digests))
+    in_part_a = part_a(config, modules, start_set, root, recipe.programs, digests, recipe.prefetch)
+    a_bytes = _append(target, in_part_a)
     b_bytes = _append(target, in_part_b)
     size_bytes = target.stat().st_size
     _check_budget(profile, start_set, size_bytes, "the initramfs has")
     # A file that the profile names although it is secret makes a secret of the archive.
     target.chmod(0o600 if profile.files.secrets else 0o644)
     return Initramfs(target, size_bytes, a_bytes, b_bytes, _sha256(target))
+
+
+def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
+    fstype, options = root_mount(root)
+    config = GuestConfig(
+        build="",
+        superblock=recipe.disk.superblock,
+        root_fstype=fstype,
+        root_options=options,
+        interface=recipe.interface,
+        unit=recipe.unit,
+        ready_port=recipe.profile.ready.port,
+        hand_off=recipe.hand_off,
+        network=network_service(root) if recipe.hand_off is not HandOff.STAY else "",
+        early=early_start(root, recipe.profile.early),
+        served=recipe.served,
+    )
+    return replace(config, build=build_id(recipe, config))
 
 
 def append_files(initramfs: Initramfs, entries: Iterable[CpioEntry]) -> Initramfs:

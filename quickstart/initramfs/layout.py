@@ -24,6 +24,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.description import description_text
 from quickstart.initramfs.modules import ModuleSet, module_data, shell_functions
 from quickstart.initramfs.newc import CpioEntry, char_device, directory, hard_link, regular, symlink
+from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import Programs
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
 from quickstart.unit.model import UnitStart
@@ -110,6 +111,7 @@ def part_a(
     root: ImageRoot,
     programs: Programs,
     digests: bytes,
+    prefetch: Prefetch,
 ) -> Iterator[CpioEntry]:
     """Init and all that it needs before it may look at part B, of which ``digests`` is the list."""
     for name in ("dev", "fast", OURS, f"{OURS}/bin", f"{OURS}/modules.d", "newroot", "proc", "run", "sys"):
@@ -123,6 +125,9 @@ def part_a(
     if config.served is Served.FAST:
         yield regular(f"{OURS}/bin/checker", programs.checker, 0o755)
         yield regular(f"{OURS}/digests", digests, 0o644)
+        yield regular(f"{OURS}/bin/prefetcher", programs.prefetcher, 0o755)
+        yield regular(f"{OURS}/prefetch.ranges", prefetch.ranges_text, 0o644)
+        yield regular(f"{OURS}/prefetch.names", prefetch.names_text, 0o644)
     scripts = resources.files("quickstart.initramfs").joinpath("init")
     for name in _SCRIPTS:
         target = "init" if name == "init" else f"{OURS}/{name}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lzma
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -42,7 +42,8 @@ _NAME = re.compile(r"[A-Za-z0-9_]+")
 # What a device's alias can consist of: init's shell takes the patterns as they stand.
 _PATTERN = re.compile(r"[A-Za-z0-9_:,.*?\[\]-]+")
 # The buses whose devices have a modalias in sysfs; other aliases (block-major-…, fs-…) are the kernel's own requests.
-_BUSES = ("pci:", "virtio:", "xen:", "scsi:", "acpi*:")
+# An alias of theirs begins so, a bus's devices are there below /sys/bus.
+_BUSES = (("pci:", "pci"), ("virtio:", "virtio"), ("xen:", "xen"), ("scsi:", "scsi"), ("acpi", "acpi"))
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,12 @@ def parse_dependencies(text: str) -> Mapping[str, Module]:
 def parse_aliases(text: str, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """The device aliases of modules.alias that lead to one of ``names``, as (pattern, name)."""
     wanted = set(names)
+    prefixes = tuple(prefix for prefix, _ in _BUSES)
     rows = (line.split() for line in text.splitlines() if line.startswith("alias "))
     return tuple(
         (row[1], row[2])
         for row in rows
-        if len(row) == 3 and row[2] in wanted and row[1].startswith(_BUSES) and _PATTERN.fullmatch(row[1])
+        if len(row) == 3 and row[2] in wanted and row[1].startswith(prefixes) and _PATTERN.fullmatch(row[1])
     )
 
 
@@ -151,21 +153,34 @@ def _decompressed(path: PurePosixPath, data: bytes) -> bytes:
 def shell_functions(modules: ModuleSet) -> str:
     """`load_for ALIAS`, `load_all` and `load_root` for init: the shell's own pattern matching does what modprobe would.
 
-    `load_root` loads the root's file system, where that is a module: no device asks for it, but mount(2), and the kernel's own
-    request finds no modprobe in the initramfs.
+    `BUSES`: where the aliases are below /sys/bus. `load_root` loads the root's file system, where that is a module: no device
+    asks for it, but mount(2), and the kernel's own request finds no modprobe in the initramfs.
     """
     requires = {module.name: module.requires for module in modules.modules}
-    patterns: dict[str, list[str]] = {}
-    for pattern, name in modules.aliases:
-        patterns.setdefault(name, []).append(pattern)
-    lines = ["load_for() {", '\tcase "$1" in']
-    for name in requires:
-        if name in patterns:
-            guard = '[ "$late" = no ] || ' if name in LATE else ""
-            lines.append(
-                f"\t{' | '.join(patterns[name])}) {guard}load {' '.join((*requires[name], name))} ;;"
-            )
+    lines = [f"BUSES='{' '.join(f'{place}/devices/*/modalias' for _, place in _BUSES)}'", ""]
+    lines += ["load_for() {", '\tcase "$1" in']
+    # By bus first: a pattern costs the shell some hundred instructions, and most devices are of no bus that has one.
+    for prefix, _ in _BUSES:
+        patterns: dict[str, list[str]] = {}
+        for pattern, name in modules.aliases:
+            if pattern.startswith(prefix):
+                patterns.setdefault(name, []).append(pattern)
+        if patterns:
+            lines += [
+                f"\t{prefix}*)",
+                '\t\tcase "$1" in',
+                *_choices(patterns, requires),
+                "\t\tesac",
+                "\t\t;;",
+            ]
     lines += ["\tesac", "}", "", "load_all() {", f"\tload {' '.join(requires)}", "}"]
     system = f"load {' '.join((*requires[_ROOT], _ROOT))}" if _ROOT in requires else ":"
     lines += ["", "load_root() {", f"\t{system}", "}"]
     return "\n".join(lines) + "\n"
+
+
+def _choices(patterns: Mapping[str, Sequence[str]], requires: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    for name in requires:
+        if name in patterns:
+            guard = '[ "$late" = no ] || ' if name in LATE else ""
+            yield f"\t\t{' | '.join(patterns[name])}) {guard}load {' '.join((*requires[name], name))} ;;"

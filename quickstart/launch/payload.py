@@ -33,7 +33,7 @@ fi
 
 def agent_binary(store: Store) -> Path:
     """The agent as a static program."""
-    return compiled(store, "agent", resources.files("quickstart.launch").joinpath("agent"), _CFLAGS)
+    return compiled(store, "agent", _CFLAGS, resources.files("quickstart.launch").joinpath("agent"))
 
 
 def agent_words(ready: Readiness | None) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ class Volume:
 
 def volume_binary(store: Store) -> Path:
     """The server as a static program."""
-    return compiled(store, "volume", resources.files("quickstart.measure").joinpath("volume"), _CFLAGS)
+    return compiled(store, "volume", _CFLAGS, resources.files("quickstart.measure").joinpath("volume"))
 
 
 def _words(model: StorageModel, fault: str | None, overlay: Path | None) -> list[str]:

@@ -17,7 +17,7 @@ from quickstart.image import output
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import root_mount, write_initramfs
 from quickstart.initramfs.layout import HandOff
-from quickstart.initramfs.starter_binary import starter_binary
+from quickstart.initramfs.programs import programs
 from quickstart.initramfs.takeover import network_service
 from quickstart.model import Machine, Profile, ReferenceImage, RootDisk
 from quickstart.newprofile import findings, survey
@@ -93,7 +93,7 @@ def make(draft: Profile, place: Place, options: TraceOptions, store: Store, prog
         draft = replace(draft, files=rules)
         traced = pipeline.trace_disk(draft, reference, disk, options, store, progress)
     with progress.step("initramfs: on trial"):
-        size_bytes = _trial(draft, reference, disk, traced, unit, store)
+        size_bytes = _trial(draft, reference, disk, traced, store)
     found = Findings(
         profile=replace(draft, budget_mib=findings.budget_mib(size_bytes)),
         survey=seen,
@@ -244,27 +244,13 @@ def _watched(
 
 
 def _trial(
-    draft: Profile,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    traced: pipeline.Traced,
-    unit: UnitStart,
-    store: Store,
+    draft: Profile, reference: ReferenceImage, disk: RootDisk, traced: pipeline.Traced, store: Store
 ) -> int:
     """The size of the initramfs that a build would write."""
+    roomy = replace(draft, budget_mib=_TRIAL_BUDGET_MIB)
+    recipe = pipeline.recipe_of(roomy, reference, disk, traced, programs(store))
     with workspace("quickstart-profile-") as directory:
-        made = write_initramfs(
-            replace(draft, budget_mib=_TRIAL_BUDGET_MIB),
-            reference,
-            disk,
-            traced.traces[0].network.interface,
-            traced.start_set,
-            unit,
-            starter_binary(store),
-            directory / "initramfs.img",
-            hand_off=HandOff.KEEP,
-        )
-        return made.size_bytes
+        return write_initramfs(replace(recipe, hand_off=HandOff.KEEP), directory / "initramfs.img").size_bytes
 
 
 def _write(found: Findings, place: Place) -> None:

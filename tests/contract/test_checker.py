@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from quickstart.elf_file import read_elf
 from quickstart.initramfs.digests import CHUNK_BYTES, list_bytes, listed
 from quickstart.initramfs.newc import CpioEntry
-from quickstart.initramfs.programs import checker_binary
+from quickstart.initramfs.programs import freestanding
 from quickstart.store import Store
 
 # 55 and 56: the last lengths whose padding fits into one block, and does not.
@@ -53,7 +53,7 @@ class Tree:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with Store(tmp_path_factory.mktemp("store")) as store:
-        yield checker_binary(store)
+        yield freestanding(store, "checker")
 
 
 def content(size: int) -> bytes:

@@ -22,7 +22,7 @@ from quickstart.errors import StartSetError
 from quickstart.host import door
 from quickstart.image import artefact as artefacts
 from quickstart.imageroot import ImageRoot
-from quickstart.initramfs.build import write_initramfs
+from quickstart.initramfs.build import Recipe, write_initramfs
 from quickstart.initramfs.layout import packed_files
 from quickstart.initramfs.programs import Programs
 from quickstart.model import (
@@ -111,8 +111,9 @@ def built(
         root.base, "0", root.base / "etc/fstab", root.base / "etc/fstab", "1", "0", "root", ("tar", "0")
     )
     disk = RootDisk(root.base / "etc/fstab", 27, Superblock("1-2", 0, 0, True, False, False))
-    programs = Programs(door.tool_path("busybox"), root.base / "etc/fstab", root.base / "etc/fstab")
-    return write_initramfs(profile, reference, disk, "ens3", found, unit, programs, target)
+    fstab = root.base / "etc/fstab"
+    programs = Programs(door.tool_path("busybox"), fstab, fstab, fstab)
+    return write_initramfs(Recipe(profile, reference, disk, "ens3", found, unit, programs), target)
 
 
 def split(archive: Initramfs) -> tuple[bytes, bytes]:

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.errors import StartSetError
-from quickstart.initramfs.build import write_initramfs
+from quickstart.initramfs.build import Recipe, write_initramfs
 from quickstart.initramfs.programs import Programs
 from quickstart.model import (
     MIB,
@@ -40,8 +40,10 @@ def test_a_start_set_over_the_budget_is_refused_before_anything_is_written(tmp_p
         StartSetError, match=r"the start set alone has 5\.0 MiB, the profile's budget is 5 MiB"
     ) as caught:
         disk = RootDisk(tmp_path / "root.raw", MIB, superblock)
-        ours = Programs(tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker")
-        write_initramfs(profile, reference, disk, "ens3", StartSet((file,), ()), unit, ours, target)
+        ours = Programs(
+            tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker", tmp_path / "prefetcher"
+        )
+        write_initramfs(Recipe(profile, reference, disk, "ens3", StartSet((file,), ()), unit, ours), target)
     assert str(LARGE) in caught.value.message
     assert "budget_mib" in (caught.value.hint or "")
     assert not target.exists()

@@ -22,7 +22,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("cloudinit", "dpkg", "guestpkg", "ldconf", "unit"),
     ("elf",),
     ("reference", "trace", "startset", "initramfs", "image", "shell"),
-    ("launch", "useddisk"),
+    ("launch", "useddisk", "prefetch"),
     ("measure",),
     ("pipeline", "inside", "doctor"),
     ("audit", "newprofile", "prepare", "rebuild", "verify"),

@@ -32,6 +32,7 @@ from quickstart.initramfs.layout import (
 )
 from quickstart.initramfs.modules import ModuleSet
 from quickstart.initramfs.newc import CpioEntry, write_archive
+from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import Programs
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
 from quickstart.unit.model import LateBind, UnitCommand, UnitStart
@@ -95,6 +96,9 @@ START_SET = StartSet(
         start_file("/usr/share/zone", FileKind.FILE, 0o100644, size=2),
     ),
     (),
+)
+PREFETCH = Prefetch(
+    ((4096, 8192), (1 << 40, 4096)), (PurePosixPath("/etc/a b"), PurePosixPath("/etc/\udce9"))
 )
 
 
@@ -351,10 +355,13 @@ def test_relative() -> None:
 
 
 def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
-    ours = Programs(tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker")
-    entries = by_name(part_a(CONFIG, ModuleSet((), ()), START_SET, root, ours, b"digests"))
+    ours = Programs(tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker", tmp_path / "prefetcher")
+    entries = by_name(part_a(CONFIG, ModuleSet((), ()), START_SET, root, ours, b"digests", PREFETCH))
     assert stat.S_IMODE(entries["init"].mode) == 0o755
     assert entries["fast/quickstart/busybox"].data == ours.busybox
+    assert entries["fast/quickstart/bin/prefetcher"].data == ours.prefetcher
+    assert entries["fast/quickstart/prefetch.ranges"].data == b"4096 8192\n1099511627776 4096\n"
+    assert entries["fast/quickstart/prefetch.names"].data == b"etc/a b\0etc/\xe9\0"
     assert entries["fast/quickstart/bin/starter"].data == ours.starter
     assert entries["fast/quickstart/bin/checker"].data == ours.checker
     assert entries["fast/quickstart/digests"].data == b"digests"
@@ -376,10 +383,11 @@ def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
 def test_where_nothing_comes_from_part_b_nothing_checks_it(
     root: ImageRoot, tmp_path: Path, served: Served
 ) -> None:
-    ours = Programs(tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker")
+    ours = Programs(tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker", tmp_path / "prefetcher")
     config = replace(CONFIG, served=served)
-    entries = by_name(part_a(config, ModuleSet((), ()), StartSet((), ()), root, ours, b"digests"))
-    assert not {"fast/quickstart/bin/checker", "fast/quickstart/digests"} & set(entries)
+    entries = by_name(part_a(config, ModuleSet((), ()), StartSet((), ()), root, ours, b"digests", PREFETCH))
+    names = ("bin/checker", "digests", "bin/prefetcher", "prefetch.ranges", "prefetch.names")
+    assert not {f"fast/quickstart/{name}" for name in names} & set(entries)
 
 
 def test_binds_that_wait_for_systemd_are_in_part_a_of_a_hand_off_only(
@@ -390,8 +398,10 @@ def test_binds_that_wait_for_systemd_are_in_part_a_of_a_hand_off_only(
     )
 
     def late(config: GuestConfig) -> bytes | Path | None:
-        ours = Programs(tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker")
-        made = by_name(part_a(config, ModuleSet((), ()), START_SET, root, ours, b"digests"))
+        ours = Programs(
+            tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker", tmp_path / "prefetcher"
+        )
+        made = by_name(part_a(config, ModuleSet((), ()), START_SET, root, ours, b"digests", PREFETCH))
         entry = made.get("fast/quickstart/late-binds")
         return entry.data if entry else None
 

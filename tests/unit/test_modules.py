@@ -150,7 +150,7 @@ def functions(tmp_path: Path) -> str:
 
 def rows(text: str) -> dict[str, str]:
     """The command of each pattern in load_for."""
-    found = re.findall(r"^\t(.+)\) (.+) ;;$", text, re.MULTILINE)
+    found = re.findall(r"^\t\t(.+)\) (.+) ;;$", text, re.MULTILINE)
     return {pattern: command for patterns, command in found for pattern in patterns.split(" | ")}
 
 
@@ -179,9 +179,16 @@ def test_the_text() -> None:
     )
     aliases = (("pci:b*", "b"), ("pci:x*", "ahci"), ("virtio:b", "b"))
     assert shell_functions(ModuleSet(modules, aliases)) == (
+        "BUSES='pci/devices/*/modalias virtio/devices/*/modalias xen/devices/*/modalias scsi/devices/*/modalias "
+        "acpi/devices/*/modalias'\n\n"
         'load_for() {\n\tcase "$1" in\n'
-        "\tpci:b* | virtio:b) load a b ;;\n"
-        '\tpci:x*) [ "$late" = no ] || load ahci ;;\n'
+        '\tpci:*)\n\t\tcase "$1" in\n'
+        "\t\tpci:b*) load a b ;;\n"
+        '\t\tpci:x*) [ "$late" = no ] || load ahci ;;\n'
+        "\t\tesac\n\t\t;;\n"
+        '\tvirtio:*)\n\t\tcase "$1" in\n'
+        "\t\tvirtio:b) load a b ;;\n"
+        "\t\tesac\n\t\t;;\n"
         "\tesac\n}\n\nload_all() {\n\tload a b ahci\n}\n"
         "\nload_root() {\n\t:\n}\n"
     )

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from quickstart.cli.main import group
 from quickstart.errors import OutputExistsError
 from quickstart.image.artefact import START_SET
+from quickstart.image.traced import check_traced_place, keep_traced
 from quickstart.model import StartSet
-from quickstart.pipeline import Traced, check_traced_place, keep_traced
 
-NOTHING = Traced(StartSet((), (), 0), ())
+NOTHING = StartSet((), (), 0)
 
 
 def artefact(out: Path) -> None:
@@ -38,7 +38,7 @@ def test_what_is_not_ours_stays(tmp_path: Path, make: Callable[[Path], object], 
         check_traced_place(out)
     # As if it had come while the guest ran.
     with pytest.raises(OutputExistsError, match=said):
-        keep_traced(NOTHING, out)
+        keep_traced(NOTHING, (), out)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -50,7 +50,7 @@ def test_what_may_be_written(tmp_path: Path, files: tuple[str, ...] | None) -> N
         for name in files:
             (out / name).write_text("old")
     check_traced_place(out)
-    keep_traced(NOTHING, out)
+    keep_traced(NOTHING, (), out)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert (out / START_SET).read_text() != "old"
     assert [path.name for path in out.iterdir()] == [START_SET]

@@ -1,12 +1,9 @@
-// The checker: is what lies below ROOT what the list of digests says (docs/integrity.md)? A program without a C library: a static
-// glibc would make part A 0.8 MB larger, which every boot has to fetch.
+// The checker: is what lies below ROOT what the list of digests says (docs/integrity.md)?
 
 #ifndef CHECKER_H
 #define CHECKER_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "freestanding.h"
 
 // A file's content is hashed in pieces of this size, each by itself: pieces of equal length are equal work for parallel lanes.
 #define CHUNK_BYTES 65536u
@@ -62,12 +59,5 @@ find_difference difference_plain, difference_avx2, difference_sha;
 // cpu.c
 bool cpu_has_avx2(void);
 bool cpu_has_sha(void);
-
-// system.c; what the kernel answers, negative for an error.
-long system_call(long number, long a, long b, long c, long d, long e, long f);
-void *take_memory(size_t bytes);
-void *map_file(int place, const char *name, size_t bytes);
-size_t length_of(const char *text);
-bool same_bytes(const void *left, const void *right, size_t bytes);
 
 #endif

@@ -1,6 +1,6 @@
 // The kernel's door, and what the compiler expects to find (GCC manual, "Standards": memcpy, memset).
 
-#include "checker.h"
+#include "freestanding.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,0 +1,78 @@
+// usage: prefetcher DEVICE ROOT RANGES NAMES
+// Asks DEVICE for all of RANGES at once, then for the content of all files of NAMES below ROOT, and waits for none of it
+// (docs/prefetch.md). What it asks for in vain costs a read; so it has no error but 2, when it was called wrongly.
+
+#include "freestanding.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+struct text {
+	const char *at, *end;
+};
+
+static bool map_whole(const char *name, struct text *text)
+{
+	struct stat status;
+	text->at = text->end = NULL;
+	if (system_call(SYS_stat, (long)name, (long)&status, 0, 0, 0, 0) < 0)
+		return false;
+	if (status.st_size == 0)
+		return true;
+	text->at = map_file(AT_FDCWD, name, (size_t)status.st_size);
+	text->end = text->at + status.st_size;
+	return text->at != NULL;
+}
+
+static void ask_for(long file, long offset_bytes, long length_bytes)
+{
+	// The kernel begins to read and returns (posix_fadvise(2), POSIX_FADV_WILLNEED).
+	system_call(SYS_fadvise64, file, offset_bytes, length_bytes, POSIX_FADV_WILLNEED, 0, 0);
+}
+
+static bool read_number(struct text *text, long *number)
+{
+	const char *begin = text->at;
+	for (*number = 0; text->at < text->end && *text->at >= '0' && *text->at <= '9'; text->at++)
+		*number = *number * 10 + (*text->at - '0');
+	return text->at > begin && text->at < text->end;
+}
+
+// Lines of two decimal numbers: offset and length in bytes.
+static void ask_for_ranges(long device, struct text ranges)
+{
+	long offset_bytes, length_bytes;
+	while (read_number(&ranges, &offset_bytes) && *ranges.at++ == ' ' && read_number(&ranges, &length_bytes) &&
+	       *ranges.at++ == '\n')
+		ask_for(device, offset_bytes, length_bytes);
+}
+
+// Names relative to the root, each ended by a NUL. To open one waits for its metadata, which are on their way.
+static void ask_for_files(long root, struct text names)
+{
+	const int flags = O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC;
+	while (names.at < names.end) {
+		long file = system_call(SYS_openat, root, (long)names.at, flags, 0, 0, 0);
+		if (file >= 0) {
+			ask_for(file, 0, 0);
+			system_call(SYS_close, file, 0, 0, 0, 0, 0);
+		}
+		names.at += length_of(names.at) + 1;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct text ranges, names;
+	if (argc != 5 || !map_whole(argv[3], &ranges) || !map_whole(argv[4], &names) ||
+	    (names.at && names.end[-1] != 0))
+		return 2;
+	long device = system_call(SYS_openat, AT_FDCWD, (long)argv[1], O_RDONLY | O_CLOEXEC, 0, 0, 0);
+	long root = system_call(SYS_openat, AT_FDCWD, (long)argv[2], O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, 0, 0);
+	if (device < 0 || root < 0)
+		return 2;
+	ask_for_ranges(device, ranges);
+	ask_for_files(root, names);
+	return 0;
+}

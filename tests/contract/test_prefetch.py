@@ -1,0 +1,202 @@
+"""What init asks the volume for beforehand: the plan against debugfs on a real ext4, the prefetcher against the page cache."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.image.blockmap import read_block_map
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.prefetch import Prefetch
+from quickstart.initramfs.programs import freestanding
+from quickstart.model import FileKind, Op, StartFile, StartSet
+from quickstart.prefetch import plan
+from quickstart.store import Store
+from tests.unit.imagebuilder import trace
+
+MIB = 1024 * 1024
+PAGE = 4096
+
+
+def P(path: str) -> PurePosixPath:  # noqa: N802
+    return PurePosixPath(path)
+
+
+def debugfs(image: Path, request: str) -> str:
+    done = subprocess.run(["debugfs", "-R", request, image], capture_output=True, timeout=60, check=True)
+    return done.stdout.decode()
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("prefetch") / "tree"
+    for name in ("etc/app", "usr/lib", "usr/sbin", "var/log", "far"):
+        (base / name).mkdir(parents=True)
+    (base / "lib").symlink_to("usr/lib")
+    (base / "etc/hostname").write_text("guest\n")
+    (base / "etc/app/app.conf").write_text("x" * 5000)
+    (base / "etc/app/large").write_bytes(os.urandom(MIB))
+    (base / "etc/link").symlink_to("app/app.conf")
+    (base / "usr/lib/libserved.so.1").write_bytes(b"served")
+    # So that inodes and directories lie in blocks of their own.
+    for number in range(300):
+        (base / f"far/{number}").write_text("far")
+    (base / "zone").mkdir()
+    (base / "zone/UTC").write_text("UTC")
+    return base
+
+
+@pytest.fixture(scope="module")
+def image(tree: Path) -> Path:
+    path = tree.parent / "root.raw"
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-b", "4096", "-d", tree, path, "64M"], check=True, timeout=60)
+    return path
+
+
+def planned(tree: Path, image: Path, *events: str | tuple[Op, str] | tuple[Op, str, str]) -> Prefetch:
+    served = StartFile(P("/usr/lib/libserved.so.1"), FileKind.FILE, 0o100644, 6, 0, 0, "", "", ())
+    return plan([trace(*events)], StartSet((served,), ()), ImageRoot(tree), read_block_map(image))
+
+
+def has(found: Prefetch, block: int) -> bool:
+    return any(offset <= block * 4096 < offset + length for offset, length in found.ranges)
+
+
+def inode_block(image: Path, path: str) -> int:
+    """By debugfs' imap: `located at block 36, offset 0x0100`."""
+    match = re.search(r"located at block (\d+)", debugfs(image, f"imap {path}"))
+    assert match
+    return int(match[1])
+
+
+def first_block(image: Path, path: str) -> int:
+    return int(debugfs(image, f"bmap {path} 0"))
+
+
+def test_what_leads_to_a_file_is_asked_for(tree: Path, image: Path) -> None:
+    found = planned(tree, image, (Op.OPEN, "/etc/link"), (Op.LIST, "/zone"))
+    for name in ("/", "/etc", "/etc/app", "/etc/app/app.conf", "/etc/link", "/etc/hostname", "/zone"):
+        assert has(found, inode_block(image, name)), name
+    for name in ("/", "/etc", "/etc/app", "/zone"):
+        assert has(found, first_block(image, name)), name
+    assert found.files == (P("/etc/app/app.conf"), P("/etc/hostname"))
+
+
+def test_a_name_that_is_not_there_is_looked_for_in_its_directory(tree: Path, image: Path) -> None:
+    found = planned(tree, image, (Op.LOOKUP, "/zone/nothing/below", "ENOENT"))
+    assert has(found, first_block(image, "/zone"))
+    assert not found.files[1:]
+
+
+def test_what_comes_from_elsewhere_is_not_asked_for(tree: Path, image: Path) -> None:
+    """Libraries come from /fast, and are looked for there; /proc is no volume; large files are the application's own affair."""
+    without = planned(tree, image)
+    found = planned(
+        tree,
+        image,
+        (Op.MAP, "/lib/libserved.so.1"),
+        (Op.OPEN, "/far/libother.so.2", "ENOENT"),
+        (Op.OPEN, "/proc/self/stat"),
+        (Op.OPEN, "/etc/ld.so.cache"),
+    )
+    assert found == without
+    assert planned(tree, image, "/etc/app/large").files == without.files
+
+
+def test_who_makes_files_comes_to_the_bitmaps(tree: Path, image: Path) -> None:
+    bitmap = re.search(r"Inode bitmap at (\d+)", subprocess.run(
+        ["dumpe2fs", image], capture_output=True, text=True, timeout=60, check=True
+    ).stdout) or re.search(r"block bitmap at (\d+)", debugfs(image, "stats"))  # fmt: skip
+    assert bitmap
+    found = planned(tree, image, (Op.WRITE, "/var/log/app.log"))
+    assert has(found, int(bitmap[1]))
+
+
+def test_ranges_are_apart_and_in_order(tree: Path, image: Path) -> None:
+    ranges = planned(tree, image, "/etc/link", "/zone/UTC", (Op.WRITE, "/var/log/x")).ranges
+    assert ranges
+    assert all(a[0] + a[1] + 32 * 4096 < b[0] for a, b in itertools.pairwise(ranges))
+    assert sum(length for _, length in ranges) < 4 * MIB
+
+
+@pytest.fixture(scope="module")
+def prefetcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with Store(tmp_path_factory.mktemp("store")) as store:
+        yield freestanding(store, "prefetcher")
+
+
+def cached_bytes(path: Path) -> int:
+    """By fincore(1) of util-linux."""
+    done = subprocess.run(["fincore", "--json", "--bytes", path], capture_output=True, check=True, timeout=30)
+    return int(json.loads(done.stdout)["fincore"][0]["res"])
+
+
+def forget(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory on a disk: what is on a tmpfs never leaves memory."""
+    for name in ("volume", "root/etc/a b", "root/untouched"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(MIB))
+        forget(path)
+        if cached_bytes(path):
+            pytest.fail(f"{tmp_path} is in memory: set TMPDIR to a directory on a disk")
+    return tmp_path
+
+
+def run(prefetcher: Path, place: Path, ranges: bytes, names: bytes) -> int:
+    (place / "ranges").write_bytes(ranges)
+    (place / "names").write_bytes(names)
+    words = [prefetcher, place / "volume", place / "root", place / "ranges", place / "names"]
+    return subprocess.run(words, timeout=30, check=False).returncode
+
+
+def wait_for(path: Path, size_bytes: int) -> int:
+    """The kernel reads behind our back."""
+    for _ in range(100):
+        if cached_bytes(path) >= size_bytes:
+            break
+        subprocess.run(["sleep", "0.05"], check=True)
+    return cached_bytes(path)
+
+
+def test_ranges_and_files_come_into_the_page_cache(prefetcher: Path, place: Path) -> None:
+    found = Prefetch(((64 * PAGE, 4 * PAGE), (128 * PAGE, PAGE)), (P("/etc/nothing"), P("/etc/a b")))
+    assert run(prefetcher, place, found.ranges_text, found.names_text) == 0
+    assert wait_for(place / "volume", 5 * PAGE) == 5 * PAGE
+    assert wait_for(place / "root/etc/a b", MIB) == MIB
+    assert cached_bytes(place / "root/untouched") == 0
+
+
+@pytest.mark.parametrize(
+    ("ranges", "names", "status"),
+    [
+        (b"", b"", 0),
+        (b"4096", b"", 0),
+        (b"4096 x\n", b"", 0),
+        (b"99999999999999999999999 4096\n", b"", 0),
+        (b"0 4096\n", b"no NUL", 2),
+    ],
+)
+def test_a_broken_list_does_no_harm(
+    prefetcher: Path, place: Path, ranges: bytes, names: bytes, status: int
+) -> None:
+    assert run(prefetcher, place, ranges, names) == status
+
+
+def test_without_a_volume_it_says_so(prefetcher: Path, place: Path) -> None:
+    (place / "volume").unlink()
+    assert run(prefetcher, place, b"", b"") == 2
