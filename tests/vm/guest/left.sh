@@ -12,7 +12,7 @@ left() {
 	echo '== unit-files'
 	systemctl list-unit-files --no-legend --no-pager
 	echo '== drop-ins'
-	systemctl show -p Id -p DropInPaths '*' | paste -sd ' ' | sed 's/  /\n/g'
+	systemctl show -p Id -p DropInPaths '*' | grep -B 1 'DropInPaths=.'
 	echo '== environment'
 	systemctl show-environment
 	echo '== processes'
