@@ -134,6 +134,8 @@ static void add_incoming(void) {
 /* `namespace shared|slave|private [nosuid]`: unshare, mount what the `mount` records say, then make read-only what is to be. */
 void own_mounts(const struct record *record) {
     const char *how = record->words[0];
+    /* What is made for all, /run/systemd first of all, is not to have the unit's UMask=. */
+    mode_t before = umask(0022);
     make_inaccessible_nodes();
     /* tmpfiles.d makes it later, when it could not be closed any more. */
     make_directories("/run/user", 0755);
@@ -151,4 +153,5 @@ void own_mounts(const struct record *record) {
     unsigned long flag = strcmp(how, "slave") == 0 ? MS_SLAVE : strcmp(how, "private") == 0 ? MS_PRIVATE : MS_SHARED;
     if (mount(NULL, "/", NULL, flag | MS_REC, NULL) < 0 || mount(NULL, INCOMING, NULL, MS_SLAVE, NULL) < 0)
         fail("propagation of mounts: %m");
+    umask(before);
 }
