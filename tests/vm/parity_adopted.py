@@ -160,7 +160,8 @@ def adopt_alone(artefact: Path, name: str, text: str, base: Path) -> str:
     edits = " ".join(f"-e 's#^{key}=.*#{key}={value}#'" for key, value in values.items())
     command = (
         f"{SETTLED}wait_settled\n. /fast/quickstart/parity/facts\n"
-        f"echo '== {unit} early main '$(cat /run/early-pid)' machine'; systemctl is-system-running --wait\n"
+        f"echo '== {unit} early main '$(cat /run/early-pid)' machine'; systemctl is-system-running\n"
+        "systemctl list-jobs --no-legend --plain\n"
         "systemctl --failed --no-legend --plain; ls /run/systemd/system; ls -d /run/quickstart* 2>/dev/null\n"
         f"adopted_and_restarted {unit}\n"
     )
