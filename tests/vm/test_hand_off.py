@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from quickstart.progress import Quiet
 from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED
 from quickstart.store import Store, default_root
+from tests.vm.booting import boot
 from tests.vm.conftest import BUILD_S, host, quickstart
 
 GUEST = Path(__file__).with_name("guest")
@@ -169,24 +172,73 @@ def test_released_memory_is_the_machines(artefact: Path, tmp_path: Path) -> None
     assert int(ours_kib) <= int(stock_kib) + 5000
 
 
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    with Store(default_root(), print) as found:
+        yield found
+
+
+def sent_identifiers(wire: Path) -> tuple[set[str], set[str]]:
+    """What DHCP clients have sent as option 61 (RFC 2132), hex or empty: BusyBox's, which names itself in option 60, and others."""
+    ours: set[str] = set()
+    others: set[str] = set()
+    data = wire.read_bytes()
+    at = 24
+    while at < len(data):
+        (length,) = struct.unpack_from("=I", data, at + 8)
+        frame = data[at + 16 : at + 16 + length]
+        at += 16 + length
+        # IPv4, UDP, to port 67; behind both headers BOOTP's 236 bytes and the cookie.
+        udp = frame[14 + 4 * (frame[14] & 15) :]
+        if frame[12:14] != b"\x08\x00" or frame[23] != 17 or udp[2:4] != b"\0C":
+            continue
+        options = dict(dhcp_options(udp[8 + 240 :]))
+        who = ours if options.get(60, b"").startswith(b"udhcp") else others
+        who.add(options.get(61, b"").hex())
+    return ours, others
+
+
+def dhcp_options(data: bytes) -> Iterator[tuple[int, bytes]]:
+    while data and data[0] != 255:
+        if data[0] == 0:
+            data = data[1:]
+            continue
+        yield data[0], data[2 : 2 + data[1]]
+        data = data[2 + data[1] :]
+
+
 @pytest.mark.full
-def test_networkd_takes_the_network_over(tmp_path: Path) -> None:
-    """The image of `standard-tuned` as a user's own root: the address never goes, and in the end it is networkd's lease."""
-    with Store(default_root(), print) as store:
-        tuned = make_reference(load_profile("nginx"), store, Quiet(), TUNED)
-        out = tmp_path / "networkd"
-        built = quickstart(
-            "build", "--profile", "nginx", "--rootfs", tuned.tree, "-o", out, timeout_s=BUILD_S
-        )
+def test_networkd_takes_the_network_over(store: Store, tmp_path: Path) -> None:
+    """The image of `standard-tuned` as a user's own root: the address never goes, and in the end it is networkd's lease.
+
+    From the second boot on our client sends networkd's identifier; before, nobody knows the machine's identity.
+    """
+    tuned = make_reference(load_profile("nginx"), store, Quiet(), TUNED)
+    out = tmp_path / "networkd"
+    built = quickstart("build", "--profile", "nginx", "--rootfs", tuned.tree, "-o", out, timeout_s=BUILD_S)
     assert built.status == 0, built.err
-    watch = "(while [ ! -e /root/stop ]; do ip -4 -o addr show ens3 | grep -c 10.0.2.15; sleep 0.2; done >/root/seen) & "
+    watch = (
+        "rm -f /root/stop; (while [ ! -e /root/stop ]; do ip -4 -o addr show ens3 | grep -c 10.0.2.15; sleep 0.05; done "
+        ">/root/seen) & "
+    )
     ask = (
-        f"{watch}{SETTLED}wait_settled; touch /root/stop; sleep 1; grep -c 1 /root/seen; grep -c 0 /root/seen; "
+        f"{watch}{SETTLED}wait_settled; sleep 2; touch /root/stop; sleep 1; grep -c 1 /root/seen; grep -c 0 /root/seen; "
         "systemctl is-system-running; systemctl is-active nginx systemd-networkd; "
         "networkctl -n 0 status ens3 | grep -o 'DHCP4 via'; ls /run/systemd/network 2>/dev/null"
     )
-    called = quickstart("run", out, "--snapshot", "--exec", ask, "--json", timeout_s=600)
-    assert called.result["fallback"] is None
-    seen, gone, *rest = called.result["exec_stdout"].split()
-    assert int(seen) > 10 and gone == "0"
-    assert rest == ["running", "active", "active", "DHCP4", "via"]
+    sent = []
+    for number, keep in ((1, True), (2, False)):
+        wire = tmp_path / f"wire-{number}"
+        words = ("-object", f"filter-dump,id=wire,netdev=net,file={wire}")
+        ended = boot(store, out, command=ask, qemu=words, keep=keep)
+        assert ended.fallbacks == []
+        seen, gone, *rest = ended.said
+        assert int(seen) > 10 and gone == "0"
+        assert rest == ["running", "active", "active", "DHCP4", "via"]
+        sent.append(sent_identifiers(wire))
+    (ours, its), again = sent
+    assert ours == {""}
+    # RFC 4361: type 255, an IAID, and here a DUID-EN of systemd's (type 2, enterprise 43793).
+    (identifier,) = its
+    assert re.fullmatch(r"ff[0-9a-f]{8}00020000ab11[0-9a-f]{16}", identifier)
+    assert again == (its, its)
