@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from quickstart.assets import assets
+from tests.vm.booting import FAST, SETTLED, WHOLE
 from tests.vm.conftest import BUILD_S, quickstart
 
 
@@ -18,11 +20,15 @@ def test_trixie(tmp_path: Path) -> None:
     out = tmp_path / "out"
     called = quickstart("build", "--profile", tmp_path, "-o", out, timeout_s=BUILD_S)
     assert called.status == 0, called.err
-    ran = quickstart(
-        "run", out, "--exec", "cat /etc/debian_version; readlink /proc/$(cat /run/nginx.pid)/exe"
-    )
-    version, program = ran.out.splitlines()
-    assert (version.partition(".")[0], program) == ("13", "/fast/usr/sbin/nginx")
+    # As it was built, and then as it was stamped.
+    for reason in ("as built", "as stamped"):
+        ask = f"cut -d. -f1 /etc/debian_version; {SETTLED}wait_settled; {WHOLE}; quickstart status --json"
+        ran = quickstart("run", out, "--json", "--exec", ask, timeout_s=600)
+        assert ran.status == 0, ran.err
+        assert ran.result["fallback"] is None
+        version, *said, status = ran.result["exec_stdout"].splitlines()
+        assert (version, said) == ("13", FAST)
+        assert json.loads(status)["result"]["reason"] == f"the root volume was {reason}"
     assert quickstart("run", out, "--stock", "--snapshot", "--check").status == 0
     assert quickstart("audit", out).status == 0
     called = quickstart("why", out, "/usr/sbin/nginx")
