@@ -23,6 +23,10 @@ TRACE_WORDS = (
     # Both names: the compiler may put a copy of one into the other.
     f"kprobe_event=r:quickstart/{_NAME},getname_flags,name=+0(+0($retval)):string;"
     f"r:quickstart/{_NAME}2,getname,name=+0(+0($retval)):string;"
+    # And those who have a copy of both, by their second argument.
+    f"p:quickstart/{_NAME}3,do_mkdirat,name=+0(+0(%si)):string;"
+    f"p:quickstart/{_NAME}4,do_unlinkat,name=+0(+0(%si)):string;"
+    f"p:quickstart/{_NAME}5,do_rmdir,name=+0(+0(%si)):string;"
     f"p:quickstart/{_DIRECT},iomap_dio_rw;p:quickstart/{_FAULT},filemap_fault",
 )
 # Run in the guest once it is ready: what the kernel lost on stderr, the trace on stdout.
@@ -37,7 +41,7 @@ cat $t/trace | gzip -c
 _LINE = re.compile(r"\s*(.+)-(\d+)\s+\[\d+\]\s+(?:\S+\s+)?(\d+)\.(\d{6}): (.*)$")
 _CALL = re.compile(r"sys_(\w+)\((.*)\)$")
 _RETURN = re.compile(r"sys_(\w+) -> (?:0x([0-9a-f]+)|(-?\d+))$")
-_NAMED = re.compile(rf'{_NAME}2?: \(.*?\) name="(.*)"$')
+_NAMED = re.compile(rf'{_NAME}[2-5]?: \(.*?\) name="(.*)"$')
 _FORK = re.compile(r"sched_process_fork: comm=.* pid=\d+ child_comm=.* child_pid=(\d+)$")
 # block_bio_queue: 254,0 RA 16 + 8 [init]; block_rq_issue: 254,0 RA 4096 () 16 + 8 [init]
 _BIO = re.compile(r"block_bio_queue: \d+,\d+ (\w+) (\d+) \+ (\d+) \[")
@@ -194,7 +198,7 @@ class _Reader:
             self._fork(process, int(found[1]))
         elif found := _BIO.match(said):
             asker = self._asker(time_ns, program, pid, process)
-            self._waiting.append(("W" in found[1], int(found[2]), int(found[3]), asker))
+            self._waiting.append((_writes(found[1]), int(found[2]), int(found[3]), asker))
         elif found := _ISSUE.match(said):
             self._issue(time_ns, found[1], int(found[2]), int(found[3]))
 
@@ -204,8 +208,7 @@ class _Reader:
         self._processes[child] = _Process(on_volume=parent.on_volume, directory=parent.directory, files=files)
 
     def _issue(self, time_ns: int, flags: str, sector: int, sectors: int) -> None:
-        # RWBS of blktrace: W(rite), R(ead), then A(head) and others.
-        writes = "W" in flags
+        writes = _writes(flags)
         pieces: list[_Piece] = []
         others: list[_Piece] = []
         for piece in self._waiting:
@@ -272,6 +275,11 @@ class _Reader:
             process.on_volume, process.directory = True, PurePosixPath("/")
         if what:
             self.uses.append(Use(time_ns, pid, program, call, what, path, process.on_volume))
+
+
+def _writes(flags: str) -> bool:
+    """By the letters of blktrace (RWBS): R reads, W writes, N is what has no letter of its own, as write zeroes."""
+    return "R" not in flags
 
 
 def _number(process: _Process, argument: str) -> int | None:

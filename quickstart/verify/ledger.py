@@ -177,6 +177,7 @@ def advice(entry: Entry, packed: Packed) -> str:
 _WRITES = {
     Kind.JOURNAL: "part of mounting read-write: the journal",
     Kind.SUPERBLOCK: "part of mounting read-write: mount count and time",
+    Kind.INODE_TABLE: "the kernel's: mkfs with lazy_itable_init=0, or mount with noinit_itable, if it is ext4lazyinit",
 }
 _READS = {
     Kind.SUPERBLOCK: "part of mounting: ask once, and keep it",

@@ -145,6 +145,8 @@ def _owner(owner: Owner, wanted: set[PurePosixPath]) -> str:
     if owner.kind is not Kind.INODE_TABLE:
         return str(owner.kind.value)
     asked = [str(path) for path in owner.inodes if path in wanted][:_SHOWN_INODES]
+    if not owner.inodes:
+        return "inode table (not in use)"
     others = len(owner.inodes) - len(asked)
     names = [*asked, f"{others} others" if asked else f"{others} inodes"] if others else asked
     return f"inode table ({', '.join(names)})"

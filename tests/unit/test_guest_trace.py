@@ -84,6 +84,14 @@ def test_a_write_is_not_taken_for_a_read_of_the_same_place() -> None:
     assert [each.program for each in read.askers] == ["a"]
 
 
+def test_zeroes_are_written() -> None:
+    """ext4lazyinit's write zeroes, which blktrace has no letter for, and a flush of no sectors before it."""
+    log = Log().say("ext4lazyinit-107", bio(0, 0, "FWS")).say("k-3", issue(0, 0, "FF"))
+    log.say("ext4lazyinit-107", bio(7808, 2696, "NS")).say("k-3", issue(7808, 2696, "NS"))
+    (_, zeroes) = log.parsed().issued
+    assert (zeroes.writes, [each.program for each in zeroes.askers]) == (True, ["ext4lazyinit"])
+
+
 def test_a_page_fault_and_direct_io_are_known() -> None:
     log = Log().say("a-7", "qs_fault: (filemap_fault+0x0/0x910)").say("a-7", bio(0)).say("k-3", issue(0))
     log.say("m-9", "sys_pread64(fd: 4, buf: 1, count: 2, pos: 0)")

@@ -170,8 +170,9 @@ def test_direct_reads_are_listed_and_not_charged() -> None:
 
 def test_writes_are_apart() -> None:
     boot = Boot().ask(7, program="jbd2/vda-8", call="", writes=True).ask(20, writes=True)
-    ledger = boot.ask(0).verified().ledger
-    assert [entry.kind.value for entry in ledger.writes] == ["journal", "free"]
+    ledger = boot.ask(1, program="ext4lazyinit", call="", writes=True).ask(0).verified().ledger
+    assert [entry.kind.value for entry in ledger.writes] == ["journal", "free", "inode table"]
+    assert "lazy_itable_init" in ledger.writes[2].avoid
     assert "the journal" in ledger.writes[0].avoid
     assert len(ledger.reads) == 1
 
