@@ -277,10 +277,10 @@ def library_path(start_set: StartSet) -> str:
 
 
 def late_binds_text(unit: UnitStart) -> str:
-    """For `adopt`: each bind as how it is mounted, whether it has to be, source and target, with tabs between."""
+    """For `adopt`: each bind as `ro` or `rw`, whether it has to be, source and target, with tabs between."""
     rows = (
         (
-            "rbind,ro" if each.read_only else "rbind",
+            "ro" if each.read_only else "rw",
             "required" if each.required else "optional",
             each.source,
             each.target,

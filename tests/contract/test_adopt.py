@@ -36,10 +36,14 @@ def main() -> Iterator[int]:
 
 def bind_late(place: Path, main: int, rows: str) -> int:
     """The status of the function as the script has it, with ``rows`` as its file."""
-    found = re.search(r"^bind_late\(\) \{.*?^\}", ADOPT.read_text(), re.MULTILINE | re.DOTALL)
-    assert found
+    text = ADOPT.read_text()
+    found = re.search(r"^bind_late\(\) \{.*?^\}", text, re.MULTILINE | re.DOTALL)
+    command = re.search(r"^BIND='.*?'$", text, re.MULTILINE | re.DOTALL)
+    assert found and command
     (place / "late-binds").write_text(rows)
-    script = f"Q={shlex.quote(str(place))} main={main} TAB=$(printf '\\t')\n{found[0]}\nbind_late"
+    script = (
+        f"Q={shlex.quote(str(place))} main={main} TAB=$(printf '\\t')\n{command[0]}\n{found[0]}\nbind_late"
+    )
     done = subprocess.run(["dash", "-c", script], capture_output=True, timeout=SECONDS)
     return done.returncode
 
@@ -47,32 +51,46 @@ def bind_late(place: Path, main: int, rows: str) -> int:
 def mounts(main: int, target: Path) -> list[list[str]]:
     """Root and options of the mounts at ``target`` in the process's namespace (proc(5), mountinfo)."""
     rows = (line.split() for line in Path(f"/proc/{main}/mountinfo").read_text().splitlines())
-    return [[row[3].rpartition("/")[2], row[5].split(",")[0]] for row in rows if row[4] == str(target)]
+    found = [[row[3].rpartition("/")[2], row[5]] for row in rows if row[4] == str(target)]
+    return [[name, options.replace(",relatime", "")] for name, options in found]
 
 
-@pytest.mark.parametrize("how", ["rbind,ro", "rbind"])
-def test_a_socket_behind_a_link_is_bound_there_and_not_here(tmp_path: Path, main: int, how: str) -> None:
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Path]:
+    """A file system with the options of /run."""
+    place = tmp_path / "run"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "nosuid,nodev", "run", place], check=True, timeout=SECONDS)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True, timeout=SECONDS)
+
+
+@pytest.mark.parametrize("how", ["ro", "rw"])
+def test_a_socket_behind_a_link_is_bound_there_and_not_here(
+    run: Path, tmp_path: Path, main: int, how: str
+) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
-        log.bind(str(tmp_path / "dev-log"))
-        (tmp_path / "log").symlink_to("dev-log")
+        log.bind(str(run / "dev-log"))
+        (tmp_path / "log").symlink_to("run/dev-log")
         target = tmp_path / "chroot/dev/log"
         assert bind_late(tmp_path, main, f"{how}\trequired\t{tmp_path}/log\t{target}\n") == 0
-    assert mounts(main, target) == [["dev-log", "ro" if "ro" in how else "rw"]]
+    # With the options that the source has.
+    assert mounts(main, target) == [["dev-log", f"{how},nosuid,nodev"]]
     assert target.is_file() and not target.is_socket()
 
 
 def test_a_directory(tmp_path: Path, main: int) -> None:
     (tmp_path / "journal").mkdir()
     target = tmp_path / "chroot/journal"
-    assert bind_late(tmp_path, main, f"rbind\trequired\t{tmp_path}/journal\t{target}\n") == 0
+    assert bind_late(tmp_path, main, f"rw\trequired\t{tmp_path}/journal\t{target}\n") == 0
     assert mounts(main, target) == [["journal", "rw"]]
 
 
 def test_what_is_not_there_matters_only_when_it_is_required(tmp_path: Path, main: int) -> None:
     (tmp_path / "there").write_text("")
-    rows = (
-        f"rbind\toptional\t{tmp_path}/none\t{tmp_path}/a\nrbind\trequired\t{tmp_path}/there\t{tmp_path}/b\n"
-    )
+    rows = f"rw\toptional\t{tmp_path}/none\t{tmp_path}/a\nrw\trequired\t{tmp_path}/there\t{tmp_path}/b\n"
     assert bind_late(tmp_path, main, rows) == 0
     assert mounts(main, tmp_path / "b") == [["there", "rw"]]
     assert bind_late(tmp_path, main, rows.replace("optional", "required")) == 1

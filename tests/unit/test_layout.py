@@ -405,9 +405,6 @@ def test_binds_that_wait_for_systemd_are_in_part_a_of_a_hand_off_only(
         entry = made.get("fast/quickstart/late-binds")
         return entry.data if entry else None
 
-    assert (
-        late(replace(CONFIG, unit=unit))
-        == b"rbind,ro\trequired\t/dev/log\t/var/a b\nrbind\toptional\t/x\t/y\n"
-    )
+    assert late(replace(CONFIG, unit=unit)) == b"ro\trequired\t/dev/log\t/var/a b\nrw\toptional\t/x\t/y\n"
     assert late(replace(CONFIG, unit=unit, hand_off=HandOff.STAY)) is None
     assert late(CONFIG) is None
