@@ -111,7 +111,7 @@ def _boot(found: Findings) -> Iterator[str]:
     survey, trace = found.survey, found.traces[0]
     yield "## What the stock boot showed"
     yield ""
-    answer = f"`{_line(survey.answer)}` came" if survey.answer else "the service listened"
+    answer = f"`{_line(survey.answer)}` came" if survey.answer else "The service listened"
     yield f"- {answer}, with {survey.used_mib} MiB of memory in use in the whole machine."
     listening = ", ".join(f"{address} port {port}" for address, port in survey.listeners)
     yield f"- TCP is listened to at {listening or 'no port'} (by any service of the machine)."
