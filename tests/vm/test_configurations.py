@@ -111,7 +111,7 @@ def test_standard_is_systemd_with_ifupdown_and_rsyslog(booted: Booted) -> None:
 @pytest.mark.parametrize("booted", [TUNED], indirect=True)
 def test_standard_tuned_has_networkd_and_only_ssh_and_cron_beside_nginx(booted: Booted) -> None:
     assert booted.says("systemctl is-active systemd-networkd.service") == "active"
-    assert "State: routable (configured)" in booted.says("networkctl status --no-pager ens3")
+    assert "State: routable (configured)" in booted.says("networkctl status --no-pager enp0s3")
     assert booted.says("ls /sbin/ifup /usr/sbin/rsyslogd /sbin/dhclient 2>/dev/null || true") == ""
     listed = booted.says(
         "systemctl --root=/ list-unit-files --state=enabled --no-legend --no-pager --type=service,timer"

@@ -30,7 +30,7 @@ QUESTIONS = {
     "fast-read-only": "touch /fast/x 2>&1; echo $?",
     "root": "findmnt -n -o SOURCE,FSTYPE,OPTIONS /",
     "fast": "findmnt -n -o SOURCE,FSTYPE,OPTIONS /fast; ls /fast/usr/sbin",
-    "network": "ip -4 -o addr show ens3; ip route; cat /etc/resolv.conf",
+    "network": "ip -4 -o addr show enp0s3; ip route; cat /etc/resolv.conf",
     "hostname": "hostname",
     "checked": "dmesg | grep 'quickstart: integrity'; ls /fast/quickstart",
     "zombies": "for n in 1 2 3; do (setsid sh -c 'sleep 0.2 &' &); done; sleep 1; ps -eo stat,comm | grep -c '^Z'",
@@ -91,7 +91,7 @@ def test_the_root_is_the_volume_and_fast_a_read_only_tree_in_memory(answers: dic
 
 def test_network_and_name_are_those_of_the_image(answers: dict[str, str]) -> None:
     assert "inet 10.0.2.15/24" in answers["network"]
-    assert "default via 10.0.2.2 dev ens3" in answers["network"]
+    assert "default via 10.0.2.2 dev enp0s3" in answers["network"]
     assert "nameserver 10.0.2.3" in answers["network"]
     assert answers["hostname"] == "debian"
 

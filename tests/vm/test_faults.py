@@ -53,7 +53,7 @@ HOOKS = {
         "start_dhcp() { ip link set lo up; ip link set $INTERFACE up; mkdir -p $Q/run; "
         "udhcpc -f -n -i lo -t 2 -T 1 -s /none & DHCP=$!; }",
         # By its own end or by the limit.
-        "fallback 1: no DHCP lease on ens3",
+        "fallback 1: no DHCP lease on enp0s3",
     ),
     "never listens": (
         "sed -i 's/^READY_PORT=.*/READY_PORT=FFFF/' $Q/config; sed -i 's/^READY_LIMIT_S=.*/READY_LIMIT_S=2/' $Q/hand-off; "

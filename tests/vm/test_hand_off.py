@@ -120,7 +120,7 @@ def test_after_settle_the_machine_is_the_stock_one_but_for_what_is_named(artefac
 
 def test_the_distributions_client_has_the_address_and_its_lease(first_boot: dict[str, str]) -> None:
     assert first_boot["address"].startswith("inet 10.0.2.15/24") and first_boot["address"].endswith("limited")
-    assert "dhclient.ens3.leases" in first_boot["leases"]
+    assert "dhclient.enp0s3.leases" in first_boot["leases"]
 
 
 def test_identity_is_made_as_on_a_stock_first_boot(first_boot: dict[str, str]) -> None:
@@ -218,13 +218,13 @@ def test_networkd_takes_the_network_over(store: Store, tmp_path: Path) -> None:
     built = quickstart("build", "--profile", "nginx", "--rootfs", tuned.tree, "-o", out, timeout_s=BUILD_S)
     assert built.status == 0, built.err
     watch = (
-        "rm -f /root/stop; (while [ ! -e /root/stop ]; do ip -4 -o addr show ens3 | grep -c 10.0.2.15; sleep 0.05; done "
+        "rm -f /root/stop; (while [ ! -e /root/stop ]; do ip -4 -o addr show enp0s3 | grep -c 10.0.2.15; sleep 0.05; done "
         ">/root/seen) & "
     )
     ask = (
         f"{watch}{SETTLED}wait_settled; sleep 2; touch /root/stop; sleep 1; grep -c 1 /root/seen; grep -c 0 /root/seen; "
         "systemctl is-system-running; systemctl is-active nginx systemd-networkd; "
-        "networkctl -n 0 status ens3 | grep -o 'DHCP4 via'; ls /run/systemd/network 2>/dev/null"
+        "networkctl -n 0 status enp0s3 | grep -o 'DHCP4 via'; ls /run/systemd/network 2>/dev/null"
     )
     sent = []
     for number, keep in ((1, True), (2, False)):

@@ -16,7 +16,7 @@ ours() {
 	systemctl list-units --all --plain --no-legend "quickstart*"
 }
 address() {
-	ip -4 -o addr show ens3 | grep -o "inet .* valid_lft [0-9]*sec" | sed "s/valid_lft .*/limited/"
+	ip -4 -o addr show enp0s3 | grep -o "inet .* valid_lft [0-9]*sec" | sed "s/valid_lft .*/limited/"
 }
 identity() {
 	wc -c </etc/machine-id
