@@ -20,6 +20,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import Recipe, write_initramfs
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.programs import Programs, programs
+from quickstart.initramfs.serving import Delivery
 from quickstart.launch import accel, payload
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.model import (
@@ -74,6 +75,7 @@ class BuildOptions:
     force: bool = False
     tracing: TraceOptions = TraceOptions()
     hand_off: HandOff = HandOff.KEEP
+    delivery: Delivery = Delivery.OVERLAY
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
         "traces": options.tracing.traces,
         "rootfs": rootfs_inputs(rootfs) if rootfs else None,
         "hand_off": options.hand_off.value,
+        "delivery": options.delivery.value,
         "guest_package": options.tracing.guest_package,
         # Both end up in part A: BusyBox as it is, starter and checker as cc compiles them.
         **{name: hashlib.sha256(door.tool_path(name).read_bytes()).hexdigest() for name in ("busybox", "cc")},
@@ -146,11 +149,16 @@ def in_store(
 
 
 def recipe_of(
-    profile: Profile, reference: ReferenceImage, disk: RootDisk, traced: Traced, ours: Programs
+    profile: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    traced: Traced,
+    ours: Programs,
+    delivery: Delivery = Delivery.OVERLAY,
 ) -> Recipe:
     """What ``build`` packs, without a hand-off."""
     root = ImageRoot(reference.tree)
-    return Recipe(
+    recipe = Recipe(
         profile,
         reference,
         disk,
@@ -158,8 +166,10 @@ def recipe_of(
         traced.start_set,
         read_unit(root, profile.unit, profile.run_start_pre),
         ours,
-        plan_prefetch(traced.traces, traced.start_set, root, read_block_map(disk.path)),
+        delivery=delivery,
     )
+    prefetch = plan_prefetch(traced.traces, traced.start_set, root, read_block_map(disk.path), recipe.bound)
+    return dataclasses.replace(recipe, prefetch=prefetch)
 
 
 def build(profile: Profile, options: BuildOptions, store: Store, progress: Progress) -> Built:
@@ -187,7 +197,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
 
     with output.new_directory(options.out, made_meanwhile) as directory:
         with progress.step("initramfs"):
-            recipe = recipe_of(profile, reference, disk, traced, ours)
+            recipe = recipe_of(profile, reference, disk, traced, ours, options.delivery)
             initramfs = write_initramfs(
                 dataclasses.replace(recipe, hand_off=options.hand_off), directory / "initramfs.img"
             )
@@ -204,6 +214,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
                 key,
                 MAC,
                 options.hand_off.value,
+                options.delivery.value,
             )
     with output.settled(options.out):
         return Built(artefacts.load(options.out), made=True)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from quickstart.image.blockmap import BlockMap, Kind
 from quickstart.imageroot import ImageRoot
-from quickstart.initramfs.layout import served_files
 from quickstart.initramfs.prefetch import Prefetch
+from quickstart.initramfs.serving import served_files
 from quickstart.model import Event, FileKind, Op, StartSet, Trace
 
 # What init and the starter themselves look at on the root volume.
@@ -31,13 +31,24 @@ _FLEX_GROUPS = 16
 _OWN_BLOCKS = (Kind.DIRECTORY, Kind.EXTENTS, Kind.ATTRIBUTES, Kind.LINK)
 
 
-def plan(traces: Sequence[Trace], start_set: StartSet, root: ImageRoot, blocks: BlockMap) -> Prefetch:
-    """The metadata and small files of the root volume that the application will come to, beside what is served from /fast."""
+def plan(
+    traces: Sequence[Trace],
+    start_set: StartSet,
+    root: ImageRoot,
+    blocks: BlockMap,
+    bound: Collection[PurePosixPath] = (),
+) -> Prefetch:
+    """The metadata and small files of the root volume that the application will come to, beside what is served from /fast.
+
+    ``bound`` are the files that something of /fast is laid over: their places are looked up, their content is not read.
+    """
     seen = _Seen(root)
     for name in _OURS:
         seen.look(PurePosixPath(name))
     seen.read(PurePosixPath("/etc/hostname"))
-    served = {file.path for file in served_files(start_set) if file.kind is FileKind.FILE}
+    served = {file.path for file in served_files(start_set, bound) if file.kind is FileKind.FILE}
+    for path in bound:
+        seen.look(path)
     for trace in traces:
         for event in trace.events:
             _follow(seen, event, served)

@@ -15,6 +15,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.programs import programs
+from quickstart.initramfs.serving import Delivery
 from quickstart.model import Artefact, Profile, RootDisk
 from quickstart.progress import Progress
 from quickstart.startset import check_includes
@@ -45,7 +46,8 @@ def rebuild(
     reference = reference_of_disk(used, _LABEL, store, progress)
     read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     ours = programs(store)
-    hand_off = HandOff(artefacts.read_manifest(before)["hand_off"])
+    manifest = artefacts.read_manifest(before)
+    hand_off, delivery = HandOff(manifest["hand_off"]), Delivery(manifest["delivery"])
     check_includes(ImageRoot(reference.tree), profile.files)
     disk = RootDisk(before.disk, before.disk.stat().st_size, used.superblock)
     options = pipeline.TraceOptions(keep=keep)
@@ -62,12 +64,12 @@ def rebuild(
         (directory / before.disk.name).hardlink_to(before.disk)
         with progress.step("initramfs"):
             fresh = dataclasses.replace(traced, start_set=start_set)
-            recipe = pipeline.recipe_of(profile, reference, disk, fresh, ours)
+            recipe = pipeline.recipe_of(profile, reference, disk, fresh, ours, delivery)
             initramfs = write_initramfs(
                 dataclasses.replace(recipe, hand_off=hand_off), directory / "initramfs.img"
             )
         made = (profile, reference, disk, "raw", traced.traces, start_set, initramfs)
-        artefacts.write(directory, *made, key, before.mac, hand_off.value, before.uuid)
+        artefacts.write(directory, *made, key, before.mac, hand_off.value, delivery.value, before.uuid)
     with output.settled(out):
         return pipeline.Built(artefacts.load(out), made=True)
 

@@ -192,7 +192,7 @@ def _cell_result(cell: Cell, runs: Sequence[Sample]) -> Mapping[str, object]:
     medians = {f"{name.removesuffix('_ns')}_median_ns": each.median for name, each in summaries.items()}
     return {
         **dataclasses.asdict(cell),
-        "delivery": cell.delivery,
+        "delivery": runs[0].delivery,
         "n": some.n,
         "censored": some.censored,
         **medians,

@@ -15,6 +15,7 @@ from quickstart.cloudinit import ALWAYS, SEEN
 from quickstart.errors import BadInputError
 from quickstart.image.artefact import DISK_FORMATS
 from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.serving import Delivery
 from quickstart.model import MIB, Artefact, Profile
 from quickstart.profile import load_profile
 from quickstart.store import Store, default_root
@@ -53,14 +54,6 @@ _EARLY = {
     help="The root disk's.",
 )
 @click.option(
-    "--delivery",
-    type=click.Choice(["fast"]),
-    default="fast",
-    show_default=True,
-    expose_value=False,
-    help="How the start set is served; there is one way yet.",
-)
-@click.option(
     "--target",
     type=click.Choice(["qemu"]),
     default="qemu",
@@ -97,6 +90,14 @@ _EARLY = {
     default=True,
     help="Leave the Debian package quickstart-guest out of the image.",
 )
+@click.option(
+    "--delivery",
+    type=click.Choice([each.value for each in Delivery]),
+    default=Delivery.OVERLAY.value,
+    show_default=True,
+    help="fast: programs and libraries by PATH, LD_LIBRARY_PATH and the loader's name. overlay: and what a unit with a mount "
+    "namespace of its own opens by absolute path.",
+)
 @click.option("--force", is_flag=True, help="Replace OUT even when its root disk has been used.")
 @click.option("--dry-run", is_flag=True, help="Say which stages would run, and run none.")
 @click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
@@ -112,6 +113,7 @@ def build(
     stay: bool,
     release: bool,
     guest_package: bool,
+    delivery: str,
     force: bool,
     dry_run: bool,
     keep: bool,
@@ -133,7 +135,9 @@ def build(
             return _show_plan(verb, profile, tracing, Store(default_root()))
         # Behind a link OUT is replaced where it lies.
         directory = (out or Path(f"quickstart-{profile.name}")).resolve()
-        options = pipeline.BuildOptions(directory, disk_format, force, tracing, _hand_off(stay, release))
+        options = pipeline.BuildOptions(
+            directory, disk_format, force, tracing, _hand_off(stay, release), Delivery(delivery)
+        )
         with Store(default_root(), verb.display().note) as store:
             built = pipeline.build(profile, options, store, verb.display())
         artefact = built.artefact

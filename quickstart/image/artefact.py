@@ -120,6 +120,7 @@ def write(
     build_key: str,
     mac: str,
     hand_off: str,
+    delivery: str,
     uuid: str = "",
 ) -> None:
     """Fill ``directory``; ``initramfs`` is in it already, and the root disk when it is to stay the one that it was.
@@ -140,7 +141,7 @@ def write(
         "profile": profile.name,
         "reference": dict(zip(("kind", "hash"), reference.origin, strict=True)),
         "unit": profile.unit,
-        "delivery": "fast",
+        "delivery": delivery,
         "target": "qemu",
         "hand_off": hand_off,
         **early,

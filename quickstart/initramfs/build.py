@@ -16,6 +16,7 @@ from quickstart.initramfs.modules import module_set
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
 from quickstart.initramfs.prefetch import NOTHING_KNOWN, Prefetch
 from quickstart.initramfs.programs import Programs
+from quickstart.initramfs.serving import Delivery, bound_files
 from quickstart.initramfs.takeover import network_service
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet
 from quickstart.store import source_digest
@@ -38,6 +39,14 @@ class Recipe:
     prefetch: Prefetch = NOTHING_KNOWN
     served: Served = Served.FAST
     hand_off: HandOff = HandOff.STAY
+    delivery: Delivery = Delivery.FAST
+
+    @property
+    def bound(self) -> tuple[PurePosixPath, ...]:
+        """What is laid over the volume's files; where nothing is packed, nothing."""
+        if self.delivery is Delivery.FAST or self.served is not Served.FAST:
+            return ()
+        return bound_files(self.start_set, ImageRoot(self.reference.tree), self.unit)
 
 
 def build_id(recipe: Recipe, config: GuestConfig) -> str:
@@ -107,6 +116,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         network=network_service(root) if recipe.hand_off is not HandOff.STAY else "",
         early=early_start(root, recipe.profile.early),
         served=recipe.served,
+        bound=recipe.bound,
     )
     return replace(config, build=build_id(recipe, config))
 

@@ -20,17 +20,24 @@ Record = tuple[str, ...]
 
 
 def description_text(
-    unit: UnitStart, start_set: StartSet, root: ImageRoot, environment: Iterable[str], from_fast: bool
+    unit: UnitStart,
+    start_set: StartSet,
+    root: ImageRoot,
+    environment: Iterable[str],
+    from_fast: bool,
+    bound: Iterable[PurePosixPath],
 ) -> str:
     """The whole description; ``environment`` are the assignments that are ours (PATH …).
 
-    With ``from_fast`` the programs that are packed start from /fast, argv[0] stays the stock path. Raises StartSetError when the
+    With ``from_fast`` the programs that are packed start from /fast, argv[0] stays the stock path. ``bound`` files lie over the
+    volume's in the unit's namespace. Raises StartSetError when the
     unit's main program is not packed although it is to start from there.
     """
     records: list[Record] = [("unit", unit.unit), ("group", unit.group), ("type", unit.type)]
     records += [("pid-file", str(unit.pid_file))] if unit.pid_file else []
     records += [("start-timeout-ms", str(unit.timeout_ms))]
     records += [("base-environment", each) for each in environment]
+    records += [("mount", "bind-read-only", "optional", str(path), f"/fast{path}") for path in bound]
     records += unit.settings
     packed = frozenset(file.path for file in start_set.files) if from_fast else frozenset()
     for when, commands in (

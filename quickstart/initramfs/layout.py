@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import os
-import re
 import shlex
 import stat
 from collections import Counter
@@ -26,6 +25,7 @@ from quickstart.initramfs.modules import ModuleSet, module_data, shell_functions
 from quickstart.initramfs.newc import CpioEntry, char_device, directory, hard_link, regular, symlink
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import Programs
+from quickstart.initramfs.serving import LIBRARY, packed_files
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
 from quickstart.unit.model import UnitStart
 
@@ -35,7 +35,6 @@ LOADER = "/fast/lib64/ld.so"
 # The amd64 ABI's; a program with another one (32 bits, musl) keeps it and is loaded from the root volume.
 _INTERPRETER = "/lib64/ld-linux-x86-64.so.2"
 _STOCK_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-_LIBRARY = re.compile(r"\.so(\.|$)")
 # The applets that init and its helpers call by name; the shell itself is not among them.
 _APPLETS = (
     *(
@@ -102,6 +101,7 @@ class GuestConfig:
     network: str
     early: str = ALWAYS
     served: Served = Served.FAST
+    bound: tuple[PurePosixPath, ...] = ()
 
 
 def part_a(
@@ -139,7 +139,7 @@ def part_a(
     yield regular(f"{OURS}/modules", shell_functions(modules).encode(), 0o644)
     for module in modules.modules:
         yield regular(f"{OURS}/modules.d/{module.name}.ko", module_data(root, module), 0o644)
-    names, facts = packed_files(start_set)
+    names, facts = packed_files(start_set, config.bound)
     yield regular(f"{OURS}/packed.names", names, 0o644)
     yield regular(f"{OURS}/packed.stat", facts, 0o644)
 
@@ -217,51 +217,13 @@ def with_interpreter(path: Path, interpreter: str) -> bytes:
     return bytes(data)
 
 
-def served_files(start_set: StartSet) -> tuple[StartFile, ...]:
-    """What processes really take from /fast: programs, libraries, and the links that lead to these.
-
-    Everything else is opened by its ordinary name, on the root volume, and may change there as it likes.
-    """
-
-    def is_library(path: PurePosixPath) -> bool:
-        # Not /etc/ld.so.cache, which every ldconfig writes anew.
-        return path.parts[1] != "etc" and _LIBRARY.search(path.name) is not None
-
-    served = {
-        file.path: file
-        for file in start_set.files
-        if file.kind is FileKind.FILE and (file.mode & 0o111 or is_library(file.path))
-    }
-    links = [file for file in start_set.files if file.kind is FileKind.SYMLINK]
-    # A link may lead through another, as those of /etc/alternatives do: repeat until nothing is added.
-    while added := [
-        link
-        for link in links
-        if link.path not in served
-        and (is_library(link.path) or PurePosixPath(link.target).name in {path.name for path in served})
-    ]:
-        served.update({link.path: link for link in added})
-    return tuple(served[path] for path in sorted(served, key=os.fsencode))
-
-
-def packed_files(start_set: StartSet) -> tuple[bytes, bytes]:
-    """For the comparison with the root volume: the packed names, NUL-separated, and `stat -c '%f %s %Y %Z %n'` of them."""
-    files = served_files(start_set)
-    names = [os.fsencode(str(file.path))[1:] for file in files]
-    rows = [
-        b"%x %d %d %d %s\n" % (file.mode, file.size_bytes, file.mtime_s, file.ctime_s, name)
-        for file, name in zip(files, names, strict=True)
-    ]
-    return b"".join(name + b"\0" for name in names), b"".join(rows)
-
-
 def unit_text(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> str:
     """The description for the starter, with PATH and LD_LIBRARY_PATH as in the paper."""
     fast = config.served is Served.FAST
     libraries = library_path(start_set)
     environment = [f"PATH={':'.join([*(f'/fast{name}' for name in _STOCK_PATH if fast), *_STOCK_PATH])}"]
     environment += [f"LD_LIBRARY_PATH={libraries}"] if libraries else []
-    return description_text(config.unit, start_set, root, environment, fast)
+    return description_text(config.unit, start_set, root, environment, fast, config.bound)
 
 
 def library_path(start_set: StartSet) -> str:
@@ -269,7 +231,7 @@ def library_path(start_set: StartSet) -> str:
     holders = {
         file.path.parent
         for file in start_set.files
-        if file.kind is FileKind.FILE and _LIBRARY.search(file.path.name)
+        if file.kind is FileKind.FILE and LIBRARY.search(file.path.name)
     }
     # ld.so(8) would take these characters of LD_LIBRARY_PATH for its own; such a library comes from the root volume.
     sayable = (path for path in holders if path != PurePosixPath("/etc") and not set(":;$") & set(str(path)))

@@ -51,6 +51,11 @@ class Boot:
     unit: str
 
     @property
+    def delivery(self) -> str:
+        """How the start set reaches the guest, by results.DELIVERIES; empty where there is none."""
+        return "overlay" if self.configuration == "quickstart" else ""
+
+    @property
     def initramfs_bytes(self) -> int:
         return sum(path.stat().st_size for path in self.initrds)
 

@@ -12,6 +12,7 @@ COMMAND_LINES = ("stock", "ours")
 # Each has its model in bench/storage.
 STORAGES = ("local", "ebs-warm", "ebs-cold")
 CLOCKS = ("virtual", "kvm", "wall")
+DELIVERIES = ("fast", "overlay")
 FETCHES = ("boot-loader", "read-ahead")
 SIZES = ("small", "medium")
 
@@ -26,11 +27,6 @@ class Cell:
     storage: str
     clock: str
     size: str
-
-    @property
-    def delivery(self) -> str:
-        """How the start set reaches the guest; empty where there is none."""
-        return "fast" if self.configuration == "quickstart" else ""
 
 
 @dataclass(frozen=True)
@@ -68,12 +64,14 @@ class Sample:
     between the start of the machine and the kernel's uptime 0; it may be below 0 (docs/times.md). ``overlap_ns`` bounds what the
     virtual clock may have charged too little for I/O; 0 on other clocks. ``volume`` is counted by the volume's log, ``guest`` by
     the guest's diskstats.
+    ``delivery`` is how the start set reached the guest; empty where there is none.
     ``took_ns`` is what the run cost on the host's clock, to tell how long the rest will take: no result.
     """
 
     cell: Cell
     number: int
     censored: str
+    delivery: str = ""
     t_pr_ns: int = 0
     t_app_ns: int = 0
     t_total_ns: int = 0

@@ -82,7 +82,7 @@ def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: 
             ran = _run(bench, boot, clock, model)
         return _sample(boot, clock, cell, number, ran)
     except (GuestError, VolumeError) as error:
-        return Sample(cell, number, _first_line(error))
+        return Sample(cell, number, _first_line(error), boot.delivery)
 
 
 def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> _Ran:
@@ -170,6 +170,7 @@ def _sample(boot: Boot, clock: Clock, cell: Cell, number: int, ran: _Ran) -> Sam
         cell=cell,
         number=number,
         censored="",
+        delivery=boot.delivery,
         t_pr_ns=times.t_pr_ns,
         t_app_ns=times.t_app_ns,
         t_total_ns=times.t_total_ns,

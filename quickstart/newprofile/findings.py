@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from quickstart.imageroot import ImageRoot
-from quickstart.initramfs.layout import served_files
+from quickstart.initramfs.serving import served_files
 from quickstart.model import MIB, FileKind, Op, Profile, StartSet, Trace
 from quickstart.newprofile.survey import Survey
 from quickstart.profile import DATA
@@ -40,7 +40,8 @@ _DISK_MIB = 2048
 @dataclass(frozen=True)
 class Findings:
     """What a profile is written from; ``directives`` are the unit's with what becomes of each, ``written`` what its processes
-    opened for writing of the image's own files, outside the places that are data anyway. ``given``: the root is a user's own."""
+    opened for writing of the image's own files, outside the places that are data anyway. ``given``: the root is a user's own.
+    ``bound``: packed files that are laid over the volume's."""
 
     profile: Profile
     survey: Survey
@@ -52,6 +53,7 @@ class Findings:
     initramfs_bytes: int
     given: bool
     written: tuple[PurePosixPath, ...]
+    bound: tuple[PurePosixPath, ...] = ()
 
 
 def fate(name: str) -> str:
@@ -136,10 +138,10 @@ def _up(value: float, step: int) -> int:
     return int(-(-value // step) * step)
 
 
-def by_package(start_set: StartSet) -> Mapping[str, tuple[int, int]]:
+def by_package(start_set: StartSet, bound: Collection[PurePosixPath]) -> Mapping[str, tuple[int, int]]:
     """Files and bytes that are served from memory, by package; those of no package under an empty name."""
     found: dict[str, tuple[int, int]] = {}
-    for file in served_files(start_set):
+    for file in served_files(start_set, bound):
         if file.kind is FileKind.FILE and file.hard_link_to is None:
             name = file.package.split(" ")[0]
             files, size = found.get(name, (0, 0))
@@ -147,9 +149,9 @@ def by_package(start_set: StartSet) -> Mapping[str, tuple[int, int]]:
     return found
 
 
-def read_from_volume(start_set: StartSet) -> tuple[PurePosixPath, ...]:
+def read_from_volume(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[PurePosixPath, ...]:
     """Packed files that are opened by their ordinary names all the same: configuration, scripts' texts, tables."""
-    served = {file.path for file in served_files(start_set)}
+    served = {file.path for file in served_files(start_set, bound)}
     return tuple(
         file.path for file in start_set.files if file.kind is FileKind.FILE and file.path not in served
     )

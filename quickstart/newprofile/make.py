@@ -18,6 +18,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import root_mount, write_initramfs
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.programs import programs
+from quickstart.initramfs.serving import bound_files
 from quickstart.initramfs.takeover import network_service
 from quickstart.model import Machine, Profile, ReferenceImage, RootDisk
 from quickstart.newprofile import findings, survey
@@ -105,6 +106,7 @@ def make(draft: Profile, place: Place, options: TraceOptions, store: Store, prog
         initramfs_bytes=size_bytes,
         given=options.rootfs is not None,
         written=written,
+        bound=bound_files(traced.start_set, root, unit),
     )
     _write(found, place)
     return found

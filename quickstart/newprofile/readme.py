@@ -121,7 +121,7 @@ def _boot(found: Findings) -> Iterator[str]:
 
 def _files(found: Findings) -> Iterator[str]:
     start_set = found.start_set
-    packages = sorted(by_package(start_set).items(), key=lambda row: (-row[1][1], row[0]))
+    packages = sorted(by_package(start_set, found.bound).items(), key=lambda row: (-row[1][1], row[0]))
     yield "## Files"
     yield ""
     yield (
@@ -142,7 +142,7 @@ def _files(found: Findings) -> Iterator[str]:
     yield ""
     yield "Opened by their ordinary names, on the root volume:"
     yield ""
-    yield from _listed([str(path) for path in read_from_volume(start_set)])
+    yield from _listed([str(path) for path in read_from_volume(start_set, found.bound)])
     if start_set.excluded:
         yield ""
         yield "Kept out of memory, and on the root volume as ever:"

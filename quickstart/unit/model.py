@@ -44,3 +44,8 @@ class UnitStart:
     timeout_ms: int = 90_000
     settings: tuple[tuple[str, ...], ...] = ()
     late_binds: tuple[LateBind, ...] = ()
+
+    @property
+    def commands(self) -> tuple[UnitCommand, ...]:
+        """All in the order in which they run."""
+        return (*self.conditions, *self.start_pre, self.start, *self.start_post)

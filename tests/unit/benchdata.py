@@ -40,11 +40,12 @@ def sample(cell: Cell = CELL, number: int = 1, t_app_ns: int = 2 * S, **fields: 
         "t_total_ns": t_pr_ns + t_app_ns,
         "ready_uptime_ns": t_app_ns,
     }
-    return Sample(cell, number, "", **{**numbers, **fields})  # type: ignore[arg-type]
+    delivery = "fast" if cell.configuration == "quickstart" else ""
+    return Sample(cell, number, "", delivery, **{**numbers, **fields})  # type: ignore[arg-type]
 
 
 def censored(cell: Cell = CELL, number: int = 1, why: str = "not ready in 600 s") -> Sample:
-    return Sample(cell, number, why)
+    return Sample(cell, number, why, "fast" if cell.configuration == "quickstart" else "")
 
 
 def results_of(plan: Sequence[Planned], samples: Sequence[Sample], name: str = "synthetic") -> Results:

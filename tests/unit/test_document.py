@@ -116,7 +116,10 @@ def broken(edit: Edit) -> tuple[str, ...]:
             "runs[0].number: the plan has 3 runs of this cell (got 9)",
         ),
         (lambda raw: raw["runs"][0].update(size="medium"), "runs[0]: its cell is not in plan"),
-        (lambda raw: raw["runs"][0].update(delivery=""), "runs[0].delivery: 'fast' goes with quickstart"),
+        (
+            lambda raw: raw["runs"][0].update(delivery=""),
+            "runs[0].delivery: quickstart has 'fast' or 'overlay'",
+        ),
         (
             lambda raw: raw["runs"][2].update(t_app_ns=5),
             "runs[2].t_app_ns: a censored run has no number (got 5)",

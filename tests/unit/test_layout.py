@@ -22,11 +22,9 @@ from quickstart.initramfs.layout import (
     HandOff,
     Served,
     config_text,
-    packed_files,
     part_a,
     part_b,
     relative,
-    served_files,
     unit_text,
     with_interpreter,
 )
@@ -34,6 +32,7 @@ from quickstart.initramfs.modules import ModuleSet
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import Programs
+from quickstart.initramfs.serving import bound_files, packed_files, served_files
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
 from quickstart.unit.model import LateBind, UnitCommand, UnitStart
 from tests.unit.elfbuilder import LD_SO, elf
@@ -240,7 +239,7 @@ def test_a_file_without_interpreter(tmp_path: Path) -> None:
 def test_packed_files() -> None:
     odd = os.fsdecode(b"/bin/caf\xe9 \n")
     program = start_file(odd, FileKind.FILE, 0o100755, size=12)
-    names, rows = packed_files(StartSet((directory("/bin"), program, link("/lib/a.so", "a.so.1")), ()))
+    names, rows = packed_files(StartSet((directory("/bin"), program, link("/lib/a.so", "a.so.1")), ()), ())
     assert names == b"bin/caf\xe9 \n\0lib/a.so\0"
     assert rows == b"81ed 12 1500000000 1600000000 bin/caf\xe9 \n\na1ff 6 1500000000 1600000000 lib/a.so\n"
 
@@ -263,7 +262,48 @@ def test_only_what_is_taken_from_fast_is_compared() -> None:
         link("/lib", "usr/lib"),
         directory("/usr"),
     )
-    assert set(served_files(StartSet((*opened_on_the_root, *served), ()))) == set(served)
+    assert set(served_files(StartSet((*opened_on_the_root, *served), ()), ())) == set(served)
+
+
+HARDENED = replace(UNIT, settings=(("mount", "read-only", "required", "/usr"), ("namespace", "shared")))
+
+
+@pytest.fixture
+def modular(root: ImageRoot) -> StartSet:
+    """What a server with modules packs; the loader knows /usr/lib/found by /etc/ld.so.conf."""
+    names = (
+        "usr/sbin/app",
+        "usr/sbin/helper",
+        "usr/lib/found/libc.so.6",
+        "usr/lib/app/mod_a.so",
+        "usr/share/app/table",
+    )
+    for name in (*names, "etc/app.conf"):
+        (root.base / name).parent.mkdir(parents=True, exist_ok=True)
+        (root.base / name).write_bytes(b"x")
+    (root.base / "etc/ld.so.conf").write_text("/usr/lib/found\n")
+    modes = {"usr/sbin/app": 0o100755, "usr/sbin/helper": 0o100755}
+    files = [
+        start_file(f"/{name}", FileKind.FILE, modes.get(name, 0o100644)) for name in (*names, "etc/app.conf")
+    ]
+    return StartSet(tuple(files), ())
+
+
+def test_what_is_opened_by_absolute_path_is_laid_over_the_volumes(root: ImageRoot, modular: StartSet) -> None:
+    """Not what the starter starts or the loader finds by itself, and no configuration."""
+    unit = replace(HARDENED, start=UnitCommand("/usr/sbin/app", ("/usr/sbin/app",)))
+    bound = bound_files(modular, root, unit)
+    assert [str(path) for path in bound] == [
+        "/usr/sbin/helper",
+        "/usr/lib/app/mod_a.so",
+        "/usr/share/app/table",
+    ]
+    assert P("/usr/share/app/table") in {file.path for file in served_files(modular, bound)}
+    assert P("/usr/share/app/table") not in {file.path for file in served_files(modular, ())}
+
+
+def test_a_unit_without_mounts_of_its_own_gets_none_because_of_us(root: ImageRoot, modular: StartSet) -> None:
+    assert bound_files(modular, root, UNIT) == ()
 
 
 def test_packed_files_say_what_stat_says(root: ImageRoot) -> None:
@@ -273,7 +313,7 @@ def test_packed_files_say_what_stat_says(root: ImageRoot) -> None:
     times = (int(status.st_mtime), int(status.st_ctime))
     plain = link("/usr/lib64/a.so", "liba.so.1")
     file = replace(plain, size_bytes=status.st_size, mtime_s=times[0], ctime_s=times[1])
-    _, rows = packed_files(StartSet((file,), ()))
+    _, rows = packed_files(StartSet((file,), ()), ())
     assert rows == b"%x %d %d %d usr/lib64/a.so\n" % (status.st_mode, 9, *times)
 
 
@@ -368,7 +408,7 @@ def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
     assert entries["fast/quickstart/unit"].data == unit_text(CONFIG, START_SET, root).encode()
     assert (entries["dev/console"].rdev_major, entries["dev/console"].rdev_minor) == (5, 1)
     assert entries["fast/quickstart/bin/mount"].data == b"../busybox"
-    names, rows = packed_files(START_SET)
+    names, rows = packed_files(START_SET, ())
     assert (entries["fast/quickstart/packed.names"].data, entries["fast/quickstart/packed.stat"].data) == (
         names,
         rows,

@@ -463,7 +463,7 @@ def test_served_from_memory_by_package() -> None:
         start_file("/usr/lib/x.so", 0o644, "libx 2"),
         start_file("/etc/x", 0o644),
     )
-    assert by_package(StartSet(files, ())) == {"app-server": (1, 2 << 20), "libx": (1, 2 << 20)}
+    assert by_package(StartSet(files, ()), ()) == {"app-server": (1, 2 << 20), "libx": (1, 2 << 20)}
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

@@ -58,6 +58,18 @@ def test_anything_else_is_one() -> None:
         assert found[0].startswith(f"{file} ")
 
 
+def test_a_file_of_fast_lies_over_the_same_one_only_and_only_before_the_restart() -> None:
+    root = "26 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
+    over = "31 26 0:2 /fast/usr/lib/m.so {} ro,relatime shared:9 - rootfs rootfs rw"
+    early = process(7, mountinfo=f"{root}\n{over.format('/usr/lib/m.so')}")
+    assert compared(early, process(8, mountinfo=root)) == []
+    assert len(compared(process(7, mountinfo=root), process(8, mountinfo=early.files["mountinfo"]))) == 1
+    assert (
+        len(compared(process(7, mountinfo=f"{root}\n{over.format('/etc/m.so')}"), process(8, mountinfo=root)))
+        == 1
+    )
+
+
 def test_a_later_mount_may_lack_or_be_writable_but_not_be_another() -> None:
     root = "26 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
     debug = "31 26 0:7 / /sys/kernel/debug {},nosuid shared:9 - {} debugfs rw"

@@ -42,7 +42,9 @@ def quoted(path: str, text: str) -> str:
 
 def described(root: ImageRoot, unit: str) -> str:
     """The starter's description of a unit of the image."""
-    return description_text(read_unit(root, unit), StartSet((), ()), root, _ENVIRONMENT, from_fast=False)
+    return description_text(
+        read_unit(root, unit), StartSet((), ()), root, _ENVIRONMENT, from_fast=False, bound=()
+    )
 
 
 def ask(name: str) -> str:

@@ -1,0 +1,83 @@
+"""Which packed files processes take from /fast, and by which way; pure but for looking names up in the image."""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+from collections.abc import Collection
+from pathlib import PurePosixPath
+
+from quickstart.imageroot import ImageRoot
+from quickstart.ldconf import library_directories
+from quickstart.model import FileKind, StartFile, StartSet
+from quickstart.unit.model import UnitStart
+
+LIBRARY = re.compile(r"\.so(\.|$)")
+
+
+class Delivery(enum.Enum):
+    """How the start set reaches the application; the values are the command line's words."""
+
+    FAST = "fast"
+    """By PATH, LD_LIBRARY_PATH and the loader's name, as in the paper."""
+    OVERLAY = "overlay"
+    """And what it opens by absolute path, laid over the volume's files in its own namespace."""
+
+
+def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
+    """What a unit opens by its ordinary name although it is packed, and sees of /fast in its own namespace: all packed files below
+    /usr but what comes from /fast anyway, the libraries that the loader finds by name and the programs that the starter starts.
+
+    Nothing for a unit that has no mount namespace of its own: it is not to have one because of us.
+    """
+    if not any(record[0] == "namespace" for record in unit.settings):
+        return ()
+    found_by_name = {root.resolve(path).canonical for path in library_directories(root)}
+    started = {root.resolve(PurePosixPath(each.program)).canonical for each in unit.commands}
+    return tuple(
+        file.path
+        for file in start_set.files
+        if file.kind is FileKind.FILE
+        and file.path.parts[1] == "usr"
+        and file.path not in started
+        and not (_is_library(file.path) and file.path.parent in found_by_name)
+    )
+
+
+def _is_library(path: PurePosixPath) -> bool:
+    # Not /etc/ld.so.cache, which every ldconfig writes anew.
+    return path.parts[1] != "etc" and LIBRARY.search(path.name) is not None
+
+
+def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
+    """What processes really take from /fast: programs, libraries, the links that lead to these, and what is ``bound``.
+
+    Everything else is opened by its ordinary name, on the root volume, and may change there as it likes.
+    """
+    served = {
+        file.path: file
+        for file in start_set.files
+        if file.kind is FileKind.FILE and (file.mode & 0o111 or _is_library(file.path) or file.path in bound)
+    }
+    links = [file for file in start_set.files if file.kind is FileKind.SYMLINK]
+    # A link may lead through another, as those of /etc/alternatives do: repeat until nothing is added.
+    while added := [
+        link
+        for link in links
+        if link.path not in served
+        and (_is_library(link.path) or PurePosixPath(link.target).name in {path.name for path in served})
+    ]:
+        served.update({link.path: link for link in added})
+    return tuple(served[path] for path in sorted(served, key=os.fsencode))
+
+
+def packed_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[bytes, bytes]:
+    """For the comparison with the root volume: the packed names, NUL-separated, and `stat -c '%f %s %Y %Z %n'` of them."""
+    files = served_files(start_set, bound)
+    names = [os.fsencode(str(file.path))[1:] for file in files]
+    rows = [
+        b"%x %d %d %d %s\n" % (file.mode, file.size_bytes, file.mtime_s, file.ctime_s, name)
+        for file, name in zip(files, names, strict=True)
+    ]
+    return b"".join(name + b"\0" for name in names), b"".join(rows)
