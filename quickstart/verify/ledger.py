@@ -168,12 +168,15 @@ def advice(entry: Entry, packed: Packed) -> str:
         return "nothing: the application reads its data past the page cache (O_DIRECT)"
     if entry.time_ns is None:
         return "nothing: the machine's firmware"
+    if entry.askers and all(each.program == _PREFETCHER for each in entry.askers):
+        return "nothing: init asks for it in one batch with the rest (docs/prefetch.md)"
     if entry.ahead and entry.kind is Kind.INODE_TABLE:
         return "mount with inode_readahead_blks=0: nobody waited for it"
     path = next((owner.path for owner in entry.owners if owner.kind is Kind.FILE), None)
     return _READS[entry.kind] if path is None else _of_file(path, packed)
 
 
+_PREFETCHER = "prefetcher"
 _WRITES = {
     Kind.JOURNAL: "part of mounting read-write: the journal",
     Kind.SUPERBLOCK: "part of mounting read-write: mount count and time",
@@ -197,7 +200,7 @@ _READS = {
 
 def _of_file(path: PurePosixPath, packed: Packed) -> str:
     if path in packed.files:
-        return "it is packed, and was opened by its ordinary path: delivery overlay"
+        return "it is packed, and was opened by its ordinary path: delivery overlay, below /usr"
     if rule := packed.excluded.get(path):
         return f"kept out by rule ({rule}): prefetch its blocks"
     return "files.include in the profile, if it is no data; else prefetch its blocks"

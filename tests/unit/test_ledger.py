@@ -121,6 +121,12 @@ def test_each_request_has_owner_asker_and_advice() -> None:
         assert part in entry.avoid
 
 
+def test_what_init_asks_for_in_one_batch_is_not_to_be_avoided() -> None:
+    boot = Boot().ask(3, program="prefetcher", call="fadvise64", path=P("/dev/vda"))
+    (entry,) = boot.verified().ledger.reads
+    assert "one batch" in entry.avoid
+
+
 def test_what_comes_after_ready_is_not_in_it() -> None:
     boot = Boot().ask(0).ask(3, at_ns=READY_NS).ask(4, at_ns=READY_NS + 1).ask(5, traced=False)
     boot.ask(6, at_ns=READY_NS + 2, writes=True)
