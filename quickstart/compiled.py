@@ -9,10 +9,12 @@ from quickstart.host import door
 from quickstart.store import Store
 
 
-def compiled(store: Store, name: str, flags: tuple[str, ...], *folders: Traversable) -> Path:
+def compiled(
+    store: Store, name: str, flags: tuple[str, ...], *folders: Traversable, compiler: str = "cc"
+) -> Path:
     """The program ``name``, from all C files in ``folders``, out of the store's stage of that name.
 
-    Raises MissingToolError without cc, CommandError for sources that it refuses.
+    Raises MissingToolError without the compiler, CommandError for sources that it refuses.
     """
     sources = {
         each.name: each.read_bytes()
@@ -20,14 +22,14 @@ def compiled(store: Store, name: str, flags: tuple[str, ...], *folders: Traversa
         for each in folder.iterdir()
         if each.name.endswith((".c", ".h"))
     }
-    compiler = door.run(["cc", "--version"], timeout_s=30).stdout.decode(errors="replace").splitlines()[0]
+    version = door.run([compiler, "--version"], timeout_s=30).stdout.decode(errors="replace").splitlines()[0]
 
     def make(target: Path) -> None:
         for each, text in sources.items():
             (target / each).write_bytes(text)
         units = sorted(target / each for each in sources if each.endswith(".c"))
-        door.run(["cc", *flags, "-o", target / name, *units], timeout_s=120)
+        door.run([compiler, *flags, "-o", target / name, *units], timeout_s=120)
 
     texts = {each: text.decode() for each, text in sources.items()}
-    inputs = {"sources": texts, "compiler": compiler, "flags": list(flags)}
+    inputs = {"sources": texts, "compiler": [compiler, version], "flags": list(flags)}
     return store.get_or_make(name, inputs, make).path / name

@@ -29,6 +29,7 @@ _TRIALS: dict[str, tuple[str, ...]] = {
     "busybox": ("true",),
     "strace": ("-V",),
     "cc": ("--version",),
+    "musl-gcc": ("--version",),
     "unshare": ("--version",),
     "setpriv": ("--version",),
     "chroot": ("--version",),

@@ -44,7 +44,17 @@ from quickstart.trace import record
 from quickstart.trace.load import load_trace
 from quickstart.unit import read_unit, unit_texts
 
-_TOOLS = ("mkfs.ext4", "debugfs", "qemu-system-x86_64", "setpriv", "busybox", "strace", "cc", "cp")
+_TOOLS = (
+    "mkfs.ext4",
+    "debugfs",
+    "qemu-system-x86_64",
+    "setpriv",
+    "busybox",
+    "strace",
+    "cc",
+    "musl-gcc",
+    "cp",
+)
 _ROOT_STEP = "making and tracing an image (debootstrap, chroot, owners in the root disk)"
 _NEVER_SEEN = (
     "cloud-init is in the image and quickstart-guest, which notes where it has been, is not: each boot will be a stock one "
@@ -202,20 +212,9 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
                 dataclasses.replace(recipe, hand_off=options.hand_off), directory / "initramfs.img"
             )
         with progress.step("image"):
-            artefacts.write(
-                directory,
-                profile,
-                reference,
-                disk,
-                options.disk_format,
-                traced.traces,
-                traced.start_set,
-                initramfs,
-                key,
-                MAC,
-                options.hand_off.value,
-                options.delivery.value,
-            )
+            made = (profile, reference, disk, options.disk_format, traced.traces, traced.start_set, initramfs)
+            ways = (options.hand_off.value, options.delivery.value)
+            artefacts.write(directory, *made, key, MAC, *ways)
     with output.settled(options.out):
         return Built(artefacts.load(options.out), made=True)
 

@@ -21,7 +21,7 @@ from quickstart.elf_file import read_elf
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.description import description_text
-from quickstart.initramfs.modules import ModuleSet, module_data, shell_functions
+from quickstart.initramfs.modules import ModuleSet, module_data, packed, packed_names, shell_functions
 from quickstart.initramfs.newc import CpioEntry, char_device, directory, hard_link, regular, symlink
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import Programs
@@ -137,8 +137,13 @@ def part_a(
     if config.unit.late_binds and config.hand_off is not HandOff.STAY:
         yield regular(f"{OURS}/late-binds", _encoded(late_binds_text(config.unit)), 0o644)
     yield regular(f"{OURS}/modules", shell_functions(modules).encode(), 0o644)
+    compressed = packed_names(modules)
     for module in modules.modules:
-        yield regular(f"{OURS}/modules.d/{module.name}.ko", module_data(root, module), 0o644)
+        data = module_data(root, module)
+        if module.name in compressed:
+            yield regular(f"{OURS}/modules.d/{module.name}.ko.gz", packed(data), 0o644)
+        else:
+            yield regular(f"{OURS}/modules.d/{module.name}.ko", data, 0o644)
     names, facts = packed_files(start_set, config.bound)
     yield regular(f"{OURS}/packed.names", names, 0o644)
     yield regular(f"{OURS}/packed.stat", facts, 0o644)

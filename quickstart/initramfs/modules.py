@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import lzma
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,8 @@ WANTED = (
 LATE = ("ata_piix", "ahci")
 # Without these no guest of ours finds its disk and its network.
 NEEDED = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
+# What a machine of QEMU loads is there as it is; what most machines never load is packed, and unpacked by insmod when it is wanted.
+_PLAIN = (*NEEDED, "virtio_console")
 _ROOT = "ext4"
 _MAX_MODULE_BYTES = 256 << 20
 # A module's name is one of C: the kernel's build replaces everything else.
@@ -122,6 +125,17 @@ def module_set(root: ImageRoot, version: str, wanted: Iterable[str] = WANTED) ->
                 ordered.setdefault(each, known[each])
     modules = tuple(Module(m.name, directory / m.path, m.requires) for m in ordered.values())
     return ModuleSet(modules, parse_aliases(root.read_text(directory / "modules.alias"), ordered))
+
+
+def packed_names(modules: ModuleSet) -> frozenset[str]:
+    """The modules that part A has compressed by gzip."""
+    plain = {name for each in modules.modules if each.name in _PLAIN for name in (each.name, *each.requires)}
+    return frozenset(each.name for each in modules.modules) - plain
+
+
+def packed(data: bytes) -> bytes:
+    """As BusyBox's insmod unpacks it; the same bytes for the same module."""
+    return gzip.compress(data, 9, mtime=0)
 
 
 def module_data(root: ImageRoot, module: Module) -> bytes:

@@ -12,16 +12,21 @@ from quickstart.compiled import compiled
 from quickstart.host import door
 from quickstart.store import Store
 
-_STARTER_FLAGS = (
-    "-std=c11",
-    "-Os",
-    "-static",
-    "-s",
-    "-ffunction-sections",
-    "-Wl,--gc-sections",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
+# With glibc it would be 0.8 MB larger. musl-gcc knows nothing of the kernel's headers, which are glibc's neighbours.
+STARTER_COMPILER = "musl-gcc"
+STARTER_FLAGS = (
+    *(
+        "-std=c11",
+        "-Os",
+        "-static",
+        "-s",
+        "-ffunction-sections",
+        "-Wl,--gc-sections",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+    ),
+    *("-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"),
 )
 # They have no C library, so nothing of one may be taken for granted: not the stack protector's, nor that memset is not our own
 # loop. Without tree-ter GCC 12 makes 6 % fewer instructions of the checker's AVX2 way.
@@ -50,7 +55,7 @@ def programs(store: Store) -> Programs:
     """BusyBox where the host has it, ours compiled into the store."""
     return Programs(
         door.tool_path("busybox"),
-        compiled(store, "starter", _STARTER_FLAGS, _sources("starter")),
+        compiled(store, "starter", STARTER_FLAGS, _sources("starter"), compiler=STARTER_COMPILER),
         freestanding(store, "checker"),
         freestanding(store, "prefetcher"),
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.initramfs.description import FIRST_LINE, encode_word
+from quickstart.initramfs.programs import STARTER_COMPILER, STARTER_FLAGS
 
 PROGRAM = Path(__file__).parent / "starterbox.sh"
 STARTER = Path(__file__).parent.parent.parent / "quickstart/initramfs/starter"
@@ -34,18 +35,7 @@ class Started:
 def compiled(target: Path) -> Path:
     """The starter, as a build compiles it but for the place."""
     units = sorted(STARTER.glob("*.c"))
-    command: list[str | Path] = [
-        "cc",
-        "-std=c11",
-        "-Os",
-        "-static",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-o",
-        target,
-        *units,
-    ]
+    command: list[str | Path] = [STARTER_COMPILER, *STARTER_FLAGS, "-o", target, *units]
     subprocess.run(command, check=True, timeout=120)
     return target
 

@@ -27,7 +27,17 @@ def test_each_option_asks_for_its_own(tmp_path: Path) -> None:
     (tmp_path / "root.tar").write_bytes(b"")
     plain = asked(tmp_path, tmp_path / "tree")
     assert plain == {
-        *("mkfs.ext4", "debugfs", "qemu-system-x86_64", "setpriv", "busybox", "strace", "cc", "cp"),
+        *(
+            "mkfs.ext4",
+            "debugfs",
+            "qemu-system-x86_64",
+            "setpriv",
+            "busybox",
+            "strace",
+            "cc",
+            "musl-gcc",
+            "cp",
+        ),
     }
     assert asked(tmp_path, tmp_path / "tree", "qcow2") == plain | {"qemu-img"}
     assert asked(tmp_path, tmp_path / "root.tar") == plain | {"tar"}

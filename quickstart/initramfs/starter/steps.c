@@ -23,7 +23,8 @@ static void nice_level(const struct record *r) {
 static void scheduler(const struct record *r) {
     struct sched_param priority = {.sched_priority = (int)number(r->words[1])};
     int policy = (int)number(r->words[0]) | (number(r->words[2]) ? SCHED_RESET_ON_FORK : 0);
-    if (sched_setscheduler(0, policy, &priority) < 0) fail("sched_setscheduler: %m");
+    /* A C library may have none: POSIX wants it for a process, Linux does it for a thread. */
+    if (syscall(SYS_sched_setscheduler, 0, policy, &priority) < 0) fail("sched_setscheduler: %m");
 }
 
 static void cpus(const struct record *r) {
@@ -51,7 +52,7 @@ static rlim_t limit_value(const char *word) {
 /* `limit RESOURCE SOFT HARD`, the resource in the kernel's number. */
 static void limit(const struct record *r) {
     struct rlimit both = {limit_value(r->words[1]), limit_value(r->words[2])}, now;
-    __rlimit_resource_t resource = (__rlimit_resource_t)number(r->words[0]);
+    int resource = (int)number(r->words[0]);
     if (setrlimit(resource, &both) == 0) return;
     /* As systemd does without the privilege: as near as may be. */
     if (errno != EPERM || getrlimit(resource, &now) < 0) fail("setrlimit: %m");
