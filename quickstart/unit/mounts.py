@@ -46,6 +46,13 @@ def mount_records(source: Source) -> Iterator[Record]:
         yield "mount", "private-tmp", "required", "/var/tmp"  # noqa: S108
 
 
+def host_name_records(source: Source) -> Iterator[Record]:
+    """What ProtectHostname= closes in a namespace that the unit has for other reasons; by itself it makes none."""
+    if source.flag("ProtectHostname"):
+        for name in ("hostname", "domainname"):
+            yield "mount", "read-only", "required", f"/proc/sys/kernel/{name}"
+
+
 def is_private_tmp(source: Source) -> bool:
     """PrivateTmp=, of which `disconnected` (a tmpfs of its own) is not known."""
     return source.flag("PrivateTmp")

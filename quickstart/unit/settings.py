@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from quickstart.unit.mounts import Record, is_private_tmp, mount_records, namespace
+from quickstart.unit.mounts import Record, host_name_records, is_private_tmp, mount_records, namespace
 from quickstart.unit.seccomp import filter_records
 from quickstart.unit.source import Source
 from quickstart.unit.values import (
@@ -76,6 +76,7 @@ def settings(source: Source) -> tuple[Record, ...]:
         *directories,
         *_keyring(source),
         *(mounted + writable),
+        *(host_name_records(source) if own else ()),
         *own,
         *((("own-host-name",),) if source.flag("ProtectHostname") else ()),
         *_identity(source, bool(filters)),

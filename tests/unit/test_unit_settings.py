@@ -151,6 +151,16 @@ def test_directive(tmp_path: Path, text: str, records: list[Record]) -> None:
     assert [record for record in read(tmp_path, text).settings if record not in plain] == records
 
 
+def test_the_host_name_is_closed_in_a_namespace_that_is_there_and_makes_none(tmp_path: Path) -> None:
+    """systemd 252: ProtectHostname= alone has a UTS namespace only."""
+    assert of(read(tmp_path, "ProtectHostname=yes"), "mount", "namespace") == []
+    found = of(read(tmp_path, "ProtectHostname=yes\nPrivateTmp=yes"), "mount")
+    assert [record[3] for record in found if record[1] == "read-only"] == [
+        "/proc/sys/kernel/hostname",
+        "/proc/sys/kernel/domainname",
+    ]
+
+
 def test_limits_and_their_defaults(tmp_path: Path) -> None:
     root = tmp_path / "etc/systemd/system.conf.d"
     root.mkdir(parents=True)
