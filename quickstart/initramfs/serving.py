@@ -16,6 +16,12 @@ from quickstart.unit.model import UnitStart
 LIBRARY = re.compile(r"\.so(\.|$)")
 
 
+# Kinds of `mount` records after which a path leads elsewhere (starter/mounts.c).
+_HIDES = frozenset(
+    ("bind", "bind-read-only", "bind-all", "bind-all-read-only", "inaccessible", "tmpfs", "tmpfs-read-only")
+)
+
+
 class Delivery(enum.Enum):
     """How the start set reaches the application; the values are the command line's words."""
 
@@ -33,6 +39,10 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
     """
     if not any(record[0] == "namespace" for record in unit.settings):
         return ()
+    # What the unit itself puts there is not the volume's file.
+    hidden = {
+        PurePosixPath(record[3]) for record in unit.settings if record[0] == "mount" and record[1] in _HIDES
+    }
     found_by_name = {root.resolve(path).canonical for path in library_directories(root)}
     started = {root.resolve(PurePosixPath(each.program)).canonical for each in unit.commands}
     return tuple(
@@ -41,6 +51,7 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
         if file.kind is FileKind.FILE
         and file.path.parts[1] == "usr"
         and file.path not in started
+        and not hidden & {file.path, *file.path.parents}
         and not (_is_library(file.path) and file.path.parent in found_by_name)
     )
 

@@ -302,6 +302,17 @@ def test_what_is_opened_by_absolute_path_is_laid_over_the_volumes(root: ImageRoo
     assert P("/usr/share/app/table") not in {file.path for file in served_files(modular, ())}
 
 
+def test_where_the_unit_itself_mounts_something_nothing_is_laid_over(
+    root: ImageRoot, modular: StartSet
+) -> None:
+    mounts = (
+        ("mount", "tmpfs", "required", "/usr/share", ""),
+        ("mount", "bind", "required", "/usr/sbin/helper", "/x"),
+    )
+    bound = bound_files(modular, root, replace(HARDENED, settings=(*mounts, *HARDENED.settings)))
+    assert [str(path) for path in bound] == ["/usr/sbin/app", "/usr/lib/app/mod_a.so"]
+
+
 def test_a_unit_without_mounts_of_its_own_gets_none_because_of_us(root: ImageRoot, modular: StartSet) -> None:
     assert bound_files(modular, root, UNIT) == ()
 
