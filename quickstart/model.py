@@ -22,9 +22,9 @@ IMAGE_TIME_S = 1_400_000_000
 class Readiness:
     """The profile's real request; *ready* is the first correct answer to it.
 
-    ``kind`` is ``http`` (GET ``path`` answers ``status``), ``tcp`` (the port accepts) or ``exec``
-    (``command`` ends with status 0 in the guest). The port is asked through the external address, or with ``loopback``
-    at 127.0.0.1.
+    ``kind`` is ``http`` (GET ``path`` answers ``status``), ``tcp`` (the port accepts), ``mysql`` (`show databases` of ``account``,
+    which has no password) or ``exec`` (``command`` ends with status 0 in the guest). The port is asked through the external
+    address, or with ``loopback`` at 127.0.0.1.
     """
 
     kind: str
@@ -34,6 +34,7 @@ class Readiness:
     command: str
     timeout_s: int
     loopback: bool = False
+    account: str = ""
 
 
 @dataclass(frozen=True)
@@ -190,8 +191,6 @@ class Trace:
 
 
 # ---------------------------------------------------------------- start set
-
-
 class FileKind(enum.Enum):
     FILE = "file"
     SYMLINK = "symlink"

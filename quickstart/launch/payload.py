@@ -44,6 +44,8 @@ def agent_words(ready: Readiness | None) -> tuple[str, ...]:
         request = (*where, "http", str(ready.port), str(ready.status), ready.path)
     elif ready is not None and ready.kind == "tcp":
         request = (*where, "tcp", str(ready.port))
+    elif ready is not None and ready.kind == "mysql":
+        request = (*where, "mysql", str(ready.port), ready.account)
     elif ready is not None:
         request = ("exec", ready.command)
     return (PORT_NAME, str(PROBE_INTERVAL_MS), *request)

@@ -1,4 +1,4 @@
-"""The launch agent (quickstart/launch/agent/agent.c) against docs/agent.md, over a UNIX socket as its port.
+"""The launch agent (quickstart/launch/agent) against docs/agent.md, over a UNIX socket as its port.
 
 Every agent runs in a network namespace of its own, with no interface but lo unless the test adds one. Its
 /proc is that of a process namespace with a PID 1 of ours: not every sandbox lets root enter the host's.
@@ -6,203 +6,23 @@ Every agent runs in a network namespace of its own, with no interface but lo unl
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import hashlib
 import os
-import select
-import shutil
 import signal
 import socket
 import subprocess
-import threading
 import time
 import tty
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "quickstart/launch/agent/agent.c"
-FLAGS = ["-std=c11", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion"]
-ADDRESS = "192.0.2.10"
-PORT = 8080
-INTERVAL_MS = 10
-SECONDS = 10.0  # no single step takes that long
-MESSAGE_MAX = 16384
+from tests.contract.agentbox import ADDRESS, INTERVAL_MS, PORT, SECONDS, Namespaces, Peer, Start, boottime
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _root() -> None:
     assert os.geteuid() == 0, "namespaces and chroot need root: run the tests with sudo"
-
-
-Start = Callable[..., "Peer"]
-
-
-class Namespaces:
-    """Kept by a process that only waits, and gone when it is."""
-
-    def __init__(self) -> None:
-        # `read` ends with this test process, however that ends.
-        command = ["unshare", "-nmp", "--kill-child", "--mount-proc", "sh", "-c", "echo up; read forever"]
-        self.keeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self.keeper.stdout is not None
-        assert self.keeper.stdout.read(3) == b"up\n", "unshare failed"
-        self.path = f"/proc/{self.keeper.pid}/ns"
-
-    def inside(self, *command: str) -> list[str]:
-        # A mount namespace has a root of its own; ours may be a chroot.
-        root = f"--root=/proc/{self.keeper.pid}/root"
-        return ["nsenter", f"--net={self.path}/net", f"--mount={self.path}/mnt", root, *command]
-
-    def add_interface(self) -> None:
-        for words in (
-            "link add app0 type veth peer name app1",
-            "link set app1 up",
-            "link set app0 up",
-            "link set lo up",
-            f"address add {ADDRESS}/24 dev app0",
-        ):
-            subprocess.run(self.inside("ip", *words.split()), check=True, timeout=SECONDS)
-
-    def bound_socket(self, address: str = ADDRESS) -> socket.socket:
-        """Refuses connections until it listens. A socket stays in the namespace its thread made it in."""
-        made: list[socket.socket] = []
-
-        def make() -> None:
-            with Path(self.path, "net").open() as namespace:
-                if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0) == 0:
-                    made.append(socket.socket())
-
-        thread = threading.Thread(target=make)
-        thread.start()
-        thread.join(SECONDS)
-        made[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made[0].bind((address, PORT))
-        made[0].settimeout(SECONDS)
-        return made[0]
-
-    def close(self) -> None:
-        self.keeper.kill()
-        self.keeper.communicate(timeout=SECONDS)
-
-
-class Peer:
-    """The host's side: one agent and its port."""
-
-    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
-        self.process = process
-        self.port = port
-        self.buffer = b""
-
-    def fill(self, seconds: float) -> bool:
-        readable, _, _ = select.select([self.port], [], [], seconds)
-        if not readable:
-            return False
-        chunk = os.read(self.port, 1 << 16)
-        assert chunk, "the agent closed its port"
-        self.buffer += chunk
-        return True
-
-    def message(self) -> tuple[str, bytes]:
-        """(first line, payload)"""
-        while b"\n" not in self.buffer:
-            assert self.fill(SECONDS), "no message in time"
-        line, _, self.buffer = self.buffer.partition(b"\n")
-        words = line.decode().split(" ")
-        if words[0] not in ("out", "err", "counters"):
-            return line.decode(), b""
-        length = int(words[-1])
-        assert length > 0 and len(line) + 1 + length <= MESSAGE_MAX
-        while len(self.buffer) < length:
-            assert self.fill(SECONDS), "a message without its end"
-        payload, self.buffer = self.buffer[:length], self.buffer[length:]
-        return line.decode(), payload
-
-    def quiet(self, seconds: float) -> bool:
-        return not self.buffer and not self.fill(seconds)
-
-    def request(self, *commands: str) -> None:
-        os.write(self.port, "".join(f"exec {len(command)}\n{command}" for command in commands).encode())
-
-    def answer(self) -> tuple[bytes, bytes, int]:
-        """(stdout, stderr, status) of one command"""
-        output = {"out": b"", "err": b""}
-        while True:
-            line, payload = self.message()
-            kind, value = line.split(" ")
-            if kind == "exit":
-                return output["out"], output["err"], int(value)
-            output[kind] += payload
-
-    def run(self, command: str) -> tuple[bytes, bytes, int]:
-        self.request(command)
-        return self.answer()
-
-    def beacon(self) -> int:
-        kind, stamp, *place = self.message()[0].split(" ")
-        assert (kind, place) == ("beacon", ["app0", ADDRESS])
-        return int(stamp)
-
-    def ready(self) -> tuple[int, str]:
-        kind, stamp, text = self.message()[0].split(" ", 2)
-        assert kind == "ready"
-        return int(stamp), text
-
-    def counters(self) -> tuple[int, int, list[str]]:
-        """(uptime, time stamp counter, lines)"""
-        line, payload = self.message()
-        kind, stamp, tsc, _ = line.split(" ")
-        assert kind == "counters" and payload.endswith(b"\n")
-        return int(stamp), int(tsc), payload.decode().splitlines()
-
-
-def boottime() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.fail("no C compiler: apt-get install gcc libc6-dev")
-    program = tmp_path_factory.mktemp("agent") / "agent"
-    build = subprocess.run(
-        [compiler, *FLAGS, "-o", program, SOURCE], capture_output=True, text=True, timeout=120
-    )
-    assert build.returncode == 0, build.stderr + "\n(missing libc? apt-get install gcc libc6-dev)"
-    return program
-
-
-@pytest.fixture
-def space() -> Iterator[Namespaces]:
-    space = Namespaces()
-    try:
-        yield space
-    finally:
-        space.close()
-
-
-@pytest.fixture
-def start(agent: Path, space: Namespaces, tmp_path: Path) -> Iterator[Start]:
-    """Starts an agent with these READY words and returns its peer after the hello."""
-    with contextlib.ExitStack() as stack:
-
-        def start_agent(*ready: str) -> Peer:
-            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
-            listener.bind(str(tmp_path / "port"))
-            listener.listen()
-            listener.settimeout(SECONDS)
-            command = [str(agent), str(tmp_path / "port"), str(INTERVAL_MS), *(ready or ("none",))]
-            process = subprocess.Popen(space.inside(*command))
-            stack.callback(process.wait, SECONDS)
-            stack.callback(process.kill)
-            peer = Peer(process, stack.enter_context(listener.accept()[0]).fileno())
-            assert peer.message() == ("hello 2", b"")
-            return peer
-
-        yield start_agent
 
 
 def test_exec_separates_output_and_passes_the_status(start: Start) -> None:
@@ -478,7 +298,17 @@ def test_a_host_that_hung_up_is_waited_for_without_spinning(start: Start) -> Non
 @pytest.mark.parametrize(
     "arguments",
     [
-        *("p", "p 10", "p 0 none", "p 10 tcp 65536", "p 10 http 80 20 /", "p 10 http 80 200 x", "p 10 other"),
+        *(
+            "p",
+            "p 10",
+            "p 0 none",
+            "p 10 tcp 65536",
+            "p 10 mysql 3306",
+            "p 10 mysql 0 x",
+            "p 10 http 80 20 /",
+            "p 10 http 80 200 x",
+            "p 10 other",
+        ),
         *("p 10 loopback", "p 10 loopback none", "p 10 loopback exec true"),
     ],
 )

@@ -1,15 +1,17 @@
-"""QEMU's command line for a machine."""
+"""QEMU's command line for a machine, and the words of the agent in it."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 
 import pytest
 
 from quickstart.launch.accel import tcg
+from quickstart.launch.payload import agent_words
 from quickstart.launch.qemu import machine_arguments
-from quickstart.model import Machine
+from quickstart.model import Machine, Readiness
 
 
 def arguments(
@@ -65,3 +67,14 @@ def test_a_request_of_the_guest_is_one_to_the_disk() -> None:
 
 def test_the_number_of_cpus() -> None:
     assert arguments(Path("/d"), vcpus=2)["-smp"] == ["2"]
+
+
+def test_the_agents_words_for_databases() -> None:
+    ready = Readiness("mysql", 3306, "/", 200, "", 60, account="asker")
+    assert agent_words(ready)[2:] == ("mysql", "3306", "asker")
+    assert agent_words(dataclasses.replace(ready, loopback=True))[2:] == (
+        "loopback",
+        "mysql",
+        "3306",
+        "asker",
+    )

@@ -31,8 +31,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
+#include "mysql.h"
+
 #define OURS "/fast/quickstart"
-#define MS INT64_C(1000000)
 enum { HEADER_ROOM = 16, MESSAGE_MAX = 16384 };  /* the longest header of a payload is "out 16368\n" */
 enum { COMMAND_MAX = 65536, REQUEST_LINE_MAX = 32 };  /* the kernel takes 128 KiB in one argument */
 enum { PACKET_MAX = 4096, COUNTERS_MAX = 3968 };  /* a pipe's packet (PIPE_BUF), and what it has room for beside its header */
@@ -40,8 +42,8 @@ enum { PATH_LIMIT = 2048, ANSWER_MAX = 65536, STATUS_LINE_MAX = 512 };
 enum { STEP_MS = 10, HANGUP_PAUSE_MS = 50, DRAIN_MS = 200 };  /* STEP: between looks for port and address */
 enum { TRY_S = 1, EXEC_TRY_S = 10 };  /* for connect, and again for the answer; for a readiness command */
 
-enum kind { READY_NONE, READY_HTTP, READY_TCP, READY_EXEC };
-struct ready { enum kind kind; bool loopback; uint16_t port; char *status, *path, *command; };
+enum kind { READY_NONE, READY_HTTP, READY_TCP, READY_MYSQL, READY_EXEC };
+struct ready { enum kind kind; bool loopback; uint16_t port; char *status, *path, *account, *command; };
 struct place { char ifname[IFNAMSIZ], text[INET_ADDRSTRLEN]; struct sockaddr_in address; };
 /* A pipe to forward. `owed`: what it held when the command ended, to be sent however long that takes. */
 struct stream { const char *name; int fd, owed; };
@@ -64,18 +66,6 @@ static bool pending(void) { return message_start < message_end; }
 static _Noreturn void die(const char *what) {
     dprintf(STDERR_FILENO, "quickstart-agent: %s\n", what);
     _exit(2);
-}
-
-static int64_t now(clockid_t clock) {
-    struct timespec t = {0};
-    clock_gettime(clock, &t);  /* cannot fail: both clocks exist in every Linux since 2.6.39 */
-    return (int64_t)t.tv_sec * 1000 * MS + t.tv_nsec;
-}
-
-/* For poll(): milliseconds until a CLOCK_MONOTONIC time, rounded up so that poll never returns too early. */
-static int ms_until(int64_t when) {
-    int64_t left = when - now(CLOCK_MONOTONIC);
-    return left <= 0 ? 0 : (int)((left + MS - 1) / MS);
 }
 
 static void sleep_until(int64_t when) {
@@ -226,6 +216,17 @@ static bool try_command(char *command, int out) {
     return status == 0;
 }
 
+static bool ask_databases(int fd, const char *account, int out) {
+    char text[sizeof "2147483647 databases"];
+    int databases = list_databases(fd, account, now(CLOCK_MONOTONIC) + TRY_S * 1000 * MS);
+    int64_t stamp = now(CLOCK_BOOTTIME);
+    if (databases == 0) return false;
+    snprintf(text, sizeof text, "%d databases", databases);
+    tell_ready(out, stamp, text);
+    end_session(fd);
+    return true;
+}
+
 static bool try_once(const struct ready *ready, const struct place *place, int out) {
     char ask[PATH_LIMIT + 256];
     if (ready->kind == READY_NONE) return true;
@@ -240,6 +241,7 @@ static bool try_once(const struct ready *ready, const struct place *place, int o
         /* A fresh socket's buffer holds all of it; if it does not, this try has failed. */
         correct = send(fd, ask, (size_t)length, MSG_NOSIGNAL) == length && read_answer(fd, ready->status, out);
     }
+    if (ready->kind == READY_MYSQL) correct = ask_databases(fd, ready->account, out);
     close(fd);
     return correct;
 }
@@ -459,15 +461,27 @@ static struct ready parse_ready(int count, char **words) {
         words++;
     }
     bool http = count == 4 && strcmp(words[0], "http") == 0, tcp = count == 2 && strcmp(words[0], "tcp") == 0;
+    bool mysql = count == 3 && strcmp(words[0], "mysql") == 0;
     if (count == 1 && !loopback && strcmp(words[0], "none") == 0) return (struct ready){.kind = READY_NONE};
     if (count == 2 && strcmp(words[0], "exec") == 0) return (struct ready){.kind = READY_EXEC, .command = words[1]};
-    if (!http && !tcp) die("usage: agent PORT_NAME INTERVAL_MS none|[loopback] http PORT STATUS PATH|[loopback] tcp PORT|exec COMMAND");
-    uint16_t number_of_port = (uint16_t)number(words[1], 1, 65535);
-    if (tcp) return (struct ready){.kind = READY_TCP, .loopback = loopback, .port = number_of_port};
-    if (number(words[2], 100, 999) < 0 || strlen(words[2]) != 3 || words[3][0] != '/' ||
-        strlen(words[3]) > PATH_LIMIT || strpbrk(words[3], " \t\r\n"))
-        die("STATUS has three digits; PATH begins with /, has no white space and at most 2048 bytes");
-    return (struct ready){.kind = READY_HTTP, .loopback = loopback, .port = number_of_port, .status = words[2], .path = words[3]};
+    if (!http && !tcp && !mysql)
+        die("usage: agent PORT_NAME INTERVAL_MS none|[loopback] http PORT STATUS PATH|[loopback] tcp PORT|"
+            "[loopback] mysql PORT ACCOUNT|exec COMMAND");
+    struct ready ready = {.kind = READY_TCP, .loopback = loopback, .port = (uint16_t)number(words[1], 1, 65535)};
+    if (mysql) {
+        if (words[2][0] == '\0' || strlen(words[2]) > ACCOUNT_MAX) die("ACCOUNT has 1 to 32 bytes");
+        ready.kind = READY_MYSQL;
+        ready.account = words[2];
+    }
+    if (http) {
+        if (number(words[2], 100, 999) < 0 || strlen(words[2]) != 3 || words[3][0] != '/' ||
+            strlen(words[3]) > PATH_LIMIT || strpbrk(words[3], " \t\r\n"))
+            die("STATUS has three digits; PATH begins with /, has no white space and at most 2048 bytes");
+        ready.kind = READY_HTTP;
+        ready.status = words[2];
+        ready.path = words[3];
+    }
+    return ready;
 }
 
 int main(int argc, char **argv) {
