@@ -6,6 +6,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,7 +27,24 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_l
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
 Unit = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:_.@\\-]+\.service$")]
 Glob = Annotated[str, StringConstraints(pattern=r"^/")]
+# A file by its name alone: no directory above the root, nothing that a shell or chroot would see differently.
+FilePath = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9@_+-][A-Za-z0-9@._+-]*)+$")]
+# MySQL allows 32 characters; the agent takes them as they are.
+Account = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,32}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+@dataclass(frozen=True)
+class BenchLayer:
+    """What the bench's image has beside the profile's, and when that is ready (docs/configurations.md); nothing that ships.
+
+    ``files`` are guest paths with the whole text; ``commands`` are shell lines that root runs in the image once they are there.
+    No `Profile` has it, so no stage of a build can see it.
+    """
+
+    ready: Readiness
+    files: tuple[tuple[str, str], ...]
+    commands: tuple[str, ...]
 
 
 class _Table(BaseModel):
@@ -39,18 +57,21 @@ class _Start(_Table):
 
 
 class _Ready(_Table):
-    kind: Literal["http", "tcp", "exec"]
+    kind: Literal["http", "tcp", "mysql", "exec"]
     port: Port | None = None
     address: Literal["external", "loopback"] = "external"
     path: Annotated[str, StringConstraints(pattern=r"^/[!-~]*$")] = "/"
     status: Annotated[int, Field(ge=100, le=599)] = 200
+    account: Account | None = None
     command: str | None = None
     timeout_s: Annotated[int, Field(ge=1, le=7200)] = 600
 
     @model_validator(mode="after")
     def _complete(self) -> _Ready:
-        if self.kind in ("http", "tcp") and self.port is None:
+        if self.kind != "exec" and self.port is None:
             raise ValueError(f'kind = "{self.kind}" needs a port')
+        if self.kind == "mysql" and self.account is None:
+            raise ValueError('kind = "mysql" needs an account')
         if self.kind == "exec" and not self.command:
             raise ValueError('kind = "exec" needs a command')
         if self.kind == "exec" and self.address != "external":
@@ -79,6 +100,12 @@ class _Budget(_Table):
     root_bytes: Annotated[int, Field(ge=0, le=10**12)] = RootBudget.read_bytes
 
 
+class _Bench(_Table):
+    ready: _Ready
+    files: dict[FilePath, str] = {}
+    commands: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = ()
+
+
 class _Document(_Table):
     schema_: Annotated[Literal[1], Field(alias="schema")]
     name: Name
@@ -92,27 +119,42 @@ class _Document(_Table):
     memory: _Memory = _Memory()
     disk: _Disk = _Disk()
     budget: _Budget = _Budget()
+    bench: _Bench | None = None
 
 
 def parse_profile(text: str, source: str) -> Profile:
     """The profile in ``text`` (TOML); raises ProfileError with every fault found in it."""
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ProfileError(source, [f"not TOML: {error}"]) from error
-    return profile_of(raw, source)
+    return profile_of(_raw(text, source), source)
+
+
+def parse_bench(text: str, source: str) -> BenchLayer | None:
+    """What the profile in ``text`` says of the bench, or None; raises ProfileError with every fault found in the whole of it."""
+    bench = _document(_raw(text, source), source).bench
+    if bench is None:
+        return None
+    return BenchLayer(_readiness(bench.ready), tuple(sorted(bench.files.items())), bench.commands)
 
 
 def profile_of(raw: Mapping[str, object], source: str) -> Profile:
     """The profile of a document's keys; raises ProfileError with every fault found in it."""
+    return _profile(_document(raw, source))
+
+
+def _raw(text: str, source: str) -> Mapping[str, object]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ProfileError(source, [f"not TOML: {error}"]) from error
+
+
+def _document(raw: Mapping[str, object], source: str) -> _Document:
     try:
         # By way of JSON, whose strict mode takes an array for a tuple but no "80" for 80.
-        document = _Document.model_validate_json(json.dumps(raw, default=str))
+        return _Document.model_validate_json(json.dumps(raw, default=str))
     except ValidationError as error:
         raise ProfileError(
             source, faults(error, _Document), hint="docs/profile.md lists every key"
         ) from error
-    return _profile(document)
 
 
 def load_profile(name: str) -> Profile:
@@ -120,14 +162,23 @@ def load_profile(name: str) -> Profile:
 
     Raises BadInputError when there is none, ProfileError when it does not hold.
     """
+    return parse_profile(*_read(name))
+
+
+def load_bench(name: str) -> BenchLayer | None:
+    """What the profile of that name or path says of the bench, or None; errors as of ``load_profile``."""
+    return parse_bench(*_read(name))
+
+
+def _read(name: str) -> tuple[str, str]:
+    """The text of a profile, and the name of its file."""
     file = profile_file(name)
     try:
-        text = file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8"), str(file)
     except OSError as error:
         raise BadInputError(f"profile {file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ProfileError(str(file), [f"not UTF-8 at byte {error.start}"]) from error
-    return parse_profile(text, str(file))
 
 
 def profile_file(name: str) -> Path:
@@ -161,7 +212,6 @@ def _nearest_profile(name: str) -> str:
 
 
 def _profile(document: _Document) -> Profile:
-    ready = document.ready
     return Profile(
         name=document.name,
         description=document.description,
@@ -170,15 +220,7 @@ def _profile(document: _Document) -> Profile:
         unit=document.unit,
         run_start_pre=document.start.pre,
         early=document.start.early,
-        ready=Readiness(
-            kind=ready.kind,
-            port=ready.port or 0,
-            path=ready.path,
-            status=ready.status,
-            command=ready.command or "",
-            timeout_s=ready.timeout_s,
-            loopback=ready.address == "loopback",
-        ),
+        ready=_readiness(document.ready),
         files=FileRules(
             include=document.files.include,
             exclude=document.files.exclude,
@@ -189,4 +231,17 @@ def _profile(document: _Document) -> Profile:
         budget_mib=document.memory.budget_mib,
         disk_mib=document.disk.size_mib,
         root_budget=RootBudget(document.budget.root_requests, document.budget.root_bytes),
+    )
+
+
+def _readiness(ready: _Ready) -> Readiness:
+    return Readiness(
+        kind=ready.kind,
+        port=ready.port or 0,
+        path=ready.path,
+        status=ready.status,
+        command=ready.command or "",
+        timeout_s=ready.timeout_s,
+        loopback=ready.address == "loopback",
+        account=ready.account or "",
     )

@@ -21,6 +21,8 @@ def request(ready: Readiness) -> str:
         return f"the first `{ready.status}` to `GET {ready.path}` on port {ready.port} of {where}"
     if ready.kind == "tcp":
         return f"the first connection that port {ready.port} of {where} accepts"
+    if ready.kind == "mysql":
+        return f"the first `show databases` that port {ready.port} of {where} answers to {ready.account}"
     return f"the first time that `{ready.command}` ends with 0 in the guest"
 
 

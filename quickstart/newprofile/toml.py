@@ -48,11 +48,13 @@ def _whole(profile: Profile) -> list[tuple[str, str]]:
 def _ready(profile: Profile) -> list[tuple[str, str]]:
     ready = profile.ready
     rows = [("kind", _value(ready.kind))]
-    if ready.kind in ("http", "tcp"):
+    if ready.kind != "exec":
         rows += [("port", str(ready.port))]
         rows += [("address", _value("loopback"))] if ready.loopback else []
     if ready.kind == "http":
         rows += [("path", _value(ready.path)), ("status", str(ready.status))]
+    if ready.kind == "mysql":
+        rows += [("account", _value(ready.account))]
     if ready.kind == "exec":
         rows += [("command", _value(ready.command))]
     return [*rows, ("timeout_s", str(ready.timeout_s))]

@@ -39,7 +39,7 @@ from quickstart.newprofile.look import (
     state_line,
 )
 from quickstart.newprofile.make import Place, check_place, describe, examine, own_name
-from quickstart.newprofile.readme import notes, readme_text
+from quickstart.newprofile.readme import notes, readme_text, request
 from quickstart.newprofile.request import first_draft, parse_ready
 from quickstart.newprofile.survey import Survey, read, write
 from quickstart.newprofile.toml import profile_text
@@ -455,6 +455,13 @@ def test_the_files_of_one_to_be_looked_at() -> None:
     assert "nobody reaches it from outside" in readme
     assert "- `/opt/app/db` is written to by the service and so is data." in readme
     assert "`pre = false` leaves it out" in readme
+
+
+def test_one_that_is_asked_for_its_databases() -> None:
+    ready = Readiness("mysql", 3306, "/", 200, "", 60, account="asker")
+    profile = replace(DRAFT, ready=ready)
+    assert parse_profile(profile_text(profile, {}), "x") == profile
+    assert "`show databases` that port 3306 of the external address answers to asker" in request(ready)
 
 
 def test_served_from_memory_by_package() -> None:

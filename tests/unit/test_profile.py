@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import BadInputError, ProfileError
-from quickstart.profile import known_profiles, load_profile, parse_profile
+from quickstart.model import Readiness
+from quickstart.profile import (
+    BenchLayer,
+    known_profiles,
+    load_bench,
+    load_profile,
+    parse_bench,
+    parse_profile,
+)
 
 GOOD = """\
 schema = 1
@@ -17,6 +25,17 @@ unit = "app.service"
 [ready]
 kind = "tcp"
 port = 80
+"""
+BENCH = """\
+[bench]
+commands = ["adduser x", "true"]
+[bench.ready]
+kind = "mysql"
+port = 3306
+account = "asker"
+[bench.files]
+"/etc/b.cnf" = "bb\\n"
+"/etc/a.d/a-1_@.cnf" = ""
 """
 
 
@@ -111,6 +130,11 @@ def test_data_adds_to_what_is_data_anyway() -> None:
             'kind = "exec"\ncommand = "x"\naddress = "loopback"',
             'ready: kind = "exec" has no',
         ),
+        ('kind = "tcp"\n', 'kind = "mysql"\n', 'ready: kind = "mysql" needs an account'),
+        ('kind = "tcp"\nport = 80', 'kind = "mysql"\naccount = "a"', 'ready: kind = "mysql" needs a port'),
+        ('kind = "tcp"\n', 'kind = "mysql"\naccount = "a b"\n', "ready.account: "),
+        ('kind = "tcp"\n', f'kind = "mysql"\naccount = "{33 * "a"}"\n', "ready.account: "),
+        ('kind = "tcp"\n', 'kind = "mysql"\naccount = ""\n', "ready.account: "),
         ("[ready]", '[files]\ninclude = ["/a", "etc/x"]\n[ready]', "files.include[1]: "),
         ("[ready]", "[memory]\nmachine_mib = 1\n[ready]", "memory.machine_mib: "),
         (
@@ -150,11 +174,60 @@ def test_bad_toml(text: str) -> None:
 
 @pytest.mark.parametrize(
     "ready",
-    ['kind = "tcp"\nport = 1', 'kind = "http"\nport = 65535', 'kind = "exec"\ncommand = "true"'],
+    [
+        *('kind = "tcp"\nport = 1', 'kind = "http"\nport = 65535', 'kind = "exec"\ncommand = "true"'),
+        'kind = "mysql"\nport = 3306\naccount = "a-b_c.d"',
+    ],
 )
 def test_complete_requests(ready: str) -> None:
     profile = parse_profile(GOOD.replace('kind = "tcp"\nport = 80', ready), "x")
     assert profile.ready.kind in ready
+
+
+# ---------------------------------------------------------------- [bench]
+
+
+def test_what_the_bench_adds() -> None:
+    ready = Readiness("mysql", 3306, "/", 200, "", 600, account="asker")
+    files = (("/etc/a.d/a-1_@.cnf", ""), ("/etc/b.cnf", "bb\n"))
+    assert parse_bench(GOOD + BENCH, "x") == BenchLayer(ready, files, ("adduser x", "true"))
+    assert parse_bench(GOOD, "x") is None
+
+
+def test_what_the_bench_adds_is_in_no_profile_and_so_in_no_build() -> None:
+    assert parse_profile(GOOD + BENCH, "x") == parse_profile(GOOD, "x")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("[bench.ready]", "[bench.rdy]", "bench.rdy: no such key; did you mean 'ready'?"),
+        ("[bench.ready]", "[bench.rdy]", "bench.ready: missing"),
+        ("port = 3306\n", "", 'bench.ready: kind = "mysql" needs a port'),
+        ('"true"', '""', "bench.commands[1]: "),
+        ('"bb\\n"', "5", "bench.files./etc/b.cnf: "),
+        *(
+            ("/etc/b.cnf", path, f"bench.files.{path}")
+            for path in ("etc/b", "/", "/etc/", "/etc/../b", "/etc//b", "/etc/./b", "/.b", "/a b", "/a\\n")
+        ),
+    ],
+)
+def test_a_fault_in_what_the_bench_adds(old: str, new: str, problem: str) -> None:
+    assert old in BENCH
+    found = problems(GOOD + BENCH.replace(old, new, 1))
+    assert [each for each in found if each.startswith(problem.replace("\\n", "\n"))], found
+
+
+def test_mysql_is_asked_from_outside_in_the_bench_alone() -> None:
+    profile, layer = load_profile("mysql"), load_bench("mysql")
+    assert layer is not None
+    assert (profile.ready.kind, layer.ready.kind, layer.ready.port) == ("exec", "mysql", 3306)
+    assert not layer.ready.loopback
+    ((path, text),) = layer.files
+    assert path.startswith("/etc/mysql/mariadb.conf.d/") and "bind-address = 0.0.0.0\n" in text
+    (command,) = layer.commands
+    assert f"CREATE USER {layer.ready.account}@'%';" in command
+    assert [name for name in known_profiles() if load_bench(name) is not None] == ["mysql"]
 
 
 # ---------------------------------------------------------------- load_profile
