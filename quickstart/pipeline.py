@@ -246,7 +246,15 @@ def reference_image(
 
 def trace(profile: Profile, options: TraceOptions, store: Store, progress: Progress) -> Traced:
     """The start set of ``profile``. It goes without an image, so for units that cannot start early too."""
-    reference = reference_image(profile, options, store, progress)
+    return trace_image(profile, reference_image(profile, options, store, progress), options, store, progress)
+
+
+def trace_image(
+    profile: Profile, reference: ReferenceImage, options: TraceOptions, store: Store, progress: Progress
+) -> Traced:
+    """The start set of ``profile`` in an image that is there already."""
+    door.need_root(_ROOT_STEP)
+    door.need_tools(*_TOOLS)
     unit_texts(ImageRoot(reference.tree), profile.unit)
     check_includes(ImageRoot(reference.tree), profile.files)
     disk = make_disk(profile, reference, store, progress)

@@ -1,7 +1,8 @@
 """Makes what the bench compares: each configuration's kernel, initramfs and root disk, all from one reference image.
 
-What `build` ships is made by the same functions (pipeline, initramfs). `minimal` is `quickstart` with nothing in its start set, so
-that the application starts from the root volume; `ramboot` is the same init with all the files and no volume.
+What `build` ships is made by the same functions (pipeline, initramfs); an application that cannot be asked from outside has another
+image here (profile.BenchLayer). `minimal` is `quickstart` with nothing in its start set, so that the application starts from the
+root volume; `ramboot` is the same init with all the files and no volume.
 """
 
 from __future__ import annotations
@@ -26,42 +27,54 @@ from quickstart.initramfs.programs import programs
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import CONFIGURATIONS
 from quickstart.model import MIB, Profile, ReferenceImage, RootDisk, StartSet
+from quickstart.profile import BenchLayer
 from quickstart.progress import Progress
 from quickstart.reference.debootstrap import make_reference
-from quickstart.reference.variant import TUNED
+from quickstart.reference.variant import TUNED, of_bench, together
 from quickstart.startset import compute
 from quickstart.store import Store, source_digest
 
 _INITRAMFS = "initramfs.img"
 
 
-def prepare(profile: Profile, configuration: str, store: Store, progress: Progress) -> Boot:
+def prepare(
+    profile: Profile,
+    configuration: str,
+    store: Store,
+    progress: Progress,
+    layer: BenchLayer | None = None,
+) -> Boot:
     """How ``configuration`` boots, with the stock command line; what it boots from is made as root, or taken out of the store.
 
+    ``layer`` is what the profile says of the bench: every configuration has it.
     Raises BadInputError for a configuration that is not known, and what the stages raise.
     """
     if configuration not in CONFIGURATIONS:
         raise BadInputError(
             f"no such configuration: {configuration}", hint=f"known: {', '.join(CONFIGURATIONS)}"
         )
+    differing = together(
+        TUNED if configuration == "standard-tuned" else None, of_bench(layer) if layer else None
+    )
+    asked = replace(profile, ready=layer.ready) if layer else profile
+    reference = make_reference(asked, store, progress, differing)
+    disk = pipeline.make_disk(asked, reference, store, progress)
     if configuration in ("standard", "standard-tuned"):
-        return _distribution(profile, configuration, store, progress)
-    return _ours(profile, configuration, store, progress)
+        # The distribution's initramfs and systemd.
+        return _boot(asked, configuration, reference, reference.initrd, disk)
+    return _ours(asked, configuration, reference, disk, store, progress)
 
 
-def _distribution(profile: Profile, configuration: str, store: Store, progress: Progress) -> Boot:
-    """The distribution's initramfs and systemd; the tuned one has an image of its own."""
-    differing = TUNED if configuration == "standard-tuned" else None
-    reference = make_reference(profile, store, progress, differing)
-    disk = pipeline.make_disk(profile, reference, store, progress)
-    return _boot(profile, configuration, reference, reference.initrd, disk)
-
-
-def _ours(profile: Profile, configuration: str, store: Store, progress: Progress) -> Boot:
+def _ours(
+    profile: Profile,
+    configuration: str,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    store: Store,
+    progress: Progress,
+) -> Boot:
     """Our init: what it serves is what the configurations differ in."""
-    reference = make_reference(profile, store, progress)
-    disk = pipeline.make_disk(profile, reference, store, progress)
-    traced = pipeline.trace(profile, pipeline.TraceOptions(), store, progress)
+    traced = pipeline.trace_image(profile, reference, pipeline.TraceOptions(), store, progress)
     inputs = {
         "configuration": configuration,
         "profile": dataclasses.asdict(profile),

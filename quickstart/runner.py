@@ -23,7 +23,7 @@ from quickstart.measure.storage import load_model
 from quickstart.measure.volume import volume_binary
 from quickstart.model import Profile
 from quickstart.prepare import prepare
-from quickstart.profile import load_profile
+from quickstart.profile import load_bench, load_profile
 from quickstart.progress import Progress
 from quickstart.store import Store, source_digest
 
@@ -44,7 +44,8 @@ class QemuRunner:
             profile = profiles.setdefault(cell.profile, load_profile(cell.profile))
             key = (cell.profile, cell.configuration)
             if key not in self._boots:
-                self._boots[key] = prepare(profile, cell.configuration, self.store, self.progress)
+                layer = load_bench(cell.profile)
+                self._boots[key] = prepare(profile, cell.configuration, self.store, self.progress, layer)
         qemu = door.run(["qemu-system-x86_64", "--version"], timeout_s=30).stdout.decode().splitlines()[0]
         kernels = {name: boot.kernel.name for (name, _), boot in self._boots.items()}
         return Circumstances(

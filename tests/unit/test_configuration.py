@@ -31,9 +31,9 @@ from quickstart.model import (
     Superblock,
     Trace,
 )
-from quickstart.profile import load_profile
+from quickstart.profile import load_bench, load_profile
 from quickstart.reference.debootstrap import reference_inputs, root_uuid
-from quickstart.reference.variant import TUNED, commands, preset
+from quickstart.reference.variant import TUNED, commands, of_bench, preset, together, write_files
 from quickstart.unit.model import UnitCommand, UnitStart
 
 BOOT = Boot(
@@ -255,3 +255,34 @@ def test_the_tuned_preset_enables_the_application_and_disables_all_that_is_not_n
     assert {"enable ssh.service", "enable cron.service", "enable systemd-networkd.service"} <= set(lines)
     assert not any("rsyslog" in line or "timer" in line or "networking.service" in line for line in lines)
     assert ["systemctl", "preset-all"] in commands(TUNED)
+
+
+# ---------------------------------------------------------------- what a profile says of the bench
+
+
+def test_the_benchs_image_has_inputs_and_a_volume_of_its_own() -> None:
+    profile, layer = load_profile("mysql"), load_bench("mysql")
+    assert layer is not None
+    bench = of_bench(layer)
+    all_inputs = [reference_inputs(profile, each) for each in (None, TUNED, bench, together(TUNED, bench))]
+    assert len({root_uuid(each) for each in all_inputs}) == 4
+    # What `build` makes is made of the profile, which does not have the layer.
+    assert layer.ready.account not in repr(profile) + repr(all_inputs[0])
+    assert layer.ready.account in repr(all_inputs[2])
+
+
+def test_the_benchs_image_differs_in_its_files_and_commands_alone(tmp_path: Path) -> None:
+    profile, layer = load_profile("mysql"), load_bench("mysql")
+    assert layer is not None
+    bench = of_bench(layer)
+    write_files(bench, profile, tmp_path)
+    assert not any(tmp_path.iterdir())
+    ran = commands(bench)
+    assert [argv[0] for argv in ran] == ["sh", "sh"]
+    assert ran[0][-2:] == [*layer.files[0]]
+    assert ran[1][-1] == layer.commands[0]
+    both = together(TUNED, bench)
+    assert both is not None
+    assert commands(both) == (*commands(TUNED), *ran)
+    assert (both.written, both.enabled) == (TUNED.written, TUNED.enabled)
+    assert (together(TUNED, None), together(None, bench), together(None, None)) == (TUNED, bench, None)
