@@ -106,6 +106,8 @@ def _minimal(recipe: Recipe, traced: pipeline.Traced, target: Path) -> None:
 
 
 def _ramboot(recipe: Recipe, traced: pipeline.Traced, target: Path) -> None:
+    # A trace ends at ready, in the middle of what the unit does next: of that there are only some of the files.
+    recipe = replace(recipe, unit=replace(recipe.unit, start_post=()))
     made = write_initramfs(_with_nothing(recipe, Served.MEMORY), target)
     root = ImageRoot(recipe.reference.tree)
     everything = compute(traced.traces, root, ramboot.all_rules(recipe.profile.files))

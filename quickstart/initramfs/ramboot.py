@@ -17,8 +17,14 @@ from quickstart.model import Event, FileRules, Op, StartSet, Trace
 
 # Made by the kernel or by init at each boot.
 _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
-# What init's second half reads and writes by itself.
-_OF_INIT = tuple(PurePosixPath(path) for path in ("/etc/hostname", "/tmp", "/var/log", "/var/tmp"))  # noqa: S108
+# What init's second half reads and writes by itself, and the starter for whatever user and environment the unit names.
+_OF_INIT = tuple(
+    PurePosixPath(path)
+    for path in (
+        *("/etc/hostname", "/tmp", "/var/log", "/var/tmp"),  # noqa: S108
+        *("/etc/default/locale", "/etc/group", "/etc/locale.conf", "/etc/passwd"),
+    )
+)
 
 
 def all_rules(rules: FileRules) -> FileRules:
