@@ -172,7 +172,8 @@ def root(tmp_path: Path) -> ImageRoot:
     (tmp_path / "usr/bin/app").write_bytes(b"app")
     (tmp_path / "usr/bin/helper").write_bytes(b"helper")
     (tmp_path / "usr/bin/helper").chmod(0o4755)
-    (tmp_path / "etc/hostname").write_text("debian\n")
+    for name in ("hostname", "group", "passwd"):
+        (tmp_path / "etc" / name).write_text("debian\n")
     (tmp_path / "etc/shadow").write_text("secret")
     (tmp_path / "etc/shadow").chmod(0o640)
     (tmp_path / "srv/www/page").write_text("page")
@@ -207,6 +208,10 @@ def test_ramboot_has_what_is_opened_whatever_rule_keeps_it_out_of_an_artefact(ro
     assert stat.S_IMODE(found["usr/bin/helper"].mode) == 0o4755
     assert stat.S_IMODE(found["etc/shadow"].mode) == 0o640
     assert found["bin"].data == b"usr/bin"
+
+
+def test_ramboot_has_the_accounts_that_the_starter_looks_up(root: ImageRoot) -> None:
+    assert {"etc/passwd", "etc/group"} <= set(packed(root))
 
 
 def test_ramboot_has_the_directories_that_are_written_to_or_listed(root: ImageRoot) -> None:
