@@ -45,15 +45,8 @@ from quickstart.trace.load import load_trace
 from quickstart.unit import read_unit, unit_texts
 
 _TOOLS = (
-    "mkfs.ext4",
-    "debugfs",
-    "qemu-system-x86_64",
-    "setpriv",
-    "busybox",
-    "strace",
-    "cc",
-    "musl-gcc",
-    "cp",
+    *("mkfs.ext4", "debugfs", "qemu-system-x86_64", "setpriv"),
+    *("busybox", "strace", "cc", "musl-gcc", "cp"),
 )
 _ROOT_STEP = "making and tracing an image (debootstrap, chroot, owners in the root disk)"
 _NEVER_SEEN = (
