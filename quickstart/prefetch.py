@@ -6,21 +6,19 @@ Reads the image's tree, writes nothing. A guess that is wrong costs a read, neve
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from quickstart.image.blockmap import BlockMap, Kind
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.prefetch import Prefetch
-from quickstart.initramfs.serving import served_files
+from quickstart.initramfs.serving import LIBRARY, served_files
 from quickstart.model import Event, FileKind, Op, StartSet, Trace
 
 # What init and the starter themselves look at on the root volume.
 _OURS = ("/fast", "/etc/hostname", "/var/log")
 # Nothing below these is on the root volume when the application starts.
 _ELSEWHERE = frozenset({"proc", "sys", "dev", "run", "fast"})
-_LIBRARY = re.compile(r"\.so(\.|$)")
 # One request for two blocks that lie so close together costs less than two requests.
 _GAP_BLOCKS = 32
 # Larger files are read in part, or past the page cache, as a database does.
@@ -88,7 +86,7 @@ def _follow(seen: _Seen, event: Event, served: set[PurePosixPath]) -> None:
     """What ``event`` will need of the volume. Programs and libraries come from /fast, and are looked for there first."""
     if len(event.path.parts) < 2 or event.path.parts[1] in _ELSEWHERE:
         return
-    if event.error is not None and (_LIBRARY.search(event.path.name) or event.path.name == "glibc-hwcaps"):
+    if event.error is not None and (LIBRARY.search(event.path.name) or event.path.name == "glibc-hwcaps"):
         return
     if event.path.name == "ld.so.cache" or seen.root.resolve(event.path).canonical in served:
         return

@@ -140,21 +140,24 @@ def build(
         )
         with Store(default_root(), verb.display().note) as store:
             built = pipeline.build(profile, options, store, verb.display())
-        artefact = built.artefact
-        result = {
-            "out": str(artefact.directory),
-            "made": built.made,
-            "profile": artefact.profile_name,
-            "initramfs_bytes": artefact.initramfs_bytes,
-            "start_set_files": artefact.start_set_files,
-            "start_set_bytes": artefact.start_set_bytes,
-            "cloud_init": artefact.cloud_init,
-            "early": artefact.early,
-        }
-        verb.result(result, lambda console: _show(console, artefact, built.made))
+        verb.result(_result(built), lambda console: _show(console, built.artefact, built.made))
         return 0
 
     sys.exit(run_verb("build", as_json, work, verbose))
+
+
+def _result(built: pipeline.Built) -> dict[str, object]:
+    artefact = built.artefact
+    return {
+        "out": str(artefact.directory),
+        "made": built.made,
+        "profile": artefact.profile_name,
+        "initramfs_bytes": artefact.initramfs_bytes,
+        "start_set_files": artefact.start_set_files,
+        "start_set_bytes": artefact.start_set_bytes,
+        "cloud_init": artefact.cloud_init,
+        "early": artefact.early,
+    }
 
 
 def _hand_off(stay: bool, release: bool) -> HandOff:

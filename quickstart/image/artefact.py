@@ -139,34 +139,47 @@ def write(
         "quickstart": __version__,
         "build_key": build_key,
         "profile": profile.name,
-        "reference": dict(zip(("kind", "hash"), reference.origin, strict=True)),
+        **_origin(reference, traces),
         "unit": profile.unit,
         "delivery": delivery,
         "target": "qemu",
         "hand_off": hand_off,
         **early,
         "ready": dataclasses.asdict(profile.ready),
-        "kernel_version": reference.kernel_version,
-        "image_hash": reference.image_hash,
-        "trace_hashes": [trace.trace_hash for trace in traces],
         "cmdline": cmdline,
         "memory_mib": profile.memory_mib,
         "mac": mac,
-        "interface": traces[0].network.interface,
         "disk": {"name": f"root.{disk_format}", "format": disk_format, "size_bytes": disk.size_bytes},
         "superblock": dataclasses.asdict(disk.superblock),
         "busybox_sha256": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
         "files": {name: _file_facts(directory / name) for name in _SUMMED},
-        "initramfs_bytes": initramfs.size_bytes,
-        "initramfs_part_a_bytes": initramfs.part_a_bytes,
-        "initramfs_part_b_bytes": initramfs.part_b_bytes,
+        **_sizes(initramfs, start_set),
         "secrets": list(profile.files.secrets),
         "budget": dataclasses.asdict(profile.root_budget),
-        "start_set_files": start_set.regular_files,
-        "start_set_bytes": start_set.size_bytes,
     }
     write_start_set(directory, start_set, traces)
     _write_json(directory / _MANIFEST, manifest)
+
+
+def _origin(reference: ReferenceImage, traces: Sequence[Trace]) -> Mapping[str, object]:
+    """Where the image came from, and what was seen of it."""
+    return {
+        "reference": dict(zip(("kind", "hash"), reference.origin, strict=True)),
+        "kernel_version": reference.kernel_version,
+        "image_hash": reference.image_hash,
+        "trace_hashes": [trace.trace_hash for trace in traces],
+        "interface": traces[0].network.interface,
+    }
+
+
+def _sizes(initramfs: Initramfs, start_set: StartSet) -> Mapping[str, int]:
+    return {
+        "initramfs_bytes": initramfs.size_bytes,
+        "initramfs_part_a_bytes": initramfs.part_a_bytes,
+        "initramfs_part_b_bytes": initramfs.part_b_bytes,
+        "start_set_files": start_set.regular_files,
+        "start_set_bytes": start_set.size_bytes,
+    }
 
 
 def _early_facts(root: ImageRoot, profile: Profile, uuid: str) -> Mapping[str, object]:

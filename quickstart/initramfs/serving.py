@@ -14,8 +14,6 @@ from quickstart.model import FileKind, StartFile, StartSet
 from quickstart.unit.model import UnitStart
 
 LIBRARY = re.compile(r"\.so(\.|$)")
-
-
 # Kinds of `mount` records after which a path leads elsewhere (starter/mounts.c).
 _HIDES = frozenset(
     ("bind", "bind-read-only", "bind-all", "bind-all-read-only", "inaccessible", "tmpfs", "tmpfs-read-only")
