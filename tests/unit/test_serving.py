@@ -1,0 +1,115 @@
+"""Which packed files are taken from /fast: what is compared with the volume, what is laid over it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.serving import bound_files, packed_files, served_files
+from quickstart.model import FileKind, StartSet
+from quickstart.unit.model import UnitCommand
+from tests.unit.test_layout import UNIT, P, directory, link, start_file
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> ImageRoot:
+    for name in ("etc", "usr/bin", "usr/lib64", "usr/share"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "usr/bin/app").write_bytes(b"app")
+    return ImageRoot(tmp_path)
+
+
+def test_packed_files() -> None:
+    odd = os.fsdecode(b"/bin/caf\xe9 \n")
+    program = start_file(odd, FileKind.FILE, 0o100755, size=12)
+    names, rows = packed_files(StartSet((directory("/bin"), program, link("/lib/a.so", "a.so.1")), ()), ())
+    assert names == b"bin/caf\xe9 \n\0lib/a.so\0"
+    assert rows == b"81ed 12 1500000000 1600000000 bin/caf\xe9 \n\na1ff 6 1500000000 1600000000 lib/a.so\n"
+
+
+def test_only_what_is_taken_from_fast_is_compared() -> None:
+    served = (
+        start_file("/usr/bin/app", FileKind.FILE, 0o100755),
+        link("/usr/bin/other", "/etc/alternatives/other"),
+        link("/etc/alternatives/other", "/usr/bin/app"),
+        link("/usr/bin/same", "../bin/app"),
+        start_file("/usr/lib/liba.so.1", FileKind.FILE, 0o100644),
+        link("/usr/lib/liba.so", "liba.so.1"),
+        start_file("/usr/lib/script.sh", FileKind.FILE, 0o100755),
+    )
+    opened_on_the_root = (
+        start_file("/etc/app.conf", FileKind.FILE, 0o100644),
+        start_file("/etc/ld.so.cache", FileKind.FILE, 0o100644),
+        start_file("/etc/passwd", FileKind.FILE, 0o100644),
+        link("/etc/enabled/site", "../available/site"),
+        link("/lib", "usr/lib"),
+        directory("/usr"),
+    )
+    assert set(served_files(StartSet((*opened_on_the_root, *served), ()), ())) == set(served)
+
+
+HARDENED = replace(UNIT, settings=(("mount", "read-only", "required", "/usr"), ("namespace", "shared")))
+
+
+@pytest.fixture
+def modular(root: ImageRoot) -> StartSet:
+    """What a server with modules packs; the loader knows /usr/lib/found by /etc/ld.so.conf."""
+    names = (
+        "usr/sbin/app",
+        "usr/sbin/helper",
+        "usr/lib/found/libc.so.6",
+        "usr/lib/app/mod_a.so",
+        "usr/share/app/table",
+    )
+    for name in (*names, "etc/app.conf"):
+        (root.base / name).parent.mkdir(parents=True, exist_ok=True)
+        (root.base / name).write_bytes(b"x")
+    (root.base / "etc/ld.so.conf").write_text("/usr/lib/found\n")
+    modes = {"usr/sbin/app": 0o100755, "usr/sbin/helper": 0o100755}
+    files = [
+        start_file(f"/{name}", FileKind.FILE, modes.get(name, 0o100644)) for name in (*names, "etc/app.conf")
+    ]
+    return StartSet(tuple(files), ())
+
+
+def test_what_is_opened_by_absolute_path_is_laid_over_the_volumes(root: ImageRoot, modular: StartSet) -> None:
+    """Not what the starter starts or the loader finds by itself, and no configuration."""
+    unit = replace(HARDENED, start=UnitCommand("/usr/sbin/app", ("/usr/sbin/app",)))
+    bound = bound_files(modular, root, unit)
+    assert [str(path) for path in bound] == [
+        "/usr/sbin/helper",
+        "/usr/lib/app/mod_a.so",
+        "/usr/share/app/table",
+    ]
+    assert P("/usr/share/app/table") in {file.path for file in served_files(modular, bound)}
+    assert P("/usr/share/app/table") not in {file.path for file in served_files(modular, ())}
+
+
+def test_where_the_unit_itself_mounts_something_nothing_is_laid_over(
+    root: ImageRoot, modular: StartSet
+) -> None:
+    mounts = (
+        ("mount", "tmpfs", "required", "/usr/share", ""),
+        ("mount", "bind", "required", "/usr/sbin/helper", "/x"),
+    )
+    bound = bound_files(modular, root, replace(HARDENED, settings=(*mounts, *HARDENED.settings)))
+    assert [str(path) for path in bound] == ["/usr/sbin/app", "/usr/lib/app/mod_a.so"]
+
+
+def test_a_unit_without_mounts_of_its_own_gets_none_because_of_us(root: ImageRoot, modular: StartSet) -> None:
+    assert bound_files(modular, root, UNIT) == ()
+
+
+def test_packed_files_say_what_stat_says(root: ImageRoot) -> None:
+    """The row of a link is that of the link itself, as lstat(2) gives it."""
+    (root.base / "usr/lib64/a.so").symlink_to("liba.so.1")
+    status = (root.base / "usr/lib64/a.so").lstat()
+    times = (int(status.st_mtime), int(status.st_ctime))
+    plain = link("/usr/lib64/a.so", "liba.so.1")
+    file = replace(plain, size_bytes=status.st_size, mtime_s=times[0], ctime_s=times[1])
+    _, rows = packed_files(StartSet((file,), ()), ())
+    assert rows == b"%x %d %d %d usr/lib64/a.so\n" % (status.st_mode, 9, *times)
