@@ -1,4 +1,4 @@
-"""Our own C programs (agent, volume, starter, checker, prefetcher): each compiled once for its source text, compiler and flags."""
+"""Our own C programs: each compiled once for its source text, compiler and flags."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from quickstart.elf_file import read_elf
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.description import description_text
-from quickstart.initramfs.modules import ModuleSet, module_data, packed, packed_names, shell_functions
+from quickstart.initramfs.modules import ModuleSet, modloader_table, module_data, packed, packed_names
 from quickstart.initramfs.newc import CpioEntry, char_device, directory, hard_link, regular, symlink
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import Programs
@@ -120,6 +120,8 @@ def part_a(
     yield regular(f"{OURS}/busybox", programs.busybox, 0o755)
     for applet in _APPLETS:
         yield symlink(f"{OURS}/bin/{applet}", "../busybox")
+    yield regular(f"{OURS}/bin/mounter", programs.mounter, 0o755)
+    yield regular(f"{OURS}/bin/modloader", programs.modloader, 0o755)
     yield regular(f"{OURS}/bin/starter", programs.starter, 0o755)
     # Elsewhere nothing is taken from part B.
     if config.served is Served.FAST:
@@ -136,7 +138,7 @@ def part_a(
     yield regular(f"{OURS}/unit", _encoded(unit_text(config, start_set, root)), 0o644)
     if config.unit.late_binds and config.hand_off is not HandOff.STAY:
         yield regular(f"{OURS}/late-binds", _encoded(late_binds_text(config.unit)), 0o644)
-    yield regular(f"{OURS}/modules", shell_functions(modules).encode(), 0o644)
+    yield regular(f"{OURS}/modules", _encoded(modloader_table(modules)), 0o644)
     compressed = packed_names(modules)
     for module in modules.modules:
         data = module_data(root, module)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -13,8 +13,10 @@ from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
 
 # Every disk, bus and network device that an image may meet on QEMU, Xen or EC2, and the port of the launch agent.
-# What the kernel has built in, or not at all, is left out.
+# What the kernel has built in, or not at all, is left out. The first one makes the check of the others' signatures faster; udev
+# would load it as well, for the CPU.
 WANTED = (
+    "sha256_ssse3",
     "virtio_pci",
     "virtio_mmio",
     "virtio_blk",
@@ -37,16 +39,18 @@ LATE = ("ata_piix", "ahci")
 # Without these no guest of ours finds its disk and its network.
 NEEDED = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
 # What a machine of QEMU loads is there as it is; what most machines never load is packed, and unpacked by insmod when it is wanted.
-_PLAIN = (*NEEDED, "virtio_console")
+_PLAIN = ("sha256_ssse3", *NEEDED, "virtio_console")
 _ROOT = "ext4"
 _MAX_MODULE_BYTES = 256 << 20
 # A module's name is one of C: the kernel's build replaces everything else.
 _NAME = re.compile(r"[A-Za-z0-9_]+")
-# What a device's alias can consist of: init's shell takes the patterns as they stand.
-_PATTERN = re.compile(r"[A-Za-z0-9_:,.*?\[\]-]+")
 # The buses whose devices have a modalias in sysfs; other aliases (block-major-…, fs-…) are the kernel's own requests.
-# An alias of theirs begins so, a bus's devices are there below /sys/bus.
-_BUSES = (("pci:", "pci"), ("virtio:", "virtio"), ("xen:", "xen"), ("scsi:", "scsi"), ("acpi", "acpi"))
+# An alias of theirs begins so, a bus's devices are there below /sys/bus. Those of the second come with the drivers of the first.
+_BUSES = (("pci:", "pci"), ("xen:", "xen"), ("acpi", "acpi"))
+_CHILD_BUSES = (("virtio:", "virtio"), ("scsi:", "scsi"))
+# A CPU's alias, and where all of them have it in common. It comes first, with what the other modules are checked by.
+_CPU = "cpu:"
+_CPU_DEVICE = "devices/system/cpu"
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def module_name(path: str) -> str:
 def parse_dependencies(text: str) -> Mapping[str, Module]:
     """modules.dep by name. A line lists what a module requires, the last to be loaded first (modules.dep(5)).
 
-    Raises StartSetError for a name that no module has: these names become words of init's shell.
+    Raises StartSetError for a name that no module has: these names become words of the modloader's table.
     """
     found = {}
     for line in text.splitlines():
@@ -92,12 +96,10 @@ def parse_dependencies(text: str) -> Mapping[str, Module]:
 def parse_aliases(text: str, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """The device aliases of modules.alias that lead to one of ``names``, as (pattern, name)."""
     wanted = set(names)
-    prefixes = tuple(prefix for prefix, _ in _BUSES)
+    prefixes = (_CPU, *(prefix for prefix, _ in (*_BUSES, *_CHILD_BUSES)))
     rows = (line.split() for line in text.splitlines() if line.startswith("alias "))
     return tuple(
-        (row[1], row[2])
-        for row in rows
-        if len(row) == 3 and row[2] in wanted and row[1].startswith(prefixes) and _PATTERN.fullmatch(row[1])
+        (row[1], row[2]) for row in rows if len(row) == 3 and row[2] in wanted and row[1].startswith(prefixes)
     )
 
 
@@ -164,37 +166,21 @@ def _decompressed(path: PurePosixPath, data: bytes) -> bytes:
     return plain
 
 
-def shell_functions(modules: ModuleSet) -> str:
-    """`load_for ALIAS`, `load_all` and `load_root` for init: the shell's own pattern matching does what modprobe would.
+def modloader_table(modules: ModuleSet) -> str:
+    """What the modloader goes by; a line is words with a blank between.
 
-    `BUSES`: where the aliases are below /sys/bus. `load_root` loads the root's file system, where that is a module: no device
-    asks for it, but mount(2), and the kernel's own request finds no modprobe in the initramfs.
+    ``device PATH`` below /sys has an alias, and so has each device of ``bus NAME`` and ``child NAME``. ``module NAME`` stands in
+    the order of loading. ``alias PATTERN NAME…`` (``late`` for LATE) has the modules to load for a device, requirements
+    first. ``root NAME…`` is the root's file system, where that is a module: no device asks for it, but mount(2), and the
+    kernel's own request finds no modprobe in the initramfs.
     """
     requires = {module.name: module.requires for module in modules.modules}
-    lines = [f"BUSES='{' '.join(f'{place}/devices/*/modalias' for _, place in _BUSES)}'", ""]
-    lines += ["load_for() {", '\tcase "$1" in']
-    # By bus first: a pattern costs the shell some hundred instructions, and most devices are of no bus that has one.
-    for prefix, _ in _BUSES:
-        patterns: dict[str, list[str]] = {}
-        for pattern, name in modules.aliases:
-            if pattern.startswith(prefix):
-                patterns.setdefault(name, []).append(pattern)
-        if patterns:
-            lines += [
-                f"\t{prefix}*)",
-                '\t\tcase "$1" in',
-                *_choices(patterns, requires),
-                "\t\tesac",
-                "\t\t;;",
-            ]
-    lines += ["\tesac", "}", "", "load_all() {", f"\tload {' '.join(requires)}", "}"]
-    system = f"load {' '.join((*requires[_ROOT], _ROOT))}" if _ROOT in requires else ":"
-    lines += ["", "load_root() {", f"\t{system}", "}"]
+    lines = [f"device {_CPU_DEVICE}", *(f"bus {place}" for _, place in _BUSES)]
+    lines += [f"child {place}" for _, place in _CHILD_BUSES]
+    lines += [f"module {name}" for name in requires]
+    for pattern, name in modules.aliases:
+        kind = "late" if name in LATE else "alias"
+        lines.append(" ".join((kind, pattern, *requires[name], name)))
+    if _ROOT in requires:
+        lines.append(" ".join(("root", *requires[_ROOT], _ROOT)))
     return "\n".join(lines) + "\n"
-
-
-def _choices(patterns: Mapping[str, Sequence[str]], requires: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    for name in requires:
-        if name in patterns:
-            guard = '[ "$late" = no ] || ' if name in LATE else ""
-            yield f"\t\t{' | '.join(patterns[name])}) {guard}load {' '.join((*requires[name], name))} ;;"

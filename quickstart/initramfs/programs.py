@@ -1,5 +1,5 @@
-"""The programs of part A: BusyBox is the host's, starter (docs/starter.md), checker
-(docs/integrity.md) and prefetcher (docs/prefetch.md) are ours."""
+"""The programs of part A: BusyBox is the host's; mounter and modloader (docs/guest.md), starter (docs/starter.md),
+checker (docs/integrity.md) and prefetcher (docs/prefetch.md) are ours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,14 @@ STARTER_FLAGS = (
 # loop. Without tree-ter GCC 12 makes 6 % fewer instructions of the checker's AVX2 way.
 _FREESTANDING_FLAGS = (
     *("-std=gnu11", "-O2", "-fno-tree-ter", "-static", "-s", "-nostdlib", "-ffreestanding"),
-    *("-fno-pie", "-no-pie", "-fno-stack-protector", "-fno-tree-loop-distribute-patterns"),
+    *(
+        "-ffunction-sections",
+        "-Wl,--gc-sections",
+        "-fno-pie",
+        "-no-pie",
+        "-fno-stack-protector",
+        "-fno-tree-loop-distribute-patterns",
+    ),
     *("-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion"),
 )
 
@@ -42,19 +49,23 @@ class Programs:
     """Static programs on this host."""
 
     busybox: Path
+    mounter: Path
+    modloader: Path
     starter: Path
     checker: Path
     prefetcher: Path
 
     @property
     def all(self) -> tuple[Path, ...]:
-        return (self.busybox, self.starter, self.checker, self.prefetcher)
+        return (self.busybox, self.mounter, self.modloader, self.starter, self.checker, self.prefetcher)
 
 
 def programs(store: Store) -> Programs:
     """BusyBox where the host has it, ours compiled into the store."""
     return Programs(
         door.tool_path("busybox"),
+        freestanding(store, "mounter"),
+        freestanding(store, "modloader"),
         compiled(store, "starter", STARTER_FLAGS, _sources("starter"), compiler=STARTER_COMPILER),
         freestanding(store, "checker"),
         freestanding(store, "prefetcher"),
@@ -62,7 +73,7 @@ def programs(store: Store) -> Programs:
 
 
 def freestanding(store: Store, name: str) -> Path:
-    """The checker or the prefetcher as a static program."""
+    """The program ``name`` of ours that has no C library."""
     return compiled(store, name, _FREESTANDING_FLAGS, _sources("freestanding"), _sources(name))
 
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -112,7 +112,7 @@ def built(
     )
     disk = RootDisk(root.base / "etc/fstab", 27, Superblock("1-2", 0, 0, True, False, False))
     fstab = root.base / "etc/fstab"
-    programs = Programs(door.tool_path("busybox"), fstab, fstab, fstab)
+    programs = Programs(door.tool_path("busybox"), *[fstab] * (len(fields(Programs)) - 1))
     return write_initramfs(Recipe(profile, reference, disk, "ens3", found, unit, programs), target)
 
 

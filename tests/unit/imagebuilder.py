@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 
 from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.programs import Programs
 from quickstart.model import Event, FileKind, FileRules, Mapped, NetworkFacts, Op, StartSet, Trace
 from quickstart.startset import compute
 from tests.unit.elfbuilder import LD_SO, MULTIARCH, elf
@@ -16,6 +17,11 @@ RULES = FileRules(include=(), exclude=(), data=("/var/**",), secrets=())
 
 def P(path: str) -> PurePosixPath:  # noqa: N802
     return PurePosixPath(path)
+
+
+def programs_in(base: Path) -> Programs:
+    """Each by its own name in ``base``."""
+    return Programs(**{field.name: base / field.name for field in fields(Programs)})
 
 
 def trace(

@@ -9,7 +9,6 @@ import pytest
 
 from quickstart.errors import StartSetError
 from quickstart.initramfs.build import Recipe, write_initramfs
-from quickstart.initramfs.programs import Programs
 from quickstart.model import (
     MIB,
     FileKind,
@@ -21,6 +20,7 @@ from quickstart.model import (
 )
 from quickstart.profile import load_profile
 from quickstart.unit.model import UnitCommand, UnitStart
+from tests.unit.imagebuilder import programs_in
 
 LARGE = PurePosixPath("/var/lib/app/large")
 
@@ -40,9 +40,7 @@ def test_a_start_set_over_the_budget_is_refused_before_anything_is_written(tmp_p
         StartSetError, match=r"the start set alone has 5\.0 MiB, the profile's budget is 5 MiB"
     ) as caught:
         disk = RootDisk(tmp_path / "root.raw", MIB, superblock)
-        ours = Programs(
-            tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker", tmp_path / "prefetcher"
-        )
+        ours = programs_in(tmp_path)
         write_initramfs(Recipe(profile, reference, disk, "ens3", StartSet((file,), ()), unit, ours), target)
     assert str(LARGE) in caught.value.message
     assert "budget_mib" in (caught.value.hint or "")

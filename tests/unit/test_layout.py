@@ -30,11 +30,11 @@ from quickstart.initramfs.layout import (
 from quickstart.initramfs.modules import ModuleSet
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.initramfs.prefetch import Prefetch
-from quickstart.initramfs.programs import Programs
 from quickstart.initramfs.serving import packed_files
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
 from quickstart.unit.model import LateBind, UnitCommand, UnitStart
 from tests.unit.elfbuilder import LD_SO, elf
+from tests.unit.imagebuilder import programs_in
 
 UNIT = UnitStart(
     unit="app.service",
@@ -313,7 +313,7 @@ def test_relative() -> None:
 
 
 def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
-    ours = Programs(tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker", tmp_path / "prefetcher")
+    ours = programs_in(tmp_path)
     entries = by_name(part_a(CONFIG, ModuleSet((), ()), START_SET, root, ours, b"digests", PREFETCH))
     assert stat.S_IMODE(entries["init"].mode) == 0o755
     assert entries["fast/quickstart/busybox"].data == ours.busybox
@@ -341,7 +341,7 @@ def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
 def test_where_nothing_comes_from_part_b_nothing_checks_it(
     root: ImageRoot, tmp_path: Path, served: Served
 ) -> None:
-    ours = Programs(tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker", tmp_path / "prefetcher")
+    ours = programs_in(tmp_path)
     config = replace(CONFIG, served=served)
     entries = by_name(part_a(config, ModuleSet((), ()), StartSet((), ()), root, ours, b"digests", PREFETCH))
     names = ("bin/checker", "digests", "bin/prefetcher", "prefetch.ranges", "prefetch.names")
@@ -356,9 +356,7 @@ def test_binds_that_wait_for_systemd_are_in_part_a_of_a_hand_off_only(
     )
 
     def late(config: GuestConfig) -> bytes | Path | None:
-        ours = Programs(
-            tmp_path / "busybox", tmp_path / "starter", tmp_path / "checker", tmp_path / "prefetcher"
-        )
+        ours = programs_in(tmp_path)
         made = by_name(part_a(config, ModuleSet((), ()), START_SET, root, ours, b"digests", PREFETCH))
         entry = made.get("fast/quickstart/late-binds")
         return entry.data if entry else None

@@ -1,4 +1,4 @@
-"""Kernel modules: the order of loading, aliases, and the shell functions that init sources."""
+"""Kernel modules: the order of loading, aliases, and the modloader's table."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.modules import (
     Module,
     ModuleSet,
+    modloader_table,
     module_data,
     module_name,
     module_set,
     parse_aliases,
     parse_dependencies,
-    shell_functions,
 )
 
 # As depmod writes it for Debian's cloud kernel: the requirement to be loaded first comes last.
@@ -35,6 +35,7 @@ kernel/lib/crc16.ko:
 kernel/drivers/ata/ahci.ko: kernel/drivers/ata/libata.ko
 kernel/drivers/ata/libata.ko:
 kernel/drivers/block/xen-blkfront.ko:
+kernel/arch/x86/crypto/sha256-ssse3.ko:
 kernel/sound/snd.ko:
 """
 ALIASES = """\
@@ -48,6 +49,8 @@ alias pci:v00008086d00002652sv*sd*bc*sc*i* ahci
 alias xen:vbd xen_blkfront
 alias block-major-202-* xen_blkfront
 alias fs-ext4 ext4
+alias cpu:type:x86,ven*fam*mod*:feature:*0089* sha256_ssse3
+alias crypto-sha256 sha256_ssse3
 alias pci:v00001274d* snd
 options ahci x=1
 """
@@ -103,12 +106,22 @@ def test_each_module_comes_after_what_it_requires(tmp_path: Path) -> None:
     found = module_set(image(tmp_path), VERSION)
     names = [module.name for module in found.modules]
     assert sorted(names) == [
-        *("ahci", "crc16", "ext4", "failover", "libata", "virtio", "virtio_blk", "virtio_net", "virtio_pci"),
-        *("virtio_ring", "xen_blkfront"),
+        *(
+            "ahci",
+            "crc16",
+            "ext4",
+            "failover",
+            "libata",
+            "sha256_ssse3",
+            "virtio",
+            "virtio_blk",
+            "virtio_net",
+        ),
+        *("virtio_pci", "virtio_ring", "xen_blkfront"),
     ]
     for module in found.modules:
         assert set(module.requires) <= set(names[: names.index(module.name)])
-    assert found.modules[0].path == PurePosixPath(
+    assert found.modules[1].path == PurePosixPath(
         f"/usr/lib/modules/{VERSION}/kernel/drivers/virtio/virtio.ko"
     )
 
@@ -141,56 +154,47 @@ def test_module_data(tmp_path: Path) -> None:
         module_data(root, Module("a", PurePosixPath("/a.ko.zst"), ()))
 
 
-# ---------------------------------------------------------------- shell
+# ---------------------------------------------------------------- the modloader's table
 
 
-def functions(tmp_path: Path) -> str:
-    return shell_functions(module_set(image(tmp_path), VERSION))
-
-
-def rows(text: str) -> dict[str, str]:
-    """The command of each pattern in load_for."""
-    found = re.findall(r"^\t\t(.+)\) (.+) ;;$", text, re.MULTILINE)
-    return {pattern: command for patterns, command in found for pattern in patterns.split(" | ")}
+def rules(text: str) -> list[tuple[str, str, str]]:
+    """Kind, pattern and modules of each line that is about a device."""
+    found = re.findall(r"^(alias|late) (\S+) (.+)$", text, re.MULTILINE)
+    return [(kind, pattern, names) for kind, pattern, names in found]
 
 
 @pytest.mark.parametrize(
-    ("modalias", "command"),
+    ("modalias", "rule"),
     [
-        ("pci:v00001AF4d00001001sv00001AF4sd00000002bc01sc00i00", "load virtio virtio_ring virtio_pci"),
-        ("virtio:d00000002v00001AF4", "load virtio virtio_ring virtio_blk"),
-        ("virtio:d00000001v00001AF4", "load virtio failover virtio_net"),
-        ("xen:vbd", "load xen_blkfront"),
-        ("pci:v00008086d00002922sv00001AF4sd00001100bc01sc06i01", '[ "$late" = no ] || load libata ahci'),
+        ("cpu:type:x86,ven0002fam000Fmod006B:feature:,0000,0089,009C", ("alias", "sha256_ssse3")),
+        ("pci:v00001AF4d00001001sv00001AF4sd00000002bc01sc00i00", ("alias", "virtio virtio_ring virtio_pci")),
+        ("virtio:d00000002v00001AF4", ("alias", "virtio virtio_ring virtio_blk")),
+        ("virtio:d00000001v00001AF4", ("alias", "virtio failover virtio_net")),
+        ("xen:vbd", ("alias", "xen_blkfront")),
+        ("pci:v00008086d00002922sv00001AF4sd00001100bc01sc06i01", ("late", "libata ahci")),
         ("pci:v00001274d00005000sv00001274sd00004C4Cbc04sc01i00", None),
         ("acpi:PNP0A03:", None),
     ],
 )
-def test_a_real_modalias_finds_its_module(tmp_path: Path, modalias: str, command: str | None) -> None:
-    hits = [c for pattern, c in rows(functions(tmp_path)).items() if fnmatch.fnmatchcase(modalias, pattern)]
-    assert hits == ([command] if command else [])
+def test_a_real_modalias_finds_its_module(
+    tmp_path: Path, modalias: str, rule: tuple[str, str] | None
+) -> None:
+    text = modloader_table(module_set(image(tmp_path), VERSION))
+    hits = [(kind, names) for kind, pattern, names in rules(text) if fnmatch.fnmatchcase(modalias, pattern)]
+    assert hits == ([rule] if rule else [])
 
 
-def test_the_text() -> None:
+def test_the_table() -> None:
     modules = (
         Module("a", PurePosixPath("/a.ko"), ()),
         Module("b", PurePosixPath("/b.ko"), ("a",)),
         Module("ahci", PurePosixPath("/ahci.ko"), ()),
     )
     aliases = (("pci:b*", "b"), ("pci:x*", "ahci"), ("virtio:b", "b"))
-    assert shell_functions(ModuleSet(modules, aliases)) == (
-        "BUSES='pci/devices/*/modalias virtio/devices/*/modalias xen/devices/*/modalias scsi/devices/*/modalias "
-        "acpi/devices/*/modalias'\n\n"
-        'load_for() {\n\tcase "$1" in\n'
-        '\tpci:*)\n\t\tcase "$1" in\n'
-        "\t\tpci:b*) load a b ;;\n"
-        '\t\tpci:x*) [ "$late" = no ] || load ahci ;;\n'
-        "\t\tesac\n\t\t;;\n"
-        '\tvirtio:*)\n\t\tcase "$1" in\n'
-        "\t\tvirtio:b) load a b ;;\n"
-        "\t\tesac\n\t\t;;\n"
-        "\tesac\n}\n\nload_all() {\n\tload a b ahci\n}\n"
-        "\nload_root() {\n\t:\n}\n"
+    assert modloader_table(ModuleSet(modules, aliases)) == (
+        "device devices/system/cpu\nbus pci\nbus xen\nbus acpi\nchild virtio\nchild scsi\n"
+        "module a\nmodule b\nmodule ahci\n"
+        "alias pci:b* a b\nlate pci:x* ahci\nalias virtio:b a b\n"
     )
 
 
@@ -199,5 +203,5 @@ def test_a_root_file_system_that_is_a_module_is_loaded_by_name() -> None:
     names = ("crc16", "mbcache", "jbd2")
     modules = tuple(Module(name, PurePosixPath(name), ()) for name in names)
     ext4 = Module("ext4", PurePosixPath("ext4"), names)
-    text = shell_functions(ModuleSet((*modules, ext4), ()))
-    assert "\nload_root() {\n\tload crc16 mbcache jbd2 ext4\n}\n" in text
+    text = modloader_table(ModuleSet((*modules, ext4), ()))
+    assert text.endswith("\nroot crc16 mbcache jbd2 ext4\n")

@@ -61,8 +61,8 @@ HOOKS = {
         "fallback 1: nginx.service did not listen within 2 s; the stock init takes over",
     ),
     "no cgroup2": (
-        "sed -i 's/-t cgroup2/-t none-such/' $Q/second",
-        "fallback 1: no cgroup2; the stock init takes over",
+        "sed -i 's/^\tcgroup2 /\tnone-such /' $Q/second",
+        "fallback 1: what the application needs is not mounted; the stock init takes over",
     ),
     "no interface": (
         "INTERFACE=ens9; name_interface() { return 1; }",

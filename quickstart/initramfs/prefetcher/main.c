@@ -2,15 +2,11 @@
 // Asks DEVICE for all of RANGES at once, then for the content of all files of NAMES below ROOT, and waits for none of it
 // (docs/prefetch.md). What it asks for in vain costs a read; so it has no error but 2, when it was called wrongly.
 
-#include "freestanding.h"
+#include "text.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-
-struct text {
-	const char *at, *end;
-};
 
 static bool map_whole(const char *name, struct text *text)
 {

@@ -1,0 +1,20 @@
+// Text that is not ended by a NUL.
+
+#ifndef TEXT_H
+#define TEXT_H
+
+#include "freestanding.h"
+
+struct text {
+	const char *at, *end;
+};
+
+struct text whole(const char *word);
+// Text up to `until` or the end; `from` goes on after it.
+struct text taken(struct text *from, char until);
+// The next word, of what is not a blank; empty at the end.
+struct text next_word(struct text *from);
+bool same_texts(struct text left, struct text right);
+bool is_same(struct text text, const char *word);
+
+#endif
