@@ -1,9 +1,9 @@
 """The list of digests in part A: what part B is to be, by which the checker finds a damaged one (docs/integrity.md).
 
-All numbers have 32 bits, little-endian. A head of 16 bytes: ``QSPARTB1``, the number of entries, CHUNK_BYTES. Then each member of
+All numbers have 32 bits, little-endian. A head of 16 bytes: ``QSPARTB2``, the number of entries, CHUNK_BYTES. Then each member of
 part B in its order: st_mode, uid, gid, size, ``same_as``, the length of its name with the NUL at its end, that of its link's text;
-the name; the text; and of a regular file one SHA-256 for each CHUNK_BYTES of its content, of an empty file that of nothing.
-``same_as`` is 0, or 1 + the number of the earlier entry that this is a hard link to: then no SHA-256 follows.
+the name; the text; and of a regular file one BLAKE2b-256 (RFC 7693) for each CHUNK_BYTES of its content, of an empty file that of
+nothing. ``same_as`` is 0, or 1 + the number of the earlier entry that this is a hard link to: then no digest follows.
 
 In chunks, because pieces of equal length are equal work for the lanes that hash side by side.
 """
@@ -22,7 +22,7 @@ from quickstart.initramfs.newc import CpioEntry
 
 CHUNK_BYTES = 65536
 DIGEST_BYTES = 32
-_MAGIC = b"QSPARTB1"
+_MAGIC = b"QSPARTB2"
 _HEAD = struct.Struct("<8sII")
 _RECORD = struct.Struct("<7I")
 _REBUILD = "build the artefact again"
@@ -65,8 +65,8 @@ def listed(entries: Iterable[CpioEntry]) -> Iterator[Listed]:
 
 
 def chunk_digests(data: bytes | Path) -> tuple[bytes, ...]:
-    """The SHA-256 of each chunk of a regular file's content."""
-    return tuple(hashlib.sha256(chunk).digest() for chunk in _chunks(data))
+    """The BLAKE2b-256 of each chunk of a regular file's content."""
+    return tuple(hashlib.blake2b(chunk, digest_size=DIGEST_BYTES).digest() for chunk in _chunks(data))
 
 
 def _size_bytes(data: bytes | Path) -> int:
@@ -99,8 +99,13 @@ def list_bytes(files: Iterable[Listed]) -> bytes:
 def read_list(data: bytes) -> tuple[Listed, ...]:
     """The files of a list; raises ArtefactError when it is none."""
     files: list[Listed] = []
+    magic = data[: len(_MAGIC)]
+    if magic != _MAGIC and magic[:-1] == _MAGIC[:-1]:
+        found = magic.decode("ascii", "backslashreplace")
+        what = f"the list of digests has the format {found}, and this version reads {_MAGIC.decode()}"
+        raise ArtefactError(what, hint=_REBUILD)
     try:
-        magic, count, chunk_bytes = _HEAD.unpack_from(data)
+        _, count, chunk_bytes = _HEAD.unpack_from(data)
         at = _HEAD.size
         for _ in range(count if (magic, chunk_bytes) == (_MAGIC, CHUNK_BYTES) else 0):
             one, at = _read_one(data, at, files)

@@ -7,7 +7,7 @@
 
 // A file's content is hashed in pieces of this size, each by itself: pieces of equal length are equal work for parallel lanes.
 #define CHUNK_BYTES 65536u
-#define BLOCK_BYTES 64u
+#define BLOCK_BYTES 128u
 #define CHUNK_BLOCKS (CHUNK_BYTES / BLOCK_BYTES)
 #define DIGEST_BYTES 32u
 
@@ -46,18 +46,17 @@ bool read_list(const uint8_t *data, size_t bytes, struct list *list);
 const char *find_chunks(int root, struct list *list, struct chunk *chunks, const struct entry **wrong);
 void sort_chunks(const struct chunk *chunks, struct chunk *sorted, uint32_t count);
 
-// sha256.c
-extern const uint32_t sha256_start[8];
-extern const uint32_t sha256_k[64];
-uint32_t last_blocks(const uint8_t *data, uint32_t bytes, uint8_t end[2 * BLOCK_BYTES]);
-bool same_digest(const uint32_t state[8], const uint8_t *digest);
+// plain.c
+extern const uint64_t blake2b_iv[8];
+uint64_t start_word(uint32_t word);
+uint32_t blocks_before_last(uint32_t bytes);
+void last_block(const struct chunk *chunk, uint8_t end[BLOCK_BYTES]);
 
-// The three ways: the first chunk that has another digest, or NULL.
+// The two ways: the first chunk that has another digest, or NULL.
 typedef const struct chunk *find_difference(const struct chunk *chunks, uint32_t count);
-find_difference difference_plain, difference_avx2, difference_sha;
+find_difference difference_plain, difference_avx2;
 
 // cpu.c
 bool cpu_has_avx2(void);
-bool cpu_has_sha(void);
 
 #endif

@@ -25,8 +25,3 @@ bool cpu_has_avx2(void)
 	__asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
 	return (low & 6) == 6;
 }
-
-bool cpu_has_sha(void)
-{
-	return !(~features_1() & (bit_SSE4_1 | bit_SSSE3)) && features_7() & bit_SHA;
-}

@@ -65,7 +65,7 @@ static size_t read_entry(const uint8_t *at, size_t left, struct list *list)
 
 bool read_list(const uint8_t *data, size_t bytes, struct list *list)
 {
-	if (bytes < HEAD_BYTES || !same_bytes(data, "QSPARTB1", 8) || number32(data + 12) != CHUNK_BYTES)
+	if (bytes < HEAD_BYTES || !same_bytes(data, "QSPARTB2", 8) || number32(data + 12) != CHUNK_BYTES)
 		return false;
 	uint32_t count = number32(data + 8);
 	// So many would not fit into what is there.

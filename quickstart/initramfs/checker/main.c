@@ -1,4 +1,4 @@
-// usage: checker ROOT LIST DAMAGE [sha|avx2|plain]
+// usage: checker ROOT LIST DAMAGE [avx2|plain]
 // Ends with 0 when all that LIST names lies below ROOT as it says. Else with 1, and DAMAGE says what does not: "/NAME (what)". With 2
 // when it was called wrongly or the CPU has not the way that was asked for. One line goes to the kernel's log.
 
@@ -96,7 +96,6 @@ static find_difference *choose(const char *asked, const char **way)
 		bool there;
 		find_difference *find;
 	} ways[] = {
-		{"sha", cpu_has_sha(), difference_sha},
 		{"avx2", cpu_has_avx2(), difference_avx2},
 		{"plain", true, difference_plain},
 	};
