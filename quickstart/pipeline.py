@@ -14,12 +14,11 @@ from quickstart.errors import TraceError
 from quickstart.host import door
 from quickstart.image import artefact as artefacts
 from quickstart.image import output
-from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import read_superblock, write_disk
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import Recipe, write_initramfs
 from quickstart.initramfs.layout import HandOff
-from quickstart.initramfs.programs import Programs, programs
+from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
 from quickstart.launch import accel, payload
 from quickstart.launch.qemu import QemuLauncher
@@ -33,7 +32,7 @@ from quickstart.model import (
     StartSet,
     Trace,
 )
-from quickstart.prefetch import plan as plan_prefetch
+from quickstart.packing import recipe_of, with_arranged_disk, with_prefetch
 from quickstart.progress import Progress
 from quickstart.reference import entry
 from quickstart.reference.debootstrap import make_reference, reference_inputs
@@ -45,7 +44,7 @@ from quickstart.trace.load import load_trace
 from quickstart.unit import read_unit, unit_texts
 
 _TOOLS = (
-    *("mkfs.ext4", "debugfs", "qemu-system-x86_64", "setpriv"),
+    *("mkfs.ext4", "debugfs", "e2fsck", "qemu-system-x86_64", "setpriv"),
     *("busybox", "strace", "cc", "musl-gcc", "cp"),
 )
 _ROOT_STEP = "making and tracing an image (debootstrap, chroot, owners in the root disk)"
@@ -151,30 +150,6 @@ def in_store(
     return image, compute(traces, ImageRoot(image.tree), profile.files)
 
 
-def recipe_of(
-    profile: Profile,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    traced: Traced,
-    ours: Programs,
-    delivery: Delivery = Delivery.OVERLAY,
-) -> Recipe:
-    """What ``build`` packs, without a hand-off."""
-    root = ImageRoot(reference.tree)
-    recipe = Recipe(
-        profile,
-        reference,
-        disk,
-        traced.traces[0].network.interface,
-        traced.start_set,
-        read_unit(root, profile.unit, profile.run_start_pre),
-        ours,
-        delivery=delivery,
-    )
-    prefetch = plan_prefetch(traced.traces, traced.start_set, root, read_block_map(disk.path), recipe.bound)
-    return dataclasses.replace(recipe, prefetch=prefetch)
-
-
 def build(profile: Profile, options: BuildOptions, store: Store, progress: Progress) -> Built:
     """Build the artefact of ``profile`` at ``options.out``, or find it there; every error leaves ``out`` as it was."""
     rootfs = _rootfs(options.tracing, progress)
@@ -192,7 +167,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
         progress.note(_NEVER_SEEN)
     disk = make_disk(profile, reference, store, progress)
     traced = trace_disk(profile, reference, disk, options.tracing, store, progress)
-    ours = programs(store)
+    recipe = packed_from(profile, reference, disk, traced, store, progress, options.delivery)
 
     def made_meanwhile() -> bool:
         # By a build beside this one. A machine may run from it by now.
@@ -200,16 +175,39 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
 
     with output.new_directory(options.out, made_meanwhile) as directory:
         with progress.step("initramfs"):
-            recipe = recipe_of(profile, reference, disk, traced, ours, options.delivery)
+            recipe = with_prefetch(recipe, traced.traces)
             initramfs = write_initramfs(
                 dataclasses.replace(recipe, hand_off=options.hand_off), directory / "initramfs.img"
             )
         with progress.step("image"):
-            made = (profile, reference, disk, options.disk_format, traced.traces, traced.start_set, initramfs)
+            made = (
+                profile,
+                reference,
+                recipe.disk,
+                options.disk_format,
+                traced.traces,
+                traced.start_set,
+                initramfs,
+            )
             ways = (options.hand_off.value, options.delivery.value)
             artefacts.write(directory, *made, key, MAC, *ways)
     with output.settled(options.out):
         return Built(artefacts.load(options.out), made=True)
+
+
+def packed_from(
+    profile: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    traced: Traced,
+    store: Store,
+    progress: Progress,
+    delivery: Delivery = Delivery.OVERLAY,
+) -> Recipe:
+    """What ``build`` packs, and the disk that goes with it; without a hand-off, and the prefetch is still to be planned."""
+    ours = programs(store)
+    recipe = recipe_of(profile, reference, disk, traced.traces, traced.start_set, ours, delivery)
+    return with_arranged_disk(recipe, traced.traces, store, progress)
 
 
 def build_tools(profile: Profile, options: BuildOptions, store: Store) -> tuple[str, ...]:

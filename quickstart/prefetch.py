@@ -1,4 +1,4 @@
-"""What a fast start will ask the root volume for, known beforehand: trace and block map → Prefetch (docs/prefetch.md).
+"""What a fast start will ask the root volume for, known beforehand: trace → Foreseen → Prefetch (docs/prefetch.md).
 
 Reads the image's tree, writes nothing. A guess that is wrong costs a read, never an answer: the guest's own reads decide.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from quickstart.image.blockmap import BlockMap, Kind
@@ -15,12 +16,13 @@ from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.serving import LIBRARY, served_files
 from quickstart.model import Event, FileKind, Op, StartSet, Trace
 
-# What init and the starter themselves look at on the root volume.
-_OURS = ("/fast", "/etc/hostname", "/var/log")
+# What init and the starter themselves look at on the root volume, and what init looks through.
+_OURS = ("/fast", "/etc/hostname", "/etc/locale.conf", "/etc/default/locale", "/var/log")
+_LISTED = ("/tmp", "/var/tmp")  # noqa: S108
 # Nothing below these is on the root volume when the application starts.
 _ELSEWHERE = frozenset({"proc", "sys", "dev", "run", "fast"})
-# One request for two blocks that lie so close together costs less than two requests.
-_GAP_BLOCKS = 32
+# One request for two blocks that lie so close together costs less than two requests: half a MiB is a cloud volume's own piece.
+_GAP_BLOCKS = 128
 # Larger files are read in part, or past the page cache, as a database does.
 _FILE_BYTES = 512 * 1024
 _BITMAPS = (Kind.BLOCK_BITMAP, Kind.INODE_BITMAP)
@@ -29,20 +31,31 @@ _FLEX_GROUPS = 16
 _OWN_BLOCKS = (Kind.DIRECTORY, Kind.EXTENTS, Kind.ATTRIBUTES, Kind.LINK)
 
 
-def plan(
-    traces: Sequence[Trace],
-    start_set: StartSet,
-    root: ImageRoot,
-    blocks: BlockMap,
-    bound: Collection[PurePosixPath] = (),
-) -> Prefetch:
-    """The metadata and small files of the root volume that the application will come to, beside what is served from /fast.
+@dataclass(frozen=True)
+class Foreseen:
+    """What the application will come to on the root volume, beside what is served from /fast, by canonical path.
 
-    ``bound`` are the files that something of /fast is laid over: their places are looked up, their content is not read.
+    ``names`` have inodes that are looked at, ``directories`` are looked into, ``files`` are read, ``makes`` says whether files
+    are made.
     """
+
+    names: frozenset[PurePosixPath]
+    directories: frozenset[PurePosixPath]
+    files: frozenset[PurePosixPath]
+    makes: bool
+
+
+def foresee(
+    traces: Sequence[Trace], start_set: StartSet, root: ImageRoot, bound: Collection[PurePosixPath] = ()
+) -> Foreseen:
+    """By the traces. ``bound`` are the files that something of /fast is laid over: their places are looked up, their content
+    is not read."""
     seen = _Seen(root)
     for name in _OURS:
         seen.look(PurePosixPath(name))
+    for name in _LISTED:
+        if found := seen.look(PurePosixPath(name)):
+            seen.directories.add(found)
     seen.read(PurePosixPath("/etc/hostname"))
     served = {file.path for file in served_files(start_set, bound) if file.kind is FileKind.FILE}
     for path in bound:
@@ -50,8 +63,17 @@ def plan(
     for trace in traces:
         for event in trace.events:
             _follow(seen, event, served)
-    wanted = _metadata(seen, blocks)
-    return Prefetch(tuple(_joined(wanted, blocks.block_bytes)), tuple(sorted(seen.files, key=os.fsencode)))
+    return Foreseen(frozenset(seen.names), frozenset(seen.directories), frozenset(seen.files), seen.makes)
+
+
+def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
+    """Where on the volume of this map the metadata lie, and the files, in the order in which they lie there."""
+    wanted = _metadata(foreseen, blocks)
+    places = {
+        run.path: run.first_block for run in blocks.runs if run.kind is Kind.FILE and run.offset_bytes == 0
+    }
+    files = sorted(foreseen.files, key=lambda path: (places.get(path, 0), os.fsencode(path)))
+    return Prefetch(tuple(_joined(wanted, blocks.block_bytes)), tuple(files))
 
 
 class _Seen:
@@ -99,7 +121,7 @@ def _follow(seen: _Seen, event: Event, served: set[PurePosixPath]) -> None:
         seen.read(event.path)
 
 
-def _metadata(seen: _Seen, blocks: BlockMap) -> set[int]:
+def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
     """The numbers of the blocks that hold it: parts of inode tables, directories, what leads to a file's data, bitmaps."""
     wanted = set(blocks.inode_blocks(seen.names))
     bitmaps = 0

@@ -22,11 +22,11 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs import ramboot
 from quickstart.initramfs.build import Recipe, append_files, write_initramfs
 from quickstart.initramfs.layout import HandOff, Served
-from quickstart.initramfs.prefetch import NOTHING_KNOWN
 from quickstart.initramfs.programs import programs
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import CONFIGURATIONS
 from quickstart.model import MIB, Profile, ReferenceImage, RootDisk, StartSet
+from quickstart.packing import recipe_of, with_prefetch
 from quickstart.profile import BenchLayer
 from quickstart.progress import Progress
 from quickstart.reference.debootstrap import make_reference
@@ -86,18 +86,23 @@ def _ours(
         "recipe": source_digest("quickstart"),
     }
     make_archive = _ARCHIVES[configuration]
-    ours = programs(store)
+    # The order of the disk belongs to what we deliver; `minimal` has the distribution's.
+    recipe = (
+        pipeline.packed_from(profile, reference, disk, traced, store, progress)
+        if configuration == "quickstart"
+        else recipe_of(profile, reference, disk, traced.traces, traced.start_set, programs(store))
+    )
 
     def make(directory: Path) -> None:
         with progress.step(f"initramfs: {configuration}"):
-            recipe = pipeline.recipe_of(profile, reference, disk, traced, ours)
             make_archive(recipe, traced, directory / _INITRAMFS)
 
     initramfs = store.get_or_make("boot", inputs, make).path / _INITRAMFS
-    return _boot(profile, configuration, reference, initramfs, disk)
+    return _boot(profile, configuration, reference, initramfs, recipe.disk)
 
 
 def _quickstart(recipe: Recipe, traced: pipeline.Traced, target: Path) -> None:
+    recipe = with_prefetch(recipe, traced.traces)
     write_initramfs(replace(recipe, hand_off=HandOff.KEEP), target)
 
 
@@ -115,7 +120,7 @@ def _ramboot(recipe: Recipe, traced: pipeline.Traced, target: Path) -> None:
 
 
 def _with_nothing(recipe: Recipe, served: Served) -> Recipe:
-    return replace(recipe, start_set=StartSet((), ()), prefetch=NOTHING_KNOWN, served=served)
+    return replace(recipe, start_set=StartSet((), ()), served=served)
 
 
 _Archive = Callable[[Recipe, pipeline.Traced, Path], None]

@@ -17,6 +17,7 @@ from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import Artefact, Profile, RootDisk
+from quickstart.packing import recipe_of, with_prefetch
 from quickstart.progress import Progress
 from quickstart.startset import check_includes
 from quickstart.store import Store, key_of, source_digest
@@ -63,8 +64,8 @@ def rebuild(
         # Another name of the same file: the disk itself goes on.
         (directory / before.disk.name).hardlink_to(before.disk)
         with progress.step("initramfs"):
-            fresh = dataclasses.replace(traced, start_set=start_set)
-            recipe = pipeline.recipe_of(profile, reference, disk, fresh, ours, delivery)
+            recipe = recipe_of(profile, reference, disk, traced.traces, start_set, ours, delivery)
+            recipe = with_prefetch(recipe, traced.traces)
             initramfs = write_initramfs(
                 dataclasses.replace(recipe, hand_off=hand_off), directory / "initramfs.img"
             )

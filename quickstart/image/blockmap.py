@@ -11,7 +11,7 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -79,6 +79,11 @@ class BlockMap:
     def runs(self) -> tuple[Owner, ...]:
         """All owners in order; ``inodes`` is empty in these."""
         return self._runs
+
+    @property
+    def inodes(self) -> Mapping[PurePosixPath, int]:
+        """The number of each path's inode; of an inode with several paths it has one."""
+        return {path: number for number, path in self._paths.items()}
 
     def inode_blocks(self, paths: Collection[PurePosixPath]) -> tuple[int, ...]:
         """The blocks of the inode tables that hold the inodes of ``paths``, in order and once each."""

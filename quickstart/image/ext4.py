@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import struct
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from quickstart.errors import ArtefactError, BadInputError, CommandError
 from quickstart.host import door
 from quickstart.model import IMAGE_TIME_S, MIB, RootDisk, Superblock
 
-# The superblock's write time after mke2fs, too: every later write of it has a real clock and so differs.
-_FIXED_TIME = {"E2FSPROGS_FAKE_TIME": str(IMAGE_TIME_S)}
+# For each program that writes to an image, or the superblock's time of writing would differ.
+FIXED_TIME = {"E2FSPROGS_FAKE_TIME": str(IMAGE_TIME_S)}
 _SUPERBLOCK_AT = 1024
 _SUPERBLOCK_BYTES = 1024
 _MAGIC = 0xEF53
@@ -22,6 +24,7 @@ _INCOMPAT_RECOVER = 0x4
 _INCOMPAT_64BIT = 0x80
 # group_descr.rst: bg_flags.
 _INODE_UNINIT = 0x1
+_BLOCK_UNINIT = 0x2
 _ROOT_INODE = 2
 _FIRST_INODE = 11
 
@@ -35,7 +38,7 @@ def write_disk(tree: Path, path: Path, size_mib: int, volume_uuid: str, label: s
     door.need_root("keeping owners and modes in a root disk")
     options = ("-q", "-F", "-L", label, "-U", volume_uuid, "-E", f"hash_seed={volume_uuid}")
     try:
-        door.run(["mkfs.ext4", *options, "-d", tree, path, f"{size_mib}M"], timeout_s=1800, env=_FIXED_TIME)
+        door.run(["mkfs.ext4", *options, "-d", tree, path, f"{size_mib}M"], timeout_s=1800, env=FIXED_TIME)
     except CommandError as error:
         path.unlink(missing_ok=True)
         if "Could not allocate block" in error.tail or "No free space" in error.tail:
@@ -61,43 +64,95 @@ def _fix_inodes(tree: Path, path: Path) -> None:
     own = {"mode": f"0{root.st_mode:o}", "uid": root.st_uid, "gid": root.st_gid, "mtime": f"@{IMAGE_TIME_S}"}
     commands += [f"set_inode_field <{_ROOT_INODE}> {field} {value}\n" for field, value in own.items()]
     argv: list[str | Path] = ["debugfs", "-w", "-f", "-", path]
-    done = door.run(argv, timeout_s=600, env=_FIXED_TIME, stdin="".join(commands).encode())
+    done = door.run(argv, timeout_s=600, env=FIXED_TIME, stdin="".join(commands).encode())
     # Its status does not tell; beside its version it says something only when a command fails.
     faults = [line for line in done.stderr.decode(errors="replace").splitlines()[1:] if line.strip()]
     if faults:
         raise CommandError(done.argv, done.returncode, "\n".join(faults[:5]))
 
 
-def used_inodes(path: Path) -> tuple[int, ...]:
-    """The root's inode and those that hold files, of a raw image without meta_bg.
+@dataclass(frozen=True)
+class BlockGroup:
+    """``uninitialised``: its block bitmap is not in use yet, as the group is empty but for metadata."""
 
-    By the inode bitmaps (kernel: Documentation/filesystems/ext4, super.rst and group_descr.rst).
-    """
+    number: int
+    first_block: int
+    blocks: int
+    free_blocks: int
+    uninitialised: bool
+
+
+def block_groups(path: Path) -> tuple[BlockGroup, ...]:
+    """The block groups of a raw image without meta_bg, in order."""
     with path.open("rb") as file:
-        file.seek(_SUPERBLOCK_AT)
-        block = file.read(_SUPERBLOCK_BYTES)
-        inode_count, first_block, log_size, per_group = (
-            struct.unpack_from("<I", block, offset)[0] for offset in (0x0, 0x14, 0x18, 0x28)
-        )
-        wide = struct.unpack_from("<I", block, 0x60)[0] & _INCOMPAT_64BIT
-        descriptor_bytes = struct.unpack_from("<H", block, 0xFE)[0] if wide else 32
-        block_bytes = 1024 << log_size
-        groups = inode_count // per_group
-        file.seek((first_block + 1) * block_bytes)
-        descriptors = file.read(groups * descriptor_bytes)
+        layout = _read_layout(file)
+        found = []
+        for number in range(layout.groups):
+            at = number * layout.descriptor_bytes
+            free, flags = (
+                struct.unpack_from("<H", layout.descriptors, at + offset)[0] for offset in (0xC, 0x12)
+            )
+            if layout.wide:
+                free |= struct.unpack_from("<H", layout.descriptors, at + 0x2C)[0] << 16
+            first = layout.first_block + number * layout.blocks_per_group
+            blocks = min(layout.blocks_per_group, layout.blocks - first)
+            found.append(BlockGroup(number, first, blocks, free, bool(flags & _BLOCK_UNINIT)))
+    return tuple(found)
+
+
+def used_inodes(path: Path) -> tuple[int, ...]:
+    """The root's inode and those that hold files, of a raw image without meta_bg, by its inode bitmaps."""
+    with path.open("rb") as file:
+        layout = _read_layout(file)
         found: list[int] = []
-        for group in range(groups):
-            offset = group * descriptor_bytes
-            if struct.unpack_from("<H", descriptors, offset + 0x12)[0] & _INODE_UNINIT:
+        for group in range(layout.groups):
+            offset = group * layout.descriptor_bytes
+            if struct.unpack_from("<H", layout.descriptors, offset + 0x12)[0] & _INODE_UNINIT:
                 continue
-            bitmap_at = struct.unpack_from("<I", descriptors, offset + 0x4)[0]
-            if wide:
-                bitmap_at |= struct.unpack_from("<I", descriptors, offset + 0x24)[0] << 32
-            file.seek(bitmap_at * block_bytes)
-            bitmap = file.read(per_group // 8)
-            first = group * per_group + 1
-            found += [first + bit for bit in range(per_group) if bitmap[bit // 8] >> bit % 8 & 1]
+            bitmap_at = struct.unpack_from("<I", layout.descriptors, offset + 0x4)[0]
+            if layout.wide:
+                bitmap_at |= struct.unpack_from("<I", layout.descriptors, offset + 0x24)[0] << 32
+            file.seek(bitmap_at * layout.block_bytes)
+            bitmap = file.read(layout.inodes_per_group // 8)
+            first = group * layout.inodes_per_group + 1
+            found += [
+                first + bit for bit in range(layout.inodes_per_group) if bitmap[bit // 8] >> bit % 8 & 1
+            ]
     return tuple(inode for inode in found if inode == _ROOT_INODE or inode >= _FIRST_INODE)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Of the superblock and the group descriptors (kernel: Documentation/filesystems/ext4, super.rst and group_descr.rst)."""
+
+    first_block: int
+    blocks: int
+    block_bytes: int
+    blocks_per_group: int
+    inodes_per_group: int
+    groups: int
+    wide: bool
+    descriptor_bytes: int
+    descriptors: bytes
+
+
+def _read_layout(file: BinaryIO) -> _Layout:
+    file.seek(_SUPERBLOCK_AT)
+    block = file.read(_SUPERBLOCK_BYTES)
+    inodes, blocks, first_block, log_size, blocks_per_group, inodes_per_group = (
+        struct.unpack_from("<I", block, offset)[0] for offset in (0x0, 0x4, 0x14, 0x18, 0x20, 0x28)
+    )
+    wide = bool(struct.unpack_from("<I", block, 0x60)[0] & _INCOMPAT_64BIT)
+    if wide:
+        blocks |= struct.unpack_from("<I", block, 0x150)[0] << 32
+    descriptor_bytes = struct.unpack_from("<H", block, 0xFE)[0] if wide else 32
+    groups = inodes // inodes_per_group
+    file.seek((first_block + 1) * (1024 << log_size))
+    descriptors = file.read(groups * descriptor_bytes)
+    return _Layout(
+        *(first_block, blocks, 1024 << log_size, blocks_per_group, inodes_per_group, groups, wide),
+        *(descriptor_bytes, descriptors),
+    )
 
 
 def read_superblock(path: Path) -> Superblock:

@@ -57,10 +57,10 @@ _APPLETS = (
         "ln",
         "mkdir",
     ),
-    *("mkfifo", "mount", "od", "poweroff", "readlink", "reboot", "rm", "rmdir", "sed", "sleep", "stat"),
-    *("switch_root", "sync", "touch", "udhcpc", "umount", "usleep", "xargs"),
+    *("mkfifo", "mount", "od", "poweroff", "readlink", "reboot", "rm", "rmdir", "sed", "sleep", "sort"),
+    *("stat", "switch_root", "sync", "touch", "tr", "udhcpc", "umount", "uniq", "usleep", "xargs"),
 )
-_SCRIPTS = ("init", "lib", "second", "udhcpc", "hand-off", "adopt", "settle")
+_SCRIPTS = ("init", "lib", "second", "udhcpc", "hand-off", "earlier-files", "adopt", "settle")
 
 
 class Served(enum.Enum):

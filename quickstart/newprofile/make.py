@@ -25,6 +25,7 @@ from quickstart.newprofile import findings, survey
 from quickstart.newprofile.findings import Findings
 from quickstart.newprofile.readme import command, notes, readme_text
 from quickstart.newprofile.toml import profile_text
+from quickstart.packing import recipe_of
 from quickstart.pipeline import TraceOptions
 from quickstart.progress import Progress
 from quickstart.startset import check_includes
@@ -250,7 +251,7 @@ def _trial(
 ) -> int:
     """The size of the initramfs that a build would write."""
     roomy = replace(draft, budget_mib=_TRIAL_BUDGET_MIB)
-    recipe = pipeline.recipe_of(roomy, reference, disk, traced, programs(store))
+    recipe = recipe_of(roomy, reference, disk, traced.traces, traced.start_set, programs(store))
     with workspace("quickstart-profile-") as directory:
         return write_initramfs(replace(recipe, hand_off=HandOff.KEEP), directory / "initramfs.img").size_bytes
 

@@ -18,7 +18,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import freestanding
 from quickstart.model import FileKind, Op, StartFile, StartSet
-from quickstart.prefetch import plan
+from quickstart.prefetch import foresee, plan
 from quickstart.store import Store
 from tests.unit.imagebuilder import trace
 
@@ -63,7 +63,8 @@ def image(tree: Path) -> Path:
 
 def planned(tree: Path, image: Path, *events: str | tuple[Op, str] | tuple[Op, str, str]) -> Prefetch:
     served = StartFile(P("/usr/lib/libserved.so.1"), FileKind.FILE, 0o100644, 6, 0, 0, "", "", ())
-    return plan([trace(*events)], StartSet((served,), ()), ImageRoot(tree), read_block_map(image))
+    foreseen = foresee([trace(*events)], StartSet((served,), ()), ImageRoot(tree))
+    return plan(foreseen, read_block_map(image))
 
 
 def has(found: Prefetch, block: int) -> bool:
@@ -123,7 +124,7 @@ def test_who_makes_files_comes_to_the_bitmaps(tree: Path, image: Path) -> None:
 def test_ranges_are_apart_and_in_order(tree: Path, image: Path) -> None:
     ranges = planned(tree, image, "/etc/link", "/zone/UTC", (Op.WRITE, "/var/log/x")).ranges
     assert ranges
-    assert all(a[0] + a[1] + 32 * 4096 < b[0] for a, b in itertools.pairwise(ranges))
+    assert all(a[0] + a[1] + 128 * 4096 < b[0] for a, b in itertools.pairwise(ranges))
     assert sum(length for _, length in ranges) < 4 * MIB
 
 
@@ -180,6 +181,22 @@ def wait_for(path: Path, size_bytes: int) -> int:
             break
         subprocess.run(["sleep", "0.05"], check=True)
     return cached_bytes(path)
+
+
+def test_files_are_asked_for_in_the_order_of_their_places(tree: Path, image: Path) -> None:
+    found = planned(tree, image, "/zone/UTC", "/etc/app/app.conf").files
+    first = {run.path: run.first_block for run in read_block_map(image).runs if run.offset_bytes == 0}
+    assert {P("/zone/UTC"), P("/etc/app/app.conf")} <= set(found)
+    assert [first[path] for path in found] == sorted(first[path] for path in found)
+
+
+def test_more_files_than_a_batch_holds(prefetcher: Path, place: Path) -> None:
+    names = [f"etc/{number}" for number in range(300)]
+    for name in names:
+        (place / "root" / name).write_bytes(os.urandom(PAGE))
+        forget(place / "root" / name)
+    assert run(prefetcher, place, b"", b"".join(f"{name}\0".encode() for name in names)) == 0
+    assert all(wait_for(place / "root" / name, PAGE) == PAGE for name in names)
 
 
 def test_ranges_and_files_come_into_the_page_cache(prefetcher: Path, place: Path) -> None:

@@ -30,6 +30,7 @@ def test_each_option_asks_for_its_own(tmp_path: Path) -> None:
         *(
             "mkfs.ext4",
             "debugfs",
+            "e2fsck",
             "qemu-system-x86_64",
             "setpriv",
             "busybox",

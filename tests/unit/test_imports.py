@@ -23,7 +23,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("elf",),
     ("reference", "trace", "startset", "initramfs", "image", "shell"),
     ("launch", "useddisk", "prefetch"),
-    ("measure",),
+    ("measure", "packing"),
     ("pipeline", "inside", "doctor"),
     ("audit", "newprofile", "prepare", "rebuild", "verify"),
     ("bench", "runner"),

@@ -10,6 +10,8 @@
 
 // What the kernel answers, negative for an error.
 long system_call(long number, long a, long b, long c, long d, long e, long f);
+// What mmap(2) answered as a pointer, NULL for an error.
+void *mapped(long answer);
 void *take_memory(size_t bytes);
 void *map_file(int place, const char *name, size_t bytes);
 size_t length_of(const char *text);

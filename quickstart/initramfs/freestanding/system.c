@@ -45,7 +45,7 @@ long system_call(long number, long a, long b, long c, long d, long e, long f)
 	return result;
 }
 
-static void *mapped(long answer)
+void *mapped(long answer)
 {
 	// Errors are -4095 to -1.
 	return (unsigned long)answer > -4096UL ? NULL : (void *)answer;

@@ -1,0 +1,22 @@
+#ifndef PREFETCHER_H
+#define PREFETCHER_H
+
+#include "text.h"
+
+struct io_uring_sqe;
+
+struct batch {
+	long ring;
+	struct io_uring_sqe *entries;
+	void *buffer;
+	unsigned *tail, *places, count;
+};
+
+// False where the kernel has no io_uring, or does not let us.
+bool begin_batch(struct batch *batch);
+// False when the batch is full.
+bool add_read(struct batch *batch, long file, size_t bytes);
+// Begins all reads together and waits for their end.
+void submit(struct batch *batch);
+
+#endif
