@@ -264,12 +264,13 @@ class StartSet:
 
 @dataclass(frozen=True)
 class Initramfs:
-    """The archive as transferred: part A (init, BusyBox, modules), then part B (the start set), one newc file each, joined."""
+    """The archive as transferred: parts A (init, BusyBox, modules) and B (the start set), each a newc file, perhaps compressed."""
 
     path: Path
     size_bytes: int
     part_a_bytes: int
     part_b_bytes: int
+    unpacked_bytes: int
     sha256: str
 
 

@@ -18,6 +18,7 @@ from quickstart.image.ext4 import read_superblock, write_disk
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import Recipe, write_initramfs
 from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.payload import Payload, check_kernel, compressors
 from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
 from quickstart.launch import accel, payload
@@ -78,6 +79,7 @@ class BuildOptions:
     tracing: TraceOptions = TraceOptions()
     hand_off: HandOff = HandOff.KEEP
     delivery: Delivery = Delivery.OVERLAY
+    payload: Payload = Payload.CPIO
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
         "rootfs": rootfs_inputs(rootfs) if rootfs else None,
         "hand_off": options.hand_off.value,
         "delivery": options.delivery.value,
+        "payload": [options.payload.value, compressors()],
         "guest_package": options.tracing.guest_package,
         # Both end up in part A: BusyBox as it is, starter and checker as cc compiles them.
         **{name: hashlib.sha256(door.tool_path(name).read_bytes()).hexdigest() for name in ("busybox", "cc")},
@@ -163,6 +166,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
     reference = _reference(profile, rootfs, options.tracing, store, progress)
     read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     check_includes(ImageRoot(reference.tree), profile.files)
+    check_kernel(ImageRoot(reference.tree), reference.kernel_version, options.payload)
     if not options.tracing.guest_package and early_start(ImageRoot(reference.tree), profile.early) == SEEN:
         progress.note(_NEVER_SEEN)
     disk = make_disk(profile, reference, store, progress)
@@ -176,9 +180,8 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
     with output.new_directory(options.out, made_meanwhile) as directory:
         with progress.step("initramfs"):
             recipe = with_prefetch(recipe, traced.traces)
-            initramfs = write_initramfs(
-                dataclasses.replace(recipe, hand_off=options.hand_off), directory / "initramfs.img"
-            )
+            recipe = dataclasses.replace(recipe, hand_off=options.hand_off, payload=options.payload)
+            initramfs = write_initramfs(recipe, directory / "initramfs.img")
         with progress.step("image"):
             made = (
                 profile,
@@ -189,7 +192,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
                 traced.start_set,
                 initramfs,
             )
-            ways = (options.hand_off.value, options.delivery.value)
+            ways = (options.hand_off.value, options.delivery.value, options.payload.value)
             artefacts.write(directory, *made, key, MAC, *ways)
     with output.settled(options.out):
         return Built(artefacts.load(options.out), made=True)

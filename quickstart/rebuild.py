@@ -14,6 +14,7 @@ from quickstart.image.ext4 import read_superblock
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.payload import Payload, check_kernel
 from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import Artefact, Profile, RootDisk
@@ -49,7 +50,10 @@ def rebuild(
     ours = programs(store)
     manifest = artefacts.read_manifest(before)
     hand_off, delivery = HandOff(manifest["hand_off"]), Delivery(manifest["delivery"])
+    # An OUT of an earlier quickstart says nothing of it.
+    payload = Payload(manifest.get("payload", Payload.CPIO.value))
     check_includes(ImageRoot(reference.tree), profile.files)
+    check_kernel(ImageRoot(reference.tree), reference.kernel_version, payload)
     disk = RootDisk(before.disk, before.disk.stat().st_size, used.superblock)
     options = pipeline.TraceOptions(keep=keep)
     traced = pipeline.trace_disk(profile, reference, disk, options, store, progress)
@@ -66,11 +70,11 @@ def rebuild(
         with progress.step("initramfs"):
             recipe = recipe_of(profile, reference, disk, traced.traces, start_set, ours, delivery)
             recipe = with_prefetch(recipe, traced.traces)
-            initramfs = write_initramfs(
-                dataclasses.replace(recipe, hand_off=hand_off), directory / "initramfs.img"
-            )
+            recipe = dataclasses.replace(recipe, hand_off=hand_off, payload=payload)
+            initramfs = write_initramfs(recipe, directory / "initramfs.img")
         made = (profile, reference, disk, "raw", traced.traces, start_set, initramfs)
-        artefacts.write(directory, *made, key, before.mac, hand_off.value, delivery.value, before.uuid)
+        ways = (hand_off.value, delivery.value, payload.value)
+        artefacts.write(directory, *made, key, before.mac, *ways, before.uuid)
     with output.settled(out):
         return pipeline.Built(artefacts.load(out), made=True)
 

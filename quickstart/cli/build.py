@@ -15,6 +15,7 @@ from quickstart.cloudinit import ALWAYS, SEEN
 from quickstart.errors import BadInputError
 from quickstart.image.artefact import DISK_FORMATS
 from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import MIB, Artefact, Profile
 from quickstart.profile import load_profile
@@ -98,6 +99,13 @@ _EARLY = {
     help="fast: programs and libraries by PATH, LD_LIBRARY_PATH and the loader's name. overlay: and what a unit with a mount "
     "namespace of its own opens by absolute path.",
 )
+@click.option(
+    "--payload",
+    type=click.Choice([each.value for each in Payload]),
+    default=Payload.CPIO.value,
+    show_default=True,
+    help="The initramfs's form: plain, or compressed, which fetches less and computes more.",
+)
 @click.option("--force", is_flag=True, help="Replace OUT even when its root disk has been used.")
 @click.option("--dry-run", is_flag=True, help="Say which stages would run, and run none.")
 @click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
@@ -114,6 +122,7 @@ def build(
     release: bool,
     guest_package: bool,
     delivery: str,
+    payload: str,
     force: bool,
     dry_run: bool,
     keep: bool,
@@ -135,9 +144,8 @@ def build(
             return _show_plan(verb, profile, tracing, Store(default_root()))
         # Behind a link OUT is replaced where it lies.
         directory = (out or Path(f"quickstart-{profile.name}")).resolve()
-        options = pipeline.BuildOptions(
-            directory, disk_format, force, tracing, _hand_off(stay, release), Delivery(delivery)
-        )
+        ways = (_hand_off(stay, release), Delivery(delivery), Payload(payload))
+        options = pipeline.BuildOptions(directory, disk_format, force, tracing, *ways)
         with Store(default_root(), verb.display().note) as store:
             built = pipeline.build(profile, options, store, verb.display())
         verb.result(_result(built), lambda console: _show(console, built.artefact, built.made))

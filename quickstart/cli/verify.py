@@ -18,6 +18,7 @@ from quickstart.errors import BadInputError
 from quickstart.image import artefact as artefacts
 from quickstart.image import output
 from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import Artefact, Profile, RootBudget
 from quickstart.profile import load_profile
@@ -138,7 +139,11 @@ def _until_clean(
     listed = include_list(out)
     traces = len(manifest["trace_hashes"])
     tracing = pipeline.TraceOptions(traces, building.rootfs, options.keep, building.guest_package)
-    kept = (HandOff(manifest["hand_off"]), Delivery(manifest["delivery"]))
+    kept = (
+        HandOff(manifest["hand_off"]),
+        Delivery(manifest["delivery"]),
+        Payload(manifest.get("payload", Payload.CPIO.value)),
+    )
     how = pipeline.BuildOptions(out, artefact.disk_format, False, tracing, *kept)
 
     def build(profile: Profile) -> None:

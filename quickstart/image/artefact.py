@@ -121,6 +121,7 @@ def write(
     mac: str,
     hand_off: str,
     delivery: str,
+    payload: str,
     uuid: str = "",
 ) -> None:
     """Fill ``directory``; ``initramfs`` is in it already, and the root disk when it is to stay the one that it was.
@@ -142,6 +143,7 @@ def write(
         **_origin(reference, traces),
         "unit": profile.unit,
         "delivery": delivery,
+        "payload": payload,
         "target": "qemu",
         "hand_off": hand_off,
         **early,
@@ -177,6 +179,7 @@ def _sizes(initramfs: Initramfs, start_set: StartSet) -> Mapping[str, int]:
         "initramfs_bytes": initramfs.size_bytes,
         "initramfs_part_a_bytes": initramfs.part_a_bytes,
         "initramfs_part_b_bytes": initramfs.part_b_bytes,
+        "initramfs_unpacked_bytes": initramfs.unpacked_bytes,
         "start_set_files": start_set.regular_files,
         "start_set_bytes": start_set.size_bytes,
     }

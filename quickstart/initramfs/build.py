@@ -14,6 +14,7 @@ from quickstart.initramfs.digests import list_bytes, listed
 from quickstart.initramfs.layout import GuestConfig, HandOff, Served, part_a, part_b
 from quickstart.initramfs.modules import module_set
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
+from quickstart.initramfs.payload import Payload, check_kernel, packing
 from quickstart.initramfs.prefetch import NOTHING_KNOWN, Prefetch
 from quickstart.initramfs.programs import Programs
 from quickstart.initramfs.serving import Delivery, bound_files
@@ -40,6 +41,7 @@ class Recipe:
     served: Served = Served.FAST
     hand_off: HandOff = HandOff.STAY
     delivery: Delivery = Delivery.FAST
+    payload: Payload = Payload.CPIO
 
     @property
     def bound(self) -> tuple[PurePosixPath, ...]:
@@ -52,7 +54,8 @@ class Recipe:
 def build_id(recipe: Recipe, config: GuestConfig) -> str:
     """Names the pair of parts A and B by all that goes into them; file contents by the image's hash.
 
-    How a trace came to its start set is not in it: two traces with the same findings make the same archive.
+    How a trace came to its start set is not in it: two traces with the same findings make the same archive. Nor is the payload:
+    what init finds is the same.
     """
     files = [
         (str(f.path), f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target, str(f.hard_link_to))
@@ -80,26 +83,29 @@ def root_mount(root: ImageRoot) -> tuple[str, str]:
 
 
 def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
-    """Write the initramfs to ``target``; raises StartSetError when it is larger than the profile's budget.
+    """Write the initramfs to ``target``; raises StartSetError when it is, unpacked, larger than the profile's budget, BadInputError
+    when the image's kernel does not unpack such a payload.
 
     Nothing is written when the start set alone is, or when it has a file that no archive can hold.
     """
     profile, start_set = recipe.profile, recipe.start_set
     check_sizes(profile, start_set)
     root = ImageRoot(recipe.reference.tree)
+    check_kernel(root, recipe.reference.kernel_version, recipe.payload)
     config = _config(recipe, root)
     modules = module_set(root, recipe.reference.kernel_version)
     target.unlink(missing_ok=True)
     in_part_b = tuple(part_b(config, start_set, root))
     digests = list_bytes(listed(in_part_b))
     in_part_a = part_a(config, modules, start_set, root, recipe.programs, digests, recipe.prefetch)
-    a_bytes = _append(target, in_part_a)
-    b_bytes = _append(target, in_part_b)
-    size_bytes = target.stat().st_size
-    _check_budget(profile, start_set, size_bytes, "the initramfs has")
+    a_bytes, a_unpacked_bytes = _append(target, in_part_a, recipe.payload)
+    b_bytes, b_unpacked_bytes = _append(target, in_part_b, recipe.payload)
+    unpacked_bytes = a_unpacked_bytes + b_unpacked_bytes
+    # Of memory: that is the same however the archive travels.
+    _check_budget(profile, start_set, unpacked_bytes, "the initramfs has")
     # A file that the profile names although it is secret makes a secret of the archive.
     target.chmod(0o600 if profile.files.secrets else 0o644)
-    return Initramfs(target, size_bytes, a_bytes, b_bytes, _sha256(target))
+    return Initramfs(target, a_bytes + b_bytes, a_bytes, b_bytes, unpacked_bytes, _sha256(target))
 
 
 def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
@@ -124,8 +130,13 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
 def append_files(initramfs: Initramfs, entries: Iterable[CpioEntry]) -> Initramfs:
     """Add one more archive with files of the image, whatever they hold; so it is its owner's alone."""
     initramfs.path.chmod(0o600)
-    more = _append(initramfs.path, entries)
-    return replace(initramfs, size_bytes=initramfs.size_bytes + more, sha256=_sha256(initramfs.path))
+    more, unpacked = _append(initramfs.path, entries, Payload.CPIO)
+    return replace(
+        initramfs,
+        size_bytes=initramfs.size_bytes + more,
+        unpacked_bytes=initramfs.unpacked_bytes + unpacked,
+        sha256=_sha256(initramfs.path),
+    )
 
 
 def _sha256(path: Path) -> str:
@@ -154,6 +165,10 @@ def _check_budget(profile: Profile, start_set: StartSet, size_bytes: int, what: 
         )
 
 
-def _append(target: Path, entries: Iterable[CpioEntry]) -> int:
-    with target.open("ab") as stream:
-        return write_archive(stream, entries)
+def _append(target: Path, entries: Iterable[CpioEntry], payload: Payload) -> tuple[int, int]:
+    """Add one archive; how many bytes it takes there, and how many it has unpacked."""
+    with target.open("ab") as file:
+        begin = file.tell()
+        with packing(file, payload) as sink:
+            unpacked_bytes = write_archive(sink, entries)
+        return file.tell() - begin, unpacked_bytes

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Protocol
 
 from quickstart.errors import ArtefactError, BadInputError
 
@@ -33,6 +33,12 @@ CHUNK_BYTES = 1 << 20
 _TYPES = frozenset(
     {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK}
 )
+
+
+class Sink(Protocol):
+    """Where an archive goes: a buffered stream, or what compresses on the way into one."""
+
+    def write(self, data: bytes, /) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -123,8 +129,8 @@ def _encode(name: str) -> bytes:
         ) from error
 
 
-def write_archive(stream: BinaryIO, entries: Iterable[CpioEntry]) -> int:
-    """Write one archive, padded to 512 bytes, to a buffered stream; return the number of bytes written.
+def write_archive(stream: Sink, entries: Iterable[CpioEntry]) -> int:
+    """Write one archive, padded to 512 bytes, to ``stream``; return the number of bytes written.
 
     The same entries give the same bytes: inodes count from 1 in the order of the entries, ``nlink`` is 2 for
     directories, ``names`` for the rest, whose hard links share an inode. What was written before an error stays in the stream.
@@ -221,7 +227,7 @@ def _check_data(entry: CpioEntry) -> None:
         )
 
 
-def _write_entry(stream: BinaryIO, entry: CpioEntry, inode: int) -> int:
+def _write_entry(stream: Sink, entry: CpioEntry, inode: int) -> int:
     written = 0
     for chunk in _member_bytes(entry, inode):
         stream.write(chunk)

@@ -3,14 +3,17 @@
 What a cut-off file can hide: nothing between two archives says that another follows, and zeros after a
 trailer are optional. So a file that ends at its very start or anywhere behind a complete trailer reads as a
 whole one. Every other truncation is found.
+
+Where the kernel takes a compressed stream in place of an archive, so does the reader (``quickstart.initramfs.payload``).
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import Protocol
 
 from quickstart.errors import ArtefactError
 from quickstart.initramfs.newc import (
@@ -22,13 +25,21 @@ from quickstart.initramfs.newc import (
     TRAILER,
     Header,
 )
+from quickstart.initramfs.payload import MAGIC_BYTES, Payload, Unpacked, form_of
 
 _FIELDS = re.compile(rb"[0-9A-Fa-f]{104}")
 
 
+class Stream(Protocol):
+    """What is read: up to ``count`` bytes at a time, none at the end."""
+
+    def read(self, count: int, /) -> bytes: ...
+
+
 @dataclass(frozen=True)
 class CpioMember:
-    """One member as read. ``data`` is content or link target; ``offset`` is where it begins, in bytes.
+    """One member as read. ``data`` is content or link target; ``offset`` is where it begins, in bytes: in what the compressed
+    stream that it is in unpacks to, if it is in one.
 
     ``archive`` counts the archives of the stream from 0. Of several hard links (equal ``archive`` and ``inode``, ``nlink``
     above 1) one has the data: the first in our archives, the last in those of other writers.
@@ -49,27 +60,35 @@ class CpioMember:
     data: bytes = field(repr=False)
 
 
-def read_archive(stream: BinaryIO) -> Iterator[CpioMember]:
+def read_archive(stream: Stream) -> Iterator[CpioMember]:
     """Yield the members of all archives in the stream, in order and without their trailers; never seeks.
 
-    Only plain newc (``070701``) is read, with upper- or lower-case digits. Offsets count from where the
-    stream stood. Raises ArtefactError, with the offset, for bytes that are no member, for padding that is not
+    Only newc (``070701``) is read, with upper- or lower-case digits, plain or in gzip, LZ4 or Zstandard streams. Offsets count from
+    where the stream stood. Raises ArtefactError, with the offset, for bytes that are no member, for padding that is not
     zero, and for an end of the stream anywhere but behind a trailer (or at once: no bytes are no members).
     """
-    source = _Source(stream)
-    archive = 0
+    source, archives = _Source(stream), itertools.count()
     while source.skip_zeros():
-        if source.offset % 4:
-            raise _damaged(source.offset, "a header that does not begin at a multiple of 4 bytes")
-        while (member := _read_member(source, archive)).name != TRAILER:
-            yield member
-        archive += 1
+        form = form_of(source.peek(MAGIC_BYTES))
+        if form is Payload.CPIO:
+            yield from _read_one(source, next(archives))
+        else:
+            inner = _Source(Unpacked(source, form))
+            while inner.skip_zeros():
+                yield from _read_one(inner, next(archives))
+
+
+def _read_one(source: _Source, archive: int) -> Iterator[CpioMember]:
+    if source.offset % 4:
+        raise _damaged(source.offset, "a header that does not begin at a multiple of 4 bytes")
+    while (member := _read_member(source, archive)).name != TRAILER:
+        yield member
 
 
 class _Source:
-    """A forward-only view of the stream that counts the bytes taken and can look one byte ahead."""
+    """A forward-only view of the stream that counts the bytes taken and can look ahead."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._ahead = b""
         self.offset = 0
@@ -89,6 +108,24 @@ class _Source:
             missing -= len(chunk)
         self.offset += count
         return b"".join(chunks)
+
+    def peek(self, count: int) -> bytes:
+        """The next bytes, fewer at the end of the stream."""
+        while len(self._ahead) < count and (chunk := self._stream.read(ARCHIVE_ALIGNMENT)):
+            self._ahead += chunk
+        return self._ahead[:count]
+
+    def read(self, count: int, /) -> bytes:
+        """Up to ``count`` bytes, none at the end of the stream."""
+        found = self._ahead[:count] or self._stream.read(count)
+        self._ahead = self._ahead[count:]
+        self.offset += len(found)
+        return found
+
+    def give_back(self, data: bytes, /) -> None:
+        """These bytes, the last that were read, are to be taken once more."""
+        self._ahead = data + self._ahead
+        self.offset -= len(data)
 
     def take_padding(self) -> None:
         start = self.offset

@@ -197,6 +197,7 @@ def test_odd_names_on_the_command_line(image: ImageRoot, profile: Profile, tmp_p
         "52:54:00:00:00:01",
         "keep",
         "overlay",
+        "cpio",
     )
     main = ("-c", "from quickstart.cli.main import entry_point; entry_point()")
     for name in ODD:

@@ -330,7 +330,7 @@ def damage(archive: bytes, at: int, new: bytes) -> bytes:
     ("at", "new", "message"),
     [
         (0, b"070702", "offset 0: magic b'070702'"),
-        (0, b"\x1f\x8b\x08\x00", r"offset 0: magic b'\\x1f"),
+        (0, b"\xfd7zXZ\x00", r"offset 0: magic b'\\xfd7zXZ"),
         (6, b"+0000001", "offset 0: .*hexadecimal"),
         (14, b"0000_1A4", "offset 0: .*hexadecimal"),
         (54, b"00000004", "offset 116: magic"),

@@ -1,0 +1,257 @@
+"""The form in which the parts of the initramfs travel (docs/payload.md): as newc archives, or each as one compressed stream.
+
+The kernel unpacks one stream after the other (Documentation/driver-api/early-userspace/buffer-format.rst, init/initramfs.c) and
+tells their form by the first bytes of each. Its LZ4 is the legacy frame (lib/decompress_unlz4.c, lz4's lz4_Frame_format.md): a
+magic number, then blocks of at most 8 MiB, each behind its length; four zeros end it where more follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import gzip
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import PurePosixPath
+from typing import BinaryIO, Protocol
+
+import lz4
+import lz4.block
+import zstandard
+
+from quickstart.errors import ArtefactError, BadInputError
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.newc import ARCHIVE_ALIGNMENT, Sink
+
+_LENGTH = struct.Struct("<I")
+_LZ4_MAGIC = 0x184C2102
+_LZ4_BLOCK_BYTES = 8 << 20
+# LZ4_COMPRESSBOUND of lz4.h.
+_LZ4_BOUND_BYTES = _LZ4_BLOCK_BYTES + _LZ4_BLOCK_BYTES // 255 + 16
+_LZ4_LEVEL = 12
+_GZIP_LEVEL = 9
+_ZSTD_LEVEL = 19
+# The guest has to find the window's room at boot; 8 MiB is what level 19 takes by itself, and what the format recommends at most.
+_ZSTD_WINDOW_LOG = 23
+_GZIP = 16 + zlib.MAX_WBITS
+# What a stream may come to; no budget of a profile is larger.
+_MOST_BYTES = 4 << 30
+# So little at once that what comes of it at most can be held.
+_READ_BYTES = 4096
+
+
+class Payload(enum.Enum):
+    """The values are the command line's words."""
+
+    CPIO = "cpio"
+    """Plain: nothing to be unpacked but the archive itself."""
+    GZIP = "gzip"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+_MAGICS = {
+    Payload.GZIP: b"\x1f\x8b",
+    Payload.LZ4: _LENGTH.pack(_LZ4_MAGIC),
+    Payload.ZSTD: b"\x28\xb5\x2f\xfd",
+}
+MAGIC_BYTES = 4
+
+
+def compressors() -> str:
+    """The libraries that compress, with their versions: another one may make other bytes."""
+    zstd = ".".join(str(number) for number in zstandard.ZSTD_VERSION)
+    return f"zlib {zlib.ZLIB_RUNTIME_VERSION}, lz4 {lz4.library_version_string()}, zstd {zstd}"
+
+
+def check_kernel(root: ImageRoot, version: str, payload: Payload) -> None:
+    """Raise BadInputError unless the image's kernel, by its /boot/config, unpacks such a payload."""
+    if payload is Payload.CPIO:
+        return
+    place, option = PurePosixPath(f"/boot/config-{version}"), f"CONFIG_RD_{payload.name}"
+    found = root.resolve(place).canonical
+    if found is None:
+        raise BadInputError(
+            f"--payload {payload.value}: whether the kernel unpacks it is not known, the image has no {place}",
+            hint="--payload cpio, which every kernel takes",
+        )
+    if f"{option}=y" not in root.read_text(found).splitlines():
+        raise BadInputError(
+            f"--payload {payload.value}: the kernel {version} cannot unpack it, {place} has no {option}=y",
+            hint="--payload cpio, which every kernel takes",
+        )
+
+
+# ---------------------------------------------------------------- writing
+
+
+@contextlib.contextmanager
+def packing(file: BinaryIO, payload: Payload) -> Iterator[Sink]:
+    """What is written into it goes into ``file`` in that form; the same bytes by the same `compressors`.
+
+    Behind a compressed stream come at least four zeros, to a multiple of 512 of its own length.
+    """
+    if payload is Payload.CPIO:
+        yield file
+        return
+    begin = file.tell()
+    with _compressor(file, payload) as sink:
+        yield sink
+    file.write(bytes(_LENGTH.size))
+    file.write(bytes((begin - file.tell()) % ARCHIVE_ALIGNMENT))
+
+
+def _compressor(file: BinaryIO, payload: Payload) -> AbstractContextManager[Sink]:
+    if payload is Payload.LZ4:
+        return _Lz4Writer(file)
+    if payload is Payload.GZIP:
+        return gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0)
+    # Part A knows what part B is to be: no sum is to be made of it once more.
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        _ZSTD_LEVEL, window_log=_ZSTD_WINDOW_LOG, write_checksum=False, write_content_size=False
+    )
+    return zstandard.ZstdCompressor(compression_params=parameters).stream_writer(file, closefd=False)
+
+
+class _Lz4Writer:
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._held = bytearray()
+
+    def __enter__(self) -> _Lz4Writer:
+        self._file.write(_LENGTH.pack(_LZ4_MAGIC))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._held:
+            self._write_block(bytes(self._held))
+
+    def write(self, data: bytes, /) -> int:
+        self._held += data
+        while len(self._held) >= _LZ4_BLOCK_BYTES:
+            self._write_block(bytes(self._held[:_LZ4_BLOCK_BYTES]))
+            del self._held[:_LZ4_BLOCK_BYTES]
+        return len(data)
+
+    def _write_block(self, data: bytes) -> None:
+        block = lz4.block.compress(data, mode="high_compression", compression=_LZ4_LEVEL, store_size=False)
+        self._file.write(_LENGTH.pack(len(block)) + block)
+
+
+# ---------------------------------------------------------------- reading
+
+
+class _Unpacker(Protocol):
+    """As zlib's and zstandard's decompressobj: ``unused_data`` is what was behind the stream, once ``eof`` is set."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+class Packed(Protocol):
+    """Where a compressed stream comes from: a stream that takes back what was read too much, and knows its place."""
+
+    offset: int
+
+    def read(self, count: int, /) -> bytes: ...
+
+    def give_back(self, data: bytes, /) -> None: ...
+
+
+def form_of(first: bytes) -> Payload:
+    """How a stream that begins so is packed; CPIO where it is not compressed by a way that is known."""
+    return next((each for each, magic in _MAGICS.items() if first.startswith(magic)), Payload.CPIO)
+
+
+class Unpacked:
+    """What a compressed stream holds, to be read from front to back.
+
+    Raises ArtefactError, with the stream's place, for one that is cut or cannot be unpacked. Of LZ4, whose blocks say nothing of
+    what is behind them, a cut between two blocks is not seen here: the archive in it ends too early.
+    """
+
+    def __init__(self, source: Packed, payload: Payload) -> None:
+        self._source, self._payload, self._begin = source, payload, source.offset
+        self._unpacker = _unpacker(payload)
+        self._ready, self._at = b"", 0
+        self._came_bytes = 0
+        self._ended = False
+
+    def read(self, count: int, /) -> bytes:
+        """Up to ``count`` bytes; none at the end."""
+        while self._at == len(self._ready) and not self._ended:
+            self._ready, self._at = b"", 0
+            self._advance()
+        found = self._ready[self._at : self._at + count]
+        self._at += len(found)
+        return found
+
+    def _advance(self) -> None:
+        packed = self._source.read(_READ_BYTES)
+        if not packed:
+            if self._payload is not Payload.LZ4 or not self._between_blocks():
+                raise self._damaged("the file ends in the middle of it")
+            self._ended = True
+            return
+        try:
+            self._ready = self._unpacker.decompress(packed)
+        except (zlib.error, zstandard.ZstdError, lz4.block.LZ4BlockError) as error:
+            raise self._damaged(str(error)) from error
+        self._came_bytes += len(self._ready)
+        if self._came_bytes > _MOST_BYTES:
+            raise self._damaged(f"more than {_MOST_BYTES} bytes come of it")
+        if self._unpacker.eof:
+            self._source.give_back(self._unpacker.unused_data)
+            self._ended = True
+
+    def _between_blocks(self) -> bool:
+        return isinstance(self._unpacker, _Lz4Unpacker) and not self._unpacker.unused_data
+
+    def _damaged(self, what: str) -> ArtefactError:
+        return ArtefactError(
+            f"the {self._payload.value} stream at offset {self._begin} is damaged: {what}",
+            hint="build the artefact again",
+        )
+
+
+def _unpacker(payload: Payload) -> _Unpacker:
+    if payload is Payload.LZ4:
+        return _Lz4Unpacker()
+    if payload is Payload.GZIP:
+        return zlib.decompressobj(_GZIP)
+    return zstandard.ZstdDecompressor(max_window_size=1 << _ZSTD_WINDOW_LOG).decompressobj()
+
+
+class _Lz4Unpacker:
+    """``unused_data`` is, until the end, what has come of a block that is not whole."""
+
+    def __init__(self) -> None:
+        self.eof = False
+        self.unused_data = b""
+
+    def decompress(self, data: bytes, /) -> bytes:
+        held, at, found = self.unused_data + data, 0, []
+        while len(held) - at >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(held, at)
+            if not length:
+                self.eof = True
+                break
+            if length == _LZ4_MAGIC:
+                at += _LENGTH.size
+                continue
+            if length > _LZ4_BOUND_BYTES:
+                raise lz4.block.LZ4BlockError(f"a block of {length} bytes")
+            if len(held) - at < _LENGTH.size + length:
+                break
+            at += _LENGTH.size
+            found.append(lz4.block.decompress(held[at : at + length], uncompressed_size=_LZ4_BLOCK_BYTES))
+            at += length
+        self.unused_data = held[at:]
+        return b"".join(found)
