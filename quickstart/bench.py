@@ -15,7 +15,7 @@ from typing import Protocol
 from quickstart.errors import BadInputError
 from quickstart.measure import document
 from quickstart.measure.matrix import Matrix, order
-from quickstart.measure.results import Cell, Circumstances, Results, Sample
+from quickstart.measure.results import Cell, Circumstances, Results, Sample, words_of
 from quickstart.measure.statistics import by_cell
 from quickstart.progress import Progress
 
@@ -80,12 +80,12 @@ def _measure(results: Results, runner: Runner, file: Path, progress: Progress) -
     for index, (cell, number) in enumerate(missing):
         done = len(runs) - len(missing) + index + 1
         left = time_left(results.samples, [each for each, _ in missing[index:]])
-        with progress.step(f"{done}/{len(runs)} {document.words_of(cell)} run {number}{left}"):
+        with progress.step(f"{done}/{len(runs)} {words_of(cell)} run {number}{left}"):
             began_ns = time.monotonic_ns()
             sample = runner.run(cell, number, timeouts[cell])
         sample = dataclasses.replace(sample, took_ns=time.monotonic_ns() - began_ns)
         if sample.censored:
-            progress.note(f"censored: {document.words_of(cell)} run {number}: {sample.censored}")
+            progress.note(f"censored: {words_of(cell)} run {number}: {sample.censored}")
         results = dataclasses.replace(results, samples=(*results.samples, sample))
         document.save(results, file)
     return results
@@ -119,12 +119,12 @@ def invalid(results: Results) -> tuple[str, ...]:
 def _faults(samples: Sequence[Sample]) -> Iterator[str]:
     for cell, runs in by_cell(samples).items():
         if all(sample.censored for sample in runs):
-            yield f"{document.words_of(cell)}: none of {len(runs)} runs got ready: {runs[-1].censored}"
+            yield f"{words_of(cell)}: none of {len(runs)} runs got ready: {runs[-1].censored}"
         for sample in runs:
             here, there = sample.guest.read_bytes, sample.volume.read_bytes
             if abs(here - there) > max(_FLIGHT_BYTES, _FLIGHT_SHARE * max(here, there)):
                 yield (
-                    f"{document.words_of(cell)} run {sample.number}: the guest read {here} bytes of its root, "
+                    f"{words_of(cell)} run {sample.number}: the guest read {here} bytes of its root, "
                     f"the volume was asked for {there}"
                 )
 

@@ -22,6 +22,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.initramfs import ramboot
 from quickstart.initramfs.build import Recipe, append_files, write_initramfs
 from quickstart.initramfs.layout import HandOff, Served
+from quickstart.initramfs.payload import Payload, compressors
 from quickstart.initramfs.programs import programs
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import CONFIGURATIONS
@@ -43,10 +44,11 @@ def prepare(
     store: Store,
     progress: Progress,
     layer: BenchLayer | None = None,
+    payload: Payload = Recipe.payload,
 ) -> Boot:
     """How ``configuration`` boots, with the stock command line; what it boots from is made as root, or taken out of the store.
 
-    ``layer`` is what the profile says of the bench: every configuration has it.
+    ``layer`` is what the profile says of the bench: every configuration has it. ``payload`` is of `quickstart` alone.
     Raises BadInputError for a configuration that is not known, and what the stages raise.
     """
     if configuration not in CONFIGURATIONS:
@@ -62,7 +64,7 @@ def prepare(
     if configuration in ("standard", "standard-tuned"):
         # The distribution's initramfs and systemd.
         return _boot(asked, configuration, reference, reference.initrd, disk)
-    return _ours(asked, configuration, reference, disk, store, progress)
+    return _ours(asked, configuration, reference, disk, payload, store, progress)
 
 
 def _ours(
@@ -70,6 +72,7 @@ def _ours(
     configuration: str,
     reference: ReferenceImage,
     disk: RootDisk,
+    payload: Payload,
     store: Store,
     progress: Progress,
 ) -> Boot:
@@ -77,6 +80,7 @@ def _ours(
     traced = pipeline.trace_image(profile, reference, pipeline.TraceOptions(), store, progress)
     inputs = {
         "configuration": configuration,
+        "payload": [payload.value, compressors()],
         "profile": dataclasses.asdict(profile),
         "image": reference.image_hash,
         "superblock": dataclasses.asdict(disk.superblock),
@@ -95,7 +99,7 @@ def _ours(
 
     def make(directory: Path) -> None:
         with progress.step(f"initramfs: {configuration}"):
-            make_archive(recipe, traced, directory / _INITRAMFS)
+            make_archive(replace(recipe, payload=payload), traced, directory / _INITRAMFS)
 
     initramfs = store.get_or_make("boot", inputs, make).path / _INITRAMFS
     return _boot(profile, configuration, reference, initramfs, recipe.disk)
@@ -120,7 +124,7 @@ def _ramboot(recipe: Recipe, traced: pipeline.Traced, target: Path) -> None:
 
 
 def _with_nothing(recipe: Recipe, served: Served) -> Recipe:
-    return replace(recipe, start_set=StartSet((), ()), served=served)
+    return replace(recipe, start_set=StartSet((), ()), served=served, payload=Payload.CPIO)
 
 
 _Archive = Callable[[Recipe, pipeline.Traced, Path], None]

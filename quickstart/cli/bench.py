@@ -25,11 +25,13 @@ from quickstart.measure.results import (
     COMMAND_LINES,
     CONFIGURATIONS,
     FETCHES,
+    PAYLOADS,
     SIZES,
     STORAGES,
     Cell,
     Results,
     Sample,
+    words_of,
 )
 from quickstart.measure.statistics import Summary, by_cell, summarise
 from quickstart.profile import known_profiles, spelled
@@ -78,6 +80,13 @@ _TIMES = ("t_pr_ns", "t_app_ns", "t_total_ns")
 )
 @click.option("--clock", "clocks", multiple=True, type=click.Choice(CLOCKS), help="What tells the time.")
 @click.option("--size", "sizes", multiple=True, type=click.Choice(SIZES), help="The machine [small].")
+@click.option(
+    "--payload",
+    "payloads",
+    multiple=True,
+    type=click.Choice(PAYLOADS),
+    help="The form of quickstart's initramfs [what build makes].",
+)
 @click.option("--fetch", type=click.Choice(FETCHES), help="How kernel and initramfs are read [boot-loader].")
 @click.option("--runs", type=click.IntRange(1, 1000), help="Runs of each cell [5].")
 @click.option(
@@ -212,7 +221,7 @@ def _show(console: Console, results: Results, directory: Path) -> None:
             if cell.clock == clock:
                 found = summarise(runs, operator.attrgetter("t_app_ns"))
                 line = "" if cell.command_line == "stock" else f", {cell.command_line}"
-                words = (f"{cell.profile}, {cell.size}", f"{cell.configuration}{line}", cell.storage)
+                words = (f"{cell.profile}, {cell.size}", f"{cell.called}{line}", cell.storage)
                 table.add_row(*words, *_figures(found), str(found.n), str(found.censored))
         console.print(table)
     console.print(f"{directory / 'report.html'}", soft_wrap=True)
@@ -234,7 +243,7 @@ def _show_plan(verb: Verb, matrix: Matrix) -> int:
 
     def text(console: Console) -> None:
         for cell, number in runs:
-            console.print(f"  {document.words_of(cell)} run {number}")
+            console.print(f"  {words_of(cell)} run {number}")
         console.print(f"{len(runs)} runs of {len(matrix.plan)} cells")
 
     verb.result({"matrix": matrix.name, "runs": len(runs), "plan": entries}, text)

@@ -6,16 +6,17 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from quickstart.measure.document import words_of
 from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
     CONFIGURATIONS,
+    PAYLOADS,
     SIZES,
     STORAGES,
     Cell,
     Results,
     Sample,
+    words_of,
 )
 from quickstart.measure.statistics import Claim, Metric, by_cell, claim_faster, summarise
 
@@ -73,11 +74,13 @@ def headline(results: Results) -> Headline | None:
     if not rival or OURS not in there:
         return None
     storages = tuple(each for each in STORAGES if any(cell.storage == each for cell in here))
+    forms = {cell.payload for cell in here if cell.configuration == OURS}
+    form = next(each for each in ("", *PAYLOADS) if each in forms)
     rows = []
     for profile, size in dict.fromkeys((cell.profile, cell.size) for cell in here):
-        cells = [Cell(profile, OURS, line, storage, clock, size) for storage in storages]
+        cells = [Cell(profile, OURS, line, storage, clock, size, form) for storage in storages]
         for interval, metric in (("launch to ready (T_total)", T_TOTAL), ("kernel to ready (T_app)", T_APP)):
-            values = tuple(_verdict(here, cell, replace(cell, configuration=rival), metric) for cell in cells)
+            values = tuple(_verdict(here, cell, cell.beside(rival), metric) for cell in cells)
             rows.append(((f"{profile}, {size}", interval), values))
     return Headline(clock, rival, line, storages, tuple(rows))
 
@@ -123,9 +126,9 @@ def _compared(samples: Measured) -> Iterator[str]:
         if rival == OURS:
             continue
         pairs = [
-            (cell, replace(cell, configuration=rival))
+            (cell, cell.beside(rival))
             for cell in samples
-            if cell.configuration == OURS and replace(cell, configuration=rival) in samples
+            if cell.configuration == OURS and cell.beside(rival) in samples
         ]
         if pairs:
             yield _comparison(samples, rival, pairs)

@@ -19,6 +19,7 @@ from quickstart.measure.results import (
     COMMAND_LINES,
     CONFIGURATIONS,
     DELIVERIES,
+    PAYLOADS,
     SCHEMA,
     SIZES,
     STORAGES,
@@ -29,6 +30,7 @@ from quickstart.measure.results import (
     Reads,
     Results,
     Sample,
+    words_of,
 )
 
 _HINT = "docs/results.md has every field"
@@ -49,6 +51,8 @@ class _Cell(_Table):
     storage: Literal[STORAGES]  # type: ignore[valid-type]
     clock: Literal[CLOCKS]  # type: ignore[valid-type]
     size: Literal[SIZES]  # type: ignore[valid-type]
+    # Results of before say nothing of it.
+    payload: Literal[("", *PAYLOADS)] = ""  # type: ignore[valid-type]
 
 
 class _Planned(_Cell):
@@ -213,13 +217,6 @@ def _differences(what: str, then: Mapping[str, str], now: Mapping[str, str]) -> 
             yield f"{what} {key}: {then.get(key, 'nothing')} there, {now.get(key, 'nothing')} now"
 
 
-def words_of(cell: Cell) -> str:
-    """A cell in a message."""
-    return " ".join(
-        (cell.profile, cell.configuration, cell.command_line, cell.storage, cell.clock, cell.size)
-    )
-
-
 def _lines(entries: Sequence[Mapping[str, object]]) -> str:
     if not entries:
         return "[]"
@@ -305,6 +302,8 @@ def _run_problems(document: _Document, results: Results) -> Iterator[str]:
         known = DELIVERIES if run.configuration == "quickstart" else ("",)
         if run.delivery not in known:
             yield f"{place}.delivery: {run.configuration} has {' or '.join(map(repr, known))} (got {run.delivery!r})"
+        if run.payload and run.configuration != "quickstart":
+            yield f"{place}.payload: {run.configuration} has none (got {run.payload!r})"
         yield from _censored_problems(place, run) if run.censored else _ready_problems(place, run)
 
 

@@ -21,8 +21,17 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from quickstart.measure.document import words_of
-from quickstart.measure.results import COMMAND_LINES, CONFIGURATIONS, SIZES, STORAGES, Cell, Phase, Sample
+from quickstart.measure.results import (
+    COMMAND_LINES,
+    CONFIGURATIONS,
+    PAYLOADS,
+    SIZES,
+    STORAGES,
+    Cell,
+    Phase,
+    Sample,
+    words_of,
+)
 from quickstart.measure.statistics import demand_one_clock, summarise
 
 # Ink and paper are colours that nothing else has, so that a page can put its own in their place.
@@ -145,18 +154,18 @@ class _Row:
 
     one: Cell
     storages: tuple[str, ...]
-    bars: tuple[tuple[str, str], ...]
+    bars: tuple[tuple[str, str, str], ...]
 
     @property
     def places(self) -> tuple[float, ...]:
         """Where each bar is: those of a configuration close together."""
-        new = [name != before for (before, _), (name, _) in itertools.pairwise(self.bars)]
+        new = [before[:2] != bar[:2] for before, bar in itertools.pairwise(self.bars)]
         return tuple(itertools.accumulate((1 + _GAP * each for each in new), initial=0.0))
 
     def cells(self, storage: str) -> tuple[Cell, ...]:
         return tuple(
-            replace(self.one, storage=storage, configuration=name, command_line=line)
-            for name, line in self.bars
+            replace(self.one, storage=storage, configuration=name, payload=payload, command_line=line)
+            for name, payload, line in self.bars
         )
 
 
@@ -166,8 +175,9 @@ def _rows(samples: Mapping[Cell, Sequence[Sample]]) -> list[_Row]:
     machines = dict.fromkeys((cell.profile, cell.size) for cell in samples)
     for profile, size in sorted(machines, key=lambda each: (each[0], SIZES.index(each[1]))):
         here = [cell for cell in samples if (cell.profile, cell.size) == (profile, size)]
-        found = {(cell.configuration, cell.command_line) for cell in here}
-        bars = tuple(each for each in itertools.product(CONFIGURATIONS, COMMAND_LINES) if each in found)
+        found = {(cell.configuration, cell.payload, cell.command_line) for cell in here}
+        known = itertools.product(CONFIGURATIONS, ("", *PAYLOADS), COMMAND_LINES)
+        bars = tuple(each for each in known if each in found)
         rows += [
             _Row(here[0], tuple(storages[begin : begin + _COLUMNS]), bars)
             for begin in range(0, len(storages), _COLUMNS)
@@ -179,8 +189,8 @@ def _furnish(axes: Axes, row: _Row, storage: str, *, first: bool) -> None:
     axes.set_facecolor(PAPER)
     axes.set_title(f"{row.one.profile}, {row.one.size}, {storage}", fontsize=9, fontweight="bold", loc="left")
     names: dict[str, list[float]] = {}
-    for at, (name, _) in zip(row.places, row.bars, strict=True):
-        names.setdefault(name, []).append(at)
+    for at, cell in zip(row.places, row.cells(storage), strict=True):
+        names.setdefault(cell.called, []).append(at)
     ticks = [sum(places) / len(places) for places in names.values()]
     axes.set_yticks(ticks, list(names) if first else [""] * len(names), fontsize=8.5)
     axes.tick_params(axis="y", length=0)

@@ -18,10 +18,12 @@ from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
     CONFIGURATIONS,
+    PAYLOADS,
     SIZES,
     STORAGES,
     Cell,
     Planned,
+    words_of,
 )
 
 SCHEMA = 1
@@ -35,7 +37,9 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     "storages": STORAGES,
     "clocks": CLOCKS,
     "sizes": SIZES,
+    "payloads": PAYLOADS,
 }
+_OURS = "quickstart"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
 Words = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -52,6 +56,7 @@ class _Block(_Table):
     storages: Words
     clocks: Words
     sizes: Words = ("small",)
+    payloads: Words = ("",)
     runs: Annotated[int, Field(ge=1, le=1000)] = 5
     timeout_s: Annotated[int, Field(ge=1, le=86400)] = _TIMEOUT_S
 
@@ -127,6 +132,11 @@ def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> 
         raise MatrixError(source, [*faults(error, _Document), *problems], hint=_HINT) from error
     plan = [planned for block in document.block for planned in _planned(block)]
     problems += _twice(document.block)
+    problems += [
+        f"block[{number}].payloads: only {_OURS} has one, which is not among the configurations"
+        for number, block in enumerate(document.block)
+        if any(block.payloads) and _OURS not in block.configurations
+    ]
     if problems:
         raise MatrixError(source, problems, hint=_HINT)
     return Matrix(document.name, tuple(plan), document.fetch)
@@ -137,8 +147,9 @@ def _planned(block: _Block) -> Iterator[Planned]:
     outer = itertools.product(block.clocks, block.storages, block.sizes, block.profiles)
     for clock, storage, size, profile in outer:
         for configuration, command_line in itertools.product(block.configurations, block.command_lines):
-            cell = Cell(profile, configuration, command_line, storage, clock, size)
-            yield Planned(cell, block.runs, block.timeout_s)
+            for payload in block.payloads if configuration == _OURS else ("",):
+                cell = Cell(profile, configuration, command_line, storage, clock, size, payload)
+                yield Planned(cell, block.runs, block.timeout_s)
 
 
 def _word_problems(raw: Mapping[str, object], profiles: Sequence[str]) -> Iterator[str]:
@@ -170,6 +181,5 @@ def _twice(blocks: Sequence[_Block]) -> Iterator[str]:
         if again:
             one = again[0]
             yield (
-                f"block[{number}]: {len(again)} of its cells are in an earlier block; the first is {one.profile} "
-                f"{one.configuration} {one.command_line} {one.storage} {one.clock} {one.size}"
+                f"block[{number}]: {len(again)} of its cells are in an earlier block; the first is {words_of(one)}"
             )

@@ -6,13 +6,13 @@ import operator
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 
 from quickstart.measure.conclusions import OURS, conclusions, headline, overview, planned_samples
-from quickstart.measure.document import replace_file, words_of
+from quickstart.measure.document import replace_file
 from quickstart.measure.figures import Drawn, all_phases, inline, phase_numbers, timeline, times
 from quickstart.measure.results import (
     CLOCKS,
@@ -23,6 +23,7 @@ from quickstart.measure.results import (
     Cell,
     Results,
     Sample,
+    words_of,
 )
 from quickstart.measure.statistics import (
     Metric,
@@ -171,7 +172,7 @@ def _rows(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
 
 
 def _head(cell: Cell) -> tuple[str, ...]:
-    return f"{cell.profile}, {cell.size}", cell.configuration, cell.command_line
+    return f"{cell.profile}, {cell.size}", cell.called, cell.command_line
 
 
 def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
@@ -180,7 +181,7 @@ def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
         if cell.configuration != OURS or not runs:
             continue
         for name in CONFIGURATIONS:
-            rival = samples.get(replace(cell, configuration=name), ())
+            rival = samples.get(cell.beside(name), ())
             if name == OURS or not rival:
                 continue
             claim = claim_faster(runs, rival)
@@ -188,7 +189,8 @@ def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
             factor = f"{claim.factor:.2f}" if claim.factor else _NONE
             times_of = (_seconds(claim.ours_ns), _seconds(claim.rival_ns))
             p = _NONE if claim.p is None else f"{claim.p:.4f}"
-            head = (f"{cell.profile}, {cell.size}", name, cell.command_line)
+            line = ", ".join(word for word in (cell.command_line, cell.payload) if word)
+            head = (f"{cell.profile}, {cell.size}", name, line)
             yield Row(head, (*times_of, factor, p, said), not claim.holds)
 
 
@@ -219,7 +221,7 @@ def _plain(profile: str) -> str:
 
 
 def _label(cell: Cell) -> str:
-    return cell.configuration if cell.command_line == "stock" else f"{cell.configuration}, ours"
+    return cell.called if cell.command_line == "stock" else f"{cell.called}, ours"
 
 
 def _middle_run(runs: Sequence[Sample]) -> Sample | None:

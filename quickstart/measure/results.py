@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SCHEMA = 1
 CONFIGURATIONS = ("standard", "standard-tuned", "minimal", "ramboot", "quickstart")
@@ -13,13 +13,18 @@ COMMAND_LINES = ("stock", "ours")
 STORAGES = ("local", "ebs-warm", "ebs-cold")
 CLOCKS = ("virtual", "kvm", "wall")
 DELIVERIES = ("fast", "overlay")
+# Forms of quickstart's initramfs (docs/payload.md).
+PAYLOADS = ("cpio", "gzip", "lz4", "zstd")
 FETCHES = ("boot-loader", "read-ahead")
 SIZES = ("small", "medium")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One place of a matrix; every word is one of the project's."""
+    """One place of a matrix; every word is one of the project's.
+
+    ``payload`` is the form of quickstart's initramfs where the matrix asks for one; empty: what `build` makes without being asked.
+    """
 
     profile: str
     configuration: str
@@ -27,6 +32,22 @@ class Cell:
     storage: str
     clock: str
     size: str
+    payload: str = ""
+
+    @property
+    def called(self) -> str:
+        """The configuration in a table, with the payload where one was asked for."""
+        return f"{self.configuration}, {self.payload}" if self.payload else self.configuration
+
+    def beside(self, configuration: str) -> Cell:
+        """The cell of another configuration that this one is compared with; none but quickstart has a payload."""
+        return replace(self, configuration=configuration, payload="")
+
+
+def words_of(cell: Cell) -> str:
+    """A cell in a message."""
+    words = (cell.profile, cell.configuration, cell.command_line, cell.storage, cell.clock, cell.size)
+    return " ".join((*words, cell.payload)).rstrip()
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,9 @@ def ratios(summaries: Mapping[Cell, Summary], axis: str, base: str) -> dict[Cell
 
 
 def _rest(cell: Cell, axis: str) -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in vars(cell).items() if name != axis)
+    # Of the configurations only one has a payload: that is no difference of its own.
+    same = (axis, "payload") if axis == "configuration" else (axis,)
+    return tuple((name, value) for name, value in vars(cell).items() if name not in same)
 
 
 def permutation_test(ours: Sequence[int], rival: Sequence[int]) -> Comparison:

@@ -19,7 +19,7 @@ from quickstart.errors import MixedClocksError
 from quickstart.measure.conclusions import headline
 from quickstart.measure.figures import style, timeline_figure, times, times_figure
 from quickstart.measure.report import write_report
-from quickstart.measure.results import COMMAND_LINES, CONFIGURATIONS, SIZES, Cell, Results, Sample
+from quickstart.measure.results import COMMAND_LINES, CONFIGURATIONS, PAYLOADS, SIZES, Cell, Results, Sample
 from quickstart.measure.statistics import by_cell
 from tests.unit.benchdata import CELL, censored, realistic, sample
 
@@ -237,3 +237,14 @@ def test_bars_of_few_and_of_nothing() -> None:
     empty: dict[Cell, list[Sample]] = {CELL: []}
     with style():
         assert misplaced(times_figure(empty)) == []
+
+
+def test_payloads_have_bars_of_their_own() -> None:
+    cells = {dataclasses.replace(CELL, payload=each): [sample(CELL)] for each in ("", *PAYLOADS)}
+    with style():
+        figure = times_figure(cells)
+        assert misplaced(figure) == []
+    assert [each.get_text() for each in figure.axes[0].get_yticklabels()] == [
+        "quickstart",
+        *(f"quickstart, {each}" for each in PAYLOADS),
+    ]

@@ -105,3 +105,17 @@ def test_the_first_picture_is_of_the_slowest_volume_and_the_smallest_machine(
     chosen: dict[Cell, object] = {**overview(planned_samples(results))}
     assert {(cell.clock, cell.storage, cell.size) for cell in chosen} == {("virtual", *wanted)}
     assert len(chosen) == 3
+
+
+def test_a_payload_that_was_asked_for_is_compared_with_those_that_have_none() -> None:
+    plain, packed = (dataclasses.replace(CELL, payload=word) for word in ("cpio", "lz4"))
+    results = measured(
+        sample(plain, t_app_ns=2 * S), sample(packed, t_app_ns=3 * S), sample(STANDARD, t_app_ns=6 * S)
+    )
+    assert (
+        "quickstart beside standard, T_app: faster in all 2 comparisons, 2.00 to 3.00 times as fast"
+        in said(results)
+    )
+    first = headline(results)
+    assert first is not None
+    assert first.rows[1][1] == ("6.00 s → 2.00 s, 3.0 times",)

@@ -19,6 +19,7 @@ from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
     CONFIGURATIONS,
+    PAYLOADS,
     SIZES,
     STORAGES,
     Cell,
@@ -36,7 +37,8 @@ CELLS = st.builds(
     Cell,
     st.text(min_size=1, max_size=9),
     *(st.sampled_from(words) for words in (CONFIGURATIONS, COMMAND_LINES, STORAGES, CLOCKS, SIZES)),
-)
+    st.sampled_from(("", *PAYLOADS)),
+).map(lambda cell: cell if cell.configuration == "quickstart" else cell.beside(cell.configuration))
 PHASES = st.builds(
     lambda name, begin, length: Phase(name, begin, begin + length),
     st.text(min_size=1, max_size=9),
@@ -224,3 +226,15 @@ def test_another_matrix_is_named() -> None:
         "matrix: nginx minimal stock ebs-warm virtual small is only in the new one",
         "matrix: nginx standard stock ebs-warm virtual small: 3 runs of at most 600 s there, 9 of at most 600 s now",
     )
+
+
+def test_results_of_before_have_no_payload() -> None:
+    raw = json.loads(document.text_of(realistic()))
+    for entry in (*raw["plan"], *raw["runs"]):
+        del entry["payload"]
+    assert document.parse(json.dumps(raw), "x.json") == realistic()
+
+
+def test_a_payload_of_another_configuration() -> None:
+    said = broken(lambda raw: raw["runs"][0].update(configuration="minimal", delivery="", payload="lz4"))
+    assert "runs[0].payload: minimal has none (got 'lz4')" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,21 @@ def test_how_kernel_and_initramfs_are_fetched_is_said_once_for_all() -> None:
     )
     assert (one.fetch, len(one.plan)) == ("read-ahead", 1)
     assert set(FETCHES) == set(FETCHING)
+
+
+def test_payloads_are_quickstarts_alone() -> None:
+    plan = parse_matrix(f'{GOOD}payloads = ["cpio", "lz4"]\n', "m", PROFILES).plan
+    found = {(each.cell.configuration, each.cell.payload) for each in plan}
+    assert found == {("standard", ""), ("quickstart", "cpio"), ("quickstart", "lz4")}
+    assert {each.cell.payload for each in parse_matrix(GOOD, "m", PROFILES).plan} == {""}
+    assert {replace(each.cell, payload="") for each in plan} == {
+        each.cell for each in parse_matrix(GOOD, "m", PROFILES).plan
+    }
+
+
+def test_payloads_of_nothing() -> None:
+    text = GOOD.replace(', "quickstart"', "") + 'payloads = ["lz5"]\n'
+    assert problems(text) == (
+        "block[0].payloads[0]: no payload 'lz5'; did you mean 'lz4'?",
+        "block[0].payloads: only quickstart has one, which is not among the configurations",
+    )

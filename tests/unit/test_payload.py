@@ -18,6 +18,7 @@ from quickstart.initramfs import payload as payloads
 from quickstart.initramfs.newc import CpioEntry, directory, regular, symlink, write_archive
 from quickstart.initramfs.newc_reader import CpioMember, read_archive
 from quickstart.initramfs.payload import Payload, check_kernel, packing
+from quickstart.measure.results import PAYLOADS
 
 COMPRESSED = [each for each in Payload if each is not Payload.CPIO]
 # Half of it can be compressed.
@@ -162,3 +163,7 @@ def test_a_kernel_that_does_not_say(root: ImageRoot) -> None:
     check_kernel(root, "6.1", Payload.CPIO)
     with pytest.raises(BadInputError, match=r"the image has no /boot/config-6\.1"):
         check_kernel(root, "6.1", Payload.ZSTD)
+
+
+def test_the_bench_has_the_same_words() -> None:
+    assert tuple(each.value for each in Payload) == PAYLOADS

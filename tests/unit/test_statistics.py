@@ -70,6 +70,8 @@ def test_ratios_are_of_cells_with_the_same_rest() -> None:
         medium: Summary(3, 0, 7, 1, 1),
     }
     assert ratios(summaries, "configuration", "standard") == {STANDARD: 1.0, CELL: 0.5}
+    packed = dataclasses.replace(CELL, payload="lz4")
+    assert ratios({**summaries, packed: Summary(3, 0, 4, 1, 1)}, "configuration", "standard")[packed] == 0.4
     assert ratios({**summaries, STANDARD: Summary(0, 3, None, None, None)}, "configuration", "standard") == {
         STANDARD: None,
         CELL: None,
