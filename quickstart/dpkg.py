@@ -54,6 +54,11 @@ def owners(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Mapping[PurePosix
     return found
 
 
+def installed(root: ImageRoot) -> Mapping[str, str]:
+    """The image's packages and their versions, by name; nothing for an image without dpkg."""
+    return {each.package: each.version for _, each in sorted(_status(root).items())}
+
+
 def _directory(root: ImageRoot, spelled: str) -> PurePosixPath | None:
     try:
         return root.resolve(PurePosixPath(spelled)).canonical

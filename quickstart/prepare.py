@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from quickstart import pipeline
+from quickstart.dpkg import installed
 from quickstart.errors import BadInputError
 from quickstart.host import door
 from quickstart.image.artefact import command_line
@@ -34,6 +35,7 @@ from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED, of_bench, together
 from quickstart.startset import compute
 from quickstart.store import Store, source_digest
+from quickstart.unit import assignments, unit_texts
 
 _INITRAMFS = "initramfs.img"
 
@@ -134,6 +136,7 @@ _ARCHIVES: dict[str, _Archive] = {"quickstart": _quickstart, "minimal": _minimal
 def _boot(
     profile: Profile, configuration: str, reference: ReferenceImage, initramfs: Path, disk: RootDisk
 ) -> Boot:
+    root = ImageRoot(reference.tree)
     cmdline, attached = command_line(disk.superblock.uuid), configuration != "ramboot"
     if not attached:
         # It would be the only word of the command line that names something that is not there.
@@ -151,6 +154,8 @@ def _boot(
         mac=pipeline.MAC,
         ready=profile.ready,
         unit=profile.unit,
+        unit_lines=tuple("=".join(each) for each in assignments(unit_texts(root, profile.unit), "[Service]")),
+        packages=installed(root),
     )
 
 

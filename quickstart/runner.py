@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import os
 import platform
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,13 +16,16 @@ from quickstart import __version__
 from quickstart.host import door
 from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.build import Recipe
+from quickstart.initramfs.contents import file_sizes
 from quickstart.initramfs.payload import Payload, compressors
 from quickstart.launch.payload import PROBE_INTERVAL_MS, agent_binary
+from quickstart.launch.qemu import machine_arguments
 from quickstart.measure import run
 from quickstart.measure.clock import clock_of
 from quickstart.measure.configuration import Boot, with_command_line
+from quickstart.measure.configuration import machine as plain_machine
 from quickstart.measure.matrix import Matrix
-from quickstart.measure.results import Cell, Circumstances, Sample
+from quickstart.measure.results import COMMAND_LINES, Booted, Cell, Circumstances, Facts, Sample
 from quickstart.measure.storage import load_model
 from quickstart.measure.volume import volume_binary
 from quickstart.model import Profile
@@ -61,10 +66,28 @@ class QemuRunner:
                 "fetch": self.matrix.fetch,
                 "payload": f"{Recipe.payload.value} where none is asked for; {compressors()}",
                 **{f"kernel {k}": v for k, v in kernels.items()},
+                **self._machines(),
             },
             artefacts=dict(_artefacts(key, boot) for key, boot in sorted(self._boots.items())),
             poll_interval_ms=PROBE_INTERVAL_MS,
+            facts=_facts(self._boots),
         )
+
+    def _machines(self) -> dict[str, str]:
+        """What a machine of each clock and size is made of: a number of another machine says something else."""
+        found: dict[str, str] = {}
+        for cell in (each.cell for each in self.matrix.plan):
+            if f"machine {cell.clock} {cell.size}" not in found:
+                boot = self._boots[_key(cell)]
+                clock = clock_of(cell.clock, cell.size, boot.kernel, self.store)
+                machine = dataclasses.replace(
+                    plain_machine(boot, forward_port=None, guest_port=0),
+                    memory_mib=clock.memory_mib,
+                    vcpus=clock.vcpus,
+                )
+                words = machine_arguments(machine, clock.accelerator, "")
+                found[f"machine {cell.clock} {cell.size}"] = " ".join(_of_the_machine(words))
+        return found
 
     def run(self, cell: Cell, number: int, timeout_s: int) -> Sample:
         """One run of ``cell`` (measure.run)."""
@@ -91,6 +114,38 @@ def _artefacts(key: tuple[str, str, str], boot: Boot) -> tuple[str, str]:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return "/".join(key).rstrip("/"), f"{digest.hexdigest()} on {read_superblock(boot.volume).uuid}"
+
+
+def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
+    """Of QEMU's arguments those that every machine of a clock and size has."""
+    wanted = {"-M", "-accel", "-icount", "-cpu", "-rtc", "-seed", "-smp", "-m"}
+    for option, value in itertools.pairwise(words):
+        if option in wanted:
+            yield f"{option} {value}"
+
+
+def _facts(boots: Mapping[tuple[str, str, str], Boot]) -> Facts:
+    """What they boot from; an archive or an image that several have is in it once."""
+    booted: dict[str, Booted] = {}
+    contents: dict[str, Mapping[str, int]] = {}
+    packages: dict[str, Mapping[str, str]] = {}
+    for key, boot in sorted(boots.items()):
+        (initrd,) = boot.initrds
+        with initrd.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest not in contents and (sizes := file_sizes(initrd)) is not None:
+            contents[digest] = sizes
+        image = read_superblock(boot.volume).uuid
+        packages[image] = boot.packages
+        booted["/".join(key).rstrip("/")] = Booted(
+            kernel=boot.kernel.name,
+            initramfs=digest,
+            image=image,
+            command_lines={line: with_command_line(boot, line).cmdline for line in COMMAND_LINES},
+            unit=boot.unit,
+            unit_lines=boot.unit_lines,
+        )
+    return Facts(booted, contents, packages)
 
 
 def _host() -> dict[str, str]:

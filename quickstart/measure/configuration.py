@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from quickstart.errors import BadInputError
@@ -34,7 +35,8 @@ class Boot:
     ``command_line`` is one of results.COMMAND_LINES, ``cmdline`` the words themselves. ``initrds`` are joined in this order.
     ``volume`` is a raw image that is read and never written; ``fetched`` is where kernel and then initramfs lie on it
     (image.extents). Without ``attached`` the machine gets no root volume: kernel and initramfs come from it, and that is all.
-    ``unit`` is the application's.
+    ``unit`` is the application's. ``unit_lines`` (its [Service] assignments) and ``packages`` (the image's, by version)
+    are for results alone.
     """
 
     configuration: str
@@ -49,6 +51,8 @@ class Boot:
     mac: str
     ready: Readiness
     unit: str
+    unit_lines: tuple[str, ...] = ()
+    packages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def delivery(self) -> str:

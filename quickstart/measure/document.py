@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import tempfile
@@ -19,12 +20,15 @@ from quickstart.measure.results import (
     COMMAND_LINES,
     CONFIGURATIONS,
     DELIVERIES,
+    OLDER_SCHEMAS,
     PAYLOADS,
     SCHEMA,
     SIZES,
     STORAGES,
+    Booted,
     Cell,
     Circumstances,
+    Facts,
     Phase,
     Planned,
     Reads,
@@ -85,11 +89,21 @@ class _Run(_Cell):
     root_read_bytes: Count
     initramfs_bytes: Count
     phases: tuple[_Phase, ...]
+    units: tuple[_Phase, ...] = ()
     took_ns: Count
 
 
+class _Booted(_Table):
+    kernel: Word
+    initramfs: Word
+    image: Word
+    command_lines: dict[str, str]
+    unit: Word
+    unit_lines: tuple[str, ...]
+
+
 class _Document(_Table):
-    schema_: Annotated[Literal[SCHEMA], Field(alias="schema")]  # type: ignore[valid-type]
+    schema_: Annotated[Literal[*OLDER_SCHEMAS, SCHEMA], Field(alias="schema")]  # type: ignore[valid-type]
     name: Word
     command: Annotated[tuple[str, ...], Field(min_length=1)]
     began: Time
@@ -97,6 +111,9 @@ class _Document(_Table):
     versions: dict[str, str]
     artefacts: dict[str, str]
     poll_interval_ms: Count
+    boots: dict[str, _Booted] = {}
+    contents: dict[str, dict[str, Count]] = {}
+    packages: dict[str, dict[str, str]] = {}
     plan: Annotated[tuple[_Planned, ...], Field(min_length=1)]
     runs: tuple[_Run, ...]
 
@@ -122,6 +139,7 @@ def text_of(results: Results) -> str:
         "poll_interval_ms": circumstances.poll_interval_ms,
     }
     members = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    members += _fact_members(circumstances.facts)
     members.append(f' "plan": {_lines([_planned_entry(each) for each in results.plan])}')
     members.append(f' "runs": {_lines([_run_entry(each) for each in results.samples])}')
     return "{\n" + ",\n".join(members) + "\n}\n"
@@ -242,11 +260,22 @@ def _run_entry(sample: Sample) -> Mapping[str, object]:
         "root_reads": sample.guest.requests,
         "root_read_bytes": sample.guest.read_bytes,
         "initramfs_bytes": sample.initramfs_bytes,
-        "phases": [
-            {"name": each.name, "begin_ns": each.begin_ns, "end_ns": each.end_ns} for each in sample.phases
-        ],
+        "phases": _phase_entries(sample.phases),
+        "units": _phase_entries(sample.units),
         "took_ns": sample.took_ns,
     }
+
+
+def _phase_entries(phases: Sequence[Phase]) -> list[Mapping[str, object]]:
+    return [{"name": each.name, "begin_ns": each.begin_ns, "end_ns": each.end_ns} for each in phases]
+
+
+def _fact_members(facts: Facts) -> Iterator[str]:
+    """A line for each configuration, archive and image: archives of several configurations are often the same."""
+    boots = {name: dataclasses.asdict(booted) for name, booted in facts.boots.items()}
+    for key, table in (("boots", boots), ("contents", facts.contents), ("packages", facts.packages)):
+        lines = [f"  {json.dumps(name)}: {json.dumps(dict(each))}" for name, each in table.items()]
+        yield f" {json.dumps(key)}: " + ("{\n" + ",\n".join(lines) + "\n }" if lines else "{}")
 
 
 def _cell(entry: _Cell) -> Cell:
@@ -263,9 +292,19 @@ def _sample(run: _Run) -> Sample:
         volume=Reads(run.volume_reads, run.volume_read_bytes),
         guest=Reads(run.root_reads, run.root_read_bytes),
         initramfs_bytes=run.initramfs_bytes,
-        phases=tuple(Phase(each.name, each.begin_ns, each.end_ns) for each in run.phases),
+        phases=_phases(run.phases),
+        units=_phases(run.units),
         took_ns=run.took_ns,
     )
+
+
+def _phases(entries: Sequence[_Phase]) -> tuple[Phase, ...]:
+    return tuple(Phase(each.name, each.begin_ns, each.end_ns) for each in entries)
+
+
+def _facts(document: _Document) -> Facts:
+    boots = {name: Booted(**dict(each)) for name, each in document.boots.items()}
+    return Facts(boots, document.contents, document.packages)
 
 
 def _results(document: _Document) -> Results:
@@ -274,7 +313,11 @@ def _results(document: _Document) -> Results:
         command=document.command,
         began=document.began,
         circumstances=Circumstances(
-            document.host, document.versions, document.artefacts, document.poll_interval_ms
+            document.host,
+            document.versions,
+            document.artefacts,
+            document.poll_interval_ms,
+            _facts(document),
         ),
         plan=tuple(Planned(_cell(each), each.runs, each.timeout_s) for each in document.plan),
         samples=tuple(_sample(each) for each in document.runs),
@@ -311,8 +354,9 @@ def _censored_problems(place: str, run: _Run) -> Iterator[str]:
     for name in _NUMBERS:
         if getattr(run, name):
             yield f"{place}.{name}: a censored run has no number (got {getattr(run, name)})"
-    if run.phases:
-        yield f"{place}.phases: a censored run has none (got {len(run.phases)})"
+    for name in ("phases", "units"):
+        if getattr(run, name):
+            yield f"{place}.{name}: a censored run has none (got {len(getattr(run, name))})"
 
 
 def _ready_problems(place: str, run: _Run) -> Iterator[str]:
@@ -322,6 +366,7 @@ def _ready_problems(place: str, run: _Run) -> Iterator[str]:
         yield f"{place}.t_total_ns: not t_pr_ns + t_app_ns (got {run.t_total_ns}, not {run.t_pr_ns + run.t_app_ns})"
     if run.overlap_ns and run.clock != "virtual":
         yield f"{place}.overlap_ns: 0 on the {run.clock} clock (got {run.overlap_ns})"
-    for index, phase in enumerate(run.phases):
-        if phase.end_ns < phase.begin_ns:
-            yield f"{place}.phases[{index}].end_ns: before begin_ns (got {phase.end_ns})"
+    for name in ("phases", "units"):
+        for index, phase in enumerate(getattr(run, name)):
+            if phase.end_ns < phase.begin_ns:
+                yield f"{place}.{name}[{index}].end_ns: before begin_ns (got {phase.end_ns})"

@@ -11,6 +11,8 @@ from quickstart.measure.results import Phase
 _KMSG = re.compile(r"<\d+>\[\s*(\d+)\.(\d{6})\] (.*)")
 _NOW = re.compile(r"now at (\d+) nsecs")
 _NETWORK_UNITS = ("networking.service", "systemd-networkd.service")
+# What a service takes that only forks is no part of a way; results keep a line for each of the others.
+_SHORTEST_NS = 1_000_000
 _OURS = ("modules", "network", "root", "integrity", "checked", "application", "started")
 
 
@@ -19,14 +21,15 @@ def script(unit: str) -> str:
 
     The kernel's log has a clock of its own (sched_clock): one line goes into it beside the uptime, without a fork in between.
     """
-    properties = "-p Id -p InactiveExitTimestampMonotonic -p ActiveEnterTimestampMonotonic"
+    stamps = ("InactiveExit", "ActiveEnter", "InactiveEnter")
+    properties = " ".join(("-p Id", *(f"-p {each}TimestampMonotonic" for each in stamps)))
     return (
         'echo "<7>quickstart: stamp now" >/dev/kmsg\n'
         'while read -r line; do case $line in now*) echo "$line"; break;; esac; done </proc/timer_list\n'
         "dmesg -r | grep -e 'quickstart: stamp' -e '] Run /'\n"
         # After our init there is nothing to ask systemd, and at ready it has only begun.
         "dmesg -r | grep -q 'quickstart: stamp started' || { systemctl show -p UserspaceTimestampMonotonic\n"
-        f"systemctl show {properties} {shlex.join((unit, *_NETWORK_UNITS))}; }}\n"
+        f"systemctl show {properties} {shlex.join((unit, *_NETWORK_UNITS, '*.service'))}; }}\n"
     )
 
 
@@ -46,6 +49,25 @@ def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns
         elif units:
             found += _systemds(said, units, unit, stamps["init"], beacon_ns, ready_ns)
     return tuple(each for each in (_until(each, ready_ns) for each in found) if each is not None)
+
+
+def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
+    """systemd's services that had begun to start before ready, with what each took until then, by their beginning.
+
+    ``said`` is the output of `script`; nothing after our init, which asks systemd nothing. The end is when it counted as started,
+    for a oneshot service that is gone again when it had run; one that was starting yet is cut at ready.
+    """
+    found = []
+    for name, properties in dict(_units(said)).items():
+        begin_ns = _instant(properties, "InactiveExitTimestampMonotonic")
+        ends = (
+            _instant(properties, f"{each}TimestampMonotonic") for each in ("ActiveEnter", "InactiveEnter")
+        )
+        end_ns = min((each for each in ends if each >= begin_ns), default=ready_ns)
+        if begin_ns and (phase := _until(Phase(name, begin_ns, end_ns), ready_ns)) is not None:
+            found.append(phase)
+    long = (each for each in found if each.end_ns - each.begin_ns >= _SHORTEST_NS)
+    return tuple(sorted(long, key=lambda each: (each.begin_ns, each.name)))
 
 
 def _until(phase: Phase, ready_ns: int) -> Phase | None:

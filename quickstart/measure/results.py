@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-SCHEMA = 1
+SCHEMA = 2
+# Written by earlier versions, and still read: what came later is empty there.
+OLDER_SCHEMAS = (1,)
 CONFIGURATIONS = ("standard", "standard-tuned", "minimal", "ramboot", "quickstart")
 # The kernel's command line: the distribution's own, or with our options for a faster kernel.
 COMMAND_LINES = ("stock", "ours")
@@ -86,6 +88,7 @@ class Sample:
     virtual clock may have charged too little for I/O; 0 on other clocks. ``volume`` is counted by the volume's log, ``guest`` by
     the guest's diskstats.
     ``delivery`` is how the start set reached the guest; empty where there is none.
+    ``units`` are systemd's services that took part of the way to ready, each from its first process until it counted as started.
     ``took_ns`` is what the run cost on the host's clock, to tell how long the rest will take: no result.
     """
 
@@ -105,7 +108,34 @@ class Sample:
     guest: Reads = Reads(0, 0)
     initramfs_bytes: int = 0
     phases: tuple[Phase, ...] = ()
+    units: tuple[Phase, ...] = ()
     took_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Booted:
+    """What a configuration of a profile boots, in facts that a difference can be named by (docs/compare.md).
+
+    ``initramfs`` (SHA-256) and ``image`` (the volume's UUID) are keys of Facts; ``command_lines`` are the kernel's, by
+    results.COMMAND_LINES; ``unit_lines`` are the [Service] assignments of the application's ``unit``, drop-ins and all.
+    """
+
+    kernel: str
+    initramfs: str
+    image: str
+    command_lines: Mapping[str, str]
+    unit: str
+    unit_lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """``boots`` by PROFILE/CONFIGURATION as the artefacts; ``contents``: an initramfs's regular files and their bytes, as they are
+    in memory; ``packages``: an image's, and their versions. Nothing that was not recorded is in it."""
+
+    boots: Mapping[str, Booted] = field(default_factory=dict)
+    contents: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    packages: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,12 +144,14 @@ class Circumstances:
 
     ``host`` has facts of the machine (kernel, CPU model, cores, memory, accelerator), ``versions`` those of quickstart, QEMU,
     guest kernels and packages, ``artefacts`` the hashes of images and initramfs. ``poll_interval_ms`` is the prober's.
+    ``facts`` are what the artefacts consist of: equal artefacts have equal facts.
     """
 
     host: Mapping[str, str]
     versions: Mapping[str, str]
     artefacts: Mapping[str, str]
     poll_interval_ms: int
+    facts: Facts = Facts()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from quickstart.measure import counting
 from quickstart.measure.clock import Clock
 from quickstart.measure.configuration import Boot
 from quickstart.measure.nbd import read_extents
-from quickstart.measure.phases import phases, script
+from quickstart.measure.phases import phases, script, units
 from quickstart.measure.results import Cell, Phase, Reads, Sample
 from quickstart.measure.storage import StorageModel
 from quickstart.measure.times import client_times, virtual_times
@@ -183,4 +183,5 @@ def _sample(boot: Boot, clock: Clock, cell: Cell, number: int, ran: _Ran) -> Sam
         guest=counting.disk_reads(counters, _ROOT_DEVICE) if boot.attached else Reads(0, 0),
         initramfs_bytes=boot.initramfs_bytes,
         phases=found,
+        units=units(ran.phases_said, readied.ready.uptime_ns),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quickstart.unit.commands import parse_commands
-from quickstart.unit.files import parse_service, unit_texts
+from quickstart.unit.files import assignments, parse_service, unit_texts
 from quickstart.unit.read import read_unit
 
-__all__ = ["parse_commands", "parse_service", "read_unit", "unit_texts"]
+__all__ = ["assignments", "parse_commands", "parse_service", "read_unit", "unit_texts"]

@@ -27,11 +27,12 @@ def sections() -> dict[str, dict[str, str]]:
 
 def test_every_field_is_described_and_every_described_field_is_there() -> None:
     raw = json.loads(text_of(realistic()))
-    whole, cell, plan, run, phase = list(sections().values())[:5]
+    whole, cell, plan, run, phase, boot = list(sections().values())[:6]
     assert list(raw) == list(whole)
     assert list(raw["plan"][0]) == [*cell, *plan]
     assert list(raw["runs"][0]) == [*cell, *run]
     assert list(raw["runs"][0]["phases"][0]) == list(phase)
+    assert list(raw["boots"]["nginx/quickstart"]) == list(boot)
 
 
 def test_the_words_of_a_cell_are_all_named() -> None:

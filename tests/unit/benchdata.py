@@ -7,8 +7,10 @@ import random
 from collections.abc import Sequence
 
 from quickstart.measure.results import (
+    Booted,
     Cell,
     Circumstances,
+    Facts,
     Phase,
     Planned,
     Reads,
@@ -70,7 +72,28 @@ def circumstances() -> Circumstances:
         versions={"quickstart": "0.1.0", "qemu": "7.2.0", "kernel": "6.1.0-44-cloud-amd64"},
         artefacts={"nginx/reference": "0" * 64, "nginx/initramfs": "1" * 64},
         poll_interval_ms=10,
+        facts=facts(),
     )
+
+
+def facts() -> Facts:
+    lines = {
+        "stock": "console=ttyS0 root=UUID=an-image ro",
+        "ours": "console=ttyS0 root=UUID=an-image ro cryptomgr.notests",
+    }
+    unit = ("Type=forking", "ExecStart=/usr/sbin/nginx")
+    boots = {
+        f"nginx/{name}": Booted(
+            "vmlinuz-6.1.0-44-cloud-amd64", archive, "an-image", lines, "nginx.service", unit
+        )
+        for name, archive in (("standard", "initrd"), ("minimal", "small"), ("quickstart", "fast"))
+    }
+    contents = {
+        "initrd": {"init": 9000, "usr/bin/udevadm": 900_000},
+        "small": {"init": 9000},
+        "fast": {"init": 9000, "fast/usr/sbin/nginx": 1_200_000},
+    }
+    return Facts(boots, contents, {"an-image": {"nginx": "1.22.1-9", "libc6": "2.36-9"}})
 
 
 def realistic(

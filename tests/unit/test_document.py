@@ -23,6 +23,7 @@ from quickstart.measure.results import (
     SIZES,
     STORAGES,
     Cell,
+    Facts,
     Phase,
     Planned,
     Reads,
@@ -66,6 +67,7 @@ def whole_results(draw: st.DrawFn) -> Results:
                         volume=Reads(draw(COUNTS), draw(COUNTS)),
                         guest=Reads(draw(COUNTS), draw(COUNTS)),
                         phases=tuple(draw(st.lists(PHASES, max_size=2))),
+                        units=tuple(draw(st.lists(PHASES, max_size=2))),
                         took_ns=draw(COUNTS),
                     )
                 )
@@ -75,6 +77,18 @@ def whole_results(draw: st.DrawFn) -> Results:
 @given(whole_results())
 def test_what_is_written_is_read(results: Results) -> None:
     assert document.parse(document.text_of(results), "x") == results
+
+
+def test_an_older_document_is_read_as_it_is() -> None:
+    raw = json.loads(document.text_of(realistic()))
+    raw["schema"] = 1
+    for name in ("boots", "contents", "packages"):
+        del raw[name]
+    for run in raw["runs"]:
+        del run["units"]
+    found = document.parse(json.dumps(raw), "x")
+    assert found.circumstances.facts == Facts()
+    assert found.samples == realistic().samples
 
 
 def test_a_run_is_a_line() -> None:
@@ -98,7 +112,7 @@ def broken(edit: Edit) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda raw: raw.update(schema=2), "schema: "),
+        (lambda raw: raw.update(schema=3), "schema: "),
         (lambda raw: raw.pop("began"), "began: missing"),
         (lambda raw: raw.update(began="yesterday"), "began: "),
         (lambda raw: raw.update(comand=[]), "comand: no such key; did you mean 'command'?"),
@@ -130,6 +144,12 @@ def broken(edit: Edit) -> tuple[str, ...]:
             lambda raw: raw["runs"][2].update(phases=[{"name": "kernel", "begin_ns": 0, "end_ns": 1}]),
             "runs[2].phases: a censored run has none",
         ),
+        (
+            lambda raw: raw["runs"][2].update(units=[{"name": "a.service", "begin_ns": 0, "end_ns": 1}]),
+            "runs[2].units: a censored run has none",
+        ),
+        (lambda raw: raw["boots"]["nginx/minimal"].pop("image"), "boots.nginx/minimal.image: missing"),
+        (lambda raw: raw["contents"]["fast"].update(init="9"), "contents.fast.init: "),
         (lambda raw: raw["runs"][1].update(t_total_ns=1), "runs[1].t_total_ns: not t_pr_ns + t_app_ns"),
         (
             lambda raw: raw["runs"][1].update(t_pr_ns=0, t_app_ns=0, t_total_ns=0),

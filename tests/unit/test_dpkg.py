@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quickstart.dpkg import owners
+from quickstart.dpkg import installed, owners
 from quickstart.imageroot import ImageRoot
 
 STATUS = """\
@@ -126,6 +126,10 @@ def test_every_owner(root: ImageRoot) -> None:
     assert (owner.package, owner.version, owner.architecture) == ("coreutils", "9.1-1", "amd64")
 
 
+def test_what_is_installed(root: ImageRoot) -> None:
+    assert installed(root) == {"coreutils": "9.1-1", "dash": "0.5.12-2", "libc6": "2.36-9", "mawk": "1.3.4-3"}
+
+
 def test_a_packages_directory_that_is_a_link_in_the_image_has_no_owner(root: ImageRoot) -> None:
     assert owners(root, [PurePosixPath("/lib"), PurePosixPath("/bin")]) == {}
 
@@ -138,6 +142,7 @@ def test_a_local_diversion_diverts_the_file_of_every_package(root: ImageRoot) ->
 
 
 def test_an_image_without_dpkg(tmp_path: Path) -> None:
+    assert installed(ImageRoot(tmp_path)) == {}
     (tmp_path / "x").touch()
     assert owners(ImageRoot(tmp_path), [PurePosixPath("/x")]) == {}
 

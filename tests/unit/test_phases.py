@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quickstart.measure.phases import phases, script
+from quickstart.measure.phases import phases, script, units
 
 MS = 1_000_000
 NOW = "now at 5000000000 nsecs\n"
@@ -97,6 +97,40 @@ def test_an_application_may_answer_before_it_counts_as_started(said: str, ready_
 )
 def test_what_was_not_stamped_is_left_out(said: str, left: set[str]) -> None:
     assert set(in_ms(said)) == left
+
+
+def test_units_until_they_started_or_had_run_or_until_ready() -> None:
+    more = """
+Id=once.service
+InactiveExitTimestampMonotonic=3600000
+ActiveEnterTimestampMonotonic=0
+InactiveEnterTimestampMonotonic=3700000
+
+Id=later.service
+InactiveExitTimestampMonotonic=4850000
+ActiveEnterTimestampMonotonic=4900000
+
+Id=forked.service
+InactiveExitTimestampMonotonic=3600000
+ActiveEnterTimestampMonotonic=3600500
+
+Id=starting.service
+InactiveExitTimestampMonotonic=4000001
+ActiveEnterTimestampMonotonic=0
+"""
+    found = [
+        (each.name, each.begin_ns // MS, each.end_ns // MS) for each in units(STANDARD + more, 4800 * MS)
+    ]
+    assert found == [
+        ("once.service", 3600, 3700),
+        ("networking.service", 3800, 4800),
+        ("nginx.service", 4000, 4600),
+        ("starting.service", 4000, 4800),
+    ]
+
+
+def test_our_init_has_no_units() -> None:
+    assert units(OURS, 3000 * MS) == ()
 
 
 def test_the_units_name_is_quoted() -> None:
