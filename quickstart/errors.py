@@ -9,6 +9,7 @@
     │   │   ├── StorageModelError            a storage model, key by key
     │   │   ├── MatrixError                  a matrix, key by key
     │   │   └── ResultsError                 results.json, place by place
+    │   ├── IncomparableError                two results whose numbers do not mean the same
     │   ├── OtherResultsError                results.json is of another matrix, artefact, version or host
     │   ├── UnsupportedUnitError             a unit needs what the starter cannot repeat
     │   └── OutputExistsError                OUT is there and is not ours to replace
@@ -84,6 +85,15 @@ class OtherResultsError(BadInputError):
         lines = "".join(f"\n  {each}" for each in differences)
         super().__init__(f"{source} was measured differently:{lines}", hint=hint)
         self.differences = tuple(differences)
+
+
+class IncomparableError(BadInputError):
+    """Two results of which no difference can be told; ``obstacles`` has one line for each reason."""
+
+    def __init__(self, obstacles: Sequence[str], *, hint: str | None = None) -> None:
+        lines = "".join(f"\n  {each}" for each in obstacles)
+        super().__init__(f"A and B cannot be compared:{lines}", hint=hint)
+        self.obstacles = tuple(obstacles)
 
 
 class UnsupportedUnitError(BadInputError):

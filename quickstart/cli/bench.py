@@ -15,6 +15,7 @@ from rich.table import Table
 
 from quickstart import bench as benching
 from quickstart.bench import RESULTS, Bench, invalid
+from quickstart.cli.compare import compare_command
 from quickstart.cli.completion import profile_names
 from quickstart.cli.output import Verb, run_verb
 from quickstart.errors import BadInputError
@@ -39,10 +40,25 @@ from quickstart.runner import QemuRunner
 from quickstart.store import Store, default_root
 
 _NOT_VALID = 4
+_BELOW = "quickstart.cli.bench.below"
 _TIMES = ("t_pr_ns", "t_app_ns", "t_total_ns")
 
 
-@click.command()
+class _Verbs(click.Group):
+    """A verb of its own unless the first word is one of its verbs: then that word's options are no longer ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        below = bool(args) and args[0] in self.commands
+        ctx.meta[_BELOW] = below
+        ctx.allow_interspersed_args = not below
+        ctx.allow_extra_args = below
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [] if ctx.meta.get(_BELOW) else super().get_params(ctx)
+
+
+@click.group(cls=_Verbs, invoke_without_command=True)
 @click.argument(
     "matrix_file", metavar="MATRIX.toml", required=False, type=click.Path(path_type=Path, dir_okay=False)
 )
@@ -104,13 +120,16 @@ _TIMES = ("t_pr_ns", "t_app_ns", "t_total_ns")
 @click.option("--dry-run", is_flag=True, help="Say what would be run, and run nothing.")
 @click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+@click.pass_context
 def bench(
-    matrix_file: Path | None,
-    out: Path | None,
-    report_only: bool,
-    dry_run: bool,
-    verbose: bool,
-    as_json: bool,
+    context: click.Context,
+    /,
+    matrix_file: Path | None = None,
+    out: Path | None = None,
+    report_only: bool = False,
+    dry_run: bool = False,
+    verbose: bool = False,
+    as_json: bool = False,
     **options: Sequence[str] | int,
 ) -> None:
     """Measure a matrix, and write results.json, report.html and figures.
@@ -126,7 +145,12 @@ def bench(
         directory = (out or Path(f"bench-{matrix.name}")).absolute()
         return _show_plan(verb, matrix) if dry_run else _measure(verb, matrix, directory)
 
-    sys.exit(run_verb("bench", as_json, work, verbose))
+    # A verb below comes next.
+    if context.invoked_subcommand is None:
+        sys.exit(run_verb("bench", as_json, work, verbose))
+
+
+bench.add_command(compare_command)
 
 
 def _matrix(file: Path | None, options: Mapping[str, Sequence[str] | int]) -> Matrix:

@@ -28,6 +28,11 @@ _EXIT_OF = {
     "quickstart-bench": (
         ("4", "The measurement is not valid: a cell of which no run got ready, or reads that do not add up."),
     ),
+    "quickstart-bench-compare": (
+        ("1", "B is later beyond the threshold, or it failed."),
+        ("2", "Bad input: usage, a results.json, or two that cannot be compared."),
+        ("4", "One of the two is not valid: a cell without a median, or reads that do not add up."),
+    ),
     "quickstart-diff": (("1", "The archives differ, or it failed."),),
     "quickstart-doctor": (("3", "Something is lacking."),),
     "quickstart-run": (("STATUS", "With --exec, the command's own."),),

@@ -1,0 +1,164 @@
+"""`quickstart bench compare`: two results.json of the same cells; a regression is named and ends with 1."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from quickstart.bench import invalid
+from quickstart.cli.output import Verb as Called
+from quickstart.cli.output import run_verb, say
+from quickstart.measure import document
+from quickstart.measure.causes import PHASES_OF, Cause
+from quickstart.measure.compare import Compared, Comparison, PhaseDifference, Time, compare, threshold_of
+
+_REGRESSION, _NOT_VALID = 1, 4
+# So many facts of a kind are named; JSON has them all.
+_NAMED = 12
+# What is nearer than that is the same in two digits.
+_SHOWN_NS = 5_000_000
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command("compare")
+@click.argument("first", metavar="A.json", type=_FILE)
+@click.argument("second", metavar="B.json", type=_FILE)
+@click.option(
+    "--threshold",
+    "thresholds",
+    multiple=True,
+    metavar="TIME|SHARE",
+    help="By how much B may be later: 150ms, 0.2s, 5% of A's T_total; one of each kind [100ms, 3%].",
+)
+@click.option(
+    "--across-versions",
+    is_flag=True,
+    help="Compare though QEMU, guest kernel or packages have other versions.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+def compare_command(
+    first: Path, second: Path, thresholds: tuple[str, ...], across_versions: bool, as_json: bool
+) -> None:
+    """Compare two results.json of the same cells: by how much B is later than A, in which phase, and what changed.
+
+    Ends with 1 when a cell is later beyond the threshold, which its clock has to be sure of (docs/compare.md); with 2 when the two
+    cannot be compared; with 4 when one of them is not valid. Boots nothing.
+    """
+
+    def work(verb: Called) -> int:
+        threshold = threshold_of(thresholds)
+        sides = document.load(first), document.load(second)
+        found = compare(*sides, threshold, across_versions=across_versions)
+        wrong = [f"{word}: {each}" for word, side in zip("AB", sides, strict=True) for each in invalid(side)]
+        faults = tuple(dict.fromkeys((*wrong, *found.faults)))
+        verb.result(_result(found, faults), lambda console: _show(console, found, faults))
+        return _NOT_VALID if faults else _REGRESSION if found.regression else 0
+
+    sys.exit(run_verb("bench compare", as_json, work))
+
+
+def _result(found: Comparison, faults: Sequence[str]) -> Mapping[str, object]:
+    return {
+        "regression": found.regression,
+        "valid": not faults,
+        "faults": list(faults),
+        "notes": list(found.notes),
+        "cells": [_cell(each) for each in found.cells],
+    }
+
+
+def _cell(found: Compared) -> Mapping[str, object]:
+    return {
+        **dataclasses.asdict(found.cell),
+        "n": dict(zip("ab", (n - c for n, c in zip(found.runs, found.censored, strict=True)), strict=True)),
+        "censored": dict(zip("ab", found.censored, strict=True)),
+        "regression": found.regression,
+        "times": [_time(each) for each in found.times],
+        "phases": [dataclasses.asdict(each) for each in found.phases],
+        "causes": [dataclasses.asdict(each) for each in found.causes],
+    }
+
+
+def _time(found: Time) -> Mapping[str, object]:
+    entry = dataclasses.asdict(found)
+    return entry if found.p is not None else {k: v for k, v in entry.items() if k not in ("p", "interval_ns")}
+
+
+def _show(console: Console, found: Comparison, faults: Sequence[str]) -> None:
+    for note in found.notes:
+        say(console, f"note: {note}")
+    for each in found.cells:
+        for line in _lines(each):
+            say(console, line)
+    for fault in faults:
+        say(console, f"not valid: {fault}")
+    later = sum(each.regression for each in found.cells)
+    verdict = (
+        f"{later} of {len(found.cells)} cells are later" if later else "nothing is later beyond the threshold"
+    )
+    say(console, verdict if not faults else f"not valid; besides, {verdict}")
+
+
+def _lines(found: Compared) -> Iterator[str]:
+    later = [each for each in found.times if each.verdict == "later"]
+    sooner = [each for each in found.times if each.verdict == "earlier"]
+    word = "REGRESSION" if later else "earlier" if sooner else "same"
+    yield f"{document.words_of(found.cell)}: {word} ({_runs(found)})"
+    for time in found.times:
+        yield f"  {_said(time)}"
+    if not later and not sooner:
+        return
+    phases = [each for each in found.phases if abs(each.difference_ns) >= _SHOWN_NS]
+    kinds = [kind for kind in PHASES_OF if any(cause.kind == kind for cause in found.causes)]
+    for kind in kinds:
+        named = [each for each in found.causes if each.kind == kind]
+        yield from _of_kind(kind, named, [each for each in phases if _is_named(each, found, kind)])
+    if rest := [each for each in phases if not each.causes]:
+        yield f"  {_differences(rest)}: nothing that is recorded has changed for it"
+
+
+def _is_named(phase: PhaseDifference, found: Compared, kind: str) -> bool:
+    return any(found.causes[at].kind == kind for at in phase.causes)
+
+
+def _of_kind(kind: str, named: Sequence[Cause], phases: Sequence[PhaseDifference]) -> Iterator[str]:
+    """The phases that depend on a kind of fact, and below them what changed of it."""
+    of = f"{_differences(phases)}: " if phases else "in no phase that it belongs to: "
+    yield f"  {of}{kind.replace('_', ' ')}, {len(named)} changed"
+    for cause in named[:_NAMED]:
+        yield f"    {cause.text}"
+    if len(named) > _NAMED:
+        yield f"    and {len(named) - _NAMED} more"
+
+
+def _differences(phases: Sequence[PhaseDifference]) -> str:
+    largest = sorted(phases, key=lambda each: -abs(each.difference_ns))
+    return ", ".join(f"{each.name} {each.difference_ns / 1e9:+.2f} s" for each in largest)
+
+
+def _runs(found: Compared) -> str:
+    """Of A and B: what got ready, and what did not."""
+    ready = [n - c for n, c in zip(found.runs, found.censored, strict=True)]
+    lost = f", censored {found.censored[0]} and {found.censored[1]}" if any(found.censored) else ""
+    return f"{ready[0]} and {ready[1]} runs{lost}"
+
+
+def _said(time: Time) -> str:
+    interval = (
+        ""
+        if time.interval_ns is None
+        else f", 95 % {_signed(time.interval_ns[0])} … {_signed(time.interval_ns[1])}"
+    )
+    return (
+        f"{time.name:8} {time.a_ns / 1e9:.2f} s → {time.b_ns / 1e9:.2f} s  {_signed(time.difference_ns)}{interval}  "
+        f"{time.verdict} (threshold {time.threshold_ns / 1e9:.2f} s; {time.why})"
+    )
+
+
+def _signed(ns: int) -> str:
+    return f"{ns / 1e9:+.2f} s"

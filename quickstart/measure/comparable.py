@@ -1,0 +1,139 @@
+"""Whether two results may be compared, and which cell of the one is which of the other (pure; docs/compare.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from quickstart.errors import IncomparableError
+from quickstart.measure.document import words_of
+from quickstart.measure.results import Cell, Results
+
+_ACROSS = "measure the reference again with what is used now, or --across-versions"
+# The source of what is tested, which may differ, and what a matrix asks for.
+_OURS = "quickstart"
+_MACHINE = "machine "
+_NOT_RECORDED = "not recorded"
+
+
+def plain(cell: Cell) -> Cell:
+    """The cell with its profile's name for its path: a checkout or a test may lie anywhere."""
+    return replace(cell, profile=profile_name(cell.profile))
+
+
+def profile_name(word: str) -> str:
+    path = PurePosixPath(word)
+    return path.parent.name if path.name == "profile.toml" else path.name
+
+
+def paired(first: Results, second: Results) -> tuple[tuple[Cell, Cell], ...]:
+    """The cells of ``first`` with those of ``second``, in the first's order. Only for results that `demand_comparable` passed."""
+    others = {plain(each.cell): each.cell for each in second.plan}
+    return tuple((each.cell, others[plain(each.cell)]) for each in first.plan)
+
+
+def demand_comparable(first: Results, second: Results, *, across_versions: bool = False) -> tuple[str, ...]:
+    """Raise IncomparableError with everything in the way of comparing the two, or return what a reader has to know of them.
+
+    With ``across_versions`` other versions of QEMU, guest kernel and packages are no obstacle, and are among what is returned.
+    """
+    obstacles = [*_other_cells(first, second), *_other_ways(first, second)]
+    versions = list(_other_versions(first, second))
+    if obstacles or (versions and not across_versions):
+        only_versions = not obstacles
+        raise IncomparableError(
+            [*obstacles, *([] if across_versions else versions)], hint=_ACROSS if only_versions else None
+        )
+    return (*versions, *_notes(first, second))
+
+
+def _other_cells(first: Results, second: Results) -> Iterator[str]:
+    names: list[dict[Cell, Cell]] = []
+    for word, results in (("A", first), ("B", second)):
+        found: dict[Cell, Cell] = {}
+        for planned in results.plan:
+            cell = plain(planned.cell)
+            if found.setdefault(cell, planned.cell) != planned.cell:
+                yield f"cells: {word} has {words_of(cell)} of two profiles, {found[cell].profile} and {planned.cell.profile}"
+        names.append(found)
+    here, there = names
+    yield from (f"cells: {words_of(cell)} is only in A" for cell in here if cell not in there)
+    yield from (f"cells: {words_of(cell)} is only in B" for cell in there if cell not in here)
+
+
+def _other_ways(first: Results, second: Results) -> Iterator[str]:
+    """What makes a number of the one mean something else than one of the other."""
+    before, after = first.circumstances, second.circumstances
+    if before.poll_interval_ms != after.poll_interval_ms:
+        yield f"poll interval: {before.poll_interval_ms} ms in A, {after.poll_interval_ms} ms in B"
+    yield from _differing("", before.versions, after.versions, ("fetch",))
+    machines = [key for key in before.versions if key.startswith(_MACHINE) and key in after.versions]
+    yield from _differing("", before.versions, after.versions, machines)
+    if any(planned.cell.clock != "virtual" for planned in first.plan):
+        yield from _differing("host's ", before.host, after.host, {**before.host, **after.host})
+
+
+def _other_versions(first: Results, second: Results) -> Iterator[str]:
+    before, after = first.circumstances, second.circumstances
+    old, new = _by_name(before.versions), _by_name(after.versions)
+    # A machine that both say is no matter of versions (`_other_ways`); of older results it is not known.
+    known = [
+        key
+        for key in {**old, **new}
+        if key not in (_OURS, "fetch") and not (key.startswith(_MACHINE) and key in old and key in new)
+    ]
+    yield from _differing("", old, new, known)
+    yield from _other_packages(first, second)
+
+
+def _by_name(versions: Mapping[str, str]) -> dict[str, str]:
+    """The versions with the kernels' by the name of the profile, which may be a path."""
+    return {
+        f"kernel {profile_name(key.removeprefix('kernel '))}" if key.startswith("kernel ") else key: value
+        for key, value in versions.items()
+    }
+
+
+def _other_packages(first: Results, second: Results) -> Iterator[str]:
+    """Packages that images of the same profile and configuration both have, once each, however many images have them."""
+    before, after = (_packages(each) for each in (first, second))
+    found = {
+        (name, before[key][name], after[key][name])
+        for key in before
+        for name in before[key]
+        if key in after and name in after[key] and before[key][name] != after[key][name]
+    }
+    yield from (f"package {name}: {old} in A, {new} in B" for name, old, new in sorted(found))
+
+
+def _packages(results: Results) -> dict[str, Mapping[str, str]]:
+    facts = results.circumstances.facts
+    return {
+        boot_name(*key.rsplit("/", 1)): facts.packages.get(booted.image, {})
+        for key, booted in facts.boots.items()
+    }
+
+
+def boot_name(profile: str, configuration: str) -> str:
+    """The key of a boot in the facts, with the profile's name for its path."""
+    return f"{profile_name(profile)}/{configuration}"
+
+
+def _notes(first: Results, second: Results) -> Iterator[str]:
+    before, after = first.circumstances, second.circumstances
+    yield from _differing("", before.versions, after.versions, (_OURS,))
+    if all(planned.cell.clock == "virtual" for planned in first.plan):
+        yield from _differing("host's ", before.host, after.host, sorted({**before.host, **after.host}))
+    for word, each in (("A", before), ("B", after)):
+        if not each.facts.boots:
+            yield f"{word} does not say what was booted (schema 1): no cause can be named"
+
+
+def _differing(
+    what: str, before: Mapping[str, str], after: Mapping[str, str], keys: Iterable[str]
+) -> Iterator[str]:
+    for key in keys:
+        old, new = (each.get(key, _NOT_RECORDED) for each in (before, after))
+        if old != new:
+            yield f"{what}{key}: {old} in A, {new} in B"
