@@ -14,6 +14,7 @@ import jinja2
 from quickstart.measure.conclusions import OURS, conclusions, headline, overview, planned_samples
 from quickstart.measure.document import replace_file
 from quickstart.measure.figures import Drawn, all_phases, inline, phase_numbers, timeline, times
+from quickstart.measure.paper import beside
 from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
@@ -34,6 +35,7 @@ from quickstart.measure.statistics import (
     ratios,
     summarise,
 )
+from quickstart.measure.summary import summary
 from quickstart.model import MIB
 
 _TEMPLATE = "report.html.j2"
@@ -89,6 +91,8 @@ def page(
 ) -> str:
     """The page as text; the first of ``pictures`` is at its beginning."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    chosen = overview(planned_samples(results))
+    one = next(iter(chosen))
     # Every text is escaped: reasons and facts come from guests and hosts.
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -96,7 +100,10 @@ def page(
     return environment.get_template(_TEMPLATE).render(
         results=results,
         command=shlex.join(results.command),
+        summary=summary(results),
         headline=headline(results),
+        paper=beside(chosen),
+        paper_on=f"{one.storage}, {one.size} machine, {one.clock} clock (medians)",
         conclusions=conclusions(results),
         real=any(planned.cell.clock != "virtual" for planned in results.plan),
         pictures=[(each.title, inline(each)) for each in pictures],

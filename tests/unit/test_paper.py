@@ -1,0 +1,125 @@
+"""The paper's numbers beside ours, and the report's first lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from quickstart.measure.conclusions import overview, planned_samples
+from quickstart.measure.paper import Beside, beside, statements
+from quickstart.measure.results import Reads, Results
+from quickstart.measure.summary import summary
+from tests.unit.benchdata import censored, realistic
+
+# What the paper prints, by the place; a number that is not in it is one that somebody made up.
+PRINTED = {
+    "Table 1": "30.8 7.5 12.3 60.5 51.5 23.8 15.1",
+    "section 4.2 (Figure 1)": "104 49 61.6 8.1 7",
+    "section 4.2": "80",
+    "Table 2": "35 27 28",
+    "section 4.3": "11.5 14.8 8.1 10.8",
+}
+
+
+def found(results: Results, where: str, what: str) -> Beside:
+    samples = overview(planned_samples(results))
+    (one,) = [each for each in beside(samples) if each.said.where == where and what in each.said.what]
+    return one
+
+
+def whole() -> Results:
+    return realistic(
+        profiles=("nginx", "apache", "mysql"),
+        configurations=("standard", "minimal", "ramboot", "quickstart"),
+        lines=("stock", "ours"),
+    )
+
+
+def test_every_number_is_one_that_the_paper_prints_and_stands_in_its_words() -> None:
+    seen: dict[str, list[str]] = {}
+    for each in statements():
+        for printed in each.printed:
+            for number in re.findall(r"\d[\d.]*", printed):
+                assert number in each.quote
+                seen.setdefault(each.where, []).append(number)
+    assert {where: sorted(set(each)) for where, each in seen.items()} == {
+        where: sorted(set(text.split())) for where, text in PRINTED.items()
+    }
+
+
+def test_ours_stands_beside_what_corresponds() -> None:
+    one = found(whole(), "section 4.2 (Figure 1)", "RAMBoot")
+    assert one.said.printed == ("7 s", "8.1 s")
+    assert [line.partition(":")[0] for line in one.ours] == ["apache", "apache, our kernel options"]
+    assert re.fullmatch(r"apache: 2\.\d\d s → 3\.\d\d s \(0\.\d\d times\)", one.ours[0])
+    (initramfs,) = found(whole(), "Table 2", "Nginx").ours
+    assert initramfs == "nginx: 31.5 MB"
+    assert found(whole(), "section 4.2", "web servers").ours[0] == "apache: 302 → 70 requests (4.3 times)"
+    assert found(whole(), "section 4.2", "share").ours[0] == "apache: 83%"
+
+
+def test_a_stock_image_stands_for_itself_beside_our_options() -> None:
+    results = whole()
+    cells = [
+        each.cell
+        for each in results.plan
+        if each.cell.configuration != "standard" or each.cell.command_line == "stock"
+    ]
+    less = dataclasses.replace(
+        results,
+        plan=tuple(each for each in results.plan if each.cell in cells),
+        samples=tuple(each for each in results.samples if each.cell in cells),
+    )
+    stock, ours = found(less, "section 4.2 (Figure 1)", "T_app): standard").ours
+    assert stock.split(" → ")[0].removeprefix("apache: ") == ours.split(" → ")[0].removeprefix(
+        "apache, our kernel options: "
+    )
+
+
+def test_what_was_not_measured_or_did_not_get_ready_has_no_number() -> None:
+    assert found(realistic(), "Table 2", "MySQL").ours == ()
+    assert found(whole(), "Table 1", "local disk").ours == ()
+    results = realistic(profiles=("apache",), configurations=("standard", "quickstart"))
+    lost = dataclasses.replace(
+        results,
+        samples=tuple(
+            censored(each.cell, each.number) if each.cell.configuration == "standard" else each
+            for each in results.samples
+        ),
+    )
+    assert found(lost, "section 4.2 (Figure 1)", "T_app): standard").ours == ("apache: censored",)
+    none = dataclasses.replace(
+        results, samples=tuple(dataclasses.replace(each, guest=Reads(0, 0)) for each in results.samples)
+    )
+    assert found(none, "section 4.2", "web servers").ours == ()
+
+
+@pytest.mark.parametrize("clock", ["virtual", "wall", "kvm"])
+def test_five_lines(clock: str) -> None:
+    lines = summary(
+        realistic(
+            configurations=("standard", "minimal", "ramboot", "quickstart"),
+            lines=("stock", "ours"),
+            clocks=(clock,),
+            runs=7,
+        )
+    )
+    assert len(lines) == 5
+    assert re.match(
+        r".* the ordinary image → quickstart with its kernel options: nginx \d+\.\d → \d", lines[0]
+    )
+    assert "31 MB of initramfs, 70 reads" in lines[3]
+    assert "Not measured: EC2." in lines[4] if clock == "kvm" else "Not measured: KVM and EC2." in lines[4]
+
+
+def test_a_line_that_has_nothing_to_say_is_left_out() -> None:
+    (line,) = summary(realistic(configurations=("standard",)))
+    assert line.startswith("Measured: 3 runs,")
+    results = realistic(configurations=("standard", "quickstart"))
+    lost = dataclasses.replace(
+        results, samples=tuple(censored(each.cell, each.number) for each in results.samples)
+    )
+    first, *_, last = summary(lost)
+    assert "nginx censored" in first and "Measured: 0 runs, 6 more did not get ready" in last
