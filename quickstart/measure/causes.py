@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from quickstart.measure.comparable import boot_name
+from quickstart.measure.comparable import booted
 from quickstart.measure.results import Booted, Cell, Phase, Results, Sample
 from quickstart.measure.statistics import median
 from quickstart.model import MIB
@@ -55,7 +55,7 @@ def causes(
     first: Results, second: Results, cells: tuple[Cell, Cell], runs: tuple[Runs, Runs]
 ) -> tuple[Cause, ...]:
     """What changed for one cell, by kind, the largest of a kind first; ``cells`` and ``runs`` are the two results'."""
-    before, after = _booted(first, cells[0]), _booted(second, cells[1])
+    before, after = booted(first, cells[0]), booted(second, cells[1])
     found: list[Cause] = []
     if before is not None and after is not None:
         found += _initramfs(first, before, second, after)
@@ -68,12 +68,6 @@ def causes(
         found += _packages(first, before, second, after)
     found += _reads(*ready)
     return tuple(found)
-
-
-def _booted(results: Results, cell: Cell) -> Booted | None:
-    wanted = boot_name(cell.profile, cell.configuration)
-    boots = results.circumstances.facts.boots
-    return next((each for key, each in boots.items() if boot_name(*key.rsplit("/", 1)) == wanted), None)
 
 
 def _initramfs(first: Results, before: Booted, second: Results, after: Booted) -> Iterator[Cause]:

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import IncomparableError
 from quickstart.measure.document import words_of
-from quickstart.measure.results import Cell, Results
+from quickstart.measure.results import Booted, Cell, Results
 
 _ACROSS = "measure the reference again with what is used now, or --across-versions"
 # The source of what is tested, which may differ, and what a matrix asks for.
@@ -107,17 +107,19 @@ def _other_packages(first: Results, second: Results) -> Iterator[str]:
     yield from (f"package {name}: {old} in A, {new} in B" for name, old, new in sorted(found))
 
 
-def _packages(results: Results) -> dict[str, Mapping[str, str]]:
+def _packages(results: Results) -> dict[tuple[str, str], Mapping[str, str]]:
+    """Of each profile and configuration, the packages of the image."""
     facts = results.circumstances.facts
     return {
-        boot_name(*key.rsplit("/", 1)): facts.packages.get(booted.image, {})
-        for key, booted in facts.boots.items()
+        (profile_name(cell.profile), cell.configuration): facts.packages.get(found.image, {})
+        for cell in (each.cell for each in results.plan)
+        if (found := booted(results, cell)) is not None
     }
 
 
-def boot_name(profile: str, configuration: str) -> str:
-    """The key of a boot in the facts, with the profile's name for its path."""
-    return f"{profile_name(profile)}/{configuration}"
+def booted(results: Results, cell: Cell) -> Booted | None:
+    """What a cell of these results boots, as far as they say it."""
+    return results.circumstances.facts.boots.get(f"{cell.profile}/{cell.configuration}")
 
 
 def _notes(first: Results, second: Results) -> Iterator[str]:

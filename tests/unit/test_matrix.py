@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from quickstart.errors import BadInputError, MatrixError
 from quickstart.measure.matrix import load_matrix, matrix_of_options, order, parse_matrix
-from quickstart.measure.results import FETCHES, Cell, Planned
+from quickstart.measure.results import FETCHES, SIZES, Cell, Planned
 from quickstart.measure.run import FETCHING
 from quickstart.profile import known_profiles
 from tests.unit.benchdata import CELL
@@ -40,8 +41,27 @@ def problems(text: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("file", sorted(BENCH.glob("*.toml")), ids=lambda file: file.name)
-def test_our_own_matrices_hold(file: Path) -> None:
-    assert load_matrix(file, known_profiles()).plan
+def test_our_own_matrices_hold_and_say_how_many_runs_they_are(file: Path) -> None:
+    matrix = load_matrix(file, known_profiles())
+    assert matrix.name == file.stem
+    said = " ".join(line.lstrip("# ") for line in file.read_text().partition("schema = ")[0].splitlines())
+    assert f" {len(order(matrix.plan))} runs" in said
+
+
+def test_the_papers_tables_have_their_matrices() -> None:
+    plans = {
+        name: {each.cell for each in load_matrix(BENCH / f"{name}.toml", known_profiles()).plan}
+        for name in ("paper-figure1", "paper-table2", "paper-io")
+    }
+    figure = {(cell.profile, cell.configuration, cell.size) for cell in plans["paper-figure1"]}
+    applications = ("nginx", "apache", "mysql")
+    assert figure == set(
+        itertools.product(applications, ("standard", "minimal", "ramboot", "quickstart"), SIZES)
+    )
+    sizes = {cell.profile for cell in plans["paper-table2"] if cell.configuration == "quickstart"}
+    reads = {(cell.profile, cell.configuration) for cell in plans["paper-io"]}
+    assert sizes == set(applications)
+    assert reads >= set(itertools.product(applications, ("minimal", "quickstart")))
 
 
 def test_smoke_is_four_runs() -> None:
