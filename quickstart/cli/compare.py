@@ -16,6 +16,7 @@ from quickstart.cli.output import run_verb, say
 from quickstart.measure import document
 from quickstart.measure.causes import PHASES_OF, Cause
 from quickstart.measure.compare import Compared, Comparison, PhaseDifference, Time, compare, threshold_of
+from quickstart.measure.results import words_of
 
 _REGRESSION, _NOT_VALID = 1, 4
 # So many facts of a kind are named; JSON has them all.
@@ -108,7 +109,7 @@ def _lines(found: Compared) -> Iterator[str]:
     later = [each for each in found.times if each.verdict == "later"]
     sooner = [each for each in found.times if each.verdict == "earlier"]
     word = "REGRESSION" if later else "earlier" if sooner else "same"
-    yield f"{document.words_of(found.cell)}: {word} ({_runs(found)})"
+    yield f"{words_of(found.cell)}: {word} ({_runs(found)})"
     for time in found.times:
         yield f"  {_said(time)}"
     if not later and not sooner:

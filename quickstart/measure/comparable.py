@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from quickstart.errors import IncomparableError
-from quickstart.measure.document import words_of
-from quickstart.measure.results import Booted, Cell, Results
+from quickstart.measure.results import Booted, Cell, Results, words_of
 
 _ACROSS = "measure the reference again with what is used now, or --across-versions"
 # The source of what is tested, which may differ, and what a matrix asks for.
@@ -119,7 +118,8 @@ def _packages(results: Results) -> dict[tuple[str, str], Mapping[str, str]]:
 
 def booted(results: Results, cell: Cell) -> Booted | None:
     """What a cell of these results boots, as far as they say it."""
-    return results.circumstances.facts.boots.get(f"{cell.profile}/{cell.configuration}")
+    key = "/".join((cell.profile, cell.configuration, cell.payload)).rstrip("/")
+    return results.circumstances.facts.boots.get(key)
 
 
 def _notes(first: Results, second: Results) -> Iterator[str]:

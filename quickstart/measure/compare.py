@@ -12,9 +12,8 @@ from fractions import Fraction
 from quickstart.errors import BadInputError
 from quickstart.measure.causes import PHASES_OF, Cause, causes
 from quickstart.measure.comparable import demand_comparable, paired, plain
-from quickstart.measure.document import words_of
 from quickstart.measure.ranks import later_p, shift, shift_interval, two_sided_p
-from quickstart.measure.results import Cell, Results, Sample
+from quickstart.measure.results import Cell, Results, Sample, words_of
 from quickstart.measure.statistics import CONFIDENCE, by_cell, median, summarise
 
 # Configurations whose init starts things side by side: the order of events is another one in each run (docs/times.md).

@@ -9,7 +9,7 @@ import pytest
 
 from quickstart.initramfs.contents import file_sizes
 
-PACKERS = {"plain": ["cat"], "gzip": ["gzip", "-c"], "xz": ["xz", "-c"], "zstd": ["zstd", "-qc"]}
+PACKERS = {"plain": ["cat"], "gzip": ["gzip", "-c"], "zstd": ["zstd", "-qc"]}
 
 
 @pytest.fixture
@@ -39,13 +39,16 @@ def test_regular_files_and_their_bytes(archive: bytes, tmp_path: Path, packer: s
 @pytest.mark.parametrize("packer", PACKERS)
 def test_an_archive_that_is_cut_has_no_contents(archive: bytes, tmp_path: Path, packer: str) -> None:
     path = tmp_path / "initrd.img"
-    path.write_bytes(run(PACKERS[packer], archive, tmp_path)[:-600])
+    packed = run(PACKERS[packer], archive, tmp_path)
+    path.write_bytes(packed[: len(packed) * 2 // 3])
     assert file_sizes(path) is None
 
 
-def test_what_is_no_archive_and_what_is_compressed_behind_a_plain_one(archive: bytes, tmp_path: Path) -> None:
+def test_a_stream_behind_another_counts_and_what_is_no_archive_has_no_contents(
+    archive: bytes, tmp_path: Path
+) -> None:
     path = tmp_path / "initrd.img"
-    path.write_bytes(b"\x02\x21\x4c\x18" + archive)
-    assert file_sizes(path) is None
     path.write_bytes(archive + run(PACKERS["gzip"], archive, tmp_path))
+    assert file_sizes(path) == {"init": 900, "usr/lib/big.so": 70_000}
+    path.write_bytes(run(["xz", "-c"], archive, tmp_path))
     assert file_sizes(path) is None

@@ -17,7 +17,7 @@ from quickstart.cli.main import group
 from quickstart.errors import BadInputError, IncomparableError
 from quickstart.measure import document
 from quickstart.measure.compare import Compared, Comparison, Threshold, compare, threshold_of
-from quickstart.measure.results import Circumstances, Facts, Phase, Reads, Results, Sample
+from quickstart.measure.results import Circumstances, Facts, Phase, Reads, Results, Sample, words_of
 from tests.unit.benchdata import S, censored, realistic
 
 COMMITTED = Path(__file__).parents[2] / "bench/results"
@@ -274,7 +274,7 @@ def test_equal_series_raise_no_alarm(name: str, runs: int) -> None:
     """Forty comparisons of series that are drawn from the same committed runs, stock boots that race and all."""
     results = document.load(COMMITTED / name / "results.json")
     alarms = [
-        (seed, document.words_of(cell.cell), [each for each in cell.times if each.verdict != "same"])
+        (seed, words_of(cell.cell), [each for each in cell.times if each.verdict != "same"])
         for seed in range(40)
         for chance in [random.Random(seed)]
         for cell in compare(resampled(results, runs, chance), resampled(results, runs, chance)).cells
