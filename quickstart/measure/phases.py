@@ -27,9 +27,10 @@ def script(unit: str) -> str:
         'echo "<7>quickstart: stamp now" >/dev/kmsg\n'
         'while read -r line; do case $line in now*) echo "$line"; break;; esac; done </proc/timer_list\n'
         "dmesg -r | grep -e 'quickstart: stamp' -e '] Run /'\n"
-        # After our init there is nothing to ask systemd, and at ready it has only begun.
+        # After our init there is nothing to ask systemd, and at ready it has only begun. Without --all a pattern passes by what is
+        # inactive: a oneshot service that has run.
         "dmesg -r | grep -q 'quickstart: stamp started' || { systemctl show -p UserspaceTimestampMonotonic\n"
-        f"systemctl show {properties} {shlex.join((unit, *_NETWORK_UNITS, '*.service'))}; }}\n"
+        f"systemctl show --all {properties} {shlex.join((unit, *_NETWORK_UNITS, '*.service'))}; }}\n"
     )
 
 
