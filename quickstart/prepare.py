@@ -25,6 +25,7 @@ from quickstart.initramfs.build import Recipe, append_files, write_initramfs
 from quickstart.initramfs.layout import HandOff, Served
 from quickstart.initramfs.payload import Payload, compressors
 from quickstart.initramfs.programs import programs
+from quickstart.initramfs.serving import Delivery
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import CONFIGURATIONS
 from quickstart.model import MIB, Profile, ReferenceImage, RootDisk, StartSet
@@ -47,10 +48,12 @@ def prepare(
     progress: Progress,
     layer: BenchLayer | None = None,
     payload: Payload = Recipe.payload,
+    delivery: Delivery = Recipe.delivery,
 ) -> Boot:
     """How ``configuration`` boots, with the stock command line; what it boots from is made as root, or taken out of the store.
 
-    ``layer`` is what the profile says of the bench: every configuration has it. ``payload`` is of `quickstart` alone.
+    ``layer`` is what the profile says of the bench: every configuration has it. ``payload`` and ``delivery`` are of `quickstart`
+    alone.
     Raises BadInputError for a configuration that is not known, and what the stages raise.
     """
     if configuration not in CONFIGURATIONS:
@@ -66,7 +69,7 @@ def prepare(
     if configuration in ("standard", "standard-tuned"):
         # The distribution's initramfs and systemd.
         return _boot(asked, configuration, reference, reference.initrd, disk)
-    return _ours(asked, configuration, reference, disk, payload, store, progress)
+    return _ours(asked, configuration, reference, disk, (payload, delivery), store, progress)
 
 
 def _ours(
@@ -74,15 +77,17 @@ def _ours(
     configuration: str,
     reference: ReferenceImage,
     disk: RootDisk,
-    payload: Payload,
+    form: tuple[Payload, Delivery],
     store: Store,
     progress: Progress,
 ) -> Boot:
     """Our init: what it serves is what the configurations differ in."""
+    payload, delivery = form
     traced = pipeline.trace_image(profile, reference, pipeline.TraceOptions(), store, progress)
     inputs = {
         "configuration": configuration,
         "payload": [payload.value, compressors()],
+        "delivery": delivery.value,
         "profile": dataclasses.asdict(profile),
         "image": reference.image_hash,
         "superblock": dataclasses.asdict(disk.superblock),
@@ -94,9 +99,9 @@ def _ours(
     make_archive = _ARCHIVES[configuration]
     # The order of the disk belongs to what we deliver; `minimal` has the distribution's.
     recipe = (
-        pipeline.packed_from(profile, reference, disk, traced, store, progress)
+        pipeline.packed_from(profile, reference, disk, traced, store, progress, delivery)
         if configuration == "quickstart"
-        else recipe_of(profile, reference, disk, traced.traces, traced.start_set, programs(store))
+        else recipe_of(profile, reference, disk, traced.traces, traced.start_set, programs(store), delivery)
     )
 
     def make(directory: Path) -> None:
@@ -104,7 +109,8 @@ def _ours(
             make_archive(replace(recipe, payload=payload), traced, directory / _INITRAMFS)
 
     initramfs = store.get_or_make("boot", inputs, make).path / _INITRAMFS
-    return _boot(profile, configuration, reference, initramfs, recipe.disk)
+    boot = _boot(profile, configuration, reference, initramfs, recipe.disk)
+    return replace(boot, delivery=delivery.value) if configuration == "quickstart" else boot
 
 
 def _quickstart(recipe: Recipe, traced: pipeline.Traced, target: Path) -> None:

@@ -18,6 +18,7 @@ from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.build import Recipe
 from quickstart.initramfs.contents import file_sizes
 from quickstart.initramfs.payload import Payload, compressors
+from quickstart.initramfs.serving import Delivery
 from quickstart.launch.payload import PROBE_INTERVAL_MS, agent_binary
 from quickstart.launch.qemu import machine_arguments
 from quickstart.measure import run
@@ -34,15 +35,18 @@ from quickstart.profile import load_bench, load_profile
 from quickstart.progress import Progress
 from quickstart.store import Store, source_digest
 
+# Profile, configuration, and what was asked for of it: delivery and payload.
+_Key = tuple[str, str, str, str]
+
 
 @dataclass
 class QemuRunner:
-    """Prepares each (profile, configuration, payload) of the matrix once; a run takes what is there."""
+    """Prepares each (profile, configuration, delivery, payload) of the matrix once; a run takes what is there."""
 
     matrix: Matrix
     store: Store
     progress: Progress
-    _boots: dict[tuple[str, str, str], Boot] = field(default_factory=dict)
+    _boots: dict[_Key, Boot] = field(default_factory=dict)
 
     def circumstances(self) -> Circumstances:
         """Make what is not there yet, and say what the numbers depend on."""
@@ -53,8 +57,9 @@ class QemuRunner:
             if key not in self._boots:
                 layer = load_bench(cell.profile)
                 form = Payload(cell.payload) if cell.payload else Recipe.payload
+                delivery = Delivery(cell.delivery) if cell.delivery else Recipe.delivery
                 self._boots[key] = prepare(
-                    profile, cell.configuration, self.store, self.progress, layer, form
+                    profile, cell.configuration, self.store, self.progress, layer, form, delivery
                 )
         qemu = door.run(["qemu-system-x86_64", "--version"], timeout_s=30).stdout.decode().splitlines()[0]
         kernels = {name: boot.kernel.name for (name, *_), boot in self._boots.items()}
@@ -103,17 +108,21 @@ class QemuRunner:
         return run.run_once(bench, patient, clock, load_model(cell.storage), cell, number)
 
 
-def _key(cell: Cell) -> tuple[str, str, str]:
-    return cell.profile, cell.configuration, cell.payload
+def _key(cell: Cell) -> _Key:
+    return cell.profile, cell.configuration, cell.delivery, cell.payload
 
 
-def _artefacts(key: tuple[str, str, str], boot: Boot) -> tuple[str, str]:
+def _named(key: _Key) -> str:
+    return "/".join(word for word in key if word)
+
+
+def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
     """By its content what is booted, by its superblock's UUID (a hash of its recipe) the volume."""
     digest = hashlib.sha256()
     for path in (boot.kernel, *boot.initrds):
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
-    return "/".join(key).rstrip("/"), f"{digest.hexdigest()} on {read_superblock(boot.volume).uuid}"
+    return _named(key), f"{digest.hexdigest()} on {read_superblock(boot.volume).uuid}"
 
 
 def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
@@ -124,7 +133,7 @@ def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
             yield f"{option} {value}"
 
 
-def _facts(boots: Mapping[tuple[str, str, str], Boot]) -> Facts:
+def _facts(boots: Mapping[_Key, Boot]) -> Facts:
     """What they boot from; an archive or an image that several have is in it once."""
     booted: dict[str, Booted] = {}
     contents: dict[str, Mapping[str, int]] = {}
@@ -137,7 +146,7 @@ def _facts(boots: Mapping[tuple[str, str, str], Boot]) -> Facts:
             contents[digest] = sizes
         image = read_superblock(boot.volume).uuid
         packages[image] = boot.packages
-        booted["/".join(key).rstrip("/")] = Booted(
+        booted[_named(key)] = Booted(
             kernel=boot.kernel.name,
             initramfs=digest,
             image=image,

@@ -20,11 +20,12 @@ from quickstart.cli.completion import profile_names
 from quickstart.cli.output import Verb, run_verb
 from quickstart.errors import BadInputError
 from quickstart.measure import document
-from quickstart.measure.matrix import Matrix, load_matrix, matrix_of_options, order
+from quickstart.measure.matrix import Matrix, load_matrix, matrix_of_options, order, singular
 from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
     CONFIGURATIONS,
+    DELIVERIES,
     FETCHES,
     PAYLOADS,
     SIZES,
@@ -103,6 +104,13 @@ class _Verbs(click.Group):
     type=click.Choice(PAYLOADS),
     help="The form of quickstart's initramfs [what build makes].",
 )
+@click.option(
+    "--delivery",
+    "deliveries",
+    multiple=True,
+    type=click.Choice(DELIVERIES),
+    help="How quickstart's start set reaches the guest [as build has it].",
+)
 @click.option("--fetch", type=click.Choice(FETCHES), help="How kernel and initramfs are read [boot-loader].")
 @click.option("--runs", type=click.IntRange(1, 1000), help="Runs of each cell [5].")
 @click.option(
@@ -166,7 +174,7 @@ def _matrix(file: Path | None, options: Mapping[str, Sequence[str] | int]) -> Ma
         profiles = [spelled(name) for name in named] if not isinstance(named, int) else []
         return matrix_of_options({**options, "profiles": profiles}, known_profiles())
     if given:
-        names = ", ".join(f"--{name.removesuffix('s').replace('_', '-')}" for name in given)
+        names = ", ".join(f"--{singular(name).replace('_', '-')}" for name in given)
         raise BadInputError(f"both a matrix and options for one ({names})", hint="write them into the matrix")
     return load_matrix(file, known_profiles())
 

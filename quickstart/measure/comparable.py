@@ -118,8 +118,8 @@ def _packages(results: Results) -> dict[tuple[str, str], Mapping[str, str]]:
 
 def booted(results: Results, cell: Cell) -> Booted | None:
     """What a cell of these results boots, as far as they say it."""
-    key = "/".join((cell.profile, cell.configuration, cell.payload)).rstrip("/")
-    return results.circumstances.facts.boots.get(key)
+    words = (cell.profile, cell.configuration, cell.delivery, cell.payload)
+    return results.circumstances.facts.boots.get("/".join(word for word in words if word))
 
 
 def _notes(first: Results, second: Results) -> Iterator[str]:

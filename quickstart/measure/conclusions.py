@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
     CONFIGURATIONS,
+    DELIVERIES,
     PAYLOADS,
     SIZES,
     STORAGES,
@@ -32,6 +34,9 @@ _VIRTUAL_RULE = (
 _REAL_RULE = (
     "One counts as faster where its median is smaller and a permutation test gives p of at most 0.05."
 )
+
+# What `build` makes comes first.
+_DELIVERIES = ("", *reversed(DELIVERIES))
 
 Measured = Mapping[Cell, Sequence[Sample]]
 
@@ -74,11 +79,11 @@ def headline(results: Results) -> Headline | None:
     if not rival or OURS not in there:
         return None
     storages = tuple(each for each in STORAGES if any(cell.storage == each for cell in here))
-    forms = {cell.payload for cell in here if cell.configuration == OURS}
-    form = next(each for each in ("", *PAYLOADS) if each in forms)
+    forms = {(cell.payload, cell.delivery) for cell in here if cell.configuration == OURS}
+    form = next(each for each in itertools.product(("", *PAYLOADS), _DELIVERIES) if each in forms)
     rows = []
     for profile, size in dict.fromkeys((cell.profile, cell.size) for cell in here):
-        cells = [Cell(profile, OURS, line, storage, clock, size, form) for storage in storages]
+        cells = [Cell(profile, OURS, line, storage, clock, size, *form) for storage in storages]
         for interval, metric in (("launch to ready (T_total)", T_TOTAL), ("kernel to ready (T_app)", T_APP)):
             values = tuple(_verdict(here, cell, cell.beside(rival), metric) for cell in cells)
             rows.append(((f"{profile}, {size}", interval), values))

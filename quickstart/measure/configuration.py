@@ -35,8 +35,9 @@ class Boot:
     ``command_line`` is one of results.COMMAND_LINES, ``cmdline`` the words themselves. ``initrds`` are joined in this order.
     ``volume`` is a raw image that is read and never written; ``fetched`` is where kernel and then initramfs lie on it
     (image.extents). Without ``attached`` the machine gets no root volume: kernel and initramfs come from it, and that is all.
-    ``unit`` is the application's. ``unit_lines`` (its [Service] assignments) and ``packages`` (the image's, by version)
-    are for results alone.
+    ``delivery`` is how the start set reaches the guest, by results.DELIVERIES; empty where there is none.
+    ``unit`` is the application's. ``unit_lines`` (its [Service] assignments) and ``packages`` (the image's, by version) are for
+    results alone.
     """
 
     configuration: str
@@ -53,11 +54,7 @@ class Boot:
     unit: str
     unit_lines: tuple[str, ...] = ()
     packages: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def delivery(self) -> str:
-        """How the start set reaches the guest, by results.DELIVERIES; empty where there is none."""
-        return "overlay" if self.configuration == "quickstart" else ""
+    delivery: str = ""
 
     @property
     def initramfs_bytes(self) -> int:

@@ -60,6 +60,8 @@ class _Cell(_Table):
 
 
 class _Planned(_Cell):
+    # As for the payload. A run says how it was delivered, asked for or not.
+    delivery: Literal[("", *DELIVERIES)] = ""  # type: ignore[valid-type]
     runs: Annotated[int, Field(ge=1)]
     timeout_s: Annotated[int, Field(ge=1)]
 
@@ -246,7 +248,12 @@ def _cell_entry(cell: Cell) -> dict[str, object]:
 
 
 def _planned_entry(planned: Planned) -> Mapping[str, object]:
-    return {**_cell_entry(planned.cell), "runs": planned.runs, "timeout_s": planned.timeout_s}
+    return {
+        **_cell_entry(planned.cell),
+        "delivery": planned.cell.delivery,
+        "runs": planned.runs,
+        "timeout_s": planned.timeout_s,
+    }
 
 
 def _run_entry(sample: Sample) -> Mapping[str, object]:
@@ -282,9 +289,16 @@ def _cell(entry: _Cell) -> Cell:
     return Cell(**{name: getattr(entry, name) for name in _Cell.model_fields})
 
 
-def _sample(run: _Run) -> Sample:
+def _planned(entry: _Planned) -> Planned:
+    return Planned(dataclasses.replace(_cell(entry), delivery=entry.delivery), entry.runs, entry.timeout_s)
+
+
+def _sample(run: _Run, asked: set[Cell]) -> Sample:
+    """``asked`` are the plan's cells: a delivery that was asked for is a word of the cell, any other is not."""
+    cell = _cell(run)
+    delivered = dataclasses.replace(cell, delivery=run.delivery)
     return Sample(
-        cell=_cell(run),
+        cell=delivered if delivered in asked else cell,
         number=run.number,
         censored=run.censored,
         delivery=run.delivery,
@@ -308,6 +322,8 @@ def _facts(document: _Document) -> Facts:
 
 
 def _results(document: _Document) -> Results:
+    plan = tuple(_planned(each) for each in document.plan)
+    asked = {each.cell for each in plan}
     return Results(
         name=document.name,
         command=document.command,
@@ -319,8 +335,8 @@ def _results(document: _Document) -> Results:
             document.poll_interval_ms,
             _facts(document),
         ),
-        plan=tuple(Planned(_cell(each), each.runs, each.timeout_s) for each in document.plan),
-        samples=tuple(_sample(each) for each in document.runs),
+        plan=plan,
+        samples=tuple(_sample(each, asked) for each in document.runs),
     )
 
 

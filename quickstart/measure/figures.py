@@ -24,6 +24,7 @@ from matplotlib.patches import Patch
 from quickstart.measure.results import (
     COMMAND_LINES,
     CONFIGURATIONS,
+    DELIVERIES,
     PAYLOADS,
     SIZES,
     STORAGES,
@@ -154,18 +155,25 @@ class _Row:
 
     one: Cell
     storages: tuple[str, ...]
-    bars: tuple[tuple[str, str, str], ...]
+    bars: tuple[tuple[str, str, str, str], ...]
 
     @property
     def places(self) -> tuple[float, ...]:
         """Where each bar is: those of a configuration close together."""
-        new = [before[:2] != bar[:2] for before, bar in itertools.pairwise(self.bars)]
+        new = [before[:3] != bar[:3] for before, bar in itertools.pairwise(self.bars)]
         return tuple(itertools.accumulate((1 + _GAP * each for each in new), initial=0.0))
 
     def cells(self, storage: str) -> tuple[Cell, ...]:
         return tuple(
-            replace(self.one, storage=storage, configuration=name, payload=payload, command_line=line)
-            for name, payload, line in self.bars
+            replace(
+                self.one,
+                storage=storage,
+                configuration=name,
+                delivery=delivery,
+                payload=payload,
+                command_line=line,
+            )
+            for name, delivery, payload, line in self.bars
         )
 
 
@@ -175,8 +183,8 @@ def _rows(samples: Mapping[Cell, Sequence[Sample]]) -> list[_Row]:
     machines = dict.fromkeys((cell.profile, cell.size) for cell in samples)
     for profile, size in sorted(machines, key=lambda each: (each[0], SIZES.index(each[1]))):
         here = [cell for cell in samples if (cell.profile, cell.size) == (profile, size)]
-        found = {(cell.configuration, cell.payload, cell.command_line) for cell in here}
-        known = itertools.product(CONFIGURATIONS, ("", *PAYLOADS), COMMAND_LINES)
+        found = {(cell.configuration, cell.delivery, cell.payload, cell.command_line) for cell in here}
+        known = itertools.product(CONFIGURATIONS, ("", *DELIVERIES), ("", *PAYLOADS), COMMAND_LINES)
         bars = tuple(each for each in known if each in found)
         rows += [
             _Row(here[0], tuple(storages[begin : begin + _COLUMNS]), bars)

@@ -6,7 +6,7 @@ import itertools
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,6 +18,7 @@ from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
     CONFIGURATIONS,
+    DELIVERIES,
     PAYLOADS,
     SIZES,
     STORAGES,
@@ -38,6 +39,7 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     "clocks": CLOCKS,
     "sizes": SIZES,
     "payloads": PAYLOADS,
+    "deliveries": DELIVERIES,
 }
 _OURS = "quickstart"
 
@@ -57,6 +59,7 @@ class _Block(_Table):
     clocks: Words
     sizes: Words = ("small",)
     payloads: Words = ("",)
+    deliveries: Words = ("",)
     runs: Annotated[int, Field(ge=1, le=1000)] = 5
     timeout_s: Annotated[int, Field(ge=1, le=86400)] = _TIMEOUT_S
 
@@ -110,6 +113,11 @@ def matrix_of_options(options: Mapping[str, Sequence[str] | int], profiles: Sequ
     )
 
 
+def singular(key: str) -> str:
+    """A key of a block as the word for one of its values."""
+    return "delivery" if key == "deliveries" else key.removesuffix("s")
+
+
 def order(plan: Sequence[Planned]) -> tuple[tuple[Cell, int], ...]:
     """All runs (cell, number from 1), in rounds of one run for each cell, every other round backwards.
 
@@ -133,10 +141,12 @@ def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> 
     plan = [planned for block in document.block for planned in _planned(block)]
     problems += _twice(document.block)
     problems += [
-        f"block[{number}].payloads: only {_OURS} has one, which is not among the configurations"
+        f"block[{number}].{key}: only {_OURS} has one, which is not among the configurations"
         for number, block in enumerate(document.block)
-        if any(block.payloads) and _OURS not in block.configurations
+        for key in ("payloads", "deliveries")
+        if any(getattr(block, key)) and _OURS not in block.configurations
     ]
+    problems += _asked_in_part(plan)
     if problems:
         raise MatrixError(source, problems, hint=_HINT)
     return Matrix(document.name, tuple(plan), document.fetch)
@@ -147,9 +157,19 @@ def _planned(block: _Block) -> Iterator[Planned]:
     outer = itertools.product(block.clocks, block.storages, block.sizes, block.profiles)
     for clock, storage, size, profile in outer:
         for configuration, command_line in itertools.product(block.configurations, block.command_lines):
-            for payload in block.payloads if configuration == _OURS else ("",):
-                cell = Cell(profile, configuration, command_line, storage, clock, size, payload)
+            forms = itertools.product(block.payloads, block.deliveries)
+            for form in forms if configuration == _OURS else (("", ""),):
+                cell = Cell(profile, configuration, command_line, storage, clock, size, *form)
                 yield Planned(cell, block.runs, block.timeout_s)
+
+
+def _asked_in_part(plan: Sequence[Planned]) -> Iterator[str]:
+    """A run says how its start set was delivered, asked for or not: then its cell has to be the one or the other."""
+    asked = [each.cell for each in plan if each.cell.delivery]
+    cells = {each.cell for each in plan}
+    for cell in asked:
+        if replace(cell, delivery="") in cells:
+            yield f"{words_of(cell)} is there without a word for its delivery, too"
 
 
 def _word_problems(raw: Mapping[str, object], profiles: Sequence[str]) -> Iterator[str]:
@@ -165,7 +185,7 @@ def _word_problems(raw: Mapping[str, object], profiles: Sequence[str]) -> Iterat
                 if not isinstance(word, str) or (key == "profiles" and "/" in word):
                     continue
                 if word not in known:
-                    yield f"{place}: no {key.removesuffix('s').replace('_', ' ')} {word!r}{_nearest(word, known)}"
+                    yield f"{place}: no {singular(key).replace('_', ' ')} {word!r}{_nearest(word, known)}"
                 elif word in words[:index]:
                     yield f"{place}: {word!r} again"
 

@@ -196,7 +196,7 @@ def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
             factor = f"{claim.factor:.2f}" if claim.factor else _NONE
             times_of = (_seconds(claim.ours_ns), _seconds(claim.rival_ns))
             p = _NONE if claim.p is None else f"{claim.p:.4f}"
-            line = ", ".join(word for word in (cell.command_line, cell.payload) if word)
+            line = ", ".join(word for word in (cell.command_line, cell.delivery, cell.payload) if word)
             head = (f"{cell.profile}, {cell.size}", name, line)
             yield Row(head, (*times_of, factor, p, said), not claim.holds)
 

@@ -25,7 +25,8 @@ SIZES = ("small", "medium")
 class Cell:
     """One place of a matrix; every word is one of the project's.
 
-    ``payload`` is the form of quickstart's initramfs where the matrix asks for one; empty: what `build` makes without being asked.
+    ``payload`` is the form of quickstart's initramfs, ``delivery`` how its start set reaches the guest, where the matrix asks for
+    one; empty: what `build` makes without being asked.
     """
 
     profile: str
@@ -35,21 +36,22 @@ class Cell:
     clock: str
     size: str
     payload: str = ""
+    delivery: str = ""
 
     @property
     def called(self) -> str:
-        """The configuration in a table, with the payload where one was asked for."""
-        return f"{self.configuration}, {self.payload}" if self.payload else self.configuration
+        """The configuration in a table, with what was asked for of it."""
+        return ", ".join(word for word in (self.configuration, self.delivery, self.payload) if word)
 
     def beside(self, configuration: str) -> Cell:
-        """The cell of another configuration that this one is compared with; none but quickstart has a payload."""
-        return replace(self, configuration=configuration, payload="")
+        """The cell of another configuration that this one is compared with; none but quickstart has a payload and a delivery."""
+        return replace(self, configuration=configuration, payload="", delivery="")
 
 
 def words_of(cell: Cell) -> str:
     """A cell in a message."""
     words = (cell.profile, cell.configuration, cell.command_line, cell.storage, cell.clock, cell.size)
-    return " ".join((*words, cell.payload)).rstrip()
+    return " ".join((*words, *(word for word in (cell.delivery, cell.payload) if word)))
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,8 @@ def ratios(summaries: Mapping[Cell, Summary], axis: str, base: str) -> dict[Cell
 
 
 def _rest(cell: Cell, axis: str) -> tuple[tuple[str, str], ...]:
-    # Of the configurations only one has a payload: that is no difference of its own.
-    same = (axis, "payload") if axis == "configuration" else (axis,)
+    # Of the configurations only one has a payload and a delivery: that is no difference of its own.
+    same = (axis, "payload", "delivery") if axis == "configuration" else (axis,)
     return tuple((name, value) for name, value in vars(cell).items() if name not in same)
 
 

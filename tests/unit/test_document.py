@@ -28,6 +28,7 @@ from quickstart.measure.results import (
     Planned,
     Reads,
     Results,
+    words_of,
 )
 from tests.unit.benchdata import CELL, censored, circumstances, realistic, results_of, sample
 
@@ -258,3 +259,18 @@ def test_results_of_before_have_no_payload() -> None:
 def test_a_payload_of_another_configuration() -> None:
     said = broken(lambda raw: raw["runs"][0].update(configuration="minimal", delivery="", payload="lz4"))
     assert "runs[0].payload: minimal has none (got 'lz4')" in said
+
+
+def test_a_delivery_is_a_word_of_the_cell_where_the_plan_asks_for_it() -> None:
+    asked = dataclasses.replace(CELL, delivery="fast")
+    for cell in (asked, CELL):
+        results = results_of([Planned(cell, 1, 600)], [sample(cell)])
+        text = document.text_of(results)
+        assert document.parse(text, "x") == results
+        assert json.loads(text)["runs"][0]["delivery"] == "fast"
+    both = results_of(
+        [Planned(asked, 1, 600), Planned(dataclasses.replace(CELL, delivery="overlay"), 1, 600)],
+        [sample(asked)],
+    )
+    assert document.parse(document.text_of(both), "x").samples[0].cell == asked
+    assert words_of(asked) == "nginx quickstart stock ebs-warm virtual small fast"

@@ -197,3 +197,20 @@ def test_payloads_of_nothing() -> None:
         "block[0].payloads[0]: no payload 'lz5'; did you mean 'lz4'?",
         "block[0].payloads: only quickstart has one, which is not among the configurations",
     )
+
+
+def test_deliveries_are_quickstarts_alone_and_asked_for_everywhere_or_nowhere() -> None:
+    plan = parse_matrix(f'{GOOD}deliveries = ["overlay", "fast"]\n', "m", PROFILES).plan
+    assert {(each.cell.configuration, each.cell.delivery) for each in plan} == {
+        ("standard", ""),
+        ("quickstart", "overlay"),
+        ("quickstart", "fast"),
+    }
+    block = GOOD.partition("[[block]]")[2].replace('"standard", ', "")
+    said = problems(f'{GOOD}\n[[block]]{block}deliveries = ["fast"]\n')
+    assert any(
+        "quickstart stock ebs-cold virtual small fast is there without a word" in each for each in said
+    )
+    assert problems(f'{GOOD}deliveries = ["slow"]\n')[0].startswith(
+        "block[0].deliveries[0]: no delivery 'slow'"
+    )
