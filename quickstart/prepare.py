@@ -48,7 +48,7 @@ def prepare(
     progress: Progress,
     layer: BenchLayer | None = None,
     payload: Payload = Recipe.payload,
-    delivery: Delivery = Recipe.delivery,
+    delivery: Delivery = pipeline.BuildOptions.delivery,
 ) -> Boot:
     """How ``configuration`` boots, with the stock command line; what it boots from is made as root, or taken out of the store.
 

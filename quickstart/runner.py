@@ -30,6 +30,7 @@ from quickstart.measure.results import COMMAND_LINES, Booted, Cell, Circumstance
 from quickstart.measure.storage import load_model
 from quickstart.measure.volume import volume_binary
 from quickstart.model import Profile
+from quickstart.pipeline import BuildOptions
 from quickstart.prepare import prepare
 from quickstart.profile import load_bench, load_profile
 from quickstart.progress import Progress
@@ -57,7 +58,7 @@ class QemuRunner:
             if key not in self._boots:
                 layer = load_bench(cell.profile)
                 form = Payload(cell.payload) if cell.payload else Recipe.payload
-                delivery = Delivery(cell.delivery) if cell.delivery else Recipe.delivery
+                delivery = Delivery(cell.delivery) if cell.delivery else BuildOptions.delivery
                 self._boots[key] = prepare(
                     profile, cell.configuration, self.store, self.progress, layer, form, delivery
                 )
