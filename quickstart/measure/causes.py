@@ -184,7 +184,7 @@ def _cause(kind: str, name: str, a: T | None, b: T | None, say: Callable[[T], st
 
 
 def mib(size_bytes: int) -> str:
-    return f"{size_bytes / MIB:.2f} MiB" if size_bytes >= MIB // 100 else f"{size_bytes} bytes"
+    return f"{size_bytes / MIB:.2f} MiB" if size_bytes >= MIB // 10 else f"{size_bytes} bytes"
 
 
 def seconds(ns: int) -> str:
