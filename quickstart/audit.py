@@ -20,7 +20,7 @@ from quickstart import inside
 from quickstart.errors import ArtefactError
 from quickstart.image.artefact import read_manifest
 from quickstart.initramfs.digests import chunk_digests, read_list
-from quickstart.initramfs.layout import OURS
+from quickstart.initramfs.layout import MARKER, OURS
 from quickstart.model import Artefact
 from quickstart.startset import PRIVATE_KEY, SECRET_GLOBS, matches
 
@@ -55,7 +55,6 @@ LAUNCH_MARKS = (b"usage: agent PORT_NAME INTERVAL_MS", b"/launch/agent ", b"/run
 _STRACE = re.compile(rb"Usage: strace |usage: strace ")
 _LAUNCH_NAMES = frozenset({"launch", "conf"})
 _TRACER_NAMES = frozenset({"strace", "strace-init", "ldd-all", "maps-all"})
-_MARKER = f"{OURS}/part-b"
 _DIGESTS = f"{OURS}/digests"
 _PART_A = (
     "init",
@@ -223,13 +222,13 @@ def _parts(given: Given) -> Iterator[Finding]:
     for name in by_part["A"]:
         if name.startswith("fast/") and name != OURS and not name.startswith(f"{OURS}/"):
             yield Finding(ERROR, f"/{name}", "is of the start set, but in part A", _REBUILD)
-    marker = by_part["B"].get(_MARKER)
+    marker = by_part["B"].get(MARKER)
     if marker is None or given.members[-1] is not marker:
-        yield Finding(ERROR, f"/{_MARKER}", "is to be the last file of part B and is not", _REBUILD)
+        yield Finding(ERROR, f"/{MARKER}", "is to be the last file of part B and is not", _REBUILD)
     config = by_part["A"].get(f"{OURS}/config")
     build = re.search(rb"^BUILD=(\S+)$", config.data, re.M) if config else None
     if marker is not None and build is not None and marker.data.strip() != build[1]:
-        yield Finding(ERROR, f"/{_MARKER}", "names another build than part A", _REBUILD)
+        yield Finding(ERROR, f"/{MARKER}", "names another build than part A", _REBUILD)
 
 
 def _digests(given: Given) -> Iterator[Finding]:

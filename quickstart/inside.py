@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from quickstart.errors import ArtefactError, BadInputError
 from quickstart.image import artefact as artefacts
+from quickstart.initramfs.layout import IMAGE, OURS
 from quickstart.initramfs.newc_reader import CpioMember, read_archive
+from quickstart.initramfs.squashfs import read_image
 from quickstart.model import Artefact
 
 _FAST = "fast"
@@ -21,7 +23,10 @@ _MAX_LINKS = 40
 
 @dataclass(frozen=True)
 class Member:
-    """One file of the archive; ``part`` is ``A`` or ``B``, ``target`` a link's, ``device`` a node's major and minor number."""
+    """One file of the archive; ``part`` is ``A``, ``B`` or, of what is in an image in B, ``image``.
+
+    ``target`` is a link's, ``device`` a node's major and minor number.
+    """
 
     name: str
     part: str
@@ -61,7 +66,19 @@ def members(artefact: Artefact) -> tuple[Member, ...]:
         raw = tuple(read_archive(stream))
     # One of a file's names has its content; it stands under every one of them.
     linked = {(each.archive, each.inode): each.data for each in raw if _has_other_names(each) and each.data}
-    return tuple(_member(each, linked) for each in raw)
+    return tuple(member for each in raw for member in _with_image(_member(each, linked)))
+
+
+def _with_image(member: Member) -> Iterator[Member]:
+    """The member, and the files in it where it is the start set as an image, by their names in the guest."""
+    yield member
+    if member.name == IMAGE:
+        for file in read_image(member.data):
+            name, link = f"{_FAST}/{file.name}", stat.S_ISLNK(file.mode)
+            target = file.data.decode(errors="surrogateescape") if link else ""
+            # Where part A's own files are to be seen.
+            if name != OURS:
+                yield Member(name, "image", file.mode, len(file.data), target, file.data)
 
 
 def _has_other_names(raw: CpioMember) -> bool:
@@ -198,8 +215,7 @@ def _unreadable(directory: Path, error: Exception) -> ArtefactError:
 
 def diff(first: Artefact, second: Artefact) -> tuple[Difference, ...]:
     """What the archive of ``second`` has otherwise than that of ``first``, by name."""
-    old = {(each.part, each.name): each for each in members(first)}
-    new = {(each.part, each.name): each for each in members(second)}
+    old, new = _by_place(members(first)), _by_place(members(second))
     found = []
     for key in sorted(old.keys() | new.keys(), key=lambda pair: pair[1]):
         if key not in new:
@@ -209,6 +225,11 @@ def diff(first: Artefact, second: Artefact) -> tuple[Difference, ...]:
         elif how := _changes(old[key], new[key]):
             found.append(Difference(key[1], f"changed: {how}"))
     return tuple(found)
+
+
+def _by_place(found: Iterable[Member]) -> Mapping[tuple[bool, str], Member]:
+    # In the guest what is in an image lies where part B's files do.
+    return {(each.part == "A", each.name): each for each in found}
 
 
 def _changes(old: Member, new: Member) -> str:

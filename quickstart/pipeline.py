@@ -215,10 +215,8 @@ def packed_from(
 
 def build_tools(profile: Profile, options: BuildOptions, store: Store) -> tuple[str, ...]:
     """What a build with these options needs of the host, down to its last step."""
-    return (
-        *_trace_tools(profile, options.tracing, store),
-        *(("qemu-img",) if options.disk_format == "qcow2" else ()),
-    )
+    own = ("qemu-img",) if options.disk_format == "qcow2" else ()
+    return (*_trace_tools(profile, options.tracing, store), *own, *options.payload.tools)
 
 
 def _trace_tools(profile: Profile, options: TraceOptions, store: Store) -> tuple[str, ...]:

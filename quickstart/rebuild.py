@@ -52,6 +52,7 @@ def rebuild(
     hand_off, delivery = HandOff(manifest["hand_off"]), Delivery(manifest["delivery"])
     # An OUT of an earlier quickstart says nothing of it.
     payload = Payload(manifest.get("payload", Payload.CPIO.value))
+    door.need_tools(*payload.tools)
     check_includes(ImageRoot(reference.tree), profile.files)
     check_kernel(ImageRoot(reference.tree), reference.kernel_version, payload)
     disk = RootDisk(before.disk, before.disk.stat().st_size, used.superblock)

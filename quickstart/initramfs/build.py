@@ -11,8 +11,8 @@ from quickstart.cloudinit import early_start
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.digests import list_bytes, listed
-from quickstart.initramfs.layout import GuestConfig, HandOff, Served, part_a, part_b
-from quickstart.initramfs.modules import module_set
+from quickstart.initramfs.layout import GuestConfig, HandOff, Served, image_part_b, part_a, part_b
+from quickstart.initramfs.modules import IMAGE_MODULES, WANTED, module_set
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
 from quickstart.initramfs.payload import Payload, check_kernel, packing
 from quickstart.initramfs.prefetch import NOTHING_KNOWN, Prefetch
@@ -93,9 +93,12 @@ def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
     root = ImageRoot(recipe.reference.tree)
     check_kernel(root, recipe.reference.kernel_version, recipe.payload)
     config = _config(recipe, root)
-    modules = module_set(root, recipe.reference.kernel_version)
+    wanted = (*WANTED, *IMAGE_MODULES) if config.image else WANTED
+    modules = module_set(root, recipe.reference.kernel_version, wanted)
     target.unlink(missing_ok=True)
     in_part_b = tuple(part_b(config, start_set, root))
+    if config.image:
+        in_part_b = image_part_b(in_part_b)
     digests = list_bytes(listed(in_part_b))
     in_part_a = part_a(config, modules, start_set, root, recipe.programs, digests, recipe.prefetch)
     a_bytes, a_unpacked_bytes = _append(target, in_part_a, recipe.payload)
@@ -123,6 +126,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         early=early_start(root, recipe.profile.early),
         served=recipe.served,
         bound=recipe.bound,
+        image=recipe.payload.value if recipe.payload is Payload.SQUASHFS else "",
     )
     return replace(config, build=build_id(recipe, config))
 

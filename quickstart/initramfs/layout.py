@@ -11,7 +11,7 @@ import os
 import shlex
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path, PurePosixPath
@@ -26,6 +26,7 @@ from quickstart.initramfs.newc import CpioEntry, char_device, directory, hard_li
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import Programs
 from quickstart.initramfs.serving import LIBRARY, packed_files
+from quickstart.initramfs.squashfs import write_image
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
 from quickstart.unit.model import UnitStart
 
@@ -60,6 +61,9 @@ _APPLETS = (
     *("mkfifo", "mount", "od", "poweroff", "readlink", "reboot", "rm", "rmdir", "sed", "sleep", "sort"),
     *("stat", "switch_root", "sync", "touch", "tr", "udhcpc", "umount", "uniq", "usleep", "xargs"),
 )
+# In part B, in place of the start set: it as a file system, whose type the file's name ends with.
+IMAGE = f"{OURS}/part-b.squashfs"
+MARKER = f"{OURS}/part-b"
 _SCRIPTS = ("init", "lib", "second", "udhcpc", "hand-off", "earlier-files", "adopt", "settle")
 
 
@@ -87,7 +91,7 @@ class GuestConfig:
     """What init has to know of this image; ``build`` names the pair of parts.
 
     ``ready_port`` is 0 where readiness names none, ``network`` is takeover.network_service's word, empty without a hand-off,
-    ``early`` cloudinit.early_start's.
+    ``early`` cloudinit.early_start's. ``image`` is the type of the file system that part B is, empty where that is the files.
     """
 
     build: str
@@ -102,6 +106,7 @@ class GuestConfig:
     early: str = ALWAYS
     served: Served = Served.FAST
     bound: tuple[PurePosixPath, ...] = ()
+    image: str = ""
 
 
 def part_a(
@@ -173,7 +178,20 @@ def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterato
         canonical = root.resolve(PurePosixPath(_INTERPRETER)).canonical
         yield symlink(place, relative(PurePosixPath(place), f"fast{canonical}"))
     yield directory(OURS)
-    yield regular(f"{OURS}/part-b", f"{config.build}\n".encode(), 0o644)
+    yield regular(MARKER, f"{config.build}\n".encode(), 0o644)
+
+
+def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
+    """Part B with the start set as an image, which has a place for what of part A lies below /fast."""
+    below, ours = [], []
+    for entry in entries:
+        if entry.name in ("fast", OURS, MARKER):
+            ours.append(entry)
+        if entry.name not in ("fast", MARKER):
+            link_to = entry.link_to.removeprefix("fast/")
+            below.append(replace(entry, name=entry.name.removeprefix("fast/"), link_to=link_to))
+    top, place, marker = ours
+    return top, place, regular(IMAGE, write_image(below), 0o644), marker
 
 
 def _loader_place(start_set: StartSet) -> str:
@@ -277,6 +295,7 @@ def config_text(config: GuestConfig) -> str:
         "HAND_OFF": config.hand_off.value,
         "NETWORK": config.network,
         "EARLY": config.early,
+        "IMAGE": config.image,
         # As in /proc/net/tcp (proc(5)).
         "READY_PORT": f"{config.ready_port:04X}" if config.ready_port else "",
     }

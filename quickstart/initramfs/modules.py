@@ -36,10 +36,12 @@ WANTED = (
 # Emulated disk controllers: every PC has one, nearly no root volume is on it, and their drivers take long to load. They come
 # when no other driver has brought the root volume.
 LATE = ("ata_piix", "ahci")
+# What a start set that is an image takes to be mounted (payload.Payload.SQUASHFS), its file system last.
+IMAGE_MODULES = ("loop", "squashfs")
 # Without these no guest of ours finds its disk and its network.
 NEEDED = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
 # What a machine of QEMU loads is there as it is; what most machines never load is packed, and unpacked by insmod when it is wanted.
-_PLAIN = ("sha256_ssse3", *NEEDED, "virtio_console")
+_PLAIN = ("sha256_ssse3", *NEEDED, "virtio_console", *IMAGE_MODULES)
 _ROOT = "ext4"
 _MAX_MODULE_BYTES = 256 << 20
 # A module's name is one of C: the kernel's build replaces everything else.
@@ -103,10 +105,10 @@ def parse_aliases(text: str, names: Iterable[str]) -> tuple[tuple[str, str], ...
     )
 
 
-def module_set(root: ImageRoot, version: str, wanted: Iterable[str] = WANTED) -> ModuleSet:
+def module_set(root: ImageRoot, version: str, wanted: Sequence[str] = WANTED) -> ModuleSet:
     """The modules of the image's kernel ``version`` that ``wanted`` and their requirements come to.
 
-    Raises StartSetError when the kernel has one of NEEDED neither as a module nor built in.
+    Raises StartSetError when the kernel has one of NEEDED, or a wanted one of IMAGE_MODULES, neither as a module nor built in.
     """
     directory = root.resolve(PurePosixPath("/lib/modules") / version).canonical
     if directory is None:
@@ -115,7 +117,7 @@ def module_set(root: ImageRoot, version: str, wanted: Iterable[str] = WANTED) ->
         )
     known = parse_dependencies(root.read_text(directory / "modules.dep"))
     built_in = {module_name(line) for line in root.read_text(directory / "modules.builtin").splitlines()}
-    for name in NEEDED:
+    for name in (*NEEDED, *(each for each in IMAGE_MODULES if each in wanted)):
         if name not in known and name not in built_in:
             raise StartSetError(f"the kernel {version} has no {name}, as a module or built in")
     ordered: dict[str, Module] = {}
@@ -172,7 +174,7 @@ def modloader_table(modules: ModuleSet) -> str:
     ``device PATH`` below /sys has an alias, and so has each device of ``bus NAME`` and ``child NAME``. ``module NAME`` stands in
     the order of loading. ``alias PATTERN NAME…`` (``late`` for LATE) has the modules to load for a device, requirements
     first. ``root NAME…`` is the root's file system, where that is a module: no device asks for it, but mount(2), and the
-    kernel's own request finds no modprobe in the initramfs.
+    kernel's own request finds no modprobe in the initramfs; ``image NAME…`` likewise what mounts a part B that is an image.
     """
     requires = {module.name: module.requires for module in modules.modules}
     lines = [f"device {_CPU_DEVICE}", *(f"bus {place}" for _, place in _BUSES)]
@@ -183,4 +185,5 @@ def modloader_table(modules: ModuleSet) -> str:
         lines.append(" ".join((kind, pattern, *requires[name], name)))
     if _ROOT in requires:
         lines.append(" ".join(("root", *requires[_ROOT], _ROOT)))
+    lines += [" ".join(("image", *requires[name], name)) for name in IMAGE_MODULES if name in requires]
     return "\n".join(lines) + "\n"

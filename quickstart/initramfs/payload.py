@@ -1,8 +1,9 @@
 """The form in which the parts of the initramfs travel (docs/payload.md): as newc archives, or each as one compressed stream.
 
-The kernel unpacks one stream after the other (Documentation/driver-api/early-userspace/buffer-format.rst, init/initramfs.c) and
-tells their form by the first bytes of each. Its LZ4 is the legacy frame (lib/decompress_unlz4.c, lz4's lz4_Frame_format.md): a
-magic number, then blocks of at most 8 MiB, each behind its length; four zeros end it where more follows.
+Part B may have a file system in one file, too (``initramfs.squashfs``). The kernel unpacks one stream after the other
+(Documentation/driver-api/early-userspace/buffer-format.rst, init/initramfs.c) and tells their form by the first bytes. Its LZ4
+is the legacy frame (lib/decompress_unlz4.c, lz4's lz4_Frame_format.md): a magic number, then blocks of at most 8 MiB, each behind
+its length; four zeros end it where more follows.
 """
 
 from __future__ import annotations
@@ -50,6 +51,18 @@ class Payload(enum.Enum):
     GZIP = "gzip"
     LZ4 = "lz4"
     ZSTD = "zstd"
+    SQUASHFS = "squashfs"
+    """Plain, with part B as a file system in one file, which init mounts in place of having it unpacked."""
+
+    @property
+    def compresses(self) -> bool:
+        """Whether the parts are compressed streams."""
+        return self in _MAGICS
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """What making it takes of the host."""
+        return ("sqfstar",) if self is Payload.SQUASHFS else ()
 
 
 _MAGICS = {
@@ -58,6 +71,10 @@ _MAGICS = {
     Payload.ZSTD: b"\x28\xb5\x2f\xfd",
 }
 MAGIC_BYTES = 4
+# Of the kernel, where it is not the option of that name.
+_OPTIONS = {
+    Payload.SQUASHFS: ("CONFIG_BLK_DEV_LOOP=y", "CONFIG_SQUASHFS=y", "CONFIG_SQUASHFS_LZ4=y"),
+}
 
 
 def compressors() -> str:
@@ -70,18 +87,23 @@ def check_kernel(root: ImageRoot, version: str, payload: Payload) -> None:
     """Raise BadInputError unless the image's kernel, by its /boot/config, unpacks such a payload."""
     if payload is Payload.CPIO:
         return
-    place, option = PurePosixPath(f"/boot/config-{version}"), f"CONFIG_RD_{payload.name}"
+    place, options = (
+        PurePosixPath(f"/boot/config-{version}"),
+        _OPTIONS.get(payload, (f"CONFIG_RD_{payload.name}=y",)),
+    )
     found = root.resolve(place).canonical
     if found is None:
         raise BadInputError(
             f"--payload {payload.value}: whether the kernel unpacks it is not known, the image has no {place}",
             hint="--payload cpio, which every kernel takes",
         )
-    if f"{option}=y" not in root.read_text(found).splitlines():
-        raise BadInputError(
-            f"--payload {payload.value}: the kernel {version} cannot unpack it, {place} has no {option}=y",
-            hint="--payload cpio, which every kernel takes",
-        )
+    lines = root.read_text(found).splitlines()
+    for option in options:
+        if option not in lines and option.replace("=y", "=m") not in lines:
+            raise BadInputError(
+                f"--payload {payload.value}: the kernel {version} cannot unpack it, {place} has no {option}",
+                hint="--payload cpio, which every kernel takes",
+            )
 
 
 # ---------------------------------------------------------------- writing
@@ -93,7 +115,7 @@ def packing(file: BinaryIO, payload: Payload) -> Iterator[Sink]:
 
     Behind a compressed stream come at least four zeros, to a multiple of 512 of its own length.
     """
-    if payload is Payload.CPIO:
+    if not payload.compresses:
         yield file
         return
     begin = file.tell()

@@ -16,7 +16,7 @@ STORAGES = ("local", "ebs-warm", "ebs-cold")
 CLOCKS = ("virtual", "kvm", "wall")
 DELIVERIES = ("fast", "overlay")
 # Forms of quickstart's initramfs (docs/payload.md).
-PAYLOADS = ("cpio", "gzip", "lz4", "zstd")
+PAYLOADS = ("cpio", "gzip", "lz4", "zstd", "squashfs")
 FETCHES = ("boot-loader", "read-ahead")
 SIZES = ("small", "medium")
 

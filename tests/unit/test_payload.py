@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import random
+import re
 import struct
 from pathlib import Path, PurePosixPath
 
@@ -20,7 +21,7 @@ from quickstart.initramfs.newc_reader import CpioMember, read_archive
 from quickstart.initramfs.payload import Payload, check_kernel, packing
 from quickstart.measure.results import PAYLOADS
 
-COMPRESSED = [each for each in Payload if each is not Payload.CPIO]
+COMPRESSED = [each for each in Payload if each.compresses]
 # Half of it can be compressed.
 LARGE = random.Random(1).randbytes(1 << 18) + b"quickstart " * 25_000
 FIRST = (directory("etc"), regular("etc/motd", b"hello", 0o640), symlink("lib", "usr/lib"))
@@ -157,6 +158,17 @@ def test_the_kernel_says_what_it_unpacks(root: ImageRoot) -> None:
     assert "--payload lz4" in caught.value.message
     assert "--payload cpio" in (caught.value.hint or "")
     assert caught.value.exit_code == 2
+
+
+def test_an_image_takes_a_file_system_its_compressor_and_a_loop_device(root: ImageRoot) -> None:
+    whole = "CONFIG_BLK_DEV_LOOP=m\nCONFIG_SQUASHFS=m\nCONFIG_SQUASHFS_LZ4=y\n"
+    config = root.host(PurePosixPath("/boot/config-6.1"))
+    config.write_text(whole)
+    check_kernel(root, "6.1", Payload.SQUASHFS)
+    for option in ("CONFIG_BLK_DEV_LOOP", "CONFIG_SQUASHFS", "CONFIG_SQUASHFS_LZ4"):
+        config.write_text(re.sub(f"{option}=.", f"# {option} is not set", whole))
+        with pytest.raises(BadInputError, match=f"has no {option}=y"):
+            check_kernel(root, "6.1", Payload.SQUASHFS)
 
 
 def test_a_kernel_that_does_not_say(root: ImageRoot) -> None:

@@ -1,7 +1,8 @@
-// usage: modloader MODULES TABLE SYS present|late|again|root|all
+// usage: modloader MODULES TABLE SYS present|late|again|root|image|all
 // Loads from the directory MODULES what TABLE has for the devices below SYS/bus: without the drivers that only a root volume needs which nothing
-// else brought (`present`), with them (`late`; `again` is the same without a word), the root's file system (`root`), or everything
-// (`all`). A module that cannot be loaded is no failure: what comes after shows what is missing. Status 2: called wrongly.
+// else brought (`present`), with them (`late`; `again` is the same without a word), the root's file system (`root`), what mounts an
+// image (`image`), or everything (`all`). A module that cannot be loaded is no failure: what comes after shows what is missing. Status 2: called
+// wrongly.
 
 #include "modloader.h"
 
@@ -131,6 +132,8 @@ int main(int argc, char **argv)
 	const bool late = loader.quiet || is_same(what, "late");
 	if (is_same(what, "root"))
 		for_lines(&loader, "root", load_all_of);
+	else if (is_same(what, "image"))
+		for_lines(&loader, "image", load_all_of);
 	else if (is_same(what, "all"))
 		for_lines(&loader, "module", load_all_of);
 	else if (late || is_same(what, "present"))

@@ -1,0 +1,91 @@
+"""What memory a fast start keeps, by the form of its initramfs (docs/payload.md).
+
+sudo .venv/bin/python bench/payload/measure.py [PROFILE] [RUNS]      default: nginx 3; writes PROFILE.json beside this file
+
+The virtual clock, size small, the root on a local file, our command line, `quickstart=stay`: no systemd is in the way. Asked a
+second after ready, once the page cache has been dropped: what is left is what the kernel cannot give back while the application
+runs. `unevictable` is the initramfs's part of that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import statistics
+import sys
+from pathlib import Path
+
+from quickstart import __version__, prepare
+from quickstart.initramfs.payload import Payload, compressors
+from quickstart.launch.payload import agent_binary
+from quickstart.launch.qemu import QemuLauncher
+from quickstart.measure import clock
+from quickstart.measure.configuration import Boot, machine, with_command_line
+from quickstart.model import Profile
+from quickstart.profile import load_bench, load_profile
+from quickstart.progress import Quiet
+from quickstart.store import Store, default_root, source_digest
+
+LIMIT_S = 300.0
+ASK = """
+sleep 1
+sync
+echo 3 >/proc/sys/vm/drop_caches
+sleep 1
+sed -n 's/^\\(MemTotal\\|MemAvailable\\|Unevictable\\): *\\([0-9]*\\) kB/\\2/p' /proc/meminfo
+"""
+
+
+def run(profile: Profile, boot: Boot, store: Store) -> dict[str, int]:
+    size = clock.virtual("small")
+    launcher = QemuLauncher(size.accelerator, agent_binary(store))
+    said = io.BytesIO()
+    cell = dataclasses.replace(boot, cmdline=f"{boot.cmdline} quickstart=stay", memory_mib=size.memory_mib)
+    with launcher.launch(machine(cell, forward_port=None, guest_port=0), (), boot.ready) as guest:
+        guest.wait_ready(LIMIT_S)
+        guest.execute(ASK, said, io.BytesIO(), LIMIT_S)
+    total, available, unevictable = (1024 * int(each) for each in said.getvalue().split())
+    return {"in_use_bytes": total - available, "unevictable_bytes": unevictable}
+
+
+def main(name: str, runs: int) -> None:
+    profile = load_profile(name)
+    found: dict[str, list[dict[str, int]]] = {each.value: [] for each in Payload}
+    sizes: dict[str, int] = {}
+    with Store(default_root()) as store:
+        layer = load_bench(name)
+        boots = {
+            each.value: with_command_line(
+                prepare.prepare(profile, "quickstart", store, Quiet(), layer, each), "ours"
+            )
+            for each in Payload
+        }
+        for _ in range(runs):
+            for label, boot in boots.items():
+                sizes[label] = boot.initramfs_bytes
+                found[label].append(run(profile, boot, store))
+                print(label, found[label][-1], flush=True)
+    document = {
+        "schema": 1,
+        "quickstart": f"{__version__}, source {source_digest('quickstart')[:16]}",
+        "compressors": compressors(),
+        "clock": "virtual",
+        "size": "small",
+        "initramfs_bytes": sizes,
+        "runs": found,
+        "medians": {
+            label: {
+                key: int(statistics.median(each[key] for each in samples))
+                for key in ("in_use_bytes", "unevictable_bytes")
+            }
+            for label, samples in found.items()
+        },
+    }
+    target = Path(__file__).with_name(f"{profile.name}.json")
+    target.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(document["medians"]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "nginx", int(sys.argv[2]) if len(sys.argv) > 2 else 3)

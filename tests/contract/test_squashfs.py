@@ -1,0 +1,86 @@
+"""squashfs-tools keep what is packed: names, modes, links, contents; the same bytes each time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from quickstart import inside
+from quickstart.errors import ArtefactError
+from quickstart.initramfs.layout import IMAGE, image_part_b
+from quickstart.initramfs.newc import CpioEntry, directory, hard_link, regular, symlink
+from quickstart.initramfs.squashfs import read_image, write_image
+from tests.contract.test_hostile import ODD
+from tests.unit.test_inside import PART_A, PART_B, artefact
+
+FIRST = CpioEntry("usr/first", 0o100640, b"two names", names=2)
+ENTRIES = (
+    directory("quickstart"),
+    directory("usr", 0o711),
+    regular("usr/large", bytes(range(256)) * 5000, 0o755),
+    regular("usr/empty", b"", 0o600),
+    FIRST,
+    hard_link("usr/second", FIRST),
+    symlink("bin", "usr/bin"),
+    symlink("new line", "with space\nand more"),
+    *(regular(f"usr/{os.fsdecode(name)}", b"odd", 0o444) for name in ODD),
+)
+
+
+def test_what_is_packed_is_read() -> None:
+    image = write_image(ENTRIES)
+    found = {file.name: (file.mode, file.data) for file in read_image(image)}
+    wanted = {each.name: (each.mode, each.data) for each in ENTRIES}
+    wanted["usr/second"] = (0o100640, b"two names")
+    assert found == wanted
+    assert len(image) < 1 << 20
+
+
+def test_the_same_entries_make_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write_image(ENTRIES)
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    umask = os.umask(0o077)
+    try:
+        assert write_image(ENTRIES) == first
+    finally:
+        os.umask(umask)
+
+
+def test_the_root_is_everybodys_to_enter_and_roots_own(tmp_path: Path) -> None:
+    (tmp_path / "image").write_bytes(write_image(ENTRIES))
+    listed = subprocess.run(
+        ["/usr/bin/unsquashfs", "-lln", tmp_path / "image"], capture_output=True, check=True, timeout=60
+    ).stdout.decode(errors="replace")
+    modes = {line.split()[-1]: line.split()[:2] for line in listed.splitlines() if line.startswith("d")}
+    assert modes["squashfs-root"] == ["drwxr-xr-x", "0/0"]
+    assert modes["squashfs-root/usr"] == ["drwx--x--x", "0/0"]
+
+
+def test_a_host_file_is_packed(tmp_path: Path) -> None:
+    (tmp_path / "tool").write_bytes(b"\x7fELF")
+    (found,) = read_image(write_image([regular("tool", tmp_path / "tool", 0o751)]))
+    assert (found.mode, found.data) == (0o100751, b"\x7fELF")
+
+
+def test_inside_an_artefact_it_is_as_if_it_were_unpacked(tmp_path: Path) -> None:
+    plain = artefact(tmp_path / "plain")
+    packed = artefact(tmp_path / "image", image_part_b(PART_B))
+    assert inside.find(packed, "/lib/libz.so").data == b"library"
+    assert [each.part for each in inside.members(packed)] == [
+        *("A" for _ in PART_A),
+        *("B", "B", "B"),
+        *("image" for _ in range(6)),
+        "B",
+    ]
+    assert inside.diff(plain, packed) == (inside.Difference(IMAGE, "added"),)
+    assert inside.diff(packed, packed) == ()
+
+
+@pytest.mark.parametrize("keep", [0, 90, 4000])
+def test_a_cut_image_is_named(keep: int) -> None:
+    with pytest.raises(ArtefactError, match="the image of part B cannot be read") as caught:
+        list(read_image(write_image(ENTRIES)[:keep]))
+    assert caught.value.hint
