@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 

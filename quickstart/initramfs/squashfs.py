@@ -16,7 +16,7 @@ from quickstart.host import door
 from quickstart.host.workspace import workspace
 from quickstart.initramfs.newc import CpioEntry
 
-# What the kernel unpacks a block of, when something asks for it, is waited for: LZ4 takes a fifth of Zstandard's time.
+# What the kernel unpacks a block of, when something asks for it, is waited for: LZ4 takes a quarter of Zstandard's time.
 _OPTIONS = (
     *("-comp", "lz4", "-Xhc", "-mkfs-time", "0", "-all-time", "0", "-root-mode", "0755", "-no-xattrs"),
     *("-processors", "1", "-quiet", "-no-progress"),
