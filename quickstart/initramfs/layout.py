@@ -119,7 +119,18 @@ def part_a(
     prefetch: Prefetch,
 ) -> Iterator[CpioEntry]:
     """Init and all that it needs before it may look at part B, of which ``digests`` is the list."""
-    for name in ("dev", "fast", OURS, f"{OURS}/bin", f"{OURS}/modules.d", "newroot", "proc", "run", "sys"):
+    for name in (
+        "dev",
+        "fast",
+        OURS,
+        f"{OURS}/bin",
+        f"{OURS}/modules.d",
+        f"{OURS}/run",
+        "newroot",
+        "proc",
+        "run",
+        "sys",
+    ):
         yield directory(name)
     yield char_device("dev/console", 0o600, 5, 1)
     yield regular(f"{OURS}/busybox", programs.busybox, 0o755)

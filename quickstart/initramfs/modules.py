@@ -38,6 +38,8 @@ WANTED = (
 LATE = ("ata_piix", "ahci")
 # What a start set that is an image takes to be mounted (payload.Payload.SQUASHFS), its file system last.
 IMAGE_MODULES = ("loop", "squashfs")
+# What no root volume needs comes beside the mount of one.
+BESIDE = ("virtio_net", "virtio_console", "xen_netfront", "ena")
 # Without these no guest of ours finds its disk and its network.
 NEEDED = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
 # What a machine of QEMU loads is there as it is; what most machines never load is packed, and unpacked by insmod when it is wanted.
@@ -172,16 +174,17 @@ def modloader_table(modules: ModuleSet) -> str:
     """What the modloader goes by; a line is words with a blank between.
 
     ``device PATH`` below /sys has an alias, and so has each device of ``bus NAME`` and ``child NAME``. ``module NAME`` stands in
-    the order of loading. ``alias PATTERN NAME…`` (``late`` for LATE) has the modules to load for a device, requirements
-    first. ``root NAME…`` is the root's file system, where that is a module: no device asks for it, but mount(2), and the
-    kernel's own request finds no modprobe in the initramfs; ``image NAME…`` likewise what mounts a part B that is an image.
+    the order of loading. ``alias PATTERN NAME…`` (``beside`` and ``late`` for BESIDE and LATE) has the modules to load for a
+    device, requirements first. ``root NAME…`` is the root's file system, where that is a module: no device asks for it, but
+    mount(2), and the kernel's own request finds no modprobe in the initramfs; ``image NAME…`` likewise what mounts a part B
+    that is an image.
     """
     requires = {module.name: module.requires for module in modules.modules}
     lines = [f"device {_CPU_DEVICE}", *(f"bus {place}" for _, place in _BUSES)]
     lines += [f"child {place}" for _, place in _CHILD_BUSES]
     lines += [f"module {name}" for name in requires]
     for pattern, name in modules.aliases:
-        kind = "late" if name in LATE else "alias"
+        kind = "late" if name in LATE else "beside" if name in BESIDE else "alias"
         lines.append(" ".join((kind, pattern, *requires[name], name)))
     if _ROOT in requires:
         lines.append(" ".join(("root", *requires[_ROOT], _ROOT)))

@@ -82,7 +82,7 @@ def _ours(stamps: Mapping[str, int], beacon_ns: int, ready_ns: int) -> Iterator[
     if not all(stamp in stamps for stamp in _OURS):
         return
     yield Phase("init", stamps["init"], stamps["modules"])
-    yield Phase("modules", stamps["modules"], stamps["network"])
+    yield Phase("modules", stamps["modules"], stamps["root"])
     yield Phase("network", stamps["network"], beacon_ns)
     yield Phase("root mount", stamps["root"], stamps["integrity"])
     yield Phase("integrity", stamps["integrity"], stamps["checked"])

@@ -73,12 +73,14 @@ TABLE = modloader_table(
         (
             *(module("sha256_ssse3"), module("virtio_ring"), module("virtio", "virtio_ring")),
             *(module("virtio_pci", "virtio_ring", "virtio"), module("virtio_blk", "virtio_ring", "virtio")),
+            *(module("failover"), module("virtio_net", "virtio_ring", "virtio", "failover")),
             *(module("libata"), module("ahci", "libata"), module("jbd2"), module("ext4", "jbd2")),
         ),
         (
             ("cpu:type:x86,ven*fam*mod*:feature:*0089*", "sha256_ssse3"),
             ("pci:v00001AF4d*sv*sd*bc*sc*i*", "virtio_pci"),
             ("virtio:d00000002v*", "virtio_blk"),
+            ("virtio:d00000001v*", "virtio_net"),
             ("pci:v*d*sv*sd*bc01sc06i01*", "ahci"),
         ),
     )
@@ -103,6 +105,15 @@ def test_the_cpu_comes_first_and_nothing_is_tried_twice(guest: Guest) -> None:
     assert found == ["sha256_ssse3", "virtio_ring", "virtio", "virtio_pci", "virtio_blk"]
 
 
+def test_what_the_root_needs_comes_before_the_rest(guest: Guest) -> None:
+    guest.device("bus/virtio/devices/virtio0", "virtio:d00000001v00001AF4")
+    guest.device("bus/virtio/devices/virtio1", DISK)
+    assert guest.tried(TABLE, "disks") == ["virtio_ring", "virtio", "virtio_blk", "jbd2", "ext4"]
+    rest = guest.tried(TABLE, "present")
+    assert sorted(rest) == ["failover", "virtio", "virtio_blk", "virtio_net", "virtio_ring"]
+    assert rest.index("failover") < rest.index("virtio_net")
+
+
 def test_disk_controllers_come_late(guest: Guest) -> None:
     guest.device("bus/pci/devices/0000:00:1f.2", CONTROLLER)
     assert guest.tried(TABLE, "present") == []
@@ -110,8 +121,8 @@ def test_disk_controllers_come_late(guest: Guest) -> None:
     assert guest.tried(TABLE, "again") == []
 
 
-def test_the_roots_file_system_and_everything(guest: Guest) -> None:
-    assert guest.tried(TABLE, "root") == ["jbd2", "ext4"]
+def test_everything_and_what_an_image_needs(guest: Guest) -> None:
+    assert guest.tried(f"{TABLE}module loop\nimage loop\n", "image") == ["loop"]
     assert guest.tried(TABLE, "all") == re.findall(r"^module (.+)$", TABLE, re.MULTILINE)
 
 

@@ -159,7 +159,7 @@ def test_module_data(tmp_path: Path) -> None:
 
 def rules(text: str) -> list[tuple[str, str, str]]:
     """Kind, pattern and modules of each line that is about a device."""
-    found = re.findall(r"^(alias|late) (\S+) (.+)$", text, re.MULTILINE)
+    found = re.findall(r"^(alias|beside|late) (\S+) (.+)$", text, re.MULTILINE)
     return [(kind, pattern, names) for kind, pattern, names in found]
 
 
@@ -169,7 +169,7 @@ def rules(text: str) -> list[tuple[str, str, str]]:
         ("cpu:type:x86,ven0002fam000Fmod006B:feature:,0000,0089,009C", ("alias", "sha256_ssse3")),
         ("pci:v00001AF4d00001001sv00001AF4sd00000002bc01sc00i00", ("alias", "virtio virtio_ring virtio_pci")),
         ("virtio:d00000002v00001AF4", ("alias", "virtio virtio_ring virtio_blk")),
-        ("virtio:d00000001v00001AF4", ("alias", "virtio failover virtio_net")),
+        ("virtio:d00000001v00001AF4", ("beside", "virtio failover virtio_net")),
         ("xen:vbd", ("alias", "xen_blkfront")),
         ("pci:v00008086d00002922sv00001AF4sd00001100bc01sc06i01", ("late", "libata ahci")),
         ("pci:v00001274d00005000sv00001274sd00004C4Cbc04sc01i00", None),

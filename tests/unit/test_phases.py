@@ -14,8 +14,8 @@ OURS = (
     + """\
 <6>[    1.990000] Run /init as init process
 <7>[    2.090000] quickstart: stamp modules
-<7>[    2.190000] quickstart: stamp network
-<7>[    2.240000] quickstart: stamp root
+<7>[    2.190000] quickstart: stamp root
+<7>[    2.240000] quickstart: stamp network
 <7>[    2.390000] quickstart: stamp integrity
 <7>[    2.440000] quickstart: stamp checked
 <7>[    2.490000] quickstart: stamp application
@@ -57,8 +57,8 @@ def test_our_init() -> None:
         "kernel": (0, 2000),
         "init": (2000, 2100),
         "modules": (2100, 2200),
-        "network": (2200, 2600),
-        "root mount": (2250, 2400),
+        "network": (2250, 2600),
+        "root mount": (2200, 2400),
         "integrity": (2400, 2450),
         "enter root": (2450, 2500),
         "application start": (2500, 2800),

@@ -1,8 +1,8 @@
-// usage: modloader MODULES TABLE SYS present|late|again|root|image|all
-// Loads from the directory MODULES what TABLE has for the devices below SYS/bus: without the drivers that only a root volume needs which nothing
-// else brought (`present`), with them (`late`; `again` is the same without a word), the root's file system (`root`), what mounts an
-// image (`image`), or everything (`all`). A module that cannot be loaded is no failure: what comes after shows what is missing. Status 2: called
-// wrongly.
+// usage: modloader MODULES TABLE SYS disks|present|late|again|image|all
+// Loads from the directory MODULES what TABLE has for the devices below SYS/bus: what may bring a root volume, and its file system (`disks`); what
+// else is there (`present`); with the drivers that only a root volume needs which nothing else brought (`late`; `again` is the same without a
+// word); or what mounts an image (`image`), everything (`all`). A module that cannot be loaded is no failure: what comes after shows what is
+// missing. Status 2: called wrongly.
 
 #include "modloader.h"
 
@@ -79,8 +79,8 @@ static void for_lines(struct loader *loader, const char *kind, void (*act)(struc
 	}
 }
 
-// `alias` lines, and with `late` those as well.
-static bool read_rules(struct loader *loader, bool late)
+// `alias` lines, with `beside` those as well, with `late` all.
+static bool read_rules(struct loader *loader, bool beside, bool late)
 {
 	struct text table = loader->table;
 	// There are fewer lines than bytes, and pages that are not touched cost nothing.
@@ -88,7 +88,7 @@ static bool read_rules(struct loader *loader, bool late)
 	while (loader->rules && table.at < table.end) {
 		struct text line = taken(&table, '\n');
 		struct text kind = taken(&line, ' ');
-		if (is_same(kind, "alias") || (late && is_same(kind, "late"))) {
+		if (is_same(kind, "alias") || (beside && is_same(kind, "beside")) || (late && is_same(kind, "late"))) {
 			struct text pattern = taken(&line, ' ');
 			loader->rules[loader->rule_count++] = (struct rule){pattern, line};
 		}
@@ -97,10 +97,10 @@ static bool read_rules(struct loader *loader, bool late)
 }
 
 // A driver's device may have devices of its own on a bus of `child` lines, so look there until nothing is new.
-static void load_for_devices(struct loader *loader, bool late)
+static void load_for_devices(struct loader *loader, bool beside, bool late)
 {
 	size_t before;
-	if (!read_rules(loader, late))
+	if (!read_rules(loader, beside, late))
 		return;
 	for_lines(loader, "device", look_at_device_line);
 	for_lines(loader, "bus", look_at_bus);
@@ -108,6 +108,12 @@ static void load_for_devices(struct loader *loader, bool late)
 		before = loader->tries;
 		for_lines(loader, "child", look_at_bus);
 	} while (loader->tries > before);
+}
+
+static void load_for_root(struct loader *loader)
+{
+	load_for_devices(loader, false, false);
+	for_lines(loader, "root", load_all_of);
 }
 
 static long opened(const char *directory)
@@ -130,14 +136,14 @@ int main(int argc, char **argv)
 	const struct text what = whole(argv[4]);
 	loader.quiet = is_same(what, "again");
 	const bool late = loader.quiet || is_same(what, "late");
-	if (is_same(what, "root"))
-		for_lines(&loader, "root", load_all_of);
-	else if (is_same(what, "image"))
+	if (is_same(what, "image"))
 		for_lines(&loader, "image", load_all_of);
 	else if (is_same(what, "all"))
 		for_lines(&loader, "module", load_all_of);
+	else if (is_same(what, "disks"))
+		load_for_root(&loader);
 	else if (late || is_same(what, "present"))
-		load_for_devices(&loader, late);
+		load_for_devices(&loader, true, late);
 	else
 		return 2;
 	return 0;
