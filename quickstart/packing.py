@@ -8,13 +8,14 @@ from pathlib import Path
 
 from quickstart.host import door
 from quickstart.image.arrange import move, plan_moves
+from quickstart.image.artefact import Made
 from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import block_groups, read_superblock
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import Recipe
 from quickstart.initramfs.programs import Programs
 from quickstart.initramfs.serving import Delivery
-from quickstart.model import Profile, ReferenceImage, RootDisk, StartSet, Trace
+from quickstart.model import Initramfs, Profile, ReferenceImage, RootDisk, StartSet, Trace
 from quickstart.prefetch import Foreseen, foresee, plan
 from quickstart.progress import Progress
 from quickstart.store import Store, source_digest
@@ -73,6 +74,33 @@ def with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], store: Store, pr
     path = store.get_or_make("arranged", inputs, make).path / _DISK
     disk = RootDisk(path, recipe.disk.size_bytes, read_superblock(path))
     return dataclasses.replace(recipe, disk=disk)
+
+
+def made_of(
+    recipe: Recipe,
+    traces: Sequence[Trace],
+    initramfs: Initramfs,
+    disk_format: str,
+    build_key: str,
+    mac: str,
+    uuid: str = "",
+) -> Made:
+    """What the artefact of this recipe says of itself; ``uuid`` as in Made."""
+    return Made(
+        profile=recipe.profile,
+        reference=recipe.reference,
+        disk=recipe.disk,
+        disk_format=disk_format,
+        traces=tuple(traces),
+        start_set=recipe.start_set,
+        initramfs=initramfs,
+        build_key=build_key,
+        mac=mac,
+        hand_off=recipe.hand_off.value,
+        delivery=recipe.delivery.value,
+        payload=recipe.payload.value,
+        uuid=uuid,
+    )
 
 
 def _foreseen(recipe: Recipe, traces: Sequence[Trace]) -> Foreseen:

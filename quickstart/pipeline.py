@@ -33,7 +33,7 @@ from quickstart.model import (
     StartSet,
     Trace,
 )
-from quickstart.packing import recipe_of, with_arranged_disk, with_prefetch
+from quickstart.packing import made_of, recipe_of, with_arranged_disk, with_prefetch
 from quickstart.progress import Progress
 from quickstart.reference import entry
 from quickstart.reference.debootstrap import make_reference, reference_inputs
@@ -183,17 +183,8 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
             recipe = dataclasses.replace(recipe, hand_off=options.hand_off, payload=options.payload)
             initramfs = write_initramfs(recipe, directory / "initramfs.img")
         with progress.step("image"):
-            made = (
-                profile,
-                reference,
-                recipe.disk,
-                options.disk_format,
-                traced.traces,
-                traced.start_set,
-                initramfs,
-            )
-            ways = (options.hand_off.value, options.delivery.value, options.payload.value)
-            artefacts.write(directory, *made, key, MAC, *ways)
+            made = made_of(recipe, traced.traces, initramfs, options.disk_format, key, MAC)
+            artefacts.write(directory, made)
     with output.settled(options.out):
         return Built(artefacts.load(options.out), made=True)
 

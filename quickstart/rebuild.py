@@ -18,7 +18,7 @@ from quickstart.initramfs.payload import Payload, check_kernel
 from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import Artefact, Profile, RootDisk
-from quickstart.packing import recipe_of, with_prefetch
+from quickstart.packing import made_of, recipe_of, with_prefetch
 from quickstart.progress import Progress
 from quickstart.startset import check_includes
 from quickstart.store import Store, key_of, source_digest
@@ -73,9 +73,8 @@ def rebuild(
             recipe = with_prefetch(recipe, traced.traces)
             recipe = dataclasses.replace(recipe, hand_off=hand_off, payload=payload)
             initramfs = write_initramfs(recipe, directory / "initramfs.img")
-        made = (profile, reference, disk, "raw", traced.traces, start_set, initramfs)
-        ways = (hand_off.value, delivery.value, payload.value)
-        artefacts.write(directory, *made, key, before.mac, *ways, before.uuid)
+        made = made_of(recipe, traced.traces, initramfs, "raw", key, before.mac, before.uuid)
+        artefacts.write(directory, made)
     with output.settled(out):
         return pipeline.Built(artefacts.load(out), made=True)
 

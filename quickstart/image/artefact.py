@@ -108,58 +108,64 @@ def _check_sums(artefact: Artefact) -> None:
         raise ArtefactError(f"{START_SET} is missing", hint=REBUILD)
 
 
-def write(
-    directory: Path,
-    profile: Profile,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    disk_format: str,
-    traces: Sequence[Trace],
-    start_set: StartSet,
-    initramfs: Initramfs,
-    build_key: str,
-    mac: str,
-    hand_off: str,
-    delivery: str,
-    payload: str,
-    uuid: str = "",
-) -> None:
-    """Fill ``directory``; ``initramfs`` is in it already, and the root disk when it is to stay the one that it was.
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """All that an artefact says of itself; ``hand_off``, ``delivery`` and ``payload`` are the words of `build`'s options.
 
     ``uuid`` is the machine's that the disk is of already; without one an image with cloud-init gets one by its build.
     """
+
+    profile: Profile
+    reference: ReferenceImage
+    disk: RootDisk
+    disk_format: str
+    traces: tuple[Trace, ...]
+    start_set: StartSet
+    initramfs: Initramfs
+    build_key: str
+    mac: str
+    hand_off: str
+    delivery: str
+    payload: str
+    uuid: str = ""
+
+
+def write(directory: Path, made: Made) -> None:
+    """Fill ``directory``; the initramfs is in it already, and the root disk when it is to stay the one that it was."""
+    profile, reference, disk, disk_format = made.profile, made.reference, made.disk, made.disk_format
     if not (directory / f"root.{disk_format}").exists():
         _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)
     shutil.copyfile(reference.kernel, directory / "vmlinuz")
     shutil.copyfile(reference.initrd, directory / "initrd.img")
     cmdline = command_line(disk.superblock.uuid)
-    early = _early_facts(ImageRoot(reference.tree), profile, uuid or str(uuid5(_MACHINES, build_key)))
-    _write_run_script(directory, profile, disk_format, cmdline, mac, str(early["uuid"]))
+    uuid = made.uuid or str(uuid5(_MACHINES, made.build_key))
+    early = _early_facts(ImageRoot(reference.tree), profile, uuid)
+    _write_run_script(directory, profile, disk_format, cmdline, made.mac, str(early["uuid"]))
     manifest: dict[str, object] = {
         "schema": SCHEMA,
         "quickstart": __version__,
-        "build_key": build_key,
+        "build_key": made.build_key,
         "profile": profile.name,
-        **_origin(reference, traces),
+        **_origin(reference, made.traces),
         "unit": profile.unit,
-        "delivery": delivery,
-        "payload": payload,
+        "delivery": made.delivery,
+        "payload": made.payload,
         "target": "qemu",
-        "hand_off": hand_off,
+        "hand_off": made.hand_off,
         **early,
         "ready": dataclasses.asdict(profile.ready),
         "cmdline": cmdline,
         "memory_mib": profile.memory_mib,
-        "mac": mac,
+        "mac": made.mac,
         "disk": {"name": f"root.{disk_format}", "format": disk_format, "size_bytes": disk.size_bytes},
         "superblock": dataclasses.asdict(disk.superblock),
         "busybox_sha256": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
         "files": {name: _file_facts(directory / name) for name in _SUMMED},
-        **_sizes(initramfs, start_set),
+        **_sizes(made.initramfs, made.start_set),
         "secrets": list(profile.files.secrets),
         "budget": dataclasses.asdict(profile.root_budget),
     }
-    write_start_set(directory, start_set, traces)
+    write_start_set(directory, made.start_set, made.traces)
     _write_json(directory / _MANIFEST, manifest)
 
 

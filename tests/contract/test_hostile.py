@@ -184,21 +184,15 @@ def test_odd_names_on_the_command_line(image: ImageRoot, profile: Profile, tmp_p
     file = image.base / "etc/fstab"
     reference = ReferenceImage(image.base, "0", file, file, "1", "0", "root", ("tar", "0"))
     disk = RootDisk(file, file.stat().st_size, Superblock("1-2", 0, 0, True, False, False))
-    artefacts.write(
-        out,
-        profile,
-        reference,
-        disk,
-        "raw",
-        [trace()],
-        found,
-        initramfs,
-        "key",
-        "52:54:00:00:00:01",
-        "keep",
-        "overlay",
-        "cpio",
+    made = artefacts.Made(
+        *(profile, reference, disk, "raw", (trace(),), found, initramfs),
+        build_key="key",
+        mac="52:54:00:00:00:01",
+        hand_off="keep",
+        delivery="overlay",
+        payload="cpio",
     )
+    artefacts.write(out, made)
     main = ("-c", "from quickstart.cli.main import entry_point; entry_point()")
     for name in ODD:
         said = run(sys.executable, *main, "why", os.fsencode(out), b"/opt/" + name).decode()
