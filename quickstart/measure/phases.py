@@ -13,7 +13,7 @@ _NOW = re.compile(r"now at (\d+) nsecs")
 _NETWORK_UNITS = ("networking.service", "systemd-networkd.service")
 # What a service takes that only forks is no part of a way; results keep a line for each of the others.
 _SHORTEST_NS = 1_000_000
-_OURS = ("modules", "network", "root", "integrity", "checked", "application", "started")
+_OURS = ("modules", "network", "root", "integrity", "checked", "application")
 
 
 def script(unit: str) -> str:
@@ -29,7 +29,7 @@ def script(unit: str) -> str:
         "dmesg -r | grep -e 'quickstart: stamp' -e '] Run /'\n"
         # After our init there is nothing to ask systemd, and at ready it has only begun. Without --all a pattern passes by what is
         # inactive: a oneshot service that has run.
-        "dmesg -r | grep -q 'quickstart: stamp started' || { systemctl show -p UserspaceTimestampMonotonic\n"
+        "dmesg -r | grep -q 'quickstart: stamp application' || { systemctl show -p UserspaceTimestampMonotonic\n"
         f"systemctl show --all {properties} {shlex.join((unit, *_NETWORK_UNITS, '*.service'))}; }}\n"
     )
 
@@ -45,7 +45,7 @@ def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns
     units = dict(_units(said))
     if "init" in stamps:
         found.append(Phase("kernel", 0, stamps["init"]))
-        if "started" in stamps:
+        if "application" in stamps:
             found += _ours(stamps, beacon_ns, ready_ns)
         elif units:
             found += _systemds(said, units, unit, stamps["init"], beacon_ns, ready_ns)
@@ -81,14 +81,16 @@ def _until(phase: Phase, ready_ns: int) -> Phase | None:
 def _ours(stamps: Mapping[str, int], beacon_ns: int, ready_ns: int) -> Iterator[Phase]:
     if not all(stamp in stamps for stamp in _OURS):
         return
+    # An ExecStartPost may still be at work when the application has long answered.
+    started = stamps.get("started", ready_ns)
     yield Phase("init", stamps["init"], stamps["modules"])
     yield Phase("modules", stamps["modules"], stamps["root"])
     yield Phase("network", stamps["network"], beacon_ns)
     yield Phase("root mount", stamps["root"], stamps["integrity"])
     yield Phase("integrity", stamps["integrity"], stamps["checked"])
     yield Phase("enter root", stamps["checked"], stamps["application"])
-    yield Phase("application start", stamps["application"], stamps["started"])
-    yield Phase("ready", stamps["started"], ready_ns)
+    yield Phase("application start", stamps["application"], started)
+    yield Phase("ready", started, ready_ns)
 
 
 def _systemds(

@@ -78,6 +78,12 @@ def test_systemd() -> None:
     }
 
 
+def test_our_init_is_still_at_what_comes_after_the_start() -> None:
+    """An ExecStartPost may take longer than the application's first answer."""
+    found = in_ms(OURS.replace("stamp started", "stamp x"), 3000)
+    assert found["application start"] == (2500, 3000) and "ready" not in found
+
+
 @pytest.mark.parametrize(("said", "ready_ms"), [(OURS, 2700), (STANDARD, 4300)])
 def test_an_application_may_answer_before_it_counts_as_started(said: str, ready_ms: int) -> None:
     found = in_ms(said, ready_ms)
