@@ -51,6 +51,8 @@ _ROOT = PurePosixPath("/")
 _ERRNO_MAX = 4095
 _ENOENT = 2
 _AT_FDCWD = 0xFFFFFF9C
+# Who asks whether the guest is ready (docs/agent.md). It stays in the initramfs' root.
+_AGENT = "agent"
 _OPENING = frozenset({"open", "openat", "openat2", "creat"})
 # These take their first argument, a descriptor, for the file that they are about.
 _BY_DESCRIPTOR = frozenset(
@@ -87,7 +89,8 @@ _EXECUTING = frozenset({"execve", "execveat"})
 class Asker:
     """Who asked for a request: ``call`` is the system call, ``path`` what it was about; ``direct`` means past the page cache.
 
-    ``call`` is ``page fault`` for a mapped page, and empty for a thread of the kernel and what a call left to do after its end.
+    ``prober``: a process of the readiness command (``exec``), so nothing of the application's. ``call`` is ``page fault`` for a
+    mapped page, and empty for a thread of the kernel and what a call left to do after its end.
     """
 
     time_ns: int
@@ -96,6 +99,7 @@ class Asker:
     call: str
     path: PurePosixPath | None
     direct: bool = False
+    prober: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,7 @@ class _Process:
     faulted: bool = False
     direct: bool = False
     on_volume: bool = False
+    prober: bool = False
     directory: PurePosixPath = _ROOT
     files: dict[int, PurePosixPath] = field(default_factory=dict)
 
@@ -195,17 +200,20 @@ class _Reader:
         elif said.startswith(_FAULT):
             process.faulted = True
         elif found := _FORK.match(said):
-            self._fork(process, int(found[1]))
+            self._fork(program, process, int(found[1]))
         elif found := _BIO.match(said):
             asker = self._asker(time_ns, program, pid, process)
             self._waiting.append((_writes(found[1]), int(found[2]), int(found[3]), asker))
         elif found := _ISSUE.match(said):
             self._issue(time_ns, found[1], int(found[2]), int(found[3]))
 
-    def _fork(self, parent: _Process, child: int) -> None:
+    def _fork(self, program: str, parent: _Process, child: int) -> None:
         # A thread has its parent's descriptors (glibc makes threads by clone3); a process has a copy.
         files = parent.files if parent.call == "clone3" else dict(parent.files)
-        self._processes[child] = _Process(on_volume=parent.on_volume, directory=parent.directory, files=files)
+        prober = parent.prober or (program == _AGENT and not parent.on_volume)
+        self._processes[child] = _Process(
+            on_volume=parent.on_volume, prober=prober, directory=parent.directory, files=files
+        )
 
     def _issue(self, time_ns: int, flags: str, sector: int, sectors: int) -> None:
         writes = _writes(flags)
@@ -227,7 +235,7 @@ class _Reader:
 
     def _asker(self, time_ns: int, program: str, pid: int, process: _Process) -> Asker:
         call = process.call or ("page fault" if process.faulted else "")
-        return Asker(time_ns, pid, program, call, self._subject(process), process.direct)
+        return Asker(time_ns, pid, program, call, self._subject(process), process.direct, process.prober)
 
     def _subject(self, process: _Process) -> PurePosixPath | None:
         """What the call in progress is about: the name it was given last, or the file of its descriptor."""

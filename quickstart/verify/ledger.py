@@ -64,6 +64,11 @@ class Entry:
         """Whether a process asked past the page cache (O_DIRECT)."""
         return any(asker.direct for asker in self.askers)
 
+    @property
+    def prober(self) -> bool:
+        """Whether only the readiness command asked for it."""
+        return bool(self.askers) and all(asker.prober for asker in self.askers)
+
 
 @dataclass(frozen=True)
 class Named:
@@ -74,6 +79,16 @@ class Named:
     call: str
     time_ns: int
     times: int
+
+
+@dataclass(frozen=True)
+class DirectReads:
+    """What ``program`` read of the file ``path`` past the page cache (O_DIRECT); no path: of what no file has."""
+
+    path: PurePosixPath | None
+    program: str
+    requests: int
+    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -94,8 +109,8 @@ class Ledger:
 
     @property
     def charged(self) -> tuple[Entry, ...]:
-        """The reads that count against the budget: all but the application's own direct ones."""
-        return tuple(entry for entry in self.reads if not entry.direct)
+        """The reads that count against the budget: not the application's direct ones, nor the readiness command's."""
+        return tuple(entry for entry in self.reads if not entry.direct and not entry.prober)
 
     @property
     def unexplained(self) -> tuple[Entry, ...]:
@@ -168,6 +183,8 @@ def advice(entry: Entry, packed: Packed) -> str:
         return "nothing: the application reads its data past the page cache (O_DIRECT)"
     if entry.time_ns is None:
         return "nothing: the machine's firmware"
+    if entry.prober:
+        return "nothing: the readiness command's own, not the application's"
     if entry.askers and all(each.program == _PREFETCHER for each in entry.askers):
         return "nothing: init asks for it in one batch with the rest (docs/prefetch.md)"
     if entry.ahead and entry.kind is Kind.INODE_TABLE:
@@ -211,7 +228,7 @@ def lacking(ledger: Ledger, packed: Packed) -> tuple[PurePosixPath, ...]:
     files = {
         owner.path
         for entry in ledger.reads
-        if not entry.direct
+        if not entry.direct and not entry.prober
         for owner in entry.owners
         if owner.kind is Kind.FILE and owner.path is not None
     }
@@ -247,10 +264,27 @@ def by_kind(entries: Iterable[Entry]) -> Mapping[str, tuple[int, int]]:
     requests: Counter[str] = Counter()
     size: Counter[str] = Counter()
     for entry in entries:
-        name = f"{entry.kind.value}, O_DIRECT" if entry.direct else entry.kind.value
+        name = entry.kind.value
+        if entry.direct or entry.prober:
+            name += ", O_DIRECT" if entry.direct else ", readiness command"
         requests[name] += 1
         size[name] += entry.length_bytes
     return {name: (count, size[name]) for name, count in requests.most_common()}
+
+
+def direct_reads(entries: Iterable[Entry]) -> tuple[DirectReads, ...]:
+    """What was read past the page cache, by file and program, the most requests first."""
+    found: dict[tuple[PurePosixPath | None, str], DirectReads] = {}
+    for entry in entries:
+        if not entry.direct:
+            continue
+        path = next((owner.path for owner in entry.owners if owner.path is not None), None)
+        program = next(asker.program for asker in entry.askers if asker.direct)
+        before = found.get((path, program), DirectReads(path, program, 0, 0))
+        found[path, program] = DirectReads(
+            path, program, before.requests + 1, before.size_bytes + entry.length_bytes
+        )
+    return tuple(sorted(found.values(), key=lambda each: -each.requests))
 
 
 def _named(uses: Sequence[tuple[Use, PurePosixPath]], what: str) -> tuple[Named, ...]:

@@ -11,13 +11,13 @@ from quickstart.image.blockmap import Kind, Owner
 from quickstart.model import RootBudget
 from quickstart.verify.boot import Verified
 from quickstart.verify.guesttrace import Asker
-from quickstart.verify.ledger import Entry, Ledger, Named, by_kind
+from quickstart.verify.ledger import DirectReads, Entry, Ledger, Named, by_kind, direct_reads
 
 _SHOWN_INODES = 3
 
 
 def is_clean(ledger: Ledger, budget: RootBudget) -> bool:
-    """Whether what was read before ready is within the budget; the application's own direct reads are not charged."""
+    """Whether what was charged of what was read before ready is within the budget."""
     charged = ledger.charged
     size = sum(entry.length_bytes for entry in charged)
     return len(charged) <= budget.requests and size <= budget.read_bytes
@@ -28,6 +28,7 @@ def document(verified: Verified, budget: RootBudget) -> dict[str, Any]:
     ledger = verified.ledger
     charged = ledger.charged
     direct = [entry for entry in ledger.reads if entry.direct]
+    probers = [entry for entry in ledger.reads if entry.prober and not entry.direct]
     return {
         "clean": is_clean(ledger, budget) and not verified.fallback,
         "fallback": verified.fallback,
@@ -36,6 +37,9 @@ def document(verified: Verified, budget: RootBudget) -> dict[str, Any]:
         "bytes": sum(entry.length_bytes for entry in charged),
         "direct_requests": len(direct),
         "direct_bytes": sum(entry.length_bytes for entry in direct),
+        "direct": [_direct(each) for each in direct_reads(ledger.reads)],
+        "prober_requests": len(probers),
+        "prober_bytes": sum(entry.length_bytes for entry in probers),
         "budget": {"requests": budget.requests, "bytes": budget.read_bytes},
         "root_reads": verified.counted.reads,
         "root_read_bytes": verified.counted.read_bytes,
@@ -60,6 +64,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "kind": entry.kind.value,
         "ahead": entry.ahead,
         "direct": entry.direct,
+        "prober": entry.prober,
         "owners": [
             {
                 "kind": owner.kind.value,
@@ -80,6 +85,15 @@ def _entry(entry: Entry) -> dict[str, Any]:
             for asker in entry.askers
         ],
         "avoid": entry.avoid,
+    }
+
+
+def _direct(each: DirectReads) -> dict[str, Any]:
+    return {
+        "path": str(each.path) if each.path else None,
+        "program": each.program,
+        "requests": each.requests,
+        "bytes": each.size_bytes,
     }
 
 
@@ -163,6 +177,10 @@ def _names(title: str, found: Iterable[Named]) -> Iterator[str]:
 
 
 def _sums(ledger: Ledger) -> Iterator[str]:
+    if direct := direct_reads(ledger.reads):
+        yield "read past the page cache (O_DIRECT), not charged:"
+        for each in direct:
+            yield f"  {each.requests:4} requests {_kib(each.size_bytes):>9} KiB  {each.path or 'no file'} ← {each.program}"
     yield "by kind:"
     for name, (count, size) in by_kind(ledger.reads).items():
         yield f"  {count:4} requests {_kib(size):>9} KiB  {name}"
@@ -186,5 +204,7 @@ def _verdict(verified: Verified, budget: RootBudget) -> Iterator[str]:
         f"{'within' if is_clean(ledger, budget) else 'ABOVE'} the budget: {len(charged)} of {budget.requests} requests,"
         f" {size} of {budget.read_bytes} bytes, ready at {ledger.ready_ns / 1e9:.3f} s of uptime"
     )
-    if others := len(ledger.reads) - len(charged):
+    if others := sum(entry.direct for entry in ledger.reads):
         yield f"  and {others} direct reads (O_DIRECT) of the application, which are not charged"
+    if others := sum(entry.prober and not entry.direct for entry in ledger.reads):
+        yield f"  and {others} reads of the readiness command, which is not the application's, and not charged"

@@ -121,6 +121,17 @@ def test_threads_share_descriptors_and_processes_have_copies() -> None:
     assert paths == [PurePosixPath("/x"), None]
 
 
+def test_what_the_agent_starts_asks_for_the_prober() -> None:
+    """Its children and theirs; not an application of that name, nor anybody else."""
+    fork = "sched_process_fork: comm=x pid=7 child_comm=x child_pid={}"
+    log = Log().say("agent-90", fork.format(91)).call("agent-91", "chroot", "filename: 5", "0x0", ".")
+    log.say("sh-91", fork.format(92)).chroot().say("init-1", fork.format(93)).say("agent-93", fork.format(94))
+    for who, sector in (("mariadb-92", 0), ("sh-91", 8), ("agent-93", 16), ("agent-94", 24)):
+        log.say(who, bio(sector)).say("k-3", issue(sector))
+    found = [(each.askers[0].pid, each.askers[0].prober) for each in log.parsed().issued]
+    assert found == [(92, True), (91, True), (93, False), (94, False)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "name", "path"),
     [

@@ -16,7 +16,7 @@ from quickstart.model import Beacon, Counters, Readied, ReadyStamp, RootBudget, 
 from quickstart.verify import shown
 from quickstart.verify.boot import Verified, account, check_balance, guest_requests
 from quickstart.verify.guesttrace import Asker, GuestTrace, Issued, Use
-from quickstart.verify.ledger import Packed, by_kind, lacking, untouched
+from quickstart.verify.ledger import Packed, by_kind, direct_reads, lacking, untouched
 
 BLOCK = 4096
 P = PurePosixPath
@@ -69,6 +69,7 @@ class Boot:
         path: PurePosixPath | None = None,
         writes: bool = False,
         direct: bool = False,
+        prober: bool = False,
         ahead: bool = False,
         traced: bool = True,
     ) -> Boot:
@@ -80,7 +81,7 @@ class Boot:
             Request(number, number, number, number, block * BLOCK, length, 0, 1, 1, 0, command, 0)
         )
         if traced:
-            asker = Asker(time_ns, 7, program, call, path, direct)
+            asker = Asker(time_ns, 7, program, call, path, direct, prober)
             sector, sectors = block * BLOCK // 512, length // 512
             self.issued.append(Issued(time_ns, writes, ahead, sector, sectors, (asker,)))
         return self
@@ -172,6 +173,42 @@ def test_direct_reads_are_listed_and_not_charged() -> None:
     assert by_kind(verified.ledger.reads) == {"superblock": (1, BLOCK), "file, O_DIRECT": (1, BLOCK)}
     # A direct read is the database's own: no file to be packed.
     assert lacking(verified.ledger, PACKED) == ()
+
+
+def test_direct_reads_are_summed_by_file_and_program() -> None:
+    boot = Boot().ask(0).ask(6, direct=True, path=DATA).ask(5, direct=True, program="y")
+    verified = boot.ask(6, direct=True).ask(20, direct=True).verified()
+    found = [(each.path, each.program, each.requests) for each in direct_reads(verified.ledger.reads)]
+    assert found == [(DATA, "x", 2), (PAGE, "y", 1), (None, "x", 1)]
+    assert shown.document(verified, RootBudget())["direct"][0] == {
+        "path": str(DATA),
+        "program": "x",
+        "requests": 2,
+        "bytes": 2 * BLOCK,
+    }
+    text = "\n".join(shown.lines(verified, RootBudget()))
+    assert "   2 requests       8.0 KiB  /var/lib/db ← x" in text
+    assert "no file ← x" in text
+
+
+def test_what_the_readiness_command_reads_is_listed_and_not_charged() -> None:
+    boot = Boot().ask(0).ask(4, prober=True, program="mariadb", call="page fault").ask(5, prober=True)
+    verified = boot.verified()
+    document = shown.document(verified, RootBudget(1, BLOCK))
+    assert (document["clean"], document["requests"], document["direct_requests"]) == (True, 1, 0)
+    assert (document["prober_requests"], document["prober_bytes"]) == (2, 2 * BLOCK)
+    assert [each["prober"] for each in document["reads"]] == [False, True, True]
+    assert "2 reads of the readiness command" in "\n".join(shown.lines(verified, RootBudget()))
+    # Nothing of it is to be packed for the application.
+    assert lacking(verified.ledger, PACKED) == ()
+
+
+def test_what_the_application_asked_for_too_is_charged() -> None:
+    boot = Boot().ask(4, prober=True)
+    (issued,) = boot.issued
+    both = (*issued.askers, Asker(1, 8, "y", "read", None))
+    boot.issued = [dataclasses.replace(issued, askers=both)]
+    assert len(boot.verified().ledger.charged) == 1
 
 
 def test_writes_are_apart() -> None:
