@@ -6,6 +6,7 @@ Reads the image's tree, writes nothing. A guess that is wrong costs a read, neve
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -25,6 +26,12 @@ _ELSEWHERE = frozenset({"proc", "sys", "dev", "run", "fast"})
 _GAP_BLOCKS = 128
 # Larger files are read in part, or past the page cache, as a database does.
 _FILE_BYTES = 512 * 1024
+# What is opened to be written to is read too when it is a table, an index or a state; a log is only longer.
+_WRITTEN_BYTES = 64 * 1024
+# A fresh volume brings a snapshot's block of this size when it is first touched (docs/storage.md): one read pays for all of it.
+_PIECE_BYTES = 512 * 1024
+# Of one large file: what is past that is a matter of its use, not of the start.
+_PIECES = 32
 _BITMAPS = (Kind.BLOCK_BITMAP, Kind.INODE_BITMAP)
 # Bitmaps lie side by side for so many block groups (mke2fs(8), flex_bg).
 _FLEX_GROUPS = 16
@@ -35,13 +42,14 @@ _OWN_BLOCKS = (Kind.DIRECTORY, Kind.EXTENTS, Kind.ATTRIBUTES, Kind.LINK)
 class Foreseen:
     """What the application will come to on the root volume, beside what is served from /fast, by canonical path.
 
-    ``names`` have inodes that are looked at, ``directories`` are looked into, ``files`` are read, ``makes`` says whether files
-    are made.
+    ``names`` have inodes that are looked at, ``directories`` are looked into, ``files`` are read, ``large`` ones in part or past
+    the page cache, ``makes`` says whether files are made.
     """
 
     names: frozenset[PurePosixPath]
     directories: frozenset[PurePosixPath]
     files: frozenset[PurePosixPath]
+    large: frozenset[PurePosixPath]
     makes: bool
 
 
@@ -61,9 +69,17 @@ def foresee(
     for path in bound:
         seen.look(path)
     for trace in traces:
+        not_now = _not_now(trace, start_set, root)
         for event in trace.events:
-            _follow(seen, event, served)
-    return Foreseen(frozenset(seen.names), frozenset(seen.directories), frozenset(seen.files), seen.makes)
+            if event.program not in not_now:
+                _follow(seen, event, served)
+    return Foreseen(
+        frozenset(seen.names),
+        frozenset(seen.directories),
+        frozenset(seen.files),
+        frozenset(seen.large),
+        seen.makes,
+    )
 
 
 def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
@@ -73,7 +89,11 @@ def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
         run.path: run.first_block for run in blocks.runs if run.kind is Kind.FILE and run.offset_bytes == 0
     }
     files = sorted(foreseen.files, key=lambda path: (places.get(path, 0), os.fsencode(path)))
-    return Prefetch(tuple(_joined(wanted, blocks.block_bytes)), tuple(files))
+    ranges = [*_joined(wanted, blocks.block_bytes)]
+    ranges += [
+        (block * blocks.block_bytes, blocks.block_bytes) for block in _touched(foreseen, blocks, ranges)
+    ]
+    return Prefetch(tuple(sorted(ranges)), tuple(files))
 
 
 class _Seen:
@@ -84,6 +104,7 @@ class _Seen:
         self.names: set[PurePosixPath] = {PurePosixPath("/")}
         self.directories: set[PurePosixPath] = {PurePosixPath("/")}
         self.files: set[PurePosixPath] = set()
+        self.large: set[PurePosixPath] = set()
         self.makes = False
 
     def look(self, path: PurePosixPath) -> PurePosixPath | None:
@@ -97,11 +118,22 @@ class _Seen:
             self.directories.add(parent)
         return found.canonical
 
-    def read(self, path: PurePosixPath) -> None:
+    def read(self, path: PurePosixPath, limit_bytes: int = _FILE_BYTES) -> None:
+        """Note ``path`` as read whole, or as large, when it is a file that is not empty."""
         found = self.look(path)
         host = self.root.host(found) if found else None
-        if found and host and host.is_file() and host.stat().st_size <= _FILE_BYTES:
-            self.files.add(found)
+        if found and host and host.is_file() and (size := host.stat().st_size):
+            (self.files if size <= limit_bytes else self.large).add(found)
+
+
+def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
+    """The programs that the profile keeps out of the start set (``exclude``): they have their time after ready."""
+    kept_out = {each.path for each in start_set.excluded if each.rule.startswith("exclude: ")}
+    return {
+        event.program
+        for event in trace.events
+        if event.op is Op.EXEC and event.error is None and root.resolve(event.path).canonical in kept_out
+    }
 
 
 def _follow(seen: _Seen, event: Event, served: set[PurePosixPath]) -> None:
@@ -119,6 +151,8 @@ def _follow(seen: _Seen, event: Event, served: set[PurePosixPath]) -> None:
         seen.makes = True
     if event.op in (Op.OPEN, Op.MAP, Op.EXEC) and event.error is None:
         seen.read(event.path)
+    elif event.op is Op.WRITE and event.error is None and found is not None:
+        seen.read(event.path, _WRITTEN_BYTES)
 
 
 def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
@@ -135,6 +169,30 @@ def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
             wanted.update(range(run.first_block, run.first_block + run.blocks))
             bitmaps += run.blocks
     return wanted
+
+
+def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    """A block of each piece of the volume that large files have data in and nothing else is asked for.
+
+    What is read past the page cache cannot be had beforehand, but a cold volume can be made to bring it.
+    """
+    each = _PIECE_BYTES // blocks.block_bytes
+    pieces = set[int]()
+    for offset, length in ranges:
+        pieces.update(range(offset // _PIECE_BYTES, (offset + length - 1) // _PIECE_BYTES + 1))
+    for run in blocks.runs:
+        if run.kind is Kind.FILE and run.path in foreseen.files:
+            pieces.update(range(run.first_block // each, (run.first_block + run.blocks - 1) // each + 1))
+    found: dict[int, int] = {}
+    taken: Counter[PurePosixPath] = Counter()
+    for run in sorted(blocks.runs, key=lambda run: run.offset_bytes):
+        if run.kind is not Kind.FILE or run.path is None or run.path not in foreseen.large:
+            continue
+        for piece in range(run.first_block // each, (run.first_block + run.blocks - 1) // each + 1):
+            if piece not in pieces and piece not in found and taken[run.path] < _PIECES:
+                found[piece] = max(run.first_block, piece * each)
+                taken[run.path] += 1
+    return tuple(sorted(found.values()))
 
 
 def _joined(wanted: Iterable[int], block_bytes: int) -> Iterator[tuple[int, int]]:

@@ -17,7 +17,7 @@ from quickstart.image.blockmap import read_block_map
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import freestanding
-from quickstart.model import FileKind, Op, StartFile, StartSet
+from quickstart.model import Event, Exclusion, FileKind, Op, StartFile, StartSet
 from quickstart.prefetch import foresee, plan
 from quickstart.store import Store
 from tests.unit.imagebuilder import trace
@@ -44,6 +44,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (base / "etc/hostname").write_text("guest\n")
     (base / "etc/app/app.conf").write_text("x" * 5000)
     (base / "etc/app/large").write_bytes(os.urandom(MIB))
+    (base / "etc/app/middle").write_bytes(os.urandom(100_000))
+    (base / "etc/app/table").write_bytes(b"table")
+    (base / "etc/app/empty").write_bytes(b"")
+    (base / "usr/sbin/post").write_bytes(b"post")
     (base / "etc/link").symlink_to("app/app.conf")
     (base / "usr/lib/libserved.so.1").write_bytes(b"served")
     # So that inodes and directories lie in blocks of their own.
@@ -110,6 +114,44 @@ def test_what_comes_from_elsewhere_is_not_asked_for(tree: Path, image: Path) -> 
     )
     assert found == without
     assert planned(tree, image, "/etc/app/large").files == without.files
+
+
+def test_what_is_written_to_is_read_when_it_is_small(tree: Path, image: Path) -> None:
+    found = planned(tree, image, (Op.WRITE, "/etc/app/table"), (Op.WRITE, "/etc/app/empty"))
+    assert set(found.files) == {P("/etc/app/table"), P("/etc/hostname")}
+    assert planned(tree, image, (Op.WRITE, "/etc/app/middle")).files == (P("/etc/hostname"),)
+
+
+def test_what_is_kept_out_until_later_is_not_asked_for(tree: Path, image: Path) -> None:
+    """Nor what it comes to; another program's share of it is."""
+    out = StartSet((), (Exclusion(P("/usr/sbin/post"), "exclude: /usr/sbin/post"),))
+    late = Event(1, 9, "post", Op.EXEC, P("/usr/sbin/post"), None)
+    events = (late, Event(2, 9, "post", Op.OPEN, P("/zone/UTC"), None))
+    root, blocks = ImageRoot(tree), read_block_map(image)
+
+    def files(start_set: StartSet, *seen: str | Event) -> tuple[PurePosixPath, ...]:
+        return plan(foresee([trace(*seen)], start_set, root), blocks).files
+
+    assert files(out, *events) == files(out)
+    assert P("/zone/UTC") in files(out, *events, "/zone/UTC")
+    data = StartSet((), (Exclusion(P("/usr/sbin/post"), "data: /usr/sbin/post"),))
+    assert P("/zone/UTC") in files(data, *events)
+
+
+def test_a_large_file_is_touched_once_in_each_piece_of_the_volume(tree: Path, image: Path) -> None:
+    def asked(found: Prefetch) -> set[int]:
+        return {block for at, length in found.ranges for block in range(at // PAGE, (at + length) // PAGE)}
+
+    def pieces(numbers: set[int]) -> set[int]:
+        return {number * PAGE // (512 * 1024) for number in numbers}
+
+    held = {int(block) for block in debugfs(image, "blocks /etc/app/large").split()}
+    found = planned(tree, image, (Op.WRITE, "/etc/app/large"))
+    assert P("/etc/app/large") not in found.files
+    # The host's name is asked for as a file.
+    assert len(pieces(held)) >= 3
+    assert pieces(held) <= pieces({*asked(found), first_block(image, "/etc/hostname")})
+    assert len(held & asked(found) - asked(planned(tree, image))) <= len(pieces(held))
 
 
 def test_who_makes_files_comes_to_the_bitmaps(tree: Path, image: Path) -> None:
