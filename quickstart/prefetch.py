@@ -17,8 +17,9 @@ from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.serving import LIBRARY, served_files
 from quickstart.model import Event, FileKind, Op, StartSet, Trace
 
-# What init and the starter themselves look at on the root volume, and what init looks through.
-_OURS = ("/fast", "/etc/hostname", "/etc/locale.conf", "/etc/default/locale", "/var/log")
+# What init and the starter themselves look at on the root volume, read there and look through. The log may have to be made.
+_OURS = ("/fast", "/etc/locale.conf", "/var/log/quickstart.log")
+_OURS_READ = ("/etc/hostname", "/etc/default/locale", "/etc/passwd", "/etc/group")
 _LISTED = ("/tmp", "/var/tmp")  # noqa: S108
 # Nothing below these is on the root volume when the application starts.
 _ELSEWHERE = frozenset({"proc", "sys", "dev", "run", "fast"})
@@ -61,10 +62,11 @@ def foresee(
     seen = _Seen(root)
     for name in _OURS:
         seen.look(PurePosixPath(name))
+    for name in _OURS_READ:
+        seen.read(PurePosixPath(name))
     for name in _LISTED:
         if found := seen.look(PurePosixPath(name)):
             seen.directories.add(found)
-    seen.read(PurePosixPath("/etc/hostname"))
     served = {file.path for file in served_files(start_set, bound) if file.kind is FileKind.FILE}
     for path in bound:
         seen.look(path)

@@ -95,6 +95,13 @@ def test_what_leads_to_a_file_is_asked_for(tree: Path, image: Path) -> None:
     assert found.files == (P("/etc/app/app.conf"), P("/etc/hostname"))
 
 
+def test_what_our_own_programs_come_to_is_asked_for(tree: Path, image: Path) -> None:
+    """The log is made in a directory that is searched for it; nothing else of /var/log is looked at."""
+    found = planned(tree, image)
+    assert has(found, first_block(image, "/var/log"))
+    assert found.files == (P("/etc/hostname"),)
+
+
 def test_a_name_that_is_not_there_is_looked_for_in_its_directory(tree: Path, image: Path) -> None:
     found = planned(tree, image, (Op.LOOKUP, "/zone/nothing/below", "ENOENT"))
     assert has(found, first_block(image, "/zone"))
