@@ -17,7 +17,7 @@ SERVICES = Path(__file__).parents[1] / "services"
 # How the unit is adopted, by the type that Debian gives it. apache2 has no PIDFile.
 TYPES = {"apache2": "forking", "mariadb": "notify", "ssh": "notify", "cron": "simple"}
 ASK = """
-early=$(cat /run/quickstart/main.pid)
+early=$(early_process)
 wait_settled
 systemctl is-system-running --wait
 [ "$(systemctl show -P MainPID UNIT)" = "$early" ] && echo same

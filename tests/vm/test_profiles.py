@@ -17,7 +17,7 @@ ASKED = {
     "mysql": ("mariadb -N -e 'show databases;' | grep -cx -e mysql -e information_schema", "2"),
 }
 ASK = """
-early=$(cat /run/quickstart/main.pid)
+early=$(early_process)
 wait_settled
 systemctl is-system-running --wait
 [ "$(systemctl show -P MainPID UNIT)" = "$early" ] && echo same

@@ -6,3 +6,9 @@ wait_settled() {
 		sleep 1
 	done
 }
+
+# The process of the early start. Init has its number when ExecStartPost is done, which may be after the first answer.
+early_process() {
+	until [ -s /run/quickstart/main.pid ]; do sleep 0.1; done
+	cat /run/quickstart/main.pid
+}
