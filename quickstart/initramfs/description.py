@@ -10,11 +10,13 @@ from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
 from quickstart.model import StartSet
 from quickstart.unit.model import UnitCommand, UnitStart
+from quickstart.unit.words import HOST_NAME, SHORT_HOST_NAME
 
 FIRST_LINE = "quickstart-unit 1"
 # execve(2): the interpreter, then at most one argument; the kernel looks at this much of a script.
 _SCRIPT = re.compile(rb"#![ \t]*([^ \t\n\0]+)[ \t]*([^\n\0]*)")
 _SCRIPT_BYTES = 256
+_MACHINE = {HOST_NAME: r"\H", SHORT_HOST_NAME: r"\l"}
 
 Record = tuple[str, ...]
 
@@ -60,11 +62,18 @@ def _lines(records: Iterable[Record]) -> Iterator[str]:
 
 
 def encode_word(word: str) -> str:
-    r"""A word as it stands in the description: what is not printable ASCII, space and backslash as \xHH, byte by byte."""
+    r"""A word as it stands in the description: what is not printable ASCII, space and backslash as \xHH, byte by byte.
+
+    The machine's name is \H, up to its first dot \l.
+    """
     return "".join(
-        chr(byte) if 0x20 < byte < 0x7F and byte != 0x5C else f"\\x{byte:02x}"
-        for byte in word.encode("utf-8", "surrogateescape")
+        _MACHINE.get(char) or "".join(_encoded(byte) for byte in char.encode("utf-8", "surrogateescape"))
+        for char in word
     )
+
+
+def _encoded(byte: int) -> str:
+    return chr(byte) if 0x20 < byte < 0x7F and byte != 0x5C else f"\\x{byte:02x}"
 
 
 def _placed(command: UnitCommand, packed: frozenset[PurePosixPath], root: ImageRoot) -> Record:

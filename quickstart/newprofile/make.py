@@ -32,6 +32,7 @@ from quickstart.startset import check_includes
 from quickstart.store import Store, source_digest
 from quickstart.trace.record import TRACE_MAC
 from quickstart.unit import parse_service, read_unit, unit_texts
+from quickstart.unit.files import has_init_script
 from quickstart.unit.model import UnitStart
 
 PROFILE = "profile.toml"
@@ -164,7 +165,9 @@ def _demand_unit(root: ImageRoot, draft: Profile) -> None:
     try:
         unit_texts(root, draft.unit)
     except UnsupportedUnitError as error:
-        raise UnsupportedUnitError(error.message, hint=_meant(root, draft) or error.hint) from error
+        # A script is what was meant; there is no other name for it.
+        meant = "" if has_init_script(root, draft.unit) else _meant(root, draft)
+        raise UnsupportedUnitError(error.message, hint=meant or error.hint) from error
 
 
 def _meant(root: ImageRoot, draft: Profile) -> str:

@@ -7,6 +7,7 @@ START = frozenset(
     {
         *("Type", "PIDFile", "GuessMainPID", "NotifyAccess", "TimeoutStartSec", "TimeoutSec"),
         *("ExecCondition", "ExecStartPre", "ExecStart", "ExecStartPost", "Slice"),
+        *("PermissionsStartOnly", "AppArmorProfile"),
     }
 )
 # They act at reload, stop, a crash or a restart: systemd's own work, and it has it when it has adopted the unit.
@@ -129,7 +130,18 @@ REPEATED = frozenset(
         *("StandardError", "IgnoreSIGPIPE", "WatchdogSec", "PrivateDevices", "ProtectKernelTunables"),
         *("ProtectKernelModules", "ProtectKernelLogs", "ProtectClock", "ProtectHostname", "LockPersonality"),
         *("RestrictRealtime", "RestrictSUIDSGID", "RestrictNamespaces", "RestrictAddressFamilies"),
-        *("MemoryDenyWriteExecute", "SystemCallArchitectures"),
+        *(
+            "MemoryDenyWriteExecute",
+            "SystemCallArchitectures",
+            "ProtectProc",
+            "ProcSubset",
+            "NoExecPaths",
+            "ExecPaths",
+            "PrivateUsers",
+            "PrivateNetwork",
+            "SystemCallFilter",
+            "SystemCallErrorNumber",
+        ),
         *(f"Limit{name}" for name in ("CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE")),
         *(f"Limit{name}" for name in ("MEMLOCK", "AS", "LOCKS", "SIGPENDING", "MSGQUEUE", "NICE", "RTPRIO")),
         "LimitRTTIME",
@@ -137,10 +149,8 @@ REPEATED = frozenset(
 )
 # Only the value that changes nothing is taken; `no` stands for all of a boolean's.
 HARMLESS = {
-    **dict.fromkeys(("DynamicUser", "PrivateNetwork", "PrivateUsers", "PrivateIPC", "PrivatePIDs"), "no"),
+    **dict.fromkeys(("DynamicUser", "PrivateIPC", "PrivatePIDs"), "no"),
     **dict.fromkeys(("Delegate", "RootDirectoryStartOnly", "RootEphemeral", "DelegateNamespaces"), "no"),
-    "ProtectProc": "default",
-    "ProcSubset": "all",
     "DevicePolicy": "auto",
     "StandardInput": "null",
     "NUMAPolicy": "default",

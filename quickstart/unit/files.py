@@ -9,7 +9,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.imageroot import ImageRoot
 
 # systemd.unit(5), "Unit File Load Path": the first that has the unit wins; drop-ins of all are read.
-_UNIT_PATHS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
+UNIT_PATHS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
 # systemd-system.conf(5): the manager's own file, then its drop-ins.
 _MANAGER_PATHS = ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 
@@ -62,12 +62,17 @@ def _template(unit: str) -> str:
     return f"{stem}@.service" if at and instance else ""
 
 
+def has_init_script(root: ImageRoot, unit: str) -> bool:
+    """Whether systemd-sysv-generator(8) would make ``unit``, if there is no unit file."""
+    return root.resolve(PurePosixPath("/etc/init.d") / unit.removesuffix(".service")).canonical is not None
+
+
 def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """The unit file's text, then its drop-ins' in the order of their names; raises UnsupportedUnitError without a unit."""
     drop_ins: dict[str, PurePosixPath] = {}
     main: PurePosixPath | None = None
     template = _template(unit)
-    for directory in _UNIT_PATHS:
+    for directory in UNIT_PATHS:
         found_here = root.resolve(PurePosixPath(directory) / unit)
         if main is None and found_here.canonical is None and found_here.links:
             raise UnsupportedUnitError(f"{unit} is masked in the image by {found_here.links[-1]}")
@@ -77,8 +82,13 @@ def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
             for file in sorted(root.host(below).glob("*.conf")) if below is not None else ():
                 drop_ins.setdefault(file.name, PurePosixPath(directory) / name / file.name)
     if main is None and template:
-        places = (root.resolve(PurePosixPath(directory) / template).canonical for directory in _UNIT_PATHS)
+        places = (root.resolve(PurePosixPath(directory) / template).canonical for directory in UNIT_PATHS)
         main = next((place for place in places if place is not None), None)
+    if main is None and has_init_script(root, unit):
+        raise UnsupportedUnitError(
+            f"{unit} is the script /etc/init.d/{unit.removesuffix('.service')}, of which systemd makes a unit at each boot",
+            hint="an early start wants a unit file: put one into a root of yours (--rootfs)",
+        )
     if main is None or not root.host(main).is_file():
         raise UnsupportedUnitError(
             f"the image has no unit {unit}", hint="`unit` and `packages` in the profile must fit"

@@ -49,8 +49,10 @@ def mount_records(source: Source) -> Iterator[Record]:
 def host_name_records(source: Source) -> Iterator[Record]:
     """What ProtectHostname= closes in a namespace that the unit has for other reasons; by itself it makes none."""
     if source.flag("ProtectHostname"):
+        # A /proc of processes alone has neither.
+        needed = "optional" if source.last("ProcSubset") == "pid" else "required"
         for name in ("hostname", "domainname"):
-            yield "mount", "read-only", "required", f"/proc/sys/kernel/{name}"
+            yield "mount", "read-only", needed, f"/proc/sys/kernel/{name}"
 
 
 def is_private_tmp(source: Source) -> bool:
@@ -109,12 +111,23 @@ def _protect_kernel(source: Source) -> Iterator[Record]:
         )
     if source.flag("ProtectKernelLogs"):
         yield from (("mount", "inaccessible", "optional", path) for path in ("/proc/kmsg", "/dev/kmsg"))
-    if source.flag("ProtectKernelTunables") or source.flag("ProtectControlGroups"):
+    if source.flag("ProtectKernelTunables") or source.flag("ProtectControlGroups") or _proc_options(source):
         # They imply MountAPIVFS=: these are entries of their own, which ProtectSystem=strict does not make read-only.
-        yield "mount", "fresh-proc", "required", "/proc"
+        yield "mount", "fresh-proc", "required", "/proc", *_proc_options(source)
         yield from (("mount", "as-it-is", "required", path) for path in ("/dev", "/run", "/sys"))
     if source.flag("ProtectControlGroups"):
         yield "mount", "read-only", "required", "/sys/fs/cgroup"
+
+
+def _proc_options(source: Source) -> tuple[str, ...]:
+    """The options of a /proc of the unit's own, as one word; none without ProtectProc= and ProcSubset=."""
+    kinds = ("default", "noaccess", "invisible", "ptraceable")
+    protected = source.value("ProtectProc", lambda value: choice(value, kinds)) or "default"
+    subset = source.value("ProcSubset", lambda value: choice(value, ("all", "pid"))) or "all"
+    if (protected, subset) == ("default", "all"):
+        return ()
+    hidden = f"hidepid={'off' if protected == 'default' else protected}"
+    return (hidden if subset == "all" else f"{hidden},subset=pid",)
 
 
 _PATHS = {
@@ -124,6 +137,8 @@ _PATHS = {
     "ReadOnlyDirectories": "read-only",
     "InaccessiblePaths": "inaccessible",
     "InaccessibleDirectories": "inaccessible",
+    "ExecPaths": "exec",
+    "NoExecPaths": "no-exec",
 }
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.imageroot import ImageRoot
+from quickstart.unit.callgroups import call_groups
 from quickstart.unit.commands import is_needless_early, parse_commands, refuse_systemctl
 from quickstart.unit.directives import HARMLESS, KNOWN
 from quickstart.unit.files import assignments, directives, manager_texts, unit_texts
 from quickstart.unit.model import UnitCommand, UnitStart
 from quickstart.unit.mounts import late_binds
+from quickstart.unit.neighbours import instances_of, refuse_sockets
 from quickstart.unit.settings import settings
 from quickstart.unit.source import Source
 from quickstart.unit.tmpfiles import run_directories
@@ -29,10 +32,13 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
     Raises UnsupportedUnitError naming what an early start could not repeat.
     """
     assigned = assignments(unit_texts(root, unit), "[Service]")
-    source = Source(unit, assigned, directives(assignments(manager_texts(root), "[Manager]")))
+    # Only who needs them pays for reading systemd's library.
+    groups = call_groups(root) if any(name == "SystemCallFilter" for name, _ in assigned) else {}
+    source = Source(unit, assigned, directives(assignments(manager_texts(root), "[Manager]")), groups)
     refuse_unknown(source)
-    _refuse_sockets(root, source)
-    kind = _type(source)
+    refuse_sockets(root, unit)
+    _refuse_confinement(root, source)
+    kind = _type(root, source)
     pid_file = source.names.expand(source.last("PIDFile"))
     _check_users(root, source)
     start = _commands(root, source, "ExecStart")
@@ -82,23 +88,24 @@ def _is_harmless(source: Source, name: str, harmless: str) -> bool:
         return False
 
 
-def _refuse_sockets(root: ImageRoot, source: Source) -> None:
-    """A socket unit of the same name hands over listening sockets, which only systemd has."""
-    socket = source.unit.removesuffix(".service") + ".socket"
-    wants = "/etc/systemd/system/sockets.target.wants"
-    if root.resolve(PurePosixPath(wants) / socket).canonical is not None:
-        raise UnsupportedUnitError(
-            f"{source.unit} cannot be started early: {socket} is enabled and hands its sockets over",
-            hint=f"disable {socket} in the image",
-        )
+def _refuse_confinement(root: ImageRoot, source: Source) -> None:
+    """AppArmorProfile=: its profiles are loaded by a service of their own; where nothing loads them, `-` means to go without."""
+    value = source.last("AppArmorProfile")
+    loads = root.resolve(PurePosixPath("/usr/sbin/apparmor_parser")).canonical is not None
+    if value and (loads or not value.startswith("-")):
+        raise source.refusal("AppArmorProfile", value, BadValueError("is not loaded before the hand-off"))
 
 
-def _type(source: Source) -> str:
+def _type(root: ImageRoot, source: Source) -> str:
     kind = source.last("Type", "simple")
     if kind not in _TYPES:
-        raise UnsupportedUnitError(
-            f"{source.unit} cannot be started early: Type={kind}", hint=f"known: {', '.join(_TYPES)}"
-        )
+        instances = instances_of(root, source.unit) if kind == "oneshot" else ()
+        hint = f"known: {', '.join(_TYPES)}"
+        if instances:
+            hint = (
+                f"the work is done by {', '.join(instances)}: `unit` takes an instance, NAME@INSTANCE.service"
+            )
+        raise UnsupportedUnitError(f"{source.unit} cannot be started early: Type={kind}", hint=hint)
     if (
         kind == "forking"
         and not source.flag("GuessMainPID", otherwise=True)
@@ -138,7 +145,10 @@ def _commands(root: ImageRoot, source: Source, name: str) -> tuple[UnitCommand, 
     kept = tuple(each for each in found if name == "ExecStart" or not is_needless_early(each))
     for command in kept:
         refuse_systemctl(source.unit, name, command)
-    return kept
+    if name == "ExecStart" or not source.flag("PermissionsStartOnly"):
+        return kept
+    # What `+` says of one command.
+    return tuple(replace(each, flags="".join(sorted({*each.flags, "+"}))) for each in kept)
 
 
 def _slice_path(source: Source) -> str:

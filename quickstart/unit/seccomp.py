@@ -12,62 +12,25 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from quickstart.unit.source import Source
+from quickstart.unit.syscalls import I386, X86_64
 from quickstart.unit.values import BadValueError
 
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 # linux/audit.h, linux/seccomp.h
 ARCH_X86_64, ARCH_I386 = 0xC000003E, 0x40000003
-_X32_BIT = 0x40000000
-RET_ALLOW, RET_ERRNO, RET_KILL = 0x7FFF0000, 0x00050000, 0
+X32_BIT = 0x40000000
+RET_ALLOW, RET_ERRNO, RET_KILL, RET_KILL_PROCESS = 0x7FFF0000, 0x00050000, 0, 0x80000000
 # struct seccomp_data: number, architecture, instruction pointer, six arguments of 64 bits.
-_NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
+_NUMBER, _ARCH, ARGUMENTS = 0, 4, 16
 # linux/bpf_common.h: load a word, return, and jumps that compare with a constant.
-_LOAD, _RETURN, _AND, _JUMP, _EQUAL, _GREATER_EQUAL, _ANY_BIT = 0x20, 0x06, 0x54, 0x05, 0x15, 0x35, 0x45
+LOAD, RETURN, _AND, JUMP, EQUAL, GREATER_EQUAL, _ANY_BIT = 0x20, 0x06, 0x54, 0x05, 0x15, 0x35, 0x45
 
-# arch/x86/entry/syscalls: the number for x86-64, for i386; None where there is no such call.
-_CALLS: dict[str, tuple[int | None, int | None]] = {
-    "_sysctl": (156, 149),
-    "adjtimex": (159, 124),
-    "chmod": (90, 15),
-    "clock_adjtime": (305, 343),
-    "clock_adjtime64": (None, 405),
-    "clock_settime": (227, 264),
-    "clock_settime64": (None, 404),
-    "clone": (56, 120),
-    "clone3": (435, 435),
-    "creat": (85, 8),
-    "delete_module": (176, 129),
-    "fchmod": (91, 94),
-    "fchmodat": (268, 306),
-    "fchmodat2": (452, 452),
-    "finit_module": (313, 350),
-    "init_module": (175, 128),
-    "ioperm": (173, 101),
-    "iopl": (172, 110),
-    "mkdir": (83, 39),
-    "mkdirat": (258, 296),
-    "mknod": (133, 14),
-    "mknodat": (259, 297),
-    "mmap": (9, None),
-    "mmap2": (None, 192),
-    "old_mmap": (None, 90),
-    "mprotect": (10, 125),
-    "open": (2, 5),
-    "openat": (257, 295),
-    "openat2": (437, 437),
-    "personality": (135, 136),
-    "pkey_mprotect": (329, 380),
-    "sched_setscheduler": (144, 156),
-    "setdomainname": (171, 121),
-    "sethostname": (170, 74),
-    "setns": (308, 346),
-    "settimeofday": (164, 79),
-    "shmat": (30, 397),
-    # i386 has socketcall(2) as well, whose arguments no filter can see; systemd leaves it alone.
-    "socket": (41, None),
-    "stime": (None, 25),
-    "syslog": (103, 103),
-    "unshare": (272, 310),
+# Where the number is not the one of that name: for i386 mmap is another call, and socket(2) has socketcall(2) beside it, whose
+# arguments no filter can see; systemd leaves both alone.
+_EXCEPTIONS: dict[str, tuple[int | None, int | None]] = {
+    "mmap": (X86_64["mmap"], None),
+    "old_mmap": (None, I386["mmap"]),
+    "socket": (X86_64["socket"], None),
 }
 _NAMESPACES = {
     "cgroup": 0x02000000,
@@ -238,56 +201,68 @@ def _native_only(source: Source) -> bool:
 
 # ---------------------------------------------------------------- programs
 
+# Code, jump if true, jump if false, constant.
 Instruction = tuple[int, int, int, int]
-_WITHOUT_X32: Instruction = (_AND, 0, 0, ~_X32_BIT & 0xFFFFFFFF)
+LOAD_NUMBER: Instruction = (LOAD, 0, 0, _NUMBER)
+LOAD_ARCH: Instruction = (LOAD, 0, 0, _ARCH)
+_WITHOUT_X32: Instruction = (_AND, 0, 0, ~X32_BIT & 0xFFFFFFFF)
 
 
 def program(rules: Iterable[Rule], native_only: bool) -> bytes:
-    """The filter, each instruction as eight bytes from high to low: code, jump if true, jump if false, constant."""
+    """The filter of ``rules``; with ``native_only`` calls of other architectures end the thread."""
     chosen = tuple(rules)
-    native = [(_LOAD, 0, 0, _NUMBER)]
+    native = [LOAD_NUMBER]
     if native_only:
-        native += [(_GREATER_EQUAL, 0, 1, _X32_BIT), (_RETURN, 0, 0, RET_KILL)]
-    native += [_WITHOUT_X32, *_block(chosen, 0), (_RETURN, 0, 0, RET_ALLOW)]
+        native += [(GREATER_EQUAL, 0, 1, X32_BIT), (RETURN, 0, 0, RET_KILL)]
+    native += [_WITHOUT_X32, *_block(chosen, 0), (RETURN, 0, 0, RET_ALLOW)]
     if native_only:
-        other: list[Instruction] = [(_RETURN, 0, 0, RET_KILL)]
+        other: list[Instruction] = [(RETURN, 0, 0, RET_KILL)]
     else:
-        compat = [(_LOAD, 0, 0, _NUMBER), *_block(chosen, 1), (_RETURN, 0, 0, RET_ALLOW)]
-        other = [(_EQUAL, 1, 0, ARCH_I386), (_RETURN, 0, 0, RET_ALLOW), *compat]
+        compat = [LOAD_NUMBER, *_block(chosen, 1), (RETURN, 0, 0, RET_ALLOW)]
+        other = [(EQUAL, 1, 0, ARCH_I386), (RETURN, 0, 0, RET_ALLOW), *compat]
     # A conditional jump reaches 255 instructions, the other one any.
-    head = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, ARCH_X86_64), (_JUMP, 0, 0, len(native))]
-    whole = [*head, *native, *other]
-    return b"".join(struct.pack(">HBBI", *instruction) for instruction in whole)
+    head = [LOAD_ARCH, (EQUAL, 1, 0, ARCH_X86_64), (JUMP, 0, 0, len(native))]
+    return assembled([*head, *native, *other])
+
+
+def assembled(instructions: Iterable[Instruction]) -> bytes:
+    """Each instruction as eight bytes, as the starter's `seccomp` step wants them."""
+    return b"".join(struct.pack(">HBBI", *each) for each in instructions)
 
 
 def _block(rules: Iterable[Rule], architecture: int) -> Iterator[Instruction]:
     """The rules, each entered and left with the call's number loaded."""
     for rule in rules:
-        number = _CALLS[rule.call][architecture]
+        number = _number(rule.call, architecture)
         if number is None:
             continue
-        inner: list[Instruction] = [(_RETURN, 0, 0, RET_ERRNO | rule.errno)]
+        inner: list[Instruction] = [(RETURN, 0, 0, RET_ERRNO | rule.errno)]
         for test in reversed(rule.tests):
             inner = [*_test(test, len(inner)), *inner]
         # Whatever the tests have loaded, the next rule wants the number.
-        inner.append((_LOAD, 0, 0, _NUMBER))
+        inner.append(LOAD_NUMBER)
         if architecture == 0:
             inner.append(_WITHOUT_X32)
-        yield (_EQUAL, 0, len(inner), number)
+        yield (EQUAL, 0, len(inner), number)
         yield from inner
+
+
+def _number(call: str, architecture: int) -> int | None:
+    """For x86-64 (0) or i386 (1); None where there is no such call."""
+    return _EXCEPTIONS.get(call, (X86_64.get(call), I386.get(call)))[architecture]
 
 
 def _test(test: Test, rest: int) -> list[Instruction]:
     """Goes on behind itself when the test holds, else ``rest`` instructions further."""
-    load = (_LOAD, 0, 0, _ARGUMENTS + 8 * test.argument)
+    load = (LOAD, 0, 0, ARGUMENTS + 8 * test.argument)
     if test.any_bit:
         return [load, (_ANY_BIT, 0, rest, test.any_bit)]
     if test.all_bits:
-        return [load, (_AND, 0, 0, test.all_bits), (_EQUAL, 0, rest, test.all_bits)]
+        return [load, (_AND, 0, 0, test.all_bits), (EQUAL, 0, rest, test.all_bits)]
     if test.none_of is not None:
         count = len(test.none_of)
-        jumps = [(_EQUAL, count - index - 1 + rest, 0, value) for index, value in enumerate(test.none_of)]
+        jumps = [(EQUAL, count - index - 1 + rest, 0, value) for index, value in enumerate(test.none_of)]
         return [load, *jumps]
     count = len(test.one_of)
-    jumps = [(_EQUAL, count - index, 0, value) for index, value in enumerate(test.one_of)]
-    return [load, *jumps, (_JUMP, 0, 0, rest)]
+    jumps = [(EQUAL, count - index, 0, value) for index, value in enumerate(test.one_of)]
+    return [load, *jumps, (JUMP, 0, 0, rest)]

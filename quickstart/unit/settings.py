@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from quickstart.unit.callfilter import call_filter_records
 from quickstart.unit.mounts import Record, host_name_records, is_private_tmp, mount_records, namespace
 from quickstart.unit.seccomp import filter_records
 from quickstart.unit.source import Source
@@ -68,13 +69,14 @@ def settings(source: Source) -> tuple[Record, ...]:
     own = namespace(source, mounted)
     directories = tuple(_directories(source))
     writable = tuple(("mount", "read-write", "required", record[3]) for record in directories) if own else ()
-    filters = tuple(filter_records(source))
+    filters = (*filter_records(source), *call_filter_records(source))
     return (
         *_facts(source),
         *_environment(source),
         *_scheduling(source),
         *directories,
         *_keyring(source),
+        *((("own-network",),) if source.flag("PrivateNetwork") else ()),
         *(mounted + writable),
         *(host_name_records(source) if own else ()),
         *own,
@@ -122,7 +124,7 @@ def _environment(source: Source) -> Iterator[Record]:
         yield "own-environment", f"PIDFILE={path if path.startswith('/') else f'/run/{path}'}"
     yield from (("pass-environment", word) for word in source.words("PassEnvironment"))
     for word in source.words("Environment"):
-        assignment = source.names.expand(word)
+        assignment = source.names.expand(word, with_host_name=True)
         if not assignment.partition("=")[0].isidentifier() or "=" not in assignment:
             raise source.refusal("Environment", word, BadValueError("is no assignment"))
         yield "environment", assignment
@@ -208,6 +210,8 @@ def _identity(source: Source, has_filters: bool) -> Iterator[Record]:
     if {"User", "Group", "SupplementaryGroups"} & set(source.found):
         yield "groups", *(source.names.expand(word) for word in source.words("SupplementaryGroups"))
     yield from _limits(source)
+    if source.flag("PrivateUsers"):
+        yield ("own-users",)
     bounding = source.converted(
         "CapabilityBoundingSet",
         " ".join(source.every("CapabilityBoundingSet")),

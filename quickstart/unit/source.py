@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
@@ -17,11 +17,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Source:
-    """The [Service] assignments of ``unit`` in order, and the [Manager] assignments of the image's system.conf."""
+    """The [Service] assignments of ``unit`` in order, and the [Manager] assignments of the image's system.conf.
+
+    ``call_groups`` are the groups of system calls of the image's systemd.
+    """
 
     unit: str
     assigned: tuple[tuple[str, str], ...]
     manager: Directives
+    call_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def found(self) -> Directives:

@@ -23,6 +23,8 @@ _ESCAPES = {
 _CODED = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{3})")
 _SPACE = " \t\n\r"
 SEPARATOR = ";"
+# What only the running machine knows and the starter puts in: they stand for %H and %l; no text has these characters.
+HOST_NAME, SHORT_HOST_NAME = "\ud800", "\ud801"
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,15 @@ class Names:
         }
         return values.get(letter)
 
-    def expand(self, text: str) -> str:
-        """``text`` with its specifiers replaced; raises UnsupportedUnitError for one that is not known at build time."""
+    def expand(self, text: str, with_host_name: bool = False) -> str:
+        """``text`` with its specifiers replaced; raises UnsupportedUnitError for one that is not known at build time.
+
+        ``with_host_name`` puts in what stands for the machine's name.
+        """
+        late = {"H": HOST_NAME, "l": SHORT_HOST_NAME} if with_host_name else {}
 
         def value(match: re.Match[str]) -> str:
-            found = self.value(match[1])
+            found = late.get(match[1]) or self.value(match[1])
             if found is None:
                 raise UnsupportedUnitError(
                     f"{self.unit}: `%{match[1]}` in `{text}` is known to the running machine only"
@@ -133,7 +139,7 @@ def _escape(unit: str, text: str, position: int, at_start: bool) -> tuple[str, i
     coded = _CODED.match(text, position)
     if coded:
         value = int(coded[4], 8) if coded[4] else int(coded[1] or coded[2] or coded[3], 16)
-        if 0 < value < 0x110000:
+        if 0 < value < 0x110000 and not 0xD800 <= value < 0xE000:
             return chr(value), len(coded[0])
     letter = text[position]
     if at_start and letter == ";" and text[position + 1 : position + 2] in ("", *_SPACE):

@@ -1,4 +1,4 @@
-"""What several contract tests start: the launch agent."""
+"""What several contract tests start: the launch agent, the starter."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.agentbox import FLAGS, INTERVAL_MS, SECONDS, SOURCES, Namespaces, Peer, Start
+from tests.contract.starterbox import compiled
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +56,8 @@ def start(agent: Path, space: Namespaces, tmp_path: Path) -> Iterator[Start]:
             return peer
 
         yield start_agent
+
+
+@pytest.fixture(scope="session")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("starter") / "starter")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from quickstart.initramfs.description import FIRST_LINE, encode_word
 from quickstart.initramfs.programs import STARTER_COMPILER, STARTER_FLAGS
+from quickstart.unit.seccomp import filter_records
+from quickstart.unit.source import Source
 
 PROGRAM = Path(__file__).parent / "starterbox.sh"
 STARTER = Path(__file__).parent.parent.parent / "quickstart/initramfs/starter"
@@ -80,3 +82,35 @@ def run_starter(
         answers.pop("box-log"),
         answers,
     )
+
+
+Record = tuple[str, ...]
+UNIT: tuple[Record, ...] = (
+    ("unit", "app.service"),
+    ("group", "x"),
+    ("type", "exec"),
+    ("base-environment", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"),
+)
+SLEEP = ("command", "main", "", "/bin/sleep", "sleep", "600")
+STATUS = "cat /proc/$MAIN/status"
+
+
+def command(when: str, script: str, flags: str = ":") -> Record:
+    return "command", when, flags, "/bin/sh", "sh", "-c", script
+
+
+def start(starter: Path, work: Path, *records: Record, before: str = "", **questions: str) -> Started:
+    found = run_starter(starter, work, describe(*UNIT, *records), questions, before)
+    assert (found.status, found.reason) == (0, ""), found.log
+    return found
+
+
+def field(found: Started, name: str) -> str:
+    rows = dict(line.split(":\t", 1) for line in found.answers["status"].splitlines() if ":\t" in line)
+    return rows[name]
+
+
+def seccomp(*lines: str) -> Record:
+    assigned = tuple((name, value) for name, _, value in (line.partition("=") for line in lines))
+    (record,) = filter_records(Source("app.service", assigned, {}))
+    return record

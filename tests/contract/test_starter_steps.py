@@ -6,41 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.unit.seccomp import filter_records
-from quickstart.unit.source import Source
-from tests.contract.starterbox import Started, compiled, describe, run_starter
-
-Record = tuple[str, ...]
-UNIT: tuple[Record, ...] = (
-    ("unit", "app.service"),
-    ("group", "x"),
-    ("type", "exec"),
-    ("base-environment", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"),
+from tests.contract.starterbox import (
+    SLEEP,
+    STATUS,
+    UNIT,
+    command,
+    describe,
+    field,
+    run_starter,
+    seccomp,
+    start,
 )
-SLEEP = ("command", "main", "", "/bin/sleep", "sleep", "600")
-
-
-@pytest.fixture(scope="session")
-def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("starter") / "starter")
-
-
-def command(when: str, script: str, flags: str = ":") -> Record:
-    return "command", when, flags, "/bin/sh", "sh", "-c", script
-
-
-def start(starter: Path, work: Path, *records: Record, before: str = "", **questions: str) -> Started:
-    found = run_starter(starter, work, describe(*UNIT, *records), questions, before)
-    assert (found.status, found.reason) == (0, ""), found.log
-    return found
-
-
-def field(found: Started, name: str) -> str:
-    rows = dict(line.split(":\t", 1) for line in found.answers["status"].splitlines() if ":\t" in line)
-    return rows[name]
-
-
-STATUS = "cat /proc/$MAIN/status"
 
 
 def test_scheduling(starter: Path, tmp_path: Path) -> None:
@@ -259,12 +235,6 @@ def test_private_devices(starter: Path, tmp_path: Path) -> None:
     assert not {"kmsg", "vda", "mem"} & set(lines)
     assert lines[-1] == " 00 00 00 00"
     assert found.answers["outside"] == "there"
-
-
-def seccomp(*lines: str) -> Record:
-    assigned = tuple((name, value) for name, _, value in (line.partition("=") for line in lines))
-    (record,) = filter_records(Source("app.service", assigned, {}))
-    return record
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_a_program_without_a_path_is_looked_for(tmp_path: Path) -> None:
         ("!!/bin/x", "the prefix of"),
         ("|/bin/x", "the prefix of"),
         ("@/bin/x", "has the prefix @ but no name"),
-        ("/bin/x %H", "`%H` in `%H` is known to the running machine only"),
+        ("/bin/x %m", "`%m` in `%m` is known to the running machine only"),
         ("/bin/x a%", "`%` in `a%` is known"),
         ("x -y", "does not begin with an absolute path"),
         (r"/bin/x \q", "is not known"),
@@ -253,8 +253,14 @@ def test_defaults(tmp_path: Path) -> None:
     ("text", "message"),
     [
         (SERVICE + "RootDirectory=/x\nDynamicUser=yes\n", "it has DynamicUser, RootDirectory"),
-        (SERVICE + "PrivateNetwork=1\n", "it has PrivateNetwork"),
-        (SERVICE + "PrivateUsers=maybe\n", "it has PrivateUsers"),
+        (SERVICE + "PrivateIPC=1\n", "it has PrivateIPC"),
+        (SERVICE + "PrivateUsers=maybe\n", "PrivateUsers=maybe is neither yes nor no"),
+        (
+            SERVICE + "ProtectProc=maybe\n",
+            "ProtectProc=maybe is none of default, noaccess, invisible, ptraceable",
+        ),
+        (SERVICE + "SystemCallFilter=@clock\n", "does not show its groups"),
+        (SERVICE + "AppArmorProfile=app\n", "AppArmorProfile=app is not loaded before the hand-off"),
         (SERVICE + "Sockets=x.socket\n", "it has Sockets"),
         (SERVICE + "StandardInput=tty\n", "it has StandardInput"),
         ("[Service]\nType=dbus\nBusName=x\nExecStart=/x\n", "it has BusName"),
@@ -262,7 +268,7 @@ def test_defaults(tmp_path: Path) -> None:
         ("[Service]\nType=simple\n", "has 0 ExecStart commands"),
         (SERVICE + "ExecStart=/b\n", "has 2 ExecStart commands"),
         ("[Service]\nType=forking\nGuessMainPID=no\nExecStart=/x\n", "without PIDFile"),
-        (SERVICE + "ExecStartPre=/bin/x %H\n", "known to the running machine only"),
+        (SERVICE + "ExecStartPre=/bin/x %m\n", "known to the running machine only"),
         (SERVICE + "ExecStartPost=/bin/sh -c 'systemctl start b'\n", "ExecStartPost calls systemctl"),
         (SERVICE + "User=nobody\n", "User=nobody is not in the image's /etc/passwd"),
         (SERVICE + "Slice=a/b.slice\n", "Slice=a/b.slice is no name of a slice"),
@@ -305,6 +311,60 @@ def test_an_enabled_socket_refuses_the_unit(tmp_path: Path) -> None:
     (wants / "app.socket").symlink_to("/usr/lib/systemd/system/app.socket")
     with pytest.raises(UnsupportedUnitError, match=r"app\.socket is enabled and hands its sockets over"):
         read(tmp_path, SERVICE)
+
+
+@pytest.mark.parametrize(
+    ("socket", "wants", "handed"),
+    [
+        ("", "", False),
+        ("[Socket]\nListenStream=1\n", "Requires=app.socket\n", True),
+        ("[Socket]\nAccept=yes\n", "Wants=app.socket\n", False),
+        ("[Socket]\nService=other.service\n", "Wants=app.socket\n", False),
+        ("[Socket]\nService=alias.service\n", "BindsTo=app.socket\n", True),
+    ],
+)
+def test_a_socket_that_the_unit_itself_has_started(
+    tmp_path: Path, socket: str, wants: str, handed: bool
+) -> None:
+    put(tmp_path, "/usr/lib/systemd/system/app.socket", socket)
+    alias = tmp_path / "etc/systemd/system/alias.service"
+    alias.parent.mkdir(parents=True)
+    alias.symlink_to("/usr/lib/systemd/system/app.service")
+    text = f"[Unit]\n{wants}{SERVICE}"
+    if not handed:
+        assert read(tmp_path, text).start.program == "/usr/bin/app"
+        return
+    with pytest.raises(UnsupportedUnitError, match=r"app\.socket is enabled and hands its sockets over"):
+        read(tmp_path, text)
+
+
+def test_a_script_is_no_unit_and_a_oneshot_may_have_instances(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/init.d/slapd", "#!/bin/sh\n")
+    with pytest.raises(
+        UnsupportedUnitError, match=r"slapd\.service is the script /etc/init\.d/slapd"
+    ) as script:
+        read_unit(ImageRoot(tmp_path), "slapd.service")
+    assert script.value.hint == "an early start wants a unit file: put one into a root of yours (--rootfs)"
+    put(tmp_path, "/usr/lib/systemd/system/app@.service", SERVICE)
+    with pytest.raises(UnsupportedUnitError, match="Type=oneshot") as oneshot:
+        read(tmp_path, "[Service]\nType=oneshot\nExecStart=/bin/true\n")
+    assert (
+        oneshot.value.hint
+        == "the work is done by app@.service: `unit` takes an instance, NAME@INSTANCE.service"
+    )
+
+
+def test_an_apparmor_profile_that_nobody_loads_is_gone_without(tmp_path: Path) -> None:
+    assert read(tmp_path, SERVICE + "AppArmorProfile=-app\n").start.program == "/usr/bin/app"
+    put(tmp_path, "/usr/sbin/apparmor_parser", "")
+    with pytest.raises(UnsupportedUnitError, match="AppArmorProfile=-app is not loaded"):
+        read(tmp_path, SERVICE + "AppArmorProfile=-app\n")
+
+
+def test_permissions_of_the_start_only(tmp_path: Path) -> None:
+    text = SERVICE + "ExecStartPre=-/bin/a\nExecStartPost=!/bin/b\nPermissionsStartOnly=yes\n"
+    unit = read(tmp_path, text)
+    assert [each.flags for each in unit.commands] == ["+-", "", "!+"]
 
 
 def test_a_directive_that_a_drop_in_takes_back_does_not_count(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from quickstart.unit.commands import is_needless_early
 from quickstart.unit.directives import CGROUP, HARMLESS, INERT, JOURNAL, REPEATED, START
 from quickstart.unit.model import UnitStart
 from quickstart.unit.values import BadValueError, capability_set, cpu_list, limit, span_us
+from quickstart.unit.words import HOST_NAME, SHORT_HOST_NAME
 
 Record = tuple[str, ...]
 USERS = "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/nonexistent:/usr/sbin/nologin\n"
@@ -53,6 +54,10 @@ def of(found: UnitStart, *keys: str) -> list[Record]:
             "Environment=A=1 \"B=2 3\" 'C=%n'",
             [("environment", "A=1"), ("environment", "B=2 3"), ("environment", "C=app.service")],
         ),
+        (
+            "Environment=A=%H B=%l",
+            [("environment", f"A={HOST_NAME}"), ("environment", f"B={SHORT_HOST_NAME}")],
+        ),
         ("Environment=A=1\nEnvironment=\nEnvironment=B=2", [("environment", "B=2")]),
         ("EnvironmentFile=-/etc/default/%p", [("environment-file", "optional", "/etc/default/app")]),
         ("EnvironmentFile=/etc/x", [("environment-file", "required", "/etc/x")]),
@@ -92,6 +97,27 @@ def of(found: UnitStart, *keys: str) -> list[Record]:
                 ("directory", "root", "0755", "/etc/app"),
             ],
         ),
+        (
+            "ProtectProc=invisible\nProcSubset=pid",
+            [
+                ("mount", "fresh-proc", "required", "/proc", "hidepid=invisible,subset=pid"),
+                ("mount", "as-it-is", "required", "/dev"),
+                ("mount", "as-it-is", "required", "/run"),
+                ("mount", "as-it-is", "required", "/sys"),
+                ("namespace", "shared"),
+            ],
+        ),
+        ("ProtectProc=default\nProcSubset=all", []),
+        (
+            "NoExecPaths=/\nExecPaths=/usr/bin/x -/opt",
+            [
+                ("mount", "exec", "required", "/usr/bin/x"),
+                ("mount", "exec", "optional", "/opt"),
+                ("mount", "no-exec", "required", "/"),
+                ("namespace", "shared"),
+            ],
+        ),
+        ("PrivateUsers=yes\nPrivateNetwork=yes", [("own-network",), ("own-users",)]),
         ("MountFlags=slave", [("namespace", "slave")]),
         ("PrivateMounts=yes", [("namespace", "shared")]),
         (
@@ -326,3 +352,4 @@ def test_no_cpu_list(text: str) -> None:
 def test_words_of_the_description() -> None:
     assert encode_word("a b\\c\n\x7fé") == r"a\x20b\x5cc\x0a\x7f\xc3\xa9"
     assert encode_word("") == ""
+    assert encode_word(f"{HOST_NAME}.{SHORT_HOST_NAME}\x01") == r"\H.\l\x01"

@@ -12,6 +12,7 @@ from tests.vm.parity_adopted import Process, Taken
 _LIST = Path(__file__).with_name("parity.toml")
 _CREDENTIALS = "/run/credentials"
 _LAID_OVER = "/fast/PATH at /PATH"
+_EXECUTABLE = "/fast/PATH"
 # PID 1's mount points before there is a systemd.
 EARLY_MOUNTS = frozenset(
     ("/", "/dev", "/dev/pts", "/dev/shm", "/fast", "/proc", "/run", "/run/lock", "/sys", "/sys/fs/cgroup")
@@ -109,6 +110,8 @@ def _of_mounts(old: list[Mount], new: list[Mount], later: frozenset[str]) -> lis
     found = []
     if _LAID_OVER in _named("mountinfo"):
         old = [mount for mount in old if mount.root != f"/fast{mount.point}"]
+    if _EXECUTABLE in _named("mountinfo"):
+        old = [mount for mount in old if not mount.point.startswith("/fast/")]
     for point in sorted({mount.point for mount in (*old, *new)}):
         before, after = (_shown(each, point) for each in (old, new))
         if point == _CREDENTIALS or point.startswith(f"{_CREDENTIALS}/"):

@@ -155,4 +155,34 @@ ADOPTED = {
         start="ExecStart=/bin/sh -c 'systemd-notify --ready; exec sleep infinity'",
     ),
 }
-UNITS = {**KERNEL, **TYPES, **PROCESS, **MOUNTS}
+# As Debian's redis-server has it.
+_REDIS = (
+    *("User=nobody", "Group=daemon", "RuntimeDirectory=parity", "RuntimeDirectoryMode=2755", "UMask=007"),
+    *(
+        "PrivateTmp=true",
+        "LimitNOFILE=65535",
+        "PrivateDevices=true",
+        "ProtectHome=true",
+        "ProtectSystem=strict",
+    ),
+    *("ReadWritePaths=-/var/lib/no-redis", "CapabilityBoundingSet=", "LockPersonality=true"),
+    *("MemoryDenyWriteExecute=true", "NoNewPrivileges=true", "PrivateUsers=true", "ProtectClock=true"),
+    *("ProtectControlGroups=true", "ProtectHostname=true", "ProtectKernelLogs=true"),
+    *("ProtectKernelModules=true", "ProtectKernelTunables=true", "ProtectProc=invisible", "RemoveIPC=true"),
+    *("RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX", "RestrictNamespaces=true", "RestrictRealtime=true"),
+    *("RestrictSUIDSGID=true", "SystemCallArchitectures=native", "SystemCallFilter=@system-service"),
+    *("SystemCallFilter=~ @privileged @resources", "NoExecPaths=/", "ExecPaths=/usr/bin/sleep /usr/lib /lib"),
+)
+CALLS = {
+    "calls": _service("SystemCallFilter=@system-service", "SystemCallErrorNumber=EPERM"),
+    "calls-out": _service("SystemCallFilter=~@clock @module:EACCES @obsolete", "User=nobody"),
+    "proc-invisible": _service("ProtectProc=invisible", "User=nobody"),
+    "proc-subset": _service("ProcSubset=pid", "ProtectKernelTunables=yes", "ProtectHostname=yes"),
+    "no-exec": _service("NoExecPaths=/", "ExecPaths=/usr/bin/sleep /usr/lib /lib"),
+    "no-exec-of-some": _service("NoExecPaths=/srv /var -/no/such", "ReadOnlyPaths=/var/log"),
+    "private-users": _service("PrivateUsers=yes", "User=nobody", "Group=daemon"),
+    "private-users-of-root": _service("PrivateUsers=yes", "LimitNOFILE=65535"),
+    "private-network": _service("PrivateNetwork=yes", "User=nobody"),
+    "redis-like": _service("Type=exec", *_REDIS),
+}
+UNITS = {**CALLS, **KERNEL, **TYPES, **PROCESS, **MOUNTS}

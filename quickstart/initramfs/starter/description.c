@@ -1,8 +1,10 @@
 /* The description of the unit: one record a line, words separated by one space, odd bytes as \xHH (docs/starter.md). */
 #include "starter.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char FIRST_LINE[] = "quickstart-unit 1";
 
@@ -14,11 +16,21 @@ static int hex_digit(char c) {
     return at ? (int)(at - digits) : -1;
 }
 
-/* Replaces \xHH by its byte, in place. */
-static void unescape(char *word) {
-    char *to = word;
-    for (char *from = word; *from; from++) {
-        if (*from == '\\') {
+/* The machine's name; up to its first dot when that is asked for. */
+static const char *host_name(bool shortened) {
+    static char name[HOST_NAME_MAX + 1];
+    if (gethostname(name, sizeof name - 1) < 0) fail("gethostname: %m");
+    if (shortened && strchr(name, '.')) *strchr(name, '.') = '\0';
+    return name;
+}
+
+/* The word with \xHH replaced by its byte, \H and \l by the machine's name. */
+static char *unescaped(const char *word) {
+    char *made = must(malloc(strlen(word) * (HOST_NAME_MAX / 2 + 1) + 1)), *to = made;
+    for (const char *from = word; *from; from++) {
+        if (*from == '\\' && (from[1] == 'H' || from[1] == 'l')) {
+            to = stpcpy(to, host_name(*++from == 'l'));
+        } else if (*from == '\\') {
             int high = from[1] == 'x' ? hex_digit(from[2]) : -1, low = high < 0 ? -1 : hex_digit(from[3]);
             if (low < 0 || (high == 0 && low == 0)) fail("the description has a bad escape");
             *to++ = (char)(high * 16 + low);
@@ -28,13 +40,13 @@ static void unescape(char *word) {
         }
     }
     *to = '\0';
+    return made;
 }
 
 static void add_record(char *line) {
     struct list words = {0};
     for (char *word; (word = strsep(&line, " "));) {
-        unescape(word);
-        append(&words, word);
+        append(&words, unescaped(word));
     }
     records = must(realloc(records, (record_count + 1) * sizeof *records));
     records[record_count++] = (struct record){words.items[0], words.items + 1, words.count - 1};

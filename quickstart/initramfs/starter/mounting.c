@@ -13,7 +13,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-enum { READ_ONLY_ATTRIBUTE = 1, NOSUID_ATTRIBUTE = 2, MOUNT_POINT_FIELD = 4 };
+enum { READ_ONLY_ATTRIBUTE = 1, NOSUID_ATTRIBUTE = 2, NOEXEC_ATTRIBUTE = 8, MOUNT_POINT_FIELD = 4 };
 
 /* struct mount_attr of linux/mount.h, which does not go with sys/mount.h. */
 struct attributes { __u64 set, clear, propagation, user_namespace; };
@@ -149,29 +149,38 @@ void mount_entry(const struct mount_entry *entry) {
         break;
     case FRESH_PROC:
         unmount_all(entry->path);
-        if (mount("proc", entry->path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0) fail("a /proc of its own: %m");
+        if (mount("proc", entry->path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, *entry->options ? entry->options : NULL) < 0)
+            fail("a /proc of its own: %m");
         break;
     case READ_ONLY:
     case READ_WRITE:
+    case NO_EXEC:
+    case EXEC:
     case READ_WRITE_IMPLICIT:
         if (!is_mount_point(entry->path)) bind(entry->path, entry->path, MS_REC);
     }
     free(source);
 }
 
+/* A packed file over the volume's, which is to look like that one. */
+static bool is_laid_over(const struct mount_entry *entry) {
+    bool bound = entry->kind == BIND || entry->kind == BIND_ALL;
+    return bound && is_below(entry->source, "/fast") && strcmp(entry->source + strlen("/fast"), entry->path) == 0;
+}
+
 /* Whether a mount point below entry `which` belongs to an entry further down, with a rule of its own. */
-static bool is_anothers(const char *point, const struct mount_entry *entries, size_t count, size_t which) {
+static bool is_anothers(const char *point, const struct mount_entry *entries, size_t count, size_t which, bool but_laid_over) {
     for (size_t i = 0; i < count; i++)
-        if (i != which && strcmp(entries[i].path, entries[which].path) != 0 &&
+        if (i != which && !(but_laid_over && is_laid_over(&entries[i])) && strcmp(entries[i].path, entries[which].path) != 0 &&
             is_below(entries[i].path, entries[which].path) && is_below(point, entries[i].path))
             return true;
     return false;
 }
 
-static void add_attribute(const char *point, __u64 attribute) {
-    struct attributes wanted = {.set = attribute};
+static void change_attributes(const char *point, __u64 set, __u64 clear) {
+    struct attributes wanted = {.set = set, .clear = clear};
     if (syscall(SYS_mount_setattr, AT_FDCWD, point, AT_SYMLINK_NOFOLLOW, &wanted, sizeof wanted) < 0 && errno != ENOENT)
-        fail("%s cannot be made read-only or nosuid: %m", point);
+        fail("%s cannot be made read-only, nosuid or noexec: %m", point);
 }
 
 void make_read_only(const struct mount_entry *entries, size_t count, size_t which) {
@@ -180,13 +189,23 @@ void make_read_only(const struct mount_entry *entries, size_t count, size_t whic
     struct list points = mount_points(entry->path);
     for (size_t i = 0; i < points.count; i++) {
         const char *point = points.items[i];
-        if ((alone && strcmp(point, entry->path) != 0) || is_anothers(point, entries, count, which)) continue;
-        add_attribute(point, READ_ONLY_ATTRIBUTE);
+        if ((alone && strcmp(point, entry->path) != 0) || is_anothers(point, entries, count, which, false)) continue;
+        change_attributes(point, READ_ONLY_ATTRIBUTE, 0);
+    }
+}
+
+void make_executable_or_not(const struct mount_entry *entries, size_t count, size_t which) {
+    const struct mount_entry *entry = &entries[which];
+    struct list points = mount_points(entry->path);
+    for (size_t i = 0; i < points.count; i++) {
+        const char *point = points.items[i];
+        if ((entry->kind == EMPTY_TMPFS && strcmp(point, entry->path) != 0) || is_anothers(point, entries, count, which, true)) continue;
+        change_attributes(point, entry->no_exec ? NOEXEC_ATTRIBUTE : 0, entry->no_exec ? 0 : NOEXEC_ATTRIBUTE);
     }
 }
 
 void make_nosuid(const struct mount_entry *entry) {
     struct list points = mount_points(entry->path);
     for (size_t i = 0; i < points.count; i++)
-        if (entry->kind != EMPTY_TMPFS || strcmp(points.items[i], entry->path) == 0) add_attribute(points.items[i], NOSUID_ATTRIBUTE);
+        if (entry->kind != EMPTY_TMPFS || strcmp(points.items[i], entry->path) == 0) change_attributes(points.items[i], NOSUID_ATTRIBUTE, 0);
 }

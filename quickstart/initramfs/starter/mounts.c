@@ -19,7 +19,8 @@ static const struct { const char *name; enum mount_kind kind; bool read_only; } 
     {"private-dev", PRIVATE_DEV, true},   {"fresh-proc", FRESH_PROC, false},
     {"as-it-is", AS_IT_IS, false},
     {"tmpfs", EMPTY_TMPFS, false},        {"tmpfs-read-only", EMPTY_TMPFS, true},
-    {"read-only", READ_ONLY, true},
+    {"read-only", READ_ONLY, true},       {"no-exec", NO_EXEC, false},
+    {"exec", EXEC, false},
     {"read-write", READ_WRITE, false},    {"read-write-implicit", READ_WRITE_IMPLICIT, false},
 };
 
@@ -55,18 +56,29 @@ static void add(struct mount_entry entry) {
     if (!canonical && entry.optional && (errno == ENOENT || errno == ENOTDIR)) return;
     if (!canonical) fail("%s: %m", entry.path);
     entry.path = canonical;
+    entry.no_exec |= entry.kind == NO_EXEC;
+    entry.exec |= entry.kind == EXEC;
     entries = must(realloc(entries, (entry_count + 1) * sizeof *entries));
     entries[entry_count++] = entry;
 }
 
-/* `mount KIND required|optional PATH [SOURCE [OPTIONS]]`; for a tmpfs SOURCE stands for its options. */
+/* What may be executed or not below `path` may be so below /fast, from where the same comes. */
+static void add_on_fast(enum mount_kind kind, const char *path) {
+    char *canonical = realpath(path, NULL);
+    if (!canonical || strcmp(canonical, "/") == 0) return;
+    add((struct mount_entry){.kind = kind, .path = text("/fast%s", canonical), .source = "", .options = "", .optional = true});
+}
+
+/* `mount KIND required|optional PATH [SOURCE]`; for a tmpfs and for /proc SOURCE stands for the options. */
 static void add_record(const struct record *r) {
     if (r->count < 3) fail("the description's `mount` lacks words");
     for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
         if (strcmp(KINDS[i].name, r->words[0]) == 0) {
             const char *fourth = r->count > 3 ? r->words[3] : "";
-            add((struct mount_entry){KINDS[i].kind, r->words[2], fourth, fourth, strcmp(r->words[1], "optional") == 0,
-                                     KINDS[i].read_only});
+            enum mount_kind kind = KINDS[i].kind;
+            add((struct mount_entry){.kind = kind, .path = r->words[2], .source = fourth, .options = fourth,
+                                     .optional = strcmp(r->words[1], "optional") == 0, .read_only = KINDS[i].read_only});
+            if (kind == NO_EXEC || kind == EXEC) add_on_fast(kind, r->words[2]);
             return;
         }
     fail("the description has an unknown mount `%s`", r->words[0]);
@@ -84,13 +96,18 @@ static int in_order(const void *left, const void *right) {
     return (int)a->kind - (int)b->kind;
 }
 
-/* Of two entries for one path the first wins, read-only if either is. */
+/* Of two entries for one path the first wins, with the attributes of both. */
 static void drop_duplicates(void) {
     size_t kept = 0;
     for (size_t i = 0; i < entry_count; i++) {
         struct mount_entry *last = kept ? &entries[kept - 1] : NULL;
-        if (last && strcmp(last->path, entries[i].path) == 0) last->read_only |= entries[i].read_only;
-        else entries[kept++] = entries[i];
+        if (!last || strcmp(last->path, entries[i].path) != 0) {
+            entries[kept++] = entries[i];
+            continue;
+        }
+        last->read_only |= entries[i].read_only;
+        last->no_exec |= entries[i].no_exec;
+        last->exec |= entries[i].exec;
     }
     entry_count = kept;
 }
@@ -128,10 +145,10 @@ static void add_incoming(void) {
     char *source = text("/run/systemd/propagate/%s", fact("unit", NULL));
     make_directories(source, 0600);
     make_directories(INCOMING, 0755);
-    add((struct mount_entry){BIND, text("%s", INCOMING), source, "", false, true});
+    add((struct mount_entry){.kind = BIND, .path = text("%s", INCOMING), .source = source, .options = "", .read_only = true});
 }
 
-/* `namespace shared|slave|private [nosuid]`: unshare, mount what the `mount` records say, then make read-only what is to be. */
+/* `namespace shared|slave|private [nosuid]`: unshare, mount what the `mount` records say, then set what each is to have. */
 void own_mounts(const struct record *record) {
     const char *how = record->words[0];
     /* What is made for all, /run/systemd first of all, is not to have the unit's UMask=. */
@@ -149,6 +166,8 @@ void own_mounts(const struct record *record) {
     for (size_t i = 0; i < entry_count; i++) mount_entry(&entries[i]);
     for (size_t i = 0; i < entry_count; i++)
         if (entries[i].read_only) make_read_only(entries, entry_count, i);
+    for (size_t i = 0; i < entry_count; i++)
+        if (entries[i].no_exec || entries[i].exec) make_executable_or_not(entries, entry_count, i);
     for (size_t i = 0; record->count > 1 && i < entry_count; i++) make_nosuid(&entries[i]);
     unsigned long flag = strcmp(how, "slave") == 0 ? MS_SLAVE : strcmp(how, "private") == 0 ? MS_PRIVATE : MS_SHARED;
     if (mount(NULL, "/", NULL, flag | MS_REC, NULL) < 0 || mount(NULL, INCOMING, NULL, MS_SLAVE, NULL) < 0)

@@ -66,7 +66,7 @@ pid_t start(const struct command *command, pid_t main_pid, int64_t deadline);
 int await_exit(pid_t pid, int64_t deadline);
 bool wait_for(int fd, int64_t deadline);
 
-/* steps.c, privileges.c, directories.c, mounts.c, mounting.c: what a child does to itself before it executes */
+/* steps.c, privileges.c, directories.c, mounts.c, mounting.c, namespaces.c: what a child does to itself before it executes */
 void check_keys(void);
 void take_steps(const char *flags);
 void drop_bounding_set(const struct record *record);
@@ -80,11 +80,15 @@ void make_run_directories(void);
 void make_private_tmp(void);
 const char *private_tmp(const char *of);
 void own_mounts(const struct record *record);
+void own_users(const struct record *record);
+void own_network(const struct record *record);
+void own_host_name(const struct record *record);
 
 /* A mount of the unit's own namespace, in the order in which systemd prefers one of two for the same path. */
-enum mount_kind { INACCESSIBLE, BIND, BIND_ALL, PRIVATE_TMP, PRIVATE_DEV, FRESH_PROC, AS_IT_IS, READ_ONLY, READ_WRITE, EMPTY_TMPFS, READ_WRITE_IMPLICIT };
-struct mount_entry { enum mount_kind kind; char *path; const char *source, *options; bool optional, read_only; };
+enum mount_kind { INACCESSIBLE, BIND, BIND_ALL, PRIVATE_TMP, PRIVATE_DEV, FRESH_PROC, AS_IT_IS, READ_ONLY, READ_WRITE, NO_EXEC, EXEC, EMPTY_TMPFS, READ_WRITE_IMPLICIT };
+struct mount_entry { enum mount_kind kind; char *path; const char *source, *options; bool optional, read_only, no_exec, exec; };
 void mount_entry(const struct mount_entry *entry);
 void make_read_only(const struct mount_entry *entries, size_t count, size_t which);
+void make_executable_or_not(const struct mount_entry *entries, size_t count, size_t which);
 void make_nosuid(const struct mount_entry *entry);
 bool is_below(const char *path, const char *above);

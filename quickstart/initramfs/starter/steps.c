@@ -72,11 +72,6 @@ static void keyring(const struct record *r) {
         fail("keyctl: %m");
 }
 
-static void own_host_name(const struct record *r) {
-    (void)r;
-    if (unshare(CLONE_NEWUTS) < 0) fail("unshare: %m");
-}
-
 /* `working-directory required|optional PATH`; `~` is the user's home. */
 static void working_directory(const struct record *r) {
     const char *path = r->words[1];
@@ -97,10 +92,12 @@ static const struct step { const char *key; size_t words; enum scope scope; void
     {"umask", 1, ALWAYS, file_mask},
     {"directory", 3, ALWAYS, make_unit_directory},
     {"keyring", 1, ALWAYS, keyring},
+    {"own-network", 0, CONFINES, own_network},
     {"namespace", 1, CONFINES, own_mounts},
     {"own-host-name", 0, CONFINES, own_host_name},
     {"groups", 0, CHANGES_USER, set_groups},
     {"limit", 3, CONFINES, limit},
+    {"own-users", 0, CONFINES, own_users},
     {"bounding-set", 1, CONFINES, drop_bounding_set},
     {"ambient", 1, CONFINES, raise_ambient},
     {"become-user", 0, CHANGES_USER, become_user},

@@ -1,0 +1,62 @@
+/* Namespaces other than that of mounts (systemd.exec(5), PrivateUsers=, PrivateNetwork=, ProtectHostname=). */
+#include "starter.h"
+
+#include <net/if.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+void own_host_name(const struct record *record) {
+    (void)record;
+    if (unshare(CLONE_NEWUTS) < 0) fail("unshare: %m");
+}
+
+/* A network with nothing but a loopback interface, which has its addresses when it is up. */
+void own_network(const struct record *record) {
+    (void)record;
+    struct ifreq loopback = {.ifr_name = "lo"};
+    if (unshare(CLONE_NEWNET) < 0) fail("unshare: %m");
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || ioctl(fd, SIOCGIFFLAGS, &loopback) < 0) fail("the loopback interface: %m");
+    loopback.ifr_flags |= IFF_UP;
+    if (ioctl(fd, SIOCSIFFLAGS, &loopback) < 0) fail("the loopback interface: %m");
+    close(fd);
+}
+
+/* root, the unit's own and nobody else; whoever is asked for is known by the number that it has outside. */
+static const char *identity_map(unsigned own) {
+    return own == 0 ? "0 0 1\n" : text("0 0 1\n%u %u 1\n", own, own);
+}
+
+/* The maps are written from outside: inside there is no privilege to name another user. */
+static void map_users(pid_t of) {
+    const struct identity *who = identity();
+    write_whole(text("/proc/%d/setgroups", (int)of), "deny\n");
+    write_whole(text("/proc/%d/gid_map", (int)of), identity_map(who->has_gid ? who->gid : 0));
+    write_whole(text("/proc/%d/uid_map", (int)of), identity_map(who->name ? who->uid : 0));
+}
+
+void own_users(const struct record *record) {
+    (void)record;
+    int ready[2], status;
+    char byte = 0;
+    pid_t parent = getpid();
+    identity();
+    if (pipe(ready) < 0) fail("pipe: %m");
+    pid_t helper = fork();
+    if (helper < 0) fail("fork: %m");
+    if (helper == 0) {
+        close(ready[1]);
+        if (read(ready[0], &byte, 1) != 1) _exit(1);
+        map_users(parent);
+        _exit(0);
+    }
+    close(ready[0]);
+    if (unshare(CLONE_NEWUSER) < 0) fail("a user namespace: %m");
+    if (write(ready[1], &byte, 1) != 1) fail("pipe: %m");
+    close(ready[1]);
+    if (waitpid(helper, &status, 0) != helper || status != 0) fail("the users of a user namespace could not be mapped");
+}

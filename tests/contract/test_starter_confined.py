@@ -1,0 +1,142 @@
+"""A process of the starter in namespaces of its own, with what it may execute and call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quickstart.unit.callfilter import call_filter_records
+from quickstart.unit.source import Source
+from quickstart.unit.words import HOST_NAME, SHORT_HOST_NAME
+from tests.contract.starterbox import SLEEP, STATUS, command, field, seccomp, start
+
+
+def test_a_proc_of_its_own(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("user", "nobody"),
+        ("mount", "fresh-proc", "required", "/proc", "hidepid=invisible,subset=pid"),
+        ("namespace", "shared"),
+        ("become-user",),
+        command("pre", "ls /proc/1 /proc/uptime >/dev/null; echo $?; ls /proc/self/ns | wc -l"),
+        SLEEP,
+        log="cat /var/log/quickstart.log",
+        options="nsenter -m -t $MAIN grep ' /proc ' /proc/$MAIN/mountinfo || findmnt -n -o OPTIONS -N $MAIN /proc",
+    )
+    lines = found.answers["log"].splitlines()
+    assert "2" in lines
+    assert lines[-1] != "0"
+
+
+def test_what_may_be_executed(starter: Path, tmp_path: Path) -> None:
+    """Of a path its own rule, and none of its neighbours'; a packed file laid over another is as that one."""
+    before = (
+        "mkdir -p /tmp/no/yes /tmp/no/data /fast/tmp/no/yes && cp /bin/true /tmp/no/a && cp /bin/true /tmp/no/yes/a\n"
+        "cp /bin/true /tmp/no/over && cp /bin/true /fast/tmp/no/over && cp /bin/true /fast/tmp/no/yes/a\n"
+    )
+    tried = "/tmp/no/a /tmp/no/yes/a /tmp/no/over /fast/tmp/no/over /fast/tmp/no/yes/a"
+    found = start(
+        starter,
+        tmp_path,
+        ("mount", "no-exec", "required", "/tmp/no"),
+        ("mount", "exec", "required", "/tmp/no/yes"),
+        ("mount", "read-write", "required", "/tmp/no/data"),
+        ("mount", "bind-read-only", "optional", "/tmp/no/over", "/fast/tmp/no/over"),
+        ("namespace", "shared"),
+        command("pre", f"for each in {tried}; do $each 2>/dev/null; echo $each $?; done >/tmp/said"),
+        SLEEP,
+        before=before,
+        said="cat /tmp/said",
+        outside=f"for each in {tried}; do $each; echo $each $?; done",
+    )
+    assert [line.split()[1] for line in found.answers["said"].splitlines()] == ["126", "0", "126", "126", "0"]
+    assert [line.split()[1] for line in found.answers["outside"].splitlines()] == ["0"] * 5
+
+
+def test_users_of_its_own(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("user", "nobody"),
+        ("main-group", "daemon"),
+        ("groups",),
+        ("limit", "7", "100", "200"),
+        ("own-users",),
+        ("bounding-set", "0"),
+        ("become-user",),
+        SLEEP,
+        maps="cat /proc/$MAIN/uid_map /proc/$MAIN/gid_map | tr -s ' '; cat /proc/$MAIN/setgroups",
+        status=STATUS,
+        other='test "$(readlink /proc/$MAIN/ns/user)" != "$(readlink /proc/self/ns/user)" && echo other',
+    )
+    assert [line.strip() for line in found.answers["maps"].splitlines()] == [
+        *("0 0 1", "65534 65534 1", "0 0 1", "1 1 1", "deny")
+    ]
+    assert found.answers["other"] == "other"
+    assert (field(found, "Uid").split(), field(found, "Gid").split()) == (["65534"] * 4, ["1"] * 4)
+    assert (field(found, "CapBnd"), field(found, "CapEff")) == ("0" * 16, "0" * 16)
+
+
+def test_a_network_of_its_own(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("own-network",),
+        SLEEP,
+        addresses="nsenter -n -t $MAIN ip -o addr | cut -d ' ' -f 2,7",
+        links="nsenter -n -t $MAIN ip -o link | wc -l",
+        up="nsenter -n -t $MAIN ip -o link show lo | grep -c LOWER_UP",
+    )
+    assert found.answers["addresses"].splitlines() == ["lo 127.0.0.1/8", "lo ::1/128"]
+    assert (found.answers["links"], found.answers["up"]) == ("1", "1")
+
+
+def test_the_machines_name(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("environment", f"A={HOST_NAME} {SHORT_HOST_NAME}"),
+        SLEEP,
+        environment="tr '\\0' '\\n' </proc/$MAIN/environ",
+        name='echo "A=$(hostname) $(hostname | cut -d . -f 1)"',
+    )
+    assert found.answers["name"] in found.answers["environment"].splitlines()
+
+
+_RENAMES = """
+import socket, sys
+try:
+    socket.sethostname("x")
+except OSError as error:
+    sys.exit(error.errno)
+"""
+CALLS = {"@default": ("execve", "exit_group", "brk", "mmap", "mprotect", "arch_prctl")}
+
+
+@pytest.mark.parametrize(
+    ("lines", "denied"),
+    [
+        (("SystemCallFilter=~sethostname", "SystemCallErrorNumber=EPERM"), "1"),
+        (("SystemCallFilter=~sethostname:EACCES",), "13"),
+        (("SystemCallFilter=~sethostname",), "159"),
+    ],
+)
+def test_calls_that_are_filtered(starter: Path, tmp_path: Path, lines: tuple[str, ...], denied: str) -> None:
+    """SIGSYS, or the error; beside another filter, as two programs."""
+    assigned = tuple((name, value) for name, _, value in (line.partition("=") for line in lines))
+    (record,) = call_filter_records(Source("app.service", assigned, {}, CALLS))
+    found = start(
+        starter,
+        tmp_path,
+        seccomp("LockPersonality=yes"),
+        record,
+        command("pre", f"python3 -c '{_RENAMES}'; echo denied $? >/tmp/found; hostname >>/tmp/found"),
+        SLEEP,
+        found="cat /tmp/found",
+        name="hostname",
+        status=STATUS,
+    )
+    assert found.answers["found"].splitlines() == [f"denied {denied}", found.answers["name"]]
+    assert (field(found, "Seccomp"), field(found, "Seccomp_filters")) == ("2", "2")
