@@ -155,7 +155,7 @@ def in_store(
 
 def build(profile: Profile, options: BuildOptions, store: Store, progress: Progress) -> Built:
     """Build the artefact of ``profile`` at ``options.out``, or find it there; every error leaves ``out`` as it was."""
-    rootfs = _rootfs(options.tracing, progress)
+    rootfs = rootfs_of(options.tracing, progress)
     key = build_key(profile, options, rootfs)
     with output.settled(options.out):
         if present := artefacts.check_output(options.out, key, options.force):
@@ -224,7 +224,7 @@ def reference_image(
     """The image that a trace of ``profile`` boots; asks first for root and the tools of all that comes until then."""
     door.need_root(_ROOT_STEP)
     door.need_tools(*_trace_tools(profile, options, store))
-    return _reference(profile, _rootfs(options, progress), options, store, progress)
+    return _reference(profile, rootfs_of(options, progress), options, store, progress)
 
 
 def trace(profile: Profile, options: TraceOptions, store: Store, progress: Progress) -> Traced:
@@ -267,7 +267,8 @@ def trace_disk(
     return Traced(start_set, traces)
 
 
-def _rootfs(options: TraceOptions, progress: Progress) -> Rootfs | None:
+def rootfs_of(options: TraceOptions, progress: Progress) -> Rootfs | None:
+    """The user's own root, if there is one, with its hash."""
     if options.rootfs is None:
         return None
     with progress.step(f"hash {options.rootfs}"):

@@ -9,8 +9,8 @@ Layout below the root (`$QUICKSTART_CACHE`, else `$XDG_CACHE_HOME/quickstart`, e
 `entry.json` has the stage, its inputs and the tree hash of all the rest; its modification time is the entry's last use.
 
 Locks: who waits for an entry keeps his shared locks on others. Two of them never wait for each other, because all ask for stages in
-one order (pipeline.build's: reference, base, disk, trace, agent, mounter, modloader, starter,
-checker, prefetcher).
+one order (pipeline.build's: ledger, reference, base, disk, survey, trace, agent, mounter, modloader, starter,
+checker, prefetcher, arranged).
 """
 
 from __future__ import annotations

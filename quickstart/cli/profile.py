@@ -115,6 +115,12 @@ def _written(found: Findings, out: Path) -> Mapping[str, object]:
         "memory_mib": profile.memory_mib,
         "budget_mib": profile.budget_mib,
         "disk_mib": profile.disk_mib,
+        "root_budget": {
+            "requests": profile.root_budget.requests,
+            "bytes": profile.root_budget.read_bytes,
+        },
+        "requests": found.reads.requests,
+        "bytes": found.reads.bytes,
         "initramfs_bytes": found.initramfs_bytes,
         "start_set_files": found.start_set.regular_files,
         "start_set_bytes": found.start_set.size_bytes,
@@ -129,6 +135,12 @@ def _show_written(console: Console, found: Findings, out: Path) -> None:
         console,
         f"  start set {start_set.regular_files} files, {start_set.size_bytes / MIB:.1f} MiB; "
         f"initramfs {found.initramfs_bytes / MIB:.1f} MiB",
+    )
+    budget = found.profile.root_budget
+    say(
+        console,
+        f"  an early start read {found.reads.requests} requests, {found.reads.bytes / 1e6:.1f} MB of the root volume; "
+        f"budget {budget.requests} and {budget.read_bytes / 1e6:.1f} MB",
     )
     say(console, f"  next: quickstart build --profile {out}")
 

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.serving import served_files
 from quickstart.model import MIB, FileKind, Op, Profile, StartSet, Trace
+from quickstart.newprofile.reads import Reads
 from quickstart.newprofile.survey import Survey
 from quickstart.profile import DATA
 from quickstart.startset import matches
@@ -41,7 +42,7 @@ _DISK_MIB = 2048
 class Findings:
     """What a profile is written from; ``directives`` are the unit's with what becomes of each, ``written`` what its processes
     opened for writing of the image's own files, outside the places that are data anyway. ``given``: the root is a user's own.
-    ``bound``: packed files that are laid over the volume's."""
+    ``bound``: packed files that are laid over the volume's; ``reads`` what a boot on trial read of it all the same."""
 
     profile: Profile
     survey: Survey
@@ -51,6 +52,7 @@ class Findings:
     start_set: StartSet
     traces: tuple[Trace, ...]
     initramfs_bytes: int
+    reads: Reads
     given: bool
     written: tuple[PurePosixPath, ...]
     bound: tuple[PurePosixPath, ...] = ()

@@ -1,4 +1,4 @@
-"""`profile new` in sequence: image, unit, a boot that is watched, one that is traced, an initramfs on trial, the two files."""
+"""`profile new` in sequence: image, unit, a boot that is watched, one that is traced, an early start on trial, the two files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import bound_files
 from quickstart.initramfs.takeover import network_service
 from quickstart.model import Machine, Profile, ReferenceImage, RootDisk
-from quickstart.newprofile import findings, survey
+from quickstart.newprofile import findings, reads, survey
 from quickstart.newprofile.findings import Findings
 from quickstart.newprofile.readme import command, notes, readme_text
 from quickstart.newprofile.toml import profile_text
@@ -97,8 +97,10 @@ def make(draft: Profile, place: Place, options: TraceOptions, store: Store, prog
         traced = pipeline.trace_disk(draft, reference, disk, options, store, progress)
     with progress.step("initramfs: on trial"):
         size_bytes = _trial(draft, reference, disk, traced, store)
+    draft = replace(draft, budget_mib=findings.budget_mib(size_bytes))
+    seen_reads = reads.measured(draft, options, store, progress)
     found = Findings(
-        profile=replace(draft, budget_mib=findings.budget_mib(size_bytes)),
+        profile=replace(draft, root_budget=reads.root_budget(seen_reads, draft.ready.kind == "exec")),
         survey=seen,
         unit=unit,
         directives=_directives(root, draft.unit),
@@ -106,6 +108,7 @@ def make(draft: Profile, place: Place, options: TraceOptions, store: Store, prog
         start_set=traced.start_set,
         traces=traced.traces,
         initramfs_bytes=size_bytes,
+        reads=seen_reads,
         given=options.rootfs is not None,
         written=written,
         bound=bound_files(traced.start_set, root, unit),

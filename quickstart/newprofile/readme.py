@@ -41,6 +41,10 @@ def notes(found: Findings) -> Mapping[str, Sequence[str]]:
         said["files.data"] = ["The service writes to them."]
     used = found.survey.used_mib
     said["memory.machine_mib"] = [f"The stock boot had {used} MiB in use when the service was ready."]
+    said["budget"] = [
+        f"An early start on trial: {found.reads.requests} requests, {found.reads.bytes / 1e6:.1f} MB of the root volume.",
+        "`quickstart verify OUT` lists them.",
+    ]
     said["memory.budget_mib"] = [f"The initramfs has {found.initramfs_bytes / MIB:.1f} MiB."]
     return {**said, **({} if profile.files.data else {"files": []})}
 
@@ -70,6 +74,7 @@ def readme_text(found: Findings) -> str:
         *_unit(found),
         *_boot(found),
         *_files(found),
+        *_reads(found),
         *_to_look_at(found),
     ]
     return "".join(f"{line}\n" for line in lines)
@@ -153,6 +158,27 @@ def _files(found: Findings) -> Iterator[str]:
     yield ""
 
 
+def _reads(found: Findings) -> Iterator[str]:
+    reads, budget = found.reads, found.profile.root_budget
+    yield "## What an early start still reads of the root volume"
+    yield ""
+    yield (
+        f"{reads.requests} requests, {reads.bytes / 1e6:.1f} MB before ready, of a budget of {budget.requests} and "
+        f"{budget.read_bytes / 1e6:.1f} MB; `quickstart verify OUT` says of each who asked and what would avoid it."
+    )
+    if reads.direct_requests:
+        yield f"{reads.direct_requests} more are the service's own past the page cache, and are not charged."
+    if reads.files:
+        yield ""
+        yield "| file | read by | KiB |"
+        yield "|---|---|---|"
+        yield from (
+            f"| `{_line(path)}` | {_line(program)} | {size / 1024:.0f} |"
+            for path, program, size in reads.files
+        )
+    yield ""
+
+
 def _listed(names: Sequence[str], plain: bool = False) -> Iterator[str]:
     yield from (f"- {_line(each)}" if plain else f"- `{_line(each)}`" for each in names[:_LISTED])
     if len(names) > _LISTED:
@@ -174,6 +200,8 @@ def _points(found: Findings) -> Iterator[str]:
         yield "The service listens on 127.0.0.1 only: nobody reaches it from outside until its configuration says so."
     elif profile.ready.kind == "exec":
         yield "Ready is what the command says; it runs every 10 ms as root until it ends with 0, so it should be cheap."
+    if profile.ready.kind == "exec":
+        yield "What the command reads, and the distribution's boot meanwhile, counts as read before ready: [budget] has it."
     outside = sorted({port for address, port in found.survey.listeners if not is_loopback(address)} - {22})
     if profile.ready.kind == "exec" and outside:
         yield f"Ports {', '.join(map(str, outside))} are open: would a real request to one of them say more?"

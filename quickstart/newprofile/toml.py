@@ -21,6 +21,7 @@ def profile_text(profile: Profile, notes: Mapping[str, Sequence[str]]) -> str:
         ("files", _files(profile)),
         ("memory", [("machine_mib", str(profile.memory_mib)), ("budget_mib", str(profile.budget_mib))]),
         ("disk", [("size_mib", str(profile.disk_mib))]),
+        ("budget", _budget(profile)),
     ]
     lines = list(_comments(notes.get("", ())))
     for table, rows in tables:
@@ -43,6 +44,11 @@ def _whole(profile: Profile) -> list[tuple[str, str]]:
         ("packages", _value(profile.packages)),
         ("unit", _value(profile.unit)),
     ]
+
+
+def _budget(profile: Profile) -> list[tuple[str, str]]:
+    budget = profile.root_budget
+    return [("root_requests", str(budget.requests)), ("root_bytes", f"{budget.read_bytes:_}")]
 
 
 def _ready(profile: Profile) -> list[tuple[str, str]]:

@@ -25,8 +25,8 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("launch", "useddisk", "prefetch"),
     ("measure", "packing"),
     ("pipeline", "inside", "doctor"),
-    ("audit", "newprofile", "prepare", "rebuild", "verify"),
-    ("bench", "runner"),
+    ("audit", "prepare", "rebuild", "verify"),
+    ("bench", "newprofile", "runner"),
     ("cli",),
 )
 RANK = {part: rank for rank, parts in enumerate(LEVELS) for part in parts}
@@ -42,7 +42,7 @@ ONLY_FOR = {
     "inside": {"cli", "audit", "verify"},
     "doctor": {"cli"},
     "audit": {"cli"},
-    "verify": {"cli", "verify"},
+    "verify": {"cli", "newprofile", "verify"},
 }
 IMPORTS_NOTHING_OF_OURS = ("model.py", "errors.py", "progress.py", "assets.py", "walk.py")
 SUBPROCESS_DOOR = "host/door.py"

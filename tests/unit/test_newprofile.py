@@ -18,7 +18,17 @@ from quickstart.errors import (
     UnsupportedUnitError,
 )
 from quickstart.imageroot import ImageRoot
-from quickstart.model import Event, FileKind, FileRules, Op, Profile, Readiness, StartFile, StartSet
+from quickstart.model import (
+    Event,
+    FileKind,
+    FileRules,
+    Op,
+    Profile,
+    Readiness,
+    RootBudget,
+    StartFile,
+    StartSet,
+)
 from quickstart.newprofile.findings import (
     Findings,
     budget_mib,
@@ -32,6 +42,7 @@ from quickstart.newprofile.findings import (
 )
 from quickstart.newprofile.make import Place, check_place, describe, examine, own_name
 from quickstart.newprofile.readme import notes, readme_text, request
+from quickstart.newprofile.reads import Reads, root_budget
 from quickstart.newprofile.request import first_draft, parse_ready
 from quickstart.newprofile.survey import Survey
 from quickstart.newprofile.toml import profile_text
@@ -277,10 +288,29 @@ def findings(profile: Profile, **changes: Any) -> Findings:
         start_set=StartSet((start_file("/usr/sbin/app"), start_file("/etc/app.conf", 0o644, "")), ()),
         traces=(trace("/etc/app.conf"),),
         initramfs_bytes=15 << 20,
+        reads=Reads(47, 841_216, 0, (("/etc/app.conf", "prefetcher", 4096),)),
         given=False,
         written=(),
     )
     return replace(found, **changes)
+
+
+def test_what_verify_lets_pass_is_more_than_was_read() -> None:
+    reads = Reads(47, 841_216, 3, ())
+    assert root_budget(reads, beside_the_boot=False) == RootBudget(80, 1_750_000)
+    assert root_budget(reads, beside_the_boot=True) == RootBudget(110, 2_000_000)
+
+
+def test_what_is_still_read_of_the_volume_is_said() -> None:
+    found = findings(DRAFT)
+    text = readme_text(found)
+    assert "47 requests, 0.8 MB before ready, of a budget of 80 and 4.0 MB" in text
+    assert "| `/etc/app.conf` | prefetcher | 4 |" in text
+    assert "past the page cache" not in text
+    assert "3 more are the service's own" in readme_text(replace(found, reads=Reads(1, 1, 3, ())))
+    written = profile_text(replace(DRAFT, root_budget=RootBudget(90, 1_750_000)), notes(found))
+    assert "47 requests, 0.8 MB" in written
+    assert parse_profile(written, "x").root_budget == RootBudget(90, 1_750_000)
 
 
 def test_the_files_of_a_plain_service() -> None:

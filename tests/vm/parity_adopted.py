@@ -18,7 +18,7 @@ from quickstart.imageroot import ImageRoot
 from quickstart.launch import payload
 from quickstart.progress import Quiet
 from quickstart.store import Store, default_root
-from tests.vm.conftest import BOOT_S, guest_file
+from tests.vm.conftest import BOOT_S, guest_file, host
 from tests.vm.parity import described
 
 GUEST = Path(__file__).with_name("guest")
@@ -97,6 +97,10 @@ def descriptions(artefact: Path, units: Mapping[str, str], base: Path) -> Iterat
     (base / "etc").mkdir(parents=True)
     for name in ("passwd", "group"):
         (base / "etc" / name).write_text(guest_file(artefact, f"/etc/{name}"))
+    # The groups of system calls are in a library of systemd's.
+    library = base / "usr/lib/x86_64-linux-gnu"
+    library.mkdir(parents=True)
+    host("debugfs", "-R", f"rdump /{library.relative_to(base)}/systemd {library}", artefact / "root.raw")
     places = base / "etc/systemd/system"
     places.mkdir(parents=True)
     for name, text in units.items():

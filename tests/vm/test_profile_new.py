@@ -67,6 +67,12 @@ def test_what_is_written_builds_and_is_handed_over(name: str, tmp_path: Path) ->
     assert built.status == 0, built.err
     assert built.result["initramfs_bytes"] == written.result["initramfs_bytes"]
 
+    verified = quickstart("verify", out, "--json", timeout_s=BUILD_S)
+    assert verified.status == 0, (verified.err, verified.out[-2000:])
+    assert verified.result["fallback"] == ""
+    assert verified.result["budget"] == written.result["root_budget"]
+    assert 0 < verified.result["requests"] <= verified.result["budget"]["requests"]
+
     ask = SETTLED + ASK.replace("WORKS", WORKS[name]).replace("UNIT", f"{name}.service")
     called = quickstart("run", out, "--snapshot", "--json", "--exec", ask, timeout_s=900)
     assert called.status == 0, called.err
@@ -82,6 +88,7 @@ def test_it_says_the_same_again(tmp_path: Path) -> None:
         called = new("lighttpd", tmp_path / place)
         assert called.status == 0, called.err
     assert "watch a boot" not in called.err
+    assert "every request written down" not in called.err
     for file in ("profile.toml", "README.md"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 

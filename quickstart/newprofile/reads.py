@@ -1,0 +1,94 @@
+"""What an early start on trial still reads of its root volume: one boot of what a build would make, with a ledger of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart import pipeline
+from quickstart.errors import NoProfileError
+from quickstart.host.workspace import workspace
+from quickstart.image.blockmap import Kind
+from quickstart.model import Profile, RootBudget
+from quickstart.pipeline import BuildOptions, TraceOptions
+from quickstart.progress import Progress
+from quickstart.store import Store, source_digest
+from quickstart.verify import boot
+from quickstart.verify.ledger import Ledger
+
+_FILE = "reads.json"
+_LARGEST = 10
+_MARGIN_REQUESTS, _STEP_REQUESTS = 10, 10
+_MARGIN_BYTES, _STEP_BYTES = 250_000, 250_000
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What reached the root volume before ready, without O_DIRECT. ``files`` are the largest shares: path, program, bytes."""
+
+    requests: int
+    bytes: int
+    direct_requests: int
+    files: tuple[tuple[str, str, int], ...]
+
+
+def measured(profile: Profile, options: TraceOptions, store: Store, progress: Progress) -> Reads:
+    """Build ``profile`` out of the store's image and trace into a temporary place and boot it, or take what the store has of that.
+
+    Raises NoProfileError when the early start does not happen.
+    """
+    how = BuildOptions(Path("out"), tracing=options)
+    inputs: Mapping[str, object] = {
+        "build": pipeline.build_key(profile, how, pipeline.rootfs_of(options, progress)),
+        "recipe": source_digest("quickstart.newprofile.reads"),
+    }
+
+    def make(directory: Path) -> None:
+        with workspace("quickstart-profile-", keep=options.keep) as place:
+            trial = BuildOptions(place / "out", tracing=options)
+            artefact = pipeline.build(profile, trial, store, progress).artefact
+            seen = boot.verify(artefact, boot.Options(keep=options.keep), store, progress)
+        if seen.fallback:
+            raise NoProfileError(
+                profile.unit,
+                [f"an early start on trial did not happen: {seen.fallback}"],
+                hint="the stock boot works; report what the unit does, or leave it to the stock boot",
+            )
+        (directory / _FILE).write_text(json.dumps(_facts(seen.ledger), indent=1) + "\n")
+
+    facts = json.loads((store.get_or_make("ledger", inputs, make).path / _FILE).read_text())
+    files = tuple((str(path), str(program), int(size)) for path, program, size in facts.pop("files"))
+    return Reads(files=files, **facts)
+
+
+def _facts(ledger: Ledger) -> Mapping[str, object]:
+    charged = ledger.charged
+    files: Counter[tuple[str, str]] = Counter()
+    for entry in charged:
+        if entry.kind is Kind.FILE:
+            owner = next(each for each in entry.owners if each.kind is Kind.FILE)
+            programs = ", ".join(sorted({asker.program for asker in entry.askers}))
+            files[str(owner.path), programs] += entry.length_bytes
+    largest = sorted(files.items(), key=lambda row: (-row[1], row[0]))[:_LARGEST]
+    return {
+        "requests": len(charged),
+        "bytes": sum(entry.length_bytes for entry in charged),
+        "direct_requests": sum(entry.direct for entry in ledger.reads),
+        "files": [[*who, size] for who, size in largest],
+    }
+
+
+def root_budget(reads: Reads, beside_the_boot: bool) -> RootBudget:
+    """What `verify` is to let pass: half as much again; twice as much where the distribution's boot goes on ``beside_the_boot``."""
+    parts = 4 if beside_the_boot else 3
+    return RootBudget(
+        _up(reads.requests * parts // 2 + _MARGIN_REQUESTS, _STEP_REQUESTS),
+        _up(reads.bytes * parts // 2 + _MARGIN_BYTES, _STEP_BYTES),
+    )
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
