@@ -138,6 +138,8 @@ REPEATED = frozenset(
             "NoExecPaths",
             "ExecPaths",
             "PrivateUsers",
+            "DevicePolicy",
+            "DeviceAllow",
             "PrivateNetwork",
             "SystemCallFilter",
             "SystemCallErrorNumber",
@@ -151,7 +153,6 @@ REPEATED = frozenset(
 HARMLESS = {
     **dict.fromkeys(("DynamicUser", "PrivateIPC", "PrivatePIDs"), "no"),
     **dict.fromkeys(("Delegate", "RootDirectoryStartOnly", "RootEphemeral", "DelegateNamespaces"), "no"),
-    "DevicePolicy": "auto",
     "StandardInput": "null",
     "NUMAPolicy": "default",
     "BusName": "",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from quickstart.unit.callfilter import call_filter_records
+from quickstart.unit.devices import device_records
 from quickstart.unit.mounts import Record, host_name_records, is_private_tmp, mount_records, namespace
 from quickstart.unit.seccomp import filter_records
 from quickstart.unit.source import Source
@@ -72,6 +73,7 @@ def settings(source: Source) -> tuple[Record, ...]:
     filters = (*filter_records(source), *call_filter_records(source))
     return (
         *_facts(source),
+        *device_records(source),
         *_environment(source),
         *_scheduling(source),
         *directories,

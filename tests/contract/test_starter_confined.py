@@ -140,3 +140,34 @@ def test_calls_that_are_filtered(starter: Path, tmp_path: Path, lines: tuple[str
     )
     assert found.answers["found"].splitlines() == [f"denied {denied}", found.answers["name"]]
     assert (field(found, "Seccomp"), field(found, "Seccomp_filters")) == ("2", "2")
+
+
+def test_devices(starter: Path, tmp_path: Path) -> None:
+    """What is named may be opened, in the ways that are named; what every program needs, too."""
+    tried = "/dev/null /dev/zero /dev/kmsg /dev/loop-control"
+    found = start(
+        starter,
+        tmp_path,
+        *(("devices", "usual"), ("device", "r", "/dev/kmsg"), ("device", "rw", "char-no-such-*")),
+        command(
+            "pre",
+            f"for each in {tried}; do (: <$each) 2>/dev/null; echo $?; (: >>$each) 2>/dev/null; echo $?; done",
+        ),
+        SLEEP,
+        log="cat /var/log/quickstart.log",
+        outside="(: </dev/loop-control); echo $?",
+    )
+    assert found.answers["outside"] == "0"
+    assert found.answers["log"].split()[-8:] == ["0", "0", "0", "0", "0", "2", "2", "2"]
+
+
+def test_only_the_devices_that_are_named(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        *(("devices", "none"), ("device", "rw", "/dev/null")),
+        command("pre", "(: </dev/zero) 2>/dev/null; echo $? >/tmp/said"),
+        SLEEP,
+        said="cat /tmp/said",
+    )
+    assert found.answers["said"] == "2"

@@ -108,6 +108,12 @@ def of(found: UnitStart, *keys: str) -> list[Record]:
             ],
         ),
         ("ProtectProc=default\nProcSubset=all", []),
+        ("DevicePolicy=auto", []),
+        (
+            "DeviceAllow=/dev/null rw\nDeviceAllow=char-pts",
+            [("devices", "usual"), ("device", "rw", "/dev/null"), ("device", "rwm", "char-pts")],
+        ),
+        ("DevicePolicy=strict\nDeviceAllow=/dev/null r", [("devices", "none"), ("device", "r", "/dev/null")]),
         (
             "NoExecPaths=/\nExecPaths=/usr/bin/x -/opt",
             [

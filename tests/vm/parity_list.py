@@ -117,7 +117,9 @@ def _of_mounts(old: list[Mount], new: list[Mount], later: frozenset[str]) -> lis
         if point == _CREDENTIALS or point.startswith(f"{_CREDENTIALS}/"):
             continue
         if point in later:
-            before, after = ([_but_writable(each) for each in shown[-1:]] for shown in (before, after))
+            before, after = (
+                [_but_writable_and_executable(each) for each in shown[-1:]] for shown in (before, after)
+            )
             # It has not arrived; one that only the adopted process has would be another matter.
             before = before or after
         if before != after:
@@ -136,6 +138,6 @@ def _shown(of: list[Mount], point: str) -> list[_Shown]:
     ]
 
 
-def _but_writable(shown: _Shown) -> _Shown:
+def _but_writable_and_executable(shown: _Shown) -> _Shown:
     root, kind, options, shared, whole = shown
-    return root, kind, options - {"ro", "rw"}, shared, whole
+    return root, kind, options - {"ro", "rw", "noexec"}, shared, whole

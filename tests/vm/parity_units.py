@@ -157,7 +157,7 @@ ADOPTED = {
 }
 # As Debian's redis-server has it.
 _REDIS = (
-    *("User=nobody", "Group=daemon", "RuntimeDirectory=parity", "RuntimeDirectoryMode=2755", "UMask=007"),
+    *("User=nobody", "Group=daemon", "RuntimeDirectory=redis-like", "RuntimeDirectoryMode=2755", "UMask=007"),
     *(
         "PrivateTmp=true",
         "LimitNOFILE=65535",
@@ -183,6 +183,7 @@ CALLS = {
     "private-users": _service("PrivateUsers=yes", "User=nobody", "Group=daemon"),
     "private-users-of-root": _service("PrivateUsers=yes", "LimitNOFILE=65535"),
     "private-network": _service("PrivateNetwork=yes", "User=nobody"),
+    "devices": _service("DevicePolicy=closed", "DeviceAllow=/dev/kmsg r", "DeviceAllow=char-rtc"),
     "redis-like": _service("Type=exec", *_REDIS),
 }
 UNITS = {**CALLS, **KERNEL, **TYPES, **PROCESS, **MOUNTS}

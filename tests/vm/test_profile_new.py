@@ -31,6 +31,8 @@ WORKS = {
 ASK = """
 # What is bound into the namespace of a process: root, place, options (proc(5), mountinfo).
 bound() { grep ' /var/lib/haproxy/dev/log ' /proc/$1/mountinfo | cut -d ' ' -f 4-6; }
+# A service may answer before it says that it is ready.
+until [ -s /run/quickstart/main.pid ]; do sleep 0.1; done
 early=$(cat /run/quickstart/main.pid)
 wait_settled
 systemctl is-system-running --wait

@@ -57,6 +57,9 @@ void kill_group(void);
 bool in_group(pid_t pid);
 int orphans_in_group(pid_t *one);
 
+/* devices.c */
+void restrict_devices(const char *group);
+
 /* notify.c */
 void open_notify(void);
 void await_ready(pid_t *main_pid, int64_t deadline);
