@@ -56,7 +56,12 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
         start_post=_commands(root, source, "ExecStartPost"),
         group=f"{_slice_path(source)}/{unit}",
         timeout_ms=_timeout_ms(source),
-        settings=(*_notify(source, kind), *run_directories(root), *settings(source)),
+        settings=(
+            *_notify(source, kind),
+            *_main_process(source, kind),
+            *run_directories(root),
+            *settings(source),
+        ),
         late_binds=late_binds(source),
     )
 
@@ -106,16 +111,15 @@ def _type(root: ImageRoot, source: Source) -> str:
                 f"the work is done by {', '.join(instances)}: `unit` takes an instance, NAME@INSTANCE.service"
             )
         raise UnsupportedUnitError(f"{source.unit} cannot be started early: Type={kind}", hint=hint)
-    if (
-        kind == "forking"
-        and not source.flag("GuessMainPID", otherwise=True)
-        and "PIDFile" not in source.found
-    ):
-        raise UnsupportedUnitError(
-            f"{source.unit} is Type=forking with GuessMainPID=no and without PIDFile: its main process is not known"
-        )
     # A reload is systemd's.
     return "notify" if kind == "notify-reload" else kind
+
+
+def _main_process(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
+    """Without a PID file and a guess systemd knows none: it is enough that there are processes."""
+    guesses = source.flag("GuessMainPID", otherwise=True)
+    unknown = kind == "forking" and not guesses and "PIDFile" not in source.found
+    return (("main-process", "any"),) if unknown else ()
 
 
 def _notify(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:

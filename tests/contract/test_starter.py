@@ -121,6 +121,17 @@ def test_two_daemons_without_a_pid_file(box: Box) -> None:
     assert found.reason == "Type=forking without PIDFile=: 2 processes are left, which is the main one?"
 
 
+def test_a_unit_that_has_no_main_process(box: Box) -> None:
+    found = box.start(
+        *(("type", "forking"), ("main-process", "any")),
+        shell("main", "sleep 600 & sleep 600 &"),
+        command="cat /proc/$MAIN/comm",
+    )
+    assert (found.status, found.reason, found.answers["command"]) == (0, "", "sleep")
+    none = box.start(*(("type", "forking"), ("main-process", "any")), shell("main", "true"))
+    assert none.reason == "Type=forking without PIDFile=: 0 processes are left, which is the main one?"
+
+
 def test_a_start_command_that_fails(box: Box) -> None:
     found = box.start(
         ("type", "forking"),

@@ -267,7 +267,6 @@ def test_defaults(tmp_path: Path) -> None:
         ("[Service]\nType=oneshot\nExecStart=/x\n", "Type=oneshot"),
         ("[Service]\nType=simple\n", "has 0 ExecStart commands"),
         (SERVICE + "ExecStart=/b\n", "has 2 ExecStart commands"),
-        ("[Service]\nType=forking\nGuessMainPID=no\nExecStart=/x\n", "without PIDFile"),
         (SERVICE + "ExecStartPre=/bin/x %m\n", "known to the running machine only"),
         (SERVICE + "ExecStartPost=/bin/sh -c 'systemctl start b'\n", "ExecStartPost calls systemctl"),
         (SERVICE + "User=nobody\n", "User=nobody is not in the image's /etc/passwd"),

@@ -107,6 +107,8 @@ def of(found: UnitStart, *keys: str) -> list[Record]:
                 ("namespace", "shared"),
             ],
         ),
+        ("Type=forking\nGuessMainPID=no", [("main-process", "any")]),
+        ("Type=forking\nGuessMainPID=no\nPIDFile=x", [("own-environment", "PIDFILE=/run/x")]),
         ("ProtectProc=default\nProcSubset=all", []),
         ("DevicePolicy=auto", []),
         (

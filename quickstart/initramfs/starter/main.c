@@ -70,15 +70,17 @@ static pid_t named_by(const char *pid_file) {
     return pid > 1 && in_group(pid) ? pid : 0;
 }
 
-/* Type=forking: the start command has ended; its daemon is by the PID file, or the one orphan that it left in the cgroup. */
+/* Type=forking: the start command has ended; its daemon is by the PID file, or the one orphan that it left in the cgroup. Of a
+   unit that has no main process any orphan does. */
 static pid_t find_daemon(int64_t until) {
     const char *pid_file = fact("pid-file", "");
+    bool any = strcmp(fact("main-process", ""), "any") == 0;
     int64_t guess_until = now_ms() + GUESS_MS;
     pid_t pid = 0;
     for (;;) {
         if (*pid_file && (pid = named_by(pid_file))) return pid;
         int count = *pid_file ? 0 : orphans_in_group(&pid);
-        if (count == 1) return pid;
+        if (count == 1 || (any && count)) return pid;
         if (!*pid_file && now_ms() >= guess_until)
             fail("Type=forking without PIDFile=: %d processes are left, which is the main one?", count);
         if (until && now_ms() >= until) fail("%s names no process of the unit", pid_file);
