@@ -31,7 +31,7 @@ class Delivery(enum.Enum):
 
 def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
     """What a unit opens by its ordinary name although it is packed, and sees of /fast in its own namespace: all packed files below
-    /usr but what comes from /fast anyway, the libraries that the loader finds by name and the programs that the starter starts.
+    /usr but what comes from /fast anyway, the libraries that the loader finds by name and programs that the starter alone starts.
 
     Nothing for a unit that has no mount namespace of its own: it is not to have one because of us.
     """
@@ -42,7 +42,11 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
         PurePosixPath(record[3]) for record in unit.settings if record[0] == "mount" and record[1] in _HIDES
     }
     found_by_name = {root.resolve(path).canonical for path in library_directories(root)}
-    started = {root.resolve(PurePosixPath(each.program)).canonical for each in unit.commands}
+    # The main program may execute itself again by its ordinary name, as haproxy's master does.
+    others = (each for each in unit.commands if each is not unit.start)
+    started = {root.resolve(PurePosixPath(each.program)).canonical for each in others} - {
+        root.resolve(PurePosixPath(unit.start.program)).canonical
+    }
     return tuple(
         file.path
         for file in start_set.files

@@ -77,11 +77,12 @@ def modular(root: ImageRoot) -> StartSet:
 
 
 def test_what_is_opened_by_absolute_path_is_laid_over_the_volumes(root: ImageRoot, modular: StartSet) -> None:
-    """Not what the starter starts or the loader finds by itself, and no configuration."""
-    unit = replace(HARDENED, start=UnitCommand("/usr/sbin/app", ("/usr/sbin/app",)))
+    """Not what the starter alone starts or the loader finds by itself, and no configuration. The program itself may start again."""
+    checker = UnitCommand("/usr/sbin/helper", ("/usr/sbin/helper",))
+    unit = replace(HARDENED, start=UnitCommand("/usr/sbin/app", ("/usr/sbin/app",)), start_pre=(checker,))
     bound = bound_files(modular, root, unit)
     assert [str(path) for path in bound] == [
-        "/usr/sbin/helper",
+        "/usr/sbin/app",
         "/usr/lib/app/mod_a.so",
         "/usr/share/app/table",
     ]

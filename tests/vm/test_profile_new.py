@@ -19,12 +19,15 @@ SERVICES = {
     "lighttpd": ("--package", "lighttpd", "--unit", "lighttpd.service", "--ready", "http:80/"),
     "memcached": ("--package", "memcached", "--unit", "memcached", "--ready", "tcp:11211"),
     "haproxy": ("--package", "haproxy", "--unit", "haproxy.service", "--ready", f"exec:{_HAPROXY_ANSWERS}"),
+    # The most confined unit of them all; redis.service is an alias.
+    "redis-server": ("--package", "redis-server", "--unit", "redis", "--ready", "tcp:6379"),
 }
 # What is to be seen of each in the whole machine, of its early process.
 WORKS = {
     "lighttpd": "grep -c 'lighttpd' /proc/$early/comm",
     "memcached": "bash -c 'exec 3<>/dev/tcp/127.0.0.1/11211; echo version >&3; read -r word _ <&3; "
     'test "$word" = VERSION && echo 1\'',
+    "redis-server": "grep -c '^Seccomp_filters:.*2' /proc/$early/status",
     # Where its workers log to, in the namespace of their own.
     "haproxy": "nsenter --mount=/proc/$early/ns/mnt test -S /var/lib/haproxy/dev/log && echo 1",
 }
@@ -119,6 +122,33 @@ def test_a_unit_that_cannot_start_early_is_refused_by_name_before_anything_boots
     assert called.error["kind"] == "NoProfileError"
     assert "systemd-logind.service cannot be started early: it has " in called.error["message"]
     assert "BusName" in called.error["message"]
+    assert "watch a boot" not in called.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("package", "unit", "message"),
+    [
+        (
+            "slapd",
+            "slapd",
+            "slapd.service is the script /etc/init.d/slapd, of which systemd makes a unit at each boot",
+        ),
+        (
+            "cups-daemon",
+            "cups",
+            "cups.service cannot be started early: cups.socket is enabled and hands its sockets over",
+        ),
+        ("tor", "tor", "tor.service cannot be started early: Type=oneshot"),
+    ],
+)
+def test_services_that_are_refused(tmp_path: Path, package: str, unit: str, message: str) -> None:
+    words = ("--package", package, "--unit", unit, "--ready", "tcp:1")
+    called = quickstart("profile", "new", "x", *words, "-o", tmp_path / "x", "--json", timeout_s=BUILD_S)
+    assert called.status != 0
+    assert message in called.error["message"]
+    assert called.error["hint"]
     assert "watch a boot" not in called.err
     assert list(tmp_path.iterdir()) == []
 
