@@ -27,6 +27,12 @@ def refuse_sockets(root: ImageRoot, unit: str) -> None:
             )
 
 
+def refuse_shared_namespaces(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError for a unit that is to have another one's /tmp and network: that one is not there yet."""
+    for name in directives(assignments(unit_texts(root, unit), "[Unit]")).get("JoinsNamespaceOf", ()):
+        raise UnsupportedUnitError(f"{unit} cannot be started early: JoinsNamespaceOf={name}")
+
+
 def instances_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """The template of the same name as ``unit``, and what Debian has of its instances."""
     names = {

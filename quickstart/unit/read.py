@@ -14,7 +14,7 @@ from quickstart.unit.directives import HARMLESS, KNOWN
 from quickstart.unit.files import assignments, directives, manager_texts, unit_texts
 from quickstart.unit.model import UnitCommand, UnitStart
 from quickstart.unit.mounts import late_binds
-from quickstart.unit.neighbours import instances_of, refuse_sockets
+from quickstart.unit.neighbours import instances_of, refuse_shared_namespaces, refuse_sockets
 from quickstart.unit.settings import settings
 from quickstart.unit.source import Source
 from quickstart.unit.tmpfiles import run_directories
@@ -23,6 +23,7 @@ from quickstart.unit.values import BadValueError, boolean, span_us
 _NO_TEXT = re.compile(r"[\0-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _TYPES = ("simple", "exec", "forking", "notify", "notify-reload")
 _ACCESS = ("none", "main", "exec", "all")
+_D_BUS = "it speaks to D-Bus, which comes with systemd; see docs/starter.md"
 _DEFAULT_TIMEOUT = "90s"
 
 
@@ -37,6 +38,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
     source = Source(unit, assigned, directives(assignments(manager_texts(root), "[Manager]")), groups)
     refuse_unknown(source)
     refuse_sockets(root, unit)
+    refuse_shared_namespaces(root, unit)
     _refuse_confinement(root, source)
     kind = _type(root, source)
     pid_file = source.names.expand(source.last("PIDFile"))
@@ -79,7 +81,7 @@ def refuse_unknown(source: Source) -> None:
     if unknown:
         raise UnsupportedUnitError(
             f"{source.unit} cannot be started early: it has {', '.join(sorted(unknown))}",
-            hint="these directives would be lost; see docs/starter.md",
+            hint=_D_BUS if "BusName" in unknown else "these directives would be lost; see docs/starter.md",
         )
 
 

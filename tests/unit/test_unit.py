@@ -270,6 +270,7 @@ def test_defaults(tmp_path: Path) -> None:
         (SERVICE + "ExecStartPre=/bin/x %m\n", "known to the running machine only"),
         (SERVICE + "ExecStartPost=/bin/sh -c 'systemctl start b'\n", "ExecStartPost calls systemctl"),
         (SERVICE + "User=nobody\n", "User=nobody is not in the image's /etc/passwd"),
+        ("[Unit]\nJoinsNamespaceOf=b.service\n" + SERVICE, "JoinsNamespaceOf=b.service"),
         (SERVICE + "Slice=a/b.slice\n", "Slice=a/b.slice is no name of a slice"),
         (SERVICE + "BindPaths=/run/udev\n", "binds /run/udev, which is not there before the hand-off"),
         (SERVICE + "UMask=9\n", "UMask=9 is no file mode"),
