@@ -1,4 +1,4 @@
-"""The checker (quickstart/initramfs/checker) against hashlib, natively: every way that this CPU has, every kind of damage."""
+"""The checker (quickstart/initramfs/checker) against zlib, natively: every way that this CPU has, every kind of damage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,18 +17,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quickstart.elf_file import read_elf
-from quickstart.initramfs.digests import CHUNK_BYTES, list_bytes, listed
+from quickstart.initramfs.digests import list_bytes, listed, read_list
 from quickstart.initramfs.newc import CpioEntry
 from quickstart.initramfs.programs import freestanding
 from quickstart.store import Store
 
-# Around one block and two, for the last block is hashed in its own way also where it is full.
+# Around what is taken at once: 8 bytes by tables, 16 and 64 by PCLMULQDQ; and around pages.
 SIZES = (
-    *(0, 1, 63, 64, 65, 127, 128, 129, 255, 256, 257),
-    *(CHUNK_BYTES - 129, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3_333_333),
+    *(0, 1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 79, 80, 81, 127, 128, 129, 191, 192, 193),
+    *(4095, 4096, 4097, 65_535, 65_536, 65_537, 3_333_333),
 )
 # The word of the checker and of /proc/cpuinfo.
-WAYS = {"avx2": "avx2", "plain": ""}
+WAYS = {"pclmul": "pclmulqdq", "plain": ""}
 FLAGS = set((re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M) or [""] * 2)[1].split())
 HAS = [way for way, flag in WAYS.items() if not flag or flag in FLAGS]
 
@@ -96,27 +96,33 @@ def tree(program: Path, tmp_path: Path) -> Tree:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_gives_the_digests_of_hashlib_or_is_not_there(tree: Tree, way: str) -> None:
+def test_each_way_gives_the_crcs_of_zlib_or_is_not_there(tree: Tree, way: str) -> None:
     assert tree.check(way) == ((0, "") if way in HAS else (2, ""))
 
 
 @pytest.mark.parametrize("way", HAS)
 @pytest.mark.parametrize("size", SIZES)
 def test_each_size_counts(tree: Tree, way: str, size: int) -> None:
-    """A list that is right but for one bit of the last digest of one file."""
-    text = bytearray(tree.digests.read_bytes())
-    last = next(listed([entry_of(tree.root, f"fast/dir/f{size}")])).digests[-1]
-    text[text.index(last)] ^= 1
+    """A list that is right but for one bit of the CRC of one file."""
+    entries = [
+        replace(each, crc=each.crc ^ 1 << size % 32) if each.name == b"fast/dir/f%d" % size else each
+        for each in read_list(tree.digests.read_bytes())
+    ]
     broken = tree.digests.with_name("broken")
-    broken.write_bytes(text)
+    broken.write_bytes(list_bytes(entries))
     assert tree.check(way, digests=broken) == (1, f"/fast/dir/f{size} (content)\n")
+
+
+@pytest.mark.parametrize("way", HAS)
+def test_every_length_up_to_some_steps(program: Path, tmp_path: Path, way: str) -> None:
+    assert make_tree(program, tmp_path, tuple(range(300))).check(way) == (0, "")
 
 
 @pytest.mark.parametrize("way", HAS)
 @pytest.mark.parametrize("seed", range(6))
 def test_many_files_of_any_length(program: Path, tmp_path: Path, way: str, seed: int) -> None:
     chance = random.Random(seed)
-    longest = chance.choice((70, 5000, 5 * CHUNK_BYTES))
+    longest = chance.choice((70, 5000, 300_000))
     sizes = {65, *(chance.randrange(longest) for _ in range(chance.randrange(1, 60)))}
     tree = make_tree(program, tmp_path, tuple(sizes))
     assert tree.check(way) == (0, "")
@@ -155,6 +161,11 @@ def flip(path: Path, at: int, bit: int) -> None:
 def standing(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Tree:
     """Who changes it changes it back."""
     return make_tree(program, tmp_path_factory.mktemp("standing"))
+
+
+def test_without_a_root_all_is_damage(standing: Tree, tmp_path: Path) -> None:
+    moved = replace(standing, root=tmp_path / "none")
+    assert moved.check() == (1, f"{moved.root} (no directory)\n")
 
 
 def test_without_a_word_it_takes_a_way_that_there_is(tree: Tree) -> None:
@@ -269,23 +280,24 @@ def test_a_flipped_bit_in_the_list_never_passes_and_never_crashes(
     assert status == 1 and re.fullmatch(r"/[ -~]* \([a-z ]+\)\n", said), (at, said)
 
 
-HEAD = struct.pack("<8sII", b"QSPARTB2", 1, CHUNK_BYTES)
+HEAD = struct.pack("<8sI", b"QSPARTB3", 1)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        struct.pack("<8sII", b"QSPARTB2", 0, CHUNK_BYTES),
-        struct.pack("<8sII", b"QSPARTB2", 0xFFFFFFFF, CHUNK_BYTES),
-        HEAD + struct.pack("<7I", 0o040755, 0, 0, 0, 0, 0xFFFFFFFF, 0) + b"d\0",
-        HEAD + struct.pack("<7I", 0o040755, 0, 0, 0, 0, 2, 0) + b"dd",
-        HEAD + struct.pack("<7I", 0o040755, 0, 0, 0, 0, 2, 0) + b"/\0",
-        HEAD + struct.pack("<7I", 0o040755, 0, 0, 0, 0, 3, 0) + b"\0d\0",
-        HEAD + struct.pack("<7I", 0o020600, 0, 0, 0, 0, 2, 0) + b"d\0",
-        HEAD + struct.pack("<7I", 0o120777, 0, 0, 2, 0, 2, 1) + b"l\0t",
-        HEAD + struct.pack("<7I", 0o100644, 0, 0, 0, 1, 2, 0) + b"f\0",
-        HEAD + struct.pack("<7I", 0o100644, 0, 0, 0, 7, 2, 0) + b"f\0",
-        HEAD + struct.pack("<7I", 0o100644, 0, 0, 0xFFFFFFFF, 0, 2, 0) + b"f\0",
+        struct.pack("<8sI", b"QSPARTB3", 0),
+        struct.pack("<8sI", b"QSPARTB3", 0xFFFFFFFF),
+        HEAD + struct.pack("<8I", 0o040755, 0, 0, 0, 0, 0, 0xFFFFFFFF, 0) + b"d\0",
+        HEAD + struct.pack("<8I", 0o040755, 0, 0, 0, 0, 0, 2, 0) + b"dd",
+        HEAD + struct.pack("<8I", 0o040755, 0, 0, 0, 0, 0, 2, 0) + b"/\0",
+        HEAD + struct.pack("<8I", 0o040755, 0, 0, 0, 0, 0, 3, 0) + b"\0d\0",
+        HEAD + struct.pack("<8I", 0o020600, 0, 0, 0, 0, 0, 2, 0) + b"d\0",
+        HEAD + struct.pack("<8I", 0o120777, 0, 0, 2, 0, 0, 2, 1) + b"l\0t",
+        HEAD + struct.pack("<8I", 0o100644, 0, 0, 0, 1, 0, 2, 0) + b"f\0",
+        HEAD + struct.pack("<8I", 0o100644, 0, 0, 0, 7, 0, 2, 0) + b"f\0",
+        HEAD + struct.pack("<8I", 0o040755, 0, 0, 0, 0, 1, 2, 0) + b"d\0",
+        HEAD + struct.pack("<8I", 0o120777, 0, 0, 1, 0, 1, 2, 1) + b"l\0t",
     ],
 )
 def test_an_absurd_list_is_refused(standing: Tree, text: bytes) -> None:
@@ -294,12 +306,13 @@ def test_an_absurd_list_is_refused(standing: Tree, text: bytes) -> None:
     assert standing.check(digests=broken) == (1, f"{broken} (no list of digests)\n")
 
 
-def test_a_list_of_before_is_refused(standing: Tree) -> None:
-    """QSPARTB1 had SHA-256."""
+@pytest.mark.parametrize("before", [b"QSPARTB1", b"QSPARTB2"])
+def test_a_list_of_before_is_refused(standing: Tree, before: bytes) -> None:
+    """They had SHA-256 and BLAKE2b."""
     text = standing.digests.read_bytes()
-    assert text.startswith(b"QSPARTB2")
+    assert text.startswith(b"QSPARTB3")
     broken = standing.digests.with_name("before")
-    broken.write_bytes(text.replace(b"QSPARTB2", b"QSPARTB1", 1))
+    broken.write_bytes(text.replace(b"QSPARTB3", before, 1))
     assert standing.check(digests=broken) == (1, f"{broken} (no list of digests)\n")
 
 

@@ -286,7 +286,7 @@ def test_a_file_with_two_names_is_what_the_list_says(tmp_path: Path) -> None:
 
 
 def test_a_damaged_list_of_digests(tmp_path: Path) -> None:
-    listing = regular(f"{OURS}/digests", b"QSPARTB2", 0o644)
+    listing = regular(f"{OURS}/digests", b"QSPARTB3", 0o644)
     error = the_error(audit(artefact(tmp_path, part_a=(*PART_A, listing))))
     assert (error.object, error.what) == (f"/{OURS}/digests", "the list of digests of 8 bytes is damaged")
 

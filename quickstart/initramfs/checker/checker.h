@@ -5,58 +5,47 @@
 
 #include "freestanding.h"
 
-// A file's content is hashed in pieces of this size, each by itself: pieces of equal length are equal work for parallel lanes.
-#define CHUNK_BYTES 65536u
-#define BLOCK_BYTES 128u
-#define CHUNK_BLOCKS (CHUNK_BYTES / BLOCK_BYTES)
-#define DIGEST_BYTES 32u
-
 // What the list says of one file; all pointers lead into the list.
 struct entry {
 	const char *name;
 	const uint8_t *text;
-	const uint8_t *digests;
 	uint32_t mode, uid, gid;
 	uint32_t size_bytes;
 	// 0, or 1 + the number of the earlier entry that this is another name of.
 	uint32_t same_as;
+	uint32_t crc;
 	uint32_t text_bytes;
-	uint32_t chunks;
+	bool has_content;
 	uint64_t inode;
-};
-
-// A piece of a file, and what it is to have.
-struct chunk {
-	const uint8_t *data;
-	const uint8_t *digest;
-	const struct entry *entry;
-	uint32_t bytes;
 };
 
 struct list {
 	struct entry *entries;
 	uint32_t count;
-	uint32_t chunks;
 };
+
+// The CRC-32 of `data`, which begins at a multiple of 16; of nothing it is 0.
+typedef uint32_t crc_of(const uint8_t *data, size_t bytes);
 
 // list.c
 bool read_list(const uint8_t *data, size_t bytes, struct list *list);
 
 // files.c: what is wrong, or NULL; `*wrong` is then the entry.
-const char *find_chunks(int root, struct list *list, struct chunk *chunks, const struct entry **wrong);
-void sort_chunks(const struct chunk *chunks, struct chunk *sorted, uint32_t count);
+const char *find_difference(int root, struct list *list, crc_of *crc, const struct entry **wrong);
+
+// The two ways; each is prepared once, before its first use.
 
 // plain.c
-extern const uint64_t blake2b_iv[8];
-uint64_t start_word(uint32_t word);
-uint32_t blocks_before_last(uint32_t bytes);
-void last_block(const struct chunk *chunk, uint8_t end[BLOCK_BYTES]);
+void prepare_plain(void);
+crc_of crc_plain;
+// x to the power of `exponent`, as the state of a CRC.
+uint32_t power_of_x(uint32_t exponent);
+// The CRC's state, from which the CRC differs in all bits, after `bytes` more of them.
+uint32_t after_plain(uint32_t state, const uint8_t *data, size_t bytes);
 
-// The two ways: the first chunk that has another digest, or NULL.
-typedef const struct chunk *find_difference(const struct chunk *chunks, uint32_t count);
-find_difference difference_plain, difference_avx2;
-
-// cpu.c
-bool cpu_has_avx2(void);
+// pclmul.c
+bool has_pclmul(void);
+void prepare_pclmul(void);
+crc_of crc_pclmul;
 
 #endif

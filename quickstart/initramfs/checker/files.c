@@ -1,4 +1,4 @@
-// The files themselves: kind, mode, owner, size, link text, and where their content lies.
+// The files themselves: kind, mode, owner, size, link text, and content.
 
 #include "checker.h"
 
@@ -34,45 +34,24 @@ static const char *check_entry(int root, struct entry *entry, const struct entry
 	return S_ISLNK(entry->mode) ? check_link(root, entry) : NULL;
 }
 
-// The mappings stay until the program ends.
-static bool add_chunks(int root, const struct entry *entry, struct chunk *chunks)
+// The mapping stays until the program ends; it begins at a page.
+static const char *check_content(int root, const struct entry *entry, crc_of *crc)
 {
-	const uint8_t *data = (const uint8_t *)"";
+	const uint8_t *data = NULL;
 	if (entry->size_bytes && !(data = map_file(root, entry->name, entry->size_bytes)))
-		return false;
-	uint32_t left = entry->size_bytes;
-	for (uint32_t number = 0; number < entry->chunks; number++) {
-		uint32_t bytes = left < CHUNK_BYTES ? left : CHUNK_BYTES;
-		chunks[number] = (struct chunk){data, entry->digests + (size_t)number * DIGEST_BYTES, entry, bytes};
-		data += bytes;
-		left -= bytes;
-	}
-	return true;
+		return "unreadable";
+	return crc(data, entry->size_bytes) == entry->crc ? NULL : "content";
 }
 
-const char *find_chunks(int root, struct list *list, struct chunk *chunks, const struct entry **wrong)
+const char *find_difference(int root, struct list *list, crc_of *crc, const struct entry **wrong)
 {
-	for (uint32_t number = 0; number < list->count; number++) {
+	const char *what = NULL;
+	for (uint32_t number = 0; !what && number < list->count; number++) {
 		struct entry *entry = &list->entries[number];
 		*wrong = entry;
-		const char *what = check_entry(root, entry, list->entries);
-		if (what)
-			return what;
-		if (entry->chunks && !add_chunks(root, entry, chunks))
-			return "unreadable";
-		chunks += entry->chunks;
+		what = check_entry(root, entry, list->entries);
+		if (!what && entry->has_content)
+			what = check_content(root, entry, crc);
 	}
-	return NULL;
-}
-
-// The longest first, so that the lanes end together: counted, for there are only so many lengths in blocks.
-void sort_chunks(const struct chunk *chunks, struct chunk *sorted, uint32_t count)
-{
-	static uint32_t begin[CHUNK_BLOCKS + 2];
-	for (uint32_t number = 0; number < count; number++)
-		begin[CHUNK_BLOCKS - chunks[number].bytes / BLOCK_BYTES + 1]++;
-	for (uint32_t length = 1; length <= CHUNK_BLOCKS + 1; length++)
-		begin[length] += begin[length - 1];
-	for (uint32_t number = 0; number < count; number++)
-		sorted[begin[CHUNK_BLOCKS - chunks[number].bytes / BLOCK_BYTES]++] = chunks[number];
+	return what;
 }

@@ -4,8 +4,8 @@
 
 #include <sys/stat.h>
 
-#define HEAD_BYTES 16u
-#define RECORD_BYTES 28u
+#define HEAD_BYTES 12u
+#define RECORD_BYTES 32u
 
 static uint32_t number32(const uint8_t *at)
 {
@@ -25,6 +25,8 @@ static bool is_name(const uint8_t *name, uint32_t bytes)
 
 static bool is_whole(const struct entry *entry, const struct entry *entries, uint32_t number)
 {
+	if (!entry->has_content && entry->crc)
+		return false;
 	if (S_ISREG(entry->mode)) {
 		const struct entry *first = entry->same_as ? &entries[entry->same_as - 1] : NULL;
 		return entry->text_bytes == 0 && entry->same_as <= number &&
@@ -48,37 +50,32 @@ static size_t read_entry(const uint8_t *at, size_t left, struct list *list)
 	entry->gid = number32(at + 8);
 	entry->size_bytes = number32(at + 12);
 	entry->same_as = number32(at + 16);
-	uint32_t name_bytes = number32(at + 20);
-	entry->text_bytes = number32(at + 24);
+	entry->crc = number32(at + 20);
+	uint32_t name_bytes = number32(at + 24);
+	entry->text_bytes = number32(at + 28);
+	entry->has_content = S_ISREG(entry->mode) && !entry->same_as;
 	size_t bytes = RECORD_BYTES + (size_t)name_bytes + entry->text_bytes;
 	if (bytes > left || !is_name(at + RECORD_BYTES, name_bytes) || !is_whole(entry, list->entries, list->count))
 		return 0;
 	entry->name = (const char *)at + RECORD_BYTES;
 	entry->text = at + RECORD_BYTES + name_bytes;
-	entry->digests = at + bytes;
-	entry->chunks = 0;
-	if (S_ISREG(entry->mode) && !entry->same_as)
-		entry->chunks = entry->size_bytes ? (entry->size_bytes - 1) / CHUNK_BYTES + 1 : 1;
-	bytes += (size_t)entry->chunks * DIGEST_BYTES;
-	return bytes > left ? 0 : bytes;
+	return bytes;
 }
 
 bool read_list(const uint8_t *data, size_t bytes, struct list *list)
 {
-	if (bytes < HEAD_BYTES || !same_bytes(data, "QSPARTB2", 8) || number32(data + 12) != CHUNK_BYTES)
+	if (bytes < HEAD_BYTES || !same_bytes(data, "QSPARTB3", 8))
 		return false;
 	uint32_t count = number32(data + 8);
 	// So many would not fit into what is there.
 	if (count == 0 || count > bytes / RECORD_BYTES)
 		return false;
 	list->entries = take_memory((size_t)count * sizeof(struct entry));
-	list->chunks = 0;
 	size_t at = HEAD_BYTES;
 	for (list->count = 0; list->entries && list->count < count; list->count++) {
 		size_t used = read_entry(data + at, bytes - at, list);
 		if (!used)
 			return false;
-		list->chunks += list->entries[list->count].chunks;
 		at += used;
 	}
 	return list->entries && at == bytes;

@@ -1,4 +1,4 @@
-// usage: checker ROOT LIST DAMAGE [avx2|plain]
+// usage: checker ROOT LIST DAMAGE [pclmul|plain]
 // Ends with 0 when all that LIST names lies below ROOT as it says. Else with 1, and DAMAGE says what does not: "/NAME (what)". With 2
 // when it was called wrongly or the CPU has not the way that was asked for. One line goes to the kernel's log.
 
@@ -70,7 +70,7 @@ static void tell_kernel(const char *way, const struct list *list)
 	struct timespec spent = {0, 0};
 	uint64_t bytes = 0;
 	for (uint32_t number = 0; number < list->count; number++)
-		if (list->entries[number].chunks)
+		if (list->entries[number].has_content)
 			bytes += list->entries[number].size_bytes;
 	system_call(SYS_clock_gettime, CLOCK_PROCESS_CPUTIME_ID, (long)&spent, 0, 0, 0, 0);
 	add(&line, "<7>quickstart: integrity ");
@@ -88,26 +88,29 @@ static bool is_word(const char *left, const char *right)
 	return length_of(left) == length_of(right) && same_bytes(left, right, length_of(left));
 }
 
-// The first that was asked for, or the first that there is.
-static find_difference *choose(const char *asked, const char **way)
+// The way that was asked for, or the first that there is; NULL when there is none.
+static crc_of *prepare(const char *asked, const char **way)
 {
 	const struct {
 		const char *name;
 		bool there;
-		find_difference *find;
+		void (*prepare)(void);
+		crc_of *crc;
 	} ways[] = {
-		{"avx2", cpu_has_avx2(), difference_avx2},
-		{"plain", true, difference_plain},
+		{"pclmul", has_pclmul(), prepare_pclmul, crc_pclmul},
+		{"plain", true, prepare_plain, crc_plain},
 	};
 	for (size_t number = 0; number < sizeof ways / sizeof ways[0]; number++) {
 		*way = ways[number].name;
-		if (ways[number].there && (!asked || is_word(asked, *way)))
-			return ways[number].find;
+		if (ways[number].there && (!asked || is_word(asked, *way))) {
+			ways[number].prepare();
+			return ways[number].crc;
+		}
 	}
 	return NULL;
 }
 
-static int check(const char *root_name, const char *list_name, const char *place, find_difference *find, const char *way)
+static int check(const char *root_name, const char *list_name, const char *place, crc_of *crc, const char *way)
 {
 	struct stat found;
 	struct list list;
@@ -117,17 +120,12 @@ static int check(const char *root_name, const char *list_name, const char *place
 	if (!data || !read_list(data, (size_t)found.st_size, &list))
 		return damaged(place, list_name + (list_name[0] == '/'), "no list of digests");
 	long root = system_call(SYS_openat, AT_FDCWD, (long)root_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, 0, 0);
-	struct chunk *chunks = take_memory((size_t)(list.chunks + 1) * 2 * sizeof(struct chunk));
-	if (root < 0 || !chunks)
-		return damaged(place, list_name + (list_name[0] == '/'), "no memory, or no root directory");
+	if (root < 0)
+		return damaged(place, root_name + (root_name[0] == '/'), "no directory");
 	const struct entry *wrong = NULL;
-	const char *what = find_chunks((int)root, &list, chunks, &wrong);
+	const char *what = find_difference((int)root, &list, crc, &wrong);
 	if (what)
 		return damaged(place, wrong->name, what);
-	sort_chunks(chunks, chunks + list.chunks, list.chunks);
-	const struct chunk *other = find(chunks + list.chunks, list.chunks);
-	if (other)
-		return damaged(place, other->entry->name, "content");
 	tell_kernel(way, &list);
 	return 0;
 }
@@ -138,10 +136,8 @@ int main(int argc, char **argv)
 	const char *way;
 	if (argc < 4 || argc > 5)
 		return 2;
-	find_difference *find = choose(argc == 5 ? argv[4] : NULL, &way);
-	if (!find)
-		return 2;
 	// Whoever else has something to do goes first: on one CPU the check is to lie where init waits.
 	system_call(SYS_sched_setscheduler, 0, SCHED_IDLE, (long)&priority, 0, 0, 0);
-	return check(argv[1], argv[2], argv[3], find, way);
+	crc_of *crc = prepare(argc == 5 ? argv[4] : NULL, &way);
+	return crc ? check(argv[1], argv[2], argv[3], crc, way) : 2;
 }
