@@ -51,7 +51,6 @@ _APPLETS = (
         "grep",
         "halt",
         "head",
-        "hostname",
         "insmod",
         "ip",
         "kill",
@@ -64,7 +63,9 @@ _APPLETS = (
 # In part B, in place of the start set: it as a file system, whose type the file's name ends with.
 IMAGE = f"{OURS}/part-b.squashfs"
 MARKER = f"{OURS}/part-b"
-_SCRIPTS = ("init", "lib", "second", "udhcpc", "hand-off", "earlier-files", "adopt", "settle")
+_SCRIPTS = (
+    *("init", "lib", "first", "second", "stay", "udhcpc", "hand-off", "earlier-files", "adopt", "settle"),
+)
 
 
 class Served(enum.Enum):
