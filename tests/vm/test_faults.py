@@ -168,7 +168,9 @@ def test_a_full_volume(store: Store, used: Path) -> None:
     first = quickstart("run", used, "--exec", f"{SETTLED}wait_settled; {fill}", timeout_s=WHOLE_S)
     assert first.out.split() == ["0"], first.err
     free = "df --output=avail / | tail -1; rm /root/full*; echo here >/root/x; cat /root/x; systemctl restart nginx; "
-    ended = boot(store, used, command=f"{SETTLED}wait_settled; {WHOLE}; {free} {WHOLE}")
+    # It has a private /tmp, for which there is no room on a stock boot either.
+    reset = "systemctl reset-failed e2scrub_reap.service 2>/dev/null; "
+    ended = boot(store, used, command=f"{SETTLED}wait_settled; {reset}{WHOLE}; {free} {WHOLE}")
     assert ended.said == [*FAST, "0", "here", *WORKING]
     assert ended.fallbacks == []
 
