@@ -24,7 +24,7 @@ OUR_OPTIONS = (
     "i8042.dumbkbd",
     "8250.nr_uarts=1",
     "noreplace-smp",
-    "initcall_blacklist=crypto_kdf108_init,ftrace_check_for_weak_functions,trace_eval_init",
+    "initcall_blacklist=crypto_kdf108_init,blake2s_mod_init,crc_t10dif_mod_init,ftrace_check_for_weak_functions,trace_eval_init",
 )
 
 

@@ -10,7 +10,8 @@ for place in /tmp /var/tmp; do
 	echo early >$place/early-file
 	mkdir -p $place/systemd-private-00000000000000000000000000000000-x.service-old
 	echo old >$place/old-file
-	touch -d 2001-01-01 $place/old-file $place/systemd-private-0*
+	# As init has noted what was there before the application.
+	stat -c '%i %Z %n' $place/old-file $place/systemd-private-0* >>/run/quickstart/earlier
 done
 cat /proc/1/mountinfo >/run/early-units/mountinfo
 for place in "$Q"/parity/units/*; do
