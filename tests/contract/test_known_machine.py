@@ -24,8 +24,8 @@ def asked(root: Path, early: str, link: str, named: dict[str, str]) -> str:
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they chroot")
     shutil.copy(door.tool_path("busybox"), root / "busybox")
-    lib = resources.files("quickstart.initramfs").joinpath("init", "lib")
-    (root / "lib").write_bytes(lib.read_bytes())
+    first = resources.files("quickstart.initramfs").joinpath("init", "first")
+    (root / "first").write_bytes(first.read_bytes())
     for name in ("bin", "dev", "newroot", *(str(Path(place).parent) for place in named)):
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "dev/null").touch()
@@ -34,7 +34,7 @@ def asked(root: Path, early: str, link: str, named: dict[str, str]) -> str:
         (root / place).write_text(f"{name}\n")
     if link:
         (root / "newroot/.quickstart.instance").symlink_to(link)
-    script = f'. /lib; EARLY={early}; known_to_cloud_init && echo known || echo "$STALE"'
+    script = f'. /first; EARLY={early}; known_to_cloud_init && echo known || echo "$STALE"'
     done = subprocess.run(
         ["chroot", str(root), "/busybox", "sh", "-c", script],
         capture_output=True,
