@@ -97,7 +97,12 @@ def test_a_seeded_miss_is_named_and_mended(tmp_path: Path) -> None:
     assert built.status == 0, built.err
     missed = verified(out)
     assert missed.status == 1, missed.err
-    reads = [each for each in missed.result["reads"] if each["owners"][0]["path"] == LIBRARY]
+    # One touch of it is in init's batch, as of every large file that stays on the volume.
+    reads = [
+        each
+        for each in missed.result["reads"]
+        if each["owners"][0]["path"] == LIBRARY and each["asked_by"][0]["program"] != "prefetcher"
+    ]
     assert reads
     assert {asker["program"] for each in reads for asker in each["asked_by"]} == {"nginx"}
     assert sum(each["length_bytes"] for each in reads) > 500_000
