@@ -91,15 +91,15 @@ def test_a_script_in_the_guest_of_a_stock_boot(artefact: Path) -> None:
 
 
 def test_a_script_in_the_initramfs(artefact: Path) -> None:
-    """The root volume is not mounted; then the boot goes on until it is ready."""
+    """The root volume is mounted, and not yet the root; then the boot goes on until it is ready."""
     done = scripted(
         "echo it-is $(cat /proc/1/comm) with $(lsmod | grep -c '^virtio_blk ') driver, $(mount | grep -c vda) mounts\n"
-        "echo below: $(ls -A /newroot) $(find /usr -maxdepth 0 2>&1)\n",
+        "echo below: $(find /newroot/etc /usr -maxdepth 0 2>&1)\n",
         *("--at", "initramfs", "--snapshot", artefact),
     )
     assert done.returncode == 0, done.stderr
-    assert b"it-is init with 1 driver, 0 mounts\n" in done.stdout
-    assert b"below: find: /usr: No such file or directory\n" in done.stdout
+    assert b"it-is init with 1 driver, 1 mounts\n" in done.stdout
+    assert b"below: /newroot/etc find: /usr: No such file or directory\n" in done.stdout
     # What init says at the hand-off may come after ready, when the guest is gone.
     assert b"fallback" not in done.stdout
     assert b"ready, after" in done.stderr
