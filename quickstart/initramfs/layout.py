@@ -36,6 +36,10 @@ LOADER = "/fast/lib64/ld.so"
 # The amd64 ABI's; a program with another one (32 bits, musl) keeps it and is loaded from the root volume.
 _INTERPRETER = "/lib64/ld-linux-x86-64.so.2"
 _STOCK_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_DIRECTORIES = (
+    *("dev", "fast", OURS, f"{OURS}/bin", f"{OURS}/modules.d", f"{OURS}/run"),
+    *("newroot", "proc", "run", "sys"),
+)
 # The applets that init and its helpers call by name; the shell itself is not among them.
 _APPLETS = (
     *(
@@ -120,26 +124,10 @@ def part_a(
     prefetch: Prefetch,
 ) -> Iterator[CpioEntry]:
     """Init and all that it needs before it may look at part B, of which ``digests`` is the list."""
-    for name in (
-        "dev",
-        "fast",
-        OURS,
-        f"{OURS}/bin",
-        f"{OURS}/modules.d",
-        f"{OURS}/run",
-        "newroot",
-        "proc",
-        "run",
-        "sys",
-    ):
+    for name in _DIRECTORIES:
         yield directory(name)
     yield char_device("dev/console", 0o600, 5, 1)
-    yield regular(f"{OURS}/busybox", programs.busybox, 0o755)
-    for applet in _APPLETS:
-        yield symlink(f"{OURS}/bin/{applet}", "../busybox")
-    yield regular(f"{OURS}/bin/mounter", programs.mounter, 0o755)
-    yield regular(f"{OURS}/bin/modloader", programs.modloader, 0o755)
-    yield regular(f"{OURS}/bin/starter", programs.starter, 0o755)
+    yield from _programs(programs)
     # Elsewhere nothing is taken from part B.
     if config.served is Served.FAST:
         yield regular(f"{OURS}/bin/checker", programs.checker, 0o755)
@@ -147,14 +135,32 @@ def part_a(
         yield regular(f"{OURS}/bin/prefetcher", programs.prefetcher, 0o755)
         yield regular(f"{OURS}/prefetch.ranges", prefetch.ranges_text, 0o644)
         yield regular(f"{OURS}/prefetch.names", prefetch.names_text, 0o644)
-    scripts = resources.files("quickstart.initramfs").joinpath("init")
-    for name in _SCRIPTS:
-        target = "init" if name == "init" else f"{OURS}/{name}"
-        yield regular(target, scripts.joinpath(name).read_bytes(), 0o755)
     yield regular(f"{OURS}/config", _encoded(config_text(config)), 0o644)
     yield regular(f"{OURS}/unit", _encoded(unit_text(config, start_set, root)), 0o644)
     if config.unit.late_binds and config.hand_off is not HandOff.STAY:
         yield regular(f"{OURS}/late-binds", _encoded(late_binds_text(config.unit)), 0o644)
+    yield from _modules(modules, root)
+    names, facts = packed_files(start_set, config.bound)
+    yield regular(f"{OURS}/packed.names", names, 0o644)
+    yield regular(f"{OURS}/packed.stat", facts, 0o644)
+
+
+def _programs(programs: Programs) -> Iterator[CpioEntry]:
+    """BusyBox under the names of its applets, our programs that every boot has, and init's scripts."""
+    yield regular(f"{OURS}/busybox", programs.busybox, 0o755)
+    for applet in _APPLETS:
+        yield symlink(f"{OURS}/bin/{applet}", "../busybox")
+    yield regular(f"{OURS}/bin/mounter", programs.mounter, 0o755)
+    yield regular(f"{OURS}/bin/modloader", programs.modloader, 0o755)
+    yield regular(f"{OURS}/bin/starter", programs.starter, 0o755)
+    scripts = resources.files("quickstart.initramfs").joinpath("init")
+    for name in _SCRIPTS:
+        target = "init" if name == "init" else f"{OURS}/{name}"
+        yield regular(target, scripts.joinpath(name).read_bytes(), 0o755)
+
+
+def _modules(modules: ModuleSet, root: ImageRoot) -> Iterator[CpioEntry]:
+    """The kernel modules, and the table by which they are loaded."""
     yield regular(f"{OURS}/modules", _encoded(modloader_table(modules)), 0o644)
     compressed = packed_names(modules)
     for module in modules.modules:
@@ -163,9 +169,6 @@ def part_a(
             yield regular(f"{OURS}/modules.d/{module.name}.ko.gz", packed(data), 0o644)
         else:
             yield regular(f"{OURS}/modules.d/{module.name}.ko", data, 0o644)
-    names, facts = packed_files(start_set, config.bound)
-    yield regular(f"{OURS}/packed.names", names, 0o644)
-    yield regular(f"{OURS}/packed.stat", facts, 0o644)
 
 
 def _encoded(text: str) -> bytes:
