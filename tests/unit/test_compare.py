@@ -3,107 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
-from collections.abc import Callable, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from quickstart.cli.main import group
-from quickstart.errors import BadInputError, IncomparableError
 from quickstart.measure import document
-from quickstart.measure.compare import Compared, Comparison, Threshold, compare, threshold_of
-from quickstart.measure.results import Circumstances, Facts, Phase, Reads, Results, Sample, words_of
-from tests.unit.benchdata import S, censored, realistic
+from quickstart.measure.compare import compare
+from quickstart.measure.results import Phase, Reads, Sample, words_of
+from tests.unit.benchdata import S, realistic
+from tests.unit.comparedata import (
+    MS,
+    bench,
+    causes_of,
+    changed,
+    fetched,
+    longer,
+    lost,
+    only,
+    resampled,
+    stock,
+    texts,
+)
 
 COMMITTED = Path(__file__).parents[2] / "bench/results"
-MS = S // 1000
-Change = Callable[[Sample], Sample]
-
-
-def bench(configuration: str = "quickstart", runs: int = 3, clock: str = "virtual") -> Results:
-    return realistic(configurations=(configuration,), runs=runs, clocks=(clock,))
-
-
-def stock(runs: int) -> Results:
-    return realistic(configurations=("standard",), runs=runs, storages=("local",))
-
-
-def longer(phase: str, by_ns: int) -> Change:
-    """A run whose phase takes more, and with it all that comes after."""
-
-    def change(sample: Sample) -> Sample:
-        at = next(each for each in sample.phases if each.name == phase).begin_ns
-        phases = tuple(
-            Phase(
-                each.name,
-                each.begin_ns + (by_ns if each.begin_ns > at else 0),
-                each.end_ns + (by_ns if each.end_ns > at else 0),
-            )
-            for each in sample.phases
-        )
-        return dataclasses.replace(
-            sample,
-            phases=phases,
-            t_app_ns=sample.t_app_ns + by_ns,
-            t_total_ns=sample.t_total_ns + by_ns,
-            ready_uptime_ns=sample.ready_uptime_ns + by_ns,
-        )
-
-    return change
-
-
-def fetched(by_ns: int) -> Change:
-    def change(sample: Sample) -> Sample:
-        return dataclasses.replace(
-            sample,
-            fetch_ns=sample.fetch_ns + by_ns,
-            t_pr_ns=sample.t_pr_ns + by_ns,
-            t_total_ns=sample.t_total_ns + by_ns,
-        )
-
-    return change
-
-
-def changed(results: Results, *changes: Change, **facts: object) -> Results:
-    """The results with each run changed, and other facts."""
-    samples = results.samples
-    for change in changes:
-        samples = tuple(change(each) for each in samples)
-    known = dataclasses.replace(results.circumstances.facts, **facts)  # type: ignore[arg-type]
-    return dataclasses.replace(
-        results, samples=samples, circumstances=dataclasses.replace(results.circumstances, facts=known)
-    )
-
-
-def resampled(results: Results, runs: int, chance: random.Random) -> Results:
-    """Another series of the same machine: as many runs of each cell, each one of those that were measured."""
-    samples = [
-        dataclasses.replace(chance.choice(there), number=number)
-        for planned in results.plan
-        if (there := [each for each in results.samples if each.cell == planned.cell])
-        for number in range(1, runs + 1)
-    ]
-    plan = tuple(dataclasses.replace(each, runs=runs) for each in results.plan)
-    return dataclasses.replace(results, plan=plan, samples=tuple(samples))
-
-
-def only(found: Comparison) -> Compared:
-    (cell,) = found.cells
-    return cell
-
-
-def texts(found: Compared, kind: str) -> list[str]:
-    return [each.text for each in found.causes if each.kind == kind]
-
-
-def causes_of(found: Compared, phase: str) -> set[str]:
-    (one,) = [each for each in found.phases if each.name == phase]
-    return {found.causes[at].kind for at in one.causes}
 
 
 # ---------------------------------------------------------------- regressions
@@ -322,17 +246,7 @@ def test_more_cells_ask_for_more() -> None:
     assert [each.p for cell in found.cells for each in cell.times] == [pytest.approx(12 / 252)] * 6
 
 
-# ---------------------------------------------------------------- censored, not valid, not comparable
-
-
-def lost(results: Results, numbers: Sequence[int]) -> Results:
-    samples = tuple(
-        censored(each.cell, each.number, "the guest was not ready after 9 s")
-        if each.number in numbers
-        else each
-        for each in results.samples
-    )
-    return dataclasses.replace(results, samples=samples)
+# ---------------------------------------------------------------- censored, not valid
 
 
 def test_a_censored_run_is_counted_and_is_no_number() -> None:
@@ -351,162 +265,3 @@ def test_a_cell_without_a_median_is_not_valid() -> None:
     )
     (fault,) = compare(dataclasses.replace(bench(), samples=()), bench()).faults
     assert fault.endswith("not run in A")
-
-
-def refused(first: Results, second: Results, *, across_versions: bool = False) -> tuple[str, ...]:
-    with pytest.raises(IncomparableError) as caught:
-        compare(first, second, across_versions=across_versions)
-    assert caught.value.exit_code == 2
-    return caught.value.obstacles
-
-
-def with_circumstances(results: Results, **other: object) -> Results:
-    circumstances: Circumstances = dataclasses.replace(results.circumstances, **other)  # type: ignore[arg-type]
-    return dataclasses.replace(results, circumstances=circumstances)
-
-
-def test_other_cells_are_refused_and_all_of_them_named() -> None:
-    two = realistic(configurations=("standard", "quickstart"))
-    other = realistic(configurations=("standard",), sizes=("small", "medium"))
-    assert refused(two, other) == (
-        "cells: nginx quickstart stock ebs-warm virtual small is only in A",
-        "cells: nginx standard stock ebs-warm virtual medium is only in B",
-    )
-    assert refused(bench(), bench(clock="wall"), across_versions=True)
-
-
-def test_another_number_of_runs_is_no_obstacle_and_few_are_said() -> None:
-    found = compare(bench(runs=3), bench(runs=5))
-    assert (found.regression, found.notes) == (False, ())
-    (note,) = compare(bench(runs=3), bench(runs=1)).notes
-    assert note.startswith("1 cells have fewer than 3 runs")
-
-
-@pytest.mark.parametrize("path", ["./nginx", "/somewhere/else/nginx", "other/nginx/profile.toml"])
-def test_a_profile_goes_by_its_name(path: str) -> None:
-    before = bench()
-
-    def moved(sample: Sample) -> Sample:
-        return dataclasses.replace(sample, cell=dataclasses.replace(sample.cell, profile=path))
-
-    boots = {key.replace("nginx", path): each for key, each in before.circumstances.facts.boots.items()}
-    after = changed(before, longer("kernel", 500 * MS), moved, boots=boots)
-    plan = tuple(
-        dataclasses.replace(each, cell=dataclasses.replace(each.cell, profile=path)) for each in before.plan
-    )
-    found = compare(before, dataclasses.replace(after, plan=plan))
-    assert found.regression and only(found).cell.profile == "nginx"
-
-
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        ({"poll_interval_ms": 20}, "poll interval: 10 ms in A, 20 ms in B"),
-        ({"versions": {"fetch": "read-ahead"}}, "fetch: boot-loader in A, read-ahead in B"),
-        ({"versions": {"machine virtual small": "-M pc"}}, "machine virtual small: -M q35 in A, -M pc in B"),
-    ],
-)
-def test_what_makes_a_number_mean_something_else(other: dict[str, Any], said: str) -> None:
-    known = {**bench().circumstances.versions, "fetch": "boot-loader", "machine virtual small": "-M q35"}
-    versions = {**known, **other.get("versions", {})}
-    first = with_circumstances(bench(), versions=known)
-    assert refused(
-        first, with_circumstances(first, **{**other, "versions": versions}), across_versions=True
-    ) == (said,)
-
-
-def test_versions_are_refused_and_compared_when_asked() -> None:
-    before = bench()
-    after = with_circumstances(
-        changed(before, packages={"an-image": {"nginx": "1.22.1-9+deb12u1", "libc6": "2.36-9"}}),
-        versions={**before.circumstances.versions, "qemu": "9.2.0"},
-    )
-    after = changed(after, packages={"an-image": {"nginx": "1.22.1-9+deb12u1", "libc6": "2.36-9"}})
-    said = ("qemu: 7.2.0 in A, 9.2.0 in B", "package nginx: 1.22.1-9 in A, 1.22.1-9+deb12u1 in B")
-    assert refused(before, after) == said
-    assert compare(before, after, across_versions=True).notes[:2] == said
-
-
-def test_another_host_is_a_note_on_the_virtual_clock_and_an_obstacle_on_another() -> None:
-    host = {**bench().circumstances.host, "cpu": "another"}
-    found = compare(bench(), with_circumstances(bench(), host=host))
-    assert "host's cpu: SYNTHETIC: nobody measured this in A, another in B" in found.notes
-    wall = bench(clock="wall", runs=5)
-    assert refused(wall, with_circumstances(wall, host=host), across_versions=True)
-
-
-def test_the_source_may_differ_and_older_results_have_no_causes() -> None:
-    versions = {**bench().circumstances.versions, "quickstart": "0.1.0, source 1234"}
-    old = with_circumstances(changed(bench(), longer("kernel", 500 * MS)), versions=versions, facts=Facts())
-    found = compare(bench(), old)
-    assert found.regression and only(found).causes == ()
-    assert "B does not say what was booted (schema 1): no cause can be named" in found.notes
-
-
-# ---------------------------------------------------------------- thresholds and the verb
-
-
-def test_thresholds() -> None:
-    assert threshold_of([]) == Threshold(100 * MS, Fraction(3, 100))
-    assert threshold_of(["0.2s", "5%"]) == Threshold(200 * MS, Fraction(1, 20))
-    assert threshold_of(["150ms"]) == Threshold(150 * MS, Fraction(0))
-    assert threshold_of(["2.5%"]).of(10 * S) == 250 * MS
-    for words in (["fast"], ["1s", "100ms"], ["3%", "4%"], ["-1s"], ["3"]):
-        with pytest.raises(BadInputError):
-            threshold_of(words)
-
-
-def called(tmp_path: Path, first: Results, second: Results, *words: str) -> Result:
-    for name, results in (("a", first), ("b", second)):
-        document.save(results, tmp_path / f"{name}.json")
-    argv = ["bench", "compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"), *words]
-    return CliRunner().invoke(group, argv)
-
-
-def test_the_verb_says_what_and_where_and_ends_with_1(tmp_path: Path) -> None:
-    first = bench()
-    found = called(tmp_path, first, changed(first, longer("kernel", 500 * MS)))
-    assert found.exit_code == 1
-    assert "nginx quickstart stock ebs-warm virtual small: REGRESSION (3 and 3 runs)" in found.output
-    assert "kernel +0.50 s: nothing that is recorded has changed for it" in found.output
-    assert "1 of 1 cells are later" in found.output
-    assert called(tmp_path, first, first).exit_code == 0
-    quiet = called(tmp_path, first, changed(first, longer("kernel", 500 * MS)), "--threshold", "1s")
-    assert quiet.exit_code == 0
-
-
-def test_the_verb_as_json(tmp_path: Path) -> None:
-    found = called(tmp_path, bench(), lost(changed(bench(), longer("kernel", 500 * MS)), [2]), "--json")
-    raw = json.loads(found.stdout)
-    assert (raw["schema"], raw["verb"], raw["ok"]) == (1, "bench compare", True)
-    result = raw["result"]
-    assert (result["regression"], result["valid"], result["faults"]) == (True, True, [])
-    (cell,) = result["cells"]
-    assert (cell["n"], cell["censored"]) == ({"a": 3, "b": 2}, {"a": 0, "b": 1})
-    kernel = cell["phases"][2]
-    assert list(kernel) == ["name", "a_ns", "b_ns", "difference_ns", "causes"]
-    assert (kernel["name"], round(kernel["difference_ns"], -8)) == ("kernel", 500 * MS)
-    assert kernel["b_ns"] - kernel["a_ns"] == kernel["difference_ns"]
-
-
-def test_the_verbs_other_ends(tmp_path: Path) -> None:
-    refused_one = called(tmp_path, bench(), bench("standard"), "--json")
-    assert refused_one.exit_code == 2
-    assert json.loads(refused_one.stdout)["error"]["kind"] == "IncomparableError"
-    invalid_one = called(tmp_path, bench(), lost(bench(), [1, 2, 3]))
-    assert invalid_one.exit_code == 4
-    assert "none of 3 runs got ready" in invalid_one.output
-    (tmp_path / "b.json").write_text("{}")
-    argv = ["bench", "compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]
-    assert CliRunner().invoke(group, argv).exit_code == 2
-
-
-def test_a_matrix_of_another_name_than_the_verb_is_a_matrix(tmp_path: Path) -> None:
-    (tmp_path / "compare.toml").write_text(
-        'schema = 1\nname = "x"\n[[block]]\nprofiles = ["nginx"]\nconfigurations = ["minimal"]\n'
-        'storages = ["local"]\nclocks = ["virtual"]\n'
-    )
-    argv = ["bench", str(tmp_path / "compare.toml"), "--dry-run", "--json"]
-    found = CliRunner().invoke(group, argv)
-    assert found.exit_code == 0, found.output
-    assert json.loads(found.stdout)["result"]["matrix"] == "x"
