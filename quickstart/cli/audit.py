@@ -11,13 +11,14 @@ from rich.console import Console
 
 from quickstart import audit as auditing
 from quickstart.cli.completion import artefacts_here
+from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.image import artefact as artefacts
 
 
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path), shell_complete=artefacts_here)
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+@JSON
 def audit(out: Path, as_json: bool) -> None:
     """Look through the artefact OUT for secrets, wrong modes, strangers and parts that disagree; status 1 when there are errors."""
 

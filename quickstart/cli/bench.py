@@ -17,6 +17,7 @@ from quickstart import bench as benching
 from quickstart.bench import RESULTS, Bench, invalid
 from quickstart.cli.compare import compare_command
 from quickstart.cli.completion import profile_names
+from quickstart.cli.options import JSON, VERBOSE
 from quickstart.cli.output import Verb, run_verb
 from quickstart.errors import BadInputError
 from quickstart.measure import document
@@ -126,8 +127,8 @@ class _Verbs(click.Group):
     help="Make the report of DIR/results.json again; measure nothing.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be run, and run nothing.")
-@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+@VERBOSE
+@JSON
 @click.pass_context
 def bench(
     context: click.Context,

@@ -9,7 +9,15 @@ import click
 from rich.console import Console
 
 from quickstart import pipeline
-from quickstart.cli.completion import profile_names
+from quickstart.cli.options import (
+    JSON,
+    KEEP_ALL,
+    TRACES,
+    VERBOSE,
+    guest_package_option,
+    profile_option,
+    rootfs_option,
+)
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.cloudinit import ALWAYS, SEEN
 from quickstart.errors import BadInputError
@@ -29,20 +37,8 @@ _EARLY = {
 
 
 @click.command()
-@click.option(
-    "--profile",
-    "profile_name",
-    required=True,
-    metavar="NAME|DIR",
-    help="The application to build for.",
-    shell_complete=profile_names,
-)
-@click.option(
-    "--rootfs",
-    type=click.Path(path_type=Path),
-    metavar="DIR|TAR",
-    help="Your own root file system, in place of debootstrap.",
-)
+@profile_option("The application to build for.", required=True)
+@rootfs_option()
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), help="Where the artefact goes [quickstart-NAME]."
 )
@@ -62,13 +58,7 @@ _EARLY = {
     expose_value=False,
     help="What boots it; there is one yet.",
 )
-@click.option(
-    "--traces",
-    type=click.IntRange(1, 20),
-    default=1,
-    show_default=True,
-    help="Boot and trace so many times; the start set is what any trace used.",
-)
+@TRACES
 @click.option(
     "--include",
     "include",
@@ -83,14 +73,7 @@ _EARLY = {
     help="Init stays PID 1, with the application alone: the paper's minimal system.",
 )
 @click.option("--release", is_flag=True, help="Free /fast once the distribution's boot is done.")
-@click.option(
-    "--no-guest-package",
-    "guest_package",
-    is_flag=True,
-    flag_value=False,
-    default=True,
-    help="Leave the Debian package quickstart-guest out of the image.",
-)
+@guest_package_option("Leave the Debian package quickstart-guest out of the image.")
 @click.option(
     "--delivery",
     type=click.Choice([each.value for each in Delivery]),
@@ -108,9 +91,9 @@ _EARLY = {
 )
 @click.option("--force", is_flag=True, help="Replace OUT even when its root disk has been used.")
 @click.option("--dry-run", is_flag=True, help="Say which stages would run, and run none.")
-@click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
-@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+@KEEP_ALL
+@VERBOSE
+@JSON
 def build(
     profile_name: str,
     rootfs: Path | None,

@@ -8,13 +8,13 @@ import time
 import click
 from rich.console import Console
 
+from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.kept import Kept
 from quickstart.model import MIB
 from quickstart.store import Store, default_root
 
 _DAY_S = 86400
-_JSON = click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 
 
 @click.group()
@@ -23,7 +23,7 @@ def cache() -> None:
 
 
 @cache.command("ls")
-@_JSON
+@JSON
 def list_entries(as_json: bool) -> None:
     """List the store's entries: stage, key, size, and when each was last used."""
 
@@ -48,7 +48,7 @@ def list_entries(as_json: bool) -> None:
     help="Keep what was used in these days.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
-@_JSON
+@JSON
 def collect(days: int, dry_run: bool, as_json: bool) -> None:
     """Remove entries that no build has used for some days, and what killed builds left.
 

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from quickstart.bench import invalid
+from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb as Called
 from quickstart.cli.output import run_verb, say
 from quickstart.measure import document
@@ -41,7 +42,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     is_flag=True,
     help="Compare though QEMU, guest kernel or packages have other versions.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+@JSON
 def compare_command(
     first: Path, second: Path, thresholds: tuple[str, ...], across_versions: bool, as_json: bool
 ) -> None:

@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from quickstart import doctor as needs
+from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import HostLacksError
 from quickstart.store import Store, default_root
@@ -21,7 +22,7 @@ _MARKS = {
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+@JSON
 def doctor(as_json: bool) -> None:
     """Say what this host has and lacks, and the one line that mends it; status 3 when something is lacking."""
 

@@ -12,18 +12,18 @@ from rich.console import Console
 
 from quickstart import inside
 from quickstart.cli.completion import artefacts_here
+from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
 from quickstart.image import artefact as artefacts
 
 _OUT = click.argument("out", type=click.Path(path_type=Path), shell_complete=artefacts_here)
-_JSON = click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 
 
 @click.command("ls")
 @_OUT
 @click.argument("path", default="")
-@_JSON
+@JSON
 def list_members(out: Path, path: str, as_json: bool) -> None:
     """List what the initramfs of OUT holds, all of it or what is below PATH."""
 
@@ -62,7 +62,7 @@ def _show(console: Console, found: list[inside.Member]) -> None:
 @click.command("cat")
 @_OUT
 @click.argument("path")
-@_JSON
+@JSON
 def cat(out: Path, path: str, as_json: bool) -> None:
     """Write a file of the initramfs of OUT to stdout: PATH as in the guest, or as on the root volume."""
 
@@ -88,7 +88,7 @@ def _nothing(console: Console) -> None:
 @click.command("why")
 @_OUT
 @click.argument("path")
-@_JSON
+@JSON
 def why(out: Path, path: str, as_json: bool) -> None:
     """Say which event or rule put PATH into the start set of OUT, or keeps it out.
 
@@ -124,7 +124,7 @@ def why(out: Path, path: str, as_json: bool) -> None:
 @click.command("diff")
 @_OUT
 @click.argument("other", type=click.Path(path_type=Path), shell_complete=artefacts_here)
-@_JSON
+@JSON
 def diff(out: Path, other: Path, as_json: bool) -> None:
     """Say what the initramfs of OTHER has otherwise than that of OUT; status 1 when they differ."""
 

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from quickstart.cli.completion import profile_names
+from quickstart.cli.options import JSON, KEEP_ALL, VERBOSE, rootfs_option
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.cli.run import free_port
 from quickstart.model import MIB
@@ -20,14 +21,6 @@ from quickstart.newprofile.readme import command, request
 from quickstart.newprofile.request import first_draft, parse_ready
 from quickstart.pipeline import TraceOptions
 from quickstart.store import Store, default_root
-
-_JSON = click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
-_ROOTFS = click.option(
-    "--rootfs",
-    type=click.Path(path_type=Path),
-    metavar="DIR|TAR",
-    help="Your own root file system, in place of debootstrap.",
-)
 
 
 @click.group()
@@ -54,7 +47,7 @@ def profile() -> None:
 )
 @click.option("--status", type=click.IntRange(100, 599), metavar="N", help="What http answers [200].")
 @click.option("--suite", default="bookworm", show_default=True, metavar="SUITE", help="The Debian suite.")
-@_ROOTFS
+@rootfs_option()
 @click.option(
     "--timeout",
     "timeout_s",
@@ -66,9 +59,9 @@ def profile() -> None:
 )
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where it goes [NAME].")
 @click.option("--force", is_flag=True, help="Replace an earlier profile in DIR.")
-@click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
-@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
-@_JSON
+@KEEP_ALL
+@VERBOSE
+@JSON
 def new(
     name: str,
     packages: tuple[str, ...],
@@ -147,8 +140,8 @@ def _show_written(console: Console, found: Findings, out: Path) -> None:
 
 @profile.command("check")
 @click.argument("name", metavar="NAME|DIR", shell_complete=profile_names)
-@_ROOTFS
-@_JSON
+@rootfs_option()
+@JSON
 def check_profile(name: str, rootfs: Path | None, as_json: bool) -> None:
     """Say whether a profile holds, all its faults at once; nothing is made or booted.
 

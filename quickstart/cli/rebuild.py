@@ -9,7 +9,8 @@ import click
 from rich.console import Console
 
 from quickstart import rebuild as rebuilding
-from quickstart.cli.completion import artefacts_here, profile_names
+from quickstart.cli.completion import artefacts_here
+from quickstart.cli.options import JSON, KEEP_ALL, VERBOSE, profile_option
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.image import artefact as artefacts
 from quickstart.model import MIB
@@ -19,16 +20,10 @@ from quickstart.store import Store, default_root
 
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path), shell_complete=artefacts_here)
-@click.option(
-    "--profile",
-    "profile_name",
-    metavar="NAME|DIR",
-    help="The application's profile [the one of that name that comes with us].",
-    shell_complete=profile_names,
-)
-@click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
-@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+@profile_option("The application's profile [the one of that name that comes with us].")
+@KEEP_ALL
+@VERBOSE
+@JSON
 def rebuild(out: Path, profile_name: str | None, keep: bool, verbose: bool, as_json: bool) -> None:
     """Pack anew what the application of OUT starts from, for its root disk as it is now.
 

@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from quickstart import pipeline
-from quickstart.cli.boot import boot_options
 from quickstart.cli.completion import artefacts_here
+from quickstart.cli.options import JSON, boot_options
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError, GuestEndedError
 from quickstart.image import artefact as artefacts
@@ -84,7 +84,7 @@ class Ran:
 )
 @click.option("--console", is_flag=True, help="Show the guest's console on stderr.")
 @boot_options
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+@JSON
 def run(
     out: Path,
     check: bool,

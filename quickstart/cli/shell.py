@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 
 from quickstart import pipeline
-from quickstart.cli.boot import boot_options
-from quickstart.cli.completion import artefacts_here, profile_names
+from quickstart.cli.completion import artefacts_here
+from quickstart.cli.options import boot_options, profile_option
 from quickstart.cli.output import Verb, run_verb
 from quickstart.cli.run import free_port, shut_down
 from quickstart.errors import BadInputError, GuestError
@@ -57,13 +57,7 @@ class ShellOptions:
     show_default=True,
     help="Where the shell is.",
 )
-@click.option(
-    "--profile",
-    "profile_name",
-    metavar="NAME|DIR",
-    help="With --at reference: the image of this profile, instead of the one of OUT.",
-    shell_complete=profile_names,
-)
+@profile_option("With --at reference: the image of this profile, instead of the one of OUT.")
 @click.option("--stock", is_flag=True, help="Boot the ordinary way (with --at guest).")
 @boot_options
 def shell(

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from quickstart import pipeline
-from quickstart.cli.completion import profile_names
+from quickstart.cli.options import JSON, KEEP_ALL, TRACES, VERBOSE, profile_option, rootfs_option
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.image.traced import check_traced_place, keep_traced
 from quickstart.model import MIB
@@ -20,29 +20,15 @@ from quickstart.store import Store, default_root
 
 
 @click.command()
-@click.option(
-    "--profile",
-    "profile_name",
-    required=True,
-    metavar="NAME|DIR",
-    help="The application to trace.",
-    shell_complete=profile_names,
-)
-@click.option(
-    "--rootfs",
-    type=click.Path(path_type=Path),
-    metavar="DIR|TAR",
-    help="Your own root instead of a debootstrap'd one.",
-)
-@click.option(
-    "--traces", type=click.IntRange(1, 20), default=1, show_default=True, help="Boot and trace so many times."
-)
+@profile_option("The application to trace.", required=True)
+@rootfs_option("Your own root instead of a debootstrap'd one.")
+@TRACES
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), help="Write start-set.json into this directory."
 )
-@click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
-@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+@KEEP_ALL
+@VERBOSE
+@JSON
 def trace(
     profile_name: str,
     rootfs: Path | None,

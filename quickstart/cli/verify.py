@@ -12,7 +12,17 @@ import click
 from rich.console import Console
 
 from quickstart import pipeline
-from quickstart.cli.completion import artefacts_here, profile_names
+from quickstart.cli.completion import artefacts_here
+from quickstart.cli.options import (
+    APPEND,
+    JSON,
+    KEEP,
+    TIMEOUT,
+    VERBOSE,
+    guest_package_option,
+    profile_option,
+    rootfs_option,
+)
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
 from quickstart.image import artefact as artefacts
@@ -43,37 +53,14 @@ class _Building:
     is_flag=True,
     help="Build again with the files that the ledger names, until it names no more. Needs root.",
 )
-@click.option(
-    "--profile",
-    "profile_name",
-    metavar="NAME|DIR",
-    help="What --until-clean builds [the profile of OUT's name that comes with us].",
-    shell_complete=profile_names,
-)
-@click.option(
-    "--rootfs",
-    type=click.Path(path_type=Path),
-    metavar="DIR|TAR",
-    help="The root file system that OUT was built from, for --until-clean.",
-)
-@click.option(
-    "--no-guest-package",
-    "guest_package",
-    is_flag=True,
-    flag_value=False,
-    default=True,
-    help="OUT was built without the Debian package quickstart-guest, for --until-clean.",
-)
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Seconds to wait for ready [the profile's].",
-)
-@click.option("--append", default="", metavar="WORDS", help="More words for the kernel's command line.")
-@click.option("--keep", is_flag=True, help="Keep the guest's workspace.")
-@click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+@profile_option("What --until-clean builds [the profile of OUT's name that comes with us].")
+@rootfs_option("The root file system that OUT was built from, for --until-clean.")
+@guest_package_option("OUT was built without the Debian package quickstart-guest, for --until-clean.")
+@TIMEOUT
+@APPEND
+@KEEP
+@VERBOSE
+@JSON
 def verify(
     out: Path,
     until_clean: bool,

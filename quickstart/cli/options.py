@@ -1,0 +1,74 @@
+"""The options that several verbs share: each is said once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from quickstart.cli.completion import profile_names
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+TIMEOUT: Option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds to wait for ready [the profile's].",
+)
+APPEND: Option = click.option(
+    "--append", default="", metavar="WORDS", help="More words for the kernel's command line."
+)
+TRACES: Option = click.option(
+    "--traces",
+    type=click.IntRange(1, 20),
+    default=1,
+    show_default=True,
+    help="Boot and trace so many times; the start set is what any trace used.",
+)
+KEEP: Option = click.option("--keep", is_flag=True, help="Keep the guest's workspace.")
+KEEP_ALL: Option = click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
+VERBOSE: Option = click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
+JSON: Option = click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+_BOOT: tuple[Option, ...] = (
+    click.option("--snapshot", is_flag=True, help="Throw away what the machine writes to its disk."),
+    click.option("--port", type=click.IntRange(1, 65535), help="The port on 127.0.0.1 [a free one]."),
+    TIMEOUT,
+    APPEND,
+    KEEP,
+    VERBOSE,
+)
+
+
+def profile_option(text: str, *, required: bool = False) -> Option:
+    """``--profile`` as ``profile_name``: a name, or a profile's directory."""
+    return click.option(
+        "--profile",
+        "profile_name",
+        required=required,
+        metavar="NAME|DIR",
+        help=text,
+        shell_complete=profile_names,
+    )
+
+
+def rootfs_option(text: str = "Your own root file system, in place of debootstrap.") -> Option:
+    return click.option("--rootfs", type=click.Path(path_type=Path), metavar="DIR|TAR", help=text)
+
+
+def guest_package_option(text: str) -> Option:
+    """``--no-guest-package`` as ``guest_package``, which is True without it."""
+    return click.option(
+        "--no-guest-package", "guest_package", is_flag=True, flag_value=False, default=True, help=text
+    )
+
+
+def boot_options(call: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Gives a command ``snapshot``, ``port``, ``timeout_s``, ``append``, ``keep`` and ``verbose``."""
+    for option in reversed(_BOOT):
+        call = option(call)
+    return call
