@@ -1,0 +1,73 @@
+#!/bin/sh
+# usage: serve.sh client PLACE IMAGE RATE : an NBD server on PLACE/socket for IMAGE, which it reads from an NFS server.
+#
+# Runs as root, as the first process of mount, PID and network namespaces (host/namespaces.py): what it starts and makes ends with it.
+# This network is the client's; the server has another one, and a veth pair is the wire between them. RATE, as tc(8) has it, is the
+# wire's in both directions, `none` leaves it as fast as the host is. PLACE/ganesha.conf is there already and exports IMAGE's directory,
+# read-only, as /export; IMAGE is its name in a URL. What is written goes to a file without a name in PLACE.
+set -eu
+
+ROLE=$1 PLACE=$2 IMAGE=$3 RATE=$4
+SERVER=192.0.2.1 CLIENT=192.0.2.2
+URL=nfs://$SERVER/export/$IMAGE
+LOG=$PLACE/ganesha.log
+# What crosses the wire in no time after a pause, a little more than a frame; and what waits for it, 20 ms at 100 Mbit/s.
+BURST=1600 QUEUE=256kb
+
+wire() { # INTERFACE ADDRESS
+	ip link set lo up
+	ip address add "$2/24" dev "$1"
+	ip link set "$1" up
+	# It counts a frame with its Ethernet header.
+	[ "$RATE" = none ] || tc qdisc add dev "$1" root tbf rate "$RATE" burst "$BURST" limit "$QUEUE"
+}
+
+ended() { # WHAT
+	echo "$1 has ended"
+	kill -TERM 1
+}
+
+server() {
+	touch "$PLACE/apart"
+	until ip link show dev server >/dev/null 2>&1; do sleep 0.01; done
+	wire server "$SERVER"
+	# QEMU's NFS driver asks it for the ports.
+	rpcbind -f &
+	until [ -S /run/rpcbind.sock ]; do sleep 0.01; done
+	ganesha.nfsd -F -f "$PLACE/ganesha.conf" -L "$LOG" -p "$PLACE/ganesha.pid" || :
+	tail -n 5 "$LOG"
+	ended "the NFS server"
+}
+
+nbd() {
+	# The server takes a moment until it answers.
+	for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+		if said=$(qemu-img info -f raw "$URL" 2>&1); then
+			TMPDIR=$PLACE qemu-nbd --format=raw --snapshot --persistent --socket="$PLACE/socket" "$URL" || :
+			ended "the NFS client"
+			return
+		fi
+		sleep 0.25
+	done
+	echo "$said"
+	ended "the wait for the NFS server"
+}
+
+if [ "$ROLE" = server ]; then
+	server
+	exit
+fi
+
+mount -t proc proc /proc
+# Sockets and state have fixed names there: the host may have its own.
+mount -t tmpfs tmpfs /run
+mkdir /run/ganesha
+mount -t tmpfs tmpfs /var/lib/nfs
+unshare --net -- sh "$0" server "$PLACE" "$IMAGE" "$RATE" &
+until [ -e "$PLACE/apart" ]; do sleep 0.01; done
+ip link add client type veth peer name server netns $!
+wire client "$CLIENT"
+nbd &
+trap 'exit 1' TERM
+# Each of the two says so when it ends, which ends everything.
+wait
