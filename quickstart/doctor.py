@@ -12,6 +12,7 @@ from quickstart.errors import CommandError, MissingToolError
 from quickstart.host import door
 from quickstart.host.files import free_bytes, temporary_directory
 from quickstart.launch import accel
+from quickstart.measure.nfs import nfs_server
 from quickstart.model import MIB
 from quickstart.progress import Progress
 from quickstart.store import Store
@@ -62,7 +63,7 @@ def examine(store: Store, progress: Progress) -> tuple[Finding, ...]:
         rest = [_static_libc(), _root(), _space(store)]
     with progress.step("try the accelerator"):
         kvm = _accelerator(store)
-    return (*tools, *rest, kvm)
+    return (*tools, *rest, _nfs(), kvm)
 
 
 def _tool(name: str, arguments: tuple[str, ...]) -> Finding:
@@ -96,6 +97,17 @@ def _static_libc() -> Finding:
     if finding.state == BROKEN:
         return Finding("libc.a", MISSING, finding.detail, f"apt-get install {door.package_of('libc.a')}")
     return finding
+
+
+def _nfs() -> Finding:
+    """Only the bench needs it, for the storage nfs-100m by the host's clock."""
+    try:
+        return Finding("NFS server", FOUND, nfs_server(), "", optional=True)
+    except MissingToolError as error:
+        return Finding("NFS server", MISSING, error.message, error.hint or "", optional=True)
+    except CommandError as error:
+        mend = f"apt-get install --reinstall {door.package_of('ganesha.nfsd')}"
+        return Finding("NFS server", BROKEN, error.message, mend, optional=True)
 
 
 def _root() -> Finding:

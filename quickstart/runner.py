@@ -26,6 +26,7 @@ from quickstart.measure.clock import clock_of
 from quickstart.measure.configuration import Boot, with_command_line
 from quickstart.measure.configuration import machine as plain_machine
 from quickstart.measure.matrix import Matrix
+from quickstart.measure.nfs import nfs_server
 from quickstart.measure.results import COMMAND_LINES, Booted, Cell, Circumstances, Facts, Sample
 from quickstart.measure.storage import load_model
 from quickstart.measure.volume import volume_binary
@@ -51,6 +52,12 @@ class QemuRunner:
 
     def circumstances(self) -> Circumstances:
         """Make what is not there yet, and say what the numbers depend on."""
+        on_nfs = any(
+            load_model(each.cell.storage).nfs_rate and each.cell.clock != "virtual"
+            for each in self.matrix.plan
+        )
+        # Before anything costly is done.
+        served_by = {"nfs server": nfs_server()} if on_nfs else {}
         profiles: dict[str, Profile] = {}
         for cell in (each.cell for each in self.matrix.plan):
             profile = profiles.setdefault(cell.profile, load_profile(cell.profile))
@@ -73,6 +80,7 @@ class QemuRunner:
                 "payload": f"{Recipe.payload.value} where none is asked for; {compressors()}",
                 **{f"kernel {k}": v for k, v in kernels.items()},
                 **self._machines(),
+                **served_by,
             },
             artefacts=dict(_artefacts(key, boot) for key, boot in sorted(self._boots.items())),
             poll_interval_ms=PROBE_INTERVAL_MS,

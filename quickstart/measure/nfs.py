@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
-from quickstart.errors import MissingToolError, VolumeError
+from quickstart.errors import HostLacksError, MissingToolError, VolumeError
 from quickstart.host import door
 from quickstart.host.namespaces import own_namespaces
 from quickstart.host.workspace import workspace
@@ -21,6 +21,8 @@ TOOLS = ("ip", "tc", "unshare", "rpcbind", "ganesha.nfsd", "qemu-img", "qemu-nbd
 PLUGINS = ("qemu/block-nfs.so", "ganesha/libfsalvfs.so")
 _LIMIT_S = 30.0
 _POLL_S = 0.01
+# A client may see the end of the connection a moment before the process is seen to have ended.
+_DYING_S = 0.5
 # In quotes in ganesha's configuration.
 _UNQUOTABLE = '"\\\n'
 _CONFIGURATION = """
@@ -83,7 +85,14 @@ def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
             ) as process:
                 volume = NfsVolume(process, place / "socket", place / "output")
                 _wait(volume)
-                yield volume
+                try:
+                    yield volume
+                except HostLacksError:
+                    raise
+                except Exception as error:
+                    if door.has_ended(process, _DYING_S):
+                        raise VolumeError("the NFS volume ended", last_words=volume.last_words) from error
+                    raise
                 if not volume.is_running():
                     raise VolumeError("the NFS volume ended", last_words=volume.last_words)
 
@@ -95,6 +104,13 @@ def need_nfs() -> None:
         name = plugin.rpartition("/")[2]
         if not any(Path("/usr/lib").glob(f"*/{plugin}")):
             raise MissingToolError(name, door.package_of(name))
+
+
+def nfs_server() -> str:
+    """Which server that is; raises as `need_nfs`."""
+    need_nfs()
+    said = door.run(["ganesha.nfsd", "-v"], timeout_s=_LIMIT_S).stdout.decode(errors="replace")
+    return said.partition("\n")[0].strip()
 
 
 def _wait(volume: NfsVolume) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from quickstart.measure.comparable import profile_name
 from quickstart.measure.conclusions import T_APP, T_TOTAL, Measured
-from quickstart.measure.results import COMMAND_LINES, CONFIGURATIONS, SIZES, Sample
+from quickstart.measure.results import COMMAND_LINES, CONFIGURATIONS, SIZES, STORAGES, Sample
 from quickstart.measure.statistics import Metric, summarise
 
 _FILE = Path(__file__).with_name("paper.toml")
@@ -25,12 +25,13 @@ class _Table(BaseModel):
 
 
 class Ours(_Table):
-    """What of our results corresponds; paper.toml says what each metric is."""
+    """What of our results corresponds; paper.toml says what each metric is. Without ``storage`` it is that of the first picture."""
 
     metric: Literal["t_app", "t_total", "saved", "reads", "initramfs"]
     profiles: tuple[str, ...]
     size: Literal[SIZES]  # type: ignore[valid-type]
     configurations: tuple[Literal[CONFIGURATIONS], ...]  # type: ignore[valid-type]
+    storage: Literal[STORAGES] | None = None  # type: ignore[valid-type]
 
 
 class Said(_Table):
@@ -64,9 +65,24 @@ def statements() -> tuple[Said, ...]:
     return _Document.model_validate_json(json.dumps(raw)).said
 
 
-def beside(samples: Measured) -> tuple[Beside, ...]:
-    """Every statement with ours out of ``samples``, which are of one clock and storage model."""
-    return tuple(Beside(each, tuple(_ours(samples, each.ours)) if each.ours else ()) for each in statements())
+def beside(samples: Measured, others: Measured | None = None) -> tuple[Beside, ...]:
+    """Every statement with ours out of ``samples``, which are of one clock and storage model.
+
+    What names a storage model is looked for in ``others``, on the same clock.
+    """
+    return tuple(
+        Beside(each, tuple(_ours(_stored(samples, others or {}, each.ours), each.ours)) if each.ours else ())
+        for each in statements()
+    )
+
+
+def _stored(samples: Measured, others: Measured, wanted: Ours) -> Measured:
+    if wanted.storage is None:
+        return samples
+    clocks = {cell.clock for cell in samples}
+    return {
+        cell: runs for cell, runs in others.items() if cell.storage == wanted.storage and cell.clock in clocks
+    }
 
 
 def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
@@ -83,8 +99,9 @@ def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _runs(samples: Measured, wanted: Ours, profile: str, configuration: str, line: str) -> Sequence[Sample]:
-    """The runs of a cell. A stock boot stands for itself with our command line, too, where it was measured with its own alone."""
-    for each in (line, "stock") if configuration.startswith("standard") else (line,):
+    """The runs of a cell. A stock boot that was measured with its own command line alone stands beside ours with our line, too."""
+    stands = configuration.startswith("standard") and len(wanted.configurations) > 1
+    for each in (line, "stock") if stands else (line,):
         for cell, runs in samples.items():
             named = (profile_name(cell.profile), cell.configuration, cell.command_line, cell.size)
             if named == (profile, configuration, each, wanted.size) and runs:
@@ -107,7 +124,7 @@ def _times(sides: Sides, metric: Metric) -> str:
         return "censored"
     text = " → ".join(f"{each / 1e9:.2f} s" for each in medians)
     # As the paper says it of Minimal: the first as a multiple of the last.
-    return f"{text} ({medians[0] / medians[-1]:.2f} times)" if medians[-1] else text
+    return f"{text} ({medians[0] / medians[-1]:.2f} times)" if len(medians) > 1 and medians[-1] else text
 
 
 def _saved(sides: Sides) -> str:

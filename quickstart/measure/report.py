@@ -102,7 +102,7 @@ def page(
         command=shlex.join(results.command),
         summary=summary(results),
         headline=headline(results),
-        paper=beside(chosen),
+        paper=beside(chosen, planned_samples(results)),
         paper_on=f"{one.storage}, {one.size} machine, {one.clock} clock (medians)",
         conclusions=conclusions(results),
         real=any(planned.cell.clock != "virtual" for planned in results.plan),

@@ -15,6 +15,7 @@ from quickstart.measure import counting
 from quickstart.measure.clock import Clock
 from quickstart.measure.configuration import Boot
 from quickstart.measure.nbd import read_extents
+from quickstart.measure.nfs import NfsVolume, exported
 from quickstart.measure.phases import phases, script, units
 from quickstart.measure.results import Cell, Phase, Reads, Sample
 from quickstart.measure.storage import StorageModel
@@ -63,12 +64,15 @@ class Bench:
 
 @dataclass(frozen=True)
 class _Ran:
-    """What a run leaves behind it; ``phases_said`` is the output of phases.script, empty when the guest did not answer."""
+    """What a run leaves behind it; ``phases_said`` is the output of phases.script, empty when the guest did not answer.
+
+    ``log`` is None of a volume that keeps none.
+    """
 
     fetch_ns: int
     readied: Readied
     phases_said: str
-    log: tuple[Request, ...]
+    log: tuple[Request, ...] | None
 
 
 def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: Cell, number: int) -> Sample:
@@ -86,7 +90,7 @@ def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: 
 
 
 def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> _Ran:
-    with served(bench.volume, boot.volume, model, fault=bench.fault) as volume:
+    with _volume(bench, boot, clock, model) as volume:
         fetch_ns = read_extents(
             volume.socket, boot.fetched, bench.fetching.request_bytes, bench.fetching.depth, bench.limit_s
         )
@@ -101,17 +105,26 @@ def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> _Ran:
             _blame(volume, error)
             raise
         # QEMU has gone: the log has every request of it.
-        return _Ran(fetch_ns, readied, said, volume.log())
+        return _Ran(fetch_ns, readied, said, volume.log() if isinstance(volume, Volume) else None)
+
+
+def _volume(
+    bench: Bench, boot: Boot, clock: Clock, model: StorageModel
+) -> AbstractContextManager[Volume | NfsVolume]:
+    """The emulator, or where the host's time counts what the model is one of."""
+    if model.nfs_rate and clock.name != "virtual":
+        return exported(boot.volume, model.nfs_rate)
+    return served(bench.volume, boot.volume, model, fault=bench.fault)
 
 
 def _room_for_it() -> AbstractContextManager[None]:
     return full_disk_named(temporary_directory(), "the temporary directory", _FULL_HINT)
 
 
-def _blame(volume: Volume, error: GuestError) -> None:
+def _blame(volume: Volume | NfsVolume, error: GuestError) -> None:
     """Raise VolumeError when it was the volume that kept the guest waiting, which has ended since with ``error``."""
     now_ns = time.monotonic_ns()
-    if not volume.is_running():
+    if isinstance(volume, NfsVolume) or not volume.is_running():
         return
     try:
         waited_ns = counting.unanswered_ns(volume.log(_VOLUME_WORD_S), now_ns)
@@ -155,10 +168,11 @@ def _ask_phases(guest: QemuGuest, unit: str) -> str:
 def _sample(boot: Boot, clock: Clock, cell: Cell, number: int, ran: _Ran) -> Sample:
     readied, virtual = ran.readied, clock.name == "virtual"
     begin_ns, end_ns = readied.launch_ns, readied.ready.received_ns
-    fetch_ns = counting.modelled_ns(ran.log, begin_ns) if virtual else ran.fetch_ns
+    log, counted = ran.log or (), Reads(readied.root_io.reads, readied.root_io.read_bytes)
+    fetch_ns = counting.modelled_ns(log, begin_ns) if virtual else ran.fetch_ns
     times = (virtual_times if virtual else client_times)(readied, fetch_ns)
     counters = readied.counters.text
-    busy_ns = counting.in_flight_ns(ran.log, begin_ns, end_ns)
+    busy_ns = counting.in_flight_ns(log, begin_ns, end_ns)
     found: tuple[Phase, ...] = phases(
         ran.phases_said,
         boot.unit,
@@ -179,7 +193,8 @@ def _sample(boot: Boot, clock: Clock, cell: Cell, number: int, ran: _Ran) -> Sam
         fetch_ns=fetch_ns,
         before_kernel_ns=times.before_kernel_ns,
         overlap_ns=counting.overlap_ns(busy_ns, counting.iowait_ns(counters)) if virtual else 0,
-        volume=counting.root_reads(ran.log, begin_ns, end_ns),
+        # Without a log what QEMU has counted when the ready line came.
+        volume=counted if ran.log is None else counting.root_reads(log, begin_ns, end_ns),
         guest=counting.disk_reads(counters, _ROOT_DEVICE) if boot.attached else Reads(0, 0),
         initramfs_bytes=boot.initramfs_bytes,
         phases=found,

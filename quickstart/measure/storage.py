@@ -22,7 +22,10 @@ _HINT = "docs/storage.md lists every key"
 
 @dataclass(frozen=True)
 class StorageModel:
-    """What a volume costs; ``bandwidth_bytes_s`` is None when the link has no limit, ``sources`` is (figure, where it is from)."""
+    """What a volume costs; ``bandwidth_bytes_s`` is None when the link has no limit, ``sources`` is (figure, where it is from).
+
+    With an ``nfs_rate``, in tc(8)'s words, a real NFS server behind a wire of that rate stands for it on the host's own clocks.
+    """
 
     name: str
     description: str
@@ -33,6 +36,7 @@ class StorageModel:
     granule_bytes: int
     first_touch_ns: int
     sources: tuple[tuple[str, str], ...]
+    nfs_rate: str | None = None
 
 
 Latency = Annotated[int, Field(ge=0, le=_HOUR_NS)]
@@ -63,6 +67,7 @@ class _Document(_Table):
     # Each granule takes 8 bytes of the emulator's memory.
     granule_bytes: Annotated[int, Field(ge=4096, le=2**40)]
     first_touch_ns: Latency
+    nfs_rate: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}[kmg]bit$")] | None = None
     sources: _Sources
 
 
@@ -87,6 +92,7 @@ def parse_model(text: str, source: str) -> StorageModel:
         granule_bytes=document.granule_bytes,
         first_touch_ns=document.first_touch_ns,
         sources=tuple(document.sources.model_dump().items()),
+        nfs_rate=document.nfs_rate,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import statistics
 
 import pytest
 
@@ -47,6 +48,33 @@ def test_every_number_is_one_that_the_paper_prints_and_stands_in_its_words() -> 
     assert {where: sorted(set(each)) for where, each in seen.items()} == {
         where: sorted(set(text.split())) for where, text in PRINTED.items()
     }
+
+
+def test_table_1_has_the_row_of_each_storage_by_the_clock_of_the_rest() -> None:
+    results = realistic(
+        profiles=("sshd",),
+        configurations=("standard",),
+        storages=("local", "nfs-cached", "nfs-100m"),
+        clocks=("virtual", "wall"),
+    )
+    samples = planned_samples(results)
+    rows = {each.said.what: each.ours for each in beside(overview(samples), samples)}
+    expected = {}
+    for storage, words in (
+        ("nfs-100m", "without cache"),
+        ("nfs-cached", "cached:"),
+        ("local", "a local disk"),
+    ):
+        (runs,) = (
+            each for cell, each in samples.items() if (cell.storage, cell.clock) == (storage, "virtual")
+        )
+        median_ns = statistics.median(run.t_app_ns for run in runs)
+        (what,) = (each for each in rows if words in each)
+        expected[what] = (f"sshd: {median_ns / 1e9:.2f} s",)
+    assert len({*expected.values()}) > 1
+    assert {what: rows[what] for what in expected} == expected
+    # The other statements are of other applications.
+    assert {what for what, ours in rows.items() if ours} == {*expected}
 
 
 def test_ours_stands_beside_what_corresponds() -> None:

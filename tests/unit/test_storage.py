@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def test_our_models_are_these() -> None:
     # A matrix may name what has a model, and nothing else.
     assert known_models() == tuple(sorted(STORAGES))
     warm, cold, local = (load_model(name) for name in ("ebs-warm", "ebs-cold", "local"))
+    wire, cached = (load_model(name) for name in ("nfs-100m", "nfs-cached"))
     assert (warm.read_latency_ns, warm.bandwidth_bytes_s, warm.first_touch_ns) == (
         800_000,
         125 * 1024 * 1024,
@@ -49,6 +51,29 @@ def test_our_models_are_these() -> None:
         None,
         0,
     )
+    # Of 12.5 MB/s what the headers leave; a cached image is a local one.
+    assert wire.bandwidth_bytes_s is not None
+    assert 11_000_000 < wire.bandwidth_bytes_s < 12_000_000
+    assert {name: getattr(cached, name) for name in FIGURES} == {
+        name: getattr(local, name) for name in FIGURES
+    }
+    assert [model.name for model in (warm, cold, local, wire, cached) if model.nfs_rate] == ["nfs-100m"]
+    assert wire.nfs_rate == "100mbit"
+
+
+def test_the_figures_of_nfs_are_those_that_were_measured() -> None:
+    medians = json.loads((assets("bench") / "nfs/figures.json").read_text())["medians"]
+    wire = load_model("nfs-100m")
+    latency_ns = medians["no wire"]["4 KiB, one"]["median_ns"] - medians["local"]["4 KiB, one"]["median_ns"]
+    # Rounded to the microsecond, and to 10 kB/s.
+    assert wire.read_latency_ns == round(latency_ns, -3)
+    assert wire.bandwidth_bytes_s == round(medians["wire"]["1 MiB, eight"]["bytes_s"], -4)
+
+
+@pytest.mark.parametrize("rate", ['"fast"', '"0mbit"', "100", '"100mbit; reboot"', '"100 mbit"'])
+def test_a_rate_is_one_that_tc_takes(rate: str) -> None:
+    (found,) = problems(f"nfs_rate = {rate}\n" + GOOD + SOURCES)
+    assert found.startswith("nfs_rate: ")
 
 
 @pytest.mark.parametrize("name", known_models())
@@ -59,7 +84,9 @@ def test_every_figure_of_ours_has_its_source_and_says_when_it_is_an_assumption(n
     written = tomllib.loads((assets("bench") / "storage" / f"{name}.toml").read_text())["sources"]
     assert dict(model.sources) == written
     for source in written.values():
-        assert any(word in source for word in ("assumption", "definition", "Amazon", "EBS", "emulator"))
+        assert any(
+            word in source for word in ("assumption", "definition", "Amazon", "EBS", "emulator", "bench/nfs")
+        )
 
 
 def test_a_model_is_taken_as_it_is_written() -> None:

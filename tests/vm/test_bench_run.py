@@ -15,7 +15,7 @@ import pytest
 from quickstart.cli.run import free_port
 from quickstart.image import artefact as artefacts
 from quickstart.image.extents import file_extents, tail_extent
-from quickstart.launch import payload
+from quickstart.launch import accel, payload
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
 from quickstart.measure.configuration import Boot
@@ -144,3 +144,25 @@ def test_a_volume_that_fails_makes_a_censored_sample(
     found = run_once(broken, boot, clock.virtual("small"), slow, CELL, 0)
     assert said in found.censored and found.t_total_ns == 0
     assert_gone([pid for pid in children(os.getpid()) if pid not in before])
+
+
+def test_on_the_host_s_clock_nfs_is_a_real_server(bench: Bench, boot: Boot) -> None:
+    before = set(children(os.getpid()))
+    wall = clock.Clock("wall", accel.tcg("a guest by the host's clock"), 1740, 1)
+    cell = dataclasses.replace(CELL, storage="nfs-100m", clock="wall")
+    found = run_once(bench, boot, wall, load_model("nfs-100m"), cell, 1)
+    assert (found.censored, found.overlap_ns) == ("", 0)
+    assert found.t_total_ns == found.t_pr_ns + found.t_app_ns
+    # 100 Mbit/s carry no more than this, headers left out.
+    assert found.fetch_ns > sum(length for _, length in boot.fetched) * 80
+    # QEMU's count of what the machine asked for: the firmware reads sector 0, the guest what it has asked for and not got yet.
+    assert 1 <= found.volume.requests - found.guest.requests <= 6
+    assert found.guest.requests > 5 and found.guest.read_bytes > found.guest.requests * 512
+    assert_gone([pid for pid in children(os.getpid()) if pid not in before])
+
+
+def test_an_nfs_server_without_the_image_makes_a_censored_sample(bench: Bench, boot: Boot) -> None:
+    wall = clock.Clock("wall", accel.tcg("a guest by the host's clock"), 1740, 1)
+    gone = dataclasses.replace(boot, volume=boot.volume.with_name("gone"))
+    found = run_once(bench, gone, wall, load_model("nfs-100m"), CELL, 1)
+    assert "NFS3ERR_NOENT" in found.censored and found.t_total_ns == 0

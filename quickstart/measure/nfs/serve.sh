@@ -11,8 +11,9 @@ ROLE=$1 PLACE=$2 IMAGE=$3 RATE=$4
 SERVER=192.0.2.1 CLIENT=192.0.2.2
 URL=nfs://$SERVER/export/$IMAGE
 LOG=$PLACE/ganesha.log
-# What crosses the wire in no time after a pause, a little more than a frame; and what waits for it, 20 ms at 100 Mbit/s.
-BURST=1600 QUEUE=256kb
+# What crosses the wire in no time after a pause, two frames, so that a timer that is late costs nothing; and what waits for it, 20 ms
+# at 100 Mbit/s.
+BURST=3200 QUEUE=256kb
 
 wire() { # INTERFACE ADDRESS
 	ip link set lo up

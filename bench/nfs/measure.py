@@ -1,0 +1,137 @@
+"""What a read from a real NFS server costs, and what our model of it says (docs/storage.md).
+
+sudo .venv/bin/python bench/nfs/measure.py [RUNS]      default: 5; writes figures.json beside this file, in about two minutes
+
+The same client reads the same 64 MiB of random bytes, which the server has in its page cache: from nfs-ganesha behind a wire
+of 100 Mbit/s (`wire`), from the same server behind a wire as fast as the host (`no wire`), and from the volume emulator with the
+models nfs-100m, nfs-cached and local. The interval is from a request on the NBD socket to its answer. What nfs-100m is made of:
+its latency is the median of 4 KiB from `no wire` less that from `local`, its bandwidth that of 1 MiB from `wire`, eight in flight.
+For a host that does nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from quickstart.host import door
+from quickstart.host.workspace import workspace
+from quickstart.measure.nbd import Command, Connection
+from quickstart.measure.nfs import exported
+from quickstart.measure.storage import load_model
+from quickstart.measure.volume import served, volume_binary
+from quickstart.model import MIB
+from quickstart.store import Store, default_root
+
+SIZE_BYTES = 64 * MIB
+
+
+class Place(Protocol):
+    """What has an NBD server on a socket."""
+
+    @property
+    def socket(self) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Reading:
+    """``count`` reads of ``size_bytes`` at places drawn by a fixed seed, ``depth`` in flight."""
+
+    size_bytes: int
+    depth: int
+    count: int
+
+
+READINGS = {
+    "4 KiB, one": Reading(4096, 1, 400),
+    "4 KiB, eight": Reading(4096, 8, 800),
+    "128 KiB, one": Reading(128 * 1024, 1, 100),
+    "1 MiB, eight": Reading(MIB, 8, 48),
+}
+
+
+def measure(socket: Path, reading: Reading) -> dict[str, int]:
+    """Nanoseconds from request to answer, and bytes a second."""
+    places = random.Random(1).sample(range(SIZE_BYTES // reading.size_bytes), reading.count)  # noqa: S311
+    asked: dict[int, int] = {}
+    took_ns: list[int] = []
+
+    with Connection(socket) as client:
+
+        def take() -> None:
+            answer = client.receive()
+            took_ns.append(time.monotonic_ns() - asked.pop(answer.cookie))
+
+        begin_ns = time.monotonic_ns()
+        for place in places:
+            now_ns = time.monotonic_ns()
+            asked[client.send(Command.READ, place * reading.size_bytes, reading.size_bytes)] = now_ns
+            if len(asked) == reading.depth:
+                take()
+        while asked:
+            take()
+        whole_ns = time.monotonic_ns() - begin_ns
+    return {
+        "median_ns": int(statistics.median(took_ns)),
+        "bytes_s": reading.count * reading.size_bytes * 10**9 // whole_ns,
+    }
+
+
+def version(*argv: str) -> str:
+    done = door.run(argv, timeout_s=60)
+    return (done.stdout or done.stderr).decode().partition("\n")[0].strip()
+
+
+def main(runs: int) -> None:
+    with Store(default_root()) as store, workspace("quickstart-nfs-figures-") as place:
+        image = place / "image"
+        image.write_bytes(random.Random(1).randbytes(SIZE_BYTES))  # noqa: S311
+        binary = volume_binary(store)
+
+        def modelled(name: str) -> Callable[[], AbstractContextManager[Place]]:
+            return lambda: served(binary, image, load_model(name))
+
+        places: dict[str, Callable[[], AbstractContextManager[Place]]] = {
+            "wire": lambda: exported(image, "100mbit"),
+            "no wire": lambda: exported(image, None),
+            **{name: modelled(name) for name in ("nfs-100m", "nfs-cached", "local")},
+        }
+        found: dict[str, dict[str, list[dict[str, int]]]] = {
+            name: {label: [] for label in READINGS} for name in places
+        }
+        for _ in range(runs):
+            for name, opened in places.items():
+                with opened() as volume:
+                    for label, reading in READINGS.items():
+                        found[name][label].append(measure(volume.socket, reading))
+                        print(name, label, found[name][label][-1], flush=True)
+    document = {
+        "schema": 1,
+        "versions": {
+            "nfs-ganesha": version("ganesha.nfsd", "-v"),
+            "qemu": version("qemu-nbd", "--version"),
+            "kernel": version("uname", "-r"),
+        },
+        "medians": {
+            name: {
+                label: {key: int(statistics.median(each[key] for each in series)) for key in series[0]}
+                for label, series in readings.items()
+            }
+            for name, readings in found.items()
+        },
+        "runs": found,
+    }
+    Path(__file__).with_name("figures.json").write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(document["medians"], indent=1))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
