@@ -25,6 +25,9 @@ _POLL_S = 0.01
 _DYING_S = 0.5
 # In quotes in ganesha's configuration.
 _UNQUOTABLE = '"\\\n'
+_NO_HANDLES = (
+    "the image has to be on a file system with file handles, as ext4, xfs or tmpfs; an overlay has none"
+)
 _CONFIGURATION = """
 NFS_CORE_PARAM {{ Protocols = 3; Enable_NLM = false; Enable_RQUOTA = false; mount_path_pseudo = true; }}
 NFSV4 {{ Graceless = true; RecoveryBackend = fs; }}
@@ -123,5 +126,7 @@ def _wait(volume: NfsVolume) -> None:
                 return
         except VolumeError:
             if not volume.is_running() or time.monotonic() > end_s:
-                raise VolumeError("the NFS volume did not come up", last_words=volume.last_words) from None
+                said = volume.last_words
+                hint = _NO_HANDLES if "MNT3ERR_ACCES" in said else None
+                raise VolumeError("the NFS volume did not come up", last_words=said, hint=hint) from None
         time.sleep(_POLL_S)

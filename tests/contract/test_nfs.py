@@ -17,6 +17,7 @@ import pytest
 
 from quickstart.errors import MissingToolError, VolumeError
 from quickstart.host.files import temporary_directory
+from quickstart.host.namespaces import own_namespaces
 from quickstart.measure import nfs
 from quickstart.measure.nbd import Connection, read_extents
 from quickstart.measure.nfs import NfsVolume, exported
@@ -178,6 +179,23 @@ def test_it_ends_with_a_parent_that_is_killed_and_the_next_one_takes_its_place_a
 def test_an_image_that_is_not_there_is_said_so_by_the_server(tmp_path: Path) -> None:
     with pytest.raises(VolumeError, match=r"did not come up.*NFS3ERR_NOENT"), exported(tmp_path / "no", None):
         pass
+
+
+def test_an_image_on_an_overlay_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    prepare = (
+        'mount -t tmpfs none "$1" && cd "$1" && mkdir lower upper work over && echo image >upper/image && '
+        "mount -t overlay none -o lowerdir=lower,upperdir=upper,workdir=work over && "
+        'exec "$2" -c "$3" "$1/over/image"'
+    )
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom quickstart.errors import VolumeError\n"
+        "from quickstart.measure.nfs import exported\n"
+        "try:\n    exported(Path(sys.argv[1]), None).__enter__()\n"
+        "except VolumeError as error:\n    print(error.hint)\n"
+    )
+    words = [*own_namespaces(), "sh", "-c", prepare, "sh", str(tmp_path), sys.executable, program]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=2 * SECONDS, check=False)
+    assert "an overlay has none" in done.stdout, done.stderr
 
 
 def test_what_the_host_lacks_is_named_with_the_line_that_installs_it(
