@@ -1,12 +1,12 @@
 """What a read from a real NFS server costs, and what our model of it says (docs/storage.md).
 
-sudo .venv/bin/python bench/nfs/measure.py [RUNS]      default: 5; writes figures.json beside this file, in about two minutes
+sudo .venv/bin/python bench/nfs/measure.py [RUNS]      default: 10; writes figures.json beside this file, in two minutes
 
 The same client reads the same 64 MiB of random bytes, which the server has in its page cache: from nfs-ganesha behind a wire
 of 100 Mbit/s (`wire`), from the same server behind a wire as fast as the host (`no wire`), and from the volume emulator with the
 models nfs-100m, nfs-cached and local. The interval is from a request on the NBD socket to its answer. What nfs-100m is made of:
-its latency is the median of 4 KiB from `no wire` less that from `local`, its bandwidth that of 1 MiB from `wire`, eight in flight.
-For a host that does nothing else.
+its latency is that of 4 KiB from `no wire` less that from `local`, its bandwidth that of 1 MiB from `wire`, eight in flight.
+`best` is of each what the host has disturbed least: the lowest of the runs' median latencies, the highest of their rates.
 """
 
 from __future__ import annotations
@@ -120,9 +120,12 @@ def main(runs: int) -> None:
             "qemu": version("qemu-nbd", "--version"),
             "kernel": version("uname", "-r"),
         },
-        "medians": {
+        "best": {
             name: {
-                label: {key: int(statistics.median(each[key] for each in series)) for key in series[0]}
+                label: {
+                    "median_ns": min(each["median_ns"] for each in series),
+                    "bytes_s": max(each["bytes_s"] for each in series),
+                }
                 for label, series in readings.items()
             }
             for name, readings in found.items()
@@ -130,8 +133,8 @@ def main(runs: int) -> None:
         "runs": found,
     }
     Path(__file__).with_name("figures.json").write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document["medians"], indent=1))
+    print(json.dumps(document["best"], indent=1))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)
