@@ -48,6 +48,7 @@ class _Volume:
         self._link: deque[tuple[int, int]] = deque()
         self._link_free_ns = 0
         self._pulled_ns: dict[int, int] = {}
+        self._head = 0
 
     def arrive(self, number: int, asked: Asked, at_ns: int) -> None:
         """Take a request in; whatever was due by ``at_ns`` has been taken out before."""
@@ -74,8 +75,18 @@ class _Volume:
         while self._waiting and len(self._serving) + len(self._link) < self._model.queue_depth:
             number, asked, arrival_ns = self._waiting.popleft()
             start_ns = max(at_ns, arrival_ns)
-            ready_ns = self._pull(asked, start_ns) + self._latency_ns(asked)
+            ready_ns = self._pull(asked, start_ns) + self._seek_ns(asked) + self._latency_ns(asked)
             heapq.heappush(self._serving, _Served(ready_ns, number, self._transfer_ns(asked)))
+
+    def _seek_ns(self, asked: Asked) -> int:
+        """How long the head takes to a request that starts now; after it the head is at its end."""
+        ahead, rate = asked.offset - self._head, self._model.bandwidth_bytes_s
+        self._head = asked.offset + asked.length_bytes
+        if ahead == 0:
+            return 0
+        if ahead < 0 or rate is None:
+            return self._model.seek_ns
+        return min(self._model.seek_ns, (ahead * _SECOND_NS + rate - 1) // rate)
 
     def _latency_ns(self, asked: Asked) -> int:
         read = asked.command == Command.READ

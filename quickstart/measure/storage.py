@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from quickstart.assets import assets
 from quickstart.errors import BadInputError, StorageModelError
@@ -24,6 +24,8 @@ _HINT = "docs/storage.md lists every key"
 class StorageModel:
     """What a volume costs; ``bandwidth_bytes_s`` is None when the link has no limit, ``sources`` is (figure, where it is from).
 
+    ``seek_ns`` is what a head takes to a place that the last request did not end at; 0: there is none.
+
     With an ``nfs_rate``, in tc(8)'s words, a real NFS server behind a wire of that rate stands for it on the host's own clocks.
     """
 
@@ -37,6 +39,7 @@ class StorageModel:
     first_touch_ns: int
     sources: tuple[tuple[str, str], ...]
     nfs_rate: str | None = None
+    seek_ns: int = 0
 
 
 Latency = Annotated[int, Field(ge=0, le=_HOUR_NS)]
@@ -54,6 +57,7 @@ class _Sources(_Table):
     queue_depth: Source
     granule_bytes: Source
     first_touch_ns: Source
+    seek_ns: Source | None = None
 
 
 class _Document(_Table):
@@ -68,7 +72,14 @@ class _Document(_Table):
     granule_bytes: Annotated[int, Field(ge=4096, le=2**40)]
     first_touch_ns: Latency
     nfs_rate: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,5}[kmg]bit$")] | None = None
+    seek_ns: Latency = 0
     sources: _Sources
+
+    @model_validator(mode="after")
+    def _a_seek_has_a_source(self) -> _Document:
+        if self.seek_ns and self.sources.seek_ns is None:
+            raise ValueError("seek_ns has no source")
+        return self
 
 
 def parse_model(text: str, source: str) -> StorageModel:
@@ -91,8 +102,9 @@ def parse_model(text: str, source: str) -> StorageModel:
         queue_depth=document.queue_depth,
         granule_bytes=document.granule_bytes,
         first_touch_ns=document.first_touch_ns,
-        sources=tuple(document.sources.model_dump().items()),
+        sources=tuple(document.sources.model_dump(exclude_none=True).items()),
         nfs_rate=document.nfs_rate,
+        seek_ns=document.seek_ns,
     )
 
 

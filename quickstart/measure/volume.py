@@ -119,6 +119,7 @@ def _words(model: StorageModel, fault: str | None, overlay: Path | None) -> list
         "queue_depth": model.queue_depth,
         "granule_bytes": model.granule_bytes,
         "first_touch_ns": model.first_touch_ns,
+        "seek_ns": model.seek_ns,
     }
     words = [f"{name}={value}" for name, value in figures.items()]
     words += [f"fault={fault}"] if fault else []

@@ -128,7 +128,9 @@ def test_every_answer_is_due_exactly_when_the_model_says_and_is_given_then(
 
 def test_reads_and_writes_of_any_kind_are_due_when_the_model_says(binary: Path, image: Path) -> None:
     dice = random.Random(11)
-    model = replace(COLD, first_touch_ns=3_000_000, queue_depth=5, write_latency_ns=300_000)
+    model = replace(
+        COLD, first_touch_ns=3_000_000, queue_depth=5, write_latency_ns=300_000, seek_ns=20_000_000
+    )
     with served(binary, image, model) as volume, Connection(volume.socket) as connection:
         in_flight = 0
         for _ in range(200):

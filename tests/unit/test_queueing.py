@@ -61,6 +61,24 @@ def test_requests_beyond_the_queue_depth_wait_for_a_place_in_order() -> None:
     assert expected_ns(model, [(0, read(0))] * 5) == (1100, 1200, 2200, 2300, 3300)
 
 
+def test_a_head_passes_over_what_lies_ahead_and_seeks_what_is_far_or_behind() -> None:
+    disk = dataclasses.replace(warm(PLAIN), seek_ns=2000, queue_depth=1)
+    # Where it is, 100 bytes ahead, as far ahead as a seek takes, further, at its end, behind, and on from there.
+    places = [0, 200, 2300, 10_000, 10_100, 0, 100]
+    moves_ns = [0, 100, 2000, 2000, 0, 2000, 0]
+    due_ns = expected_ns(disk, [(0, read(place)) for place in places])
+    took_ns = [b - a for a, b in itertools.pairwise((0, *due_ns))]
+    assert took_ns == [move_ns + 1000 + 100 for move_ns in moves_ns]
+    endless = dataclasses.replace(disk, bandwidth_bytes_s=None)
+    assert closed_loop_ns(endless, [read(0), read(101), read(201)], 1) == 2000 + 3 * 1000
+
+
+def test_a_write_moves_the_head_as_a_read_does() -> None:
+    disk = dataclasses.replace(warm(PLAIN), seek_ns=2000, queue_depth=1)
+    asked = [Asked(command, 0, 100) for command in COSTS]
+    assert closed_loop_ns(disk, asked, 1) == 2 * 2000 + 1000 + 2 * 500 + 2 * 100
+
+
 def test_without_limits_an_answer_is_due_at_once() -> None:
     assert expected_ns(load_model("local"), [(n, read(0, 4096)) for n in range(300)]) == tuple(range(300))
 
@@ -96,6 +114,7 @@ models = st.builds(
     granule_bytes=st.sampled_from([4096, 6000, 65536]),
     first_touch_ns=st.sampled_from([0, 1, 10**5, 10**7]),
     sources=st.just(()),
+    seek_ns=st.sampled_from([0, 10**5]),
 )
 requests = st.lists(
     st.builds(Asked, st.sampled_from(COSTS), st.integers(0, 200_000), st.integers(1, 70_000)), max_size=30
@@ -125,7 +144,9 @@ def test_at_depth_1_everything_adds_up(model: StorageModel, asked: list[Asked]) 
         last = (each.offset + each.length_bytes - 1) // model.granule_bytes
         touched |= set(range(each.offset // model.granule_bytes, last + 1))
     wanted = sum(service_ns(model, each) for each in asked) + len(touched) * model.first_touch_ns
-    assert closed_loop_ns(model, asked, 1) == wanted
+    without_head = dataclasses.replace(model, seek_ns=0)
+    assert closed_loop_ns(without_head, asked, 1) == wanted
+    assert wanted <= closed_loop_ns(model, asked, 1) <= wanted + len(asked) * model.seek_ns
 
 
 @given(models, requests, gaps)

@@ -13,6 +13,7 @@ static struct list waiting, link_queue;
 static struct request *serving;  /* by end of service, then by arrival */
 static uint64_t places_taken;
 static int64_t link_free;
+static uint64_t head;  /* where the request that was begun last ends */
 
 void append(struct list *list, struct request *request) {
     request->next = NULL;
@@ -39,6 +40,21 @@ bool is_modelled(const struct request *request) {
            (request->type == READ || request->type == WRITE || request->type == WRITE_ZEROES);
 }
 
+/* What lies between the last request and this one is passed over where that is faster than to seek. */
+static int64_t move_head(const struct request *request) {
+    uint64_t seek_ns = is.seek_ns;
+    if (request->offset == head) {
+        seek_ns = 0;
+    } else if (request->offset > head && is.bandwidth_bytes_s > 0) {
+        /* In 128 bits: a large volume's bytes times a second are more than 64 hold. */
+        unsigned __int128 passed = (unsigned __int128)(request->offset - head) * (uint64_t)SECOND;
+        unsigned __int128 pass_ns = (passed + is.bandwidth_bytes_s - 1) / is.bandwidth_bytes_s;
+        if (pass_ns < seek_ns) seek_ns = (uint64_t)pass_ns;
+    }
+    head = request->offset + request->length;
+    return (int64_t)seek_ns;
+}
+
 /* A request pulls its cold granules one after another; those that others are pulling come by themselves. */
 static void start(struct request *request, int64_t at) {
     int64_t own = at, others = at;
@@ -54,7 +70,7 @@ static void start(struct request *request, int64_t at) {
         }
     }
     uint64_t latency_ns = request->type == READ ? is.read_latency_ns : is.write_latency_ns;
-    request->ready = later(own, others) + (is_modelled(request) ? (int64_t)latency_ns : 0);
+    request->ready = later(own, others) + (is_modelled(request) ? move_head(request) + (int64_t)latency_ns : 0);
     struct request **place = &serving;
     while (*place && (*place)->ready <= request->ready) place = &(*place)->next;
     request->next = *place;

@@ -325,6 +325,7 @@ static struct model parse(int count, char **words, const char **overlay) {
         {"queue_depth", &model.queue_depth, 1, INT32_MAX},
         {"granule_bytes", &model.granule_bytes, 512, INT64_MAX},
         {"first_touch_ns", &model.first_touch_ns, 0, 3600 * (uint64_t)SECOND},
+        {"seek_ns", &model.seek_ns, 0, 3600 * (uint64_t)SECOND},
     };
     for (int i = 0; i < count; i++) {
         char *value = strchr(words[i], '=');

@@ -36,6 +36,7 @@ struct model {
     uint64_t read_latency_ns, write_latency_ns;
     uint64_t bandwidth_bytes_s;  /* 0: without limit */
     uint64_t queue_depth, granule_bytes, first_touch_ns;
+    uint64_t seek_ns;  /* 0: there is no head to move */
 };
 bool model_open(const struct model *model, uint64_t size_bytes);
 bool is_modelled(const struct request *request);  /* the others cost no time, but may be held back by not_before */
