@@ -12,7 +12,7 @@ CONFIGURATIONS = ("standard", "standard-tuned", "minimal", "ramboot", "quickstar
 # The kernel's command line: the distribution's own, or with our options for a faster kernel.
 COMMAND_LINES = ("stock", "ours")
 # Each has its model in bench/storage; from the fastest to the slowest.
-STORAGES = ("local", "nfs-cached", "ebs-warm", "ebs-cold", "nfs-100m")
+STORAGES = ("local", "nfs-cached", "ebs-warm", "hdd", "ebs-cold", "nfs-100m")
 CLOCKS = ("virtual", "kvm", "wall")
 DELIVERIES = ("fast", "overlay")
 # Forms of quickstart's initramfs (docs/payload.md).

@@ -113,7 +113,7 @@ def test_what_makes_it_again_is_on_the_page(tmp_path: Path) -> None:
         "6.1.0 <synthetic>",
         "0" * 64,
         "every 10 ms",
-        "storage: local, nfs-cached, ebs-cold, nfs-100m",
+        "storage: local, nfs-cached, hdd, ebs-cold, nfs-100m",
     ):
         assert words in text
 

@@ -29,7 +29,7 @@ _SHAPE = {
     "quickstart": (1.5, 2.67, 70),
 }
 _WEIGHT = {"sshd": 0.9, "nginx": 1.0, "apache": 1.4, "mysql": 1.9}
-_STORAGE = {"local": 0.7, "nfs-cached": 0.7, "ebs-warm": 1.0, "ebs-cold": 2.4, "nfs-100m": 3.0}
+_STORAGE = {"local": 0.7, "nfs-cached": 0.7, "ebs-warm": 1.0, "hdd": 1.8, "ebs-cold": 2.4, "nfs-100m": 3.0}
 
 
 def sample(cell: Cell = CELL, number: int = 1, t_app_ns: int = 2 * S, **fields: object) -> Sample:

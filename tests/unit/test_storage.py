@@ -51,6 +51,9 @@ def test_our_models_are_these() -> None:
         None,
         0,
     )
+    # A head, which nothing else has: half a revolution at 7200 a minute, and a short seek.
+    assert [name for name in known_models() if load_model(name).seek_ns] == ["hdd"]
+    assert load_model("hdd").seek_ns == 4_160_000 + 1_000_000
     # Of 12.5 MB/s what the headers leave; a cached image is a local one.
     assert wire.bandwidth_bytes_s is not None
     assert 11_000_000 < wire.bandwidth_bytes_s < 12_000_000
