@@ -1,12 +1,14 @@
 """What a read from a real NFS server costs, and what our model of it says (docs/storage.md).
 
-sudo .venv/bin/python bench/nfs/measure.py [RUNS]      default: 10; writes figures.json beside this file, in two minutes
+sudo .venv/bin/python bench/nfs/measure.py [RUNS]      default: 10; writes figures.json beside this file, in two minutes; then
+                                                       the models' figures and docs/storage.md's table are to be made to agree
 
 The same client reads the same 64 MiB of random bytes, which the server has in its page cache: from nfs-ganesha behind a wire
 of 100 Mbit/s (`wire`), from the same server behind a wire as fast as the host (`no wire`), and from the volume emulator with the
 models nfs-100m, nfs-cached and local. The interval is from a request on the NBD socket to its answer. What nfs-100m is made of:
 its latency is that of 4 KiB from `no wire` less that from `local`, its bandwidth that of 1 MiB from `wire`, eight in flight.
-`best` is of each what the host has disturbed least: the lowest of the runs' median latencies, the highest of their rates.
+`best` is of each what the host has disturbed least: the lowest of the runs' median latencies, the highest of their rates; `middle`
+is the median of the runs.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ from quickstart.model import MIB
 from quickstart.store import Store, default_root
 
 SIZE_BYTES = 64 * MIB
+# By place and reading, of each run what `measure` says.
+Found = dict[tuple[str, str], list[dict[str, int]]]
 
 
 class Place(Protocol):
@@ -90,6 +94,23 @@ def version(*argv: str) -> str:
     return (done.stdout or done.stderr).decode().partition("\n")[0].strip()
 
 
+def written(versions: dict[str, str], runs: int, found: Found) -> str:
+    """figures.json: what is kept of the runs, a line for each reading."""
+    best, middle = {"median_ns": min, "bytes_s": max}, statistics.median
+    rows = []
+    for (name, label), series in found.items():
+        kept = {key: [each[key] for each in series] for key in best}
+        row = {
+            "place": name,
+            "reading": label,
+            **{f"best_{key}": best[key](values) for key, values in kept.items()},
+            **{f"middle_{key}": int(middle(values)) for key, values in kept.items()},
+        }
+        rows.append(f"  {json.dumps(row)}")
+    head = json.dumps({"schema": 1, "versions": versions, "runs": runs}, indent=1).removesuffix("\n}")
+    return head + ',\n "figures": [\n' + ",\n".join(rows) + "\n ]\n}\n"
+
+
 def main(runs: int) -> None:
     with Store(default_root()) as store, workspace("quickstart-nfs-figures-") as place:
         image = place / "image"
@@ -104,36 +125,19 @@ def main(runs: int) -> None:
             "no wire": lambda: exported(image, None),
             **{name: modelled(name) for name in ("nfs-100m", "nfs-cached", "local")},
         }
-        found: dict[str, dict[str, list[dict[str, int]]]] = {
-            name: {label: [] for label in READINGS} for name in places
-        }
+        found: Found = {(name, label): [] for name in places for label in READINGS}
         for _ in range(runs):
             for name, opened in places.items():
                 with opened() as volume:
                     for label, reading in READINGS.items():
-                        found[name][label].append(measure(volume.socket, reading))
-                        print(name, label, found[name][label][-1], flush=True)
-    document = {
-        "schema": 1,
-        "versions": {
-            "nfs-ganesha": version("ganesha.nfsd", "-v"),
-            "qemu": version("qemu-nbd", "--version"),
-            "kernel": version("uname", "-r"),
-        },
-        "best": {
-            name: {
-                label: {
-                    "median_ns": min(each["median_ns"] for each in series),
-                    "bytes_s": max(each["bytes_s"] for each in series),
-                }
-                for label, series in readings.items()
-            }
-            for name, readings in found.items()
-        },
-        "runs": found,
+                        found[name, label].append(measure(volume.socket, reading))
+                        print(name, label, found[name, label][-1], flush=True)
+    versions = {
+        "nfs-ganesha": version("ganesha.nfsd", "-v"),
+        "qemu": version("qemu-nbd", "--version"),
+        "kernel": version("uname", "-r"),
     }
-    Path(__file__).with_name("figures.json").write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document["best"], indent=1))
+    Path(__file__).with_name("figures.json").write_text(written(versions, runs, found))
 
 
 if __name__ == "__main__":

@@ -65,12 +65,15 @@ def test_our_models_are_these() -> None:
 
 
 def test_the_figures_of_nfs_are_those_that_were_measured() -> None:
-    best = json.loads((assets("bench") / "nfs/figures.json").read_text())["best"]
+    rows = json.loads((assets("bench") / "nfs/figures.json").read_text())["figures"]
+    best = {(row["place"], row["reading"]): row for row in rows}
     wire = load_model("nfs-100m")
-    latency_ns = best["no wire"]["4 KiB, one"]["median_ns"] - best["local"]["4 KiB, one"]["median_ns"]
+    latency_ns = (
+        best["no wire", "4 KiB, one"]["best_median_ns"] - best["local", "4 KiB, one"]["best_median_ns"]
+    )
     # Rounded to the microsecond, and to 10 kB/s.
     assert wire.read_latency_ns == round(latency_ns, -3)
-    assert wire.bandwidth_bytes_s == round(best["wire"]["1 MiB, eight"]["bytes_s"], -4)
+    assert wire.bandwidth_bytes_s == round(best["wire", "1 MiB, eight"]["best_bytes_s"], -4)
 
 
 @pytest.mark.parametrize("rate", ['"fast"', '"0mbit"', "100", '"100mbit; reboot"', '"100 mbit"'])
