@@ -64,11 +64,11 @@ mount -t proc proc /proc
 mount -t tmpfs tmpfs /run
 mkdir /run/ganesha
 mount -t tmpfs tmpfs /var/lib/nfs
+trap 'exit 1' TERM
 unshare --net -- sh "$0" server "$PLACE" "$IMAGE" "$RATE" &
 until [ -e "$PLACE/apart" ]; do sleep 0.01; done
 ip link add client type veth peer name server netns $!
 wire client "$CLIENT"
 nbd &
-trap 'exit 1' TERM
 # Each of the two says so when it ends, which ends everything.
 wait
