@@ -22,11 +22,18 @@ help:
 	@echo "figures    draw the pictures in docs/figures again"
 	@echo "clean      remove $(VENV) and caches of the checkout (the store is kept)"
 
-# One list names what we need of Debian: tool, package, use.
+# What two of the packages would start, on every address of the machine, and we start ourselves in a network of our own (docs/storage.md).
+UNSTARTED := nfs-ganesha.service nfs-ganesha-lock.service rpcbind.service rpcbind.socket
+
+# One list names what we need of Debian: tool, package, use. Whoever has a server of such a package already keeps it as it is.
 setup: $(VENV)/.installed
 	@missing=$$(awk '!/^#/ && NF { print $$2 }' $(PACKAGES) | sort -u | while read -r name; do \
 		dpkg-query -W -f '$${db:Status-Status}\n' "$$name" 2>/dev/null | grep -qx installed || echo "$$name"; done); \
 	if [ -n "$$missing" ]; then \
+		for unit in $(UNSTARTED); do \
+			package=$${unit%.*}; package=$${package%-lock}; \
+			if echo "$$missing" | grep -qx "$$package" && command -v systemctl >/dev/null; then \
+				$(SUDO) systemctl mask "$$unit" || exit 1; fi; done; \
 		$(SUDO) apt-get update -q && \
 		$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $$missing; fi
 
