@@ -21,6 +21,7 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from quickstart.measure.comparable import profile_name
 from quickstart.measure.results import (
     COMMAND_LINES,
     CONFIGURATIONS,
@@ -195,7 +196,12 @@ def _rows(samples: Mapping[Cell, Sequence[Sample]]) -> list[_Row]:
 
 def _furnish(axes: Axes, row: _Row, storage: str, *, first: bool) -> None:
     axes.set_facecolor(PAPER)
-    axes.set_title(f"{row.one.profile}, {row.one.size}, {storage}", fontsize=9, fontweight="bold", loc="left")
+    axes.set_title(
+        f"{profile_name(row.one.profile)}, {row.one.size}, {storage}",
+        fontsize=9,
+        fontweight="bold",
+        loc="left",
+    )
     names: dict[str, list[float]] = {}
     for at, cell in zip(row.places, row.cells(storage), strict=True):
         names.setdefault(cell.called, []).append(at)
