@@ -7,7 +7,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
@@ -23,7 +23,7 @@ from quickstart.store import Store
 _CFLAGS = ("-std=c11", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion")
 _LOG_MAGIC = b"QSVOL  1"
 # struct record of volume.c.
-_RECORD = struct.Struct("=QqqqQIIIIIHH")
+_RECORD = struct.Struct("=QqqqQIIIHHIHH")
 _LIMIT_S = 20.0
 _POLL_S = 0.001
 # A client may see the end of the connection a moment before the process is seen to have ended.
@@ -36,7 +36,8 @@ class Request:
 
     ``due_ns`` is when the model has it answered and ``done_ns`` when the answer was handed over: both 0 for one that never
     was, due_ns also for one that was still waiting. ``touched`` is how many granules it touched first, ``client`` the number
-    of its connection, ``in_flight`` how many were unanswered when it came, itself included. ``command`` may be no Command.
+    of its connection, ``in_flight`` how many (of all instances) were unanswered when it came, itself included. ``instance`` is
+    whose it is, from 1; 0 where the volume has a single socket. ``command`` may be no Command.
     """
 
     sequence: int
@@ -51,6 +52,7 @@ class Request:
     error: int
     command: int
     flags: int
+    instance: int = 0
 
     @property
     def costs(self) -> bool:
@@ -63,17 +65,28 @@ def read_log(data: bytes) -> tuple[Request, ...]:
     body = data[len(_LOG_MAGIC) :]
     if not data.startswith(_LOG_MAGIC) or len(body) % _RECORD.size:
         raise VolumeError(f"the volume's log of {len(data)} bytes is damaged")
-    return tuple(sorted((Request(*row) for row in _RECORD.iter_unpack(body)), key=lambda each: each.sequence))
+    found = (_request(row) for row in _RECORD.iter_unpack(body))
+    return tuple(sorted(found, key=lambda each: each.sequence))
+
+
+def _request(row: tuple[int, ...]) -> Request:
+    *head, instance, error, command, flags = row
+    return Request(*(*head, error, command, flags, instance))
 
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume that runs while `served` lasts."""
+    """A volume that runs while `served` lasts; ``instance`` is the one whose socket this is, 0 for the single socket."""
 
     process: door.Process
     socket: Path
     log_file: Path
     output_file: Path
+    instance: int = 0
+
+    def of(self, instance: int) -> Volume:
+        """The same volume as one of its instances, from 1, has it: with a socket, and what is written, of its own."""
+        return replace(self, socket=Path(f"{self.socket}.{instance}"), instance=instance)
 
     @property
     def uri(self) -> str:
@@ -84,7 +97,8 @@ class Volume:
         return not door.has_ended(self.process, 0)
 
     def log(self, limit_s: float = _LIMIT_S) -> tuple[Request, ...]:
-        """What was asked of it and answered so far (of clients that have gone: everything), in order of arrival.
+        """What was asked of it (by its instance, if it is one's) and answered so far (of clients that have gone: everything), in
+        order of arrival.
 
         Raises VolumeError when it does not write it within ``limit_s``.
         """
@@ -92,7 +106,10 @@ class Volume:
             flushes = self._flushes()
             self.process.send_signal(signal.SIGUSR1)
             _wait(self.process, lambda: self._flushes() > flushes, limit_s)
-        return read_log(self.log_file.read_bytes())
+        data = self.log_file.read_bytes()
+        # Of a record that another instance's requests make it write at this moment the rest is not there yet.
+        whole = len(data) - (len(data) - len(_LOG_MAGIC)) % _RECORD.size if self.is_running() else len(data)
+        return tuple(each for each in read_log(data[:whole]) if self.instance in (0, each.instance))
 
     def _flushes(self) -> int:
         return self.output_file.read_bytes().count(b"flushed ")
@@ -110,7 +127,7 @@ def volume_binary(store: Store) -> Path:
     return compiled(store, "volume", _CFLAGS, resources.files("quickstart.measure").joinpath("volume"))
 
 
-def _words(model: StorageModel, fault: str | None, overlay: Path | None) -> list[str]:
+def _words(model: StorageModel, fault: str | None, overlay: Path | None, instances: int) -> list[str]:
     """The server's KEY=VALUE arguments."""
     figures = {
         "read_latency_ns": model.read_latency_ns,
@@ -123,21 +140,30 @@ def _words(model: StorageModel, fault: str | None, overlay: Path | None) -> list
     }
     words = [f"{name}={value}" for name, value in figures.items()]
     words += [f"fault={fault}"] if fault else []
+    words += [f"instances={instances}"] if instances else []
     return words + ([f"overlay={overlay}"] if overlay else [])
 
 
 @contextmanager
 def served(
-    binary: Path, image: Path, model: StorageModel, *, fault: str | None = None, overlay: Path | None = None
+    binary: Path,
+    image: Path,
+    model: StorageModel,
+    *,
+    fault: str | None = None,
+    overlay: Path | None = None,
+    instances: int = 0,
 ) -> Iterator[Volume]:
     """``image`` as a cold volume of that ``model``; what is written goes to ``overlay``, by default a file that is thrown away.
 
-    ``fault`` is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/storage.md). Raises VolumeError when the server
-    does not come up, or has died by itself when the context ends; a death that ``fault`` asked for is none of these.
+    With ``instances`` it has a socket and an overlay for each of so many (`Volume.of`), who share all else: link, places, and
+    granules that one of them has pulled. ``fault`` is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/storage.md).
+    Raises VolumeError when the server does not come up, or has died by itself when the context ends; a death that ``fault``
+    asked for is none of these.
     """
     with workspace("quickstart-volume-") as place:
         socket, log, output = place / "socket", place / "log", place / "output"
-        argv: list[str | Path] = [binary, image, socket, log, *_words(model, fault, overlay)]
+        argv: list[str | Path] = [binary, image, socket, log, *_words(model, fault, overlay, instances)]
         with door.background(argv, log=output) as process:
             volume = Volume(process, socket, log, output)
             may_die = False

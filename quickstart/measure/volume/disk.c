@@ -18,9 +18,8 @@
 enum { BLOCK = 4096, MARK = 16 };
 static const char OVERLAY_MAGIC[] = "QSCOW  1";  /* 8 bytes without the last */
 
-static int image = -1, overlay = -1;
+static int image = -1;
 static uint64_t size;
-static unsigned char *owned;
 
 uint64_t disk_size(void) { return size; }
 
@@ -36,9 +35,9 @@ static int read_all(int fd, unsigned char *to, uint64_t offset, size_t length) {
     return 0;
 }
 
-static int write_all(const unsigned char *from, uint64_t offset, size_t length) {
+static int write_all(int fd, const unsigned char *from, uint64_t offset, size_t length) {
     while (length > 0) {
-        ssize_t put = pwrite(overlay, from, length, (off_t)offset);
+        ssize_t put = pwrite(fd, from, length, (off_t)offset);
         if (put < 0 && errno == EINTR) continue;
         if (put <= 0) return put < 0 ? errno : EIO;
         from += put;
@@ -48,7 +47,7 @@ static int write_all(const unsigned char *from, uint64_t offset, size_t length) 
     return 0;
 }
 
-static int open_overlay(const char *path, const char *scratch) {
+static int open_file(const char *path, const char *scratch) {
     if (path) return open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     char name[PATH_MAX];
     if (snprintf(name, sizeof name, "%s.XXXXXX", scratch) >= (int)sizeof name) return -1;
@@ -57,21 +56,26 @@ static int open_overlay(const char *path, const char *scratch) {
     return fd;
 }
 
-const char *disk_open(const char *image_path, const char *overlay_path, const char *scratch) {
+const char *disk_open(const char *path) {
     struct stat status;
-    image = open(image_path, O_RDONLY | O_CLOEXEC);
+    image = open(path, O_RDONLY | O_CLOEXEC);
     if (image < 0 || fstat(image, &status) < 0) return "the image cannot be opened";
     if (!S_ISREG(status.st_mode) || status.st_size == 0) return "the image is no file, or empty";
     size = (uint64_t)status.st_size;
+    return NULL;
+}
+
+const char *overlay_open(struct overlay *overlay, const char *at, const char *scratch) {
+    struct stat status;
     uint64_t blocks = (size + BLOCK - 1) / BLOCK;
-    overlay = open_overlay(overlay_path, scratch);
-    if (overlay < 0 || fstat(overlay, &status) < 0) return "the overlay cannot be opened";
+    overlay->fd = open_file(at, scratch);
+    if (overlay->fd < 0 || fstat(overlay->fd, &status) < 0) return "the overlay cannot be opened";
     bool fresh = status.st_size == 0;
     off_t length = (off_t)(blocks * BLOCK + MARK + blocks);
-    if (fresh && ftruncate(overlay, length) < 0) return "the overlay cannot be made";
+    if (fresh && ftruncate(overlay->fd, length) < 0) return "the overlay cannot be made";
     if (!fresh && status.st_size != length) return "the overlay is not one of this image";
     unsigned char *mark =
-        mmap(NULL, MARK + blocks, PROT_READ | PROT_WRITE, MAP_SHARED, overlay, (off_t)(blocks * BLOCK));
+        mmap(NULL, MARK + blocks, PROT_READ | PROT_WRITE, MAP_SHARED, overlay->fd, (off_t)(blocks * BLOCK));
     if (mark == MAP_FAILED) return "the overlay cannot be mapped";
     if (fresh) {
         memcpy(mark, OVERLAY_MAGIC, 8);
@@ -79,55 +83,55 @@ const char *disk_open(const char *image_path, const char *overlay_path, const ch
     } else if (memcmp(mark, OVERLAY_MAGIC, 8) != 0 || memcmp(mark + 8, &size, 8) != 0) {
         return "the overlay is not one of this image";
     }
-    owned = mark + MARK;
+    overlay->owned = mark + MARK;
     return NULL;
 }
 
-int disk_read(void *to, uint64_t offset, size_t length) {
+int disk_read(const struct overlay *overlay, void *to, uint64_t offset, size_t length) {
     unsigned char *place = to;
     int error = 0;
     for (uint64_t end = offset + length, next; offset < end && error == 0; offset = next) {
-        unsigned char owner = owned[offset / BLOCK];
-        for (next = offset; next < end && owned[next / BLOCK] == owner;) next = (next / BLOCK + 1) * BLOCK;
+        unsigned char owner = overlay->owned[offset / BLOCK];
+        for (next = offset; next < end && overlay->owned[next / BLOCK] == owner;) next = (next / BLOCK + 1) * BLOCK;
         if (next > end) next = end;
-        error = read_all(owner ? overlay : image, place, offset, (size_t)(next - offset));
+        error = read_all(owner ? overlay->fd : image, place, offset, (size_t)(next - offset));
         place += next - offset;
     }
     return error;
 }
 
 /* Copies a block over before a part of it is changed. */
-static int own(uint64_t block) {
+static int own(const struct overlay *overlay, uint64_t block) {
     unsigned char copy[BLOCK];
-    if (owned[block]) return 0;
+    if (overlay->owned[block]) return 0;
     uint64_t offset = block * BLOCK;
     size_t length = size - offset < BLOCK ? (size_t)(size - offset) : BLOCK;
     int error = read_all(image, copy, offset, length);
-    if (error == 0) error = write_all(copy, offset, length);
-    if (error == 0) owned[block] = 1;
+    if (error == 0) error = write_all(overlay->fd, copy, offset, length);
+    if (error == 0) overlay->owned[block] = 1;
     return error;
 }
 
-static int own_borders(uint64_t offset, uint64_t end) {
-    int error = offset % BLOCK != 0 ? own(offset / BLOCK) : 0;
-    return error == 0 && end % BLOCK != 0 && end != size ? own(end / BLOCK) : error;
+static int own_borders(const struct overlay *overlay, uint64_t offset, uint64_t end) {
+    int error = offset % BLOCK != 0 ? own(overlay, offset / BLOCK) : 0;
+    return error == 0 && end % BLOCK != 0 && end != size ? own(overlay, end / BLOCK) : error;
 }
 
-static void own_blocks(uint64_t offset, uint64_t end) {
-    memset(owned + offset / BLOCK, 1, (size_t)((end - 1) / BLOCK - offset / BLOCK + 1));
+static void own_blocks(const struct overlay *overlay, uint64_t offset, uint64_t end) {
+    memset(overlay->owned + offset / BLOCK, 1, (size_t)((end - 1) / BLOCK - offset / BLOCK + 1));
 }
 
-int disk_write(const void *from, uint64_t offset, size_t length) {
-    int error = own_borders(offset, offset + length);
-    if (error == 0) error = write_all(from, offset, length);
-    if (error == 0) own_blocks(offset, offset + length);
+int disk_write(const struct overlay *overlay, const void *from, uint64_t offset, size_t length) {
+    int error = own_borders(overlay, offset, offset + length);
+    if (error == 0) error = write_all(overlay->fd, from, offset, length);
+    if (error == 0) own_blocks(overlay, offset, offset + length);
     return error;
 }
 
-int disk_zero(uint64_t offset, uint64_t length) {
-    int error = own_borders(offset, offset + length);
-    if (error == 0 && fallocate(overlay, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length) < 0)
+int disk_zero(const struct overlay *overlay, uint64_t offset, uint64_t length) {
+    int error = own_borders(overlay, offset, offset + length);
+    if (error == 0 && fallocate(overlay->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length) < 0)
         error = errno;
-    if (error == 0) own_blocks(offset, offset + length);
+    if (error == 0) own_blocks(overlay, offset, offset + length);
     return error;
 }

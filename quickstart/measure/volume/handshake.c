@@ -1,12 +1,11 @@
 /* The handshake of the NBD protocol, fixed newstyle (github.com/NetworkBlockDevice/nbd, doc/proto.md). */
 #define _GNU_SOURCE
-#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include "volume.h"
 
-enum { PATIENCE_S = 10, OPTION_MAX = 8192, EXPORT_ZEROES = 124 };
+enum { PATIENCE_S = 10, OPTION_HEADER = 16, OPTION_MAX = 8192, EXPORT_ZEROES = 124 };
 static const uint64_t MAGIC = 0x4e42444d41474943, OPTION_MAGIC = 0x49484156454f5054, REPLY_MAGIC = 0x3e889045565a9;
 enum { FIXED_NEWSTYLE = 1, NO_ZEROES = 2 };
 /* HAS_FLAGS, SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES */
@@ -23,20 +22,6 @@ uint64_t big_endian(const unsigned char *from, int bytes) {
 
 void put_big_endian(unsigned char *to, int bytes, uint64_t value) {
     for (int i = bytes - 1; i >= 0; i--, value >>= 8) to[i] = (unsigned char)value;
-}
-
-static bool receive(int client, unsigned char *to, size_t length, int64_t until) {
-    while (length > 0) {
-        if (!wait_for(client, POLLIN, until)) {
-            if (now() >= until) return false;
-            continue;
-        }
-        ssize_t got = recv(client, to, length, 0);
-        if (got <= 0) return false;
-        to += got;
-        length -= (size_t)got;
-    }
-    return true;
 }
 
 /* What we say fits any socket's buffer; a client that lets it fill up does not listen. */
@@ -62,30 +47,42 @@ static uint32_t judge(const unsigned char *data, size_t length) {
     return name == 0 ? REP_ACK : UNKNOWN;
 }
 
-bool handshake(int client, uint64_t size_bytes) {
-    static unsigned char data[OPTION_MAX];
-    unsigned char text[18 + EXPORT_ZEROES] = {0};
-    int64_t until = now() + PATIENCE_S * SECOND;
+enum step handshake_begin(struct handshake *state, int fd) {
+    unsigned char text[18];
+    *state = (struct handshake){.until = now() + PATIENCE_S * SECOND};
     put_big_endian(text, 8, MAGIC);
     put_big_endian(text + 8, 8, OPTION_MAGIC);
     put_big_endian(text + 16, 2, FIXED_NEWSTYLE | NO_ZEROES);
-    if (!say(client, text, 18) || !receive(client, data, 4, until)) return false;
-    uint64_t flags = big_endian(data, 4);
-    if (flags & ~(uint64_t)(FIXED_NEWSTYLE | NO_ZEROES)) return false;
-    memset(text, 0, sizeof text);
+    return say(fd, text, sizeof text) ? WAIT : FAILED;
+}
+
+static enum step answer_option(const struct handshake *state, int fd, enum option option, const unsigned char *data,
+                               size_t length) {
+    unsigned char text[12 + EXPORT_ZEROES] = {0};
     put_big_endian(text, 2, INFO_EXPORT);
-    put_big_endian(text + 2, 8, size_bytes);
+    put_big_endian(text + 2, 8, disk_size());
     put_big_endian(text + 10, 2, TRANSMISSION_FLAGS);
-    for (;;) {
-        if (!receive(client, data, 16, until) || big_endian(data, 8) != OPTION_MAGIC) return false;
-        enum option option = (enum option)big_endian(data + 8, 4);
-        size_t length = (size_t)big_endian(data + 12, 4);
-        if (length > sizeof data || !receive(client, data, length, until)) return false;
-        if (option == EXPORT_NAME)  /* it takes no error for an answer */
-            return length == 0 && say(client, text + 2, flags & NO_ZEROES ? 10 : 10 + EXPORT_ZEROES);
-        uint32_t verdict = option == ABORT ? REP_ACK : option == GO || option == INFO ? judge(data, length) : UNSUPPORTED;
-        if (verdict == REP_ACK && option != ABORT && !reply(client, option, REP_INFO, text, 12)) return false;
-        if (!reply(client, option, verdict, NULL, 0) || option == ABORT) return false;
-        if (verdict == REP_ACK && option == GO) return true;
+    if (option == EXPORT_NAME)  /* it takes no error for an answer */
+        return length == 0 && say(fd, text + 2, state->flags & NO_ZEROES ? 10 : 10 + EXPORT_ZEROES) ? DONE : FAILED;
+    uint32_t verdict = option == ABORT ? REP_ACK : option == GO || option == INFO ? judge(data, length) : UNSUPPORTED;
+    if (verdict == REP_ACK && option != ABORT && !reply(fd, option, REP_INFO, text, 12)) return FAILED;
+    if (!reply(fd, option, verdict, NULL, 0) || option == ABORT) return FAILED;
+    return verdict == REP_ACK && option == GO ? DONE : AGAIN;
+}
+
+enum step handshake_step(struct handshake *state, int fd, const unsigned char *in, size_t there, size_t *used) {
+    *used = 0;
+    if (!state->flagged) {
+        if (there < 4) return WAIT;
+        state->flags = big_endian(in, 4);
+        state->flagged = true;
+        *used = 4;
+        return state->flags & ~(uint64_t)(FIXED_NEWSTYLE | NO_ZEROES) ? FAILED : AGAIN;
     }
+    if (there < OPTION_HEADER) return WAIT;
+    size_t length = (size_t)big_endian(in + 12, 4);
+    if (big_endian(in, 8) != OPTION_MAGIC || length > OPTION_MAX) return FAILED;
+    if (there - OPTION_HEADER < length) return WAIT;
+    *used = OPTION_HEADER + length;
+    return answer_option(state, fd, (enum option)big_endian(in + 8, 4), in + OPTION_HEADER, length);
 }

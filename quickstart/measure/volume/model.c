@@ -116,11 +116,32 @@ int64_t model_next(void) {
     return crossed < served ? crossed : served;
 }
 
-struct request *model_drop(void) {
-    places_taken = 0;
+/* The first of that instance's, taken out. */
+static struct request *pick(struct request **place, const struct instance *from) {
+    while (*place && (*place)->from != from) place = &(*place)->next;
+    struct request *found = *place;
+    if (found) *place = found->next;
+    return found;
+}
+
+static struct request *pick_of(struct list *list, const struct instance *from) {
+    struct request *found = pick(&list->first, from);
+    if (found)
+        for (list->end = &list->first; *list->end;) list->end = &(*list->end)->next;
+    return found;
+}
+
+/* Payloads of others that are on the link already cross it as they would have; behind them it is free. */
+struct request *model_drop(const struct instance *from, int64_t now_ns) {
+    struct request *request = pick(&serving, from);
+    if (!request) request = pick_of(&link_queue, from);
+    if (request) {
+        places_taken--;
+        return request;
+    }
+    if ((request = pick_of(&waiting, from))) return request;
     link_free = 0;
-    struct request *request = serving;
-    if (request) serving = request->next;
-    else if (!(request = take_first(&link_queue))) request = take_first(&waiting);
-    return request;
+    for (const struct request *each = link_queue.first; each; each = each->next) link_free = each->due;
+    fill_places(now_ns);
+    return NULL;
 }
