@@ -33,8 +33,11 @@ class Runner(Protocol):
         """What the numbers will depend on; images and initramfs are made for it where they are not there yet."""
         ...
 
-    def run(self, cell: Cell, number: int, timeout_s: int) -> Sample:
-        """One run. A guest that is not ready in time makes a censored sample; any other failure raises QuickStartError."""
+    def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:
+        """One run: a sample of each machine that it launches.
+
+        A guest that is not ready in time makes a censored one; any other failure raises QuickStartError.
+        """
         ...
 
 
@@ -82,11 +85,13 @@ def _measure(results: Results, runner: Runner, file: Path, progress: Progress) -
         left = time_left(results.samples, [each for each, _ in missing[index:]])
         with progress.step(f"{done}/{len(runs)} {words_of(cell)} run {number}{left}"):
             began_ns = time.monotonic_ns()
-            sample = runner.run(cell, number, timeouts[cell])
-        sample = dataclasses.replace(sample, took_ns=time.monotonic_ns() - began_ns)
-        if sample.censored:
-            progress.note(f"censored: {words_of(cell)} run {number}: {sample.censored}")
-        results = dataclasses.replace(results, samples=(*results.samples, sample))
+            samples = runner.run(cell, number, timeouts[cell])
+        took_ns = time.monotonic_ns() - began_ns
+        samples = tuple(dataclasses.replace(each, took_ns=took_ns) for each in samples)
+        for sample in samples:
+            if sample.censored:
+                progress.note(f"censored: {words_of(cell)} run {number}{_machine(sample)}: {sample.censored}")
+        results = dataclasses.replace(results, samples=(*results.samples, *samples))
         document.save(results, file)
     return results
 
@@ -95,7 +100,7 @@ def time_left(samples: Sequence[Sample], cells: Sequence[Cell]) -> str:
     """``; about 4 min left`` for runs of ``cells``, from what those of the same kind took; empty while nothing is known."""
     if not samples:
         return ""
-    known: dict[tuple[str, str], list[int]] = {}
+    known: dict[tuple[str, str, str], list[int]] = {}
     for sample in samples:
         known.setdefault(_kind(sample.cell), []).append(sample.took_ns)
     means = {kind: sum(took) / len(took) for kind, took in known.items()}
@@ -107,8 +112,12 @@ def time_left(samples: Sequence[Sample], cells: Sequence[Cell]) -> str:
     return f"; about {minutes} min left" if minutes < 120 else f"; about {minutes / 60:.1f} h left"
 
 
-def _kind(cell: Cell) -> tuple[str, str]:
-    return cell.clock, cell.configuration
+def _machine(sample: Sample) -> str:
+    return f", machine {sample.instance}" if sample.cell.instances > 1 else ""
+
+
+def _kind(cell: Cell) -> tuple[str, str, str]:
+    return cell.clock, cell.configuration, cell.launched
 
 
 def invalid(results: Results) -> tuple[str, ...]:
@@ -119,12 +128,13 @@ def invalid(results: Results) -> tuple[str, ...]:
 def _faults(samples: Sequence[Sample]) -> Iterator[str]:
     for cell, runs in by_cell(samples).items():
         if all(sample.censored for sample in runs):
-            yield f"{words_of(cell)}: none of {len(runs)} runs got ready: {runs[-1].censored}"
+            what = "runs" if cell.instances == 1 else "machines"
+            yield f"{words_of(cell)}: none of {len(runs)} {what} got ready: {runs[-1].censored}"
         for sample in runs:
             here, there = sample.guest.read_bytes, sample.volume.read_bytes
             if abs(here - there) > max(_FLIGHT_BYTES, _FLIGHT_SHARE * max(here, there)):
                 yield (
-                    f"{words_of(cell)} run {sample.number}: the guest read {here} bytes of its root, "
+                    f"{words_of(cell)} run {sample.number}{_machine(sample)}: the guest read {here} bytes of its root, "
                     f"the volume was asked for {there}"
                 )
 

@@ -21,7 +21,7 @@ from quickstart.initramfs.payload import Payload, compressors
 from quickstart.initramfs.serving import Delivery
 from quickstart.launch.payload import PROBE_INTERVAL_MS, agent_binary
 from quickstart.launch.qemu import machine_arguments
-from quickstart.measure import run
+from quickstart.measure import launches, run
 from quickstart.measure.clock import clock_of
 from quickstart.measure.configuration import Boot, with_command_line
 from quickstart.measure.configuration import machine as plain_machine
@@ -59,6 +59,9 @@ class QemuRunner:
         # Before anything costly is done.
         served_by = {"nfs server": nfs_server()} if on_nfs else {}
         profiles: dict[str, Profile] = {}
+        for each in self.matrix.plan:
+            if each.cell.instances > 1:
+                launches.demand_room(each.cell)
         for cell in (each.cell for each in self.matrix.plan):
             profile = profiles.setdefault(cell.profile, load_profile(cell.profile))
             key = _key(cell)
@@ -103,8 +106,8 @@ class QemuRunner:
                 found[f"machine {cell.clock} {cell.size}"] = " ".join(_of_the_machine(words))
         return found
 
-    def run(self, cell: Cell, number: int, timeout_s: int) -> Sample:
-        """One run of ``cell`` (measure.run)."""
+    def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:
+        """One run of ``cell`` (measure.run, measure.launches)."""
         boot = with_command_line(self._boots[_key(cell)], cell.command_line)
         bench = run.Bench(
             agent_binary(self.store),
@@ -114,7 +117,10 @@ class QemuRunner:
         )
         clock = clock_of(cell.clock, cell.size, boot.kernel, self.store)
         patient = dataclasses.replace(boot, ready=dataclasses.replace(boot.ready, timeout_s=timeout_s))
-        return run.run_once(bench, patient, clock, load_model(cell.storage), cell, number)
+        model = load_model(cell.storage)
+        if cell.instances > 1:
+            return launches.launch(bench, patient, clock, model, cell, number)
+        return (run.run_once(bench, patient, clock, model, cell, number),)
 
 
 def _key(cell: Cell) -> _Key:

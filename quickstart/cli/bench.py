@@ -22,12 +22,15 @@ from quickstart.cli.output import Verb, run_verb
 from quickstart.errors import BadInputError
 from quickstart.measure import document
 from quickstart.measure.matrix import Matrix, load_matrix, matrix_of_options, order, singular
+from quickstart.measure.patterns import launched
 from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
     CONFIGURATIONS,
     DELIVERIES,
     FETCHES,
+    INSTANCES_MAX,
+    PATTERNS,
     PAYLOADS,
     SIZES,
     STORAGES,
@@ -112,6 +115,25 @@ class _Verbs(click.Group):
     type=click.Choice(DELIVERIES),
     help="How quickstart's start set reaches the guest [as build has it].",
 )
+@click.option(
+    "--pattern",
+    "patterns",
+    multiple=True,
+    type=click.Choice(PATTERNS),
+    help="How machines are launched from one volume [single].",
+)
+@click.option(
+    "--instance",
+    "instances",
+    multiple=True,
+    type=click.IntRange(1, INSTANCES_MAX),
+    help="How many machines a pattern launches.",
+)
+@click.option(
+    "--stagger-ms",
+    type=click.IntRange(1, 3_600_000),
+    help="Milliseconds from one staggered launch to the next.",
+)
 @click.option("--fetch", type=click.Choice(FETCHES), help="How kernel and initramfs are read [boot-loader].")
 @click.option("--runs", type=click.IntRange(1, 1000), help="Runs of each cell [5].")
 @click.option(
@@ -139,7 +161,7 @@ def bench(
     dry_run: bool = False,
     verbose: bool = False,
     as_json: bool = False,
-    **options: Sequence[str] | int,
+    **options: Sequence[str] | Sequence[int] | int,
 ) -> None:
     """Measure a matrix, and write results.json, report.html and figures.
 
@@ -162,7 +184,7 @@ def bench(
 bench.add_command(compare_command)
 
 
-def _matrix(file: Path | None, options: Mapping[str, Sequence[str] | int]) -> Matrix:
+def _matrix(file: Path | None, options: Mapping[str, Sequence[str] | Sequence[int] | int]) -> Matrix:
     given = [name for name, value in options.items() if value]
     if file is None and not given:
         raise BadInputError(
@@ -172,7 +194,7 @@ def _matrix(file: Path | None, options: Mapping[str, Sequence[str] | int]) -> Ma
         )
     if file is None:
         named = options.get("profiles", ())
-        profiles = [spelled(name) for name in named] if not isinstance(named, int) else []
+        profiles = [spelled(str(name)) for name in named] if not isinstance(named, int) else []
         return matrix_of_options({**options, "profiles": profiles}, known_profiles())
     if given:
         names = ", ".join(f"--{singular(name).replace('_', '-')}" for name in given)
@@ -223,14 +245,14 @@ def _result(results: Results, faults: Sequence[str], directory: Path) -> Mapping
         "report": str(directory / "report.html"),
         "valid": not faults,
         "faults": list(faults),
-        "complete": len(results.samples) == len(order(results.plan)),
+        "complete": not document.remaining(results, order(results.plan)),
         "cells": [_cell_result(cell, runs) for cell, runs in cells.items()],
     }
 
 
 def _cell_result(cell: Cell, runs: Sequence[Sample]) -> Mapping[str, object]:
     summaries = {name: summarise(runs, operator.attrgetter(name)) for name in _TIMES}
-    some = summaries["t_app_ns"]
+    some, together = summaries["t_app_ns"], launched(runs, operator.attrgetter("t_total_ns"))
     medians = {f"{name.removesuffix('_ns')}_median_ns": each.median for name, each in summaries.items()}
     return {
         **dataclasses.asdict(cell),
@@ -239,11 +261,13 @@ def _cell_result(cell: Cell, runs: Sequence[Sample]) -> Mapping[str, object]:
         "censored": some.censored,
         **medians,
         "t_app_spread_ns": some.spread,
+        **({} if cell.instances == 1 else {"t_total_p50_ns": together.p50, "t_total_p100_ns": together.p100}),
     }
 
 
 def _show(console: Console, results: Results, directory: Path) -> None:
-    cells = by_cell(results.samples)
+    every = by_cell(results.samples)
+    cells = {cell: runs for cell, runs in every.items() if cell.instances == 1}
     for clock in sorted({cell.clock for cell in cells}):
         table = Table(title=f"application time T_app ({clock} clock)")
         for heading in ("application", "configuration", "storage"):
@@ -257,7 +281,18 @@ def _show(console: Console, results: Results, directory: Path) -> None:
                 words = (f"{cell.profile}, {cell.size}", f"{cell.called}{line}", cell.storage)
                 table.add_row(*words, *_figures(found), str(found.n), str(found.censored))
         console.print(table)
+    _show_launches(console, {cell: runs for cell, runs in every.items() if cell.instances > 1})
     console.print(f"{directory / 'report.html'}", soft_wrap=True)
+
+
+def _show_launches(console: Console, cells: Mapping[Cell, Sequence[Sample]]) -> None:
+    for cell, runs in cells.items():
+        total = launched(runs, operator.attrgetter("t_total_ns"))
+        p50, p100 = (
+            "censored" if each is None else f"{each / 1e9:.2f} s" for each in (total.p50, total.p100)
+        )
+        ready = f"{total.machines - total.censored} of {total.machines} ready"
+        console.print(f"{words_of(cell)}: T_total p50 {p50}, p100 {p100}, {ready}", soft_wrap=True)
 
 
 def _figures(found: Summary) -> tuple[str, str]:

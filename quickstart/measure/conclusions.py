@@ -6,6 +6,7 @@ import itertools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from quickstart.measure.results import (
     CLOCKS,
@@ -53,9 +54,10 @@ class Headline:
 
 
 def planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
-    """Every cell of the plan with its samples, none where it was not run."""
+    """Every cell of the plan that is of one machine with its samples, none where it was not run (of several: launch_report)."""
     found = by_cell(results.samples)
-    return {planned.cell: found.get(planned.cell, ()) for planned in results.plan}
+    cells = (planned.cell for planned in results.plan if planned.cell.instances == 1)
+    return {cell: found.get(cell, ()) for cell in cells}
 
 
 def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
@@ -222,7 +224,8 @@ def _of(known: Mapping[Cell, int], configuration: str) -> dict[Cell, int]:
 
 def _differences(known: Mapping[Cell, int], axis: str, more: str, less: str) -> list[int]:
     """By how many ns the cells whose ``axis`` is ``more`` take longer than those that differ only in being ``less``."""
-    others = {cell: known.get(replace(cell, **{axis: less})) for cell in known if getattr(cell, axis) == more}
+    change: dict[str, Any] = {axis: less}
+    others = {cell: known.get(replace(cell, **change)) for cell in known if getattr(cell, axis) == more}
     return [known[cell] - other for cell, other in others.items() if other is not None]
 
 

@@ -15,12 +15,15 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from quickstart.errors import OtherResultsError, ResultsError
 from quickstart.faults import faults
 from quickstart.host.files import full_disk_named
+from quickstart.measure.patterns import cell_problem, launch_problems
 from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
     CONFIGURATIONS,
     DELIVERIES,
+    INSTANCES_MAX,
     OLDER_SCHEMAS,
+    PATTERNS,
     PAYLOADS,
     SCHEMA,
     SIZES,
@@ -57,6 +60,9 @@ class _Cell(_Table):
     size: Literal[SIZES]  # type: ignore[valid-type]
     # Results of before say nothing of it.
     payload: Literal[("", *PAYLOADS)] = ""  # type: ignore[valid-type]
+    pattern: Literal[PATTERNS] = "single"  # type: ignore[valid-type]
+    instances: Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = 1
+    stagger_ms: Count = 0
 
 
 class _Planned(_Cell):
@@ -75,6 +81,9 @@ class _Phase(_Table):
 class _Run(_Cell):
     delivery: str
     number: Annotated[int, Field(ge=1)]
+    instance: Annotated[int, Field(ge=1)] = 1
+    launched_ns: Count = 0
+    dilation_percent: Annotated[int, Field(ge=100)] = 100
     censored: str
     t_pr_ns: int
     t_app_ns: int
@@ -120,6 +129,7 @@ class _Document(_Table):
     runs: tuple[_Run, ...]
 
 
+_PLACE = ("number", "instance", "launched_ns", "dilation_percent", "censored")
 # What a run has besides its place in the matrix and its cost: nothing of it when it is censored.
 _NUMBERS = (
     *("t_pr_ns", "t_app_ns", "t_total_ns", "uptime_ns", "ready_uptime_ns", "fetch_ns", "before_kernel_ns"),
@@ -257,7 +267,7 @@ def _planned_entry(planned: Planned) -> Mapping[str, object]:
 
 
 def _run_entry(sample: Sample) -> Mapping[str, object]:
-    same = ("number", "censored", *_NUMBERS[:8])
+    same = (*_PLACE, *_NUMBERS[:8])
     return {
         **_cell_entry(sample.cell),
         "delivery": sample.delivery,
@@ -299,10 +309,8 @@ def _sample(run: _Run, asked: set[Cell]) -> Sample:
     delivered = dataclasses.replace(cell, delivery=run.delivery)
     return Sample(
         cell=delivered if delivered in asked else cell,
-        number=run.number,
-        censored=run.censored,
         delivery=run.delivery,
-        **{name: getattr(run, name) for name in _NUMBERS[:8]},
+        **{name: getattr(run, name) for name in (*_PLACE, *_NUMBERS[:8])},
         volume=Reads(run.volume_reads, run.volume_read_bytes),
         guest=Reads(run.root_reads, run.root_read_bytes),
         initramfs_bytes=run.initramfs_bytes,
@@ -345,15 +353,19 @@ def _plan_problems(plan: Sequence[Planned]) -> Iterator[str]:
     for index, planned in enumerate(plan):
         if first.setdefault(planned.cell, index) != index:
             yield f"plan[{index}]: the cell of plan[{first[planned.cell]}] again"
+        if problem := cell_problem(planned.cell):
+            yield f"plan[{index}].{problem}"
 
 
 def _run_problems(document: _Document, results: Results) -> Iterator[str]:
     planned = {each.cell: each.runs for each in results.plan}
-    first: dict[tuple[Cell, int], int] = {}
+    first: dict[tuple[Cell, int, int], int] = {}
+    yield from launch_problems(results.samples)
     for index, (run, sample) in enumerate(zip(document.runs, results.samples, strict=True)):
         place = f"runs[{index}]"
-        if first.setdefault((sample.cell, sample.number), index) != index:
-            yield f"{place}: run {sample.number} of the cell of runs[{first[sample.cell, sample.number]}] again"
+        key = sample.cell, sample.number, sample.instance
+        if first.setdefault(key, index) != index:
+            yield f"{place}: run {sample.number} of the cell of runs[{first[key]}] again"
         if sample.cell not in planned:
             yield f"{place}: its cell is not in plan ({words_of(sample.cell)})"
         elif sample.number > planned[sample.cell]:

@@ -39,7 +39,7 @@ from quickstart.measure.statistics import demand_one_clock, summarise
 # Ink and paper are colours that nothing else has, so that a page can put its own in their place.
 INK, PAPER = "#1c1d1e", "#fdfdfc"
 # Okabe and Ito's colours, which colour-blind readers can tell apart, and that show on white and on black.
-_COLOURS = dict(zip(CONFIGURATIONS, ("#999999", "#56b4e9", "#e69f00", "#cc79a7", "#009e73"), strict=True))
+COLOURS = dict(zip(CONFIGURATIONS, ("#999999", "#56b4e9", "#e69f00", "#cc79a7", "#009e73"), strict=True))
 _PHASE_COLOURS: Mapping[str, str] = {
     "fetch": "#e4e4e4",
     "before kernel": "#bbbbbb",
@@ -105,7 +105,7 @@ def times(name: str, samples: Mapping[Cell, Sequence[Sample]], title: str) -> Dr
     demand_one_clock(samples)
     text = "; ".join(f"{words_of(cell)}: {_total_words(samples[cell])}" for cell in samples)
     with style():
-        return _drawn(times_figure(samples), name, title, text)
+        return drawn(times_figure(samples), name, title, text)
 
 
 def style() -> AbstractContextManager[None]:
@@ -228,7 +228,7 @@ def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> fl
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6, "height": 0.84}
     hatch = "" if cell.command_line == "stock" else _OURS_HATCH
     axes.barh(at, below_s, color=_PR_COLOUR, **edge)
-    axes.barh(at, whole_s - below_s, left=below_s, color=_COLOURS[cell.configuration], hatch=hatch, **edge)
+    axes.barh(at, whole_s - below_s, left=below_s, color=COLOURS[cell.configuration], hatch=hatch, **edge)
     axes.plot(
         [total.minimum / 1e9, total.maximum / 1e9], [at, at], color=INK, linewidth=1.4, solid_capstyle="butt"
     )
@@ -244,7 +244,7 @@ def _bar_legend(samples: Mapping[Cell, Sequence[Sample]]) -> dict[str, Any]:
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
     found: dict[str, Any] = {
         "T_pr: provisioning": Patch(facecolor=_PR_COLOUR, **edge),
-        "T_app: application": tuple(Patch(facecolor=_COLOURS[name], **edge) for name in shown),
+        "T_app: application": tuple(Patch(facecolor=COLOURS[name], **edge) for name in shown),
         "first … last of the runs": Line2D([], [], color=INK, linewidth=1.4),
     }
     if any(cell.command_line == "ours" for cell in samples):
@@ -271,7 +271,7 @@ def timeline(name: str, rows: Sequence[tuple[str, Sample]], title: str) -> Drawn
     demand_one_clock(sample.cell for _, sample in rows)
     text = "; ".join(f"{label}: ready at {sample.ready_uptime_ns / 1e9:.2f} s" for label, sample in rows)
     with style():
-        return _drawn(timeline_figure(rows), name, title, text)
+        return drawn(timeline_figure(rows), name, title, text)
 
 
 def timeline_figure(rows: Sequence[tuple[str, Sample]]) -> Figure:
@@ -362,7 +362,8 @@ def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, span_s: 
         )
 
 
-def _drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:
+def drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:
+    """A figure that was made in `style`, as bytes."""
     svg, png = io.BytesIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     figure.savefig(png, format="png", dpi=150, metadata={"Software": None})

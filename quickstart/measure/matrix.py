@@ -14,11 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from quickstart.errors import BadInputError, MatrixError
 from quickstart.faults import faults, near
+from quickstart.measure.patterns import block_problems, launches_of
 from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
     CONFIGURATIONS,
     DELIVERIES,
+    INSTANCES_MAX,
+    PATTERNS,
     PAYLOADS,
     SIZES,
     STORAGES,
@@ -40,6 +43,7 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     "sizes": SIZES,
     "payloads": PAYLOADS,
     "deliveries": DELIVERIES,
+    "patterns": PATTERNS,
 }
 _OURS = "quickstart"
 
@@ -60,6 +64,10 @@ class _Block(_Table):
     sizes: Words = ("small",)
     payloads: Words = ("",)
     deliveries: Words = ("",)
+    patterns: Words = ("single",)
+    instances: tuple[Annotated[int, Field(ge=1, le=INSTANCES_MAX)], ...] = ()
+    # An hour at most.
+    stagger_ms: Annotated[int, Field(ge=0, le=3_600_000)] = 0
     runs: Annotated[int, Field(ge=1, le=1000)] = 5
     timeout_s: Annotated[int, Field(ge=1, le=86400)] = _TIMEOUT_S
 
@@ -103,7 +111,9 @@ def load_matrix(path: Path, profiles: Sequence[str]) -> Matrix:
     return parse_matrix(text, str(path), profiles)
 
 
-def matrix_of_options(options: Mapping[str, Sequence[str] | int], profiles: Sequence[str]) -> Matrix:
+def matrix_of_options(
+    options: Mapping[str, Sequence[str] | Sequence[int] | int], profiles: Sequence[str]
+) -> Matrix:
     """A matrix of one block, whose keys ``options`` has; raises MatrixError."""
     # An option that was not given leaves the block's default.
     block = {key: value for key, value in options.items() if value}
@@ -146,6 +156,9 @@ def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> 
         for key in ("payloads", "deliveries")
         if any(getattr(block, key)) and _OURS not in block.configurations
     ]
+    for number, block in enumerate(document.block):
+        found = block_problems(block.patterns, block.instances, block.stagger_ms, block.clocks)
+        problems += [f"block[{number}].{problem}" for problem in found]
     problems += _asked_in_part(plan)
     if problems:
         raise MatrixError(source, problems, hint=_HINT)
@@ -154,12 +167,14 @@ def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> 
 
 def _planned(block: _Block) -> Iterator[Planned]:
     """The cells of a block: what is compared stands next to each other."""
-    outer = itertools.product(block.clocks, block.storages, block.sizes, block.profiles)
-    for clock, storage, size, profile in outer:
+    launches = launches_of(block.patterns, block.instances, block.stagger_ms)
+    outer = itertools.product(block.clocks, block.storages, block.sizes, block.profiles, launches)
+    for clock, storage, size, profile, (pattern, instances, stagger_ms) in outer:
         for configuration, command_line in itertools.product(block.configurations, block.command_lines):
             forms = itertools.product(block.payloads, block.deliveries)
             for form in forms if configuration == _OURS else (("", ""),):
                 cell = Cell(profile, configuration, command_line, storage, clock, size, *form)
+                cell = replace(cell, pattern=pattern, instances=instances, stagger_ms=stagger_ms)
                 yield Planned(cell, block.runs, block.timeout_s)
 
 

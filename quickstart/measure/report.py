@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jinja2
 
+from quickstart.measure import launch_report
 from quickstart.measure.conclusions import OURS, conclusions, headline, overview, planned_samples
 from quickstart.measure.document import replace_file
 from quickstart.measure.figures import Drawn, all_phases, inline, phase_numbers, timeline, times
@@ -19,6 +20,7 @@ from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
     CONFIGURATIONS,
+    PATTERNS,
     SIZES,
     STORAGES,
     Cell,
@@ -80,34 +82,43 @@ def write_report(results: Results, faults: Sequence[str], directory: Path) -> No
     figures.mkdir(parents=True, exist_ok=True)
     sections, timelines = _sections(results)
     pictures = _pictures(results)
-    for each in (*pictures, *timelines):
+    launches = launch_report.figures(results)
+    for each in (*pictures, *timelines, *launches):
         replace_file(figures / f"{each.name}.svg", each.svg.encode())
         replace_file(figures / f"{each.name}.png", each.png)
-    replace_file(directory / "report.html", page(results, pictures, sections, faults).encode())
+    replace_file(directory / "report.html", page(results, pictures, sections, faults, launches).encode())
 
 
 def page(
-    results: Results, pictures: Sequence[Drawn], sections: Sequence[Section], faults: Sequence[str]
+    results: Results,
+    pictures: Sequence[Drawn],
+    sections: Sequence[Section],
+    faults: Sequence[str],
+    launches: Sequence[Drawn] = (),
 ) -> str:
-    """The page as text; the first of ``pictures`` is at its beginning."""
+    """The page as text; the first of ``pictures``, if there is one, is at its beginning."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    chosen = overview(planned_samples(results))
-    one = next(iter(chosen))
+    singles = planned_samples(results)
+    chosen = overview(singles) if singles else {}
+    one = next(iter(chosen), None)
     # Every text is escaped: reasons and facts come from guests and hosts.
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     return environment.get_template(_TEMPLATE).render(
         results=results,
+        run_count=len({(sample.cell, sample.number) for sample in results.samples}),
         command=shlex.join(results.command),
-        summary=summary(results),
+        summary=(*summary(results), *launch_report.sentences(results)),
         headline=headline(results),
         paper=beside(chosen, planned_samples(results)),
-        paper_on=f"{one.storage}, {one.size} machine, {one.clock} clock (medians)",
+        paper_on=f"{one.storage}, {one.size} machine, {one.clock} clock (medians)" if one else "",
         conclusions=conclusions(results),
         real=any(planned.cell.clock != "virtual" for planned in results.plan),
         pictures=[(each.title, inline(each)) for each in pictures],
         sections=sections,
+        launches=launch_report.table(results),
+        launch_figures=[(each.title, inline(each)) for each in launches],
         faults=faults,
         missing=tuple(_missing(results)),
         censored=tuple(_censored(results)),
@@ -119,6 +130,8 @@ def page(
 def _pictures(results: Results) -> tuple[Drawn, ...]:
     """The page's first picture, then one of all cells of each clock, unless the first one has them all."""
     samples = planned_samples(results)
+    if not samples:
+        return ()
     chosen = overview(samples)
     one = next(iter(chosen))
     first = times(
@@ -248,7 +261,7 @@ def _phase_times(sample: Sample, names: Sequence[str]) -> tuple[str, ...]:
 def _missing(results: Results) -> Iterator[str]:
     found = by_cell(results.samples)
     for planned in results.plan:
-        lacking = planned.runs - len(found.get(planned.cell, ()))
+        lacking = planned.runs - len({sample.number for sample in found.get(planned.cell, ())})
         if lacking:
             yield f"{words_of(planned.cell)}: {lacking} of {planned.runs} runs"
 
@@ -256,17 +269,21 @@ def _missing(results: Results) -> Iterator[str]:
 def _censored(results: Results) -> Iterator[str]:
     for sample in results.samples:
         if sample.censored:
-            yield f"{words_of(sample.cell)}, run {sample.number}: {sample.censored}"
+            machine = f", machine {sample.instance}" if sample.cell.instances > 1 else ""
+            yield f"{words_of(sample.cell)}, run {sample.number}{machine}: {sample.censored}"
 
 
 def _left_out(results: Results) -> Iterator[str]:
     """What the project has words for and this matrix does not ask for."""
+    # A bench of single machines has always been silent about patterns.
+    patterns = (("pattern", PATTERNS),) if launch_report.several(results) else ()
     for axis, known in (
         ("configuration", CONFIGURATIONS),
         ("command_line", COMMAND_LINES),
         ("storage", STORAGES),
         ("clock", CLOCKS),
         ("size", SIZES),
+        *patterns,
     ):
         asked = {getattr(planned.cell, axis) for planned in results.plan}
         if absent := [word for word in known if word not in asked]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-SCHEMA = 2
+SCHEMA = 3
 # Written by earlier versions, and still read: what came later is empty there.
-OLDER_SCHEMAS = (1,)
+OLDER_SCHEMAS = (1, 2)
 CONFIGURATIONS = ("standard", "standard-tuned", "minimal", "ramboot", "quickstart")
 # The kernel's command line: the distribution's own, or with our options for a faster kernel.
 COMMAND_LINES = ("stock", "ours")
@@ -19,6 +19,9 @@ DELIVERIES = ("fast", "overlay")
 PAYLOADS = ("cpio", "gzip", "lz4", "zstd", "squashfs")
 FETCHES = ("boot-loader", "read-ahead")
 SIZES = ("small", "medium")
+# How several machines are launched from one volume.
+PATTERNS = ("single", "one-by-one", "staggered", "burst")
+INSTANCES_MAX = 16
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,8 @@ class Cell:
     """One place of a matrix; every word is one of the project's.
 
     ``payload`` is the form of quickstart's initramfs, ``delivery`` how its start set reaches the guest, where the matrix asks for
-    one; empty: what `build` makes without being asked.
+    one; empty: what `build` makes without being asked. ``instances`` machines are launched from one volume by ``pattern``,
+    ``stagger_ms`` after each other where they are staggered.
     """
 
     profile: str
@@ -37,6 +41,20 @@ class Cell:
     size: str
     payload: str = ""
     delivery: str = ""
+    pattern: str = "single"
+    instances: int = 1
+    stagger_ms: int = 0
+
+    @property
+    def launched(self) -> str:
+        """How many machines are launched, and how; empty for one alone."""
+        count = self.instances
+        words = {
+            "one-by-one": f"{count} one by one",
+            "staggered": f"{count}, one every {self.stagger_ms} ms",
+            "burst": f"burst of {count}",
+        }
+        return words.get(self.pattern, "")
 
     @property
     def called(self) -> str:
@@ -51,7 +69,7 @@ class Cell:
 def words_of(cell: Cell) -> str:
     """A cell in a message."""
     words = (cell.profile, cell.configuration, cell.command_line, cell.storage, cell.clock, cell.size)
-    return " ".join((*words, *(word for word in (cell.delivery, cell.payload) if word)))
+    return " ".join((*words, *(word for word in (cell.delivery, cell.payload, cell.launched) if word)))
 
 
 @dataclass(frozen=True)
@@ -92,6 +110,8 @@ class Sample:
     ``delivery`` is how the start set reached the guest; empty where there is none.
     ``units`` are systemd's services that took part of the way to ready, each from its first process until it counted as started.
     ``took_ns`` is what the run cost on the host's clock, to tell how long the rest will take: no result.
+    Of a run that launches several machines each is a sample: ``instance`` from 1, launched ``launched_ns`` after the first; the
+    storage was ``dilation_percent`` / 100 times as slow as its model says, and all times but took_ns are divided by that.
     """
 
     cell: Cell
@@ -112,6 +132,9 @@ class Sample:
     phases: tuple[Phase, ...] = ()
     units: tuple[Phase, ...] = ()
     took_ns: int = 0
+    instance: int = 1
+    launched_ns: int = 0
+    dilation_percent: int = 100
 
 
 @dataclass(frozen=True)

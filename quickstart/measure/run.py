@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quickstart.errors import GuestError, QuickStartError, VolumeError
 from quickstart.host.files import full_disk_named, temporary_directory
+from quickstart.launch.channel import Exit, Output
 from quickstart.launch.qemu import QemuGuest, QemuLauncher
 from quickstart.measure import counting
 from quickstart.measure.clock import Clock
@@ -24,6 +25,8 @@ from quickstart.measure.volume import Request, Volume, served
 from quickstart.model import MIB, Machine, Readied
 
 _AFTERWARDS_S = 300.0
+# How often it is looked whether the volume is still there, without which the guest says no more.
+_LOOK_S = 1.0
 # A volume of ours says within milliseconds that it is there.
 _VOLUME_WORD_S = 5.0
 # No model of ours has a request wait that long.
@@ -63,7 +66,7 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class _Ran:
+class Ran:
     """What a run leaves behind it; ``phases_said`` is the output of phases.script, empty when the guest did not answer.
 
     ``log`` is None of a volume that keeps none.
@@ -72,7 +75,7 @@ class _Ran:
     fetch_ns: int
     readied: Readied
     phases_said: str
-    log: tuple[Request, ...] | None
+    log: tuple[Request, ...] | None = None
 
 
 def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: Cell, number: int) -> Sample:
@@ -82,30 +85,18 @@ def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: 
     in the temporary directory too, is no measurement and is raised (HostLacksError).
     """
     try:
-        with _room_for_it():
+        with room_for_it():
             ran = _run(bench, boot, clock, model)
-        return _sample(boot, clock, cell, number, ran)
+        return sample_of(boot, clock, cell, number, ran)
     except (GuestError, VolumeError) as error:
-        return Sample(cell, number, _first_line(error), boot.delivery)
+        return Sample(cell, number, first_line(error), boot.delivery)
 
 
-def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> _Ran:
+def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> Ran:
     with _volume(bench, boot, clock, model) as volume:
-        fetch_ns = read_extents(
-            volume.socket, boot.fetched, bench.fetching.request_bytes, bench.fetching.depth, bench.limit_s
-        )
-        launcher = QemuLauncher(clock.accelerator, bench.agent, keep=bench.keep)
-        try:
-            with launcher.launch(_machine(boot, clock, volume.uri), (), boot.ready) as guest:
-                # Asked before what the run has there is removed, and makes room.
-                with _room_for_it():
-                    readied = guest.wait_ready(bench.limit_s, volume.is_running)
-                said = _ask_phases(guest, boot.unit)
-        except GuestError as error:
-            _blame(volume, error)
-            raise
+        ran = boot_from(bench, boot, clock, volume)
         # QEMU has gone: the log has every request of it.
-        return _Ran(fetch_ns, readied, said, volume.log() if isinstance(volume, Volume) else None)
+        return replace(ran, log=volume.log() if isinstance(volume, Volume) else None)
 
 
 def _volume(
@@ -117,7 +108,36 @@ def _volume(
     return served(bench.volume, boot.volume, model, fault=bench.fault)
 
 
-def _room_for_it() -> AbstractContextManager[None]:
+def boot_from(
+    bench: Bench,
+    boot: Boot,
+    clock: Clock,
+    volume: Volume | NfsVolume,
+    afterwards: Callable[[], None] = lambda: None,
+) -> Ran:
+    """Fetch kernel and initramfs from ``volume``, boot, wait until it is ready, and ask what it did; without the volume's log.
+
+    ``afterwards`` is called before the guest ends. Raises GuestError, VolumeError.
+    """
+    fetch_ns = read_extents(
+        volume.socket, boot.fetched, bench.fetching.request_bytes, bench.fetching.depth, bench.limit_s
+    )
+    launcher = QemuLauncher(clock.accelerator, bench.agent, keep=bench.keep)
+    try:
+        with launcher.launch(_machine(boot, clock, volume.uri), (), boot.ready) as guest:
+            # Asked before what the run has there is removed, and makes room.
+            with room_for_it():
+                readied = guest.wait_ready(bench.limit_s, volume.is_running)
+            said = _ask_phases(guest, boot.unit, volume)
+            afterwards()
+    except GuestError as error:
+        _blame(volume, error)
+        raise
+    return Ran(fetch_ns, readied, said)
+
+
+def room_for_it() -> AbstractContextManager[None]:
+    """Raise HostLacksError for what the temporary directory has no room for."""
     return full_disk_named(temporary_directory(), "the temporary directory", _FULL_HINT)
 
 
@@ -129,14 +149,15 @@ def _blame(volume: Volume | NfsVolume, error: GuestError) -> None:
     try:
         waited_ns = counting.unanswered_ns(volume.log(_VOLUME_WORD_S), now_ns)
     except VolumeError as silent:
-        raise VolumeError(f"{silent.message}: {_first_line(error)}") from error
+        raise VolumeError(f"{silent.message}: {first_line(error)}") from error
     if waited_ns >= _STALLED_NS:
         raise VolumeError(
-            f"the volume left a request unanswered for {waited_ns / 1e9:.0f} s: {_first_line(error)}"
+            f"the volume left a request unanswered for {waited_ns / 1e9:.0f} s: {first_line(error)}"
         ) from error
 
 
-def _first_line(error: QuickStartError) -> str:
+def first_line(error: QuickStartError) -> str:
+    """Why a sample is censored."""
     return error.message.partition("\n")[0]
 
 
@@ -157,15 +178,23 @@ def _machine(boot: Boot, clock: Clock, uri: str) -> Machine:
     )
 
 
-def _ask_phases(guest: QemuGuest, unit: str) -> str:
+def _ask_phases(guest: QemuGuest, unit: str, volume: Volume | NfsVolume) -> str:
     """The sample counts without them: it was ready."""
-    said = io.BytesIO()
-    with suppress(GuestError):
-        guest.execute(script(unit), said, io.BytesIO(), _AFTERWARDS_S)
-    return said.getvalue().decode(errors="replace")
+    said = bytearray()
+    end_s = time.monotonic() + _AFTERWARDS_S
+    with suppress(GuestError, OSError):
+        guest.start(script(unit))
+        while guest.is_running() and volume.is_running() and time.monotonic() < end_s:
+            for message in guest.messages(_LOOK_S):
+                if isinstance(message, Output) and message.stream == "out":
+                    said += message.data
+                if isinstance(message, Exit):
+                    return said.decode(errors="replace")
+    return said.decode(errors="replace")
 
 
-def _sample(boot: Boot, clock: Clock, cell: Cell, number: int, ran: _Ran) -> Sample:
+def sample_of(boot: Boot, clock: Clock, cell: Cell, number: int, ran: Ran) -> Sample:
+    """What was stamped and logged as a sample; raises GuestError when the guest's counters are none."""
     readied, virtual = ran.readied, clock.name == "virtual"
     begin_ns, end_ns = readied.launch_ns, readied.ready.received_ns
     log, counted = ran.log or (), Reads(readied.root_io.reads, readied.root_io.read_bytes)

@@ -23,8 +23,10 @@ _PLAIN = {
 
 
 def summary(results: Results) -> tuple[str, ...]:
-    """Five lines; fewer where there is nothing to say one of."""
+    """Five lines; fewer where there is nothing to say one of, none where no cell is of one machine alone."""
     samples = planned_samples(results)
+    if not samples:
+        return ()
     chosen = overview(samples)
     return tuple(_lines(results, samples, chosen))
 
@@ -100,8 +102,9 @@ def _costs(profiles: Sequence[str], ours: Sequence[Sequence[Sample]]) -> str:
 
 def _what(results: Results, samples: Measured, one: Cell) -> str:
     """What was measured, on what, and what was not."""
-    ready = sum(1 for sample in results.samples if not sample.censored)
-    lost = len(results.samples) - ready
+    alone = [sample for sample in results.samples if sample.cell.instances == 1]
+    ready = sum(1 for sample in alone if not sample.censored)
+    lost = len(alone) - ready
     clocks = {cell.clock for cell in samples}
     absent = [word for word, missing in (("KVM", "kvm" not in clocks), ("EC2", True)) if missing]
     censored = f", {lost} more did not get ready" if lost else ""

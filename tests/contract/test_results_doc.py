@@ -9,7 +9,15 @@ from pathlib import Path
 
 from quickstart.measure.document import text_of
 from quickstart.measure.matrix import parse_matrix
-from quickstart.measure.results import CLOCKS, COMMAND_LINES, CONFIGURATIONS, PAYLOADS, SIZES, STORAGES
+from quickstart.measure.results import (
+    CLOCKS,
+    COMMAND_LINES,
+    CONFIGURATIONS,
+    PATTERNS,
+    PAYLOADS,
+    SIZES,
+    STORAGES,
+)
 from quickstart.measure.storage import load_model, parse_model
 from tests.unit.benchdata import realistic
 
@@ -44,6 +52,7 @@ def test_the_words_of_a_cell_are_all_named() -> None:
         ("clock", CLOCKS),
         ("size", SIZES),
         ("payload", PAYLOADS),
+        ("pattern", PATTERNS),
     ):
         assert tuple(re.findall(r"`([^`]+)`", cell[field])) == words
 

@@ -52,10 +52,10 @@ class Stand:
     def circumstances(self) -> Circumstances:
         return dataclasses.replace(circumstances(), **self._changed)  # type: ignore[arg-type]
 
-    def run(self, cell: Cell, number: int, timeout_s: int) -> Sample:
+    def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:
         self._before(len(self.ran))
         self.ran.append((cell, number, timeout_s))
-        return sample(cell, number, S)
+        return tuple(sample(cell, number, S, instance=each + 1) for each in range(cell.instances))
 
 
 def asked(directory: Path, plan: tuple[Planned, ...] = PLAN) -> Bench:
@@ -101,6 +101,22 @@ def test_every_sample_is_in_the_file_before_the_next_run(tmp_path: Path) -> None
 
     run_matrix(asked(tmp_path), Stand(look), Shown())
     assert seen == [0, 1, 2, 3]
+
+
+def test_a_launch_of_several_is_one_run_with_a_sample_of_each(tmp_path: Path) -> None:
+    burst = dataclasses.replace(CELL, clock="wall", pattern="burst", instances=3)
+    plan = (Planned(burst, 2, 60),)
+    with pytest.raises(KeyboardInterrupt):
+        run_matrix(asked(tmp_path, plan), Stand(fail_at(1, KeyboardInterrupt())), Shown())
+    assert [each.instance for each in document.load(tmp_path / RESULTS).samples] == [1, 2, 3]
+    stand, shown = Stand(), Shown()
+    results = run_matrix(asked(tmp_path, plan), stand, shown)
+    assert stand.ran == [(burst, 2, 60)]
+    assert [(each.number, each.instance) for each in results.samples] == [
+        (number, instance) for number in (1, 2) for instance in (1, 2, 3)
+    ]
+    assert shown.said[0] == f"1 of 2 runs are in {tmp_path / RESULTS} and are kept"
+    assert invalid(results) == ()
 
 
 def test_what_is_complete_is_not_measured_again(tmp_path: Path) -> None:
@@ -259,8 +275,8 @@ def test_results_of_other_circumstances_end_with_2_and_stay(
 
 def test_a_measurement_that_is_not_valid_ends_with_4(call: Callable[..., Result]) -> None:
     class Dead(Stand):
-        def run(self, cell: Cell, number: int, timeout_s: int) -> Sample:
-            return censored(cell, number)
+        def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:
+            return (censored(cell, number),)
 
     found = call(*OPTIONS, "--json", runner=Dead())
     assert found.exit_code == 4

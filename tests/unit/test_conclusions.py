@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def measured(*samples: Sample) -> Results:
     return results_of([Planned(cell, runs, 600) for cell in cells], samples)
 
 
-def moved(each: Sample, **axes: str) -> Sample:
+def moved(each: Sample, **axes: Any) -> Sample:
     return dataclasses.replace(each, cell=dataclasses.replace(each.cell, **axes))
 
 

@@ -113,7 +113,7 @@ def broken(edit: Edit) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda raw: raw.update(schema=3), "schema: "),
+        (lambda raw: raw.update(schema=4), "schema: "),
         (lambda raw: raw.pop("began"), "began: missing"),
         (lambda raw: raw.update(began="yesterday"), "began: "),
         (lambda raw: raw.update(comand=[]), "comand: no such key; did you mean 'command'?"),

@@ -1,0 +1,190 @@
+"""One launch of several machines from one volume (docs/measuring.md): N boots beside or after each other → N Samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.errors import BadInputError, GuestError, QuickStartError, VolumeError
+from quickstart.measure import patterns
+from quickstart.measure.clock import Clock
+from quickstart.measure.configuration import Boot
+from quickstart.measure.results import Cell, Sample
+from quickstart.measure.run import Bench, Ran, boot_from, first_line, room_for_it, sample_of
+from quickstart.measure.storage import StorageModel
+from quickstart.measure.volume import Request, Volume, served
+
+# What QEMU has of the host's memory for one machine until the last is ready: of its own memory a guest touches only a part.
+TAKES_MIB = {"small": 900, "medium": 1300}
+# From when all threads are there until the first machine is launched.
+_HEAD_START_S = 0.05
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """What became of a machine; ``launched_ns`` is its launch request (time.monotonic_ns)."""
+
+    launched_ns: int
+    became: Ran | QuickStartError
+
+
+def processors() -> int:
+    """How many of the host's processors are ours."""
+    return len(os.sched_getaffinity(0))
+
+
+def available_bytes() -> int:
+    """Memory that can be had without swapping (proc(5), MemAvailable)."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+
+
+def demand_room(cell: Cell) -> None:
+    """Raise HostLacksError when the host has no memory for the machines that run at a time in a launch of ``cell``."""
+    patterns.demand_memory(patterns.at_a_time(cell), TAKES_MIB[cell.size], available_bytes())
+
+
+def launch(
+    bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: Cell, number: int
+) -> tuple[Sample, ...]:
+    """Launch ``cell.instances`` machines of ``boot`` by its pattern, all from one volume that is fresh and cold at first.
+
+    A machine that hangs or dies makes a censored sample and leaves the others alone, a volume that dies censors all; nothing is
+    left running. Where the host has too few processors for all, the storage is dilated, and
+    ``bench.limit_s`` with it. Raises BadInputError for the virtual clock, HostLacksError for what the host lacks.
+    """
+    if problem := patterns.cell_problem(cell):
+        raise BadInputError(f"no launch of {cell.instances} by {cell.pattern}: {problem}")
+    demand_room(cell)
+    percent = patterns.dilation_percent(cell, clock.vcpus, processors())
+    patient = dataclasses.replace(bench, limit_s=bench.limit_s * percent / patterns.REAL)
+    sharing = dataclasses.replace(boot, cmdline=patterns.command_line(boot.cmdline))
+    machines = _Machines(patient, sharing, clock, cell, percent)
+    log: tuple[Request, ...] = ()
+    try:
+        slow = patterns.dilated(model, percent)
+        with (
+            room_for_it(),
+            served(bench.volume, boot.volume, slow, fault=bench.fault, instances=cell.instances) as volume,
+        ):
+            machines.run(volume)
+            # Every QEMU has gone: the log has every request.
+            log = volume.log()
+    except VolumeError as error:
+        machines.give_up(error)
+    return machines.samples(number, log)
+
+
+class _Machines:
+    """The machines of one launch, each in a thread of its own, for QEMU ends with the thread that has started it."""
+
+    def __init__(self, bench: Bench, boot: Boot, clock: Clock, cell: Cell, percent: int) -> None:
+        self._bench, self._boot, self._clock, self._cell = bench, boot, clock, cell
+        self._percent = percent
+        self._lock = threading.Lock()
+        self._ended: dict[int, _Ended] = {}
+        self._fatal: list[BaseException] = []
+        self._settled: set[int] = set()
+        self._all_settled = threading.Event()
+        self._stop = threading.Event()
+
+    def run(self, volume: Volume) -> None:
+        """Launch them all; returns when each was ready, or is known not to become so, and none runs any more."""
+        begin_s = time.monotonic() + _HEAD_START_S
+        gap_s = self._cell.stagger_ms / 1000 * self._percent / patterns.REAL
+        threads = [
+            threading.Thread(target=self._one, args=(volume, instance, begin_s + gap_s * (instance - 1)))
+            for instance in range(1, self._cell.instances + 1)
+        ]
+        begun = []
+        try:
+            for thread in threads:
+                thread.start()
+                begun.append(thread)
+                if self._cell.pattern == "one-by-one":
+                    thread.join()
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            self._end_all(volume)
+            for thread in begun:
+                thread.join()
+            raise
+
+    def give_up(self, error: VolumeError) -> None:
+        """Take the volume's end for that of all; raises what it was a consequence of."""
+        self._raise_fatal()
+        now_ns = time.monotonic_ns()
+        self._ended = {each: _Ended(now_ns, error) for each in range(1, self._cell.instances + 1)}
+
+    def samples(self, number: int, log: tuple[Request, ...]) -> tuple[Sample, ...]:
+        self._raise_fatal()
+        first_ns = min(ended.launched_ns for ended in self._ended.values())
+        return tuple(
+            patterns.undilated(self._sample(number, instance, ended, first_ns, log), self._percent)
+            for instance, ended in sorted(self._ended.items())
+        )
+
+    def _sample(
+        self, number: int, instance: int, ended: _Ended, first_ns: int, log: tuple[Request, ...]
+    ) -> Sample:
+        boot, cell, became = self._boot, self._cell, ended.became
+        if isinstance(became, QuickStartError):
+            sample = Sample(cell, number, first_line(became), boot.delivery)
+        else:
+            mine = tuple(request for request in log if request.instance == instance)
+            try:
+                sample = sample_of(boot, self._clock, cell, number, dataclasses.replace(became, log=mine))
+            except GuestError as error:
+                sample = Sample(cell, number, first_line(error), boot.delivery)
+        return dataclasses.replace(sample, instance=instance, launched_ns=ended.launched_ns - first_ns)
+
+    def _one(self, volume: Volume, instance: int, due_s: float) -> None:
+        """A thread: wait for the moment, boot, and run on until all are ready."""
+        try:
+            self._stop.wait(max(0.0, due_s - time.monotonic()))
+            if self._stop.is_set():
+                return
+            launched_ns = time.monotonic_ns()
+            mine = volume.of(instance)
+            became: Ran | QuickStartError
+            try:
+                stay = functools.partial(self._stay, instance)
+                became = boot_from(self._bench, self._boot, self._clock, mine, stay)
+            except (GuestError, VolumeError) as error:
+                became = error
+                self._settle(instance)
+            self._ended[instance] = _Ended(launched_ns, became)
+        except BaseException as error:
+            # The main thread raises it.
+            self._fatal.append(error)
+            self._end_all(volume)
+
+    def _stay(self, instance: int) -> None:
+        """A machine that is ready runs on until all are, as one that is of use would; one by one it has done its part."""
+        self._settle(instance)
+        if self._cell.pattern != "one-by-one":
+            self._all_settled.wait()
+
+    def _settle(self, instance: int) -> None:
+        """It was ready, or is known not to become so."""
+        with self._lock:
+            self._settled.add(instance)
+            if len(self._settled) == self._cell.instances:
+                self._all_settled.set()
+
+    def _end_all(self, volume: Volume) -> None:
+        """Whoever waits for the volume, a guest on it or another machine sees the end."""
+        self._stop.set()
+        self._all_settled.set()
+        if volume.is_running():
+            volume.process.terminate()
+
+    def _raise_fatal(self) -> None:
+        if self._fatal:
+            raise self._fatal[0]

@@ -1,0 +1,201 @@
+"""Launch patterns (pure): which launches a block of a matrix asks for, dilated time, and what N launches are summed up by.
+
+Dilated time: Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006); docs/measuring.md has
+its assumptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from quickstart.errors import HostLacksError
+from quickstart.measure.results import Cell, Phase, Sample, words_of
+from quickstart.measure.statistics import Metric
+from quickstart.measure.storage import StorageModel
+from quickstart.model import MIB
+
+# No dilation, in per cent.
+REAL = 100
+# The kernel counts ticks while it waits for a moment; a machine whose processor is taken away meanwhile gets none, and the kernel
+# panics ("IO-APIC + timer doesn't work"). On KVM it spares itself the check (arch/x86/kernel/kvm.c, paravirt_ops_setup).
+_NO_TIMER_CHECK = "no_timer_check"
+# (pattern, instances, stagger_ms) of a cell.
+Launch = tuple[str, int, int]
+_ALONE: Launch = ("single", 1, 0)
+_NO_VIRTUAL = (
+    "the virtual clock cannot time several guests: each counts its own instructions, while the volume that they share has one "
+    "time, the host's; take wall or kvm"
+)
+
+
+def launches_of(patterns: Sequence[str], instances: Sequence[int], stagger_ms: int) -> tuple[Launch, ...]:
+    """What a block's lists ask for, in their order; one machine alone is `single`, whatever the pattern."""
+    found = [
+        _ALONE
+        if pattern == "single" or count == 1
+        else (pattern, count, stagger_ms * (pattern == "staggered"))
+        for pattern in patterns
+        for count in instances or (1,)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def block_problems(
+    patterns: Sequence[str], instances: Sequence[int], stagger_ms: int, clocks: Sequence[str]
+) -> Iterator[str]:
+    """What is wrong with the launches that a block asks for, each with its key."""
+    together = [pattern for pattern in patterns if pattern != "single"]
+    if together and not instances:
+        yield f"instances: missing; {together[0]} is of several machines: how many?"
+    if instances and not together:
+        yield "instances: only a pattern has several, and single is none"
+    for index, count in enumerate(instances):
+        if count in instances[:index]:
+            yield f"instances[{index}]: {count} again"
+    if "staggered" in patterns and not stagger_ms:
+        yield "stagger_ms: missing; staggered launches are how far apart?"
+    if stagger_ms and "staggered" not in patterns:
+        yield "stagger_ms: only staggered launches are apart, which are not among the patterns"
+    if "virtual" in clocks and together and any(count > 1 for count in instances):
+        yield f"clocks[{clocks.index('virtual')}]: {_NO_VIRTUAL}"
+
+
+def cell_problem(cell: Cell) -> str:
+    """What is wrong with a cell's launch; empty when it holds."""
+    alone = cell.instances == 1
+    if alone != (cell.pattern == "single"):
+        return f"instances: {cell.pattern} has {'several' if alone else 'one'} (got {cell.instances})"
+    if (cell.stagger_ms > 0) != (cell.pattern == "staggered"):
+        return (
+            f"stagger_ms: of staggered launches, and of no others (got {cell.stagger_ms} of {cell.pattern})"
+        )
+    return f"clock: {_NO_VIRTUAL}" if cell.clock == "virtual" and not alone else ""
+
+
+def launch_problems(samples: Sequence[Sample]) -> Iterator[str]:
+    """Whether each launch has all its machines, each with the same dilation; ``samples`` are of one document."""
+    found: dict[tuple[Cell, int], list[Sample]] = {}
+    for index, sample in enumerate(samples):
+        if sample.instance > sample.cell.instances:
+            yield f"runs[{index}].instance: the cell has {sample.cell.instances} (got {sample.instance})"
+        found.setdefault((sample.cell, sample.number), []).append(sample)
+    for (cell, number), launched in found.items():
+        if len({sample.instance for sample in launched}) < cell.instances:
+            yield f"runs: {len(launched)} of {cell.instances} machines of run {number} ({words_of(cell)})"
+        if len({sample.dilation_percent for sample in launched}) > 1:
+            yield f"runs: several dilations in run {number} ({words_of(cell)})"
+
+
+def at_a_time(cell: Cell) -> int:
+    """How many machines of a launch run beside each other: one by one, each ends before the next begins."""
+    return 1 if cell.pattern == "one-by-one" else cell.instances
+
+
+def dilation_percent(cell: Cell, vcpus: int, processors: int) -> int:
+    """How much slower than real the storage is to be, so that to it ``processors`` are what one for each vCPU would be.
+
+    None for machines that are alone on the host: as for those of `single`.
+    """
+    if at_a_time(cell) == 1:
+        return REAL
+    return max(REAL, -(-REAL * at_a_time(cell) * vcpus // processors))
+
+
+def command_line(words: str) -> str:
+    """A kernel's command line for a machine that shares processors with others."""
+    return words if _NO_TIMER_CHECK in words.split() else f"{words} {_NO_TIMER_CHECK}"
+
+
+def dilated(model: StorageModel, percent: int) -> StorageModel:
+    """The model with all its times ``percent`` / 100 as long."""
+    if percent == REAL:
+        return model
+    rate = model.bandwidth_bytes_s
+    return replace(
+        model,
+        read_latency_ns=_slower(model.read_latency_ns, percent),
+        write_latency_ns=_slower(model.write_latency_ns, percent),
+        bandwidth_bytes_s=None if rate is None else max(1, rate * REAL // percent),
+        first_touch_ns=_slower(model.first_touch_ns, percent),
+        seek_ns=_slower(model.seek_ns, percent),
+    )
+
+
+def _slower(time_ns: int, percent: int) -> int:
+    return -(-time_ns * percent // REAL)
+
+
+def undilated(sample: Sample, percent: int) -> Sample:
+    """What was measured of a dilated launch in the time that it stands for; its parts still add up."""
+    if percent == REAL:
+        return sample
+
+    def quicker(time_ns: int) -> int:
+        return time_ns * REAL // percent
+
+    t_pr_ns, t_app_ns, fetch_ns = (
+        quicker(each) for each in (sample.t_pr_ns, sample.t_app_ns, sample.fetch_ns)
+    )
+    return replace(
+        sample,
+        t_pr_ns=t_pr_ns,
+        t_app_ns=t_app_ns,
+        t_total_ns=t_pr_ns + t_app_ns,
+        uptime_ns=quicker(sample.uptime_ns),
+        ready_uptime_ns=quicker(sample.ready_uptime_ns),
+        fetch_ns=fetch_ns,
+        before_kernel_ns=0 if sample.censored else t_pr_ns - fetch_ns,
+        phases=_spans(sample.phases, quicker),
+        units=_spans(sample.units, quicker),
+        launched_ns=quicker(sample.launched_ns),
+        dilation_percent=percent,
+    )
+
+
+def _spans(spans: Sequence[Phase], quicker: Callable[[int], int]) -> tuple[Phase, ...]:
+    return tuple(Phase(each.name, quicker(each.begin_ns), quicker(each.end_ns)) for each in spans)
+
+
+def demand_memory(count: int, each_mib: int, available_bytes: int) -> None:
+    """Raise HostLacksError when ``count`` machines that take ``each_mib`` have no room."""
+    if count * each_mib * MIB > available_bytes:
+        raise HostLacksError(
+            f"{count} machines at a time take {count * each_mib} MiB of memory, {available_bytes // MIB} MiB are available",
+            hint=f"at most {available_bytes // (each_mib * MIB)} of these, or another host",
+        )
+
+
+@dataclass(frozen=True)
+class Launched:
+    """The launches of a cell, by one metric: in each the machine in the middle (``p50``) and the last one (``p100``), of all
+    launches the median; None where that is censored. ``machines`` were launched, ``censored`` of them did not get ready."""
+
+    launches: int
+    machines: int
+    censored: int
+    p50: int | None
+    p100: int | None
+
+
+def launched(samples: Sequence[Sample], metric: Metric) -> Launched:
+    """The samples of one cell; a censored machine is later than every other."""
+    found: dict[int, list[int | None]] = {}
+    for sample in samples:
+        found.setdefault(sample.number, []).append(None if sample.censored else metric(sample))
+    middles = [_middle(machines) for machines in found.values()]
+    lasts = [
+        None if None in machines else max(each for each in machines if each is not None)
+        for machines in found.values()
+    ]
+    censored = sum(bool(sample.censored) for sample in samples)
+    return Launched(len(found), len(samples), censored, _middle(middles), _middle(lasts))
+
+
+def _middle(values: Sequence[int | None]) -> int | None:
+    """The median, None being later than every number."""
+    if not values:
+        return None
+    known = sorted(each for each in values if each is not None)
+    lower, upper = (len(values) - 1) // 2, len(values) // 2
+    return (known[lower] + known[upper]) // 2 if upper < len(known) else None

@@ -1,0 +1,154 @@
+"""Several machines from one volume for real: each gets ready, each has what it has written, and a dead volume ends them all."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import mmap
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.errors import BadInputError
+from quickstart.image import artefact as artefacts
+from quickstart.image.extents import file_extents, tail_extent
+from quickstart.launch import payload
+from quickstart.launch.accel import tcg
+from quickstart.launch.qemu import QemuLauncher
+from quickstart.measure import clock
+from quickstart.measure.clock import Clock
+from quickstart.measure.configuration import Boot, machine
+from quickstart.measure.launches import launch
+from quickstart.measure.nbd import pieces
+from quickstart.measure.results import Cell
+from quickstart.measure.run import BOOT_LOADER, Bench
+from quickstart.measure.storage import load_model
+from quickstart.measure.volume import served, volume_binary
+from quickstart.model import MIB
+from quickstart.store import Store, default_root
+from tests.vm.conftest import assert_gone, children, host
+
+CELL = Cell("nginx", "quickstart", "stock", "ebs-cold", "wall", "small", pattern="burst", instances=2)
+WALL = Clock("wall", tcg("a test"), 1024, 1)
+LIMIT_S = 400.0
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with Store(default_root(), print) as store:
+        yield Bench(payload.agent_binary(store), volume_binary(store), LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def boot(artefact: Path) -> Boot:
+    found = artefacts.load(artefact)
+    kernel = PurePosixPath(f"/boot/vmlinuz-{artefacts.read_manifest(found)['kernel_version']}")
+    initramfs = tail_extent(found.disk.stat().st_size, found.initramfs_bytes, MIB)
+    return Boot(
+        configuration="quickstart",
+        command_line="stock",
+        kernel=found.kernel,
+        initrds=(found.initramfs,),
+        fetched=(*file_extents(found.disk, kernel), initramfs),
+        volume=found.disk,
+        attached=True,
+        # Init stays PID 1, and is sooner done; machines share processors here (measure.patterns).
+        cmdline=f"{found.cmdline} quickstart=stay no_timer_check",
+        memory_mib=found.memory_mib,
+        mac=found.mac,
+        ready=found.ready,
+        unit="nginx.service",
+    )
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    before = set(children(os.getpid()))
+    threads = threading.active_count()
+    yield
+    assert_gone([pid for pid in children(os.getpid()) if pid not in before])
+    assert threading.active_count() == threads
+
+
+def test_every_machine_of_a_burst_gets_ready_and_has_its_own_numbers(bench: Bench, boot: Boot) -> None:
+    samples = launch(bench, boot, WALL, load_model("ebs-cold"), CELL, 3)
+    assert [(each.cell, each.number, each.instance) for each in samples] == [(CELL, 3, 1), (CELL, 3, 2)]
+    assert [each.censored for each in samples] == ["", ""]
+    assert min(each.launched_ns for each in samples) == 0
+    for each in samples:
+        assert each.t_total_ns == each.t_pr_ns + each.t_app_ns > each.fetch_ns > 0
+        # Its own requests, by the log's instance, and not the other's.
+        assert 0 < each.guest.requests <= each.volume.requests <= each.guest.requests + 6
+        assert {"kernel", "init", "root mount"} <= {phase.name for phase in each.phases}
+
+
+def test_a_machine_keeps_what_it_writes_to_itself(bench: Bench, boot: Boot, tmp_path: Path) -> None:
+    """By the disks as the volume gives them out afterwards."""
+    tokens = {number: secrets.token_hex(16) for number in (1, 2)}
+    with served(bench.volume, boot.volume, load_model("local"), instances=2) as volume:
+        with ExitStack() as stack:
+            guests = {}
+            for number in tokens:
+                plain = machine(boot, forward_port=None, guest_port=0)
+                mine = dataclasses.replace(plain, disk=volume.of(number).uri, snapshot=False)
+                launcher = QemuLauncher(WALL.accelerator, bench.agent)
+                guests[number] = stack.enter_context(launcher.launch(mine, (), boot.ready))
+            for number, guest in guests.items():
+                guest.wait_ready(LIMIT_S)
+                command = f"echo {tokens[number]} >/var/tmp/mine && sync && cat /var/tmp/mine"
+                said = io.BytesIO()
+                assert guest.execute(command, said, io.BytesIO(), LIMIT_S) == 0
+                assert said.getvalue().decode().strip() == tokens[number]
+        for number, token in tokens.items():
+            copy = tmp_path / f"disk.{number}"
+            host("qemu-img", "convert", "-f", "raw", "-O", "raw", volume.of(number).uri, copy)
+            with copy.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as disk:
+                assert [each for each in tokens.values() if disk.find(each.encode()) >= 0] == [token]
+            copy.unlink()
+
+
+@pytest.mark.parametrize("booting", [False, True])
+def test_a_volume_that_dies_censors_all(bench: Bench, boot: Boot, booting: bool) -> None:
+    at = 2 * len(list(pieces(boot.fetched, BOOT_LOADER.request_bytes))) + 4 if booting else 9
+    broken = dataclasses.replace(bench, fault=f"death:{at}")
+    samples = launch(broken, boot, WALL, load_model("ebs-warm"), CELL, 1)
+    assert [each.instance for each in samples] == [1, 2]
+    assert all(each.censored and each.t_total_ns == 0 for each in samples), samples
+
+
+def test_ctrl_c_ends_all_of_them_at_once(bench: Bench, boot: Boot) -> None:
+    """While both are on their way; LIMIT_S is long."""
+    before = set(children(os.getpid()))
+
+    def press() -> None:
+        end_s = time.monotonic() + LIMIT_S
+        while time.monotonic() < end_s:
+            names = [Path(f"/proc/{pid}/comm") for pid in children(os.getpid()) if pid not in before]
+            if sum(each.exists() and each.read_text().startswith("qemu") for each in names) == 2:
+                break
+            time.sleep(0.1)
+        # To the process: the thread that waits hears it.
+        os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    presser = threading.Thread(target=press)
+    presser.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            launch(bench, boot, WALL, load_model("ebs-warm"), CELL, 1)
+    finally:
+        presser.join()
+        signal.signal(signal.SIGINT, handler)
+
+
+def test_the_virtual_clock_is_refused(bench: Bench, boot: Boot) -> None:
+    cell = dataclasses.replace(CELL, clock="virtual")
+    with pytest.raises(BadInputError, match="the virtual clock cannot time several guests"):
+        launch(bench, boot, clock.virtual("small"), load_model("local"), cell, 1)
