@@ -1,0 +1,110 @@
+"""A launch of several machines that comes to no boot: what the host lacks is raised once, whoever met it, and nothing is left."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import HostLacksError, MissingToolError
+from quickstart.launch.accel import tcg
+from quickstart.measure import launches
+from quickstart.measure.clock import Clock
+from quickstart.measure.configuration import Boot
+from quickstart.measure.launches import launch
+from quickstart.measure.results import Cell
+from quickstart.measure.run import Bench
+from quickstart.measure.storage import load_model
+from quickstart.measure.volume import volume_binary
+from quickstart.model import MIB, Readiness
+from quickstart.store import Store
+
+CELL = Cell("nginx", "quickstart", "stock", "ebs-warm", "wall", "small", pattern="burst", instances=3)
+WALL = Clock("wall", tcg("a test"), 256, 1)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    place = tmp_path_factory.mktemp("bench")
+    (place / "agent").write_bytes(b"never started")
+    with Store(place / "store") as store:
+        yield Bench(place / "agent", volume_binary(store), 20.0)
+
+
+@pytest.fixture
+def boot(tmp_path: Path) -> Boot:
+    for name, size in (("volume", 4 * MIB), ("kernel", 512), ("initrd", 512)):
+        (tmp_path / name).write_bytes(bytes(size))
+    return Boot(
+        configuration="quickstart",
+        command_line="stock",
+        kernel=tmp_path / "kernel",
+        initrds=(tmp_path / "initrd",),
+        volume=tmp_path / "volume",
+        fetched=((0, MIB),),
+        attached=True,
+        cmdline="ro",
+        memory_mib=256,
+        mac="52:54:00:12:34:56",
+        ready=Readiness("http", 80, "/", 200, "", 10),
+        unit="nginx.service",
+    )
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    yield
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert threading.active_count() == 1
+
+
+@pytest.mark.parametrize("pattern", ["burst", "one-by-one", "staggered"])
+def test_a_tool_that_is_missing_is_no_censored_sample(
+    bench: Bench, boot: Boot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    (tmp_path / "tools").mkdir()
+    setpriv = shutil.which("setpriv")
+    assert setpriv is not None
+    (tmp_path / "tools/setpriv").symlink_to(setpriv)
+    monkeypatch.setenv("QUICKSTART_TOOL_PATH", str(tmp_path / "tools"))
+    # The last of those that are staggered would come after minutes.
+    cell = dataclasses.replace(CELL, pattern=pattern, stagger_ms=100_000 if pattern == "staggered" else 0)
+    with pytest.raises(MissingToolError, match="qemu-system-x86_64 is not installed"):
+        launch(bench, boot, WALL, load_model("ebs-warm"), cell, 1)
+
+
+def test_memory_is_asked_for_before_anything_is_started(
+    bench: Bench, boot: Boot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(launches.TAKES_MIB, "small", launches.available_bytes() // MIB)
+    missing = dataclasses.replace(bench, volume=Path("/nowhere/volume"))
+    with pytest.raises(HostLacksError, match="3 machines at a time take"):
+        launch(missing, boot, WALL, load_model("ebs-warm"), CELL, 1)
+    assert 0 < launches.available_bytes() < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_volume_that_dies_while_all_fetch_censors_all(bench: Bench, boot: Boot) -> None:
+    broken = dataclasses.replace(bench, fault="death:7")
+    found = launch(broken, boot, WALL, load_model("ebs-warm"), CELL, 2)
+    assert [(each.number, each.instance, each.t_total_ns) for each in found] == [
+        (2, 1, 0),
+        (2, 2, 0),
+        (2, 3, 0),
+    ]
+    assert all("the volume" in each.censored for each in found), found
+
+
+def test_a_volume_that_fails_one_read_censors_one(bench: Bench, boot: Boot) -> None:
+    broken = dataclasses.replace(bench, fault="error:5:1", limit_s=5)
+    cell = dataclasses.replace(CELL, instances=2)
+    found = launch(broken, boot, WALL, load_model("ebs-warm"), cell, 1)
+    assert sum("fails a read" in each.censored for each in found) == 1
+    # The other came as far as its kernel, which is none.
+    assert all(each.censored for each in found)
