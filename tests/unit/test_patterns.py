@@ -196,6 +196,7 @@ def test_a_dilated_model_is_slower_in_everything_that_takes_time() -> None:
     same = ("name", "queue_depth", "granule_bytes", "sources", "description")
     assert all(getattr(slow, name) == getattr(model, name) for name in same)
     assert dilated(load_model("local"), 800) == load_model("local")
+    assert dilated(load_model("hdd"), 200).seek_ns == 2 * load_model("hdd").seek_ns
 
 
 @given(st.integers(0, 2**50), st.integers(1, 2**50), st.integers(0, 2**40), st.integers(100, 1600))
