@@ -17,7 +17,6 @@ from quickstart.image import output
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import root_mount, write_initramfs
 from quickstart.initramfs.layout import HandOff
-from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import bound_files
 from quickstart.initramfs.takeover import network_service
 from quickstart.model import Machine, Profile, ReferenceImage, RootDisk
@@ -25,7 +24,7 @@ from quickstart.newprofile import findings, reads, survey
 from quickstart.newprofile.findings import Findings
 from quickstart.newprofile.readme import command, notes, readme_text
 from quickstart.newprofile.toml import profile_text
-from quickstart.packing import recipe_of
+from quickstart.packing import with_prefetch
 from quickstart.pipeline import TraceOptions
 from quickstart.progress import Progress
 from quickstart.startset import check_includes
@@ -95,8 +94,7 @@ def make(draft: Profile, place: Place, options: TraceOptions, store: Store, prog
         rules = replace(draft.files, data=(*draft.files.data, *findings.data_rules(written)))
         draft = replace(draft, files=rules)
         traced = pipeline.trace_disk(draft, reference, disk, options, store, progress)
-    with progress.step("initramfs: on trial"):
-        size_bytes = _trial(draft, reference, disk, traced, store)
+    size_bytes = _trial(draft, reference, disk, traced, store, progress)
     draft = replace(draft, budget_mib=findings.budget_mib(size_bytes))
     seen_reads = reads.measured(draft, options, store, progress)
     found = Findings(
@@ -253,12 +251,18 @@ def _watched(
 
 
 def _trial(
-    draft: Profile, reference: ReferenceImage, disk: RootDisk, traced: pipeline.Traced, store: Store
+    draft: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    traced: pipeline.Traced,
+    store: Store,
+    progress: Progress,
 ) -> int:
     """The size of the initramfs that a build would write."""
     roomy = replace(draft, budget_mib=_TRIAL_BUDGET_MIB)
-    recipe = recipe_of(roomy, reference, disk, traced.traces, traced.start_set, programs(store))
-    with workspace("quickstart-profile-") as directory:
+    packed = pipeline.packed_from(roomy, reference, disk, traced, store, progress)
+    with progress.step("initramfs: on trial"), workspace("quickstart-profile-") as directory:
+        recipe = with_prefetch(packed, traced.traces)
         return write_initramfs(replace(recipe, hand_off=HandOff.KEEP), directory / "initramfs.img").size_bytes
 
 
