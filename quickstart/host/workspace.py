@@ -16,15 +16,21 @@ from quickstart.host.locks import EXCLUSIVE, try_lock
 # Locked for as long as its process lives. A directory without one is kept by somebody, or not ours.
 _OWNER = "owner"
 _HINT = "set TMPDIR to a local file system"
+# unix(7): sun_path has 108 bytes, the last of them zero; and the longest name that a socket of ours has, with its slash.
+_SOCKET_PATH_BYTES = 107
+_SOCKET_NAME_BYTES = 16
+# Where a path is short whatever TMPDIR is.
+_SHORT = Path("/tmp")  # noqa: S108 - the place, not a file of a known name
 
 
 @contextmanager
-def workspace(prefix: str, *, keep: bool = False) -> Iterator[Path]:
+def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> Iterator[Path]:
     """A directory of our own named ``prefix`` and something, which is gone afterwards unless ``keep``.
 
-    First those of this user are removed whose process was killed. Raises OSError when it cannot be made.
+    It is made in ``place``, by default the temporary directory. First those of this user are removed there whose process was
+    killed. Raises OSError when it cannot be made.
     """
-    place = temporary_directory()
+    place = place or temporary_directory()
     _remove_orphans(place, prefix)
     with ExitStack() as stack:
         made = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
@@ -34,6 +40,16 @@ def workspace(prefix: str, *, keep: bool = False) -> Iterator[Path]:
             # Before the lock is let go of: else another run would take it for an orphan meanwhile.
             stack.callback(remove_tree, made)
         yield made
+
+
+@contextmanager
+def room_for_sockets(directory: Path) -> Iterator[Path]:
+    """Where UNIX sockets can be made: ``directory``, or a short one when its path is too long for a socket's (unix(7))."""
+    if len(os.fsencode(directory)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES:
+        yield directory
+        return
+    with workspace("quickstart-sockets-", place=_SHORT) as short:
+        yield short
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import BinaryIO, Self, cast
 
 from quickstart.errors import GuestEndedError, GuestError
 from quickstart.host import door
-from quickstart.host.workspace import workspace
+from quickstart.host.workspace import room_for_sockets, workspace
 from quickstart.launch import payload
 from quickstart.launch.accel import Accelerator
 from quickstart.launch.channel import Channel, Message
@@ -97,10 +97,12 @@ class QemuGuest:
         self._monitor: Monitor | None = None
         self._channel: Channel | None = None
         self._workspace = Path()
+        self._sockets = Path()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._workspace = stack.enter_context(workspace("quickstart-guest-", keep=self._keep))
+            self._sockets = stack.enter_context(room_for_sockets(self._workspace))
             initrd = self._workspace / "initrd"
             payload.join_initrd(self.machine.initrds, self._cpios, initrd)
             argv = ("qemu-system-x86_64", *machine_arguments(self.machine, self._accelerator, str(initrd)))
@@ -118,10 +120,10 @@ class QemuGuest:
         self._stack.close()
 
     def _channel_arguments(self) -> tuple[str, ...]:
-        at = self._workspace
+        at, console_log = _escape(str(self._sockets)), _escape(str(self.console_log))
         return (
             # Whoever attaches to the socket speaks with the guest's first serial line; the log has it all, attached or not.
-            *("-chardev", f"socket,id=console,path={at}/console,server=on,wait=off,logfile={at}/console.log"),
+            *("-chardev", f"socket,id=console,path={at}/console,server=on,wait=off,logfile={console_log}"),
             *("-serial", "chardev:console"),
             *("-qmp", f"unix:{at}/qmp,server=on,wait=off"),
             *("-chardev", f"socket,id=agent,path={at}/agent,server=on,wait=off"),
@@ -132,9 +134,9 @@ class QemuGuest:
     def _connect(self, stack: ExitStack) -> None:
         deadline_ns = time.monotonic_ns() + int(_MONITOR_LIMIT_S * 1e9)
         try:
-            self._channel = Channel(reach(self._workspace / "agent", deadline_ns, self._alive))
+            self._channel = Channel(reach(self._sockets / "agent", deadline_ns, self._alive))
             stack.callback(self._channel.close)
-            monitor = reach(self._workspace / "qmp", deadline_ns, self._alive)
+            monitor = reach(self._sockets / "qmp", deadline_ns, self._alive)
             self._monitor = Monitor(monitor, _MONITOR_LIMIT_S)
             stack.callback(self._monitor.close)
         except (OSError, GuestError) as error:
@@ -260,7 +262,7 @@ class QemuGuest:
     @property
     def console_socket(self) -> Path:
         """A UNIX socket that is the guest's first serial line; one client at a time."""
-        return self._workspace / "console"
+        return self._sockets / "console"
 
     @property
     def console_log(self) -> Path:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from quickstart.errors import HostLacksError, MissingToolError, VolumeError
 from quickstart.host import door
 from quickstart.host.namespaces import own_namespaces
-from quickstart.host.workspace import workspace
+from quickstart.host.workspace import room_for_sockets, workspace
 from quickstart.measure.nbd import Connection
 
 TOOLS = ("ip", "tc", "unshare", "rpcbind", "ganesha.nfsd", "qemu-img", "qemu-nbd")
@@ -79,14 +79,15 @@ def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
     image = image.resolve()
     if any(letter in str(image.parent) for letter in _UNQUOTABLE):
         raise VolumeError(f"an NFS server cannot be told of {image.parent}")
-    with workspace("quickstart-nfs-") as place:
+    with workspace("quickstart-nfs-") as place, room_for_sockets(place) as sockets:
+        socket = sockets / "socket"
         (place / "ganesha.conf").write_text(_CONFIGURATION.format(directory=image.parent))
         with resources.as_file(resources.files("quickstart.measure").joinpath("nfs/serve.sh")) as script:
-            words = (script, "client", place, quote(image.name), rate or "none")
+            words = (script, "client", place, socket, quote(image.name), rate or "none")
             with door.background(
                 [*own_namespaces(network=True), "sh", *words], log=place / "output"
             ) as process:
-                volume = NfsVolume(process, place / "socket", place / "output")
+                volume = NfsVolume(process, socket, place / "output")
                 _wait(volume)
                 try:
                     yield volume

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from quickstart.compiled import compiled
 from quickstart.errors import HostLacksError, VolumeError
 from quickstart.host import door
-from quickstart.host.workspace import workspace
+from quickstart.host.workspace import room_for_sockets, workspace
 from quickstart.measure.nbd import Command
 from quickstart.measure.storage import StorageModel
 from quickstart.store import Store
@@ -161,8 +161,8 @@ def served(
     Raises VolumeError when the server does not come up, or has died by itself when the context ends; a death that ``fault``
     asked for is none of these.
     """
-    with workspace("quickstart-volume-") as place:
-        socket, log, output = place / "socket", place / "log", place / "output"
+    with workspace("quickstart-volume-") as place, room_for_sockets(place) as sockets:
+        socket, log, output = sockets / "socket", place / "log", place / "output"
         argv: list[str | Path] = [binary, image, socket, log, *_words(model, fault, overlay, instances)]
         with door.background(argv, log=output) as process:
             volume = Volume(process, socket, log, output)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.host.workspace import workspace
+from quickstart.host.workspace import room_for_sockets, workspace
 
 PREFIX = "quickstart-test-"
 
@@ -37,6 +37,15 @@ def test_it_is_ones_own_and_gone_afterwards(place: Path) -> None:
     with pytest.raises(KeyboardInterrupt), workspace(PREFIX):
         raise KeyboardInterrupt
     assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize(("length", "stays"), [(91, True), (92, False), (200, False)])
+def test_a_socket_s_path_has_at_most_107_bytes(length: int, stays: bool) -> None:
+    directory = Path("/" + "x" * (length - 1))
+    with room_for_sockets(directory) as made:
+        assert (made == directory) is stays
+        assert len(str(made / ("n" * 15))) <= 107
+    assert not made.exists()
 
 
 def test_what_a_killed_run_left_goes_with_the_next(place: Path) -> None:

@@ -14,7 +14,7 @@ from tests.vm.conftest import BOOT_S, COMMAND, Called
 NOBODY = "65534"
 
 
-def as_nobody(home: Path, *words: str | Path) -> Called:
+def as_nobody(home: Path, *words: str | Path, temporary: Path | None = None) -> Called:
     """Run the command as another user. Of root's power it keeps reading, so that it finds itself wherever the checkout is."""
     capabilities = "-all,+dac_read_search"
     done = subprocess.run(
@@ -23,7 +23,7 @@ def as_nobody(home: Path, *words: str | Path) -> Called:
             *("--inh-caps", capabilities, "--ambient-caps", capabilities, "--bounding-set", capabilities),
             *(str(COMMAND), *(str(word) for word in words)),
         ],
-        env={"PATH": "/usr/bin:/bin", "HOME": str(home), "TMPDIR": str(home)},
+        env={"PATH": "/usr/bin:/bin", "HOME": str(home), "TMPDIR": str(temporary or home)},
         capture_output=True,
         timeout=BOOT_S,
         check=False,
@@ -47,8 +47,13 @@ def test_ones_own_artefact(artefact: Path, home: Path) -> None:
     assert as_nobody(home, "cat", mine, "/etc/nginx/nginx.conf").out.startswith("user www-data;")
     assert "trace: exec by nginx" in as_nobody(home, "why", mine, "/usr/sbin/nginx").out
     assert as_nobody(home, "audit", mine).out.endswith(": clean\n")
-    ran = as_nobody(home, "run", mine, "--exec", "readlink /proc/$(cat /run/nginx.pid)/exe")
+    # A directory whose name is too long for a socket, and that QEMU would take for an option's end.
+    deep = home / ("temporary, and long" * 6)
+    deep.mkdir(mode=0o777)
+    deep.chmod(0o777)
+    ran = as_nobody(home, "run", mine, "--exec", "readlink /proc/$(cat /run/nginx.pid)/exe", temporary=deep)
     assert ran.out == "/fast/usr/sbin/nginx\n", ran.err
+    assert list(deep.iterdir()) == []
 
 
 def test_a_build_says_at_once_that_it_needs_root(home: Path) -> None:

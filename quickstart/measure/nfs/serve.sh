@@ -1,5 +1,5 @@
 #!/bin/sh
-# usage: serve.sh client PLACE IMAGE RATE : an NBD server on PLACE/socket for IMAGE, which it reads from an NFS server.
+# usage: serve.sh client PLACE SOCKET IMAGE RATE : an NBD server on SOCKET for IMAGE, which it reads from an NFS server.
 #
 # Runs as root, as the first process of mount, PID and network namespaces (host/namespaces.py): what it starts and makes ends with it.
 # This network is the client's; the server has another one, and a veth pair is the wire between them. RATE, as tc(8) has it, is the
@@ -7,7 +7,7 @@
 # read-only, as /export; IMAGE is its name in a URL. What is written goes to a file without a name in PLACE.
 set -eu
 
-ROLE=$1 PLACE=$2 IMAGE=$3 RATE=$4
+ROLE=$1 PLACE=$2 SOCKET=$3 IMAGE=$4 RATE=$5
 SERVER=192.0.2.1 CLIENT=192.0.2.2
 URL=nfs://$SERVER/export/$IMAGE
 LOG=$PLACE/ganesha.log
@@ -23,6 +23,14 @@ wire() { # INTERFACE ADDRESS
 	[ "$RATE" = none ] || tc qdisc add dev "$1" root tbf rate "$RATE" burst "$BURST" limit "$QUEUE"
 }
 
+await() { # COMMAND... : until it holds, ten seconds at most
+	tries=0
+	until "$@" >/dev/null 2>&1; do
+		[ $((tries += 1)) -le 1000 ] || ended "the wait for '$*'"
+		sleep 0.01
+	done
+}
+
 ended() { # WHAT
 	echo "$1 has ended"
 	kill -TERM 1
@@ -30,11 +38,11 @@ ended() { # WHAT
 
 server() {
 	touch "$PLACE/apart"
-	until ip link show dev server >/dev/null 2>&1; do sleep 0.01; done
+	await ip link show dev server
 	wire server "$SERVER"
 	# QEMU's NFS driver asks it for the ports.
 	rpcbind -f &
-	until [ -S /run/rpcbind.sock ]; do sleep 0.01; done
+	await [ -S /run/rpcbind.sock ]
 	ganesha.nfsd -F -f "$PLACE/ganesha.conf" -L "$LOG" -p "$PLACE/ganesha.pid" || :
 	tail -n 5 "$LOG"
 	ended "the NFS server"
@@ -44,7 +52,7 @@ nbd() {
 	# The server takes a moment until it answers.
 	for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
 		if said=$(qemu-img info -f raw "$URL" 2>&1); then
-			TMPDIR=$PLACE qemu-nbd --format=raw --snapshot --persistent --socket="$PLACE/socket" "$URL" || :
+			TMPDIR=$PLACE qemu-nbd --format=raw --snapshot --persistent --socket="$SOCKET" "$URL" || :
 			ended "the NFS client"
 			return
 		fi
@@ -65,8 +73,8 @@ mount -t tmpfs tmpfs /run
 mkdir /run/ganesha
 mount -t tmpfs tmpfs /var/lib/nfs
 trap 'exit 1' TERM
-unshare --net -- sh "$0" server "$PLACE" "$IMAGE" "$RATE" &
-until [ -e "$PLACE/apart" ]; do sleep 0.01; done
+unshare --net -- sh "$0" server "$PLACE" "$SOCKET" "$IMAGE" "$RATE" &
+await [ -e "$PLACE/apart" ]
 ip link add client type veth peer name server netns $!
 wire client "$CLIENT"
 nbd &
