@@ -1,8 +1,9 @@
-"""What several contract tests start: the launch agent, the starter."""
+"""What several contract tests start: the launch agent, the starter, the volume emulator."""
 
 from __future__ import annotations
 
 import contextlib
+import random
 import shutil
 import socket
 import subprocess
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.measure.volume import volume_binary
+from quickstart.store import Store
 from tests.contract.agentbox import FLAGS, INTERVAL_MS, SECONDS, SOURCES, Namespaces, Peer, Start
 from tests.contract.starterbox import compiled
+from tests.contract.volumebox import IMAGE_BYTES
 
 
 @pytest.fixture(scope="session")
@@ -61,3 +65,20 @@ def start(agent: Path, space: Namespaces, tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture(scope="session")
 def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("starter") / "starter")
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with Store(tmp_path_factory.mktemp("store")) as store:
+        yield volume_binary(store)
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A volume's image, no two blocks alike; it must be the same in the end."""
+    path = tmp_path_factory.mktemp("image") / "image.raw"
+    path.write_bytes(random.Random(7).randbytes(IMAGE_BYTES))
+    path.chmod(0o444)
+    before = path.read_bytes()
+    yield path
+    assert path.read_bytes() == before

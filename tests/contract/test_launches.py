@@ -20,20 +20,16 @@ from quickstart.measure.launches import launch
 from quickstart.measure.results import Cell
 from quickstart.measure.run import Bench
 from quickstart.measure.storage import load_model
-from quickstart.measure.volume import volume_binary
 from quickstart.model import MIB, Readiness
-from quickstart.store import Store
 
 CELL = Cell("nginx", "quickstart", "stock", "ebs-warm", "wall", "small", pattern="burst", instances=3)
 WALL = Clock("wall", tcg("a test"), 256, 1)
 
 
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    place = tmp_path_factory.mktemp("bench")
-    (place / "agent").write_bytes(b"never started")
-    with Store(place / "store") as store:
-        yield Bench(place / "agent", volume_binary(store), 20.0)
+@pytest.fixture
+def bench(tmp_path: Path, emulator: Path) -> Bench:
+    (tmp_path / "agent").write_bytes(b"never started")
+    return Bench(tmp_path / "agent", emulator, 20.0)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -15,32 +14,8 @@ import pytest
 
 from quickstart.errors import VolumeError
 from quickstart.measure.nbd import Command, Connection, read_extents
-from quickstart.measure.storage import StorageModel, load_model
-from quickstart.measure.volume import Request, Volume, served, volume_binary
-from quickstart.store import Store
-from tests.queueing import Asked, expected_ns
-
-KIB = 1024
-MIB = 1024 * KIB
-GRANULE = 512 * KIB
-LIMIT_S = 20.0
-LOCAL, WARM, COLD = (load_model(name) for name in ("local", "ebs-warm", "ebs-cold"))
-
-
-@pytest.fixture(scope="module")
-def binary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with Store(tmp_path_factory.mktemp("store")) as store:
-        yield volume_binary(store)
-
-
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """16 MiB, no two blocks alike; it must be the same in the end."""
-    path = tmp_path_factory.mktemp("image") / "image.raw"
-    path.write_bytes(random.Random(9).randbytes(16 * MIB))
-    before = path.read_bytes()
-    yield path
-    assert path.read_bytes() == before
+from quickstart.measure.volume import Volume, served
+from tests.contract.volumebox import COLD, GRANULE, KIB, LIMIT_S, LOCAL, MIB, WARM, demand_modelled
 
 
 def at_once(volume: Volume, work: dict[int, list[tuple[int, int]]], depth: int) -> None:
@@ -61,19 +36,12 @@ def at_once(volume: Volume, work: dict[int, list[tuple[int, int]]], depth: int) 
     assert failed == []
 
 
-def demand_modelled(model: StorageModel, log: tuple[Request, ...]) -> None:
-    """All requests, whoever sent them, are due as those of one queue."""
-    asked = [(each.arrival_ns, Asked(Command(each.command), each.offset, each.length_bytes)) for each in log]
-    assert [each.due_ns for each in log] == list(expected_ns(model, asked))
-    assert all(each.done_ns >= each.due_ns for each in log)
-
-
 @pytest.mark.parametrize("depth", [1, 8])
-def test_the_requests_of_all_instances_go_through_one_model(binary: Path, image: Path, depth: int) -> None:
+def test_the_requests_of_all_instances_go_through_one_model(emulator: Path, image: Path, depth: int) -> None:
     model = replace(COLD, first_touch_ns=3_000_000, queue_depth=5)
     everything = [(offset, 40 * KIB) for offset in range(0, 16 * MIB, 128 * KIB)]
     orders = {number: random.Random(number).sample(everything, len(everything)) for number in (1, 2, 3)}
-    with served(binary, image, model, instances=3) as volume:
+    with served(emulator, image, model, instances=3) as volume:
         at_once(volume, orders, depth)
         log = volume.log()
         mine = volume.of(2).log()
@@ -85,8 +53,8 @@ def test_the_requests_of_all_instances_go_through_one_model(binary: Path, image:
     assert max(each.in_flight for each in log) > max(depth, model.queue_depth if depth > 1 else 0)
 
 
-def test_a_granule_that_one_has_pulled_is_warm_for_all(binary: Path, image: Path) -> None:
-    with served(binary, image, COLD, instances=2) as volume:
+def test_a_granule_that_one_has_pulled_is_warm_for_all(emulator: Path, image: Path) -> None:
+    with served(emulator, image, COLD, instances=2) as volume:
         for instance in (1, 2):
             read_extents(volume.of(instance).socket, [(0, 4 * MIB)], 128 * KIB, 1)
         first, second = (volume.of(instance).log() for instance in (1, 2))
@@ -95,8 +63,8 @@ def test_a_granule_that_one_has_pulled_is_warm_for_all(binary: Path, image: Path
     assert all(each.due_ns - each.arrival_ns < COLD.first_touch_ns for each in second)
 
 
-def test_who_comes_while_another_instance_pulls_a_granule_waits_for_it(binary: Path, image: Path) -> None:
-    with served(binary, image, COLD, instances=2) as volume, ExitStack() as stack:
+def test_who_comes_while_another_instance_pulls_a_granule_waits_for_it(emulator: Path, image: Path) -> None:
+    with served(emulator, image, COLD, instances=2) as volume, ExitStack() as stack:
         one, two = (stack.enter_context(Connection(volume.of(each).socket)) for each in (1, 2))
         one.send(Command.READ, 0, 4 * KIB)
         two.send(Command.READ, 8 * KIB, 4 * KIB)
@@ -107,9 +75,9 @@ def test_who_comes_while_another_instance_pulls_a_granule_waits_for_it(binary: P
     assert log[1].due_ns >= log[0].arrival_ns + COLD.first_touch_ns + COLD.read_latency_ns
 
 
-def test_the_link_is_shared(binary: Path, image: Path) -> None:
+def test_the_link_is_shared(emulator: Path, image: Path) -> None:
     assert WARM.bandwidth_bytes_s is not None
-    with served(binary, image, WARM, instances=4) as volume:
+    with served(emulator, image, WARM, instances=4) as volume:
         at_once(volume, {each: [(0, 2 * MIB)] for each in range(1, 5)}, 2)
         log = volume.log()
     demand_modelled(WARM, log)
@@ -117,9 +85,9 @@ def test_the_link_is_shared(binary: Path, image: Path) -> None:
     assert took_ns >= 4 * 2 * MIB * 10**9 // WARM.bandwidth_bytes_s
 
 
-def test_places_are_shared(binary: Path, image: Path) -> None:
+def test_places_are_shared(emulator: Path, image: Path) -> None:
     model = replace(LOCAL, read_latency_ns=50_000_000, queue_depth=1)
-    with served(binary, image, model, instances=3) as volume, ExitStack() as stack:
+    with served(emulator, image, model, instances=3) as volume, ExitStack() as stack:
         clients = [stack.enter_context(Connection(volume.of(each).socket)) for each in (1, 2, 3)]
         for client in clients:
             client.send(Command.READ, 0, 512)
@@ -131,10 +99,10 @@ def test_places_are_shared(binary: Path, image: Path) -> None:
 
 
 def test_each_instance_has_what_it_has_written_and_keeps_it_when_it_comes_again(
-    binary: Path, image: Path
+    emulator: Path, image: Path
 ) -> None:
     plain = image.read_bytes()
-    with served(binary, image, LOCAL, instances=3) as volume:
+    with served(emulator, image, LOCAL, instances=3) as volume:
         for instance in (1, 2):
             with Connection(volume.of(instance).socket) as connection:
                 assert connection.write(4000, bytes([instance]) * 200).error == 0
@@ -157,9 +125,9 @@ def test_each_instance_has_what_it_has_written_and_keeps_it_when_it_comes_again(
     assert numbers == set(range(1, 7))
 
 
-def test_overlays_are_kept_under_their_instances_numbers(binary: Path, image: Path, tmp_path: Path) -> None:
+def test_overlays_are_kept_under_their_instances_numbers(emulator: Path, image: Path, tmp_path: Path) -> None:
     for turn in (1, 2):
-        with served(binary, image, LOCAL, overlay=tmp_path / "kept", instances=2) as volume:
+        with served(emulator, image, LOCAL, overlay=tmp_path / "kept", instances=2) as volume:
             for instance in (1, 2):
                 with Connection(volume.of(instance).socket) as connection:
                     if turn == 1:
@@ -169,9 +137,9 @@ def test_overlays_are_kept_under_their_instances_numbers(binary: Path, image: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.1", "kept.2"]
 
 
-def test_one_that_dies_leaves_the_others_their_answers_and_its_places(binary: Path, image: Path) -> None:
+def test_one_that_dies_leaves_the_others_their_answers_and_its_places(emulator: Path, image: Path) -> None:
     model = replace(WARM, queue_depth=4)
-    with served(binary, image, model, instances=2) as volume:
+    with served(emulator, image, model, instances=2) as volume:
         with Connection(volume.of(2).socket) as other:
             for _ in range(3):
                 connection = Connection(volume.of(1).socket)
@@ -194,8 +162,8 @@ def test_one_that_dies_leaves_the_others_their_answers_and_its_places(binary: Pa
     assert log[-1].due_ns == log[-1].arrival_ns + model.read_latency_ns + 31_250
 
 
-def test_one_that_says_nothing_or_nonsense_keeps_nobody_waiting(binary: Path, image: Path) -> None:
-    with served(binary, image, LOCAL, instances=3) as volume, ExitStack() as stack:
+def test_one_that_says_nothing_or_nonsense_keeps_nobody_waiting(emulator: Path, image: Path) -> None:
+    with served(emulator, image, LOCAL, instances=3) as volume, ExitStack() as stack:
         silent, rude = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2))
         silent.connect(str(volume.of(1).socket))
         rude.connect(str(volume.of(2).socket))
@@ -207,8 +175,8 @@ def test_one_that_says_nothing_or_nonsense_keeps_nobody_waiting(binary: Path, im
             assert connection.read(0, 512).data == image.read_bytes()[:512]
 
 
-def test_a_death_is_everybodys(binary: Path, image: Path) -> None:
-    with served(binary, image, LOCAL, instances=2, fault="death:2") as volume:
+def test_a_death_is_everybodys(emulator: Path, image: Path) -> None:
+    with served(emulator, image, LOCAL, instances=2, fault="death:2") as volume:
         with Connection(volume.of(1).socket) as one, Connection(volume.of(2).socket) as two:
             assert one.read(0, 512).error == 0
             with pytest.raises(VolumeError, match="closed the connection"):
@@ -220,9 +188,9 @@ def test_a_death_is_everybodys(binary: Path, image: Path) -> None:
         assert not any(volume.of(each).socket.exists() for each in (1, 2))
 
 
-def test_more_requests_at_once_than_are_taken_are_all_answered(binary: Path, image: Path) -> None:
+def test_more_requests_at_once_than_are_taken_are_all_answered(emulator: Path, image: Path) -> None:
     """256 are in flight at most; the others are in the server's buffer, and nothing more comes by the socket."""
-    with served(binary, image, LOCAL, instances=1) as volume, Connection(volume.of(1).socket) as connection:
+    with served(emulator, image, LOCAL, instances=1) as volume, Connection(volume.of(1).socket) as connection:
         head = b"".join(
             struct.pack(">IHHQQI", 0x25609513, 0, Command.READ, cookie, 0, 1) for cookie in range(600)
         )
@@ -232,9 +200,11 @@ def test_more_requests_at_once_than_are_taken_are_all_answered(binary: Path, ima
 
 
 @pytest.mark.parametrize("count", [65, -1])
-def test_a_number_of_instances_that_is_out_of_range_is_refused(binary: Path, image: Path, count: int) -> None:
+def test_a_number_of_instances_that_is_out_of_range_is_refused(
+    emulator: Path, image: Path, count: int
+) -> None:
     with (
         pytest.raises(VolumeError, match="a number is malformed or out of range"),
-        served(binary, image, LOCAL, instances=count),
+        served(emulator, image, LOCAL, instances=count),
     ):
         pass

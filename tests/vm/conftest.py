@@ -9,14 +9,25 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
+from quickstart.image import artefact as artefacts
+from quickstart.image.extents import file_extents, tail_extent
+from quickstart.launch import payload
+from quickstart.measure.configuration import Boot
+from quickstart.measure.run import Bench
+from quickstart.measure.volume import volume_binary
+from quickstart.model import MIB
+from quickstart.store import Store, default_root
+
 COMMAND = Path(sys.executable).with_name("quickstart")
 BUILD_S = 1500.0
 BOOT_S = 300.0
+# A boot that is measured, from a slow volume.
+MEASURED_S = 600.0
 # Init stays PID 1: for what is not about the hand-off, and sooner done.
 STAY = ("--append", "quickstart=stay")
 
@@ -77,6 +88,34 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert built.status == 0, built.err
     assert built.result["made"]
     return out
+
+
+@pytest.fixture(scope="session")
+def bench() -> Iterator[Bench]:
+    with Store(default_root(), print) as store:
+        yield Bench(payload.agent_binary(store), volume_binary(store), MEASURED_S)
+
+
+@pytest.fixture(scope="session")
+def boot(artefact: Path) -> Boot:
+    """A boot of ``artefact`` as the bench has it."""
+    found = artefacts.load(artefact)
+    kernel = PurePosixPath(f"/boot/vmlinuz-{artefacts.read_manifest(found)['kernel_version']}")
+    initramfs = tail_extent(found.disk.stat().st_size, found.initramfs_bytes, MIB)
+    return Boot(
+        configuration="quickstart",
+        command_line="stock",
+        kernel=found.kernel,
+        initrds=(found.initramfs,),
+        fetched=(*file_extents(found.disk, kernel), initramfs),
+        volume=found.disk,
+        attached=True,
+        cmdline=found.cmdline,
+        memory_mib=found.memory_mib,
+        mac=found.mac,
+        ready=found.ready,
+        unit="nginx.service",
+    )
 
 
 @pytest.fixture

@@ -7,15 +7,13 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
 from quickstart.cli.run import free_port
 from quickstart.image import artefact as artefacts
-from quickstart.image.extents import file_extents, tail_extent
-from quickstart.launch import accel, payload
+from quickstart.launch import accel
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
 from quickstart.measure.configuration import Boot
@@ -23,42 +21,11 @@ from quickstart.measure.nbd import pieces
 from quickstart.measure.results import Cell
 from quickstart.measure.run import BOOT_LOADER, Bench, run_once
 from quickstart.measure.storage import StorageModel, load_model
-from quickstart.measure.volume import volume_binary
-from quickstart.model import MIB
 from quickstart.pipeline import machine_of
-from quickstart.store import Store, default_root
-from tests.vm.conftest import assert_gone, children
+from tests.vm.conftest import MEASURED_S, assert_gone, children
 
 CELL = Cell("nginx", "quickstart", "stock", "5ms", "virtual", "small")
 LATENCY_NS = 5_000_000
-LIMIT_S = 600.0
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with Store(default_root(), print) as store:
-        yield Bench(payload.agent_binary(store), volume_binary(store), LIMIT_S)
-
-
-@pytest.fixture(scope="module")
-def boot(artefact: Path) -> Boot:
-    found = artefacts.load(artefact)
-    kernel = PurePosixPath(f"/boot/vmlinuz-{artefacts.read_manifest(found)['kernel_version']}")
-    initramfs = tail_extent(found.disk.stat().st_size, found.initramfs_bytes, MIB)
-    return Boot(
-        configuration="quickstart",
-        command_line="stock",
-        kernel=found.kernel,
-        initrds=(found.initramfs,),
-        fetched=(*file_extents(found.disk, kernel), initramfs),
-        volume=found.disk,
-        attached=True,
-        cmdline=found.cmdline,
-        memory_mib=found.memory_mib,
-        mac=found.mac,
-        ready=found.ready,
-        unit="nginx.service",
-    )
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +77,8 @@ def test_the_virtual_clock_has_a_time_stamp_counter_of_nanoseconds(bench: Bench,
     said = io.BytesIO()
     launcher = QemuLauncher(clock.virtual("small").accelerator, bench.agent)
     with launcher.launch(machine, (), artefacts.load(artefact).ready) as guest:
-        counters = guest.wait_ready(LIMIT_S).counters
-        assert guest.execute("dmesg", said, io.BytesIO(), LIMIT_S) == 0
+        counters = guest.wait_ready(MEASURED_S).counters
+        assert guest.execute("dmesg", said, io.BytesIO(), MEASURED_S) == 0
     refined = re.search(rb"tsc: Refined TSC clocksource calibration: ([0-9.]+) MHz", said.getvalue())
     assert refined is not None and abs(float(refined[1]) - 1000) < 0.1
     assert 0 < counters.tsc - counters.uptime_ns < 500_000_000

@@ -11,14 +11,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
 from quickstart.errors import BadInputError
-from quickstart.image import artefact as artefacts
-from quickstart.image.extents import file_extents, tail_extent
-from quickstart.launch import payload
 from quickstart.launch.accel import tcg
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
@@ -29,42 +26,17 @@ from quickstart.measure.nbd import Command, Connection, pieces
 from quickstart.measure.results import Cell
 from quickstart.measure.run import BOOT_LOADER, Bench
 from quickstart.measure.storage import load_model
-from quickstart.measure.volume import served, volume_binary
-from quickstart.model import MIB
-from quickstart.store import Store, default_root
-from tests.vm.conftest import assert_gone, children
+from quickstart.measure.volume import served
+from tests.vm.conftest import MEASURED_S, assert_gone, children
 
 CELL = Cell("nginx", "quickstart", "stock", "ebs-cold", "wall", "small", pattern="burst", instances=2)
 WALL = Clock("wall", tcg("a test"), 1024, 1)
-LIMIT_S = 400.0
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with Store(default_root(), print) as store:
-        yield Bench(payload.agent_binary(store), volume_binary(store), LIMIT_S)
-
-
-@pytest.fixture(scope="module")
-def boot(artefact: Path) -> Boot:
-    found = artefacts.load(artefact)
-    kernel = PurePosixPath(f"/boot/vmlinuz-{artefacts.read_manifest(found)['kernel_version']}")
-    initramfs = tail_extent(found.disk.stat().st_size, found.initramfs_bytes, MIB)
-    return Boot(
-        configuration="quickstart",
-        command_line="stock",
-        kernel=found.kernel,
-        initrds=(found.initramfs,),
-        fetched=(*file_extents(found.disk, kernel), initramfs),
-        volume=found.disk,
-        attached=True,
-        # Init stays PID 1, and is sooner done; machines share processors here (measure.patterns).
-        cmdline=f"{found.cmdline} quickstart=stay no_timer_check",
-        memory_mib=found.memory_mib,
-        mac=found.mac,
-        ready=found.ready,
-        unit="nginx.service",
-    )
+def boot(boot: Boot) -> Boot:
+    # Init stays PID 1, and is sooner done; machines share processors here (measure.patterns).
+    return dataclasses.replace(boot, cmdline=f"{boot.cmdline} quickstart=stay no_timer_check")
 
 
 @pytest.fixture(autouse=True)
@@ -99,10 +71,10 @@ def test_a_machine_keeps_what_it_writes_to_itself(bench: Bench, boot: Boot) -> N
                 launcher = QemuLauncher(WALL.accelerator, bench.agent)
                 guests[number] = stack.enter_context(launcher.launch(mine, (), boot.ready))
             for number, guest in guests.items():
-                guest.wait_ready(LIMIT_S)
+                guest.wait_ready(MEASURED_S)
                 command = f"echo {tokens[number]} >/var/tmp/mine && sync && cat /var/tmp/mine"
                 said = io.BytesIO()
-                assert guest.execute(command, said, io.BytesIO(), LIMIT_S) == 0
+                assert guest.execute(command, said, io.BytesIO(), MEASURED_S) == 0
                 assert said.getvalue().decode().strip() == tokens[number]
         # Where a machine has written is read by both: its own has the token, the other's has not.
         for number, token in tokens.items():
@@ -125,11 +97,11 @@ def test_a_volume_that_dies_censors_all(bench: Bench, boot: Boot, booting: bool)
 
 
 def test_ctrl_c_ends_all_of_them_at_once(bench: Bench, boot: Boot) -> None:
-    """While both are on their way; LIMIT_S is long."""
+    """While both are on their way; MEASURED_S is long."""
     before = set(children(os.getpid()))
 
     def press() -> None:
-        end_s = time.monotonic() + LIMIT_S
+        end_s = time.monotonic() + MEASURED_S
         while time.monotonic() < end_s:
             names = [Path(f"/proc/{pid}/comm") for pid in children(os.getpid()) if pid not in before]
             if sum(each.exists() and each.read_text().startswith("qemu") for each in names) == 2:
