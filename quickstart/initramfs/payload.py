@@ -24,6 +24,7 @@ import zstandard
 
 from quickstart.errors import ArtefactError, BadInputError
 from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.lz4block import without_short_matches
 from quickstart.initramfs.newc import ARCHIVE_ALIGNMENT, Sink
 
 _LENGTH = struct.Struct("<I")
@@ -31,7 +32,9 @@ _LZ4_MAGIC = 0x184C2102
 _LZ4_BLOCK_BYTES = 8 << 20
 # LZ4_COMPRESSBOUND of lz4.h.
 _LZ4_BOUND_BYTES = _LZ4_BLOCK_BYTES + _LZ4_BLOCK_BYTES // 255 + 16
-_LZ4_LEVEL = 12
+_LZ4_LEVEL = 9
+# docs/payload.md says why.
+_LZ4_SHORTEST_MATCH_BYTES = 12
 _GZIP_LEVEL = 9
 _ZSTD_LEVEL = 19
 # The guest has to find the window's room at boot; 8 MiB is what level 19 takes by itself, and what the format recommends at most.
@@ -94,14 +97,14 @@ def check_kernel(root: ImageRoot, version: str, payload: Payload) -> None:
     found = root.resolve(place).canonical
     if found is None:
         raise BadInputError(
-            f"--payload {payload.value}: whether the kernel unpacks it is not known, the image has no {place}",
+            f"payload {payload.value}: whether the kernel unpacks it is not known, the image has no {place}",
             hint="--payload cpio, which every kernel takes",
         )
     lines = root.read_text(found).splitlines()
     for option in options:
         if option not in lines and option.replace("=y", "=m") not in lines:
             raise BadInputError(
-                f"--payload {payload.value}: the kernel {version} cannot unpack it, {place} has no {option}",
+                f"payload {payload.value}: the kernel {version} cannot unpack it, {place} has no {option}",
                 hint="--payload cpio, which every kernel takes",
             )
 
@@ -159,6 +162,7 @@ class _Lz4Writer:
 
     def _write_block(self, data: bytes) -> None:
         block = lz4.block.compress(data, mode="high_compression", compression=_LZ4_LEVEL, store_size=False)
+        block = without_short_matches(block, data, _LZ4_SHORTEST_MATCH_BYTES)
         self._file.write(_LENGTH.pack(len(block)) + block)
 
 

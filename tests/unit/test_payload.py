@@ -155,7 +155,7 @@ def test_the_kernel_says_what_it_unpacks(root: ImageRoot) -> None:
         check_kernel(root, "6.1", payload)
     with pytest.raises(BadInputError, match=r"/boot/config-6\.1 has no CONFIG_RD_LZ4=y") as caught:
         check_kernel(root, "6.1", Payload.LZ4)
-    assert "--payload lz4" in caught.value.message
+    assert "payload lz4" in caught.value.message
     assert "--payload cpio" in (caught.value.hint or "")
     assert caught.value.exit_code == 2
 
