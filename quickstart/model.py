@@ -16,8 +16,6 @@ IMAGE_TIME_S = 1_400_000_000
 
 
 # ---------------------------------------------------------------- profile
-
-
 @dataclass(frozen=True)
 class Readiness:
     """The profile's real request; *ready* is the first correct answer to it.
@@ -72,6 +70,7 @@ class Profile:
     budget_mib: int
     disk_mib: int
     root_budget: RootBudget = RootBudget()
+    payload: str = "cpio"
 
 
 # ---------------------------------------------------------------- reference image

@@ -47,13 +47,13 @@ def prepare(
     store: Store,
     progress: Progress,
     layer: BenchLayer | None = None,
-    payload: Payload = Recipe.payload,
+    payload: Payload | None = None,
     delivery: Delivery = pipeline.BuildOptions.delivery,
 ) -> Boot:
     """How ``configuration`` boots, with the stock command line; what it boots from is made as root, or taken out of the store.
 
-    ``layer`` is what the profile says of the bench: every configuration has it. ``payload`` and ``delivery`` are of `quickstart`
-    alone.
+    ``layer`` is what the profile says of the bench: every configuration has it. ``payload``, by default the profile's, and
+    ``delivery`` are of `quickstart` alone.
     Raises BadInputError for a configuration that is not known, and what the stages raise.
     """
     if configuration not in CONFIGURATIONS:
@@ -69,7 +69,8 @@ def prepare(
     if configuration in ("standard", "standard-tuned"):
         # The distribution's initramfs and systemd.
         return _boot(asked, configuration, reference, reference.initrd, disk)
-    return _ours(asked, configuration, reference, disk, (payload, delivery), store, progress)
+    form = (payload or Payload(profile.payload), delivery)
+    return _ours(asked, configuration, reference, disk, form, store, progress)
 
 
 def _ours(

@@ -113,6 +113,8 @@ class _Document(_Table):
     suite: Name = "bookworm"
     packages: Annotated[tuple[Package, ...], Field(min_length=1)]
     unit: Unit
+    # payload.Payload
+    payload: Literal["cpio", "gzip", "lz4", "zstd", "squashfs"] = "cpio"
     start: _Start = _Start()
     ready: _Ready
     files: _Files = _Files()
@@ -231,6 +233,7 @@ def _profile(document: _Document) -> Profile:
         budget_mib=document.memory.budget_mib,
         disk_mib=document.disk.size_mib,
         root_budget=RootBudget(document.budget.root_requests, document.budget.root_bytes),
+        payload=document.payload,
     )
 
 

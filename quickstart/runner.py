@@ -15,7 +15,6 @@ from pathlib import Path
 from quickstart import __version__
 from quickstart.host import door
 from quickstart.image.ext4 import read_superblock
-from quickstart.initramfs.build import Recipe
 from quickstart.initramfs.contents import file_sizes
 from quickstart.initramfs.payload import Payload, compressors
 from quickstart.initramfs.serving import Delivery
@@ -67,7 +66,7 @@ class QemuRunner:
             key = _key(cell)
             if key not in self._boots:
                 layer = load_bench(cell.profile)
-                form = Payload(cell.payload) if cell.payload else Recipe.payload
+                form = Payload(cell.payload) if cell.payload else None
                 delivery = Delivery(cell.delivery) if cell.delivery else BuildOptions.delivery
                 self._boots[key] = prepare(
                     profile, cell.configuration, self.store, self.progress, layer, form, delivery
@@ -80,7 +79,11 @@ class QemuRunner:
                 "quickstart": f"{__version__}, source {source_digest('quickstart')[:16]}",
                 "qemu": qemu,
                 "fetch": self.matrix.fetch,
-                "payload": f"{Recipe.payload.value} where none is asked for; {compressors()}",
+                **{
+                    f"payload {each.name}": f"{each.payload} where none is asked for"
+                    for each in profiles.values()
+                },
+                "compressors": compressors(),
                 **{f"kernel {k}": v for k, v in kernels.items()},
                 **self._machines(),
                 **served_by,

@@ -85,9 +85,7 @@ _EARLY = {
 @click.option(
     "--payload",
     type=click.Choice([each.value for each in Payload]),
-    default=Payload.CPIO.value,
-    show_default=True,
-    help="The initramfs's form: plain, or compressed, which fetches less and computes more.",
+    help="The initramfs's form: plain, or compressed, which fetches less and computes more [the profile's].",
 )
 @click.option("--force", is_flag=True, help="Replace OUT even when its root disk has been used.")
 @click.option("--dry-run", is_flag=True, help="Say which stages would run, and run none.")
@@ -105,7 +103,7 @@ def build(
     release: bool,
     guest_package: bool,
     delivery: str,
-    payload: str,
+    payload: str | None,
     force: bool,
     dry_run: bool,
     keep: bool,
@@ -127,7 +125,7 @@ def build(
             return _show_plan(verb, profile, tracing, Store(default_root()))
         # Behind a link OUT is replaced where it lies.
         directory = (out or Path(f"quickstart-{profile.name}")).resolve()
-        ways = (_hand_off(stay, release), Delivery(delivery), Payload(payload))
+        ways = (_hand_off(stay, release), Delivery(delivery), Payload(payload) if payload else None)
         options = pipeline.BuildOptions(directory, disk_format, force, tracing, *ways)
         with Store(default_root(), verb.display().note) as store:
             built = pipeline.build(profile, options, store, verb.display())

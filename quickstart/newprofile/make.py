@@ -95,7 +95,9 @@ def make(draft: Profile, place: Place, options: TraceOptions, store: Store, prog
         draft = replace(draft, files=rules)
         traced = pipeline.trace_disk(draft, reference, disk, options, store, progress)
     size_bytes = _trial(draft, reference, disk, traced, store, progress)
-    draft = replace(draft, budget_mib=findings.budget_mib(size_bytes))
+    draft = replace(
+        draft, budget_mib=findings.budget_mib(size_bytes), payload=findings.payload(size_bytes).value
+    )
     seen_reads = reads.measured(draft, options, store, progress)
     found = Findings(
         profile=replace(draft, root_budget=reads.root_budget(seen_reads, draft.ready.kind == "exec")),

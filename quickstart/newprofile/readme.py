@@ -45,7 +45,9 @@ def notes(found: Findings) -> Mapping[str, Sequence[str]]:
         f"An early start on trial: {found.reads.requests} requests, {found.reads.bytes / 1e6:.1f} MB of the root volume.",
         "`quickstart verify OUT` lists them.",
     ]
-    said["memory.budget_mib"] = [f"The initramfs has {found.initramfs_bytes / MIB:.1f} MiB."]
+    size = f"The initramfs has {found.initramfs_bytes / MIB:.1f} MiB, not compressed."
+    said["memory.budget_mib"] = [size]
+    said["payload"] = [size]
     return {**said, **({} if profile.files.data else {"files": []})}
 
 

@@ -43,6 +43,7 @@ def _whole(profile: Profile) -> list[tuple[str, str]]:
         ("suite", _value(profile.suite)),
         ("packages", _value(profile.packages)),
         ("unit", _value(profile.unit)),
+        *([("payload", _value(profile.payload))] if profile.payload != Profile.payload else []),
     ]
 
 

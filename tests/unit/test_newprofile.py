@@ -16,6 +16,7 @@ from quickstart.errors import (
     UnsupportedUnitError,
 )
 from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.payload import Payload
 from quickstart.model import (
     Event,
     FileKind,
@@ -36,6 +37,7 @@ from quickstart.newprofile.findings import (
     fate,
     memory_mib,
     only_checks,
+    payload,
     written_files,
 )
 from quickstart.newprofile.make import Place, check_place, describe, examine, own_name
@@ -131,6 +133,17 @@ def test_numbers_leave_room(size: int) -> None:
     assert budget_mib(size) % 8 == 0
     assert disk_mib(size) * 1024 * 1024 > size + 512 * 1024 * 1024
     assert memory_mib(size // 10**6) >= 1024
+
+
+@pytest.mark.parametrize(
+    ("size", "form"), [(0, Payload.CPIO), ((24 << 20) - 1, Payload.CPIO), (24 << 20, Payload.LZ4)]
+)
+def test_a_large_initramfs_is_compressed_and_the_profile_says_so(size: int, form: Payload) -> None:
+    assert payload(size) is form
+    profile = replace(DRAFT, payload=form.value)
+    written = profile_text(profile, {"payload": ["It is large."]})
+    assert parse_profile(written, "x") == profile
+    assert ('# It is large.\npayload = "lz4"\n' in written) is (form is Payload.LZ4)
 
 
 def test_a_budget_is_one_that_a_profile_may_have() -> None:
@@ -268,7 +281,7 @@ def test_the_files_of_a_plain_service() -> None:
         "# ExecStartPre only checks what the start itself checks again: /usr/sbin/app -t\npre = false\n"
         in text
     )
-    assert "# The initramfs has 15.0 MiB.\n" in text
+    assert "# The initramfs has 15.0 MiB, not compressed.\n" in text
     readme = readme_text(found)
     for line in (
         "Ready is the first `200` to `GET /` on port 80 of the external address.",
