@@ -56,12 +56,12 @@ def causes(
 ) -> tuple[Cause, ...]:
     """What changed for one cell, by kind, the largest of a kind first; ``cells`` and ``runs`` are the two results'."""
     before, after = booted(first, cells[0]), booted(second, cells[1])
+    ready = tuple([each for each in side if not each.censored] for side in runs)
     found: list[Cause] = []
     if before is not None and after is not None:
-        found += _initramfs(first, before, second, after)
+        found += _initramfs(first, before, second, after) or _form(before, after, ready)
         found += _command_line(before, after, cells[0].command_line)
         found += _kernel(before, after)
-    ready = tuple([each for each in side if not each.censored] for side in runs)
     found += _units(*ready)
     if before is not None and after is not None:
         found += _lines(before, after)
@@ -70,9 +70,19 @@ def causes(
     return tuple(found)
 
 
-def _initramfs(first: Results, before: Booted, second: Results, after: Booted) -> Iterator[Cause]:
-    if before.initramfs == after.initramfs:
-        return
+def _initramfs(first: Results, before: Booted, second: Results, after: Booted) -> list[Cause]:
+    return list(_files(first, before, second, after)) if before.initramfs != after.initramfs else []
+
+
+def _form(before: Booted, after: Booted, ready: Sequence[Sequence[Sample]]) -> Iterator[Cause]:
+    """The same files in another form: compressed, or no more."""
+    if before.initramfs != after.initramfs and all(ready):
+        old, new = (max(each.initramfs_bytes for each in side) for side in ready)
+        if abs(new - old) > _SMALL_BYTES:
+            yield _cause("initramfs", "the same files, as transferred", old, new, mib)
+
+
+def _files(first: Results, before: Booted, second: Results, after: Booted) -> Iterator[Cause]:
     old = first.circumstances.facts.contents.get(before.initramfs)
     new = second.circumstances.facts.contents.get(after.initramfs)
     if old is None or new is None:

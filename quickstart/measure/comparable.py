@@ -10,8 +10,8 @@ from quickstart.errors import IncomparableError
 from quickstart.measure.results import Booted, Cell, Results, words_of
 
 _ACROSS = "measure the reference again with what is used now, or --across-versions"
-# The source of what is tested, which may differ, and what a matrix asks for.
-_OURS = "quickstart"
+# What is tested, which may differ: the source, and the form of the initramfs that a profile has chosen.
+_OURS = ("quickstart", "payload")
 _MACHINE = "machine "
 _NOT_RECORDED = "not recorded"
 
@@ -77,21 +77,27 @@ def _other_versions(first: Results, second: Results) -> Iterator[str]:
     before, after = first.circumstances, second.circumstances
     old, new = _by_name(before.versions), _by_name(after.versions)
     # A machine that both say is no matter of versions (`_other_ways`); of older results it is not known.
-    known = [
-        key
-        for key in {**old, **new}
-        if key not in (_OURS, "fetch") and not (key.startswith(_MACHINE) and key in old and key in new)
-    ]
+    elsewhere = {"fetch", *(key for key in old.keys() & new.keys() if key.startswith(_MACHINE))}
+    known = [key for key in {**old, **new} if not _is_ours(key) and key not in elsewhere]
     yield from _differing("", old, new, known)
     yield from _other_packages(first, second)
 
 
+def _is_ours(key: str) -> bool:
+    return key.partition(" ")[0] in _OURS
+
+
 def _by_name(versions: Mapping[str, str]) -> dict[str, str]:
-    """The versions with the kernels' by the name of the profile, which may be a path."""
-    return {
-        f"kernel {profile_name(key.removeprefix('kernel '))}" if key.startswith("kernel ") else key: value
-        for key, value in versions.items()
-    }
+    """The versions with the kernels' by the name of the profile, which may be a path, and the compressors by theirs."""
+    found = {}
+    for key, value in versions.items():
+        word, _, name = key.partition(" ")
+        if key == "payload":
+            # Of older results: "cpio where none is asked for; zlib 1.2.13, lz4 1.9.4".
+            found["compressors"] = value.partition("; ")[2]
+        else:
+            found[f"kernel {profile_name(name)}" if word == "kernel" else key] = value
+    return found
 
 
 def _other_packages(first: Results, second: Results) -> Iterator[str]:
@@ -124,7 +130,8 @@ def booted(results: Results, cell: Cell) -> Booted | None:
 
 def _notes(first: Results, second: Results) -> Iterator[str]:
     before, after = first.circumstances, second.circumstances
-    yield from _differing("", before.versions, after.versions, (_OURS,))
+    ours = [key for key in {**before.versions, **after.versions} if _is_ours(key)]
+    yield from _differing("", before.versions, after.versions, ours)
     if all(planned.cell.clock == "virtual" for planned in first.plan):
         yield from _differing("host's ", before.host, after.host, sorted({**before.host, **after.host}))
     for word, each in (("A", before), ("B", after)):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from quickstart.errors import BadInputError
+from quickstart.errors import BadInputError, IncomparableError
 from quickstart.measure.causes import PHASES_OF, Cause, causes
 from quickstart.measure.comparable import demand_comparable, paired, plain
 from quickstart.measure.ranks import later_p, shift, shift_interval, two_sided_p
@@ -136,6 +136,8 @@ def compare(
     faults: list[str] = []
     # Machines of one launch are no independent runs: a test of ranks would be too sure of them.
     pairs = [pair for pair in paired(first, second) if pair[0].instances == 1]
+    if not pairs:
+        raise IncomparableError(["every cell launches several machines at a time: none can be compared"])
     if left_out := len(first.plan) - len(pairs):
         notes.append(f"{left_out} cells launch several machines at a time: they are not compared")
     # T_app and T_total of each.

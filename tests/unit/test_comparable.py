@@ -94,6 +94,36 @@ def test_versions_are_refused_and_compared_when_asked() -> None:
     assert compare(before, after, across_versions=True).notes[:2] == said
 
 
+def test_another_form_of_the_initramfs_is_ours_and_another_compressor_is_not() -> None:
+    known = bench().circumstances.versions
+    before = with_circumstances(
+        bench(),
+        versions={**known, "payload nginx": "cpio where none is asked for", "compressors": "lz4 1.9.4"},
+    )
+    after = with_circumstances(
+        bench(),
+        versions={**known, "payload nginx": "lz4 where none is asked for", "compressors": "lz4 1.9.4"},
+    )
+    assert (
+        "payload nginx: cpio where none is asked for in A, lz4 where none is asked for in B"
+        in compare(before, after).notes
+    )
+    other = with_circumstances(after, versions={**after.circumstances.versions, "compressors": "lz4 2"})
+    assert refused(after, other) == ("compressors: lz4 1.9.4 in A, lz4 2 in B",)
+
+
+def test_older_results_have_the_form_and_the_compressors_in_one_word() -> None:
+    known = bench().circumstances.versions
+    old = with_circumstances(
+        bench(), versions={**known, "payload": "cpio where none is asked for; zlib 1.2.13, lz4 1.9.4"}
+    )
+    own = {"payload nginx": "cpio where none is asked for"}
+    same = with_circumstances(bench(), versions={**known, **own, "compressors": "zlib 1.2.13, lz4 1.9.4"})
+    assert not compare(old, same).regression and not compare(same, old).regression
+    other = with_circumstances(bench(), versions={**known, **own, "compressors": "zlib 1.2.13, lz4 2"})
+    assert refused(old, other) == ("compressors: zlib 1.2.13, lz4 1.9.4 in A, zlib 1.2.13, lz4 2 in B",)
+
+
 def test_another_host_is_a_note_on_the_virtual_clock_and_an_obstacle_on_another() -> None:
     host = {**bench().circumstances.host, "cpu": "another"}
     found = compare(bench(), with_circumstances(bench(), host=host))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from quickstart.errors import IncomparableError
 from quickstart.measure import document
 from quickstart.measure.compare import compare
 from quickstart.measure.results import Phase, Reads, Sample, words_of
@@ -61,6 +62,35 @@ def test_a_library_in_the_initramfs_is_named_with_its_size() -> None:
     }
     assert causes_of(cell, "fetch") == causes_of(cell, "kernel") == {"initramfs"}
     assert causes_of(cell, "ready") == set()
+
+
+def test_the_same_files_in_another_form_are_named_by_what_is_fetched() -> None:
+    def smaller(sample: Sample) -> Sample:
+        return dataclasses.replace(sample, initramfs_bytes=sample.initramfs_bytes // 2)
+
+    before = bench()
+    facts = before.circumstances.facts
+    boots = {
+        **facts.boots,
+        "nginx/quickstart": dataclasses.replace(facts.boots["nginx/quickstart"], initramfs="packed"),
+    }
+    contents = {**facts.contents, "packed": facts.contents["fast"]}
+    after = changed(before, smaller, longer("kernel", 500 * MS), contents=contents, boots=boots)
+    cell = only(compare(before, after))
+    assert texts(cell, "initramfs") == ["the same files, as transferred: 30.00 MiB, 15.00 MiB now"]
+    assert causes_of(cell, "kernel") == {"initramfs"}
+
+
+def test_launches_alone_are_no_comparison() -> None:
+    """Else it would say that nothing is later."""
+    alone = bench()
+    plan = tuple(
+        dataclasses.replace(each, cell=dataclasses.replace(each.cell, pattern="burst", instances=4))
+        for each in alone.plan
+    )
+    several = dataclasses.replace(alone, plan=plan, samples=())
+    with pytest.raises(IncomparableError, match="launches several machines"):
+        compare(several, several)
 
 
 def test_a_unit_that_sleeps_is_named_in_a_stock_boot_of_five_runs() -> None:
