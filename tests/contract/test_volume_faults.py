@@ -137,6 +137,20 @@ def short() -> Iterator[Path]:
         yield Path(place)
 
 
+def test_what_is_written_lies_in_the_temporary_directory_wherever_the_sockets_are(
+    emulator: Path, image: Path, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = short / ("long" * 25)
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    with served(emulator, image, LOCAL) as volume, Connection(volume.socket) as connection:
+        assert connection.write(0, b"x").error == 0
+        assert volume.socket.parent.parent != place
+        opened = [str(each.readlink()) for each in Path(f"/proc/{volume.process.pid}/fd").iterdir()]
+        (overlay,) = [each for each in opened if each.endswith(" (deleted)")]
+        assert overlay.startswith(f"{place}/quickstart-volume-")
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_the_server_ends_with_its_context(emulator: Path, image: Path, error: type[BaseException]) -> None:
     with pytest.raises(error), served(emulator, image, COLD) as volume:

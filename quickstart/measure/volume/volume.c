@@ -202,7 +202,7 @@ static int listen_on(const char *path) {
     return fd;
 }
 
-static void open_instances(const struct words *words, const char *socket_path) {
+static void open_instances(const struct words *words, const char *socket_path, const char *scratch) {
     size_t count = words->instances > 0 ? words->instances : 1;
     instances = calloc(count, sizeof *instances);
     if (!instances) die("no memory", "instances");
@@ -211,8 +211,8 @@ static void open_instances(const struct words *words, const char *socket_path) {
         const char *overlay = numbered(words->overlay, number);
         instances[i] = (struct instance){
             .path = numbered(socket_path, number), .listener = -1, .fd = -1, .number = number};
-        const char *failed = overlay_open(&instances[i].overlay, overlay, socket_path);
-        if (failed) die(failed, overlay ? overlay : socket_path);
+        const char *failed = overlay_open(&instances[i].overlay, overlay, scratch);
+        if (failed) die(failed, overlay ? overlay : scratch);
     }
     instance_count = count;
 }
@@ -238,7 +238,7 @@ int main(int argc, char **argv) {
     errno = 0;
     const char *failed = disk_open(argv[1]);
     if (failed) die(failed, argv[1]);
-    open_instances(&words, argv[2]);
+    open_instances(&words, argv[2], argv[3]);  /* beside the log: sockets may have to be elsewhere */
     if (!model_open(&words.model, disk_size())) die("no memory for granules", argv[1]);
     log_fd = open(argv[3], O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
     if (log_fd < 0) die("cannot make the log", argv[3]);
