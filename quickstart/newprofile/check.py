@@ -9,6 +9,7 @@ from quickstart import pipeline
 from quickstart.errors import ProfileError, QuickStartError
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import check_sizes
+from quickstart.initramfs.payload import Payload, check_kernel
 from quickstart.model import Profile, StartSet
 from quickstart.newprofile.make import refusals
 from quickstart.pipeline import TraceOptions
@@ -43,7 +44,12 @@ def check(name: str, options: TraceOptions, store: Store) -> Checked:
     except QuickStartError as error:
         faults.append(error)
     if image is not None:
-        faults += refusals(ImageRoot(image.tree), profile, units.append)
+        root = ImageRoot(image.tree)
+        faults += refusals(root, profile, units.append)
+        try:
+            check_kernel(root, image.kernel_version, Payload(profile.payload))
+        except QuickStartError as error:
+            faults.append(error)
     if faults:
         hint = next((each.hint for each in faults if each.hint), None)
         # An `include` that names nothing is found by both.

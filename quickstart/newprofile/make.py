@@ -10,13 +10,20 @@ from pathlib import Path, PurePosixPath
 
 from quickstart import pipeline
 from quickstart.dpkg import owners
-from quickstart.errors import NoProfileError, OutputExistsError, QuickStartError, UnsupportedUnitError
+from quickstart.errors import (
+    BadInputError,
+    NoProfileError,
+    OutputExistsError,
+    QuickStartError,
+    UnsupportedUnitError,
+)
 from quickstart.faults import near
 from quickstart.host.workspace import workspace
 from quickstart.image import output
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import root_mount, write_initramfs
 from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.payload import Payload, check_kernel
 from quickstart.initramfs.serving import bound_files
 from quickstart.initramfs.takeover import network_service
 from quickstart.model import Machine, Profile, ReferenceImage, RootDisk
@@ -96,7 +103,7 @@ def make(draft: Profile, place: Place, options: TraceOptions, store: Store, prog
         traced = pipeline.trace_disk(draft, reference, disk, options, store, progress)
     size_bytes = _trial(draft, reference, disk, traced, store, progress)
     draft = replace(
-        draft, budget_mib=findings.budget_mib(size_bytes), payload=findings.payload(size_bytes).value
+        draft, budget_mib=findings.budget_mib(size_bytes), payload=_payload(size_bytes, reference).value
     )
     seen_reads = reads.measured(draft, options, store, progress)
     found = Findings(
@@ -266,6 +273,16 @@ def _trial(
     with progress.step("initramfs: on trial"), workspace("quickstart-profile-") as directory:
         recipe = with_prefetch(packed, traced.traces)
         return write_initramfs(replace(recipe, hand_off=HandOff.KEEP), directory / "initramfs.img").size_bytes
+
+
+def _payload(size_bytes: int, reference: ReferenceImage) -> Payload:
+    """The form that such a size asks for, as far as the image's kernel takes it."""
+    wanted = findings.payload(size_bytes)
+    try:
+        check_kernel(ImageRoot(reference.tree), reference.kernel_version, wanted)
+    except BadInputError:
+        return Payload.CPIO
+    return wanted
 
 
 def _write(found: Findings, place: Place) -> None:
