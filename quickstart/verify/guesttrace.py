@@ -208,7 +208,8 @@ class _Reader:
             self._issue(time_ns, found[1], int(found[2]), int(found[3]))
 
     def _fork(self, program: str, parent: _Process, child: int) -> None:
-        # A thread has its parent's descriptors (glibc makes threads by clone3); a process has a copy.
+        # A thread has its parent's descriptors, a process a copy. glibc makes threads by clone3, posix_spawn's child, too: that one
+        # executes at once (`_note`).
         files = parent.files if parent.call == "clone3" else dict(parent.files)
         prober = parent.prober or (program == _AGENT and not parent.on_volume)
         self._processes[child] = _Process(
@@ -275,6 +276,8 @@ class _Reader:
             what = "opened"
         elif call in _EXECUTING:
             what = "executed"
+            # From here on its descriptors are its own, whoever it has shared them with (execve(2)).
+            process.files = dict(process.files)
         elif call in _LISTING:
             what = "listed"
         elif call == "chdir":

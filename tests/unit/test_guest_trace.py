@@ -121,6 +121,19 @@ def test_threads_share_descriptors_and_processes_have_copies() -> None:
     assert paths == [PurePosixPath("/x"), None]
 
 
+def test_a_child_of_posix_spawn_has_descriptors_of_its_own_from_its_execve_on() -> None:
+    """It comes by clone3, as a thread does (glibc 2.36)."""
+    opened = "dfd: ffffff9c, filename: 7f, flags: 0, mode: 0"
+    log = Log().call("a-7", "openat", opened, "0x3", "/srv/data")
+    log.say("a-7", "sys_clone3(uargs: 1, size: 58)")
+    log.say("a-7", "sched_process_fork: comm=a pid=7 child_comm=a child_pid=8")
+    log.call("a-8", "execve", "filename: 1, argv: 2, envp: 3", "0x0", "/bin/child")
+    log.say("a-7", "sys_clone3 -> 0x8")
+    log.call("a-8", "openat", opened, "0x3", "/etc/ld.so.cache")
+    log.call("a-7", "pread64", "fd: 3, buf: 1, count: 2, pos: 0", "0x2", "", bio(0)).say("k-3", issue(0))
+    assert log.parsed().issued[0].askers[0].path == PurePosixPath("/srv/data")
+
+
 def test_what_the_agent_starts_asks_for_the_prober() -> None:
     """Its children and theirs; not an application of that name, nor anybody else."""
     fork = "sched_process_fork: comm=x pid=7 child_comm=x child_pid={}"
