@@ -155,7 +155,9 @@ class _Machines:
             became: Ran | QuickStartError
             try:
                 stay = functools.partial(self._stay, instance)
-                became = boot_from(self._bench, self._boot, self._clock, mine, stay)
+                # What a thread raises is not seen by `launch`'s.
+                with room_for_it():
+                    became = boot_from(self._bench, self._boot, self._clock, mine, stay)
             except (GuestError, VolumeError) as error:
                 became = error
                 self._settle(instance)
