@@ -72,6 +72,17 @@ def test_parts_of_two_kinds(first: Payload, second: Payload) -> None:
     assert [(m.name, m.archive) for m in read(whole)] == [(e.name, n) for n in (0, 1) for e in FIRST]
 
 
+def test_lz4_has_no_short_match() -> None:
+    source = random.Random(5)
+    word = source.randbytes(7)
+    data = b"".join(word + source.randbytes(9) for _ in range(2_000))
+    stream = io.BytesIO()
+    with packing(stream, Payload.LZ4) as sink:
+        sink.write(data)
+    # Without its short matches nothing of it can be packed.
+    assert len(stream.getvalue()) > len(data)
+
+
 class Trickle:
     """A stream that gives one byte at a time."""
 

@@ -2,6 +2,12 @@
 # Everything by which a machine that has changed hands could be told from one that has booted the stock way: `== WHAT` and a list.
 left() {
 	systemctl is-system-running --wait >/dev/null
+	# The kernel asks the PS/2 port's devices who they are, on a busy host for longer than the boot takes.
+	for _ in $(seq 60); do
+		grep -q Mouse /proc/bus/input/devices && break
+		sleep 1
+	done
+	udevadm settle
 	sleep 3
 	echo '== run'
 	find /run -mindepth 1 -printf '%y %m %u %g %p\n'
