@@ -1,4 +1,4 @@
-"""The nouns: frozen dataclasses that the stages hand to each other (docs/words.md).
+"""The nouns: frozen dataclasses that the stages hand to each other (ARCHITECTURE.md).
 
 Imports nothing of ours. Guest paths are absolute ``PurePosixPath``, host paths ``Path``; sizes are bytes, times int nanoseconds.
 """

@@ -74,9 +74,9 @@ def shell(
 ) -> None:
     """Give a root shell at one of three places of the way; its status is ours.
 
-    reference: in the reference image, on an overlay that is thrown away (needs root). initramfs: in our initramfs, before the root
-    volume is mounted; `exit` goes on with the boot. guest: in the guest, once it is ready; `exit` shuts it down. Ctrl-] leaves
-    the shell of a guest. Commands may come from a pipe.
+    reference: in the reference image, on an overlay that is thrown away (needs root). initramfs: in our initramfs, with the
+    root volume at /newroot, before it is entered; `exit` goes on with the boot. guest: in the guest, once it is ready; `exit`
+    shuts it down. Ctrl-] leaves the shell of a guest. Commands may come from a pipe.
     """
     options = ShellOptions(
         stock=stock, snapshot=snapshot, port=port, timeout_s=timeout_s, append=append, keep=keep
