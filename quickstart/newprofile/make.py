@@ -103,7 +103,9 @@ def make(draft: Profile, place: Place, options: TraceOptions, store: Store, prog
         traced = pipeline.trace_disk(draft, reference, disk, options, store, progress)
     size_bytes = _trial(draft, reference, disk, traced, store, progress)
     draft = replace(
-        draft, budget_mib=findings.budget_mib(size_bytes), payload=_payload(size_bytes, reference).value
+        draft,
+        budget_mib=findings.budget_mib(size_bytes),
+        payload=fitting_payload(size_bytes, reference).value,
     )
     seen_reads = reads.measured(draft, options, store, progress)
     found = Findings(
@@ -275,7 +277,7 @@ def _trial(
         return write_initramfs(replace(recipe, hand_off=HandOff.KEEP), directory / "initramfs.img").size_bytes
 
 
-def _payload(size_bytes: int, reference: ReferenceImage) -> Payload:
+def fitting_payload(size_bytes: int, reference: ReferenceImage) -> Payload:
     """The form that such a size asks for, as far as the image's kernel takes it."""
     wanted = findings.payload(size_bytes)
     try:

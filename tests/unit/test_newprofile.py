@@ -24,6 +24,7 @@ from quickstart.model import (
     Op,
     Profile,
     Readiness,
+    ReferenceImage,
     RootBudget,
     StartFile,
     StartSet,
@@ -40,7 +41,7 @@ from quickstart.newprofile.findings import (
     payload,
     written_files,
 )
-from quickstart.newprofile.make import Place, check_place, describe, examine, own_name
+from quickstart.newprofile.make import Place, check_place, describe, examine, fitting_payload, own_name
 from quickstart.newprofile.readme import notes, readme_text, request
 from quickstart.newprofile.reads import Reads, root_budget
 from quickstart.newprofile.request import first_draft, parse_ready
@@ -144,6 +145,24 @@ def test_a_large_initramfs_is_compressed_and_the_profile_says_so(size: int, form
     written = profile_text(profile, {"payload": ["It is large."]})
     assert parse_profile(written, "x") == profile
     assert ('# It is large.\npayload = "lz4"\n' in written) is (form is Payload.LZ4)
+
+
+@pytest.mark.parametrize(
+    ("config", "form"),
+    [
+        ("CONFIG_RD_LZ4=y\n", Payload.LZ4),
+        ("# CONFIG_RD_LZ4 is not set\n", Payload.CPIO),
+        (None, Payload.CPIO),
+    ],
+)
+def test_a_kernel_that_takes_no_lz4_gets_none(tmp_path: Path, config: str | None, form: Payload) -> None:
+    (tmp_path / "boot").mkdir()
+    if config is not None:
+        (tmp_path / "boot/config-6.1").write_text(config)
+    boot = (tmp_path / "boot/vmlinuz-6.1", tmp_path / "boot/initrd.img-6.1", "6.1")
+    reference = ReferenceImage(tmp_path, "0", *boot, "0", "root", ("directory", "0"))
+    assert fitting_payload(24 << 20, reference) is form
+    assert fitting_payload(1 << 20, reference) is Payload.CPIO
 
 
 def test_a_budget_is_one_that_a_profile_may_have() -> None:

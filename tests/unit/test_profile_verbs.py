@@ -154,6 +154,14 @@ def test_every_fault_that_the_image_shows(tmp_path: Path) -> None:
         assert fault in said["message"]
 
 
+def test_a_kernel_that_does_not_take_the_payload_is_a_fault(tmp_path: Path) -> None:
+    stored(tmp_path, UNIT)
+    text = GOOD.replace("schema = 1\n", 'schema = 1\npayload = "lz4"\n')
+    said = error(invoke("profile", "check", written(tmp_path, text), "--json"))
+    assert said["exit_code"] == 2
+    assert "the image has no /boot/config-6.1.0" in said["message"]
+
+
 def test_nothing_is_made(tmp_path: Path) -> None:
     stored(tmp_path, UNIT)
     before = sorted((tmp_path / "store").rglob("*"))
