@@ -29,6 +29,9 @@ _PHASE_NS = 20_000_000
 _UNITS_NS = {"ms": 10**6, "s": 10**9}
 _THRESHOLD = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|%)")
 
+# More runs than anybody makes of a cell.
+_MANY_RUNS = 100
+
 Runs = Sequence[Sample]
 Metric = Callable[[Sample], int]
 
@@ -140,17 +143,34 @@ def compare(
         raise IncomparableError(["every cell launches several machines at a time: none can be compared"])
     if left_out := len(first.plan) - len(pairs):
         notes.append(f"{left_out} cells launch several machines at a time: they are not compared")
-    # T_app and T_total of each.
-    tests = 2 * sum(cell.clock != "virtual" for cell, _ in pairs)
+    family = _family([cell for cell, _ in pairs])
     for pair in pairs:
         runs = before.get(pair[0], ()), after.get(pair[1], ())
         lacking = list(_lacking(plain(pair[0]), runs))
         faults += lacking
         if not lacking:
             found = causes(first, second, pair, runs)
-            cells.append(_compared(plain(pair[0]), runs, found, threshold, tests))
-    notes += _few(cells)
+            cells.append(_compared(plain(pair[0]), runs, found, threshold, family))
+    notes += _few(cells, family)
     return Comparison(tuple(cells), tuple(faults), tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Family:
+    """What is asked of one cell because it is one of many (Bonferroni): the more are looked at, the more are late by chance."""
+
+    real_tests: int
+    race_p: Fraction
+
+
+def _family(cells: Sequence[Cell]) -> _Family:
+    # On a real clock T_app and T_total of each; those of a stock boot on the virtual one are late together.
+    races = sum(_races(cell) for cell in cells)
+    return _Family(2 * sum(cell.clock != "virtual" for cell in cells), _RACE_P / max(1, races))
+
+
+def _races(cell: Cell) -> bool:
+    return cell.clock == "virtual" and cell.configuration in _RACING
 
 
 def _lacking(cell: Cell, runs: tuple[Runs, Runs]) -> Iterator[str]:
@@ -168,16 +188,16 @@ _T_TOTAL: Metric = operator.attrgetter("t_total_ns")
 
 
 def _compared(
-    cell: Cell, runs: tuple[Runs, Runs], found: tuple[Cause, ...], threshold: Threshold, tests: int
+    cell: Cell, runs: tuple[Runs, Runs], found: tuple[Cause, ...], threshold: Threshold, family: _Family
 ) -> Compared:
     metrics: dict[str, Metric] = {"t_app": _T_APP, "t_total": _T_TOTAL}
     if cell.clock == "virtual" and all(_has_started(side) for side in runs):
         metrics["started"] = _started_ns
     limit_ns = threshold.of(_median(runs[0], _T_TOTAL))
     if cell.clock == "virtual":
-        times = [_virtual(cell, name, metric, runs, limit_ns) for name, metric in metrics.items()]
+        times = [_virtual(cell, name, metric, runs, limit_ns, family) for name, metric in metrics.items()]
     else:
-        times = [_real(name, metric, runs, limit_ns, tests) for name, metric in metrics.items()]
+        times = [_real(name, metric, runs, limit_ns, family.real_tests) for name, metric in metrics.items()]
     return Compared(
         cell,
         (len(runs[0]), len(runs[1])),
@@ -188,9 +208,12 @@ def _compared(
     )
 
 
-def _virtual(cell: Cell, name: str, metric: Metric, runs: tuple[Runs, Runs], limit_ns: int) -> Time:
+def _virtual(
+    cell: Cell, name: str, metric: Metric, runs: tuple[Runs, Runs], limit_ns: int, family: _Family
+) -> Time:
     a_ns, b_ns = _median(runs[0], metric), _median(runs[1], metric)
-    judge = functools.partial(_raced if cell.configuration in _RACING else _sequential, metric, limit_ns)
+    raced = functools.partial(_raced, family.race_p)
+    judge = functools.partial(raced if _races(cell) else _sequential, metric, limit_ns)
     verdict, why = judge(runs)
     if b_ns < a_ns:
         back, why = judge((runs[1], runs[0]))
@@ -217,14 +240,14 @@ def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple
     return "later", "every run"
 
 
-def _raced(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
+def _raced(race_p: Fraction, metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
     """The same of a stock boot, whose units race."""
     difference_ns = _median(runs[1], metric) - _median(runs[0], metric)
     if difference_ns <= limit_ns:
         return "same", "within the threshold"
     before, after = _values(runs, metric)
     p = later_p(before, after)
-    if p <= _RACE_P:
+    if p <= race_p:
         return "later", f"by rank, p = {float(p):.4f}"
     race_ns = int(_RACE_SHARE * _median(runs[0], _T_APP))
     if min(after) > max(before) and difference_ns > race_ns:
@@ -294,14 +317,14 @@ def _lengths(runs: Runs) -> Mapping[str, list[int]]:
     return found
 
 
-def _few(cells: Sequence[Compared]) -> Iterator[str]:
+def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
     """Where there are too few runs to be told anything, or to be told it surely."""
-    stock = [each for each in cells if each.cell.clock == "virtual" and each.cell.configuration in _RACING]
-    few = [each for each in stock if _least_p(each) > _RACE_P]
-    if few:
+    stock = [each for each in cells if _races(each.cell)]
+    if few := [each for each in stock if _least_p(*each.runs) > family.race_p]:
+        enough = next(runs for runs in range(1, _MANY_RUNS) if _least_p(runs, runs) <= family.race_p)
         yield (
-            f"{len(few)} cells of a stock boot have too few runs to see less than {float(_RACE_SHARE):.0%} of T_app, five of each "
-            f"are enough; the first is {words_of(few[0].cell)}"
+            f"{len(few)} cells of a stock boot have too few runs to see less than {float(_RACE_SHARE):.0%} of T_app, {enough} of "
+            f"each are enough; the first is {words_of(few[0].cell)}"
         )
     ours = [each for each in cells if each.cell.clock == "virtual" and each not in stock]
     if few := [each for each in ours if min(each.runs) < _SURE_RUNS]:
@@ -310,14 +333,13 @@ def _few(cells: Sequence[Compared]) -> Iterator[str]:
             f"{words_of(few[0].cell)}"
         )
     real = [each for each in cells if each.cell.clock != "virtual"]
-    tests = 2 * len(real)
-    if few := [each for each in real if 2 * tests * _least_p(each) > 1 - CONFIDENCE]:
+    if few := [each for each in real if 2 * family.real_tests * _least_p(*each.runs) > 1 - CONFIDENCE]:
         yield (
-            f"{len(few)} cells on a real clock have too few runs for p ≤ {float(1 - CONFIDENCE):.2f} in {tests} tests, whatever "
-            f"they measure; the first is {words_of(few[0].cell)}"
+            f"{len(few)} cells on a real clock have too few runs for p ≤ {float(1 - CONFIDENCE):.2f} in {family.real_tests} tests, "
+            f"whatever they measure; the first is {words_of(few[0].cell)}"
         )
 
 
-def _least_p(found: Compared) -> Fraction:
-    """The one-sided p when every run of the one side is later than every run of the other."""
-    return later_p([0] * found.runs[0], [1] * found.runs[1])
+def _least_p(first: int, second: int) -> Fraction:
+    """The one-sided p when every run of the one side is later than every run of the other, of so many."""
+    return later_p([0] * first, [1] * second)

@@ -222,7 +222,8 @@ def test_io_that_only_one_was_charged_is_no_regression() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "runs"), [("applications", 3), ("applications", 5), ("nginx", 5), ("nginx-wall", 5)]
+    ("name", "runs"),
+    [("applications", 3), ("applications", 5), ("nginx", 5), ("nginx-wall", 5), ("paper-figure1", 5)],
 )
 def test_equal_series_raise_no_alarm(name: str, runs: int) -> None:
     """Forty comparisons of series that are drawn from the same committed runs, stock boots that race and all."""
