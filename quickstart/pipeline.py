@@ -116,7 +116,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
         "rootfs": rootfs_inputs(rootfs) if rootfs else None,
         "hand_off": options.hand_off.value,
         "delivery": options.delivery.value,
-        "payload": [payload_of(profile, options).value, compressors()],
+        "payload": [payload_of(profile, options.payload).value, compressors()],
         "guest_package": options.tracing.guest_package,
         # Both end up in part A: BusyBox as it is, starter and checker as cc compiles them.
         **{name: hashlib.sha256(door.tool_path(name).read_bytes()).hexdigest() for name in ("busybox", "cc")},
@@ -124,9 +124,9 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
     return key_of("build", inputs)
 
 
-def payload_of(profile: Profile, options: BuildOptions) -> Payload:
-    """The form of the initramfs that a build makes."""
-    return options.payload or Payload(profile.payload)
+def payload_of(profile: Profile, asked: Payload | None) -> Payload:
+    """The form of the initramfs: what was asked for, else the profile's own."""
+    return asked or Payload(profile.payload)
 
 
 def plan(profile: Profile, options: TraceOptions, store: Store) -> Plan:
@@ -171,7 +171,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
     reference = _reference(profile, rootfs, options.tracing, store, progress)
     read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     check_includes(ImageRoot(reference.tree), profile.files)
-    check_kernel(ImageRoot(reference.tree), reference.kernel_version, payload_of(profile, options))
+    check_kernel(ImageRoot(reference.tree), reference.kernel_version, payload_of(profile, options.payload))
     if not options.tracing.guest_package and early_start(ImageRoot(reference.tree), profile.early) == SEEN:
         progress.note(_NEVER_SEEN)
     disk = make_disk(profile, reference, store, progress)
@@ -186,7 +186,7 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
         with progress.step("initramfs"):
             recipe = with_prefetch(recipe, traced.traces)
             recipe = dataclasses.replace(
-                recipe, hand_off=options.hand_off, payload=payload_of(profile, options)
+                recipe, hand_off=options.hand_off, payload=payload_of(profile, options.payload)
             )
             initramfs = write_initramfs(recipe, directory / "initramfs.img")
         with progress.step("image"):
@@ -214,7 +214,7 @@ def packed_from(
 def build_tools(profile: Profile, options: BuildOptions, store: Store) -> tuple[str, ...]:
     """What a build with these options needs of the host, down to its last step."""
     own = ("qemu-img",) if options.disk_format == "qcow2" else ()
-    return (*_trace_tools(profile, options.tracing, store), *own, *payload_of(profile, options).tools)
+    return (*_trace_tools(profile, options.tracing, store), *own, *payload_of(profile, options.payload).tools)
 
 
 def _trace_tools(profile: Profile, options: TraceOptions, store: Store) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ def prepare(
     if configuration in ("standard", "standard-tuned"):
         # The distribution's initramfs and systemd.
         return _boot(asked, configuration, reference, reference.initrd, disk)
-    form = (payload or Payload(profile.payload), delivery)
+    form = (pipeline.payload_of(profile, payload), delivery)
     return _ours(asked, configuration, reference, disk, form, store, progress)
 
 

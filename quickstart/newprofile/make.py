@@ -269,7 +269,7 @@ def _trial(
     store: Store,
     progress: Progress,
 ) -> int:
-    """The size of the initramfs that a build would write."""
+    """The size of the initramfs that a build would write, not compressed."""
     roomy = replace(draft, budget_mib=_TRIAL_BUDGET_MIB)
     packed = pipeline.packed_from(roomy, reference, disk, traced, store, progress)
     with progress.step("initramfs: on trial"), workspace("quickstart-profile-") as directory:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from quickstart.errors import HostLacksError, MissingToolError
+from quickstart.errors import GuestError, HostLacksError, MissingToolError, VolumeError
+from quickstart.launch import payload
 from quickstart.launch.accel import tcg
-from quickstart.measure import launches
+from quickstart.measure import launches, run
 from quickstart.measure.clock import Clock
 from quickstart.measure.configuration import Boot
 from quickstart.measure.launches import launch
+from quickstart.measure.nbd import Command, Connection
 from quickstart.measure.results import Cell
 from quickstart.measure.run import Bench
 from quickstart.measure.storage import load_model
+from quickstart.measure.volume import served
 from quickstart.model import MIB, Readiness
 
 CELL = Cell("nginx", "quickstart", "stock", "ebs-warm", "wall", "small", pattern="burst", instances=3)
@@ -104,3 +110,36 @@ def test_a_volume_that_fails_one_read_censors_one(bench: Bench, boot: Boot) -> N
     assert sum("fails a read" in each.censored for each in found) == 1
     # The other came as far as its kernel, which is none.
     assert all(each.censored for each in found)
+
+
+def test_a_full_disk_in_one_machine_s_thread_is_named(
+    bench: Bench, boot: Boot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(payload, "join_initrd", full)
+    with pytest.raises(HostLacksError, match="no space left for the temporary directory"):
+        launch(bench, boot, WALL, load_model("ebs-warm"), CELL, 1)
+
+
+@pytest.mark.parametrize("fault", [None, "stall:3"])
+def test_a_volume_that_many_wait_for_is_slow_and_one_that_answers_nobody_is_stalled(
+    bench: Bench, boot: Boot, fault: str | None
+) -> None:
+    """One place and 0.4 s a request: the last of eight waits for three seconds, and somebody is answered all the time."""
+    slow = dataclasses.replace(load_model("local"), read_latency_ns=400_000_000, queue_depth=1)
+    with served(bench.volume, boot.volume, slow, fault=fault, instances=2) as volume, ExitStack() as stack:
+        first = stack.enter_context(Connection(volume.of(1).socket))
+        with Connection(volume.of(2).socket) as second:
+            for machine in (first, second):
+                for _ in range(4):
+                    machine.send(Command.READ, 0, 512)
+            time.sleep(2.2)
+        # The second machine has gone, as it has when it is asked who kept it waiting.
+        late = GuestError("the guest was not ready")
+        if fault is None:
+            run._blame(volume.of(2), late)
+        else:
+            with pytest.raises(VolumeError, match="left a request unanswered"):
+                run._blame(volume.of(2), late)

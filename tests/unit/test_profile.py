@@ -9,7 +9,7 @@ import pytest
 from quickstart.errors import BadInputError, ProfileError
 from quickstart.initramfs.payload import Payload
 from quickstart.model import Readiness
-from quickstart.pipeline import BuildOptions, payload_of
+from quickstart.pipeline import payload_of
 from quickstart.profile import (
     BenchLayer,
     known_profiles,
@@ -79,17 +79,17 @@ def test_defaults() -> None:
 
 
 @pytest.mark.parametrize("payload", Payload)
-def test_every_form_of_the_initramfs_can_be_a_profile_s_own(payload: Payload, tmp_path: Path) -> None:
+def test_every_form_of_the_initramfs_can_be_a_profile_s_own(payload: Payload) -> None:
     text = GOOD.replace("schema = 1\n", f'schema = 1\npayload = "{payload.value}"\n')
     profile = parse_profile(text, "x")
     assert Payload(profile.payload) is payload
-    assert payload_of(profile, BuildOptions(tmp_path)) is payload
+    assert payload_of(profile, None) is payload
     # The command line's word is the last.
-    assert payload_of(profile, BuildOptions(tmp_path, payload=Payload.ZSTD)) is Payload.ZSTD
+    assert payload_of(profile, Payload.ZSTD) is Payload.ZSTD
 
 
-def test_the_form_is_plain_where_nobody_says_anything(tmp_path: Path) -> None:
-    assert payload_of(parse_profile(GOOD, "x"), BuildOptions(tmp_path)) is Payload.CPIO
+def test_the_form_is_plain_where_nobody_says_anything() -> None:
+    assert payload_of(parse_profile(GOOD, "x"), None) is Payload.CPIO
     with pytest.raises(ProfileError, match="payload: "):
         parse_profile(GOOD.replace("schema = 1\n", 'schema = 1\npayload = "xz"\n'), "x")
 
