@@ -1,0 +1,90 @@
+"""Opening the files of a directory that a stranger may have filled: plain names, regular files, no links, no waiting.
+
+A name has one component, so that O_NOFOLLOW says of it what RESOLVE_BENEATH of openat2(2) would. What is opened is asked again by
+its descriptor: whoever swaps the file meanwhile gains nothing, since everything that follows goes by the descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from quickstart.errors import BadInputError
+
+_HINT = "give a directory whose files are plain ones, not links, pipes or devices"
+# O_NONBLOCK: to open a FIFO must not wait for its other end. Regular files do not heed it.
+_SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+def check_plain_name(name: str) -> None:
+    """Raise BadInputError for a name that has more than one component, or leads elsewhere."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise BadInputError(f"{name!r} is not the name of a file in its directory", hint=_HINT)
+
+
+def open_regular(path: Path, *, writable: bool = False) -> int:
+    """A descriptor of the regular file at ``path``, whose last component is not followed.
+
+    A file that is to be written to must not have a second name, which may be another directory's. Raises BadInputError, naming
+    the file and what it is instead; FileNotFoundError when there is none; OSError as open(2) does.
+    """
+    check_plain_name(path.name)
+    # A symbolic link fails with ELOOP, a socket or a device without a driver with ENXIO: lstat says it in plain words before.
+    _check_mode(path, path.lstat().st_mode)
+    fd = os.open(path, _SAFE | (os.O_RDWR if writable else os.O_RDONLY))
+    try:
+        status = os.fstat(fd)
+        _check_mode(path, status.st_mode)
+        if writable and status.st_nlink != 1:
+            raise BadInputError(
+                f"{path} has {status.st_nlink} names (hard links), and is to be written to",
+                hint="copy the directory with cp -r, which makes files of their own",
+            )
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+@contextmanager
+def opened_regular(path: Path, *, writable: bool = False) -> Iterator[int]:
+    """As ``open_regular``; the descriptor is closed when the context ends."""
+    fd = open_regular(path, writable=writable)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read_bounded(path: Path, limit_bytes: int) -> bytes:
+    """The content of the regular file at ``path``; raises BadInputError when it is larger than ``limit_bytes``."""
+    with opened_regular(path) as fd:
+        size_bytes = os.fstat(fd).st_size
+        if size_bytes > limit_bytes:
+            raise BadInputError(f"{path} has {size_bytes} bytes; at most {limit_bytes} are read")
+        with os.fdopen(os.dup(fd), "rb") as file:
+            # It may grow meanwhile.
+            data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise BadInputError(f"{path} has more than {limit_bytes} bytes, and at most as many are read")
+    return data
+
+
+def _check_mode(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise BadInputError(f"{path} is {_kind(mode)}, not a regular file", hint=_HINT)
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFIFO: "a pipe (FIFO)",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+        stat.S_IFDIR: "a directory",
+    }
+    return kinds.get(stat.S_IFMT(mode), "something else")
