@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -113,7 +114,7 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
     with settled(out), full_disk_named(out.parent, "OUT in", _FULL_HINT):
         # Nobody else looks in while the disk, which holds /etc/shadow, is written.
         partial.mkdir(mode=0o700)
-        owner = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
+        owner = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         _locked(owner)
     try:
         with full_disk_named(out.parent, "OUT in", _FULL_HINT):
@@ -155,11 +156,16 @@ def _locked(fd: int) -> bool:
 def _mend(out: Path) -> None:
     """Finish or take back what a killed build began; under the lock of ``settled``.
 
-    Without an OUT the old one is it: the build died between the two renames. With one the old one goes.
+    Without an OUT the old one is it: the build died between the two renames. With one the old one goes. Only directories of our
+    own are meant: where others may write, too, one of theirs must not become OUT by its name.
     """
     name = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}\.(partial|old)", re.DOTALL)
-    found = {path: match[1] for path in sorted(out.parent.iterdir()) if (match := name.fullmatch(path.name))}
-    # Another user's, who can mend it.
+    found = {
+        path: match[1]
+        for path in sorted(out.parent.iterdir())
+        if (match := name.fullmatch(path.name)) and _is_own_directory(path)
+    }
+    # In another user's directory, who can mend it.
     with suppress(PermissionError):
         for old in [path for path, kind in found.items() if kind == "old"]:
             if not out.exists():
@@ -169,8 +175,16 @@ def _mend(out: Path) -> None:
             partial = _beside(out, "partial")
             old.rename(partial)
             remove_tree(partial)
-        for partial in [path for path, kind in found.items() if kind == "partial" and path.is_dir()]:
+        for partial in [path for path, kind in found.items() if kind == "partial"]:
             # Its owner may be done with it at this moment.
             with suppress(FileNotFoundError), _opened(partial) as fd:
                 if _locked(fd):
                     remove_tree(partial)
+
+
+def _is_own_directory(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()

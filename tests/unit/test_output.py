@@ -108,6 +108,23 @@ def test_an_old_out_that_was_replaced_goes(out: Path) -> None:
     assert names(out) == ["manifest.json"]
 
 
+def test_an_old_out_of_somebody_else_never_becomes_out(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where others may write, too, its name alone would make it ours; and a link would be anything."""
+    others = out.parent / "theirs"
+    out.rename(others)
+    (out.parent / ".out.00000000.old").symlink_to(others)
+    (out.parent / ".out.11111111.partial").symlink_to(others)
+    with settled(out):
+        assert not out.exists()
+    assert names(out.parent) == [".out.00000000.old", ".out.11111111.partial", "theirs"]
+    assert names(others) == ["manifest.json"]
+    (out.parent / ".out.00000000.old").unlink()
+    (out.parent / ".out.00000000.old").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: out.parent.stat().st_uid + 1)
+    with settled(out):
+        assert not out.exists()
+
+
 def test_what_is_not_a_leftover_of_this_out_stays(out: Path) -> None:
     others = [
         ".out.partial",
