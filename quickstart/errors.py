@@ -9,6 +9,7 @@
     │   │   ├── StorageModelError            a storage model, key by key
     │   │   ├── MatrixError                  a matrix, key by key
     │   │   └── ResultsError                 results.json, place by place
+    │   ├── ArtefactError                    an artefact is damaged, or holds what none of ours does
     │   ├── IncomparableError                two results whose numbers do not mean the same
     │   ├── OtherResultsError                results.json is of another matrix, artefact, version or host
     │   ├── UnsupportedUnitError             a unit needs what the starter cannot repeat
@@ -21,7 +22,6 @@
     ├── TraceError                  exit 1   the reference boot's logs are not complete
     ├── StartSetError               exit 1   the start set is contradictory or over budget
     ├── NoProfileError              exit 1   no profile can be written for a service as it is
-    ├── ArtefactError               exit 1   an artefact on disk is damaged or not one of ours
     ├── GuestError                  exit 1   a guest died, hung or answered nonsense
     │   └── GuestEndedError                  it shut down or rebooted before it was ready
     ├── VolumeError                 exit 1   the volume emulator died, or answered what it should not
@@ -76,6 +76,10 @@ class MatrixError(FaultyFileError):
 
 class ResultsError(FaultyFileError):
     saying = "results {} are not valid"
+
+
+class ArtefactError(BadInputError):
+    pass
 
 
 class OtherResultsError(BadInputError):
@@ -154,10 +158,6 @@ class NoProfileError(QuickStartError):
         lines = "".join(f"\n  {problem}" for problem in problems)
         super().__init__(f"no profile was written for {unit}:{lines}", hint=hint)
         self.problems = tuple(problems)
-
-
-class ArtefactError(QuickStartError):
-    pass
 
 
 class GuestError(QuickStartError):

@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import hashlib
-import json
+import os
+import re
 import stat
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from quickstart.errors import ArtefactError, BadInputError
-from quickstart.image import artefact as artefacts
-from quickstart.initramfs.layout import IMAGE, OURS
-from quickstart.initramfs.newc_reader import CpioMember, read_archive
-from quickstart.initramfs.squashfs import read_image
+from quickstart.host.beneath import opened_regular
+from quickstart.image.manifest import read_manifest, read_start_set
+from quickstart.initramfs.layout import IMAGE, MARKER, OURS
+from quickstart.initramfs.newc import PATH_MAX
+from quickstart.initramfs.newc_reader import CpioMember, Limits, walk_archive
+from quickstart.initramfs.squashfs_reader import walk_image
 from quickstart.model import Artefact
 
 _FAST = "fast"
 _MAX_LINKS = 40
+# Of these the content is held, up to this size: they say what the rest is to be.
+_HELD = frozenset({f"{OURS}/config", f"{OURS}/digests", MARKER})
+_HELD_BYTES = 8 << 20
+# What is looked at together, and so much of it again with what follows: longer than anything that is looked for.
+_LOOK_BYTES = 1 << 18
+_OVERLAP_BYTES = 4096
+NO_PATTERNS: Mapping[str, re.Pattern[bytes]] = {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """One file of the archive; ``part`` is ``A``, ``B`` or, of what is in an image in B, ``image``.
 
-    ``target`` is a link's, ``device`` a node's major and minor number.
+    ``target`` is a link's, ``device`` a node's major and minor number. Of content there are SHA-256, CRC-32 (zlib's) and the names
+    of the patterns found; ``data`` is held only of init's configuration, the list of digests and the marker. `content` reads the
+    rest, at ``place``.
     """
 
     name: str
@@ -37,6 +52,19 @@ class Member:
     uid: int = 0
     gid: int = 0
     device: tuple[int, int] = (0, 0)
+    sha256: bytes = b""
+    crc: int = 0
+    found: frozenset[str] = frozenset()
+    place: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class _Met:
+    """A member on the way through the archive, with its content; ``key`` is what other names of the same file have, too."""
+
+    member: Member
+    pieces: Iterator[bytes]
+    key: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,38 +88,117 @@ class Difference:
     what: str
 
 
-def members(artefact: Artefact) -> tuple[Member, ...]:
-    """Every member of the archive in its order; raises ArtefactError for a damaged one."""
-    with artefact.initramfs.open("rb") as stream:
-        raw = tuple(read_archive(stream))
+def members(
+    artefact: Artefact, patterns: Mapping[str, re.Pattern[bytes]] = NO_PATTERNS
+) -> tuple[Member, ...]:
+    """Every member of the archive in its order, with the names of those ``patterns`` that are in its content.
+
+    No pattern may match more than 4 KiB. The archive is read in pieces, and no further than the manifest says that it goes; raises
+    ArtefactError for a damaged one, and where there is more.
+    """
+    found: list[tuple[Member, tuple[int, int] | None]] = []
+    held: set[tuple[str, str]] = set()
+    for met in _walk(artefact):
+        kept = (met.member.part, met.member.name)
+        hold = met.member.name in _HELD and kept not in held and met.member.size_bytes <= _HELD_BYTES
+        held |= {kept} if hold else set()
+        found.append((_looked_at(met, patterns, hold), met.key))
     # One of a file's names has its content; it stands under every one of them.
-    linked = {(each.archive, each.inode): each.data for each in raw if _has_other_names(each) and each.data}
-    return tuple(member for each in raw for member in _with_image(_member(each, linked)))
+    linked = {key: member for member, key in found if key is not None and member.size_bytes}
+    return tuple(_with_content(member, linked[key]) if key in linked else member for member, key in found)
 
 
-def _with_image(member: Member) -> Iterator[Member]:
-    """The member, and the files in it where it is the start set as an image, by their names in the guest."""
-    yield member
-    if member.name == IMAGE:
-        for file in read_image(member.data):
-            name, link = f"{_FAST}/{file.name}", stat.S_ISLNK(file.mode)
-            target = file.data.decode(errors="surrogateescape") if link else ""
-            # Where part A's own files are to be seen.
-            if name != OURS:
-                yield Member(name, "image", file.mode, len(file.data), target, file.data)
+def _walk(artefact: Artefact) -> Iterator[_Met]:
+    """All members, and behind an image what is in it, by the names in the guest."""
+    limits = Limits(unpacked_bytes=read_manifest(artefact.directory).unpacked_bytes)
+    with ExitStack() as stack:
+        fd = stack.enter_context(opened_regular(artefact.initramfs))
+        stream = stack.enter_context(os.fdopen(os.dup(fd), "rb"))
+        for number, (raw, pieces) in enumerate(walk_archive(stream, limits)):
+            key = (raw.archive, raw.inode) if raw.nlink > 1 and stat.S_ISREG(raw.mode) else None
+            yield _Met(_member(raw, pieces, number), pieces, key)
+            if raw.name == IMAGE and stat.S_ISREG(raw.mode):
+                yield from _in_image(fd, raw, number)
 
 
-def _has_other_names(raw: CpioMember) -> bool:
-    return raw.nlink > 1 and stat.S_ISREG(raw.mode)
+def _in_image(fd: int, raw: CpioMember, number: int) -> Iterator[_Met]:
+    if raw.in_stream:
+        raise ArtefactError(
+            f"/{IMAGE} is in a compressed stream, as no build makes it", hint="build the artefact again"
+        )
+    reader = functools.partial(_read_at, fd, raw.offset)
+    for place, (file, pieces) in enumerate(walk_image(reader, raw.size), 1):
+        # Where part A's own files are to be seen.
+        if (name := f"{_FAST}/{file.name}") != OURS:
+            member = Member(
+                name, "image", file.mode, file.size_bytes, file.target, b"", place=(number, place)
+            )
+            yield _Met(member, pieces)
 
 
-def _member(raw: CpioMember, linked: Mapping[tuple[int, int], bytes]) -> Member:
-    target = raw.data.decode(errors="surrogateescape") if stat.S_ISLNK(raw.mode) else ""
-    device = (raw.rdev_major, raw.rdev_minor)
-    data = linked.get((raw.archive, raw.inode), raw.data) if _has_other_names(raw) else raw.data
+def _read_at(fd: int, begin: int, at: int, count: int) -> bytes:
+    return os.pread(fd, count, begin + at)
+
+
+def _member(raw: CpioMember, pieces: Iterator[bytes], number: int) -> Member:
+    target = b"".join(pieces).decode(errors="surrogateescape") if stat.S_ISLNK(raw.mode) else ""
     return Member(
-        raw.name, "B" if raw.archive else "A", raw.mode, len(data), target, data, raw.uid, raw.gid, device
+        name=raw.name,
+        part="B" if raw.archive else "A",
+        mode=raw.mode,
+        size_bytes=raw.size,
+        target=target,
+        data=b"",
+        uid=raw.uid,
+        gid=raw.gid,
+        device=(raw.rdev_major, raw.rdev_minor),
+        place=(number, 0),
     )
+
+
+def _looked_at(met: _Met, patterns: Mapping[str, re.Pattern[bytes]], hold: bool) -> Member:
+    if not stat.S_ISREG(met.member.mode):
+        return met.member
+    digest, crc, found = hashlib.sha256(), 0, set[str]()
+    kept: list[bytes] = []
+    text, begin = b"", 0
+    for piece in _joined(met.pieces):
+        digest.update(piece)
+        crc = zlib.crc32(piece, crc)
+        kept += [piece] if hold else []
+        text += piece
+        found |= {name for name, pattern in patterns.items() if pattern.search(text, begin)}
+        # A byte more: what stands before a line's beginning is to be seen.
+        text, begin = text[-_OVERLAP_BYTES - 1 :], min(len(text), 1)
+    return dataclasses.replace(
+        met.member, data=b"".join(kept), sha256=digest.digest(), crc=crc, found=frozenset(found)
+    )
+
+
+def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes in larger pieces."""
+    gathered = bytearray()
+    for piece in pieces:
+        gathered += piece
+        if len(gathered) >= _LOOK_BYTES:
+            yield bytes(gathered)
+            gathered.clear()
+    if gathered:
+        yield bytes(gathered)
+
+
+def _with_content(member: Member, other: Member) -> Member:
+    return dataclasses.replace(
+        other, name=member.name, mode=member.mode, uid=member.uid, gid=member.gid, part=member.part
+    )
+
+
+def content(artefact: Artefact, member: Member) -> Iterator[bytes]:
+    """What a regular file of the archive holds, in pieces of at most a MiB; raises ArtefactError as `members`."""
+    for met in _walk(artefact):
+        if met.member.place == member.place:
+            yield from met.pieces
+            return
 
 
 def find(artefact: Artefact, path: str) -> Member:
@@ -109,8 +216,10 @@ def find(artefact: Artefact, path: str) -> Member:
 
 def _follow(by_name: Mapping[str, Member], name: str, depth: int = 0) -> Member | None:
     """The member behind ``name``, through links in any of its components."""
-    if depth > 40:
-        raise ArtefactError(f"{name} is a loop of links")
+    if depth > _MAX_LINKS:
+        raise ArtefactError(f"{name[:200]} is a loop of links")
+    if len(name) > PATH_MAX:
+        return None
     parts = PurePosixPath(name).parts
     for count in range(1, len(parts) + 1):
         here = by_name.get("/".join(parts[:count]))
@@ -159,58 +268,26 @@ def _is_ours(artefact: Artefact, asked: PurePosixPath) -> bool:
 
 def _through_links(directory: Path, wanted: PurePosixPath) -> PurePosixPath:
     """``wanted`` with the links of the start set followed: /bin/sh is /usr/bin/dash."""
-    try:
-        links = {
-            file["path"]: str(file["target"]) for file in start_set(directory)["files"] if file.get("target")
-        }
-    except (KeyError, TypeError) as error:
-        raise _unreadable(directory, error) from error
+    links = {file.path: file.target for file in read_start_set(directory).files if file.target}
     name = str(wanted)[1:]
     for _ in range(_MAX_LINKS):
         parts = PurePosixPath(name).parts
         heads = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
         link = next((head for head in heads if f"/{head}" in links), None)
-        if link is None:
+        if link is None or len(name) > PATH_MAX:
             break
         rest = parts[len(PurePosixPath(link).parts) :]
         name = _join(link.rpartition("/")[0], links[f"/{link}"], rest)
     return PurePosixPath("/", name)
 
 
-def start_set(directory: Path) -> Mapping[str, Any]:
-    """start-set.json in ``directory``; raises BadInputError without one, ArtefactError when it cannot be read."""
-    path = directory / artefacts.START_SET
-    if not path.exists():
-        raise BadInputError(
-            f"{directory} has no {artefacts.START_SET}",
-            hint="`quickstart build` or `quickstart trace -o` makes one",
-        )
-    try:
-        document: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise _unreadable(directory, error) from error
-    return document
-
-
 def _known(directory: Path) -> Mapping[str, Why]:
     """What start-set.json says, by path."""
-    document = start_set(directory)
-    try:
-        found = {
-            each["path"]: Why(PurePosixPath(each["path"]), (), each["rule"]) for each in document["excluded"]
-        }
-        for file in document["files"]:
-            place, reasons = PurePosixPath(file["path"]), tuple(file["reasons"])
-            found[file["path"]] = Why(place, reasons, "", file.get("package", ""))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(directory, error) from error
+    document = read_start_set(directory)
+    found = {each.path: Why(PurePosixPath(each.path), (), each.rule) for each in document.excluded}
+    for file in document.files:
+        found[file.path] = Why(PurePosixPath(file.path), file.reasons, "", file.package)
     return found
-
-
-def _unreadable(directory: Path, error: Exception) -> ArtefactError:
-    return ArtefactError(
-        f"{directory / artefacts.START_SET} cannot be read: {error!r}", hint=artefacts.REBUILD
-    )
 
 
 def diff(first: Artefact, second: Artefact) -> tuple[Difference, ...]:
@@ -238,6 +315,6 @@ def _changes(old: Member, new: Member) -> str:
         changes.append(f"mode {old.mode:o} → {new.mode:o}")
     if old.size_bytes != new.size_bytes:
         changes.append(f"size {old.size_bytes} → {new.size_bytes}")
-    elif hashlib.sha256(old.data).digest() != hashlib.sha256(new.data).digest():
+    elif (old.sha256, old.target) != (new.sha256, new.target):
         changes.append(f"target {old.target} → {new.target}" if old.target else "content")
     return ", ".join(changes)

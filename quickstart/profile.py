@@ -60,10 +60,12 @@ class _Ready(_Table):
     kind: Literal["http", "tcp", "mysql", "exec"]
     port: Port | None = None
     address: Literal["external", "loopback"] = "external"
-    path: Annotated[str, StringConstraints(pattern=r"^/[!-~]*$")] = "/"
+    path: Annotated[str, StringConstraints(pattern=r"^/[!-~]*$", max_length=2048)] = "/"
     status: Annotated[int, Field(ge=100, le=599)] = 200
     account: Account | None = None
-    command: str | None = None
+    command: (
+        Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=4096)] | None
+    ) = None
     timeout_s: Annotated[int, Field(ge=1, le=7200)] = 600
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from quickstart.host import door
 from quickstart.image import artefact as artefacts
 from quickstart.image import output
 from quickstart.image.ext4 import read_superblock
+from quickstart.image.manifest import read_manifest
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
@@ -48,10 +49,9 @@ def rebuild(
     reference = reference_of_disk(used, _LABEL, store, progress)
     read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     ours = programs(store)
-    manifest = artefacts.read_manifest(before)
-    hand_off, delivery = HandOff(manifest["hand_off"]), Delivery(manifest["delivery"])
-    # An OUT of an earlier quickstart says nothing of it.
-    payload = Payload(manifest.get("payload", Payload.CPIO.value))
+    manifest = read_manifest(out)
+    hand_off, delivery = HandOff(manifest.hand_off), Delivery(manifest.delivery)
+    payload = Payload(manifest.payload)
     door.need_tools(*payload.tools)
     check_includes(ImageRoot(reference.tree), profile.files)
     check_kernel(ImageRoot(reference.tree), reference.kernel_version, payload)
@@ -67,7 +67,7 @@ def rebuild(
 
     with output.new_directory(out, used_meanwhile) as directory:
         # Another name of the same file: the disk itself goes on.
-        (directory / before.disk.name).hardlink_to(before.disk)
+        artefacts.keep_disk(before.disk, directory)
         with progress.step("initramfs"):
             recipe = recipe_of(profile, reference, disk, traced.traces, start_set, ours, delivery)
             recipe = with_prefetch(recipe, traced.traces)

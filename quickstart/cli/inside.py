@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import stat
 import sys
 from pathlib import Path
@@ -16,7 +17,10 @@ from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
 from quickstart.image import artefact as artefacts
+from quickstart.image.manifest import MANIFEST
 
+# What of a file is in memory at once, some four times.
+_JSON_BYTES = 32 << 20
 _OUT = click.argument("out", type=click.Path(path_type=Path), shell_complete=artefacts_here)
 
 
@@ -67,14 +71,20 @@ def cat(out: Path, path: str, as_json: bool) -> None:
     """Write a file of the initramfs of OUT to stdout: PATH as in the guest, or as on the root volume."""
 
     def work(verb: Verb) -> int:
-        member = inside.find(artefacts.load(out.absolute()), path)
+        artefact = artefacts.load(out.absolute())
+        member = inside.find(artefact, path)
         if not stat.S_ISREG(member.mode):
             raise BadInputError(f"/{member.name} is not a regular file")
+        if verb.json and member.size_bytes > _JSON_BYTES:
+            raise BadInputError(
+                f"/{member.name} has {member.size_bytes} bytes, too many for JSON", hint="leave --json out"
+            )
         if verb.json:
-            encoded = base64.b64encode(member.data).decode()
+            encoded = base64.b64encode(b"".join(inside.content(artefact, member))).decode()
             verb.result({"name": member.name, "size_bytes": member.size_bytes, "base64": encoded}, _nothing)
         else:
-            sys.stdout.buffer.write(member.data)
+            for piece in inside.content(artefact, member):
+                sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
         return 0
 
@@ -97,7 +107,7 @@ def why(out: Path, path: str, as_json: bool) -> None:
 
     def work(verb: Verb) -> int:
         directory = out.absolute()
-        artefact = artefacts.load(directory) if artefacts.is_artefact(directory) else None
+        artefact = artefacts.load(directory) if os.path.lexists(directory / MANIFEST) else None
         found = inside.why(directory, path, artefact)
         result = {
             "path": str(found.path),

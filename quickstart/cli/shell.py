@@ -20,6 +20,7 @@ from quickstart.cli.run import free_port, shut_down
 from quickstart.errors import BadInputError, GuestError
 from quickstart.image import artefact as artefacts
 from quickstart.image import output
+from quickstart.image.manifest import read_manifest
 from quickstart.launch import payload
 from quickstart.launch.channel import Exit, Output
 from quickstart.launch.qemu import QemuGuest
@@ -107,7 +108,7 @@ def _at_reference(verb: Verb, out: Path | None, profile_name: str | None) -> int
 
 def _tree(store: Store, out: Path | None, profile_name: str | None) -> Path:
     if out is not None:
-        return find_tree(store, artefacts.read_manifest(artefacts.load(out.absolute()))["image_hash"])
+        return find_tree(store, read_manifest(artefacts.load(out.absolute()).directory).image_hash)
     profile = load_profile(profile_name or "")
     path = store.use("reference", reference_inputs(profile))
     if path is None:

@@ -27,10 +27,11 @@ from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
 from quickstart.image import artefact as artefacts
 from quickstart.image import output
+from quickstart.image.manifest import read_manifest
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.serving import Delivery
-from quickstart.model import Artefact, Profile, RootBudget
+from quickstart.model import Profile, RootBudget
 from quickstart.profile import load_profile
 from quickstart.store import Store, default_root
 from quickstart.verify import boot, shown
@@ -90,7 +91,7 @@ def verify(
                 rounds = _until_clean(verb, directory, building, options, store)
             else:
                 rounds = (Round((), _verified(verb, directory, options, store)),)
-        budget = _budget(artefacts.load(directory))
+        budget = read_manifest(directory).root_budget
         result = shown.document(rounds[-1].verified, budget)
         result["rounds"] = [_round(each) for each in rounds]
         verb.result(result, lambda console: _show(console, directory, rounds, budget))
@@ -107,30 +108,20 @@ def _verified(verb: Verb, out: Path, options: boot.Options, store: Store) -> boo
         return boot.verify(artefacts.load(out), options, store, verb.display())
 
 
-def _budget(artefact: Artefact) -> RootBudget:
-    """The profile's, as OUT was built; one of before has the default."""
-    said = artefacts.read_manifest(artefact).get("budget", {})
-    return RootBudget(**said)
-
-
 def _until_clean(
     verb: Verb, out: Path, building: _Building, options: boot.Options, store: Store
 ) -> tuple[Round, ...]:
     artefact = artefacts.load(out)
-    manifest = artefacts.read_manifest(artefact)
-    kind = manifest["reference"]["kind"]
+    manifest = read_manifest(out)
+    kind = manifest.reference.kind if manifest.reference else ""
     if kind == artefacts.USED_DISK:
         raise BadInputError(f"{out} was rebuilt for a used disk, which no build makes again")
     if building.rootfs is None and kind != "debootstrap":
         raise BadInputError(f"{out} was built from a root file system of yours", hint="name it by --rootfs")
     listed = include_list(out)
-    traces = len(manifest["trace_hashes"])
+    traces = max(1, len(manifest.trace_hashes))
     tracing = pipeline.TraceOptions(traces, building.rootfs, options.keep, building.guest_package)
-    kept = (
-        HandOff(manifest["hand_off"]),
-        Delivery(manifest["delivery"]),
-        Payload(manifest.get("payload", Payload.CPIO.value)),
-    )
+    kept = HandOff(manifest.hand_off), Delivery(manifest.delivery), Payload(manifest.payload)
     how = pipeline.BuildOptions(out, artefact.disk_format, False, tracing, *kept)
 
     def build(profile: Profile) -> None:

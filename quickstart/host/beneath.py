@@ -75,11 +75,13 @@ def read_bounded(path: Path, limit_bytes: int) -> bytes:
 
 def _check_mode(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        raise BadInputError(f"{path} is {_kind(mode)}, not a regular file", hint=_HINT)
+        raise BadInputError(f"{path} is {kind_of(mode)}, not a regular file", hint=_HINT)
 
 
-def _kind(mode: int) -> str:
+def kind_of(mode: int) -> str:
+    """What a file with this st_mode is, in words."""
     kinds = {
+        stat.S_IFREG: "a plain file",
         stat.S_IFLNK: "a symbolic link",
         stat.S_IFIFO: "a pipe (FIFO)",
         stat.S_IFSOCK: "a socket",

@@ -5,51 +5,50 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import re
+import os
 import shutil
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any
 from uuid import UUID, uuid5
 
 from quickstart import __version__
-from quickstart.cloudinit import ALWAYS, SEEN, early_start, has_cloud_init
+from quickstart.cloudinit import early_start, has_cloud_init
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
 from quickstart.host import door
+from quickstart.host.beneath import opened_regular
+from quickstart.image import qcow2
 from quickstart.image.ext4 import read_superblock
+from quickstart.image.manifest import (
+    MANIFEST,
+    REBUILD,
+    SCHEMA,
+    START_SET,
+    Manifest,
+    is_ours,
+    read_manifest,
+    validated,
+)
 from quickstart.imageroot import ImageRoot
 from quickstart.model import (
     Artefact,
     Initramfs,
     Profile,
-    Readiness,
     ReferenceImage,
     RootDisk,
     StartSet,
-    Superblock,
     Trace,
 )
 
-SCHEMA = 1
 DISK_FORMATS = ("raw", "qcow2")
-START_SET = "start-set.json"
 # The kind of a reference image that was taken out of an artefact's own disk: what that holds is a machine's.
 USED_DISK = "disk"
-_MANIFEST = "manifest.json"
-# A damaged OUT is not replaced by itself: its root disk may hold what a machine wrote.
-REBUILD = "build it again with --force, which throws its root disk away"
-_RUN_SCRIPT = "run.sh"
-_SUMMED = ("vmlinuz", "initrd.img", "initramfs.img", _RUN_SCRIPT)
-_NAMES = frozenset({_MANIFEST, START_SET, *_SUMMED, *(f"root.{name}" for name in DISK_FORMATS)})
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
-_UUID = re.compile(r"([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?")
+RUN_SCRIPT = "run.sh"
+_SUMMED = ("vmlinuz", "initrd.img", "initramfs.img", RUN_SCRIPT)
+_NAMES = frozenset({MANIFEST, START_SET, *_SUMMED, *(f"root.{name}" for name in DISK_FORMATS)})
 # Of the machines that boot an artefact; any fixed one will do.
 _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
-# docs/interop/qcow2.txt of QEMU: magic and version, then the place of the backing file's name; incompatible features from 72 on.
-_QCOW2_HEADER = struct.Struct(">4sIQ56xQ")
-_QCOW2_EXTERNAL_DATA = 0x4
 
 
 def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
@@ -76,7 +75,7 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
         if artefact.build_key == build_key:
             _check_sums(artefact)
             return artefact
-    except ArtefactError as error:
+    except BadInputError as error:
         raise OutputExistsError(
             f"{out} is damaged: {error.message}", hint="--force replaces it, its root disk too"
         ) from error
@@ -94,18 +93,17 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
 
 def _is_rebuilt(artefact: Artefact) -> bool:
     """Whether its superblock was taken when the disk had been used already (docs/never-stale.md)."""
-    reference = read_manifest(artefact).get("reference")
-    return isinstance(reference, dict) and reference.get("kind") == USED_DISK
+    reference = read_manifest(artefact.directory).reference
+    return reference is not None and reference.kind == USED_DISK
 
 
 def _check_sums(artefact: Artefact) -> None:
     """Raise ArtefactError when a file is not what was built; the root disk and run.sh are the user's."""
-    facts = read_manifest(artefact)["files"]
-    for name in _SUMMED:
-        if name != _RUN_SCRIPT and _file_facts(artefact.directory / name) != facts[name]:
+    for name, fact in read_manifest(artefact.directory).facts.items():
+        if name != RUN_SCRIPT and _file_facts(artefact.directory / name) != fact.model_dump():
             raise ArtefactError(f"{name} is not what was built", hint=REBUILD)
-    if not (artefact.directory / START_SET).is_file():
-        raise ArtefactError(f"{START_SET} is missing", hint=REBUILD)
+    with _opened(artefact.directory / START_SET):
+        pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +138,7 @@ def write(directory: Path, made: Made) -> None:
     cmdline = command_line(disk.superblock.uuid)
     uuid = made.uuid or str(uuid5(_MACHINES, made.build_key))
     early = _early_facts(ImageRoot(reference.tree), profile, uuid)
-    _write_run_script(directory, profile, disk_format, cmdline, made.mac, str(early["uuid"]))
+    files = {name: _file_facts(directory / name) for name in _SUMMED if name != RUN_SCRIPT}
     manifest: dict[str, object] = {
         "schema": SCHEMA,
         "quickstart": __version__,
@@ -160,13 +158,16 @@ def write(directory: Path, made: Made) -> None:
         "disk": {"name": f"root.{disk_format}", "format": disk_format, "size_bytes": disk.size_bytes},
         "superblock": dataclasses.asdict(disk.superblock),
         "busybox_sha256": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
-        "files": {name: _file_facts(directory / name) for name in _SUMMED},
+        "files": files,
         **_sizes(made.initramfs, made.start_set),
         "secrets": list(profile.files.secrets),
         "budget": dataclasses.asdict(profile.root_budget),
     }
     write_start_set(directory, made.start_set, made.traces)
-    _write_json(directory / _MANIFEST, manifest)
+    # What nobody could open again is not to become OUT.
+    _write_run_script(directory, validated(manifest, directory / MANIFEST))
+    files[RUN_SCRIPT] = _file_facts(directory / RUN_SCRIPT)
+    _write_json(directory / MANIFEST, manifest)
 
 
 def _origin(reference: ReferenceImage, traces: Sequence[Trace]) -> Mapping[str, object]:
@@ -241,9 +242,12 @@ def _write_json(path: Path, document: Mapping[str, object]) -> None:
     path.write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=True) + "\n")
 
 
-def _file_facts(path: Path) -> Mapping[str, object]:
-    with path.open("rb") as file:
-        return {"size_bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+def _file_facts(path: Path) -> Mapping[str, int | str]:
+    with opened_regular(path) as fd, os.fdopen(os.dup(fd), "rb") as file:
+        return {
+            "size_bytes": os.fstat(fd).st_size,
+            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+        }
 
 
 def _copy_disk(source: Path, target: Path, disk_format: str) -> None:
@@ -255,24 +259,27 @@ def _copy_disk(source: Path, target: Path, disk_format: str) -> None:
     target.chmod(0o600)
 
 
-def _write_run_script(
-    directory: Path, profile: Profile, disk_format: str, cmdline: str, mac: str, uuid: str
-) -> None:
-    text = resources.files("quickstart.image").joinpath("run.sh").read_text()
+def run_script(manifest: Manifest) -> str:
+    """What run.sh is to be, by its manifest, whose patterns let no word through that a shell would take for another."""
+    text = resources.files("quickstart.image").joinpath(RUN_SCRIPT).read_text()
     values = {
-        "NAME": profile.name,
-        "MEMORY": str(profile.memory_mib),
-        "CMDLINE": cmdline,
-        "DISK": f"root.{disk_format}",
-        "FORMAT": disk_format,
-        "GUEST_PORT": str(profile.ready.port or 80),
-        "MAC": mac,
-        "UUID": f" -uuid {uuid}" if uuid else "",
+        "NAME": manifest.profile,
+        "MEMORY": str(manifest.memory_mib),
+        "CMDLINE": manifest.cmdline,
+        "DISK": manifest.disk.name,
+        "FORMAT": manifest.disk.format,
+        "GUEST_PORT": str(manifest.ready.port or 80),
+        "MAC": manifest.mac,
+        "UUID": f" -uuid {manifest.uuid}" if manifest.uuid else "",
     }
     for name, value in values.items():
         text = text.replace(f"@{name}@", value)
-    path = directory / _RUN_SCRIPT
-    path.write_text(text)
+    return text
+
+
+def _write_run_script(directory: Path, manifest: Manifest) -> None:
+    path = directory / RUN_SCRIPT
+    path.write_text(run_script(manifest))
     path.chmod(0o755)
 
 
@@ -281,91 +288,81 @@ def is_artefact(directory: Path) -> bool:
 
     Its manifest has our keys; or, when it cannot be read, the directory holds an initramfs and nothing but files of ours.
     """
-    path = directory / _MANIFEST
-    try:
-        manifest = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        names = {each.name for each in directory.iterdir()} if directory.is_dir() else set()
-        return path.is_file() and "initramfs.img" in names and names <= _NAMES
-    return isinstance(manifest, dict) and {"schema", "quickstart", "build_key"} <= manifest.keys()
+    ours = is_ours(directory)
+    if ours is not None:
+        return ours
+    names = {each.name for each in directory.iterdir()}
+    return "initramfs.img" in names and names <= _NAMES
 
 
 def load(directory: Path) -> Artefact:
-    """The artefact in ``directory``; raises BadInputError when there is none, ArtefactError when it is damaged."""
-    path = directory / _MANIFEST
-    if not path.is_file():
-        raise BadInputError(
-            f"{directory} is not an artefact: it has no {_MANIFEST}",
-            hint="quickstart build --profile nginx makes one",
-        )
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text())
-        if manifest["schema"] != SCHEMA:
-            raise ArtefactError(f"{path} has schema {manifest['schema']}, this quickstart knows {SCHEMA}")
-        artefact = _from_manifest(directory, manifest)
+    """The artefact in ``directory``, whose files are plain ones and as large as its manifest says (docs/artefact.md).
+
+    Raises BadInputError when there is none, or a file of it is a link, a pipe or a device; ArtefactError when it is damaged.
+    """
+    manifest = read_manifest(directory)
+    for name, fact in manifest.facts.items():
         # The script may be changed as one likes.
-        sizes = {name: int(manifest["files"][name]["size_bytes"]) for name in _SUMMED if name != _RUN_SCRIPT}
-        disk_bytes = int(manifest["disk"]["size_bytes"]) if artefact.disk_format == "raw" else 0
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtefactError(f"{path} is damaged: {error!r}", hint=REBUILD) from error
-    for name, size in sizes.items():
-        if not (directory / name).is_file() or (directory / name).stat().st_size != size:
-            raise ArtefactError(f"{directory / name} is missing or cut", hint=REBUILD)
-    # It may have been made larger since.
-    if not artefact.disk.is_file() or artefact.disk.stat().st_size < disk_bytes:
-        raise ArtefactError(f"{artefact.disk} is missing or cut", hint=REBUILD)
-    if artefact.disk_format == "qcow2":
-        _check_qcow2(artefact.disk)
-    return artefact
+        if name != RUN_SCRIPT:
+            with _opened(directory / name) as fd:
+                if os.fstat(fd).st_size != fact.size_bytes:
+                    raise ArtefactError(f"{directory / name} is missing or cut", hint=REBUILD)
+    _check_disk(directory / manifest.disk.name, manifest)
+    return _artefact(directory, manifest)
 
 
-def _check_qcow2(path: Path) -> None:
-    """Raise ArtefactError for a disk that would bring other files of this host into the guest."""
-    with path.open("rb") as file:
-        header = file.read(_QCOW2_HEADER.size)
-    if len(header) < _QCOW2_HEADER.size or header[:4] != b"QFI\xfb":
-        raise ArtefactError(f"{path} is no qcow2 image", hint=REBUILD)
-    _, version, backing_file_at, incompatible = _QCOW2_HEADER.unpack(header)
-    if backing_file_at or (version >= 3 and incompatible & _QCOW2_EXTERNAL_DATA):
-        raise ArtefactError(f"{path} rests on another file (backing or data file)", hint=REBUILD)
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        with opened_regular(path) as fd:
+            yield fd
+    except FileNotFoundError as error:
+        raise ArtefactError(f"{path} is missing", hint=REBUILD) from error
 
 
-def read_manifest(artefact: Artefact) -> Mapping[str, Any]:
-    """The manifest of an artefact that `load` has found whole (docs/artefact.md)."""
-    manifest: dict[str, Any] = json.loads((artefact.directory / _MANIFEST).read_text())
-    return manifest
+def _check_disk(path: Path, manifest: Manifest) -> None:
+    """Raise ArtefactError for a disk that is cut, or would bring other files of this host into the guest.
+
+    A raw one is what it is, whatever it begins with: QEMU is told the format, and does not look for one. It may have been made
+    larger since.
+    """
+    with _opened(path) as fd:
+        size_bytes = os.fstat(fd).st_size
+        if manifest.disk.format == "qcow2":
+            try:
+                size_bytes = qcow2.virtual_bytes(fd)
+            except ValueError as error:
+                raise ArtefactError(f"{path} is not a disk of ours: {error}", hint=REBUILD) from error
+    if size_bytes < manifest.disk.size_bytes:
+        raise ArtefactError(f"{path} is missing or cut", hint=REBUILD)
 
 
-def _from_manifest(directory: Path, manifest: Mapping[str, Any]) -> Artefact:
-    """The manifest's facts, of which some become words of QEMU's command line; ValueError for those that cannot be ours."""
-    disk_format, name = manifest["disk"]["format"], manifest["disk"]["name"]
-    if disk_format not in DISK_FORMATS or name != f"root.{disk_format}":
-        raise ValueError(f"no root disk of ours: {name}, {disk_format}")
-    if not _MAC.fullmatch(manifest["mac"]) or type(manifest["memory_mib"]) is not int:
-        raise ValueError("mac or memory_mib is none")
-    # An OUT of an earlier quickstart says nothing of these.
-    cloud_init, early = manifest.get("cloud_init", False), manifest.get("early", ALWAYS)
-    uuid = manifest.get("uuid", "")
-    if type(cloud_init) is not bool or early not in (ALWAYS, SEEN) or not _UUID.fullmatch(uuid):
-        raise ValueError("cloud_init, early or uuid is none")
+def _artefact(directory: Path, manifest: Manifest) -> Artefact:
     return Artefact(
         directory=directory,
-        profile_name=manifest["profile"],
-        ready=Readiness(**manifest["ready"]),
-        disk=directory / name,
-        disk_format=disk_format,
-        superblock=Superblock(**manifest["superblock"]),
+        profile_name=manifest.profile,
+        ready=manifest.readiness,
+        disk=directory / manifest.disk.name,
+        disk_format=manifest.disk.format,
+        superblock=manifest.built_superblock,
         kernel=directory / "vmlinuz",
         initramfs=directory / "initramfs.img",
         stock_initrd=directory / "initrd.img",
-        cmdline=manifest["cmdline"],
-        memory_mib=manifest["memory_mib"],
-        mac=manifest["mac"],
-        build_key=manifest["build_key"],
-        initramfs_bytes=manifest["initramfs_bytes"],
-        start_set_files=manifest["start_set_files"],
-        start_set_bytes=manifest["start_set_bytes"],
-        cloud_init=cloud_init,
-        early=early,
-        uuid=uuid,
+        cmdline=manifest.cmdline,
+        memory_mib=manifest.memory_mib,
+        mac=manifest.mac,
+        build_key=manifest.build_key,
+        initramfs_bytes=manifest.initramfs_bytes,
+        start_set_files=manifest.start_set_files,
+        start_set_bytes=manifest.start_set_bytes,
+        cloud_init=manifest.cloud_init,
+        early=manifest.early,
+        uuid=manifest.uuid,
     )
+
+
+def keep_disk(disk: Path, directory: Path) -> None:
+    """Make ``disk`` another name in ``directory``: no link is followed, and what is no plain file is BadInputError."""
+    os.link(disk, directory / disk.name, follow_symlinks=False)
+    with opened_regular(directory / disk.name):
+        pass

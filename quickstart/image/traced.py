@@ -8,6 +8,7 @@ from pathlib import Path
 from quickstart.errors import OutputExistsError
 from quickstart.image import artefact as artefacts
 from quickstart.image import output
+from quickstart.image.manifest import START_SET
 from quickstart.model import StartSet, Trace
 
 
@@ -30,7 +31,7 @@ def keep_traced(start_set: StartSet, traces: Sequence[Trace], out: Path) -> None
 
 def _refuse_others(out: Path) -> None:
     if out.is_dir():
-        if {path.name for path in out.iterdir()} <= {artefacts.START_SET}:
+        if {path.name for path in out.iterdir()} <= {START_SET}:
             return
         raise OutputExistsError(f"{out} exists and holds something else", hint="choose another -o")
     if out.exists():

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from quickstart.errors import ArtefactError
-from quickstart.initramfs.newc_reader import read_archive
+from quickstart.initramfs.newc_reader import walk_archive
 
 
 def file_sizes(path: Path) -> Mapping[str, int] | None:
@@ -18,7 +18,7 @@ def file_sizes(path: Path) -> Mapping[str, int] | None:
     """
     try:
         with path.open("rb") as stream:
-            found = {each.name: each.size for each in read_archive(stream) if stat.S_ISREG(each.mode)}
+            found = {each.name: each.size for each, _ in walk_archive(stream) if stat.S_ISREG(each.mode)}
     except ArtefactError:
         return None
     return dict(sorted(found.items()))

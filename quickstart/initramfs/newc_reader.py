@@ -5,12 +5,15 @@ trailer are optional. So a file that ends at its very start or anywhere behind a
 whole one. Every other truncation is found.
 
 Where the kernel takes a compressed stream in place of an archive, so does the reader (``quickstart.initramfs.payload``).
+
+The archive may be a stranger's: it is read in pieces, and within ``Limits``.
 """
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -25,9 +28,26 @@ from quickstart.initramfs.newc import (
     TRAILER,
     Header,
 )
-from quickstart.initramfs.payload import MAGIC_BYTES, Payload, Unpacked, form_of
+from quickstart.initramfs.payload import MAGIC_BYTES, Allowance, Payload, Unpacked, form_of
 
 _FIELDS = re.compile(rb"[0-9A-Fa-f]{104}")
+_ZEROS_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of a file is read: bytes of its archives, unpacked; members, and their names and links' targets; archives.
+
+    No budget of a profile is over 4 GiB. The others bound what is held of an archive: some 100 MiB.
+    """
+
+    unpacked_bytes: int = 4 << 30
+    members: int = 100_000
+    names_bytes: int = 32 << 20
+    archives: int = 1024
+
+
+UNLIMITED_BY_MANIFEST = Limits()
 
 
 class Stream(Protocol):
@@ -39,7 +59,7 @@ class Stream(Protocol):
 @dataclass(frozen=True)
 class CpioMember:
     """One member as read. ``data`` is content or link target; ``offset`` is where it begins, in bytes: in what the compressed
-    stream that it is in unpacks to, if it is in one.
+    stream that it is in unpacks to, if it is in one, as ``in_stream`` says.
 
     ``archive`` counts the archives of the stream from 0. Of several hard links (equal ``archive`` and ``inode``, ``nlink``
     above 1) one has the data: the first in our archives, the last in those of other writers.
@@ -57,57 +77,129 @@ class CpioMember:
     rdev_minor: int
     offset: int
     archive: int
+    in_stream: bool
     data: bytes = field(repr=False)
 
 
-def read_archive(stream: Stream) -> Iterator[CpioMember]:
+def read_archive(stream: Stream, limits: Limits = UNLIMITED_BY_MANIFEST) -> Iterator[CpioMember]:
+    """Yield the members of all archives in the stream, each with its data; otherwise as `walk_archive`."""
+    for member, pieces in walk_archive(stream, limits):
+        yield dataclasses.replace(member, data=b"".join(pieces))
+
+
+def walk_archive(
+    stream: Stream, limits: Limits = UNLIMITED_BY_MANIFEST
+) -> Iterator[tuple[CpioMember, Iterator[bytes]]]:
     """Yield the members of all archives in the stream, in order and without their trailers; never seeks.
+
+    A member comes without its data, which are in the pieces beside it, each of at most a MiB: to be taken before the next member
+    is asked for, and passed by where they are not.
 
     Only newc (``070701``) is read, with upper- or lower-case digits, plain or in gzip, LZ4 or Zstandard streams. Offsets count from
     where the stream stood. Raises ArtefactError, with the offset, for bytes that are no member, for padding that is not
-    zero, and for an end of the stream anywhere but behind a trailer (or at once: no bytes are no members).
+    zero, for what is over ``limits``, and for an end of the stream anywhere but behind a trailer (or at once: no bytes are no
+    members).
     """
-    source, archives = _Source(stream), itertools.count()
+    tally = _Tally(limits)
+    source = _Source(stream, tally)
+    unpacked = Allowance(limits.unpacked_bytes)
     while source.skip_zeros():
         form = form_of(source.peek(MAGIC_BYTES))
         if form is Payload.CPIO:
-            yield from _read_one(source, next(archives))
+            yield from _walk_one(source, tally, in_stream=False)
         else:
-            inner = _Source(Unpacked(source, form))
+            # One without an archive takes time as well.
+            tally.stream(source.offset)
+            inner = _Source(Unpacked(source, form, unpacked), tally)
             while inner.skip_zeros():
-                yield from _read_one(inner, next(archives))
+                yield from _walk_one(inner, tally, in_stream=True)
 
 
-def _read_one(source: _Source, archive: int) -> Iterator[CpioMember]:
+def _walk_one(
+    source: _Source, tally: _Tally, *, in_stream: bool
+) -> Iterator[tuple[CpioMember, Iterator[bytes]]]:
     if source.offset % 4:
         raise _damaged(source.offset, "a header that does not begin at a multiple of 4 bytes")
-    while (member := _read_member(source, archive)).name != TRAILER:
-        yield member
+    archive = tally.archive(source.offset)
+    while True:
+        start = source.offset
+        member = _read_member(source, archive, in_stream)
+        tally.member(start, member)
+        pieces = source.pieces(member.size, f"data of {member.name!r}")
+        if member.name != TRAILER:
+            yield member, pieces
+        for _ in pieces:
+            pass
+        source.take_padding()
+        if member.name == TRAILER:
+            return
+
+
+class _Tally:
+    """What has been read of all archives of a file, against its limits."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._left_bytes = limits.unpacked_bytes
+        self._members = self._names_bytes = self._archives = self._streams = 0
+
+    def take(self, count: int, offset: int, what: str) -> None:
+        """So many bytes are about to be read."""
+        if count > self._left_bytes:
+            raise _damaged(
+                offset, f"{what}: {count} bytes, where no more than {self._left_bytes} can be left"
+            )
+        self._left_bytes -= count
+
+    def member(self, offset: int, member: CpioMember) -> None:
+        self._members += 1
+        if self._members > self._limits.members:
+            raise _damaged(offset, f"more than {self._limits.members} members")
+        link_bytes = member.size if stat.S_ISLNK(member.mode) else 0
+        if link_bytes > PATH_MAX:
+            raise _damaged(offset, f"a link to a name of {link_bytes} bytes")
+        self._names_bytes += len(member.name) + link_bytes
+        if self._names_bytes > self._limits.names_bytes:
+            raise _damaged(offset, f"names of more than {self._limits.names_bytes} bytes")
+
+    def archive(self, offset: int) -> int:
+        """The number of the archive that begins there, from 0."""
+        self._archives += 1
+        if self._archives > self._limits.archives:
+            raise _damaged(offset, f"more than {self._limits.archives} archives")
+        return self._archives - 1
+
+    def stream(self, offset: int) -> None:
+        """A compressed stream begins there."""
+        self._streams += 1
+        if self._streams > self._limits.archives:
+            raise _damaged(offset, f"more than {self._limits.archives} compressed streams")
 
 
 class _Source:
     """A forward-only view of the stream that counts the bytes taken and can look ahead."""
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+    def __init__(self, stream: Stream, tally: _Tally) -> None:
+        self._stream, self._tally = stream, tally
         self._ahead = b""
         self.offset = 0
 
     def take(self, count: int, what: str) -> bytes:
         """Exactly ``count`` bytes; a damaged length costs no more memory than the stream has bytes."""
+        return b"".join(self.pieces(count, what))
+
+    def pieces(self, count: int, what: str) -> Iterator[bytes]:
+        """Exactly ``count`` bytes, in pieces."""
         start = self.offset
-        chunks = [self._ahead[:count]]
-        self._ahead = self._ahead[count:]
-        missing = count - len(chunks[0])
+        if count:
+            self._tally.take(count, start, what)
+        missing = count
         while missing:
-            chunk = self._stream.read(min(missing, CHUNK_BYTES))
+            chunk = self.read(min(missing, CHUNK_BYTES))
             if not chunk:
-                got = count - missing
-                raise _damaged(start, f"{what}: the file ends after {got} of {count} bytes")
-            chunks.append(chunk)
+                raise _damaged(start, f"{what}: the file ends after {count - missing} of {count} bytes")
             missing -= len(chunk)
-        self.offset += count
-        return b"".join(chunks)
+            yield chunk
 
     def peek(self, count: int) -> bytes:
         """The next bytes, fewer at the end of the stream."""
@@ -136,7 +228,7 @@ class _Source:
         """Go on to the next byte that is not zero; False at the end of the stream."""
         while True:
             if not self._ahead:
-                self._ahead = self._stream.read(ARCHIVE_ALIGNMENT)
+                self._ahead = self._stream.read(_ZEROS_BYTES)
             if not self._ahead:
                 return False
             rest = self._ahead.lstrip(b"\0")
@@ -150,7 +242,7 @@ def _decode(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def _read_member(source: _Source, archive: int) -> CpioMember:
+def _read_member(source: _Source, archive: int, in_stream: bool) -> CpioMember:
     start = source.offset
     raw = source.take(HEADER_BYTES, "header")
     if not raw.startswith(MAGIC):
@@ -164,9 +256,6 @@ def _read_member(source: _Source, archive: int) -> CpioMember:
     if name.find(b"\0") != header.name_bytes - 1:
         raise _damaged(start, f"name {name[:60]!r}, whose first NUL is not its end")
     source.take_padding()
-    offset = source.offset
-    data = source.take(header.size, f"data of {_decode(name[:-1])!r}")
-    source.take_padding()
     return CpioMember(
         name=_decode(name[:-1]),
         inode=header.inode,
@@ -178,9 +267,10 @@ def _read_member(source: _Source, archive: int) -> CpioMember:
         size=header.size,
         rdev_major=header.rdev_major,
         rdev_minor=header.rdev_minor,
-        offset=offset,
+        offset=source.offset,
         archive=archive,
-        data=data,
+        in_stream=in_stream,
+        data=b"",
     )
 
 

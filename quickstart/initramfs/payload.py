@@ -40,10 +40,10 @@ _ZSTD_LEVEL = 19
 # The guest has to find the window's room at boot; 8 MiB is what level 19 takes by itself, and what the format recommends at most.
 _ZSTD_WINDOW_LOG = 23
 _GZIP = 16 + zlib.MAX_WBITS
-# What a stream may come to; no budget of a profile is larger.
-_MOST_BYTES = 4 << 30
-# So little at once that what comes of it at most can be held.
+# So little at once that what comes of it at most can be held: of gzip 4 MiB; of Zstandard, whose blocks of 128 KiB may take 4 bytes
+# each, 16 MiB; of LZ4 a block more than a MiB.
 _READ_BYTES = 4096
+_ZSTD_READ_BYTES = 512
 
 
 class Payload(enum.Enum):
@@ -196,18 +196,33 @@ def form_of(first: bytes) -> Payload:
     return next((each for each, magic in _MAGICS.items() if first.startswith(magic)), Payload.CPIO)
 
 
+class Allowance:
+    """So many bytes may come of all streams of a file together: they are counted before they are handed on."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.left_bytes = limit_bytes
+
+    def take(self, count: int) -> bool:
+        """Whether there are so many left, which are then used."""
+        self.left_bytes -= count
+        return self.left_bytes >= 0
+
+
 class Unpacked:
     """What a compressed stream holds, to be read from front to back.
 
-    Raises ArtefactError, with the stream's place, for one that is cut or cannot be unpacked. Of LZ4, whose blocks say nothing of
-    what is behind them, a cut between two blocks is not seen here: the archive in it ends too early.
+    Raises ArtefactError, with the stream's place, for one that is cut or cannot be unpacked, and as soon as ``allowance`` is used
+    up. Of LZ4, whose blocks say nothing of what is behind them, a cut between two blocks is not seen here: the archive in it ends
+    too early.
     """
 
-    def __init__(self, source: Packed, payload: Payload) -> None:
+    def __init__(self, source: Packed, payload: Payload, allowance: Allowance) -> None:
         self._source, self._payload, self._begin = source, payload, source.offset
         self._unpacker = _unpacker(payload)
+        self._read_bytes = _ZSTD_READ_BYTES if payload is Payload.ZSTD else _READ_BYTES
+        self._allowance = allowance
         self._ready, self._at = b"", 0
-        self._came_bytes = 0
         self._ended = False
 
     def read(self, count: int, /) -> bytes:
@@ -220,7 +235,7 @@ class Unpacked:
         return found
 
     def _advance(self) -> None:
-        packed = self._source.read(_READ_BYTES)
+        packed = self._source.read(self._read_bytes)
         if not packed:
             if self._payload is not Payload.LZ4 or not self._between_blocks():
                 raise self._damaged("the file ends in the middle of it")
@@ -230,9 +245,8 @@ class Unpacked:
             self._ready = self._unpacker.decompress(packed)
         except (zlib.error, zstandard.ZstdError, lz4.block.LZ4BlockError) as error:
             raise self._damaged(str(error)) from error
-        self._came_bytes += len(self._ready)
-        if self._came_bytes > _MOST_BYTES:
-            raise self._damaged(f"more than {_MOST_BYTES} bytes come of it")
+        if not self._allowance.take(len(self._ready)):
+            raise self._damaged(f"more than {self._allowance.limit_bytes} bytes come of it")
         if self._unpacker.eof:
             self._source.give_back(self._unpacker.unused_data)
             self._ended = True
@@ -260,12 +274,17 @@ class _Lz4Unpacker:
 
     def __init__(self) -> None:
         self.eof = False
-        self.unused_data = b""
+        self._held = bytearray()
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._held)
 
     def decompress(self, data: bytes, /) -> bytes:
-        held, at, found = self.unused_data + data, 0, []
-        while len(held) - at >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(held, at)
+        self._held += data
+        at, found = 0, []
+        while len(self._held) - at >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._held, at)
             if not length:
                 self.eof = True
                 break
@@ -274,10 +293,12 @@ class _Lz4Unpacker:
                 continue
             if length > _LZ4_BOUND_BYTES:
                 raise lz4.block.LZ4BlockError(f"a block of {length} bytes")
-            if len(held) - at < _LENGTH.size + length:
+            if len(self._held) - at < _LENGTH.size + length:
                 break
             at += _LENGTH.size
-            found.append(lz4.block.decompress(held[at : at + length], uncompressed_size=_LZ4_BLOCK_BYTES))
+            block = bytes(self._held[at : at + length])
+            # Of n bytes no more than 255 n can come: so much room is made for it, and not always 8 MiB.
+            found.append(lz4.block.decompress(block, uncompressed_size=min(255 * length, _LZ4_BLOCK_BYTES)))
             at += length
-        self.unused_data = held[at:]
+        del self._held[:at]
         return b"".join(found)

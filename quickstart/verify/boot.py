@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from quickstart import inside, pipeline
-from quickstart.errors import ArtefactError, GuestError, MeasurementError
+from quickstart import pipeline
+from quickstart.errors import GuestError, MeasurementError
 from quickstart.host import door
 from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import BlockMap, read_block_map
+from quickstart.image.manifest import read_start_set
 from quickstart.launch.qemu import QemuGuest
 from quickstart.measure.nbd import Command
 from quickstart.measure.storage import load_model
@@ -175,24 +176,12 @@ def _raw(artefact: Artefact, keep: bool) -> Iterator[Path]:
 
 def packed_files(artefact: Artefact) -> Packed:
     """What start-set.json says is packed, what is kept out, and which program needs which interpreter."""
-    document = inside.start_set(artefact.directory)
-    try:
-        files = {
-            PurePosixPath(each["path"]): int(each["size_bytes"])
-            for each in document["files"]
-            if each["kind"] == "file"
-        }
-        links = {
-            PurePosixPath(each["path"]): str(each["target"])
-            for each in document["files"]
-            if each["kind"] == "symlink"
-        }
-        excluded = {PurePosixPath(each["path"]): str(each["rule"]) for each in document["excluded"]}
-        interpreters: dict[PurePosixPath, tuple[PurePosixPath, ...]] = {}
-        for each in document["files"]:
-            for program in filter(None, map(_INTERPRETER.fullmatch, each["reasons"])):
-                of = PurePosixPath(program[1])
-                interpreters[of] = (*interpreters.get(of, ()), PurePosixPath(each["path"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ArtefactError(f"{artefact.directory / 'start-set.json'} cannot be read: {error!r}") from error
-    return Packed(files, links, excluded, interpreters)
+    document = read_start_set(artefact.directory)
+    files = {PurePosixPath(each.path): each.size_bytes for each in document.files if each.kind == "file"}
+    links = {PurePosixPath(each.path): each.target for each in document.files if each.kind == "symlink"}
+    excluded = {PurePosixPath(each.path): each.rule for each in document.excluded}
+    interpreters: dict[PurePosixPath, list[PurePosixPath]] = {}
+    for each in document.files:
+        for program in filter(None, map(_INTERPRETER.fullmatch, each.reasons)):
+            interpreters.setdefault(PurePosixPath(program[1]), []).append(PurePosixPath(each.path))
+    return Packed(files, links, excluded, {of: tuple(found) for of, found in interpreters.items()})

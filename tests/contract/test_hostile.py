@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path, PurePosixPath
+from uuid import UUID
 
 import pytest
 
@@ -183,10 +184,10 @@ def test_odd_names_on_the_command_line(image: ImageRoot, profile: Profile, tmp_p
     initramfs = built(image, found, profile, out / "initramfs.img")
     file = image.base / "etc/fstab"
     reference = ReferenceImage(image.base, "0", file, file, "1", "0", "root", ("tar", "0"))
-    disk = RootDisk(file, file.stat().st_size, Superblock("1-2", 0, 0, True, False, False))
+    disk = RootDisk(file, file.stat().st_size, Superblock(str(UUID(int=1)), 0, 0, True, False, False))
     made = artefacts.Made(
         *(profile, reference, disk, "raw", (trace(),), found, initramfs),
-        build_key="key",
+        build_key="0",
         mac="52:54:00:00:00:01",
         hand_off="keep",
         delivery="overlay",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quickstart import inside
 from quickstart.errors import ArtefactError
 from quickstart.initramfs.layout import IMAGE, image_part_b
 from quickstart.initramfs.newc import CpioEntry, directory, hard_link, regular, symlink
-from quickstart.initramfs.squashfs import read_image, write_image
+from quickstart.initramfs.newc_reader import Limits
+from quickstart.initramfs.squashfs import write_image
+from quickstart.initramfs.squashfs_reader import walk_image
 from tests.contract.test_hostile import ODD
 from tests.unit.test_inside import PART_A, PART_B, artefact
 
@@ -30,9 +35,20 @@ ENTRIES = (
 )
 
 
+@functools.cache
+def small() -> bytes:
+    return write_image(ENTRIES[:1] + ENTRIES[3:8])
+
+
+def read(image: bytes) -> dict[str, tuple[int, bytes]]:
+    """Mode and content, or a link's target, of each file."""
+    found = walk_image(lambda at, count: image[at : at + count], len(image))
+    return {file.name: (file.mode, b"".join(pieces) or os.fsencode(file.target)) for file, pieces in found}
+
+
 def test_what_is_packed_is_read() -> None:
     image = write_image(ENTRIES)
-    found = {file.name: (file.mode, file.data) for file in read_image(image)}
+    found = read(image)
     wanted = {each.name: (each.mode, each.data) for each in ENTRIES}
     wanted["usr/second"] = (0o100640, b"two names")
     assert found == wanted
@@ -61,14 +77,14 @@ def test_the_root_is_everybodys_to_enter_and_roots_own(tmp_path: Path) -> None:
 
 def test_a_host_file_is_packed(tmp_path: Path) -> None:
     (tmp_path / "tool").write_bytes(b"\x7fELF")
-    (found,) = read_image(write_image([regular("tool", tmp_path / "tool", 0o751)]))
-    assert (found.mode, found.data) == (0o100751, b"\x7fELF")
+    found = read(write_image([regular("tool", tmp_path / "tool", 0o751)]))
+    assert found == {"tool": (0o100751, b"\x7fELF")}
 
 
 def test_inside_an_artefact_it_is_as_if_it_were_unpacked(tmp_path: Path) -> None:
     plain = artefact(tmp_path / "plain")
     packed = artefact(tmp_path / "image", image_part_b(PART_B))
-    assert inside.find(packed, "/lib/libz.so").data == b"library"
+    assert b"".join(inside.content(packed, inside.find(packed, "/lib/libz.so"))) == b"library"
     assert [each.part for each in inside.members(packed)] == [
         *("A" for _ in PART_A),
         *("B", "B", "B"),
@@ -82,5 +98,30 @@ def test_inside_an_artefact_it_is_as_if_it_were_unpacked(tmp_path: Path) -> None
 @pytest.mark.parametrize("keep", [0, 90, 4000])
 def test_a_cut_image_is_named(keep: int) -> None:
     with pytest.raises(ArtefactError, match="the image of part B cannot be read") as caught:
-        list(read_image(write_image(ENTRIES)[:keep]))
+        read(write_image(ENTRIES)[:keep])
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("limits", "what"),
+    [
+        (Limits(unpacked_bytes=1000), "a file of 1280000 bytes, where no more than"),
+        (Limits(members=5), "too many files"),
+        (Limits(names_bytes=50), "names that are too long"),
+    ],
+)
+def test_an_image_over_a_limit_is_refused(limits: Limits, what: str) -> None:
+    image = write_image(ENTRIES)
+    with pytest.raises(ArtefactError, match=what):
+        list(walk_image(lambda at, count: image[at : at + count], len(image), limits))
+
+
+@given(st.data())
+def test_any_change_of_an_image_is_an_error_or_another_content(data: st.DataObject) -> None:
+    image = bytearray(small())
+    for _ in range(data.draw(st.integers(1, 4))):
+        image[data.draw(st.integers(0, len(image) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        read(bytes(image))
+    except ArtefactError as error:
+        assert error.hint

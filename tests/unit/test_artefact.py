@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,9 @@ from typing import Any
 import pytest
 
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
-from quickstart.image.artefact import check_output, load
+from quickstart.image.artefact import check_output, keep_disk, load
 from quickstart.image.ext4 import parse_superblock
-from quickstart.model import Readiness
+from tests.unit.outs import BUILD_KEY, change, write_manifest
 
 DISK_BYTES = 4096
 
@@ -30,47 +29,30 @@ def write_disk(out: Path, mounts: int = 0) -> None:
     (out / "root.raw").write_bytes((bytes(1024) + superblock(mounts)).ljust(DISK_BYTES, b"\0"))
 
 
+def qcow2(*changes: tuple[int, str, int], extensions: bytes = b"", version: int = 3) -> bytes:
+    """A header of 64 KiB clusters, with ``changes`` (place, format, value) and behind it ``extensions``."""
+    header = bytearray(104 if version == 3 else 72)
+    struct.pack_into(">4sIQIIQ", header, 0, b"QFI\xfb", version, 0, 0, 16, DISK_BYTES)
+    if version == 3:
+        struct.pack_into(">I", header, 100, 104)
+    for at, form, value in changes:
+        struct.pack_into(form, header, at, value)
+    return bytes(header) + extensions + bytes(8)
+
+
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     out = tmp_path / "out"
     out.mkdir()
     write_disk(out)
-    for name in ("vmlinuz", "initrd.img", "initramfs.img"):
-        (out / name).write_text(name)
-    ready = Readiness("http", 80, "/", 200, "", 600)
-    manifest: dict[str, Any] = {
-        "schema": 1,
-        "quickstart": "0",
-        "build_key": "key",
-        "profile": "app",
-        "ready": dataclasses.asdict(ready),
-        "cmdline": "ro",
-        "memory_mib": 1024,
-        "mac": "52:54:00:00:00:01",
-        "disk": {"name": "root.raw", "format": "raw", "size_bytes": DISK_BYTES},
-        "superblock": dataclasses.asdict(parse_superblock(superblock(), "")),
-        "files": {
-            n: {"size_bytes": len(n), "sha256": hashlib.sha256(n.encode()).hexdigest()}
-            for n in ("vmlinuz", "initrd.img", "initramfs.img")
-        },
-        "initramfs_bytes": 13,
-        "start_set_files": 1,
-        "start_set_bytes": 2,
-    }
-    (out / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(out, superblock=dataclasses.asdict(parse_superblock(superblock(), "")))
     (out / "start-set.json").write_text("{}")
     return out
 
 
-def change(out: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    manifest = json.loads((out / "manifest.json").read_text())
-    edit(manifest)
-    (out / "manifest.json").write_text(json.dumps(manifest))
-
-
 def test_load(out: Path) -> None:
     artefact = load(out)
-    assert (artefact.profile_name, artefact.build_key, artefact.disk) == ("app", "key", out / "root.raw")
+    assert (artefact.profile_name, artefact.build_key, artefact.disk) == ("app", BUILD_KEY, out / "root.raw")
     assert artefact.ready.port == 80
 
 
@@ -154,14 +136,14 @@ def test_a_free_place(tmp_path: Path) -> None:
 
 
 def test_what_would_be_built_is_there(out: Path) -> None:
-    found = check_output(out, "key", force=False)
+    found = check_output(out, BUILD_KEY, force=False)
     assert found is not None
-    assert found.build_key == "key"
+    assert found.build_key == BUILD_KEY
 
 
 def test_what_would_be_built_is_there_and_was_used(out: Path) -> None:
     write_disk(out, mounts=1)
-    assert check_output(out, "key", force=False) is not None
+    assert check_output(out, BUILD_KEY, force=False) is not None
 
 
 def test_another_build_that_was_never_used_may_go(out: Path) -> None:
@@ -186,7 +168,7 @@ def test_a_rebuilt_one_was_used_before(out: Path) -> None:
 
 def test_a_qcow2_may_have_been_used(out: Path) -> None:
     change(out, lambda manifest: manifest["disk"].update(name="root.qcow2", format="qcow2"))
-    (out / "root.qcow2").write_bytes(struct.pack(">4sI", b"QFI\xfb", 3).ljust(104, b"\0"))
+    (out / "root.qcow2").write_bytes(qcow2())
     with pytest.raises(OutputExistsError, match="may have been used"):
         check_output(out, "other", force=False)
 
@@ -210,40 +192,128 @@ def test_a_directory_that_has_a_manifest_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["vmlinuz", "initrd.img", "initramfs.img", "start-set.json"])
 def test_what_is_damaged_is_not_up_to_date(out: Path, name: str) -> None:
-    assert check_output(out, "key", False) is not None
+    assert check_output(out, BUILD_KEY, False) is not None
     if name == "start-set.json":
         (out / name).unlink()
     else:
         (out / name).write_text("x" * len(name))
     with pytest.raises(OutputExistsError, match=rf"is damaged: .*{name}"):
-        check_output(out, "key", False)
-    assert check_output(out, "key", True) is None
+        check_output(out, BUILD_KEY, False)
+    assert check_output(out, BUILD_KEY, True) is None
 
 
 def test_a_damaged_artefact_is_replaced_by_force(out: Path) -> None:
     (out / "manifest.json").write_text("{")
     with pytest.raises(OutputExistsError, match="is damaged"):
-        check_output(out, "key", False)
-    assert check_output(out, "key", True) is None
+        check_output(out, BUILD_KEY, False)
+    assert check_output(out, BUILD_KEY, True) is None
 
 
 def test_what_somebody_put_into_out_is_not_removed(out: Path) -> None:
     (out / "notes.txt").write_text("mine")
     for force in (False, True):
         with pytest.raises(OutputExistsError, match=r"holds more than an artefact: notes\.txt"):
-            check_output(out, "key", force)
+            check_output(out, BUILD_KEY, force)
+
+
+# ---------------------------------------------------------------- links, pipes, devices
+
+
+def as_link(path: Path) -> None:
+    path.rename(path.parent.parent / "victim")
+    path.symlink_to(path.parent.parent / "victim")
+
+
+def as_link_to_zeros(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+def as_pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def as_directory(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "vmlinuz", "initrd.img", "initramfs.img", "root.raw"])
+@pytest.mark.parametrize("turn", [as_link, as_link_to_zeros, as_pipe, as_directory])
+def test_a_file_that_is_not_a_plain_one_is_refused(
+    out: Path, name: str, turn: Callable[[Path], None]
+) -> None:
+    turn(out / name)
+    with pytest.raises(BadInputError, match=rf"{name} is (a symbolic link|a pipe|a directory)") as caught:
+        load(out)
+    assert caught.value.exit_code == 2
+    assert "\n" not in caught.value.message
+    with pytest.raises(OutputExistsError):
+        check_output(out, BUILD_KEY, force=False)
+
+
+def test_out_itself_may_be_a_link(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "web").symlink_to(out)
+    assert load(tmp_path / "web").disk == tmp_path / "web/root.raw"
+
+
+def test_a_start_set_that_is_a_pipe_is_not_up_to_date(out: Path) -> None:
+    as_pipe(out / "start-set.json")
+    with pytest.raises(OutputExistsError, match="a pipe"):
+        check_output(out, BUILD_KEY, force=False)
+
+
+def test_the_disk_that_goes_on_is_never_what_a_link_leads_to(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    as_link(out / "root.raw")
+    with pytest.raises(BadInputError, match="a symbolic link"):
+        keep_disk(out / "root.raw", tmp_path / "new")
+    assert (tmp_path / "victim").stat().st_nlink == 1
+
+
+# ---------------------------------------------------------------- qcow2
+
+
+def extension(kind: int, data: bytes) -> bytes:
+    return struct.pack(">II", kind, len(data)) + data + bytes(-len(data) % 8)
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "said"),
-    [(8, 104, "rests on another file"), (72, 4, "rests on another file"), (0, 0, "no qcow2")],
+    ("disk", "said"),
+    [
+        (qcow2((8, ">Q", 104)), "rests on another file"),
+        (qcow2((16, ">I", 9)), "rests on another file"),
+        (qcow2((72, ">Q", 4)), "rests on another file"),
+        (qcow2((32, ">I", 1)), "is encrypted"),
+        (qcow2((0, ">I", 0)), "no qcow2"),
+        (qcow2((4, ">I", 1)), "no qcow2"),
+        (qcow2((20, ">I", 30)), "no qcow2"),
+        (qcow2((24, ">Q", 1)), "missing or cut"),
+        (qcow2((100, ">I", 1 << 31)), "header is damaged"),
+        (b"", "no qcow2"),
+        (qcow2()[:100], "no qcow2"),
+        (qcow2(extensions=extension(0xE2792ACA, b"raw")), "format of a backing file"),
+        (qcow2(extensions=extension(0x44415441, b"/etc/shadow")), "external data file"),
+        (qcow2(extensions=extension(0x0537BE77, bytes(16))), "is encrypted"),
+        (
+            qcow2(extensions=extension(0x6803F857, bytes(48)) + extension(0x44415441, b"x")),
+            "external data file",
+        ),
+        (qcow2(extensions=extension(0x44415441, b"x"), version=2), "external data file"),
+    ],
 )
-def test_a_qcow2_that_rests_on_a_file_of_the_host(out: Path, at: int, value: int, said: str) -> None:
-    header = bytearray(struct.pack(">4sI", b"QFI\xfb", 3).ljust(104, b"\0"))
-    (out / "root.qcow2").write_bytes(header)
-    change(out, lambda manifest: manifest.update(disk={"name": "root.qcow2", "format": "qcow2"}))
+def test_a_qcow2_that_rests_on_a_file_of_the_host(out: Path, disk: bytes, said: str) -> None:
+    entry = {"name": "root.qcow2", "format": "qcow2", "size_bytes": DISK_BYTES}
+    change(out, lambda manifest: manifest.update(disk=entry))
+    (out / "root.qcow2").write_bytes(qcow2(extensions=extension(0x6803F857, bytes(48))))
     assert load(out).disk_format == "qcow2"
-    struct.pack_into(">Q", header, at, value)
-    (out / "root.qcow2").write_bytes(header)
+    (out / "root.qcow2").write_bytes(disk)
     with pytest.raises(ArtefactError, match=said):
         load(out)
+
+
+def test_a_raw_disk_that_looks_like_a_qcow2_is_raw(out: Path) -> None:
+    """Its guest may have written that. QEMU is told the format."""
+    (out / "root.raw").write_bytes(qcow2((8, ">Q", 104)).ljust(DISK_BYTES, b"\0"))
+    assert load(out).disk_format == "raw"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 
 from quickstart.audit import ERROR, LAUNCH_MARKS, NOTE, Finding, audit
 from quickstart.errors import ArtefactError
+from quickstart.image.artefact import load, run_script
+from quickstart.image.manifest import read_manifest
 from quickstart.initramfs.digests import list_bytes
 from quickstart.initramfs.digests import listed as digests_of
 from quickstart.initramfs.newc import (
@@ -23,10 +26,9 @@ from quickstart.initramfs.newc import (
     symlink,
     write_archive,
 )
-from quickstart.model import Artefact, Readiness, Superblock
+from quickstart.model import Artefact
+from tests.unit.outs import change, facts, write_manifest
 
-READY = Readiness("http", 80, "/", 200, "", 60)
-SUPERBLOCK = Superblock("u", 0, 0, True, False, False)
 KEY = b"-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n"
 OURS = "fast/quickstart"
 PART_A = (
@@ -88,18 +90,15 @@ def artefact(
         write_archive(stream, (*head, *more, *tail))
     for name in ("vmlinuz", "initrd.img", "root.raw", "run.sh"):
         (base / name).write_bytes(name.encode())
-        (base / name).chmod(0o644)
+        (base / name).chmod(0o755 if name == "run.sh" else 0o644)
     (base / "root.raw").chmod(0o600)
     (base / "initramfs.img").chmod(0o600 if secrets else 0o644)
     added = [listed(f"/{m.name.removeprefix('fast/')}", kind(m), len(bytes_of(m))) for m in more if listing]
     document = {"files": [*files, *added], "excluded": [{"path": "/var/data", "rule": "data: /var/**"}]}
     (base / "start-set.json").write_text(json.dumps(document))
-    hashed = ("vmlinuz", "initrd.img", "initramfs.img")
-    facts = {name: {"sha256": hashlib.sha256((base / name).read_bytes()).hexdigest()} for name in hashed}
-    manifest = {"disk": {"name": "root.raw"}, "files": facts, "secrets": list(secrets)}
-    (base / "manifest.json").write_text(json.dumps(manifest))
-    image, disk = base / "initramfs.img", base / "root.raw"
-    return Artefact(base, "app", READY, disk, "raw", SUPERBLOCK, base, image, base, "", 1, "", "", 1, 1, 1)
+    write_manifest(base, secrets=secrets)
+    (base / "run.sh").write_text(run_script(read_manifest(base)))
+    return load(base)
 
 
 def bytes_of(entry: CpioEntry) -> bytes:
@@ -351,8 +350,52 @@ def test_an_agent_behind_a_hole_of_the_root_disk(tmp_path: Path) -> None:
     assert the_error(audit(made)).object == "root.raw"
 
 
-def test_a_damaged_manifest(tmp_path: Path) -> None:
+def test_a_manifest_that_was_edited_for_an_attack_is_not_clean(tmp_path: Path) -> None:
     made = artefact(tmp_path)
-    (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(ArtefactError, match="is damaged"):
+    change(tmp_path, lambda document: document["ready"].update(port="80,guestfwd=tcp:10.0.2.100:1-cmd:/x"))
+    with pytest.raises(ArtefactError, match=r"ready\.port") as caught:
         audit(made)
+    assert caught.value.exit_code == 2
+
+
+def test_what_is_no_plain_file_is_named_and_not_opened(tmp_path: Path) -> None:
+    made = artefact(tmp_path)
+    (tmp_path / "link").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "more").mkdir()
+    found = {each.object: (each.severity, each.what) for each in audit(made)}
+    assert found == {
+        "link": (ERROR, "is a symbolic link, not a plain file"),
+        "pipe": (ERROR, "is a pipe (FIFO), not a plain file"),
+        "more": (ERROR, "is a directory, not a plain file"),
+    }
+
+
+def test_a_setuid_file_of_out(tmp_path: Path) -> None:
+    made = artefact(tmp_path)
+    (tmp_path / "vmlinuz").chmod(0o4755)
+    assert the_error(audit(made)).what == "mode 4755: setuid or setgid"
+
+
+@pytest.mark.parametrize(
+    "edit", [lambda text: f"{text}\nid", lambda text: "", lambda text: text.replace("-nodefaults", "")]
+)
+def test_a_run_sh_of_another_author(tmp_path: Path, edit: Callable[[str], str]) -> None:
+    """Also where the manifest has its digest: that is the same author's."""
+    made = artefact(tmp_path)
+    script = tmp_path / "run.sh"
+    script.write_text(edit(script.read_text()))
+    assert the_error(audit(made)).object == "run.sh"
+    if script.read_bytes():
+        change(tmp_path, lambda document: document["files"].update({"run.sh": facts(script)}))
+    assert "is not what quickstart writes" in the_error(audit(made)).what
+
+
+def test_a_run_sh_that_is_a_link(tmp_path: Path) -> None:
+    made = artefact(tmp_path / "out")
+    (tmp_path / "out/run.sh").rename(tmp_path / "run.sh")
+    (tmp_path / "out/run.sh").symlink_to(tmp_path / "run.sh")
+    assert {each.what for each in audit(made)} == {
+        "is a symbolic link, not a plain file",
+        "is not what quickstart writes for this manifest: it may do anything",
+    }

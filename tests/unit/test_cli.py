@@ -117,7 +117,7 @@ def test_run_of_what_is_no_artefact(tmp_path: Path) -> None:
 
 def test_run_of_a_damaged_artefact(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
-    assert invoke("run", str(tmp_path)).exit_code == 1
+    assert invoke("run", str(tmp_path)).exit_code == 2
 
 
 def test_run_both_ways_and_only_one_way(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -10,11 +12,12 @@ import pytest
 
 from quickstart import inside
 from quickstart.errors import ArtefactError, BadInputError
+from quickstart.image.artefact import load
 from quickstart.initramfs.newc import CpioEntry, directory, hard_link, regular, symlink, write_archive
-from quickstart.model import Artefact, Readiness, Superblock
+from quickstart.initramfs.payload import Payload, packing
+from quickstart.model import Artefact
+from tests.unit.outs import change, write_manifest
 
-READY = Readiness("http", 80, "/", 200, "", 60)
-SUPERBLOCK = Superblock("u", 0, 0, True, False, False)
 PART_A = (directory("fast"), directory("fast/quickstart"), regular("fast/quickstart/config", b"A=1\n", 0o644))
 PART_B = (
     directory("fast"),
@@ -27,25 +30,41 @@ PART_B = (
     directory("fast/quickstart"),
     regular("fast/quickstart/part-b", b"build\n", 0o644),
 )
+ON_THE_WAY = ["symlink: on the way"]
 START_SET = {
     "files": [
-        {"path": "/usr/lib/libz.so.1", "reasons": ["elf: needed libz.so.1 of /usr/sbin/app"]},
-        {"path": "/lib", "target": "usr/lib", "reasons": ["symlink: on the way"]},
-        {"path": "/usr/lib/libz.so", "target": "/lib/libz.so.1", "reasons": ["symlink: on the way"]},
-        {"path": "/usr/lib/loop", "target": "loop", "reasons": ["symlink: on the way"]},
+        {
+            "path": "/usr/lib/libz.so.1",
+            "kind": "file",
+            "size_bytes": 7,
+            "reasons": ["elf: needed libz.so.1 of /usr/sbin/app"],
+        },
+        *(
+            {"path": path, "kind": "symlink", "size_bytes": 0, "target": target, "reasons": ON_THE_WAY}
+            for path, target in (
+                ("/lib", "usr/lib"),
+                ("/usr/lib/libz.so", "/lib/libz.so.1"),
+                ("/usr/lib/loop", "loop"),
+            )
+        ),
     ],
     "excluded": [{"path": "/var/data", "rule": "data: /var/**"}],
 }
 
 
-def artefact(base: Path, part_b: tuple[CpioEntry, ...] = PART_B) -> Artefact:
+def artefact(base: Path, part_b: tuple[CpioEntry, ...] = PART_B, payload: Payload = Payload.CPIO) -> Artefact:
     base.mkdir(exist_ok=True)
     with (base / "initramfs.img").open("wb") as stream:
         write_archive(stream, PART_A)
-        write_archive(stream, part_b)
+        with packing(stream, payload) as sink:
+            write_archive(sink, part_b)
     (base / "start-set.json").write_text(json.dumps(START_SET))
-    image = base / "initramfs.img"
-    return Artefact(base, "app", READY, base, "raw", SUPERBLOCK, base, image, base, "", 1, "", "", 1, 1, 1)
+    write_manifest(base)
+    return load(base)
+
+
+def read(made: Artefact, path: str) -> bytes:
+    return b"".join(inside.content(made, inside.find(made, path)))
 
 
 def test_members_in_order_with_their_part(tmp_path: Path) -> None:
@@ -65,15 +84,15 @@ def test_members_in_order_with_their_part(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_by_any_of_its_names(tmp_path: Path, path: str) -> None:
-    assert inside.find(artefact(tmp_path), path).data == b"library"
+    assert read(artefact(tmp_path), path) == b"library"
 
 
 def test_the_content_stands_under_every_name(tmp_path: Path) -> None:
     first = replace(regular("fast/usr/bin/perl", b"program", 0o755), names=2)
     part_b = (*PART_B[:3], directory("fast/usr/bin"), first, hard_link("fast/usr/bin/perl5.36.0", first))
     made = artefact(tmp_path / "a", part_b)
-    assert inside.find(made, "/usr/bin/perl").data == b"program"
-    assert inside.find(made, "/usr/bin/perl5.36.0").data == b"program"
+    assert read(made, "/usr/bin/perl") == b"program"
+    assert read(made, "/usr/bin/perl5.36.0") == b"program"
     sizes = {each.name: each.size_bytes for each in inside.members(made)}
     assert sizes["fast/usr/bin/perl"] == sizes["fast/usr/bin/perl5.36.0"] == 7
     plain = (*part_b[:4], *(regular(each.name, b"program", 0o755) for each in part_b[4:]))
@@ -156,3 +175,69 @@ def test_differences(tmp_path: Path) -> None:
 def test_a_directory_without_a_start_set(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"has no start-set\.json"):
         inside.why(tmp_path, "/x")
+
+
+# ---------------------------------------------------------------- within limits
+
+
+def test_a_pattern_across_the_border_of_two_pieces_is_found(tmp_path: Path) -> None:
+    """The content is looked at in pieces; a line's beginning is one wherever a piece begins."""
+    patterns = {"whole": re.compile(rb"secret-of-mine"), "line": re.compile(rb"^begin", re.M)}
+    border = 1 << 20
+    for shift in (0, 1, 7, 13, 14):
+        data = bytearray(2 * border)
+        data[border - shift : border - shift + 14] = b"secret-of-mine"
+        made = artefact(tmp_path / str(shift), (*PART_B[:3], regular("fast/usr/x", bytes(data), 0o644)))
+        found = {each.name: each.found for each in inside.members(made, patterns)}
+        assert found["fast/usr/x"] == {"whole"}
+    for before, wanted in ((b"\n", {"line"}), (b"x", set())):
+        data = bytearray(b"x" * (2 * border))
+        data[border : border + 5] = b"begin"
+        data[border - 1 : border] = before
+        made = artefact(
+            tmp_path / f"line{before[0]}", (*PART_B[:3], regular("fast/usr/x", bytes(data), 0o644))
+        )
+        found = {each.name: each.found for each in inside.members(made, patterns)}
+        assert found["fast/usr/x"] == wanted
+
+
+@pytest.mark.parametrize("payload", [Payload.CPIO, Payload.GZIP, Payload.LZ4, Payload.ZSTD])
+def test_a_large_file_is_never_held(tmp_path: Path, payload: Payload) -> None:
+    made = artefact(
+        tmp_path, payload=payload, part_b=(*PART_B[:3], regular("fast/usr/x", bytes(60 << 20), 0o644))
+    )
+    tracemalloc.start()
+    found = inside.members(made)
+    size_bytes = sum(len(piece) for piece in inside.content(made, found[-1]))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (found[-1].size_bytes, size_bytes) == (60 << 20, 60 << 20)
+    assert peak_bytes < 40 << 20
+
+
+def test_no_more_is_read_than_the_manifest_says(tmp_path: Path) -> None:
+    made = artefact(tmp_path)
+    change(tmp_path, lambda document: document.update(initramfs_unpacked_bytes=300))
+    with pytest.raises(ArtefactError, match="no more than"):
+        inside.members(made)
+
+
+def test_links_that_get_longer_and_longer_lead_nowhere(tmp_path: Path) -> None:
+    long = symlink("fast/usr/lib/grow", "/".join(["../lib/grow", *["a"] * 1900]))
+    made = artefact(tmp_path, (*PART_B[:4], long))
+    with pytest.raises(BadInputError, match="has no file"):
+        inside.find(made, "/usr/lib/grow")
+
+
+def test_a_start_set_whose_links_get_longer_and_longer(tmp_path: Path) -> None:
+    made = artefact(tmp_path)
+    grow = {
+        "path": "/grow",
+        "kind": "symlink",
+        "size_bytes": 0,
+        "target": "grow/" + "a/" * 4000,
+        "reasons": [],
+    }
+    (tmp_path / "start-set.json").write_text(json.dumps({"files": [grow], "excluded": []}))
+    with pytest.raises(BadInputError, match="was not met"):
+        inside.why(made.directory, "/grow/x")

@@ -23,7 +23,7 @@ from quickstart.initramfs.newc import (
     symlink,
     write_archive,
 )
-from quickstart.initramfs.newc_reader import CpioMember, read_archive
+from quickstart.initramfs.newc_reader import CpioMember, Limits, read_archive, walk_archive
 
 SAMPLE = (
     directory("etc"),
@@ -334,7 +334,8 @@ def damage(archive: bytes, at: int, new: bytes) -> bytes:
         (6, b"+0000001", "offset 0: .*hexadecimal"),
         (14, b"0000_1A4", "offset 0: .*hexadecimal"),
         (54, b"00000004", "offset 116: magic"),
-        (54, b"FFFFFFFF", "offset 112: data of 'a': the file ends after 400 of 4294967295"),
+        (54, b"7FFFFFFF", "offset 112: data of 'a': the file ends after 400 of 2147483647"),
+        (54, b"FFFFFFFF", "offset 112: data of 'a': 4294967295 bytes, where no more than 4294967184"),
         (94, b"00000000", "offset 0: a name of 0 bytes"),
         (94, b"00000001", "offset 0: a name of 1 bytes"),
         (94, b"00001001", "offset 0: a name of 4097 bytes"),
@@ -357,3 +358,32 @@ def test_garbage_gives_members_or_our_error(garbage: bytes, at: int) -> None:
         unpack(damage(pack(*SAMPLE[:2]), at, garbage))
     except ArtefactError as error:
         assert "offset" in error.message
+
+
+# ---------------------------------------------------------------- within limits
+
+
+@pytest.mark.parametrize(
+    ("limits", "what"),
+    [
+        (Limits(unpacked_bytes=700), "no more than"),
+        (Limits(members=2), "more than 2 members"),
+        (Limits(names_bytes=5), "names of more than 5 bytes"),
+        (Limits(archives=1), "more than 1 archives"),
+    ],
+)
+def test_what_is_over_a_limit_is_refused(limits: Limits, what: str) -> None:
+    with pytest.raises(ArtefactError, match=what):
+        list(read_archive(io.BytesIO(pack(*SAMPLE) * 2), limits))
+
+
+def test_a_link_that_the_kernel_would_not_take(tmp_path: Path) -> None:
+    archive = bytearray(pack(regular("a", b"x" * 5000, 0o644)))
+    archive[14:22] = b"0000A1FF"
+    with pytest.raises(ArtefactError, match="a link to a name of 5000 bytes"):
+        unpack(bytes(archive))
+
+
+def test_a_member_may_be_passed_by() -> None:
+    found = [member.name for member, _ in walk_archive(io.BytesIO(pack(*SAMPLE)))]
+    assert found == [member.name for member in unpack(pack(*SAMPLE))]

@@ -17,7 +17,7 @@ from quickstart.errors import ArtefactError, BadInputError
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs import payload as payloads
 from quickstart.initramfs.newc import CpioEntry, directory, regular, symlink, write_archive
-from quickstart.initramfs.newc_reader import CpioMember, read_archive
+from quickstart.initramfs.newc_reader import CpioMember, Limits, read_archive
 from quickstart.initramfs.payload import Payload, check_kernel, packing
 from quickstart.measure.results import PAYLOADS
 
@@ -106,7 +106,7 @@ def test_a_cut_is_named(payload: Payload) -> None:
     for end in (begin + 5, begin + 40, len(whole) // 2, len(whole) - 600):
         with pytest.raises(ArtefactError) as caught:
             read(whole[:end])
-        assert caught.value.exit_code == 1
+        assert caught.value.exit_code == 2
         assert f"the {payload.value} stream at offset {begin} is damaged" in caught.value.message
 
 
@@ -143,11 +143,14 @@ def test_a_block_that_no_lz4_has() -> None:
         read(struct.pack("<II", 0x184C2102, 0xFFFFFFFF) + bytes(64))
 
 
-def test_what_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payloads, "_MOST_BYTES", 1 << 20)
-    for payload in COMPRESSED:
-        with pytest.raises(ArtefactError, match="more than 1048576 bytes come of it"):
-            read(packed(payload, (regular("zeros", bytes(4 << 20), 0o644),)))
+@pytest.mark.parametrize("payload", COMPRESSED)
+def test_no_more_is_unpacked_than_may_come_of_it(payload: Payload) -> None:
+    """Of all streams together: a second one does not begin at nothing."""
+    whole = packed(payload, (regular("zeros", bytes(1 << 20), 0o644),))
+    limits = Limits(unpacked_bytes=(1 << 20) + 4096)
+    assert len(list(read_archive(io.BytesIO(whole), limits))) == 1
+    with pytest.raises(ArtefactError, match=f"more than {limits.unpacked_bytes} bytes come of it"):
+        list(read_archive(io.BytesIO(whole + whole), limits))
 
 
 # ---------------------------------------------------------------- the kernel

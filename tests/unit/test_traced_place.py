@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from quickstart.cli.main import group
 from quickstart.errors import OutputExistsError
-from quickstart.image.artefact import START_SET
+from quickstart.image.manifest import START_SET
 from quickstart.image.traced import check_traced_place, keep_traced
 from quickstart.model import StartSet
 

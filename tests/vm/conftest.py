@@ -16,6 +16,7 @@ import pytest
 
 from quickstart.image import artefact as artefacts
 from quickstart.image.extents import file_extents, tail_extent
+from quickstart.image.manifest import read_manifest
 from quickstart.launch import payload
 from quickstart.measure.configuration import Boot
 from quickstart.measure.run import Bench
@@ -100,7 +101,7 @@ def bench() -> Iterator[Bench]:
 def boot(artefact: Path) -> Boot:
     """A boot of ``artefact`` as the bench has it."""
     found = artefacts.load(artefact)
-    kernel = PurePosixPath(f"/boot/vmlinuz-{artefacts.read_manifest(found)['kernel_version']}")
+    kernel = PurePosixPath(f"/boot/vmlinuz-{read_manifest(artefact).kernel_version}")
     initramfs = tail_extent(found.disk.stat().st_size, found.initramfs_bytes, MIB)
     return Boot(
         configuration="quickstart",

@@ -1,28 +1,28 @@
-"""Look at an artefact as somebody who is given it would: secrets, modes, strangers, and whether its parts agree.
+"""Whether an artefact holds what it should: secrets, modes, strangers, and whether its parts agree (pure).
 
-`gather` reads OUT, `judge` is pure. What is packed is in the clear and readable by whoever may read the archive, whatever a
-file's own mode says; so modes inside count only for the running guest.
+What is packed is in the clear and readable by whoever may read the archive, whatever a file's own mode says; so modes inside count
+only for the running guest.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import PurePosixPath
 
 from quickstart import inside
+from quickstart.audit.given import CONTENTS, LAUNCH, TRACER, Given, OutFile
 from quickstart.errors import ArtefactError
-from quickstart.image.artefact import read_manifest
-from quickstart.initramfs.digests import content_crc, read_list
+from quickstart.host.beneath import kind_of
+from quickstart.image.artefact import RUN_SCRIPT
+from quickstart.image.manifest import Manifest
+from quickstart.initramfs.digests import read_list
 from quickstart.initramfs.layout import MARKER, OURS
-from quickstart.model import Artefact
-from quickstart.startset import PRIVATE_KEY, SECRET_GLOBS, matches
+from quickstart.startset import SECRET_GLOBS, matches
 
 ERROR = "error"
 NOTE = "note"
@@ -39,20 +39,6 @@ _SECRET_NAMES = (
     ),
     *("/**/.htpasswd", "/etc/mysql/debian.cnf"),
 )
-# crypt(5): NAME:$ID$SALT$HASH, as in shadow(5) and in htpasswd's files.
-_PASSWORD = re.compile(
-    rb"^[A-Za-z0-9_.@-]{1,64}:!{0,2}\$(?:[1-9a-z][a-z0-9-]{0,9})\$[./A-Za-z0-9$,=+-]{12,}", re.M
-)
-# PuTTY's own format of private keys (PuTTY manual, appendix C).
-_PUTTY_KEY = re.compile(rb"^PuTTY-User-Key-File-[0-9]: [a-z]", re.M)
-_CONTENTS = (
-    (_PASSWORD, "a password hash"),
-    (PRIVATE_KEY, "a private key"),
-    (_PUTTY_KEY, "a private key (PuTTY)"),
-)
-# Of the agent's program, of the hook that starts it, and of the tracers' scripts.
-LAUNCH_MARKS = (b"usage: agent PORT_NAME INTERVAL_MS", b"/launch/agent ", b"/run/quickstart-trace")
-_STRACE = re.compile(rb"Usage: strace |usage: strace ")
 _LAUNCH_NAMES = frozenset({"launch", "conf"})
 _TRACER_NAMES = frozenset({"strace", "strace-init", "ldd-all", "maps-all"})
 _DIGESTS = f"{OURS}/digests"
@@ -66,7 +52,6 @@ _PART_A = (
     _DIGESTS,
     f"{OURS}/modules",
 )
-_BLOCK_BYTES = 4 << 20
 _REBUILD = "build it again with --force"
 _NAME_IT = "exclude the file in the profile, or name it in files.secrets"
 
@@ -81,92 +66,9 @@ class Finding:
     mend: str
 
 
-@dataclass(frozen=True)
-class OutFile:
-    """A file of OUT: its permission bits, SHA-256 where the manifest names one (else empty), and the LAUNCH_MARKS in it."""
-
-    name: str
-    mode: int
-    sha256: str
-    marks: tuple[bytes, ...]
-
-
-@dataclass(frozen=True)
-class Given:
-    """All that is judged: OUT's own mode, its files, manifest.json, start-set.json, and the archive."""
-
-    mode: int
-    files: tuple[OutFile, ...]
-    manifest: Mapping[str, Any]
-    start_set: Mapping[str, Any]
-    members: tuple[inside.Member, ...]
-
-
-def audit(artefact: Artefact) -> tuple[Finding, ...]:
-    """The findings on an artefact, errors first; raises ArtefactError when it is too damaged to be read."""
-    try:
-        return judge(gather(artefact))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ArtefactError(
-            f"manifest or start set of {artefact.directory} is damaged: {error!r}", hint=_REBUILD
-        ) from error
-
-
-def gather(artefact: Artefact) -> Given:
-    """Read OUT, the data of the root disk included (holes are not)."""
-    manifest = read_manifest(artefact)
-    files = []
-    for path in sorted(artefact.directory.iterdir()):
-        if path.is_file() and not path.is_symlink():
-            sha256 = _sha256(path) if path.name in manifest["files"] else ""
-            files.append(OutFile(path.name, stat.S_IMODE(path.stat().st_mode), sha256, _marks(path)))
-        else:
-            files.append(OutFile(path.name, stat.S_IMODE(path.lstat().st_mode), "", ()))
-    return Given(
-        mode=stat.S_IMODE(artefact.directory.stat().st_mode),
-        files=tuple(files),
-        manifest=manifest,
-        start_set=inside.start_set(artefact.directory),
-        members=inside.members(artefact),
-    )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _marks(path: Path) -> tuple[bytes, ...]:
-    longest = max(len(mark) for mark in LAUNCH_MARKS)
-    found: set[bytes] = set()
-    tail = b""
-    for block in _data(path):
-        text = tail + block
-        found.update(mark for mark in LAUNCH_MARKS if mark in text)
-        tail = text[1 - longest :]
-    return tuple(sorted(found))
-
-
-def _data(path: Path) -> Iterator[bytes]:
-    """The file's blocks without its holes (lseek(2), SEEK_DATA)."""
-    with path.open("rb") as file:
-        at, end = 0, file.seek(0, os.SEEK_END)
-        while at < end:
-            try:
-                at = os.lseek(file.fileno(), at, os.SEEK_DATA)
-            except OSError:
-                # ENXIO: nothing but a hole is left.
-                return
-            hole = os.lseek(file.fileno(), at, os.SEEK_HOLE)
-            while at < hole:
-                block = os.pread(file.fileno(), min(_BLOCK_BYTES, hole - at), at)
-                at += len(block) or hole - at
-                yield block
-
-
 def judge(given: Given) -> tuple[Finding, ...]:
     """The findings, errors first, each kind in the order of the archive (pure)."""
-    secrets = tuple(given.manifest.get("secrets", ()))
+    secrets = given.manifest.secrets
     findings = [*_out(given, secrets), *_parts(given), *_digests(given), *_agreement(given)]
     closed = {
         PurePosixPath(member.name)
@@ -183,28 +85,42 @@ def judge(given: Given) -> tuple[Finding, ...]:
 
 
 def _out(given: Given, secrets: tuple[str, ...]) -> Iterator[Finding]:
-    disk = given.manifest["disk"]["name"]
-    expected = {disk, *given.manifest["files"], "manifest.json", "start-set.json", "run.sh"}
+    disk = given.manifest.disk.name
+    expected = {disk, *given.manifest.facts, "manifest.json", "start-set.json", RUN_SCRIPT}
     private = {disk} | ({"initramfs.img"} if secrets else set())
     if given.mode & stat.S_IWOTH:
         yield Finding(ERROR, ".", f"mode {given.mode:04o}: everybody may write", "chmod o-w")
     for file in given.files:
-        if file.name not in expected:
-            yield Finding(NOTE, file.name, "not a file of an artefact", "remove it before OUT is given away")
-        if file.marks:
-            said = ", ".join(mark.decode().strip() for mark in file.marks)
-            yield Finding(ERROR, file.name, f"the launch agent or a tracer is in it ({said})", _REBUILD)
-        if file.name in private and file.mode & 0o077:
-            yield Finding(
-                ERROR, file.name, f"mode {file.mode:04o}, and it holds secrets", f"chmod 0600 {file.name}"
-            )
-        elif file.mode & stat.S_IWOTH:
-            yield Finding(ERROR, file.name, f"mode {file.mode:04o}: everybody may write", "chmod o-w")
-        fact = given.manifest["files"].get(file.name)
-        if fact is not None and fact["sha256"] != file.sha256:
-            yield Finding(ERROR, file.name, "its SHA-256 is not the manifest's", _REBUILD)
+        yield from _out_file(file, given.manifest, file.name in expected, file.name in private)
+    if not given.script_is_ours:
+        what = "is not what quickstart writes for this manifest: it may do anything"
+        yield Finding(
+            ERROR, RUN_SCRIPT, what, "read it before you start it, or start OUT by `quickstart run`"
+        )
     for name in sorted(expected - {file.name for file in given.files}):
         yield Finding(ERROR, name, "is missing", _REBUILD)
+
+
+def _out_file(file: OutFile, manifest: Manifest, is_expected: bool, is_private: bool) -> Iterator[Finding]:
+    bits = stat.S_IMODE(file.mode)
+    if not stat.S_ISREG(file.mode):
+        what = f"is {kind_of(file.mode)}, not a plain file"
+        yield Finding(ERROR, file.name, what, "remove it: an artefact holds plain files only")
+        return
+    if not is_expected:
+        yield Finding(NOTE, file.name, "not a file of an artefact", "remove it before OUT is given away")
+    if bits & (stat.S_ISUID | stat.S_ISGID):
+        yield Finding(ERROR, file.name, f"mode {bits:04o}: setuid or setgid", f"chmod ug-s {file.name}")
+    if file.marks:
+        said = ", ".join(mark.decode().strip() for mark in file.marks)
+        yield Finding(ERROR, file.name, f"the launch agent or a tracer is in it ({said})", _REBUILD)
+    if is_private and bits & 0o077:
+        yield Finding(ERROR, file.name, f"mode {bits:04o}, and it holds secrets", f"chmod 0600 {file.name}")
+    elif bits & stat.S_IWOTH:
+        yield Finding(ERROR, file.name, f"mode {bits:04o}: everybody may write", "chmod o-w")
+    fact = manifest.facts.get(file.name)
+    if fact is not None and fact.sha256 != file.sha256:
+        yield Finding(ERROR, file.name, "its SHA-256 is not the manifest's", _REBUILD)
 
 
 # ---------------------------------------------------------------- the archive as a whole
@@ -249,8 +165,7 @@ def _digests(given: Given) -> Iterator[Finding]:
         member, entry = packed[name], wanted[name]
         first = wanted[os.fsdecode(entry.same_as)] if entry.same_as else entry
         found = (member.mode, member.uid, member.gid, member.size_bytes, os.fsencode(member.target))
-        crc = content_crc(member.data) if stat.S_ISREG(member.mode) else 0
-        if (*found, crc) != (
+        if (*found, member.crc) != (
             entry.mode,
             entry.uid,
             entry.gid,
@@ -264,7 +179,7 @@ def _digests(given: Given) -> Iterator[Finding]:
 def _agreement(given: Given) -> Iterator[Finding]:
     """start-set.json and part B name the same files; kinds and sizes are alike, and each has its reasons."""
     packed = {f"/{each.name.removeprefix('fast/')}": each for each in given.members if _is_start_file(each)}
-    listed = {file["path"]: file for file in given.start_set["files"]}
+    listed = {file.path: file for file in given.start_set.files}
     for path, member in packed.items():
         if path not in listed:
             yield Finding(
@@ -272,19 +187,19 @@ def _agreement(given: Given) -> Iterator[Finding]:
             )
     for path, file in listed.items():
         found = packed.get(path)
-        if not file["reasons"]:
+        if not file.reasons:
             yield Finding(ERROR, path, "start-set.json gives no reason for it", _REBUILD)
         if found is None:
             yield Finding(ERROR, path, "start-set.json lists it, but it is not packed", _REBUILD)
-        elif _kind(found) != file["kind"]:
-            yield Finding(ERROR, path, f"is listed as {file['kind']} and packed as {_kind(found)}", _REBUILD)
-        elif file["kind"] == "file" and found.size_bytes != file["size_bytes"]:
+        elif _kind(found) != file.kind:
+            yield Finding(ERROR, path, f"is listed as {file.kind} and packed as {_kind(found)}", _REBUILD)
+        elif file.kind == "file" and found.size_bytes != file.size_bytes:
             yield Finding(
-                ERROR, path, f"has {found.size_bytes} bytes, listed are {file['size_bytes']}", _REBUILD
+                ERROR, path, f"has {found.size_bytes} bytes, listed are {file.size_bytes}", _REBUILD
             )
-    for each in given.start_set["excluded"]:
-        if each["path"] in packed:
-            yield Finding(ERROR, each["path"], f"is packed, though excluded by {each['rule']}", _REBUILD)
+    for each in given.start_set.excluded:
+        if each.path in packed:
+            yield Finding(ERROR, each.path, f"is packed, though excluded by {each.rule}", _REBUILD)
 
 
 def _is_start_file(member: inside.Member) -> bool:
@@ -317,7 +232,7 @@ def _secret(member: inside.Member, secrets: tuple[str, ...]) -> Iterator[Finding
     whats = [f"by its name a secret ({glob})" for glob in _SECRET_NAMES if matches(_on_root(member), glob)][
         :1
     ]
-    whats += [f"it holds {what}" for pattern, what in _CONTENTS if pattern.search(member.data)]
+    whats += [f"it holds {what}" for what in CONTENTS if what in member.found]
     for what in whats:
         if _is_named(member, secrets):
             yield Finding(
@@ -361,9 +276,9 @@ def _stranger(member: inside.Member) -> Iterator[Finding]:
         yield Finding(ERROR, f"/{member.name}", f"is a device ({numbers}), a FIFO or a socket", _REBUILD)
     if name.parts[0] in _LAUNCH_NAMES:
         yield Finding(ERROR, f"/{member.name}", "is of a launch (agent, hooks), not of an artefact", _REBUILD)
-    elif any(mark in member.data for mark in LAUNCH_MARKS):
+    elif LAUNCH in member.found:
         yield Finding(ERROR, f"/{member.name}", "is the launch agent, or starts it or a tracer", _REBUILD)
-    elif name.name in _TRACER_NAMES or _STRACE.search(member.data):
+    elif name.name in _TRACER_NAMES or TRACER in member.found:
         yield Finding(ERROR, f"/{member.name}", "is a tracer", "exclude it in the profile")
 
 

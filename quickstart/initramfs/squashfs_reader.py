@@ -1,0 +1,318 @@
+"""Part B as a SquashFS image, read: a reader of our own, since the image may be a stranger's.
+
+squashfs-tools would write what is in it, devices and setuid files too, below a directory of this host, in any number and size. This
+reads from the image alone and writes nothing, within ``Limits``: what a file holds comes in pieces of one block.
+
+The format (version 4.0, little-endian; the kernel's Documentation/filesystems/squashfs.rst and fs/squashfs/squashfs_fs.h): a
+superblock; data blocks; then tables of inodes, directories and fragments in metadata blocks of at most 8 KiB. LZ4 alone is read,
+which is what our images are packed by.
+"""
+
+from __future__ import annotations
+
+import functools
+import stat
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import lz4.block
+
+from quickstart.errors import ArtefactError
+from quickstart.initramfs.newc import PATH_MAX
+from quickstart.initramfs.newc_reader import Limits
+
+# At most so many bytes from a place in the image; fewer only at its end.
+Reader = Callable[[int, int], bytes]
+
+# Magic, inodes, time, block size, fragments; way of compression, log of the block size, flags, owners, version; then places: of the
+# root's inode, of the end, of the tables of owners, attributes, inodes, directories, fragments, exports.
+_SUPERBLOCK = struct.Struct("<5I6H8Q")
+_MAGIC = 0x73717368
+_LZ4 = 5
+_BLOCK_LOGS = range(12, 21)
+_METADATA_BYTES = 8192
+_METADATA_HEAD = struct.Struct("<H")
+_METADATA_PLAIN = 0x8000
+_DATA_PLAIN = 1 << 24
+_NO_FRAGMENT = 0xFFFFFFFF
+_FRAGMENTS_IN_BLOCK = 512
+_FRAGMENT = struct.Struct("<QII")
+_PLACE = struct.Struct("<Q")
+_SIZE = struct.Struct("<I")
+# Type, mode, owner, group, time, number.
+_INODE = struct.Struct("<4H2I")
+# A directory's: block of its list, links, length of the list, place in that block, parent; the longer form by links, length, block,
+# parent, index, place, attributes.
+_DIRECTORY = struct.Struct("<IIHHI")
+_LONG_DIRECTORY = struct.Struct("<IIIIHHI")
+# A file's: place of its blocks, fragment, place in that, size; the longer form with size, holes, links and attributes.
+_FILE = struct.Struct("<IIII")
+_LONG_FILE = struct.Struct("<QQQIIII")
+_LINK = struct.Struct("<II")
+# What a list of a directory has in excess of its bytes, for "." and "..".
+_LIST_EXCESS = 3
+_RUN = struct.Struct("<3I")
+_MOST_IN_RUN = 256
+_ENTRY = struct.Struct("<HhHH")
+_TYPES = {
+    1: stat.S_IFDIR, 2: stat.S_IFREG, 3: stat.S_IFLNK, 4: stat.S_IFBLK, 5: stat.S_IFCHR, 6: stat.S_IFIFO, 7: stat.S_IFSOCK,
+}  # fmt: skip
+_LONG_TYPES = 7
+_HINT = "build the artefact again"
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """A file of an image: ``name`` relative to its root, ``mode`` a whole st_mode; ``target`` is a link's."""
+
+    name: str
+    mode: int
+    size_bytes: int
+    target: str
+
+
+@dataclass(frozen=True)
+class _Content:
+    """Where a regular file's bytes are; ``sizes`` is where the list of its blocks begins in the table of inodes."""
+
+    begin: int
+    size_bytes: int
+    fragment: int
+    fragment_at: int
+    sizes: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _Inode:
+    """``list_at`` is a directory's: block and place in it of its list, and that one's length."""
+
+    mode: int
+    target: bytes = b""
+    content: _Content | None = None
+    list_at: tuple[int, int, int] = (0, 0, 0)
+
+
+def walk_image(
+    read: Reader, size_bytes: int, limits: Limits | None = None
+) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
+    """Yield what an image of ``size_bytes`` holds, each directory before what is in it, in the order of the names.
+
+    A regular file's content is in the pieces beside it, which may be taken or not. Owners are not looked at: part A's list is of
+    the image as a whole. Raises ArtefactError for an image that is damaged, packed by another way, or over ``limits``.
+    """
+    with _named():
+        for file, pieces in _Image(read, size_bytes, limits or Limits()).walk():
+            yield file, _named_pieces(pieces)
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except (struct.error, lz4.block.LZ4BlockError, ValueError) as error:
+        raise ArtefactError(f"the image of part B cannot be read: {error}", hint=_HINT) from error
+
+
+def _named_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    with _named():
+        yield from pieces
+
+
+class _Image:
+    def __init__(self, read: Reader, size_bytes: int, limits: Limits) -> None:
+        self._read, self._size_bytes = read, size_bytes
+        self._left_bytes, self._left_files = limits.unpacked_bytes, limits.members
+        self._left_names_bytes = limits.names_bytes
+        head = _SUPERBLOCK.unpack(self._bytes(0, _SUPERBLOCK.size))
+        magic, _, _, self._block_bytes, self._fragments, way, log, _, _, major, _ = head[:11]
+        self._root, _, _, _, self._inodes_at, self._directories_at, self._fragments_at, _ = head[11:]
+        if magic != _MAGIC or major != 4:
+            raise ValueError("it is no SquashFS 4 image")
+        if way != _LZ4:
+            raise ValueError(f"it is compressed by the way {way}, and not by LZ4 ({_LZ4})")
+        if log not in _BLOCK_LOGS or self._block_bytes != 1 << log:
+            raise ValueError(f"it has blocks of {self._block_bytes} bytes")
+        # What follows one another lies in the same block, mostly.
+        self._metadata = functools.lru_cache(maxsize=64)(self._read_metadata)
+        self._fragment = functools.lru_cache(maxsize=1)(self._read_fragment)
+
+    def walk(self) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
+        # Lists that are not at their end, with the names of their directories: no recursion, and a loop ends by its length.
+        stack = [(b"", self._entries(self._inode(*_split(self._root))))]
+        while stack:
+            above, entries = stack[-1]
+            entry = next(entries, None)
+            if entry is None:
+                stack.pop()
+                continue
+            name = above + entry[0]
+            inode = self._inode(entry[1], entry[2])
+            self._left_files -= 1
+            self._left_names_bytes -= len(name) + len(inode.target)
+            if self._left_files < 0 or self._left_names_bytes < 0 or len(name) >= PATH_MAX:
+                raise ValueError("it has too many files, or names that are too long")
+            content = inode.content
+            size_bytes = content.size_bytes if content else len(inode.target)
+            yield (
+                ImageFile(_decode(name), inode.mode, size_bytes, _decode(inode.target)),
+                self._pieces(content) if content else iter(()),
+            )
+            if stat.S_ISDIR(inode.mode):
+                stack.append((name + b"/", self._entries(inode)))
+
+    # ------------------------------------------------------------ tables
+
+    def _bytes(self, at: int, count: int) -> bytes:
+        data = self._read(at, count) if 0 <= at <= self._size_bytes - count else b""
+        if len(data) != count:
+            raise ValueError(f"it is cut: {count} bytes at {at} are not there")
+        return data
+
+    def _read_metadata(self, at: int) -> tuple[bytes, int]:
+        """The metadata block at a place of the image, and where the next one begins."""
+        (head,) = _METADATA_HEAD.unpack(self._bytes(at, _METADATA_HEAD.size))
+        length = head & (_METADATA_PLAIN - 1)
+        data = self._bytes(at + _METADATA_HEAD.size, length)
+        if not head & _METADATA_PLAIN:
+            data = lz4.block.decompress(data, uncompressed_size=_METADATA_BYTES)
+        if not 0 < len(data) <= _METADATA_BYTES:
+            raise ValueError(f"a block of {len(data)} bytes in a table")
+        return data, at + _METADATA_HEAD.size + length
+
+    def _read_fragment(self, number: int) -> bytes:
+        """The block in which the ends of files lie together."""
+        if number >= self._fragments:
+            raise ValueError(f"there is no fragment {number}")
+        place = self._fragments_at + _PLACE.size * (number // _FRAGMENTS_IN_BLOCK)
+        (table,) = _PLACE.unpack(self._bytes(place, _PLACE.size))
+        cursor = _Cursor(self._metadata, table, number % _FRAGMENTS_IN_BLOCK * _FRAGMENT.size)
+        begin, size, _ = cursor.unpack(_FRAGMENT)
+        return self._block(begin, size)
+
+    def _block(self, at: int, size: int) -> bytes:
+        """A data block, whose size on the volume has a bit for one that is plain."""
+        length = size & (_DATA_PLAIN - 1)
+        if length > self._block_bytes:
+            raise ValueError(f"a block of {length} bytes")
+        data = self._bytes(at, length)
+        if not size & _DATA_PLAIN:
+            data = lz4.block.decompress(data, uncompressed_size=self._block_bytes)
+        return data
+
+    # ------------------------------------------------------------ inodes and directories
+
+    def _inode(self, block: int, offset: int) -> _Inode:
+        cursor = _Cursor(self._metadata, self._inodes_at + block, offset)
+        kind, bits, _, _, _, _ = cursor.unpack(_INODE)
+        is_long = kind > _LONG_TYPES
+        kind -= _LONG_TYPES if is_long else 0
+        if kind not in _TYPES:
+            raise ValueError(f"a file of the type {kind}")
+        mode = _TYPES[kind] | stat.S_IMODE(bits)
+        if stat.S_ISDIR(mode) and is_long:
+            _, length, at, _, _, place, _ = cursor.unpack(_LONG_DIRECTORY)
+            return _Inode(mode, list_at=(at, place, length))
+        if stat.S_ISDIR(mode):
+            at, _, length, place, _ = cursor.unpack(_DIRECTORY)
+            return _Inode(mode, list_at=(at, place, length))
+        if stat.S_ISLNK(mode):
+            _, length = cursor.unpack(_LINK)
+            if length >= PATH_MAX:
+                raise ValueError(f"a link to a name of {length} bytes")
+            return _Inode(mode, target=cursor.take(length))
+        return _Inode(mode, content=self._content(cursor, is_long) if stat.S_ISREG(mode) else None)
+
+    def _content(self, cursor: _Cursor, is_long: bool) -> _Content:
+        if is_long:
+            begin, size_bytes, _, _, fragment, fragment_at, _ = cursor.unpack(_LONG_FILE)
+        else:
+            begin, fragment, fragment_at, size_bytes = cursor.unpack(_FILE)
+        if size_bytes > self._left_bytes:
+            raise ValueError(
+                f"a file of {size_bytes} bytes, where no more than {self._left_bytes} can be left"
+            )
+        self._left_bytes -= size_bytes
+        return _Content(begin, size_bytes, fragment, fragment_at, cursor.place)
+
+    def _entries(self, directory: _Inode) -> Iterator[tuple[bytes, int, int]]:
+        """Name, block and place in it of the inode of each entry."""
+        if not stat.S_ISDIR(directory.mode):
+            raise ValueError("its root is no directory")
+        at, place, length = directory.list_at
+        cursor = _Cursor(self._metadata, self._directories_at + at, place)
+        left = length - _LIST_EXCESS
+        while left > 0:
+            count, block, _ = cursor.unpack(_RUN)
+            if count >= _MOST_IN_RUN:
+                raise ValueError(f"a directory's list with a run of {count + 1}")
+            left -= _RUN.size
+            for _ in range(count + 1):
+                offset, _, _, name_bytes = cursor.unpack(_ENTRY)
+                if name_bytes >= _MOST_IN_RUN:
+                    raise ValueError(f"a name of {name_bytes + 1} bytes")
+                name = cursor.take(name_bytes + 1)
+                if name in (b".", b"..") or b"/" in name or b"\0" in name:
+                    raise ValueError(f"the name {name!r}, which is none of a file")
+                left -= _ENTRY.size + len(name)
+                yield name, block, offset
+        if left < 0:
+            raise ValueError("a directory's list goes on behind its end")
+
+    # ------------------------------------------------------------ content
+
+    def _pieces(self, content: _Content) -> Iterator[bytes]:
+        sizes = _Cursor(self._metadata, *content.sizes)
+        at, left = content.begin, content.size_bytes
+        while left and (left >= self._block_bytes or content.fragment == _NO_FRAGMENT):
+            wanted = min(left, self._block_bytes)
+            (size,) = sizes.unpack(_SIZE)
+            # A hole has no block.
+            data = self._block(at, size) if size else bytes(wanted)
+            if len(data) != wanted:
+                raise ValueError(f"a block of {len(data)} bytes, and not {wanted}")
+            at += size & (_DATA_PLAIN - 1)
+            left -= wanted
+            yield data
+        if left:
+            data = self._fragment(content.fragment)[content.fragment_at : content.fragment_at + left]
+            if len(data) != left:
+                raise ValueError("a fragment is cut")
+            yield data
+
+
+class _Cursor:
+    """A place in a table: a metadata block of the image and an offset in it, which goes on into the next one."""
+
+    def __init__(self, metadata: Callable[[int], tuple[bytes, int]], block: int, offset: int) -> None:
+        self._metadata, self._block, self._offset = metadata, block, offset
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self._block, self._offset
+
+    def take(self, count: int) -> bytes:
+        found = b""
+        while len(found) < count:
+            data, following = self._metadata(self._block)
+            if self._offset > len(data):
+                raise ValueError("a place behind the end of a table's block")
+            piece = data[self._offset : self._offset + count - len(found)]
+            self._offset += len(piece)
+            found += piece
+            if not piece:
+                self._block, self._offset = following, 0
+        return found
+
+    def unpack(self, record: struct.Struct) -> tuple[int, ...]:
+        return record.unpack(self.take(record.size))
+
+
+def _split(reference: int) -> tuple[int, int]:
+    """Block of the table and place in it of an inode."""
+    return reference >> 16, reference & 0xFFFF
+
+
+def _decode(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")

@@ -1,0 +1,313 @@
+"""OUTs of somebody who means harm, through the verbs: one line, status 2, soon, in little memory, and nothing else is touched."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import resource
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from quickstart.initramfs.layout import IMAGE
+from quickstart.initramfs.newc import directory, regular, write_archive
+from quickstart.initramfs.payload import Payload
+from tests.unit.outs import change, facts
+from tests.unit.test_inside import artefact
+
+VERBS = (
+    ("ls", "OUT"),
+    ("cat", "OUT", "/lib/libz.so"),
+    ("why", "OUT", "/lib/libz.so"),
+    ("diff", "OUT", "OTHER"),
+    ("audit", "OUT"),
+    ("run", "OUT", "--check", "--snapshot"),
+    ("verify", "OUT"),
+    ("rebuild", "OUT"),
+    ("shell", "OUT"),
+    ("shell", "--at", "reference", "OUT"),
+)
+# Of these nothing is looked into by the verbs that boot.
+READING = VERBS[:5]
+MAX_RSS_KIB = 300 << 10
+# A hang is what is meant: the machine may be busy.
+LIMIT_S = 120
+MAIN = ("-c", "from quickstart.cli.main import entry_point; entry_point()")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A whole artefact, beside another one and what is not to be touched."""
+    artefact(tmp_path / "other")
+    (tmp_path / "victim").write_bytes(bytes(4096))
+    return artefact(tmp_path / "out").directory
+
+
+def said(place: Path, verb: tuple[str, ...]) -> tuple[int, str]:
+    """Status and stderr of a verb, whose memory is bounded by the system, too."""
+    names = {"OUT": str(place / "out"), "OTHER": str(place / "other")}
+    argv = [sys.executable, *MAIN, *(names.get(word, word) for word in verb)]
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+
+    environment = {**os.environ, "QUICKSTART_CACHE": str(place / "store")}
+    done = subprocess.run(
+        argv, capture_output=True, timeout=LIMIT_S, check=False, env=environment, preexec_fn=limited
+    )
+    return done.returncode, done.stderr.decode()
+
+
+def state(place: Path) -> dict[str, object]:
+    """All there is around OUT, times of change included; the store is what verbs are to write."""
+    found: dict[str, object] = {}
+    for path in sorted(place.rglob("*")):
+        if path.relative_to(place).parts[0] != "store":
+            status = path.lstat()
+            found[str(path)] = (status.st_mode, status.st_size, status.st_mtime_ns, status.st_nlink)
+    return found
+
+
+def assert_refused(out: Path, verbs: tuple[tuple[str, ...], ...], what: str) -> None:
+    before = state(out.parent)
+    for verb in verbs:
+        status, text = said(out.parent, verb)
+        assert status == 2, f"{verb}: {status} {text}"
+        first = next(line for line in text.splitlines() if line.startswith(f"quickstart {verb[0]}: "))
+        assert re.search(what, first), text
+        assert "Traceback" not in text
+    assert state(out.parent) == before
+
+
+def test_what_is_made_from_is_whole(out: Path) -> None:
+    for verb in READING[:4]:
+        assert said(out.parent, verb)[0] == 0
+
+
+# ---------------------------------------------------------------- the manifest
+
+GUESTFWD = "80,guestfwd=tcp:10.0.2.100:1234-cmd:/bin/touch"
+
+
+def port(document: dict[str, Any]) -> None:
+    document["ready"].update(kind="exec", port=GUESTFWD, command="nc 10.0.2.100 1234")
+
+
+def test_a_hostile_manifest(out: Path) -> None:
+    change(out, port)
+    assert_refused(out, VERBS, r"ready\.port: Input should be a valid integer")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[" * 200_000 + "]" * 200_000, "nested more than 16 deep"),
+        ('{"disk": {"size_bytes": Infinity}}', "Infinity is not JSON"),
+        ('{"memory_mib": ' + "9" * 4300 + "}", "a number of 4300 digits"),
+    ],
+    ids=["deep", "infinity", "digits"],
+)
+def test_a_manifest_that_is_hard_to_parse(out: Path, text: str, what: str) -> None:
+    (out / "manifest.json").write_text(text)
+    assert_refused(out, (("run", "OUT", "--check"), ("audit", "OUT")), what)
+
+
+# ---------------------------------------------------------------- links, pipes, devices
+
+
+def link_to_zeros(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def link_to_victim(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.parent.parent / "victim")
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def test_a_disk_that_leads_elsewhere(out: Path) -> None:
+    link_to_victim(out / "root.raw")
+    assert_refused(out, VERBS, r"root\.raw is a symbolic link")
+
+
+@pytest.mark.parametrize("turn", [link_to_zeros, pipe])
+@pytest.mark.parametrize("name", ["manifest.json", "root.raw", "initramfs.img", "start-set.json"])
+def test_a_file_that_leads_elsewhere(out: Path, name: str, turn: Callable[[Path], None]) -> None:
+    turn(out / name)
+    assert_refused(out, (("why", "OUT", "/x"), ("audit", "OUT")), rf"{name} is (a symbolic link|a pipe)")
+
+
+# ---------------------------------------------------------------- what unpacks without an end
+
+
+class Zeros:
+    """As many zeros as a file is to have, without its being anywhere."""
+
+    def __init__(self, head: bytes, size_bytes: int) -> None:
+        self.head, self.left = head, size_bytes
+
+    def pieces(self) -> Any:
+        yield self.head
+        while self.left:
+            count = min(self.left, 1 << 20)
+            self.left -= count
+            yield bytes(count)
+
+
+def newc_of_zeros(size_bytes: int) -> Zeros:
+    """An archive that begins with a file of so many zeros, and has nothing else."""
+    stream = io.BytesIO()
+    write_archive(stream, [regular("zeros", b"", 0o644)])
+    head = bytearray(stream.getvalue()[:116])
+    head[54:62] = b"%08X" % size_bytes
+    return Zeros(bytes(head), size_bytes)
+
+
+def bomb(payload: Payload, size_bytes: int) -> bytes:
+    zeros = newc_of_zeros(size_bytes)
+    stream = io.BytesIO()
+    zstd = zstandard.ZstdCompressor(level=1).compressobj()
+    compressor = zstd if payload is Payload.ZSTD else zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    for piece in zeros.pieces():
+        stream.write(compressor.compress(piece))
+    stream.write(compressor.flush())
+    return stream.getvalue()
+
+
+def with_initramfs(out: Path, data: bytes, unpacked_bytes: int) -> None:
+    (out / "initramfs.img").write_bytes(data)
+
+    def edit(document: dict[str, Any]) -> None:
+        document["files"]["initramfs.img"] = facts(out / "initramfs.img")
+        document.update(initramfs_bytes=len(data), initramfs_unpacked_bytes=unpacked_bytes)
+
+    change(out, edit)
+
+
+@pytest.mark.parametrize("payload", [Payload.ZSTD, Payload.GZIP])
+def test_a_stream_of_more_than_a_gib(out: Path, payload: Payload) -> None:
+    """What is above the manifest's number is not read; where that is high, it is read in pieces, and memory stays small."""
+    data = bomb(payload, 1 << 30)
+    assert len(data) < 8 << 20
+    with_initramfs(out, data, 1 << 26)
+    assert_refused(out, READING[:1], f"no more than {(1 << 26) - 116} can be left")
+    with_initramfs(out, data, 4 << 30)
+    assert_refused(out, READING[:1], "the file ends")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < MAX_RSS_KIB
+
+
+def test_members_without_an_end(out: Path) -> None:
+    """Empty ones, of which a small stream holds millions."""
+    stream = io.BytesIO()
+    write_archive(stream, [directory(f"{number:06}") for number in range(1000)])
+    one = stream.getvalue()[: 1000 * 120]
+    packed = zstandard.ZstdCompressor(level=3).compress(one * 2000)
+    assert len(packed) < 1 << 20
+    with_initramfs(out, packed, 4 << 30)
+    assert_refused(out, READING[:1], "more than 100000 members")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < MAX_RSS_KIB
+
+
+# ---------------------------------------------------------------- an image in part B
+
+
+def with_image(out: Path, image: bytes) -> None:
+    stream = io.BytesIO()
+    write_archive(stream, [directory("fast"), directory("fast/quickstart")])
+    write_archive(stream, [directory("fast"), directory("fast/quickstart"), regular(IMAGE, image, 0o644)])
+    with_initramfs(out, stream.getvalue(), 4 << 30)
+
+
+def squashed(place: Path, *options: str) -> bytes:
+    target = place / "image"
+    subprocess.run(
+        ["/usr/bin/mksquashfs", place / "tree", target, "-quiet", "-no-progress", "-noappend", *options],
+        check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    return target.read_bytes()
+
+
+def test_an_image_of_much_more_than_it_has(out: Path, tmp_path: Path) -> None:
+    """512 MiB of zeros in some KiB: looked at in pieces, and never written anywhere."""
+    place = tmp_path / "store"
+    (place / "tree").mkdir(parents=True)
+    with (place / "tree/zeros").open("wb") as file:
+        file.truncate(512 << 20)
+    image = squashed(place, "-comp", "lz4")
+    assert len(image) < 1 << 20
+    with_image(out, image)
+    before = state(out.parent)
+    assert said(out.parent, ("ls", "OUT", "/fast/zeros")) == (0, "")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < MAX_RSS_KIB
+    assert state(out.parent) == before
+
+
+def test_devices_and_setuid_programs_in_an_image_are_named_and_never_made(out: Path, tmp_path: Path) -> None:
+    place = tmp_path / "store"
+    (place / "tree").mkdir(parents=True)
+    devices = ("-p", "sda b 666 0 0 8 0", "-p", "pipe i 666 0 0 f", "-p", "su f 4755 0 0 echo x")
+    with_image(out, squashed(place, "-comp", "lz4", *devices))
+    before = state(out.parent)
+    status, text = said(out.parent, ("audit", "OUT", "--json"))
+    assert status == 1, text
+    done = subprocess.run(
+        [sys.executable, *MAIN, "audit", out, "--json"], capture_output=True, timeout=LIMIT_S, check=False
+    )
+    found = {each["object"]: each["what"] for each in json.loads(done.stdout)["result"]["findings"]}
+    assert "is a device" in found["/fast/sda"]
+    assert "is a device" in found["/fast/pipe"]
+    assert "setuid" in found["/fast/su"] or "SHA" in found["/fast/su"] or "packed" in found["/fast/su"]
+    assert state(out.parent) == before
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "what"),
+    [
+        (0, b"shsq", "no SquashFS 4 image"),
+        (20, struct.pack("<H", 1), "compressed by the way 1"),
+        (12, struct.pack("<I", 1 << 30), "blocks of 1073741824 bytes"),
+        (32, struct.pack("<Q", 1 << 60), "is cut"),
+        (64, struct.pack("<Q", 1 << 63), "is cut"),
+        (72, struct.pack("<Q", 0), "cannot be read"),
+    ],
+)
+def test_a_damaged_image(out: Path, tmp_path: Path, at: int, value: bytes, what: str) -> None:
+    place = tmp_path / "store"
+    (place / "tree").mkdir(parents=True)
+    (place / "tree/file").write_text("content")
+    image = bytearray(squashed(place, "-comp", "lz4"))
+    image[at : at + len(value)] = value
+    with_image(out, bytes(image))
+    assert_refused(out, READING[:1], what)
+
+
+# ---------------------------------------------------------------- what audit names
+
+
+def test_audit_names_what_is_suspicious(out: Path) -> None:
+    (out / "link").symlink_to("/etc/shadow")
+    (out / "su").write_text("")
+    (out / "su").chmod(0o4755)
+    (out / "run.sh").write_text("#!/bin/sh\nrm -rf /\n")
+    done = subprocess.run(
+        [sys.executable, *MAIN, "audit", out, "--json"], capture_output=True, timeout=LIMIT_S, check=False
+    )
+    found = {(each["object"], each["what"]) for each in json.loads(done.stdout)["result"]["findings"]}
+    assert ("link", "is a symbolic link, not a plain file") in found
+    assert ("su", "mode 4755: setuid or setgid") in found
+    assert ("run.sh", "is not what quickstart writes for this manifest: it may do anything") in found
+    assert done.returncode == 1
