@@ -10,7 +10,7 @@ SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/in-chroo
 AT_ONCE := -n 2 --dist loadfile
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup demo check unit contract vm test test-full man figures clean
+.PHONY: help setup demo check unit contract vm test test-full fuzz-c man figures clean
 
 help:
 	@echo "setup      install the Debian packages that are missing, and quickstart into $(VENV)"
@@ -18,6 +18,7 @@ help:
 	@echo "check      ruff, mypy --strict, shellcheck, unit tests (under a minute)"
 	@echo "test       setup; check, contract tests, tests in VMs (as root, under 40 minutes)"
 	@echo "test-full  test, and what takes longer"
+	@echo "fuzz-c     our C programs under libFuzzer for FUZZ_C_S seconds (needs clang; 10 minutes)"
 	@echo "man        make the manual pages in docs/man again"
 	@echo "figures    draw the pictures in docs/figures again"
 	@echo "clean      remove $(VENV) and caches of the checkout (the store is kept)"
@@ -68,6 +69,11 @@ test: setup
 	$(VENV)/bin/mypy
 	shellcheck $(SCRIPTS)
 	$(VENV)/bin/pytest $(AT_ONCE) -m "not full" tests
+
+# What it finds is in fuzz-c/TARGET: an input, and the log that says where.
+FUZZ_C_S := 600
+fuzz-c: setup
+	$(VENV)/bin/python -m tests.sanitize.fuzz $(FUZZ_C_S)
 
 # The committed manual pages, out of the commands.
 man: setup

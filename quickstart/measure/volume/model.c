@@ -29,6 +29,12 @@ struct request *take_first(struct list *list) {
 
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* Not beyond what an instant holds: a client can ask a slow model for centuries. Such a request is never due. */
+static int64_t plus(int64_t instant, int64_t span_ns) {
+    int64_t sum;
+    return __builtin_add_overflow(instant, span_ns, &sum) || sum == NEVER ? NEVER - 1 : sum;
+}
+
 bool model_open(const struct model *model, uint64_t size_bytes) {
     is = *model;
     pulled = calloc(size_bytes / is.granule_bytes + 1, sizeof *pulled);
@@ -62,7 +68,7 @@ static void start(struct request *request, int64_t at) {
     uint64_t end = is_modelled(request) ? (request->offset + request->length - 1) / is.granule_bytes + 1 : granule;
     for (; granule < end; granule++) {
         if (pulled[granule] == 0) {
-            own += (int64_t)is.first_touch_ns;
+            own = plus(own, (int64_t)is.first_touch_ns);
             pulled[granule] = own;
             request->touched++;
         } else {
@@ -70,7 +76,8 @@ static void start(struct request *request, int64_t at) {
         }
     }
     uint64_t latency_ns = request->type == READ ? is.read_latency_ns : is.write_latency_ns;
-    request->ready = later(own, others) + (is_modelled(request) ? move_head(request) + (int64_t)latency_ns : 0);
+    request->ready = later(own, others);
+    if (is_modelled(request)) request->ready = plus(request->ready, move_head(request) + (int64_t)latency_ns);
     struct request **place = &serving;
     while (*place && (*place)->ready <= request->ready) place = &(*place)->next;
     request->next = *place;
@@ -105,7 +112,7 @@ struct request *model_answered(int64_t now_ns) {
         }
         struct request *request = serving;
         serving = request->next;
-        request->due = link_free = later(request->ready, link_free) + transfer_ns(request);
+        request->due = link_free = plus(later(request->ready, link_free), transfer_ns(request));
         append(&link_queue, request);
     }
     return NULL;

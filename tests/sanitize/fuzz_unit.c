@@ -1,0 +1,151 @@
+/*
+ * What the starter reads: the unit's description, an environment file, /etc/passwd and /etc/group, notify messages, the words of a
+ * command. The first byte of the input chooses. Compiled with -Dmalloc=held_malloc and so on: the starter never gives memory back.
+ */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "fuzz.h"
+#include "starter.h"
+
+/* The parts that are static. */
+#include "description.c"
+#include "users.c"
+#undef MESSAGE_MAX
+#include "notify.c"
+
+#undef malloc
+#undef calloc
+#undef realloc
+#undef free
+#undef vasprintf
+void *malloc(size_t bytes);
+void *calloc(size_t count, size_t bytes);
+void *realloc(void *old, size_t bytes);
+void free(void *old);
+
+enum { HELD_MAX = 1 << 20 };
+static void *held[HELD_MAX];
+static size_t held_count;
+static jmp_buf failed;
+static char file[] = "/dev/shm/fuzz-unit.XXXXXX";
+static int file_fd;
+
+static void *hold(void *made) {
+    DEMAND(made && held_count < HELD_MAX);
+    return held[held_count++] = made;
+}
+static size_t place_of(const void *old) {
+    for (size_t i = held_count; i > 0; i--)
+        if (held[i - 1] == old) return i - 1;
+    abort();
+}
+void *held_malloc(size_t bytes);
+void *held_calloc(size_t count, size_t bytes);
+void *held_realloc(void *old, size_t bytes);
+void held_free(void *old);
+int held_vasprintf(char **to, const char *format, va_list values);
+int (vasprintf)(char **to, const char *format, va_list values);
+
+void *held_malloc(size_t bytes) { return hold(malloc(bytes)); }
+void *held_calloc(size_t count, size_t bytes) { return hold(calloc(count, bytes)); }
+void *held_realloc(void *old, size_t bytes) {
+    if (!old) return hold(malloc(bytes));
+    size_t place = place_of(old);
+    return held[place] = realloc(old, bytes);
+}
+void held_free(void *old) {
+    if (!old) return;
+    size_t place = place_of(old);
+    free(old);
+    held[place] = held[--held_count];
+}
+int held_vasprintf(char **to, const char *format, va_list values) {
+    int length = (vasprintf)(to, format, values);
+    if (length >= 0) hold(*to);
+    return length;
+}
+
+/* Instead of fail.c. */
+_Noreturn void fail(const char *format, ...) {
+    char reason[1024];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(reason, sizeof reason, format, values);
+    va_end(values);
+    longjmp(failed, 1);
+}
+
+/* Instead of group.c and process.c. */
+bool in_group(pid_t pid) { return pid % 2 == 0; }
+bool wait_for(int fd, int64_t deadline) {
+    (void)fd, (void)deadline;
+    return false;
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+    (void)argc, (void)argv;
+    file_fd = mkstemp(file);
+    DEMAND(file_fd >= 0);
+    return 0;
+}
+
+static void put(const uint8_t *data, size_t size) {
+    DEMAND(ftruncate(file_fd, 0) == 0 && pwrite(file_fd, data, size, 0) == (ssize_t)size);
+}
+
+static void look_at_description(void) {
+    read_description(file);
+    for (const struct record *r = NULL; (r = next_record(r, NULL));) {
+        DEMAND(r->key && r->words[r->count] == NULL);
+        for (size_t i = 0; i < r->count; i++) DEMAND(strlen(r->words[i]) < SIZE_MAX);
+    }
+    (void)fact("type", "none");
+    (void)number(fact("start-timeout-ms", "90000"));
+    const struct record *command = next_record(NULL, "command");
+    if (!command || command->count < 4) return;
+    struct list environment = {0};
+    append(&environment, text("A=one  'two three'"));
+    append(&environment, text("B="));
+    char **argv = expand(command->words + 3, &environment);
+    while (argv && *argv) DEMAND(strlen(*argv++) < SIZE_MAX);
+}
+
+static void take(int kind) {
+    struct list environment = {0};
+    char *fields[PASSWD_FIELDS], *rest;
+    pid_t main_pid = 2;
+    int64_t deadline = 1000;
+    switch (kind) {
+    case 0: look_at_description(); break;
+    case 1:
+        read_variables(file, false, &environment);
+        for (size_t i = 0; i < environment.count; i++) DEMAND(strchr(environment.items[i], '='));
+        break;
+    case 2:
+        look_up(file, "1000", fields, PASSWD_FIELDS);
+        (void)number(fields[2]);
+        break;
+    case 3:
+        rest = load(file);
+        while (next_line(&rest, fields, GROUP_FIELDS)) (void)lists_member(fields[3], "adm");
+        break;
+    default:
+        rest = load(file);
+        (void)says_ready(rest, &main_pid, &deadline);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (size == 0) return 0;
+    put(data + 1, size - 1);
+    if (setjmp(failed) == 0) take(data[0] % 5);
+    records = NULL;
+    record_count = 0;
+    while (held_count > 0) free(held[--held_count]);
+    return 0;
+}
