@@ -7,6 +7,7 @@ literally, as dpkg does. An image without dpkg, and what a damaged file of the d
 
 from __future__ import annotations
 
+import bisect
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError
-from quickstart.imageroot import ImageRoot
+from quickstart.imageroot import MAX_TEXT_BYTES, ImageRoot
 
 _DATABASE = PurePosixPath("/var/lib/dpkg")
 _ALTERNATIVES = PurePosixPath("/etc/alternatives")
-_FIELD = re.compile(rb"^(Package|Status|Version|Architecture):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_FIELD = re.compile(rb"^(Package|Status|Version|Architecture):(.*)$", re.MULTILINE)
 # Package names, versions and architectures (deb-control(5), deb-version(7)); anything else is damage.
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
 
@@ -85,6 +86,7 @@ def _packages(
     for list_name in _names(root, _DATABASE / "info") if known and diversions is not None else ():
         owner = known.get(list_name.removesuffix(".list")) if list_name.endswith(".list") else None
         lines = _lines(root, _DATABASE / "info" / list_name) if owner else ()
+        in_order = sorted(lines)
         for line in lines:
             diverted = (diversions or {}).get(line)
             if diverted is not None and diverted[1] != _encode(owner.package if owner else ""):
@@ -93,9 +95,15 @@ def _packages(
             if line[line.rfind(b"/") + 1 :] in names and owner:
                 path = canonical(_decode(line))
                 # The directory of a package may be a link in the image, as /lib is.
-                if path in wanted and not any(other.startswith(line + b"/") for other in lines):
+                if path in wanted and path not in found and not _has_below(in_order, line):
                     found.setdefault(path, owner)
     return found
+
+
+def _has_below(in_order: Sequence[bytes], line: bytes) -> bool:
+    """Whether one of the sorted names lies in the directory ``line``."""
+    at = bisect.bisect_left(in_order, line + b"/")
+    return at < len(in_order) and in_order[at].startswith(line + b"/")
 
 
 def _status(root: ImageRoot) -> Mapping[str, Owner]:
@@ -106,7 +114,7 @@ def _status(root: ImageRoot) -> Mapping[str, Owner]:
         del stanzas[-1:]
     found: dict[str, Owner] = {}
     for stanza in stanzas:
-        fields = {key: _decode(value) for key, value in _FIELD.findall(stanza)}
+        fields = {key: _decode(value.strip(b" \t")) for key, value in _FIELD.findall(stanza)}
         name, version, architecture = (
             fields.get(key, "") for key in (b"Package", b"Version", b"Architecture")
         )
@@ -177,7 +185,7 @@ def _read(root: ImageRoot, path: PurePosixPath) -> bytes | None:
     """Nothing of a file that is not there, None of one that cannot be read."""
     try:
         found = root.resolve(path).canonical
-        return b"" if found is None else root.read_bytes(found)
+        return b"" if found is None else root.read_bytes(found, MAX_TEXT_BYTES)
     except StartSetError:
         return None
 

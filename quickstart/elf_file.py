@@ -29,6 +29,9 @@ _DLOPEN_NOTE = (b"FDO\0", 0x407C0C0A)
 _MAX_TABLE_BYTES = 1 << 16
 _MAX_PATH_BYTES = 4096
 _MAX_TEXT_BYTES = 1 << 20
+# Each name is looked for in each directory.
+_MAX_NEEDED = 1024
+_MAX_SEARCHED = 64
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,8 @@ class _Reader:
             interpreter_capacity=interpreter["p_filesz"] if interpreter else 0,
             needed=tuple(strings.get(_DT_NEEDED, [])),
             soname=next(iter(strings.get(_DT_SONAME, [])), None),
-            rpath=_split(strings.get(_DT_RPATH, [])),
-            runpath=_split(strings.get(_DT_RUNPATH, [])),
+            rpath=self._directories(strings.get(_DT_RPATH, [])),
+            runpath=self._directories(strings.get(_DT_RUNPATH, [])),
             elf_class=self._elf.elfclass,
             machine=str(self._elf["e_machine"]),
             dlopen_notes=tuple(self._dlopen_notes()),
@@ -151,6 +154,8 @@ class _Reader:
         for tag, value in entries:
             if tag in (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH):
                 found.setdefault(tag, []).append(self._dynamic_string(start, size, value))
+        if (count := len(found.get(_DT_NEEDED, ()))) > _MAX_NEEDED:
+            raise ValueError(f"it needs {count} libraries")
         return found
 
     def _dynamic_string(self, start: int, size: int, at: int) -> str:
@@ -162,6 +167,12 @@ class _Reader:
             raise ValueError(f"its string at {at} of {size} bytes has no end")
         self._count_text(end)
         return text[:end].decode("utf-8", "surrogateescape")
+
+    def _directories(self, paths: Iterable[str]) -> tuple[str, ...]:
+        found = tuple(directory for path in paths for directory in path.split(":") if directory)
+        if len(found) > _MAX_SEARCHED:
+            raise ValueError(f"it names {len(found)} directories to search")
+        return found
 
     def _strings_offset(self, address: int, size: int) -> int:
         for offset in self._elf.address_offsets(address, size):
@@ -192,10 +203,6 @@ def _string(table: bytes, at: int) -> str:
     if end < 0:
         raise ValueError(f"its string at {at} of {len(table)} bytes has no end")
     return table[at:end].decode("utf-8", "surrogateescape")
-
-
-def _split(paths: Iterable[str]) -> tuple[str, ...]:
-    return tuple(directory for path in paths for directory in path.split(":") if directory)
 
 
 def _dlopen_sonames(note: bytes) -> Iterator[tuple[str, ...]]:

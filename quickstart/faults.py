@@ -5,10 +5,16 @@ from __future__ import annotations
 import difflib
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+
+T = TypeVar("T")
+# Of one document.
+MAX_LINES = 100
+_LONGEST_WORD = 100
 
 
 def faults(error: ValidationError, document: type[BaseModel]) -> list[str]:
@@ -19,29 +25,34 @@ def faults(error: ValidationError, document: type[BaseModel]) -> list[str]:
     details = error.errors(include_url=False)
     # A list that is short because its members were refused is not a fault of its own.
     inside = {detail["loc"][:-1] for detail in details}
-    return [
-        _fault(each, document) for each in details if each["type"] != "too_short" or each["loc"] not in inside
-    ]
+    kept = [each for each in details if each["type"] != "too_short" or each["loc"] not in inside]
+    return first_ones(kept, lambda each: _fault(each, document))
+
+
+def first_ones(found: Sequence[T], line_of: Callable[[T], str] = str) -> list[str]:
+    """A line for each of as many as somebody reads, and one that counts the rest."""
+    lines = [line_of(each) for each in found[:MAX_LINES]]
+    return [*lines, f"and {len(found) - MAX_LINES} more"] if len(found) > MAX_LINES else lines
 
 
 def near(word: str, known: Sequence[str]) -> str:
     """``; did you mean 'x'?``, or nothing when no known word is like it."""
-    found = difflib.get_close_matches(word, known, n=1)
+    found = difflib.get_close_matches(word[:_LONGEST_WORD], known, n=1)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def _fault(detail: ErrorDetails, document: type[BaseModel]) -> str:
     location = detail["loc"]
-    where = re.sub(r"\.(\d+)", r"[\1]", ".".join(str(part) for part in location)) or "the whole"
+    parts = ".".join(_short(part) if isinstance(part, str) else str(part) for part in location)
+    where = re.sub(r"\.(\d+)", r"[\1]", parts) or "the whole"
     if detail["type"] == "extra_forbidden":
         return f"{where}: no such key{near(str(location[-1]), _keys_at(location, document))}"
     if detail["type"] == "missing":
         return f"{where}: missing"
-    return f"{where}: {detail['msg'].removeprefix('Value error, ')} (got {_short(detail['input'])})"
+    return f"{where}: {detail['msg'].removeprefix('Value error, ')} (got {_short(repr(detail['input']))})"
 
 
-def _short(value: object) -> str:
-    text = repr(value)
+def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 

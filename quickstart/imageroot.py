@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import itertools
 import os
 import re
 import stat
@@ -15,13 +16,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from quickstart.bounded import PATH_MAX, read_whole
 from quickstart.errors import StartSetError
 
 MAX_LINKS = 40
-# With the NUL at its end (limits.h); a longer path names nothing.
-PATH_MAX = 4096
-# Configuration, unit files, dpkg's lists: what is larger is none of these.
+# Configuration, unit files, dpkg's lists: what is larger is none of these. A kernel module or library may be.
+MAX_TEXT_BYTES = 16 << 20
 MAX_WHOLE_BYTES = 64 << 20
+# Of a path with all that its links say: the kernel's own limit of 40 links of a page each is far above.
+_MAX_COMPONENTS = 4096
+_MAX_MATCHES = 65536
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -56,24 +60,27 @@ class ImageRoot:
     def read_text(self, canonical: PurePosixPath) -> str:
         """A text file's content; bytes that are not UTF-8 are surrogate-escaped.
 
-        Raises StartSetError, naming the path, when it cannot be read, is no regular file or larger than 64 MiB.
+        Raises StartSetError, naming the path, when it cannot be read, is no regular file or larger than 16 MiB.
         """
-        return self.read_bytes(canonical).decode("utf-8", "surrogateescape")
+        return self.read_bytes(canonical, MAX_TEXT_BYTES).decode("utf-8", "surrogateescape")
 
-    def read_bytes(self, canonical: PurePosixPath) -> bytes:
-        """The content of a file that is read whole; errors as of ``read_text``."""
+    def read_bytes(self, canonical: PurePosixPath, most_bytes: int = MAX_WHOLE_BYTES) -> bytes:
+        """The content of a file that is read whole, of at most ``most_bytes``; errors as of ``read_text``."""
         host = self.host(canonical)
         try:
             status = host.lstat()
-            # Asked before the opening, which would wait for ever for the other end of a FIFO.
             if not stat.S_ISREG(status.st_mode):
                 raise StartSetError(f"{canonical} is not a regular file", hint="build the image again")
-            if status.st_size > MAX_WHOLE_BYTES:
+            if status.st_size > most_bytes:
                 raise StartSetError(
-                    f"{canonical} has {status.st_size} bytes; such a file is read up to {MAX_WHOLE_BYTES}",
+                    f"{canonical} has {status.st_size} bytes; such a file is read up to {most_bytes}",
                     hint="build the image again",
                 )
-            return host.read_bytes()
+            return read_whole(host, most_bytes)
+        except ValueError as error:
+            raise StartSetError(
+                f"{str(canonical)!r} is no file's name", hint="build the image again"
+            ) from error
         except OSError as error:
             raise StartSetError(
                 f"{canonical} cannot be read: {error.strerror}", hint="build the image again"
@@ -83,7 +90,7 @@ class ImageRoot:
         """The text of a symbolic link; None for what is none."""
         try:
             return str(self.host(canonical).readlink())
-        except OSError:
+        except (OSError, ValueError):
             return None
 
     def names(self, canonical: PurePosixPath) -> list[str]:
@@ -134,9 +141,15 @@ class ImageRoot:
         pending = list(reversed(path.parts[1:]))
         place: list[str] = []
         links: dict[PurePosixPath, None] = {}
-        followed = 0
+        followed = components = 0
         while pending:
             part = pending.pop()
+            components += 1
+            if components > _MAX_COMPONENTS:
+                raise StartSetError(
+                    f"{path} has more than {_MAX_COMPONENTS} components with those of its links",
+                    hint="the image has links there that lead to and fro; remove them",
+                )
             if part == "..":
                 del place[-1:]
                 continue
@@ -164,11 +177,18 @@ class ImageRoot:
     def glob(self, pattern: PurePosixPath) -> tuple[PurePosixPath, ...]:
         """The existing paths that an absolute pattern matches, as spelled by it, in byte order (glob(3)).
 
-        ``*``, ``?`` and ``[…]`` stay within a component, and a leading dot has to be written out.
+        ``*``, ``?`` and ``[…]`` stay within a component, and a leading dot has to be written out. Raises StartSetError for more
+        names than anybody means.
         """
         found = [PurePosixPath("/")]
         for part in pattern.parts[1:]:
-            found = [base / name for base in found for name in self._matches(base, part)]
+            matches = (base / name for base in found for name in self._matches(base, part))
+            found = list(itertools.islice(matches, _MAX_MATCHES + 1))
+            if len(found) > _MAX_MATCHES:
+                raise StartSetError(
+                    f"{pattern} matches more than {_MAX_MATCHES} names",
+                    hint="the image asks for too much there",
+                )
         present = (path for path in found if self.resolve(path).canonical is not None)
         return tuple(sorted(present, key=os.fsencode))
 

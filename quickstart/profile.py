@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from quickstart.assets import assets
+from quickstart.bounded import MAX_TOML_BYTES, parse_toml, read_whole
 from quickstart.errors import BadInputError, ProfileError
 from quickstart.faults import faults
 from quickstart.model import FileRules, Profile, Readiness, RootBudget
@@ -25,7 +25,7 @@ DATA = ("/var/**", "/srv/**", "/home/**", "/root/**", "/tmp/**", "/media/**", "/
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
 # Debian Policy 5.6.1 (package names); suites follow the same alphabet.
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
-Unit = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:_.@\\-]+\.service$")]
+Unit = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:_.@\\-]+\.service$", max_length=255)]
 Glob = Annotated[str, StringConstraints(pattern=r"^/")]
 # A file by its name alone: no directory above the root, nothing that a shell or chroot would see differently.
 FilePath = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9@_+-][A-Za-z0-9@._+-]*)+$")]
@@ -146,8 +146,8 @@ def profile_of(raw: Mapping[str, object], source: str) -> Profile:
 
 def _raw(text: str, source: str) -> Mapping[str, object]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(text)
+    except ValueError as error:
         raise ProfileError(source, [f"not TOML: {error}"]) from error
 
 
@@ -178,7 +178,7 @@ def _read(name: str) -> tuple[str, str]:
     """The text of a profile, and the name of its file."""
     file = profile_file(name)
     try:
-        return file.read_text(encoding="utf-8"), str(file)
+        return read_whole(file, MAX_TOML_BYTES).decode(), str(file)
     except OSError as error:
         raise BadInputError(f"profile {file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

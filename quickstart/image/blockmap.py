@@ -15,18 +15,21 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from quickstart.bounded import PATH_MAX
 from quickstart.errors import ArtefactError
 from quickstart.image.ext4 import used_inodes
+from quickstart.image.ext4layout import Layout, damaged, read_layout
 
-_SUPERBLOCK_AT = 1024
-_MAGIC = 0xEF53
 _ROOT_INODE, _RESIZE_INODE = 2, 7
-_COMPAT_SPARSE_SUPER2, _INCOMPAT_META_BG, _INCOMPAT_64BIT = 0x200, 0x10, 0x80
+_COMPAT_SPARSE_SUPER2 = 0x200
 _RO_COMPAT_SPARSE_SUPER = 0x1
 _FLAG_EXTENTS, _FLAG_INLINE = 0x80000, 0x10000000
 _EXTENT_MAGIC = 0xF30A
 _UNWRITTEN = 32768
-_DEEPEST = 6
+_DEEPEST = 5
+_EXTENTS_IN_INODE = 4
+# Some 400 MiB of memory; an image of ours has a few ten thousand.
+_MAX_RUNS = 1 << 21
 _FAST_LINK_BYTES = 60
 
 
@@ -130,38 +133,30 @@ class BlockMap:
 
 def read_block_map(image: Path) -> BlockMap:
     """The map of the raw ext4 ``image``; raises ArtefactError for what is none, is damaged or has the feature meta_bg."""
-    with image.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-        try:
-            reader = _Reader(data, str(image))
-            return reader.read(used_inodes(image))
-        except (struct.error, IndexError) as error:
-            raise ArtefactError(f"{image} is damaged: {error}", hint="fsck it, or build it again") from error
+    with image.open("rb") as file:
+        # Of an empty file there is no map, and a layout that holds has a superblock at least.
+        layout = read_layout(file, str(image))
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+            try:
+                return _Reader(data, layout, str(image)).read(used_inodes(image))
+            except (struct.error, IndexError, OverflowError) as error:
+                raise damaged(str(image), str(error)) from error
 
 
 class _Reader:
     """Walks one file system; ``runs`` collects what it meets, ``paths`` a path of each inode."""
 
-    def __init__(self, data: mmap.mmap, source: str) -> None:
-        self.data, self.source = data, source
+    def __init__(self, data: mmap.mmap, layout: Layout, source: str) -> None:
+        self.data, self.layout, self.source = data, layout, source
         self.runs: list[Owner] = []
         self.first_inode: dict[int, int] = {}
         self.paths: dict[int, PurePosixPath] = {}
-        at = _SUPERBLOCK_AT
-        if self._u16(at + 0x38) != _MAGIC:
-            raise ArtefactError(f"{source} has no ext4 superblock", hint="is the image truncated?")
-        if self._u32(at + 0x60) & _INCOMPAT_META_BG:
-            raise ArtefactError(f"{source} has meta_bg, which we cannot read", hint="mkfs.ext4 without it")
-        self.block_bytes = 1024 << self._u32(at + 0x18)
-        self.first_block = self._u32(at + 0x14)
-        self.blocks = self._u32(at + 0x4)
-        if self._u32(at + 0x60) & _INCOMPAT_64BIT:
-            self.blocks |= self._u32(at + 0x150) << 32
-        self.blocks_per_group, self.inodes_per_group = self._u32(at + 0x20), self._u32(at + 0x28)
-        self.inode_bytes = self._u16(at + 0x58)
-        self.journal_inode = self._u32(at + 0xE0)
-        wide = self._u32(at + 0x60) & _INCOMPAT_64BIT
-        self.descriptor_bytes = self._u16(at + 0xFE) if wide else 32
-        self.groups = -(-(self.blocks - self.first_block) // self.blocks_per_group)
+        # Blocks that lead to others, and blocks of directories: each is of one inode, and is read once.
+        self.trees: set[int] = set()
+        self.directory_blocks = 0
+        self.block_bytes, self.inode_bytes = layout.block_bytes, layout.inode_bytes
+        (self.journal_inode,) = struct.unpack_from("<I", layout.superblock, 0xE0)
+        self.compat, _, self.ro_compat = struct.unpack_from("<3I", layout.superblock, 0x5C)
 
     def read(self, used: tuple[int, ...]) -> BlockMap:
         self._group_metadata()
@@ -180,6 +175,9 @@ class _Reader:
             self.block_bytes, self.inode_bytes, tuple(_disjoint(runs)), self.paths, self.first_inode
         )
 
+    def _damaged(self, what: str) -> ArtefactError:
+        return damaged(self.source, what)
+
     def _u16(self, at: int) -> int:
         return int(struct.unpack_from("<H", self.data, at)[0])
 
@@ -189,14 +187,20 @@ class _Reader:
     def _add(
         self, kind: Kind, first: int, blocks: int, path: PurePosixPath | None = None, offset: int = 0
     ) -> None:
-        if blocks > 0:
-            self.runs.append(Owner(kind, first, blocks, path, offset))
+        if blocks <= 0:
+            return
+        if first + blocks > self.layout.blocks:
+            raise self._damaged(f"{kind.value} of {path or 'the volume'} at block {first}")
+        if len(self.runs) >= _MAX_RUNS:
+            raise self._damaged(f"it is in more than {_MAX_RUNS} pieces")
+        self.runs.append(Owner(kind, first, blocks, path, offset))
 
     def _group_metadata(self) -> None:
-        tables = -(-self.inodes_per_group * self.inode_bytes // self.block_bytes)
-        descriptor_blocks = -(-self.groups * self.descriptor_bytes // self.block_bytes)
-        for group in range(self.groups):
-            first = self.first_block + group * self.blocks_per_group
+        layout = self.layout
+        tables = -(-layout.inodes_per_group * self.inode_bytes // self.block_bytes)
+        descriptor_blocks = -(-layout.groups * layout.descriptor_bytes // self.block_bytes)
+        for group in range(layout.groups):
+            first = layout.first_block + group * layout.blocks_per_group
             if self._has_superblock(group):
                 self._add(Kind.SUPERBLOCK, first, 1)
                 self._add(Kind.DESCRIPTORS, first + 1, descriptor_blocks)
@@ -204,27 +208,31 @@ class _Reader:
             self._add(Kind.BLOCK_BITMAP, block_bitmap, 1)
             self._add(Kind.INODE_BITMAP, inode_bitmap, 1)
             self._add(Kind.INODE_TABLE, table, tables)
-            self.first_inode[table] = group * self.inodes_per_group + 1
+            self.first_inode[table] = group * layout.inodes_per_group + 1
 
     def _has_superblock(self, group: int) -> bool:
         if group == 0:
             return True
-        if self._u32(_SUPERBLOCK_AT + 0x5C) & _COMPAT_SPARSE_SUPER2:
-            return group in struct.unpack_from("<2I", self.data, _SUPERBLOCK_AT + 0x24C)
-        if not self._u32(_SUPERBLOCK_AT + 0x64) & _RO_COMPAT_SPARSE_SUPER:
+        if self.compat & _COMPAT_SPARSE_SUPER2:
+            return group in struct.unpack_from("<2I", self.layout.superblock, 0x24C)
+        if not self.ro_compat & _RO_COMPAT_SPARSE_SUPER:
             return True
         return group == 1 or any(_is_power(group, base) for base in (3, 5, 7))
 
     def _descriptor(self, group: int) -> tuple[int, int, int]:
         """Where a group's block bitmap, inode bitmap and inode table begin."""
-        at = (self.first_block + 1) * self.block_bytes + group * self.descriptor_bytes
-        low = struct.unpack_from("<3I", self.data, at)
-        high = struct.unpack_from("<3I", self.data, at + 0x20) if self.descriptor_bytes >= 64 else (0, 0, 0)
+        at = group * self.layout.descriptor_bytes
+        low = struct.unpack_from("<3I", self.layout.descriptors, at)
+        high = (
+            struct.unpack_from("<3I", self.layout.descriptors, at + 0x20) if self.layout.wide else (0, 0, 0)
+        )
         first, second, third = (a | b << 32 for a, b in zip(low, high, strict=True))
         return first, second, third
 
     def _inode_at(self, number: int) -> int:
-        group, index = divmod(number - 1, self.inodes_per_group)
+        group, index = divmod(number - 1, self.layout.inodes_per_group)
+        if not 0 <= group < self.layout.groups:
+            raise self._damaged(f"there is no inode {number}")
         return self._descriptor(group)[2] * self.block_bytes + index * self.inode_bytes
 
     def _walk(self) -> None:
@@ -242,22 +250,27 @@ class _Reader:
             pieces = sorted(self._blocks_of(number, Kind.DIRECTORY, path), key=lambda run: run.offset_bytes)
             for name, child in self._names(pieces):
                 if child not in self.paths:
-                    self.paths[child] = path / name
+                    below = path / name
+                    # So deep no path can name it, and each name has all above it.
+                    deep = len(str(below)) >= PATH_MAX
+                    self.paths[child] = PurePosixPath(f"inode {child}") if deep else below
                     waiting.append(child)
 
     def _names(self, pieces: list[Owner]) -> Iterator[tuple[str, int]]:
         for piece in pieces:
+            self.directory_blocks += piece.blocks
+            if self.directory_blocks > self.layout.blocks:
+                raise self._damaged(f"the directory {piece.path} has blocks of others")
             for block in range(piece.first_block, piece.first_block + piece.blocks):
                 at, end = block * self.block_bytes, (block + 1) * self.block_bytes
                 while at < end:
                     number, length, name_length = struct.unpack_from("<IHB", self.data, at)
                     if length < 8 or at + length > end:
-                        raise ArtefactError(
-                            f"{self.source}: the directory {piece.path} is damaged",
-                            hint="fsck it, or build it again",
-                        )
+                        raise self._damaged(f"the directory {piece.path}")
                     name = self.data[at + 8 : at + 8 + name_length]
                     if number and name not in (b".", b".."):
+                        if not name or b"/" in name or b"\0" in name or name_length > length - 8:
+                            raise self._damaged(f"the directory {piece.path} has the name {name!r}")
                         yield os.fsdecode(name), number
                     at += length
 
@@ -279,19 +292,28 @@ class _Reader:
             self._pointers(at + 0x28, kind, path, tree)
         return [run for run in self.runs[before:] if run.kind is kind]
 
-    def _extents(self, at: int, kind: Kind, path: PurePosixPath | None, tree: Kind, level: int = 0) -> None:
+    def _tree(self, tree: Kind, block: int, path: PurePosixPath | None) -> int:
+        """Note a block that leads to others; returns where it is in the image."""
+        if block in self.trees:
+            raise self._damaged(f"block {block} leads to blocks of {path}, and to others")
+        self.trees.add(block)
+        self._add(tree, block, 1, path)
+        return block * self.block_bytes
+
+    def _extents(
+        self, at: int, kind: Kind, path: PurePosixPath | None, tree: Kind, depth_above: int | None = None
+    ) -> None:
         magic, entries, _, depth = struct.unpack_from("<4H", self.data, at)
-        if magic != _EXTENT_MAGIC or level > _DEEPEST:
-            raise ArtefactError(
-                f"{self.source}: the extents of {path} are damaged", hint="fsck it, or build it again"
-            )
+        room = _EXTENTS_IN_INODE if depth_above is None else (self.block_bytes - 12) // 12
+        expected = depth <= _DEEPEST if depth_above is None else depth == depth_above - 1
+        if magic != _EXTENT_MAGIC or not expected or entries > room:
+            raise self._damaged(f"the extents of {path}")
         for entry in range(at + 12, at + 12 + 12 * entries, 12):
             logical, second, third, low = struct.unpack_from("<IHHI", self.data, entry)
             if depth:
                 (low, high) = struct.unpack_from("<IH", self.data, entry + 4)
                 block = low | high << 32
-                self._add(tree, block, 1, path)
-                self._extents(block * self.block_bytes, kind, path, tree, level + 1)
+                self._extents(self._tree(tree, block, path), kind, path, tree, depth)
             else:
                 length = second - _UNWRITTEN if second > _UNWRITTEN else second
                 self._add(kind, low | third << 32, length, path, logical * self.block_bytes)
@@ -313,10 +335,9 @@ class _Reader:
         if not depth:
             self._add(kind, block, 1, path, logical * self.block_bytes)
             return
-        self._add(tree, block, 1, path)
         per_block = self.block_bytes // 4
         for index, each in enumerate(
-            struct.unpack_from(f"<{per_block}I", self.data, block * self.block_bytes)
+            struct.unpack_from(f"<{per_block}I", self.data, self._tree(tree, block, path))
         ):
             self._pointed(each, depth - 1, logical + index * per_block ** (depth - 1), kind, path, tree)
 

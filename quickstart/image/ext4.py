@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from quickstart.errors import ArtefactError, BadInputError, CommandError
 from quickstart.host import door
+from quickstart.image.ext4layout import SUPERBLOCK_AT, SUPERBLOCK_BYTES, damaged, read_layout
 from quickstart.model import IMAGE_TIME_S, MIB, RootDisk, Superblock
 
 # For each program that writes to an image, or the superblock's time of writing would differ.
 FIXED_TIME = {"E2FSPROGS_FAKE_TIME": str(IMAGE_TIME_S)}
-_SUPERBLOCK_AT = 1024
-_SUPERBLOCK_BYTES = 1024
 _MAGIC = 0xEF53
 # Documentation/filesystems/ext4/super.rst: s_state bits and s_feature_incompat bits.
 _STATE_CLEAN = 0x1
 _STATE_ERRORS = 0x2
 _INCOMPAT_RECOVER = 0x4
-_INCOMPAT_64BIT = 0x80
 # group_descr.rst: bg_flags.
 _INODE_UNINIT = 0x1
 _BLOCK_UNINIT = 0x2
+# What a volume of 64 GiB has by mke2fs's own proportion.
+MAX_USED_INODES = 1 << 22
+_NOT_ZERO = re.compile(rb"[^\0]")
 _ROOT_INODE = 2
 _FIRST_INODE = 11
 
@@ -83,28 +85,29 @@ class BlockGroup:
 
 
 def block_groups(path: Path) -> tuple[BlockGroup, ...]:
-    """The block groups of a raw image without meta_bg, in order."""
+    """The block groups of a raw image without meta_bg, in order; raises ArtefactError for a damaged one."""
     with path.open("rb") as file:
-        layout = _read_layout(file)
-        found = []
-        for number in range(layout.groups):
-            at = number * layout.descriptor_bytes
-            free, flags = (
-                struct.unpack_from("<H", layout.descriptors, at + offset)[0] for offset in (0xC, 0x12)
-            )
-            if layout.wide:
-                free |= struct.unpack_from("<H", layout.descriptors, at + 0x2C)[0] << 16
-            first = layout.first_block + number * layout.blocks_per_group
-            blocks = min(layout.blocks_per_group, layout.blocks - first)
-            found.append(BlockGroup(number, first, blocks, free, bool(flags & _BLOCK_UNINIT)))
+        layout = read_layout(file, str(path))
+    found = []
+    for number in range(layout.groups):
+        at = number * layout.descriptor_bytes
+        free, flags = (struct.unpack_from("<H", layout.descriptors, at + offset)[0] for offset in (0xC, 0x12))
+        if layout.wide:
+            free |= struct.unpack_from("<H", layout.descriptors, at + 0x2C)[0] << 16
+        first = layout.first_block + number * layout.blocks_per_group
+        blocks = min(layout.blocks_per_group, layout.blocks - first)
+        found.append(BlockGroup(number, first, blocks, free, bool(flags & _BLOCK_UNINIT)))
     return tuple(found)
 
 
 def used_inodes(path: Path) -> tuple[int, ...]:
-    """The root's inode and those that hold files, of a raw image without meta_bg, by its inode bitmaps."""
+    """The root's inode and those that hold files, of a raw image without meta_bg, by its inode bitmaps.
+
+    Raises ArtefactError for a damaged image.
+    """
+    found: list[int] = []
     with path.open("rb") as file:
-        layout = _read_layout(file)
-        found: list[int] = []
+        layout = read_layout(file, str(path))
         for group in range(layout.groups):
             offset = group * layout.descriptor_bytes
             if struct.unpack_from("<H", layout.descriptors, offset + 0x12)[0] & _INODE_UNINIT:
@@ -112,59 +115,34 @@ def used_inodes(path: Path) -> tuple[int, ...]:
             bitmap_at = struct.unpack_from("<I", layout.descriptors, offset + 0x4)[0]
             if layout.wide:
                 bitmap_at |= struct.unpack_from("<I", layout.descriptors, offset + 0x24)[0] << 32
+            if bitmap_at >= layout.blocks:
+                raise damaged(str(path), f"the inode bitmap of group {group} lies at block {bitmap_at}")
             file.seek(bitmap_at * layout.block_bytes)
             bitmap = file.read(layout.inodes_per_group // 8)
-            first = group * layout.inodes_per_group + 1
-            found += [
-                first + bit for bit in range(layout.inodes_per_group) if bitmap[bit // 8] >> bit % 8 & 1
-            ]
+            found += _set_bits(bitmap, group * layout.inodes_per_group + 1)
+            # Bitmaps that lie on each other may claim any number.
+            if len(found) > MAX_USED_INODES:
+                raise damaged(str(path), f"more than {MAX_USED_INODES} inodes are said to be in use")
     return tuple(inode for inode in found if inode == _ROOT_INODE or inode >= _FIRST_INODE)
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Of the superblock and the group descriptors (kernel: Documentation/filesystems/ext4, super.rst and group_descr.rst)."""
-
-    first_block: int
-    blocks: int
-    block_bytes: int
-    blocks_per_group: int
-    inodes_per_group: int
-    groups: int
-    wide: bool
-    descriptor_bytes: int
-    descriptors: bytes
-
-
-def _read_layout(file: BinaryIO) -> _Layout:
-    file.seek(_SUPERBLOCK_AT)
-    block = file.read(_SUPERBLOCK_BYTES)
-    inodes, blocks, first_block, log_size, blocks_per_group, inodes_per_group = (
-        struct.unpack_from("<I", block, offset)[0] for offset in (0x0, 0x4, 0x14, 0x18, 0x20, 0x28)
-    )
-    wide = bool(struct.unpack_from("<I", block, 0x60)[0] & _INCOMPAT_64BIT)
-    if wide:
-        blocks |= struct.unpack_from("<I", block, 0x150)[0] << 32
-    descriptor_bytes = struct.unpack_from("<H", block, 0xFE)[0] if wide else 32
-    groups = inodes // inodes_per_group
-    file.seek((first_block + 1) * (1024 << log_size))
-    descriptors = file.read(groups * descriptor_bytes)
-    return _Layout(
-        *(first_block, blocks, 1024 << log_size, blocks_per_group, inodes_per_group, groups, wide),
-        *(descriptor_bytes, descriptors),
-    )
+def _set_bits(bitmap: bytes, first: int) -> Iterator[int]:
+    """The numbers of the bits that are set, from the lowest of each byte up; the first bit has the number ``first``."""
+    for match in _NOT_ZERO.finditer(bitmap):
+        byte, at = match[0][0], first + 8 * match.start()
+        yield from (at + bit for bit in range(8) if byte >> bit & 1)
 
 
 def read_superblock(path: Path) -> Superblock:
     """The ext4 superblock of a raw image; raises ArtefactError when there is none."""
     with path.open("rb") as file:
-        file.seek(_SUPERBLOCK_AT)
-        return parse_superblock(file.read(_SUPERBLOCK_BYTES), str(path))
+        file.seek(SUPERBLOCK_AT)
+        return parse_superblock(file.read(SUPERBLOCK_BYTES), str(path))
 
 
 def parse_superblock(block: bytes, source: str) -> Superblock:
     """The 1024 bytes of an ext4 superblock (kernel: Documentation/filesystems/ext4/super.rst)."""
-    if len(block) < _SUPERBLOCK_BYTES or struct.unpack_from("<H", block, 0x38)[0] != _MAGIC:
+    if len(block) < SUPERBLOCK_BYTES or struct.unpack_from("<H", block, 0x38)[0] != _MAGIC:
         raise ArtefactError(f"{source} has no ext4 superblock", hint="is the image truncated?")
     (write_time_s,) = struct.unpack_from("<I", block, 0x30)
     (mount_count,) = struct.unpack_from("<H", block, 0x34)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-import struct
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import ArtefactError
 from quickstart.host import door
+from quickstart.image.ext4layout import read_layout
 
 # (offset, length) in bytes
 Extent = tuple[int, int]
-_LOG_BLOCK_SIZE_AT = 1024 + 0x18
 # A leaf of the tree: level/depth, entry/entries, logical from - to, physical from - to, length, perhaps "Uninit".
 _LEAF = re.compile(
-    r"\s*(\d+)/\s*(\d+)\s+\d+/\s*\d+\s+(\d+)\s*-\s*(\d+)\s+(\d+)\s*-\s*(\d+)\s+(\d+)(\s+Uninit)?\s*$"
+    r"\s*+(\d+)/\s*+(\d+)\s++\d+/\s*+\d+\s++(\d+)\s*+-\s*+(\d+)\s++([0-9]{1,15})\s*+-\s*+(\d+)\s++([0-9]{1,15})"
+    r"(\s++Uninit)?\s*+$"
 )
 
 
@@ -24,11 +24,10 @@ def file_extents(image: Path, path: PurePosixPath) -> tuple[Extent, ...]:
     Raises ArtefactError when there is no such file or its blocks are not by extents.
     """
     with image.open("rb") as file:
-        file.seek(_LOG_BLOCK_SIZE_AT)
-        (log_size,) = struct.unpack("<I", file.read(4))
+        block_bytes = read_layout(file, str(image)).block_bytes
     # debugfs takes a quoted name; it ends with 0 whatever happens.
     argv: list[str | Path] = ["debugfs", "-R", f'dump_extents -l "{path}"', image]
-    found = parse_extents(door.run(argv, timeout_s=60).stdout.decode(errors="replace"), 1024 << log_size)
+    found = parse_extents(door.run(argv, timeout_s=60).stdout.decode(errors="replace"), block_bytes)
     if not found:
         raise ArtefactError(f"{image} has no file {path} with extents", hint="build it again")
     return found

@@ -45,7 +45,11 @@ NEEDED = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
 # What a machine of QEMU loads is there as it is; what most machines never load is packed, and unpacked by insmod when it is wanted.
 _PLAIN = ("sha256_ssse3", *NEEDED, "virtio_console", *IMAGE_MODULES)
 _ROOT = "ext4"
-_MAX_MODULE_BYTES = 256 << 20
+_MAX_MODULE_BYTES = 64 << 20
+# What a reader of xz needs at most for what its own strongest preset writes (xz(1), -9).
+_MAX_XZ_MEMORY_BYTES = 80 << 20
+# What a module requires, ext4 with its five among them; the modloader's table has it once for each of the module's aliases.
+_MAX_REQUIRED = 256
 # A module's name is one of C: the kernel's build replaces everything else.
 _NAME = re.compile(r"[A-Za-z0-9_]+")
 # The buses whose devices have a modalias in sysfs; other aliases (block-major-…, fs-…) are the kernel's own requests.
@@ -91,8 +95,13 @@ def parse_dependencies(text: str) -> Mapping[str, Module]:
         for name in names:
             if not _NAME.fullmatch(name):
                 raise StartSetError(
-                    f"modules.dep has a module called {name!r}", hint="run depmod in the image"
+                    f"modules.dep has a module called {name[:100]!r}", hint="run depmod in the image"
                 )
+        if len(names) > _MAX_REQUIRED:
+            raise StartSetError(
+                f"modules.dep has a module {names[0]} that requires {len(names) - 1} others",
+                hint="run depmod in the image",
+            )
         found[names[0]] = Module(names[0], PurePosixPath(path), tuple(names[1:]))
     return found
 
@@ -161,7 +170,7 @@ def module_data(root: ImageRoot, module: Module) -> bytes:
 
 def _decompressed(path: PurePosixPath, data: bytes) -> bytes:
     try:
-        decompressor = lzma.LZMADecompressor()
+        decompressor = lzma.LZMADecompressor(memlimit=_MAX_XZ_MEMORY_BYTES)
         plain = decompressor.decompress(data, _MAX_MODULE_BYTES)
     except lzma.LZMAError as error:
         raise StartSetError(f"{path} cannot be decompressed: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from quickstart.bounded import INT64_MAX, natural
 from quickstart.errors import GuestError
 from quickstart.measure.nbd import Command
 from quickstart.measure.results import Reads
@@ -59,20 +60,26 @@ def overlap_ns(busy_ns: int, waited_ns: int) -> int:
 def iowait_ns(counters: str) -> int:
     """The fifth figure of the `cpu` line, in ticks of 10 ms (proc(5)); raises GuestError when there is none."""
     words = counters.partition("\n")[0].split()
-    if len(words) < 6 or words[0] != "cpu" or not words[5].isdecimal():
+    ticks = natural(words[5], INT64_MAX // _TICK_NS) if len(words) >= 6 and words[0] == "cpu" else None
+    if ticks is None:
         raise GuestError("the guest's /proc/stat has no cpu line")
-    return int(words[5]) * _TICK_NS
+    return ticks * _TICK_NS
 
 
 def disk_reads(counters: str, device: str) -> Reads:
     """What the guest's /proc/diskstats has of ``device``: reads completed and sectors read (Documentation/admin-guide/iostats.rst).
 
-    Raises GuestError when it is not in it.
+    Raises GuestError when it is not in it, or with words that are no numbers.
     """
     for line in counters.splitlines():
         words = line.split()
         if len(words) >= 14 and words[2] == device:
-            return Reads(int(words[3]), int(words[5]) * _SECTOR_BYTES)
+            reads, sectors = natural(words[3], INT64_MAX), natural(words[5], INT64_MAX // _SECTOR_BYTES)
+            if reads is None or sectors is None:
+                raise GuestError(
+                    f"the guest's /proc/diskstats is damaged: {device} has {words[3][:30]!r} reads of {words[5][:30]!r} sectors"
+                )
+            return Reads(reads, sectors * _SECTOR_BYTES)
     raise GuestError(f"the guest's /proc/diskstats has no {device}")
 
 

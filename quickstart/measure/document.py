@@ -8,26 +8,18 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import ValidationError
 
+from quickstart.bounded import read_whole
 from quickstart.errors import OtherResultsError, ResultsError
-from quickstart.faults import faults
+from quickstart.faults import faults, first_ones
 from quickstart.host.files import full_disk_named
+from quickstart.measure.entries import CellEntry, Document, PhaseEntry, PlannedEntry, RunEntry
 from quickstart.measure.patterns import cell_problem, launch_problems
 from quickstart.measure.results import (
-    CLOCKS,
-    COMMAND_LINES,
-    CONFIGURATIONS,
     DELIVERIES,
-    INSTANCES_MAX,
-    OLDER_SCHEMAS,
-    PATTERNS,
-    PAYLOADS,
     SCHEMA,
-    SIZES,
-    STORAGES,
     Booted,
     Cell,
     Circumstances,
@@ -42,92 +34,8 @@ from quickstart.measure.results import (
 
 _HINT = "docs/results.md has every field"
 _PARTIAL = ".partial"
-Count = Annotated[int, Field(ge=0)]
-Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-Word = Annotated[str, StringConstraints(min_length=1)]
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class _Cell(_Table):
-    profile: Word
-    configuration: Literal[CONFIGURATIONS]  # type: ignore[valid-type]
-    command_line: Literal[COMMAND_LINES]  # type: ignore[valid-type]
-    storage: Literal[STORAGES]  # type: ignore[valid-type]
-    clock: Literal[CLOCKS]  # type: ignore[valid-type]
-    size: Literal[SIZES]  # type: ignore[valid-type]
-    # Results of before say nothing of it.
-    payload: Literal[("", *PAYLOADS)] = ""  # type: ignore[valid-type]
-    pattern: Literal[PATTERNS] = "single"  # type: ignore[valid-type]
-    instances: Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = 1
-    stagger_ms: Count = 0
-
-
-class _Planned(_Cell):
-    # As for the payload. A run says how it was delivered, asked for or not.
-    delivery: Literal[("", *DELIVERIES)] = ""  # type: ignore[valid-type]
-    runs: Annotated[int, Field(ge=1)]
-    timeout_s: Annotated[int, Field(ge=1)]
-
-
-class _Phase(_Table):
-    name: Word
-    begin_ns: int
-    end_ns: int
-
-
-class _Run(_Cell):
-    delivery: str
-    number: Annotated[int, Field(ge=1)]
-    instance: Annotated[int, Field(ge=1)] = 1
-    launched_ns: Count = 0
-    dilation_percent: Annotated[int, Field(ge=100)] = 100
-    censored: str
-    t_pr_ns: int
-    t_app_ns: int
-    t_total_ns: int
-    uptime_ns: Count
-    ready_uptime_ns: Count
-    fetch_ns: Count
-    # Below 0 where the guest's uptime runs ahead at first (docs/times.md).
-    before_kernel_ns: int
-    overlap_ns: Count
-    volume_reads: Count
-    volume_read_bytes: Count
-    root_reads: Count
-    root_read_bytes: Count
-    initramfs_bytes: Count
-    phases: tuple[_Phase, ...]
-    units: tuple[_Phase, ...] = ()
-    took_ns: Count
-
-
-class _Booted(_Table):
-    kernel: Word
-    initramfs: Word
-    image: Word
-    command_lines: dict[str, str]
-    unit: Word
-    unit_lines: tuple[str, ...]
-
-
-class _Document(_Table):
-    schema_: Annotated[Literal[*OLDER_SCHEMAS, SCHEMA], Field(alias="schema")]  # type: ignore[valid-type]
-    name: Word
-    command: Annotated[tuple[str, ...], Field(min_length=1)]
-    began: Time
-    host: dict[str, str]
-    versions: dict[str, str]
-    artefacts: dict[str, str]
-    poll_interval_ms: Count
-    boots: dict[str, _Booted] = {}
-    contents: dict[str, dict[str, Count]] = {}
-    packages: dict[str, dict[str, str]] = {}
-    plan: Annotated[tuple[_Planned, ...], Field(min_length=1)]
-    runs: tuple[_Run, ...]
-
+# A run has a few KiB.
+_MAX_BYTES = 256 << 20
 
 _PLACE = ("number", "instance", "launched_ns", "dilation_percent", "censored")
 # What a run has besides its place in the matrix and its cost: nothing of it when it is censored.
@@ -160,20 +68,20 @@ def text_of(results: Results) -> str:
 def parse(text: str, source: str) -> Results:
     """The results in ``text``; raises ResultsError with every fault found in it and its place."""
     try:
-        document = _Document.model_validate_json(text)
+        document = Document.model_validate_json(text)
     except ValidationError as error:
-        raise ResultsError(source, faults(error, _Document), hint=_HINT) from error
+        raise ResultsError(source, faults(error, Document), hint=_HINT) from error
     results = _results(document)
     problems = [*_plan_problems(results.plan), *_run_problems(document, results)]
     if problems:
-        raise ResultsError(source, problems, hint=_HINT)
+        raise ResultsError(source, first_ones(problems), hint=_HINT)
     return results
 
 
 def load(path: Path) -> Results:
     """The results in a file; raises ResultsError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_whole(path, _MAX_BYTES).decode()
     except OSError as error:
         raise ResultsError(str(path), [f"cannot be read: {error.strerror}"]) from error
     except UnicodeDecodeError as error:
@@ -254,7 +162,7 @@ def _lines(entries: Sequence[Mapping[str, object]]) -> str:
 
 
 def _cell_entry(cell: Cell) -> dict[str, object]:
-    return {name: getattr(cell, name) for name in _Cell.model_fields}
+    return {name: getattr(cell, name) for name in CellEntry.model_fields}
 
 
 def _planned_entry(planned: Planned) -> Mapping[str, object]:
@@ -295,15 +203,15 @@ def _fact_members(facts: Facts) -> Iterator[str]:
         yield f" {json.dumps(key)}: " + ("{\n" + ",\n".join(lines) + "\n }" if lines else "{}")
 
 
-def _cell(entry: _Cell) -> Cell:
-    return Cell(**{name: getattr(entry, name) for name in _Cell.model_fields})
+def _cell(entry: CellEntry) -> Cell:
+    return Cell(**{name: getattr(entry, name) for name in CellEntry.model_fields})
 
 
-def _planned(entry: _Planned) -> Planned:
+def _planned(entry: PlannedEntry) -> Planned:
     return Planned(dataclasses.replace(_cell(entry), delivery=entry.delivery), entry.runs, entry.timeout_s)
 
 
-def _sample(run: _Run, asked: set[Cell]) -> Sample:
+def _sample(run: RunEntry, asked: set[Cell]) -> Sample:
     """``asked`` are the plan's cells: a delivery that was asked for is a word of the cell, any other is not."""
     cell = _cell(run)
     delivered = dataclasses.replace(cell, delivery=run.delivery)
@@ -320,16 +228,16 @@ def _sample(run: _Run, asked: set[Cell]) -> Sample:
     )
 
 
-def _phases(entries: Sequence[_Phase]) -> tuple[Phase, ...]:
+def _phases(entries: Sequence[PhaseEntry]) -> tuple[Phase, ...]:
     return tuple(Phase(each.name, each.begin_ns, each.end_ns) for each in entries)
 
 
-def _facts(document: _Document) -> Facts:
+def _facts(document: Document) -> Facts:
     boots = {name: Booted(**dict(each)) for name, each in document.boots.items()}
     return Facts(boots, document.contents, document.packages)
 
 
-def _results(document: _Document) -> Results:
+def _results(document: Document) -> Results:
     plan = tuple(_planned(each) for each in document.plan)
     asked = {each.cell for each in plan}
     return Results(
@@ -357,7 +265,7 @@ def _plan_problems(plan: Sequence[Planned]) -> Iterator[str]:
             yield f"plan[{index}].{problem}"
 
 
-def _run_problems(document: _Document, results: Results) -> Iterator[str]:
+def _run_problems(document: Document, results: Results) -> Iterator[str]:
     planned = {each.cell: each.runs for each in results.plan}
     first: dict[tuple[Cell, int, int], int] = {}
     yield from launch_problems(results.samples)
@@ -378,7 +286,7 @@ def _run_problems(document: _Document, results: Results) -> Iterator[str]:
         yield from _censored_problems(place, run) if run.censored else _ready_problems(place, run)
 
 
-def _censored_problems(place: str, run: _Run) -> Iterator[str]:
+def _censored_problems(place: str, run: RunEntry) -> Iterator[str]:
     for name in _NUMBERS:
         if getattr(run, name):
             yield f"{place}.{name}: a censored run has no number (got {getattr(run, name)})"
@@ -387,7 +295,7 @@ def _censored_problems(place: str, run: _Run) -> Iterator[str]:
             yield f"{place}.{name}: a censored run has none (got {len(getattr(run, name))})"
 
 
-def _ready_problems(place: str, run: _Run) -> Iterator[str]:
+def _ready_problems(place: str, run: RunEntry) -> Iterator[str]:
     if run.t_total_ns <= 0:
         yield f"{place}.t_total_ns: a run that is not censored takes time (got {run.t_total_ns})"
     if run.t_pr_ns + run.t_app_ns != run.t_total_ns:

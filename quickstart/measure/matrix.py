@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import tomllib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from quickstart.bounded import MAX_TOML_BYTES, parse_toml, read_whole
 from quickstart.errors import BadInputError, MatrixError
-from quickstart.faults import faults, near
+from quickstart.faults import MAX_LINES, faults, first_ones, near
 from quickstart.measure.patterns import block_problems, launches_of
 from quickstart.measure.results import (
     CLOCKS,
@@ -46,6 +47,8 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     "patterns": PATTERNS,
 }
 _OURS = "quickstart"
+# At a minute each they would take ten weeks.
+_MAX_CELLS = 100_000
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
 Words = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -94,8 +97,8 @@ def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
     Raises MatrixError with every fault found in it.
     """
     try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        raw = parse_toml(text)
+    except ValueError as error:
         raise MatrixError(source, [f"not TOML: {error}"]) from error
     return _matrix(raw, source, profiles)
 
@@ -103,7 +106,7 @@ def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
 def load_matrix(path: Path, profiles: Sequence[str]) -> Matrix:
     """The matrix in a file; raises BadInputError when it cannot be read, MatrixError when it does not hold."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_whole(path, MAX_TOML_BYTES).decode()
     except OSError as error:
         raise BadInputError(f"matrix {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -142,12 +145,17 @@ def order(plan: Sequence[Planned]) -> tuple[tuple[Cell, int], ...]:
 
 
 def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> Matrix:
-    problems = list(_word_problems(raw, profiles))
+    # Each is looked for among the known words.
+    problems = list(itertools.islice(_word_problems(raw, profiles), MAX_LINES))
     try:
         # By way of JSON, whose strict mode takes an array for a tuple but no "5" for 5.
         document = _Document.model_validate_json(json.dumps(raw, default=str))
     except ValidationError as error:
         raise MatrixError(source, [*faults(error, _Document), *problems], hint=_HINT) from error
+    if (cells := sum(_count(block) for block in document.block)) > _MAX_CELLS:
+        problems.append(f"block: {cells} cells, and a matrix has at most {_MAX_CELLS}")
+    if len(problems) >= MAX_LINES or cells > _MAX_CELLS:
+        raise MatrixError(source, problems, hint=_HINT)
     plan = [planned for block in document.block for planned in _planned(block)]
     problems += _twice(document.block)
     problems += [
@@ -161,8 +169,22 @@ def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> 
         problems += [f"block[{number}].{problem}" for problem in found]
     problems += _asked_in_part(plan)
     if problems:
-        raise MatrixError(source, problems, hint=_HINT)
+        raise MatrixError(source, first_ones(problems), hint=_HINT)
     return Matrix(document.name, tuple(plan), document.fetch)
+
+
+def _count(block: _Block) -> int:
+    """How many cells a block has at most."""
+    lists = (
+        block.clocks,
+        block.storages,
+        block.sizes,
+        block.profiles,
+        block.patterns,
+        block.instances or (1,),
+    )
+    forms = len(block.payloads) * len(block.deliveries)
+    return math.prod(map(len, lists)) * len(block.configurations) * len(block.command_lines) * forms
 
 
 def _planned(block: _Block) -> Iterator[Planned]:
@@ -195,14 +217,16 @@ def _word_problems(raw: Mapping[str, object], profiles: Sequence[str]) -> Iterat
             words = block.get(key) if isinstance(block, dict) else None
             if not isinstance(words, list | tuple):
                 continue
+            before: set[str] = set()
             for index, word in enumerate(words):
                 place = f"block[{number}].{key}[{index}]"
                 if not isinstance(word, str) or (key == "profiles" and "/" in word):
                     continue
                 if word not in known:
                     yield f"{place}: no {singular(key).replace('_', ' ')} {word!r}{_nearest(word, known)}"
-                elif word in words[:index]:
+                elif word in before:
                     yield f"{place}: {word!r} again"
+                before.add(word)
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:

@@ -20,6 +20,8 @@ LENGTH_MAX = 32 * 1024 * 1024
 _MAGIC, _OPTION_MAGIC, _OPTION_REPLY_MAGIC = 0x4E42444D41474943, 0x49484156454F5054, 0x3E889045565A9
 _REQUEST_MAGIC, _REPLY_MAGIC = 0x25609513, 0x67446698
 _FIXED_NEWSTYLE, _NO_ZEROES = 1, 2
+# So many answers to one option: a server has one for each kind of information, and an end.
+_MAX_REPLIES = 64
 _OPT_GO, _REP_ACK, _REP_INFO, _INFO_EXPORT = 7, 1, 3, 0
 
 
@@ -128,15 +130,18 @@ class Connection:
         go = struct.pack(">QIIIH", _OPTION_MAGIC, _OPT_GO, 6, 0, 0)
         self._socket.sendall(struct.pack(">I", _FIXED_NEWSTYLE | flags & _NO_ZEROES) + go)
         size_bytes = -1
-        while True:
+        for _ in range(_MAX_REPLIES):
             magic, _, kind, length_bytes = struct.unpack(">QIII", self._take(20))
-            data = self._take(length_bytes) if magic == _OPTION_REPLY_MAGIC and length_bytes <= 4096 else b""
+            if magic != _OPTION_REPLY_MAGIC or length_bytes > 4096:
+                break
+            data = self._take(length_bytes)
             if kind == _REP_INFO and len(data) == 12 and data[:2] == struct.pack(">H", _INFO_EXPORT):
                 (size_bytes,) = struct.unpack(">Q", data[2:10])
             elif kind == _REP_ACK and size_bytes >= 0:
                 return size_bytes
             elif kind != _REP_INFO:
                 raise VolumeError(f"the volume refuses its default export ({kind:#x})")
+        raise VolumeError("the volume's answer is not the NBD protocol")
 
 
 def pieces(extents: Iterable[tuple[int, int]], request_bytes: int) -> Iterator[tuple[int, int]]:

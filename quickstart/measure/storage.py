@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from quickstart.assets import assets
+from quickstart.bounded import MAX_TOML_BYTES, parse_toml, read_whole
 from quickstart.errors import BadInputError, StorageModelError
 from quickstart.faults import faults
 from quickstart.profile import Name
@@ -85,8 +85,8 @@ class _Document(_Table):
 def parse_model(text: str, source: str) -> StorageModel:
     """The model in ``text`` (TOML); raises StorageModelError with every fault found in it."""
     try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        raw = parse_toml(text)
+    except ValueError as error:
         raise StorageModelError(source, [f"not TOML: {error}"]) from error
     try:
         # By way of JSON, as profiles: its strict mode takes no "80" for 80.
@@ -126,7 +126,7 @@ def load_model(name: str) -> StorageModel:
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known_models())}; or give a file"
         raise BadInputError(f"there is no storage model {name!r}", hint=hint)
     try:
-        return parse_model(file.read_text(encoding="utf-8"), str(file))
+        return parse_model(read_whole(file, MAX_TOML_BYTES).decode(), str(file))
     except OSError as error:
         raise BadInputError(f"storage model {file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

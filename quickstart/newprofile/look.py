@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from quickstart.bounded import natural
 from quickstart.model import Readiness
 
 _PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "NRestarts", "UnitFileState")
@@ -62,7 +63,7 @@ def parse_look(text: str, answer: int = 0) -> Look:
         else:
             current.append(line)
     unit = dict(line.split("=", 1) for line in parts.get("unit", ()) if "=" in line)
-    memory = dict(re.findall(r"^(\w+):\s*(\d+) kB", "\n".join(parts.get("memory", ())), re.MULTILINE))
+    memory = dict(re.findall(r"^(\w+): *([0-9]{1,18}) kB", "\n".join(parts.get("memory", ())), re.MULTILINE))
     listeners = {found for line in parts.get("tcp", ()) if (found := _listener(line))}
     return Look(
         unit=unit,
@@ -77,7 +78,9 @@ def parse_look(text: str, answer: int = 0) -> Look:
 
 def _listener(line: str) -> tuple[str, int] | None:
     """Address and port of a line of /proc/net/tcp or tcp6 (proc(5)) that is a listener's."""
-    match = re.match(r"\s*\d+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} (\w\w)", line)
+    match = re.match(
+        r"\s*[0-9]+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} (\w\w)", line
+    )
     if match is None or match[3] != _LISTEN:
         return None
     return _address(match[1]), int(match[2], 16)
@@ -142,7 +145,7 @@ def failure(looks: Sequence[Look], unit: str, ready: Readiness) -> str:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
+    return natural(text) or 0
 
 
 def state_line(look: Look, ready: Readiness) -> str:

@@ -10,6 +10,8 @@ from quickstart.errors import BadInputError
 _ON_A_DISK = ("UUID=", "LABEL=", "PARTUUID=", "PARTLABEL=", "ID=", "/dev/")
 # mke2fs(8), -L.
 _LABEL_BYTES = 16
+_MAX_CHARACTERS = 1 << 20
+_SHOWN_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -25,21 +27,31 @@ def root_volume(fstab: str) -> RootLine | None:
 
     Raises BadInputError, naming the line, for a root that is found in another way or is not ext4, and for what lies on other disks.
     """
+    if len(fstab) > _MAX_CHARACTERS:
+        raise BadInputError(
+            f"/etc/fstab has more than {_MAX_CHARACTERS} characters", hint="it is read up to that"
+        )
     rows = [words for line in fstab.splitlines() if (words := line.split()) and not words[0].startswith("#")]
     roots = [words for words in rows if words[1:2] == ["/"]]
+    root_names = {words[0] for words in roots}
     for words in rows:
         options = (words[3] if len(words) > 3 else "").split(",")
-        elsewhere = words[0].startswith(_ON_A_DISK) and words[0] not in (root[0] for root in roots)
+        elsewhere = words[0].startswith(_ON_A_DISK) and words[0] not in root_names
         if elsewhere and not {"noauto", "nofail"} & set(options):
             raise BadInputError(
-                f"/etc/fstab wants a disk that the machine does not have: {' '.join(words)}",
+                f"/etc/fstab wants a disk that the machine does not have: {_shown(words)}",
                 hint="remove the line, or add nofail to its options",
             )
     return _root_line(roots[0]) if roots else None
 
 
-def _root_line(words: list[str]) -> RootLine:
+def _shown(words: list[str]) -> str:
     text = " ".join(words)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def _root_line(words: list[str]) -> RootLine:
+    text = _shown(words)
     if len(words) < 4 or words[2] != "ext4":
         raise BadInputError(
             f"/etc/fstab's root is not ext4 with options: {text}", hint="UUID=… / ext4 defaults 0 1"

@@ -266,6 +266,7 @@ def installed_packages(status: str) -> frozenset[str]:
     for stanza in status.split("\n\n"):
         fields = dict(re.findall(r"^(Package|Status|Provides): *(.*)$", stanza, re.MULTILINE))
         if fields.get("Status", "").split()[-1:] == ["installed"]:
-            provided = re.sub(r"\([^)]*\)", "", fields.get("Provides", "")).split(",")
+            # NAME (= VERSION), …; no version has a comma (deb-version(7)).
+            provided = (each.partition("(")[0] for each in fields.get("Provides", "").split(","))
             found.update(name.strip() for name in (fields.get("Package", ""), *provided))
     return frozenset(found - {""})

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import BinaryIO
 
+from quickstart.bounded import lines_of
 from quickstart.model import Event, Op
 from quickstart.trace.events import Blind, Born, Gone, Seen, read_events
+from quickstart.trace.strace import MAX_LINE_BYTES
 
 # systemd 254 and later execute this in the child, to execute the unit's command from there.
 _EXECUTOR = "systemd-executor"
@@ -51,6 +54,8 @@ class _Collector:
     pids: dict[int, int] = field(default_factory=dict)
     members: dict[int, _Member] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
+    # Of the paths in ``made``: few are asked for with the length of one.
+    made_lengths: set[int] = field(default_factory=set)
     found: dict[tuple[str, Op, str, str | None, bool], Event] = field(default_factory=dict)
     blind: dict[str, None] = field(default_factory=dict)
 
@@ -72,7 +77,9 @@ class _Collector:
             if member.program:
                 self._keep(item, member)
         if item.makes and not item.path.startswith(_VOLATILE):
-            self.made.update(name for name in (item.path, item.real) if name)
+            names = [name for name in (item.path, item.real) if name]
+            self.made.update(names)
+            self.made_lengths.update(len(name) for name in names)
 
     def _keep(self, item: Seen, member: _Member) -> None:
         made = (
@@ -96,10 +103,11 @@ class _Collector:
 
     def _is_made(self, path: str) -> bool:
         """Whether the boot made the path, or moved a directory there that it is in."""
-        while path:
-            if path in self.made:
+        end = len(path)
+        while end > 0:
+            if end in self.made_lengths and path[:end] in self.made:
                 return True
-            path = path.rpartition("/")[0]
+            end = path.rfind("/", 0, end)
         return False
 
     def gone(self, item: Gone) -> None:
@@ -109,6 +117,11 @@ class _Collector:
     def noticed(self, item: Blind) -> None:
         if (member := self.members.get(item.number)) is not None and member.program:
             self.blind[member.program] = None
+
+
+def collect_file(log: BinaryIO, unit: str) -> UnitLog:
+    """The share of ``unit`` in a log of any size; errors as of ``collect``."""
+    return collect(lines_of(log, MAX_LINE_BYTES), unit)
 
 
 def collect(lines: Iterable[bytes], unit: str) -> UnitLog:

@@ -3,6 +3,8 @@
 A process's working directory, its root and its parent are followed, so that every path is one of the image. The log does not always
 say a parent's fork before the child's first calls; what such a child does is held back until it is known where it comes from, and
 nothing else is kept: the memory that this takes does not grow with the log.
+
+The guest's programs say in it what they like: each line is gone over a few times, and what processes inherit is shared, not copied.
 """
 
 from __future__ import annotations
@@ -10,19 +12,25 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from quickstart.bounded import PATH_MAX, natural
 from quickstart.errors import TraceError
 from quickstart.model import Op
+from quickstart.trace.place import MAX_PLACE_CHARACTERS, Bind, Place, join, plain, under
 from quickstart.trace.strace import Call, Ended, read_calls, unescape
 
-_PATH = re.compile(
-    r'(?:(?:AT_FDCWD|-?\d+)<((?:[^>\\]|\\.)*)>(?:\(deleted\))?, )?"((?:[^"\\]|\\.)*)"(\.\.\.)?'
+_DECODED = r"(?:AT_FDCWD|-?\d+)<((?>(?:[^>\\]++|\\.)*))>"
+_QUOTED = r'"((?>(?:[^"\\]++|\\.)*))"(\.\.\.)?'
+# All of these are tried at one place of a call's arguments, never searched for.
+_PATH = re.compile(rf"(?:{_DECODED}(?:\(deleted\))?, )?{_QUOTED}", re.DOTALL)
+_NEXT_PATH = re.compile(rf", (?:(?:{_DECODED}(?:\(deleted\))?|-?\d+), )?{_QUOTED}", re.DOTALL)
+_FD = re.compile(rf"{_DECODED}(\(deleted\))?", re.DOTALL)
+_MAPPED = re.compile(
+    r"[^,<>]*+, [^,<>]*+, ([^,<>]*+), [^,<>]*+, \d+<((?>(?:[^>\\]++|\\.)*))>(\(deleted\))?, ", re.DOTALL
 )
-_FD = re.compile(r"(?:AT_FDCWD|-?\d+)<((?:[^>\\]|\\.)*)>(\(deleted\))?")
-_MAPPED = re.compile(r", [A-Z_|]*PROT_EXEC[A-Z_|]*, [^<>]*, \d+<((?:[^>\\]|\\.)*)>(\(deleted\))?, ")
-_CGROUP = re.compile(r"CLONE_INTO_CGROUP.*\bcgroup=(\d+)(?:<((?:[^>\\]|\\.)*)>)?")
+_CGROUP = re.compile(r"\bcgroup=([0-9]{1,10})(?:<((?>(?:[^>\\]++|\\.)*))>)?", re.DOTALL)
 
 _FORKS = frozenset({"clone", "clone3", "fork", "vfork"})
 _OPENS = frozenset({"open", "openat", "openat2", "creat"})
@@ -41,7 +49,6 @@ _CHANGES = frozenset(
 )
 _WRITE_FLAGS = re.compile(r"\bO_(?:WRONLY|RDWR|CREAT|TRUNC)\b")
 _NEW_CONTENT_FLAGS = re.compile(r"\bO_(?:TRUNC|EXCL)\b")
-_OWN_DESCRIPTORS = "/proc/self/fd/"
 
 
 class Born(NamedTuple):
@@ -85,25 +92,6 @@ Item = Born | Seen | Blind | Gone
 
 
 @dataclass
-class _Place:
-    """Where a process looks paths up (the kernel's fs_struct and mount namespace); both paths are from the image's root.
-
-    ``binds`` maps a bind mount's target to its source: a root that a service manager builds of these is the image's again.
-    ``opened`` are the paths of the descriptors that it or its parent opened, for /proc/self/fd/N and control groups.
-    """
-
-    cwd: str = "/"
-    root: str = "/"
-    binds: dict[str, str] = field(default_factory=dict)
-    opened: dict[str, str] = field(default_factory=dict)
-
-    def lookup(self, path: str) -> str:
-        if path.startswith(_OWN_DESCRIPTORS) and path[len(_OWN_DESCRIPTORS) :] in self.opened:
-            return self.opened[path[len(_OWN_DESCRIPTORS) :]]
-        return _under(self.root, path) if path.startswith("/") else _join(self.cwd, path)
-
-
-@dataclass
 class _Task:
     """A process while the log is read.
 
@@ -112,7 +100,7 @@ class _Task:
 
     number: int
     pid: int
-    place: _Place | None = None
+    place: Place | None = None
     ended: bool = False
     held: list[tuple[Call, _Task | None]] = field(default_factory=list)
 
@@ -164,7 +152,7 @@ class _Reader:
     def call(self, call: Call) -> Iterator[Item]:
         task = self._task(call.pid)
         if task.number == 1 and task.place is None:
-            yield from _settle(task, _Place(), 0)
+            yield from _settle(task, Place(), 0)
         child = self._child(call)
         if task.place is None:
             task.held.append((call, child))
@@ -173,9 +161,9 @@ class _Reader:
 
     def _child(self, call: Call) -> _Task | None:
         """The process that a fork made; None for other calls and failed ones."""
-        if call.name not in _FORKS or not call.result.isdigit() or call.result == "0":
+        pid = natural(call.result) if call.name in _FORKS else None
+        if not pid:
             return None
-        pid = int(call.result)
         orphan = None if pid in self._current else self._orphans.pop(pid, None)
         return orphan or self._task(pid)
 
@@ -183,50 +171,77 @@ class _Reader:
         """What is left at the log's end: processes whose fork is nowhere."""
         for task in [*self._orphans.values(), *self._current.values()]:
             if task.place is None:
-                yield from _settle(task, _Place(), 0)
+                yield from _settle(task, Place(), 0)
 
 
-def _settle(task: _Task, place: _Place, parent: int, group: Seen | None = None) -> Iterator[Item]:
-    """Say who ``task`` is, the control group that it was born in, if so, then what it did so far."""
+class _Origin(NamedTuple):
+    """Where a process comes from: it is to be said who it is, and what it did so far."""
+
+    task: _Task
+    place: Place
+    parent: int
+    group: Seen | None = None
+
+
+def _settle(task: _Task, place: Place, parent: int) -> Iterator[Item]:
+    """Say who ``task`` is, then what it did so far; likewise its children, in the places of their forks."""
+    return _flat(_life(_Origin(task, place, parent)))
+
+
+def _done(task: _Task, place: Place, call: Call, child: _Task | None) -> Iterator[Item]:
+    """What a call of ``task`` did, and what it changes."""
+    return _flat(_effects(task, place, call, child))
+
+
+def _flat(items: Iterator[Item | _Origin]) -> Iterator[Item]:
+    """With the life of each child in its place; no recursion, for what is held back may be as deep as the log is long."""
+    pending = [items]
+    while pending:
+        item = next(pending[-1], None)
+        if item is None:
+            pending.pop()
+        elif isinstance(item, _Origin):
+            pending.append(_life(item))
+        else:
+            yield item
+
+
+def _life(origin: _Origin) -> Iterator[Item | _Origin]:
+    task, place = origin.task, origin.place
     task.place = place
-    yield Born(task.number, task.pid, parent)
-    if group is not None:
-        yield group
+    yield Born(task.number, task.pid, origin.parent)
+    if origin.group is not None:
+        yield origin.group
     held, task.held = task.held, []
     for call, child in held:
-        yield from _done(task, place, call, child)
+        yield from _effects(task, place, call, child)
     if task.ended:
         yield Gone(task.number)
 
 
-def _done(task: _Task, place: _Place, call: Call, child: _Task | None) -> Iterator[Item]:
-    """What a call of ``task`` did, and what it changes."""
+def _effects(task: _Task, place: Place, call: Call, child: _Task | None) -> Iterator[Item | _Origin]:
     if child is not None:
         if child.place is None:
-            shared = "CLONE_FS" in call.arguments
-            yield from _settle(
-                child,
-                place if shared else replace(place, opened=dict(place.opened)),
-                task.number,
-                _joined(call, place, child),
-            )
+            own = place if "CLONE_FS" in call.arguments else place.copy()
+            yield _Origin(child, own, task.number, _joined(call, place, child))
         return
     yield from _doings(call, task.number, place)
     if call.error is None:
         _follow(call, place)
 
 
-def _joined(call: Call, place: _Place, child: _Task) -> Seen | None:
+def _joined(call: Call, place: Place, child: _Task) -> Seen | None:
     """The child's entry into a control group, if the kernel made it; otherwise a child writes its own ID there."""
-    match = _CGROUP.search(call.arguments)
+    at = call.arguments.find("CLONE_INTO_CGROUP")
+    match = _CGROUP.search(call.arguments, at) if at >= 0 else None
     if match is None:
         return None
     # strace 6.1 says only the descriptor.
-    group = unescape(match[2]) if match[2] else place.opened.get(match[1], "")
+    group = unescape(match[2]) if match[2] else place.descriptor(match[1])
     return Seen(call.line, child.number, Op.WRITE, f"{group}/cgroup.procs", None, False)
 
 
-def _doings(call: Call, number: int, place: _Place) -> Iterator[Item]:
+def _doings(call: Call, number: int, place: Place) -> Iterator[Item]:
     """What one call did."""
     if call.name == "io_uring_setup":
         if call.error is None:
@@ -261,20 +276,27 @@ def _operation(name: str, flags: str) -> Op:
     return Op.WRITE if name in _CHANGES else Op.LOOKUP
 
 
-def _paths(call: Call, place: _Place) -> Iterator[tuple[str, str]]:
+def _paths(call: Call, place: Place) -> Iterator[tuple[str, str]]:
     """The paths that ``call`` names, each with the arguments behind it.
 
-    What is no path of a file (pipe:[1]), or of a file that is gone, does not count.
+    What is no path of a file (pipe:[1]), or of a file that is gone, does not count; nor does what is longer than a path can be.
     """
+    return (found for found in _named(call, place) if found[0].startswith("/") and len(found[0]) < PATH_MAX)
+
+
+def _named(call: Call, place: Place) -> Iterator[tuple[str, str]]:
     arguments = call.arguments
-    if call.name in ("getdents64", "mmap"):
-        match = _FD.match(arguments) if call.name == "getdents64" else _MAPPED.search(arguments)
-        if match and not match[2] and (path := unescape(match[1])).startswith("/"):
-            yield path, ""
+    if call.name == "getdents64":
+        if (match := _FD.match(arguments)) and not match[2]:
+            yield unescape(match[1]), ""
+        return
+    if call.name == "mmap":
+        if (match := _MAPPED.match(arguments)) and "PROT_EXEC" in match[1].split("|") and not match[3]:
+            yield unescape(match[2]), ""
         return
     position = 0
     for count in range(2 if call.name in _TWO_PATHS or call.name in _TEXT_FIRST else 1):
-        match = _PATH.search(arguments, position) if count else _PATH.match(arguments)
+        match = _NEXT_PATH.match(arguments, position) if count else _PATH.match(arguments)
         if match is None:
             return
         if match[3]:
@@ -283,66 +305,52 @@ def _paths(call: Call, place: _Place) -> Iterator[tuple[str, str]]:
         if count == 0 and call.name in _TEXT_FIRST:
             continue
         if arguments.startswith("AT_FDCWD<"):
-            place.cwd = unescape(match[1])
+            place.cwd = _place_name(call, unescape(match[1] or ""))
         path = unescape(match[2])
         relative = match[1] is not None and not path.startswith("/")
-        path = _join(unescape(match[1]), path) if relative else place.lookup(path)
-        if path.startswith("/"):
-            yield path, arguments[position:]
+        yield join(unescape(match[1]), path) if relative else place.lookup(path), arguments[position:]
 
 
-def _follow(call: Call, place: _Place) -> None:
+def _follow(call: Call, place: Place) -> None:
     """What a call that succeeded changes of where its process is."""
     if call.name in _OPENS:
-        place.opened[call.result] = call.result_path
+        if (number := natural(call.result)) is not None:
+            place.opened.set(number, call.result_path)
     elif call.name == "fchdir":
         if match := _FD.match(call.arguments):
-            place.cwd = unescape(match[1])
+            place.cwd = _place_name(call, unescape(match[1]))
     elif call.name in ("chdir", "chroot", "pivot_root"):
         if match := _PATH.match(call.arguments):
-            _move(call.name, place, unescape(match[2]))
+            _move(call, place, unescape(match[2]))
     elif call.name == "mount" and ("MS_BIND" in call.arguments or "MS_MOVE" in call.arguments):
         _bind(call.arguments, place)
 
 
-def _move(name: str, place: _Place, path: str) -> None:
-    target = place.lookup(path)
-    if name == "chdir":
+def _move(call: Call, place: Place, path: str) -> None:
+    target = _place_name(call, place.lookup(path))
+    if call.name == "chdir":
         place.cwd = target
         return
     new = plain(target)
-    place.root = place.binds.get(new, new)
+    place.root = place.source(new)
     if place.cwd == new or place.cwd.startswith(f"{new}/"):
-        place.cwd = _under(place.root, place.cwd[len(new) :] or "/")
+        place.cwd = under(place.root, place.cwd[len(new) :] or "/")
 
 
-def _bind(arguments: str, place: _Place) -> None:
+def _place_name(call: Call, name: str) -> str:
+    """``name``, which is to be looked up from; raises TraceError for one that would make all that is looked up there too long."""
+    if len(name) > MAX_PLACE_CHARACTERS:
+        raise TraceError(
+            f"line {call.line} of the strace log leads to a directory whose name has {len(name)} characters"
+        )
+    return name
+
+
+def _bind(arguments: str, place: Place) -> None:
     source = _PATH.match(arguments)
-    target = _PATH.search(arguments, source.end()) if source else None
+    target = _NEXT_PATH.match(arguments, source.end()) if source else None
     if source is None or target is None:
         return
     above = plain(place.lookup(unescape(target[2])))
-    if above != "/":
-        place.binds = {**place.binds, above: plain(place.lookup(unescape(source[2])))}
-
-
-def plain(path: str) -> str:
-    """An absolute ``path`` without "." and doubled slashes; what ".." means depends on the links before it."""
-    if "//" not in path and "/." not in path and not path.endswith("/"):
-        return path
-    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
-
-
-def _under(root: str, path: str) -> str:
-    """An absolute ``path`` as a process with ``root`` means it; ".." stops there."""
-    if root in ("", "/"):
-        return path
-    rest = path.lstrip("/")
-    while rest == ".." or rest.startswith("../"):
-        rest = rest[2:].lstrip("/")
-    return f"{root}/{rest}"
-
-
-def _join(base: str, path: str) -> str:
-    """A relative ``path`` with its "..": what that means depends on the links before it (ImageRoot.resolve)."""
-    return f"{base.rstrip('/')}/{path}" if path else base
+    if above != "/" and max(len(above), source.end() - source.start(2)) <= PATH_MAX:
+        place.binds = Bind(above, plain(place.lookup(unescape(source[2]))), place.binds)

@@ -9,18 +9,21 @@ import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from quickstart.bounded import read_whole
 from quickstart.errors import TraceError
 from quickstart.model import Mapped, NetworkFacts, Trace
-from quickstart.trace.collect import collect
+from quickstart.trace.collect import collect_file
 from quickstart.trace.strace import unescape
 
 _LOGS = ("strace.log", "maps.log", "ldd.log", "modules.before", "modules.after", "facts.json")
+# All but the strace log, which is read line by line.
+_MAX_LOG_BYTES = 32 << 20
 _END = "== end\n"
 # "	libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f…)" and "	/lib64/ld-linux-x86-64.so.2 (0x00007f…)"
-_LIBRARY = re.compile(r"^\t(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)$")
+_LIBRARY = re.compile(r"^\t(?:\S++ => )?(/\S++) \(0x[0-9a-f]+\)$")
 # proc(5), /proc/PID/maps: address, perms, offset, dev, inode, pathname
-_MAPS_LINE = re.compile(r"[0-9a-f]+-[0-9a-f]+ ([rwxsp-]{4}) [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ \d+ *(.*)")
-_MAPS_PROCESS = re.compile(r"== (\d+) (.*)")
+_MAPS_LINE = re.compile(r"[0-9a-f]+-[0-9a-f]+ ([rwxsp-]{4}) [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ [0-9]+ *(.*)")
+_MAPS_PROCESS = re.compile(r"== ([0-9]{1,10}) (.*)")
 _DELETED = " (deleted)"
 
 
@@ -72,15 +75,13 @@ def _whole(what: str, text: str) -> str:
 def load_trace(directory: Path, unit: str) -> Trace:
     """The trace in ``directory`` (as trace.record leaves it) for ``unit``; raises TraceError for logs that are not whole."""
     try:
-        facts = json.loads((directory / "facts.json").read_text())
-        network = NetworkFacts(facts["interface"], facts["mac"], facts["address"])
-        ready_uptime_ns = int(facts["ready_uptime_ns"])
-        texts = {name: os.fsdecode((directory / name).read_bytes()) for name in _LOGS[1:]}
+        texts = {name: os.fsdecode(read_whole(directory / name, _MAX_LOG_BYTES)) for name in _LOGS[1:]}
+        network, ready_uptime_ns = _facts(texts["facts.json"])
         with (directory / "strace.log").open("rb") as log:
-            found = collect(log, unit)
+            found = collect_file(log, unit)
     except OSError as error:
         raise TraceError(f"a log of the trace cannot be read: {error.filename}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise TraceError(f"a log of the trace is damaged: {error!r}", hint=f"remove {directory}") from error
     if not found.events:
         raise TraceError(f"no process of {unit} is in the trace", hint="does the unit start at boot?")
@@ -103,6 +104,16 @@ def load_trace(directory: Path, unit: str) -> Trace:
         ready_uptime_ns=ready_uptime_ns,
         log_lines=found.lines,
     )
+
+
+def _facts(text: str) -> tuple[NetworkFacts, int]:
+    """What facts.json says; ValueError, KeyError, TypeError or RecursionError for what is none."""
+    facts = json.loads(text)
+    words = [facts[name] for name in ("interface", "mac", "address")]
+    ready_uptime_ns = facts["ready_uptime_ns"]
+    if type(ready_uptime_ns) is not int or not all(isinstance(word, str) for word in words):
+        raise ValueError("facts.json has another type of value")
+    return NetworkFacts(*words), ready_uptime_ns
 
 
 def _modules(text: str) -> tuple[str, ...]:

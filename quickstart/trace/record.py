@@ -21,7 +21,7 @@ from quickstart.host import door
 from quickstart.imageroot import ImageRoot
 from quickstart.model import Machine, Profile, ReferenceImage, RootDisk
 from quickstart.progress import Progress
-from quickstart.trace.collect import collect, loaded_files
+from quickstart.trace.collect import collect_file, loaded_files
 
 TRACE_MAC = "52:54:00:71:73:01"
 _GUEST = "/run/quickstart-trace"
@@ -143,7 +143,7 @@ def _fetch(guest: Guest, name: str, directory: Path) -> None:
 
 def _record_ldd(guest: Guest, directory: Path, unit: str) -> None:
     with (directory / "strace.log").open("rb") as log:
-        files = loaded_files(collect(log, unit))
+        files = loaded_files(collect_file(log, unit))
     if not files:
         raise TraceError(f"no process of {unit} is in the trace", hint="does the unit start at boot?")
     words = shlex.join(str(file) for file in files)

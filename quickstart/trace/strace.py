@@ -2,6 +2,8 @@
 
 The log is read as a stream of lines. A line that is none of strace's, or a last line that is cut, is a TraceError with its number:
 a start set from half a log would silently miss files.
+
+The guest's programs say in it what they like: no pattern here tries a place of a line more than a few times; numbers have an end.
 """
 
 from __future__ import annotations
@@ -13,9 +15,15 @@ from typing import NamedTuple
 
 from quickstart.errors import TraceError
 
-_LINE = re.compile(r"(\d+) +\d+\.\d+ (.*)", re.DOTALL)
+# strace's -s is 4096: of a program's start 32 arguments, each byte of which may take four characters.
+MAX_LINE_BYTES = 1 << 20
+# A call ends in its second part; strace's end, or the process's, may come in between.
+_MAX_PARTS = 8
+_LINE = re.compile(r"([0-9]{1,10}) +[0-9]+\.[0-9]+ (.*)", re.DOTALL)
 _CALL = re.compile(
-    r"([\w?]+)\((.*)\) += (-?\d+|0x[0-9a-f]+|\?)(?:<((?:[^>\\]|\\.)*)>)?(?: (E[A-Z0-9]+))?(.*)", re.DOTALL
+    r"([\w?]+)\((.*)\) += (-?[0-9]{1,20}|0x[0-9a-f]{1,16}|\?)(?![0-9a-f])"
+    r"(?:<((?>(?:[^>\\]++|\\.)*))>)?(?: (E[A-Z0-9]+))?(.*)",
+    re.DOTALL,
 )
 _RESUMED = re.compile(r"<\.\.\. (\w+) resumed>(.*)", re.DOTALL)
 _UNFINISHED = re.compile(r"([\w?]+)\((.*?) ?<(?:unfinished|detached) \.\.\.>", re.DOTALL)
@@ -23,7 +31,7 @@ _EXIT = re.compile(r"\+\+\+ (?:exited with|killed by|superseded by) .*\+\+\+")
 # A signal, or what strace says when a process goes on in another mode of the processor.
 _REMARK = re.compile(r"--- .* ---|\[ Process PID=\d+ runs in .* mode\. \]")
 # With --decode-pids=pidns a process ID of another PID namespace is followed by strace's own.
-_DECODED_PID = re.compile(r" /\* (\d+) in strace's PID NS \*/")
+_DECODED_PID = re.compile(r" /\* ([0-9]{1,10}) in strace's PID NS \*/")
 _ESCAPE = re.compile(r"\\([0-7]{1,3}|.)", re.DOTALL)
 _CONTROL = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
 # Most of what a boot maps is plain memory; such a line says nothing of files.
@@ -58,10 +66,12 @@ def read_calls(lines: Iterable[bytes]) -> Iterator[Call | Ended]:
     Raises TraceError with the line's number. Calls cut off by strace's own end (`<detached ...>`) did not
     return: they are left out. So are those that map plain memory.
     """
-    begun: dict[int, tuple[str, str]] = {}
+    begun: dict[int, tuple[str, str, int]] = {}
     for number, raw in enumerate(lines, 1):
         if _ANONYMOUS.fullmatch(raw):
             continue
+        if len(raw) > MAX_LINE_BYTES:
+            raise TraceError(f"line {number} of the strace log has more than {MAX_LINE_BYTES} bytes")
         if not raw.endswith(b"\n"):
             raise TraceError(f"the strace log is cut in line {number}")
         match = _LINE.fullmatch(os.fsdecode(raw[:-1]))
@@ -69,14 +79,19 @@ def read_calls(lines: Iterable[bytes]) -> Iterator[Call | Ended]:
             raise _garbled(number, raw)
         pid, text = int(match[1]), match[2]
         if text.startswith("<... ") and (half := _RESUMED.fullmatch(text)):
-            name, head = begun.pop(pid, ("", ""))
+            name, head, parts = begun.pop(pid, ("", "", 0))
             if name != half[1]:
                 raise TraceError(
                     f"line {number} of the strace log resumes {half[1]}, which process {pid} did not begin"
                 )
             text = f"{name}({head}{half[2]}"
+            # Each part is joined to all before it.
+            if parts >= _MAX_PARTS or len(text) > MAX_LINE_BYTES:
+                raise _garbled(number, raw)
+        else:
+            parts = 0
         if text.endswith(" ...>") and (open_half := _UNFINISHED.fullmatch(text)):
-            begun[pid] = (open_half[1], open_half[2])
+            begun[pid] = (open_half[1], open_half[2], parts + 1)
         elif call := _CALL.fullmatch(text):
             yield _finished(number, pid, call)
         elif _EXIT.fullmatch(text):
@@ -110,7 +125,7 @@ def unescape(text: str) -> str:
         parts.append(os.fsencode(text[end : match.start()]))
         code = match[1]
         parts.append(
-            bytes([int(code, 8) & 0xFF]) if code[0] in "01234567" else _CONTROL.get(code, code).encode()
+            bytes([int(code, 8) & 0xFF]) if code[0] in "01234567" else os.fsencode(_CONTROL.get(code, code))
         )
         end = match.end()
     parts.append(os.fsencode(text[end:]))

@@ -8,13 +8,15 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.imageroot import ImageRoot
 from quickstart.unit.model import UnitCommand
-from quickstart.unit.words import SEPARATOR, Names, split_words
+from quickstart.unit.words import SEPARATOR, Names, shown, split_words
 
 _PREFIXES = "@-:+!|"
 # Where systemd looks for a program without a path (ExecSearchPath=).
 _SEARCHED = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 # Commands that only change the environment block of a manager that is not there yet: nothing to do.
 _FORGETS = re.compile(r"(?:\S*/)?systemctl\s+unset-environment(?:\s+\w+)+\s*;?")
+# Each has a process of its own; no unit has a tenth of it.
+_MAX_COMMANDS = 256
 _MENTIONS = re.compile(r"(?<![\w-])systemctl(?![\w-])")
 
 
@@ -29,6 +31,8 @@ def parse_commands(unit: str, line: str, root: ImageRoot | None = None) -> tuple
         if word != f"{SEPARATOR}\0":
             words.append(word)
         elif words:
+            if len(found) >= _MAX_COMMANDS:
+                raise UnsupportedUnitError(f"{unit}: `{shown(line)}` has more than {_MAX_COMMANDS} commands")
             found.append(_command(unit, line, words, root))
             words = []
     return tuple(found)
@@ -38,15 +42,17 @@ def _command(unit: str, line: str, words: list[str], root: ImageRoot | None) -> 
     first = words[0].lstrip(_PREFIXES)
     prefixes = words[0][: len(words[0]) - len(first)]
     if "|" in prefixes or "!!" in prefixes or any(prefixes.count(each) > 1 for each in _PREFIXES):
-        raise UnsupportedUnitError(f"{unit}: the prefix of `{line}` cannot be repeated without systemd")
+        raise UnsupportedUnitError(
+            f"{unit}: the prefix of `{shown(line)}` cannot be repeated without systemd"
+        )
     names = Names(unit)
     expanded = [names.expand(word) for word in (first, *words[1:])]
     if any("\0" in word for word in expanded):
-        raise UnsupportedUnitError(f"{unit}: `{line}` has a NUL")
+        raise UnsupportedUnitError(f"{unit}: `{shown(line)}` has a NUL")
     program = _program(unit, line, expanded[0], root)
     argv = expanded[1:] if "@" in prefixes else expanded
     if not argv:
-        raise UnsupportedUnitError(f"{unit}: `{line}` has the prefix @ but no name")
+        raise UnsupportedUnitError(f"{unit}: `{shown(line)}` has the prefix @ but no name")
     return UnitCommand(program, tuple(argv), "".join(sorted(set(prefixes) - {"@"})))
 
 
@@ -57,7 +63,7 @@ def _program(unit: str, line: str, name: str, root: ImageRoot | None) -> str:
         path = PurePosixPath(directory) / name
         if root is not None and root.resolve(path).canonical is not None:
             return str(path)
-    raise UnsupportedUnitError(f"{unit}: `{line}` does not begin with an absolute path")
+    raise UnsupportedUnitError(f"{unit}: `{shown(line)}` does not begin with an absolute path")
 
 
 def is_needless_early(command: UnitCommand) -> bool:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.imageroot import ImageRoot
+from quickstart.unit.words import MAX_LINE_CHARACTERS
 
 # systemd.unit(5), "Unit File Load Path": the first that has the unit wins; drop-ins of all are read.
 UNIT_PATHS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
 # systemd-system.conf(5): the manager's own file, then its drop-ins.
 _MANAGER_PATHS = ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
+
+# A unit with its drop-ins, and system.conf with its own; the largest of Debian have a few KiB.
+_MAX_TEXT_CHARACTERS = 2 * MAX_LINE_CHARACTERS
 
 Directives = Mapping[str, tuple[str, ...]]
 
@@ -96,7 +100,7 @@ def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
     # A drop-in may be a link, to /dev/null when it is switched off.
     found = (root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins))
     files = [main, *(file for file in found if file is not None and root.host(file).is_file())]
-    return tuple(root.read_text(file) for file in files)
+    return _texts(root, files, unit)
 
 
 def manager_texts(root: ImageRoot) -> tuple[str, ...]:
@@ -112,4 +116,19 @@ def manager_texts(root: ImageRoot) -> tuple[str, ...]:
             drop_ins.setdefault(file.name, below / file.name if below else main or PurePosixPath("/"))
     found = [root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins)]
     files = [place for place in (main, *found) if place is not None and root.host(place).is_file()]
-    return tuple(root.read_text(file) for file in files)
+    return _texts(root, files, "system.conf")
+
+
+def _texts(root: ImageRoot, files: Iterable[PurePosixPath], what: str) -> tuple[str, ...]:
+    """The files' texts; raises UnsupportedUnitError for more of it than a unit can mean."""
+    found: list[str] = []
+    left = _MAX_TEXT_CHARACTERS
+    for file in files:
+        text = root.read_text(file)
+        left -= len(text)
+        if left < 0:
+            raise UnsupportedUnitError(
+                f"{what} and its drop-ins have more than {_MAX_TEXT_CHARACTERS} characters, the last read is {file}"
+            )
+        found.append(text)
+    return tuple(found)

@@ -25,6 +25,10 @@ _TYPES = ("simple", "exec", "forking", "notify", "notify-reload")
 _ACCESS = ("none", "main", "exec", "all")
 _D_BUS = "it speaks to D-Bus, which comes with systemd; see docs/starter.md"
 _DEFAULT_TIMEOUT = "90s"
+# Each has a process of its own; no unit has a tenth of it.
+_MAX_COMMANDS = 256
+# A file's name is no longer (NAME_MAX of limits.h).
+_MAX_NAME = 255
 
 
 def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitStart:
@@ -147,6 +151,8 @@ def _timeout_ms(source: Source) -> int:
 
 
 def _commands(root: ImageRoot, source: Source, name: str) -> tuple[UnitCommand, ...]:
+    if len(source.all(name)) > _MAX_COMMANDS:
+        raise UnsupportedUnitError(f"{source.unit} has more than {_MAX_COMMANDS} lines of {name}")
     found = [each for line in source.all(name) for each in parse_commands(source.unit, line, root)]
     kept = tuple(each for each in found if name == "ExecStart" or not is_needless_early(each))
     for command in kept:
@@ -164,7 +170,8 @@ def _slice_path(source: Source) -> str:
         prefix = source.names.prefix.replace("\\", "\\x5c").replace("-", "\\x2d")
         default = f"system-{prefix}.slice"
     name = source.names.expand(source.last("Slice", default))
-    if not re.fullmatch(r"[A-Za-z0-9:_.\\-]+\.slice", name) or name.startswith("-"):
+    known = re.fullmatch(r"[A-Za-z0-9:_.\\-]+\.slice", name) and len(name) <= _MAX_NAME
+    if not known or name.startswith("-"):
         raise source.refusal("Slice", name, BadValueError("is no name of a slice"))
     parts = name.removesuffix(".slice").split("-")
     return "/".join(f"{'-'.join(parts[: count + 1])}.slice" for count in range(len(parts)))
@@ -174,10 +181,18 @@ def _check_users(root: ImageRoot, source: Source) -> None:
     """The starter knows /etc/passwd and /etc/group, and no other name services."""
     wanted = [("User", "/etc/passwd", source.last("User")), ("Group", "/etc/group", source.last("Group"))]
     wanted += [("SupplementaryGroups", "/etc/group", word) for word in source.words("SupplementaryGroups")]
+    known: dict[str, frozenset[str]] = {}
     for name, file, value in wanted:
         if not value:
             continue
-        path = root.resolve(PurePosixPath(file)).canonical
-        rows = [line.split(":") for line in root.read_text(path).splitlines()] if path else []
-        if not any(source.names.expand(value) in (row[0], *row[2:3]) for row in rows):
+        if file not in known:
+            known[file] = _names_of(root, file)
+        if source.names.expand(value) not in known[file]:
             raise source.refusal(name, value, BadValueError(f"is not in the image's {file}"))
+
+
+def _names_of(root: ImageRoot, file: str) -> frozenset[str]:
+    """Names and numbers in passwd(5) or group(5); none without the file."""
+    path = root.resolve(PurePosixPath(file)).canonical
+    rows = (line.split(":", 3) for line in root.read_text(path).splitlines()) if path else ()
+    return frozenset(word for row in rows for word in (row[0], *row[2:3]))

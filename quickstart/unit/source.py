@@ -32,7 +32,7 @@ class Source:
         """The directives that have a value in the end."""
         return directives(self.assigned)
 
-    @property
+    @cached_property
     def names(self) -> Names:
         return Names(self.unit)
 

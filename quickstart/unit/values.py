@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from quickstart.bounded import INT64_MAX, UINT64_MAX, natural
+
 _YES = frozenset({"1", "yes", "y", "true", "t", "on"})
 _NO = frozenset({"0", "no", "n", "false", "f", "off"})
 _US = {
@@ -30,7 +32,7 @@ _US = {
     "day": 86400 * 10**6,
     "days": 86400 * 10**6,
 }
-_SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]*)")
+_SPAN = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)(?![0-9])\s*([a-zµ]*)")
 _SIZE_UNITS = {"": 1, "B": 1, **{letter: 1024 ** (power + 1) for power, letter in enumerate("KMGTPE")}}
 # The kernel's numbers (asm-generic/resource.h), and whether the value is a size in bytes.
 LIMITS = {
@@ -64,6 +66,10 @@ ALL_CAPABILITIES = (1 << 64) - 1
 INFINITY = "infinity"
 
 
+# The kernel takes no more (cpu_set_t of sched.h), and systemd counts time in 64 bits.
+_CPUS = 1024
+
+
 class BadValueError(ValueError):
     """A value that systemd would not take, or that cannot be repeated; says why."""
 
@@ -87,6 +93,8 @@ def span_us(value: str) -> int | None:
             raise BadValueError("is no time span")
         total += float(match[1]) * _US[match[2]]
         position = match.end()
+    if total >= INT64_MAX:
+        raise BadValueError("is a longer time than can be counted")
     return int(total)
 
 
@@ -94,10 +102,13 @@ def size_bytes(value: str) -> str:
     """A size in bytes with a unit to the base 1024, or `infinity`."""
     if value == INFINITY:
         return value
-    match = re.fullmatch(r"(\d+)\s*([A-Z]?)B?", value)
+    match = re.fullmatch(r"([0-9]{1,20})\s*([A-Z]?)B?", value)
     if match is None or match[2] not in _SIZE_UNITS:
         raise BadValueError("is no size")
-    return str(int(match[1]) * _SIZE_UNITS[match[2]])
+    size = int(match[1]) * _SIZE_UNITS[match[2]]
+    if size > UINT64_MAX:
+        raise BadValueError("is a larger size than can be counted")
+    return str(size)
 
 
 def limit(name: str, value: str) -> tuple[str, str, str]:
@@ -112,11 +123,11 @@ def limit(name: str, value: str) -> tuple[str, str, str]:
             return size_bytes(part)
         if name == "CPU":
             return str(-(-(span_us(part) or 0) // 10**6))
-        if name == "RTTIME" and not part.isdigit():
+        if name == "RTTIME" and not re.fullmatch(r"[0-9]+", part):
             return str(span_us(part))
-        if name == "NICE" and re.fullmatch(r"[+-]\d+", part):
+        if name == "NICE" and re.fullmatch(r"[+-][0-9]{1,3}", part):
             return str(20 - int(part))
-        if not re.fullmatch(r"\d+", part):
+        if natural(part) is None:
             raise BadValueError("is no limit")
         return part
 
@@ -149,12 +160,16 @@ def cpu_list(values: Iterable[str]) -> tuple[str, ...]:
     """CPU numbers out of lists and ranges; a later line adds."""
     found: set[int] = set()
     for word in " ".join(values).replace(",", " ").split():
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
-        if match is None:
+        first, dash, last = word.partition("-")
+        begin, end = natural(first), natural(last if dash else first)
+        if begin is None or end is None:
             raise BadValueError("is no list of CPUs")
-        found |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
-    if not found or max(found) >= 1024:
-        raise BadValueError("is no list of CPUs below 1024")
+        # Before anything is made of the range.
+        if begin > end or end >= _CPUS:
+            raise BadValueError(f"is no list of CPUs below {_CPUS}")
+        found.update(range(begin, end + 1))
+    if not found:
+        raise BadValueError("is no list of CPUs")
     return tuple(str(number) for number in sorted(found))
 
 
@@ -166,7 +181,7 @@ def file_mode(value: str) -> str:
 
 
 def integer(value: str, low: int, high: int) -> str:
-    if not re.fullmatch(r"[+-]?\d+", value) or not low <= int(value) <= high:
+    if not re.fullmatch(r"[+-]?[0-9]{1,20}", value) or not low <= int(value) <= high:
         raise BadValueError(f"is no number from {low} to {high}")
     return str(int(value))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from quickstart.errors import UnsupportedUnitError
 
@@ -23,6 +25,9 @@ _ESCAPES = {
 _CODED = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-7]{3})")
 _SPACE = " \t\n\r"
 SEPARATOR = ";"
+# systemd's own limit of a line (LONG_LINE_MAX of def.h); here of what its specifiers make of it, too.
+MAX_LINE_CHARACTERS = 1 << 20
+_SHOWN_CHARACTERS = 200
 # What only the running machine knows and the starter puts in: they stand for %H and %l; no text has these characters.
 HOST_NAME, SHORT_HOST_NAME = "\ud800", "\ud801"
 
@@ -45,8 +50,12 @@ class Names:
 
     def value(self, letter: str) -> str | None:
         """What ``%letter`` stands for; None for what only the running machine knows."""
+        return self._values.get(letter)
+
+    @cached_property
+    def _values(self) -> Mapping[str, str]:
         stem = self.unit.removesuffix(".service")
-        values = {
+        return {
             "n": self.unit,
             "N": stem,
             "p": self.prefix,
@@ -70,7 +79,6 @@ class Names:
             "G": "0",
             "%": "%",
         }
-        return values.get(letter)
 
     def expand(self, text: str, with_host_name: bool = False) -> str:
         """``text`` with its specifiers replaced; raises UnsupportedUnitError for one that is not known at build time.
@@ -78,16 +86,23 @@ class Names:
         ``with_host_name`` puts in what stands for the machine's name.
         """
         late = {"H": HOST_NAME, "l": SHORT_HOST_NAME} if with_host_name else {}
+        if text.count("%") * len(self.unit) > MAX_LINE_CHARACTERS:
+            raise UnsupportedUnitError(f"{self.unit}: `{shown(text)}` has too many specifiers")
 
         def value(match: re.Match[str]) -> str:
             found = late.get(match[1]) or self.value(match[1])
             if found is None:
                 raise UnsupportedUnitError(
-                    f"{self.unit}: `%{match[1]}` in `{text}` is known to the running machine only"
+                    f"{self.unit}: `%{match[1]}` in `{shown(text)}` is known to the running machine only"
                 )
             return found
 
         return re.sub(r"%(.?)", value, text, flags=re.DOTALL)
+
+
+def shown(text: str) -> str:
+    """``text`` for a message, no longer than one reads."""
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def unescape_name(name: str) -> str:
@@ -110,7 +125,8 @@ def split_words(unit: str, text: str) -> list[str]:
         position += 1
         if char == "\\" and position < len(text):
             value, length = _escape(unit, text, position, current is None and not quote)
-            current = [*(current or []), value]
+            current = current if current is not None else []
+            current.append(value)
             position += length
         elif quote:
             if char == quote:
@@ -130,7 +146,7 @@ def split_words(unit: str, text: str) -> list[str]:
             current = current if current is not None else []
             current.append(char)
     if quote:
-        raise UnsupportedUnitError(f"{unit}: `{text}` has an open quote")
+        raise UnsupportedUnitError(f"{unit}: `{shown(text)}` has an open quote")
     return words if current is None else [*words, "".join(current)]
 
 
@@ -145,5 +161,5 @@ def _escape(unit: str, text: str, position: int, at_start: bool) -> tuple[str, i
     if at_start and letter == ";" and text[position + 1 : position + 2] in ("", *_SPACE):
         return ";", 1
     if letter not in _ESCAPES:
-        raise UnsupportedUnitError(f"{unit}: the escape \\{letter} in `{text}` is not known")
+        raise UnsupportedUnitError(f"{unit}: the escape \\{letter} in `{shown(text)}` is not known")
     return _ESCAPES[letter], 1

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from quickstart.bounded import PATH_MAX
+from quickstart.descriptors import Descriptors
+
 _NAME, _DIRECT, _FAULT = "qs_name", "qs_direct", "qs_fault"
 # getname_flags() brings every path that a system call is given into the kernel; iomap_dio_rw() is direct I/O, whoever asks for it
 # (pread, libaio, io_uring); filemap_fault() a mapped page that is not there.
@@ -38,15 +41,24 @@ cat $t/per_cpu/cpu*/stats >&2
 cat $t/trace | gzip -c
 """
 
-_LINE = re.compile(r"\s*(.+)-(\d+)\s+\[\d+\]\s+(?:\S+\s+)?(\d+)\.(\d{6}): (.*)$")
-_CALL = re.compile(r"sys_(\w+)\((.*)\)$")
-_RETURN = re.compile(r"sys_(\w+) -> (?:0x([0-9a-f]+)|(-?\d+))$")
-_NAMED = re.compile(rf'{_NAME}[2-5]?: \(.*?\) name="(.*)"$')
-_FORK = re.compile(r"sched_process_fork: comm=.* pid=\d+ child_comm=.* child_pid=(\d+)$")
+# A process's name has 15 bytes at most (TASK_COMM_LEN); it may say what it likes in them, and in the names of its files.
+_LINE = re.compile(r"(.{1,16}?)-([0-9]{1,10})\s++\[[0-9]+\]\s++(?:\S++\s++)?([0-9]{1,10})\.([0-9]{6}): (.*)")
+_CALL = re.compile(r"sys_(\w+)\((.*)\)")
+_RETURN = re.compile(r"sys_(\w+) -> (?:0x([0-9a-f]{1,16})|(-?[0-9]{1,18}))")
+_NAMED = re.compile(rf'{_NAME}[2-5]?: \([^)]*+\) name="(.*)"', re.DOTALL)
+_FORK = re.compile(
+    r"sched_process_fork: comm=.{0,16} pid=[0-9]{1,10} child_comm=.{0,16} child_pid=([0-9]{1,10})"
+)
 # block_bio_queue: 254,0 RA 16 + 8 [init]; block_rq_issue: 254,0 RA 4096 () 16 + 8 [init]
-_BIO = re.compile(r"block_bio_queue: \d+,\d+ (\w+) (\d+) \+ (\d+) \[")
-_ISSUE = re.compile(r"block_rq_issue: \d+,\d+ (\w+) \d+ \(.*?\) (\d+) \+ (\d+) \[")
-_DROPPED = re.compile(r"^(?:overrun|dropped events): (\d+)$", re.MULTILINE)
+_BIO = re.compile(r"block_bio_queue: [0-9]+,[0-9]+ (\w+) ([0-9]{1,18}) \+ ([0-9]{1,10}) \[")
+_ISSUE = re.compile(
+    r"block_rq_issue: [0-9]+,[0-9]+ (\w+) [0-9]+ \([^)]*+\) ([0-9]{1,18}) \+ ([0-9]{1,10}) \["
+)
+_DROPPED = re.compile(r"^(?:overrun|dropped events): ([0-9]{1,18})$", re.MULTILINE)
+# The kernel prints a line into one page.
+_MAX_LINE = 8192
+# What waits longer was never a request: it is of another device, or was given up.
+_MAX_WAITING = 2048
 _ROOT = PurePosixPath("/")
 _ERRNO_MAX = 4095
 _ENOENT = 2
@@ -155,14 +167,16 @@ class _Process:
     on_volume: bool = False
     prober: bool = False
     directory: PurePosixPath = _ROOT
-    files: dict[int, PurePosixPath] = field(default_factory=dict)
+    files: Descriptors[PurePosixPath] = field(default_factory=Descriptors)
 
 
 def parse(text: str, stats: str) -> GuestTrace:
     """The trace as FETCH writes it: ``text`` is its stdout, ``stats`` its stderr. Lines of other events are passed over."""
     reader = _Reader()
-    for line in text.splitlines():
-        if not line.startswith("#") and (found := _LINE.match(line)):
+    for line in text.split("\n"):
+        if line.startswith("#") or len(line) > _MAX_LINE:
+            continue
+        if found := _LINE.fullmatch(line.strip()):
             time_ns = int(found[3]) * 10**9 + int(found[4]) * 1000
             reader.take(time_ns, found[1], int(found[2]), found[5])
     lost = sum(int(count) for count in _DROPPED.findall(stats))
@@ -185,32 +199,34 @@ class _Reader:
     def take(self, time_ns: int, program: str, pid: int, said: str) -> None:
         self.time_ns = max(self.time_ns, time_ns)
         process = self._processes.setdefault(pid, _Process())
-        if found := _RETURN.match(said):
+        if found := _RETURN.fullmatch(said):
             value = int(found[2], 16) if found[2] else int(found[3])
             self._return(
                 time_ns, program, pid, process, found[1], value - (1 << 64) if value >> 63 else value
             )
-        elif found := _CALL.match(said):
+        elif found := _CALL.fullmatch(said):
             process.call, process.arguments = found[1], found[2]
             process.names, process.faulted, process.direct = [], False, False
-        elif found := _NAMED.match(said):
+        elif found := _NAMED.fullmatch(said):
             process.names.append(found[1])
         elif said.startswith(_DIRECT):
             process.direct = True
         elif said.startswith(_FAULT):
             process.faulted = True
-        elif found := _FORK.match(said):
+        elif found := _FORK.fullmatch(said):
             self._fork(program, process, int(found[1]))
         elif found := _BIO.match(said):
             asker = self._asker(time_ns, program, pid, process)
             self._waiting.append((_writes(found[1]), int(found[2]), int(found[3]), asker))
+            if len(self._waiting) > 2 * _MAX_WAITING:
+                del self._waiting[:_MAX_WAITING]
         elif found := _ISSUE.match(said):
             self._issue(time_ns, found[1], int(found[2]), int(found[3]))
 
     def _fork(self, program: str, parent: _Process, child: int) -> None:
         # A thread has its parent's descriptors, a process a copy. glibc makes threads by clone3, posix_spawn's child, too: that one
         # executes at once (`_note`).
-        files = parent.files if parent.call == "clone3" else dict(parent.files)
+        files = parent.files if parent.call == "clone3" else parent.files.copy()
         prober = parent.prober or (program == _AGENT and not parent.on_volume)
         self._processes[child] = _Process(
             on_volume=parent.on_volume, prober=prober, directory=parent.directory, files=files
@@ -252,7 +268,7 @@ class _Reader:
             process.call.endswith(("at", "at2", "statx", "newfstatat"))
             and (fd := _number(process, "dfd")) is not None
         ):
-            base = process.files.get(fd, base) if fd != _AT_FDCWD else base
+            base = process.files.get(fd) or base if fd != _AT_FDCWD else base
         return _plain(base / name)
 
     def _return(self, time_ns: int, program: str, pid: int, process: _Process, call: str, value: int) -> None:
@@ -265,23 +281,24 @@ class _Reader:
         call, path = process.call, self._subject(process)
         worked = not -_ERRNO_MAX <= value < 0
         if call == "fchdir" and worked:
-            process.directory = process.files.get(_descriptor(process), process.directory)
+            process.directory = process.files.get(_descriptor(process)) or process.directory
         if path is None:
             return
         what = ""
         if not worked:
             what = "failed" if value == -_ENOENT and process.names else ""
         elif call in _OPENING:
-            process.files[value] = path
+            process.files.set(value, path)
             what = "opened"
         elif call in _EXECUTING:
             what = "executed"
             # From here on its descriptors are its own, whoever it has shared them with (execve(2)).
-            process.files = dict(process.files)
+            process.files = process.files.copy()
         elif call in _LISTING:
             what = "listed"
         elif call == "chdir":
-            process.directory = path
+            # A longer one was not entered: the call may have been cut by another's line.
+            process.directory = path if len(str(path)) < PATH_MAX else process.directory
         elif call == "chroot":
             process.on_volume, process.directory = True, PurePosixPath("/")
         if what:
@@ -294,7 +311,7 @@ def _writes(flags: str) -> bool:
 
 
 def _number(process: _Process, argument: str) -> int | None:
-    found = re.search(rf"\b{argument}: ([0-9a-f]+)", process.arguments)
+    found = re.search(rf"\b{argument}: ([0-9a-f]{{1,16}})", process.arguments)
     return int(found[1], 16) if found else None
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 
 from hypothesis import HealthCheck, settings
 
@@ -21,3 +25,27 @@ def little_memory() -> Iterator[None]:
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
+
+
+@contextmanager
+def bounded(seconds: int = 40, mib: int = 768) -> Iterator[None]:
+    """What is inside ends, and takes little memory.
+
+    What it is for takes milliseconds when it is right, and minutes or tens of GiB when it is not: the bounds are far from both, so
+    that no busy host decides.
+    """
+
+    def hangs(number: int, frame: FrameType | None) -> None:
+        raise AssertionError(f"it has not ended after {seconds} s")
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (mib << 20), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,103 @@
+"""Reading what somebody else wrote, with an end to the time and the memory that it takes: numbers, lines, files and TOML.
+
+Python's own readers have none: int() takes a time that grows with the square of the digits, and refuses more than 4300 of them with
+a ValueError; a line or a file is read whole, whatever its size; tomllib keeps every beginning of a dotted key.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+# limits.h, with the NUL at its end: a longer path names nothing.
+PATH_MAX = 4096
+UINT64_MAX = (1 << 64) - 1
+INT64_MAX = (1 << 63) - 1
+# Of a document that a person writes. The longest of ours has 6 KiB.
+MAX_TOML_BYTES = 256 << 10
+_MAX_KEY_PARTS = 32
+_DECIMAL = re.compile(r"[0-9]{1,20}")
+# (?>(?:…)*) here and in other modules stands for (?:…)*+, which Python before 3.11.5 gets wrong when a round fails in its middle
+# (gh-106052).
+# What may have dots that are no key's: strings of the four kinds, and comments (toml.io, v1.0.0).
+_NO_KEY = re.compile(
+    r'"""(?>(?:[^"\\]++|\\.|"(?!""))*)"{3,5}'
+    r"|'''(?>(?:[^']++|'(?!''))*)'{3,5}"
+    r'|"(?>(?:[^"\\\n]++|\\[^\n])*)"'
+    r"|'[^'\n]*+'"
+    r"|#[^\n]*+",
+    re.DOTALL,
+)
+_PLAIN = re.compile(r"[^\"'#]++")
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MAX_KEY_PARTS}}}")
+
+
+def natural(text: str, most: int = UINT64_MAX) -> int | None:
+    """The number in decimal digits of ASCII, from 0 to ``most`` (below 10 to the 20th); None for any other text."""
+    if _DECIMAL.fullmatch(text) is None:
+        return None
+    value = int(text)
+    return value if value <= most else None
+
+
+def lines_of(file: BinaryIO, most_bytes: int) -> Iterator[bytes]:
+    """The lines with their newlines; of a longer one than ``most_bytes`` comes a piece of ``most_bytes`` + 1 without a newline."""
+    return iter(partial(file.readline, most_bytes + 1), b"")
+
+
+def read_whole(path: Path, most_bytes: int) -> bytes:
+    """The content of a regular file (by its link, if it is one).
+
+    Raises OSError for what is none (a FIFO would be waited for), and for one that has more than ``most_bytes``, whatever its
+    status says of its size.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        content = file.read(min(status.st_size, most_bytes) + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes} bytes", str(path))
+    return content
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """A document of a few hundred KiB at most; its values can be written as JSON (dates as text).
+
+    Raises ValueError, with what is wrong, for all that is no such document.
+    """
+    if len(text) > MAX_TOML_BYTES:
+        raise ValueError(f"it has more than {MAX_TOML_BYTES} characters")
+    if _LONG_KEY.search(_without_strings(text)):
+        raise ValueError(f"a key has more than {_MAX_KEY_PARTS} parts")
+    try:
+        found = tomllib.loads(text)
+        # A hexadecimal number may have more digits than can be written in decimal.
+        json.dumps(found, default=str)
+    except RecursionError as error:
+        raise ValueError("its tables and arrays are nested too deep") from error
+    return found
+
+
+def _without_strings(text: str) -> str:
+    """``text`` up to the first string that does not end, where tomllib stops too; a word for each string, nothing for comments."""
+    parts: list[str] = []
+    at = 0
+    while at < len(text):
+        plain = _PLAIN.match(text, at)
+        start = plain.end() if plain else at
+        parts.append(text[at:start])
+        match = _NO_KEY.match(text, start)
+        if match is None:
+            break
+        parts.append("" if text[start] == "#" else "k")
+        at = match.end()
+    return "".join(parts)

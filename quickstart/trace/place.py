@@ -1,0 +1,83 @@
+"""Where a process of a trace looks paths up (pure)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from quickstart.bounded import PATH_MAX, natural
+from quickstart.descriptors import Descriptors
+
+_OWN_DESCRIPTORS = "/proc/self/fd/"
+_DOTS = re.compile(r"/*+(?>(?:\.\.(?:/++|\Z))*)")
+# A service's own mounts are a hundred or two; who has more has the root that he enters among the last.
+_MAX_BINDS = 512
+# The kernel's name of a working directory may be longer than a path can be; with relative names nobody comes that far.
+MAX_PLACE_CHARACTERS = 2 * PATH_MAX
+
+
+class Bind(NamedTuple):
+    """A bind mount, and the one that was made before it."""
+
+    target: str
+    source: str
+    before: Bind | None
+
+
+@dataclass
+class Place:
+    """Where a process looks paths up (the kernel's fs_struct and mount namespace); both paths are from the image's root.
+
+    ``binds`` are the bind mounts, the last one first: a root that a service manager builds of these is the image's again.
+    ``opened`` are the paths of the descriptors that it or its parent opened, for /proc/self/fd/N and control groups.
+    """
+
+    cwd: str = "/"
+    root: str = "/"
+    binds: Bind | None = None
+    opened: Descriptors[str] = field(default_factory=Descriptors)
+
+    def lookup(self, path: str) -> str:
+        if path.startswith(_OWN_DESCRIPTORS) and (found := self.descriptor(path[len(_OWN_DESCRIPTORS) :])):
+            return found
+        return under(self.root, path) if path.startswith("/") else join(self.cwd, path)
+
+    def descriptor(self, number: str) -> str:
+        """The path that a descriptor was opened by; empty when that is not known."""
+        value = natural(number)
+        return (self.opened.get(value) if value is not None else None) or ""
+
+    def source(self, target: str) -> str:
+        """What is bound at ``target``; itself where nothing is."""
+        bind = self.binds
+        for _ in range(_MAX_BINDS):
+            if bind is None:
+                break
+            if bind.target == target:
+                return bind.source
+            bind = bind.before
+        return target
+
+    def copy(self) -> Place:
+        return Place(self.cwd, self.root, self.binds, self.opened.copy())
+
+
+def plain(path: str) -> str:
+    """An absolute ``path`` without "." and doubled slashes; what ".." means depends on the links before it."""
+    if "//" not in path and "/." not in path and not path.endswith("/"):
+        return path
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def under(root: str, path: str) -> str:
+    """An absolute ``path`` as a process with ``root`` means it; ".." stops there."""
+    if root in ("", "/"):
+        return path
+    above = _DOTS.match(path)
+    return f"{root}/{path[above.end() :] if above else path}"
+
+
+def join(base: str, path: str) -> str:
+    """A relative ``path`` with its "..": what that means depends on the links before it (ImageRoot.resolve)."""
+    return f"{base.rstrip('/')}/{path}" if path else base
