@@ -111,8 +111,8 @@ def identity_words(identity: Identity | None) -> tuple[str, ...]:
         kept = ("--groups", ",".join(map(str, identity.groups))) if identity.groups else ("--clear-groups",)
         words += kept if identity.groups is not None else ("--keep-groups",)
     if identity.drop:
-        words += ("--bounding-set", "-all", "--inh-caps", "-all", "--ambient-caps", "-all")
-    return (*words, "--no-new-privs")
+        words += ("--bounding-set", "-all")
+    return (*words, "--inh-caps", "-all", "--ambient-caps", "-all", "--no-new-privs")
 
 
 def _bound_to_us(argv: Sequence[str | Path], identity: Identity | None = None) -> tuple[str, ...]:

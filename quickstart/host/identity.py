@@ -32,7 +32,7 @@ Extent = tuple[int, int, int]
 class Identity:
     """Who a program is. ``uid`` and ``gid`` are None where it stays who we are; ``groups`` are its supplementary ones, None: ours.
 
-    ``drop`` says that its capabilities can be taken out of every set, the bounding set too.
+    It has no capability; ``drop`` says that they can be taken out of the bounding set, too, which a program of root's needs.
     """
 
     uid: int | None = None

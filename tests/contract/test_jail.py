@@ -13,7 +13,7 @@ import pytest
 
 from quickstart.errors import BadInputError
 from quickstart.host import door
-from quickstart.host.identity import unprivileged
+from quickstart.host.identity import Identity, unprivileged
 from quickstart.launch.jail import demand_room, given, kvm_group, make_jail, put_kernel
 from quickstart.model import MIB
 from tests.contract.test_door import Lifeline
@@ -78,6 +78,21 @@ def test_root_of_a_namespace_does_so_with_what_is_mapped(mapped: int, other: boo
     assert_powerless(found)
     (uid,) = set(found["Uid"].split())
     assert (uid != "0") == other
+
+
+@pytest.mark.parametrize("capabilities", ["-all", "-all,+dac_read_search"])
+def test_a_user_keeps_no_capability_of_his(capabilities: str) -> None:
+    """Who is not root starts it as himself, with nothing that he may have been given beside."""
+    words = ("--inh-caps", capabilities, "--ambient-caps", capabilities, "--bounding-set", capabilities)
+    user = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *words)
+    command = [sys.executable, "-c", PROGRAM]
+    if capabilities == "-all":
+        # He may not be able to read where we lie.
+        command = ["setpriv", *door.identity_words(Identity()), "python3", "-c", STATUS]
+    done = subprocess.run([*user, *command], stdout=subprocess.PIPE, timeout=LIMIT_S, check=True)
+    found = facts(done.stdout.decode())
+    assert {int(found[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}
+    assert found["NoNewPrivs"] == "1" and set(found["Uid"].split()) == {"65534"}
 
 
 def test_it_dies_with_us_although_it_is_another(tmp_path: Path) -> None:

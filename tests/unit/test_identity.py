@@ -10,6 +10,7 @@ from quickstart.host.door import identity_words
 from quickstart.host.identity import Extent, Identity, Standing, identity_of
 
 ALL = (1 << 41) - 1
+NOTHING = ("--inh-caps", "-all", "--ambient-caps", "-all", "--no-new-privs")
 HOST: tuple[Extent, ...] = ((0, 0, 4294967295),)
 # As newuidmap(1) makes it: root inside is the user outside, all else is subordinate.
 MAPPED: tuple[Extent, ...] = ((0, 1000, 1), (1, 100000, 65535))
@@ -44,14 +45,11 @@ def test_a_small_map_has_one_too(count: int) -> None:
 
 def test_a_namespace_without_another_user_takes_the_rights_away() -> None:
     assert identity_of(SINGLE, 5) == Identity(drop=True)
-    assert identity_words(identity_of(SINGLE, 5)) == (
-        *("--bounding-set", "-all", "--inh-caps", "-all", "--ambient-caps", "-all"),
-        "--no-new-privs",
-    )
+    assert identity_words(identity_of(SINGLE, 5)) == ("--bounding-set", "-all", *NOTHING)
 
 
 def test_a_user_stays_who_he_is() -> None:
-    assert identity_words(identity_of(USER, 5)) == ("--no-new-privs",)
+    assert identity_words(identity_of(USER, 5)) == NOTHING
     # As does root without the capabilities that it takes, as in some containers.
     assert identity_of(dataclasses.replace(ROOT, capabilities=1 << 0 | 1 << 6), 5) == Identity()
 
@@ -62,6 +60,6 @@ def test_the_group_of_a_device() -> None:
     # One that is not mapped can only be kept, from who we were outside.
     assert identity_of(NAMESPACE, 5, 70_000).groups is None
     words = identity_words(Identity(7, 8, (108,), drop=False))
-    assert words == ("--reuid", "7", "--regid", "8", "--groups", "108", "--no-new-privs")
+    assert words == ("--reuid", "7", "--regid", "8", "--groups", "108", *NOTHING)
     assert "--keep-groups" in identity_words(Identity(7, 8, None, drop=False))
     assert "--clear-groups" in identity_words(Identity(7, 8, (), drop=False))
