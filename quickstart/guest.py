@@ -24,8 +24,18 @@ class Guest(Protocol):
         """Raise GuestError with the last console lines when the guest dies or the time is up."""
         ...
 
-    def execute(self, command: str, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float) -> int:
-        """Run ``command`` by /bin/sh as root in the guest; return its exit status."""
+    def execute(
+        self,
+        command: str,
+        stdout: BinaryIO,
+        stderr: BinaryIO,
+        timeout_s: float,
+        limit_bytes: int | None = None,
+    ) -> int:
+        """Run ``command`` by /bin/sh as root in the guest; return its exit status.
+
+        Raise GuestError when it says more than ``limit_bytes`` on both streams together.
+        """
         ...
 
     def power_off(self, timeout_s: float) -> bool:

@@ -304,11 +304,28 @@ class Artefact:
 # ---------------------------------------------------------------- launch
 
 
+class Network(enum.Enum):
+    """Where a guest gets by its network: nowhere, or wherever the host gets, its loopback included.
+
+    Closed, it still has an address by DHCP, and its forwarded port is reached from the host.
+    """
+
+    CLOSED = "closed"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class NbdSocket:
+    """A volume that is served by NBD on a UNIX socket of the host: its default export, raw."""
+
+    path: Path
+
+
 @dataclass(frozen=True)
 class Machine:
     """What a launcher needs to start one guest.
 
-    ``disk`` is a file, or an NBD volume's URI (raw, no snapshot); a guest without one has all that it runs in its initramfs.
+    ``disk`` is a file, or a served volume (raw, no snapshot); a guest without one has all that it runs in its initramfs.
     ``uuid`` is what SMBIOS tells the guest of its identity; empty: nothing.
     """
 
@@ -317,7 +334,7 @@ class Machine:
     kernel: Path
     initrds: tuple[Path, ...]
     cmdline: str
-    disk: Path | str | None
+    disk: Path | NbdSocket | None
     disk_format: str
     snapshot: bool
     mac: str
@@ -325,6 +342,7 @@ class Machine:
     guest_port: int
     vcpus: int = 1
     uuid: str = ""
+    network: Network = Network.CLOSED
 
 
 @dataclass(frozen=True)
@@ -377,23 +395,3 @@ class Readied:
     ready: ReadyStamp
     root_io: RootIo
     counters: Counters
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One run, paper section 4.1; durations in nanoseconds by the client's clock, uptimes by the guest's.
-
-    ``uptime_ns`` is what the beacon carried, ``ready_uptime_ns`` the guest's uptime at the first correct answer.
-    """
-
-    configuration: str
-    clock: str
-    accelerator: str
-    t_pr_ns: int
-    t_app_ns: int
-    t_total_ns: int
-    uptime_ns: int
-    ready_uptime_ns: int
-    root_reads: int
-    root_read_bytes: int
-    answer: str

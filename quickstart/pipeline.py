@@ -376,7 +376,7 @@ def make_launcher(kernel: Path, store: Store, progress: Progress, *, keep: bool 
 
 
 def machine_of(
-    artefact: Artefact, *, stock: bool, snapshot: bool, port: int, extra_cmdline: str = ""
+    artefact: Artefact, *, stock: bool, snapshot: bool, port: int | None, extra_cmdline: str = ""
 ) -> Machine:
     """The machine that runs ``artefact``: our initramfs, or the distribution's own with ``stock``."""
     return Machine(

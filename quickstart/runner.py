@@ -18,8 +18,8 @@ from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.contents import file_sizes
 from quickstart.initramfs.payload import Payload, compressors
 from quickstart.initramfs.serving import Delivery
+from quickstart.launch.arguments import Files, machine_arguments
 from quickstart.launch.payload import PROBE_INTERVAL_MS, agent_binary
-from quickstart.launch.qemu import machine_arguments
 from quickstart.measure import launches, run
 from quickstart.measure.clock import clock_of
 from quickstart.measure.configuration import Boot, with_command_line
@@ -36,6 +36,8 @@ from quickstart.profile import load_bench, load_profile
 from quickstart.progress import Progress
 from quickstart.store import Store, source_digest
 
+# Of a machine that is only described.
+_NO_FILES = Files(Path("kernel"), Path("initrd"), None)
 # Profile, configuration, and what was asked for of it: delivery and payload.
 _Key = tuple[str, str, str, str]
 
@@ -105,7 +107,7 @@ class QemuRunner:
                     memory_mib=clock.memory_mib,
                     vcpus=clock.vcpus,
                 )
-                words = machine_arguments(machine, clock.accelerator, "")
+                words = machine_arguments(machine, clock.accelerator, _NO_FILES)
                 found[f"machine {cell.clock} {cell.size}"] = " ".join(_of_the_machine(words))
         return found
 

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import click
 
 from quickstart.cli.completion import profile_names
+from quickstart.model import Network
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -22,6 +23,13 @@ TIMEOUT: Option = click.option(
 )
 APPEND: Option = click.option(
     "--append", default="", metavar="WORDS", help="More words for the kernel's command line."
+)
+NETWORK: Option = click.option(
+    "--network",
+    type=click.Choice([each.value for each in Network]),
+    default=Network.CLOSED.value,
+    show_default=True,
+    help="Where the machine gets: nowhere, or wherever this host gets, its own loopback included.",
 )
 TRACES: Option = click.option(
     "--traces",
@@ -39,6 +47,7 @@ _BOOT: tuple[Option, ...] = (
     click.option("--port", type=click.IntRange(1, 65535), help="The port on 127.0.0.1 [a free one]."),
     TIMEOUT,
     APPEND,
+    NETWORK,
     KEEP,
     VERBOSE,
 )
@@ -68,7 +77,7 @@ def guest_package_option(text: str) -> Option:
 
 
 def boot_options(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Gives a command ``snapshot``, ``port``, ``timeout_s``, ``append``, ``keep`` and ``verbose``."""
+    """Gives a command ``snapshot``, ``port``, ``timeout_s``, ``append``, ``network``, ``keep`` and ``verbose``."""
     for option in reversed(_BOOT):
         call = option(call)
     return call

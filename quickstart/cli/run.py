@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import http.client
-import io
-import re
 import socket
 import sys
 import threading
@@ -14,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import click
 from rich.console import Console
@@ -22,19 +19,23 @@ from rich.table import Table
 
 from quickstart import pipeline
 from quickstart.cli.completion import artefacts_here
+from quickstart.cli.guarded import Kept, guarded
 from quickstart.cli.options import JSON, boot_options
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError, GuestEndedError
 from quickstart.image import artefact as artefacts
 from quickstart.image import output
+from quickstart.launch.drain import BoundedLog
+from quickstart.launch.forward import status_line
 from quickstart.launch.qemu import QemuGuest, QemuLauncher
-from quickstart.measure.times import measure
-from quickstart.model import MIB, Artefact, Measurement
+from quickstart.measure.times import Measurement, measure
+from quickstart.model import MIB, Artefact, Network
 from quickstart.store import Store, default_root
 
 _POWER_OFF_S = 120.0
 _EXEC_S = 3600.0
-_FALLBACK = re.compile(r"^quickstart: (fallback .*?)\r?$", re.MULTILINE)
+# Of each of its two streams, in memory for the JSON.
+_EXEC_BYTES = 32 * MIB
 _FETCH_S = 10.0
 
 
@@ -51,12 +52,16 @@ class RunOptions:
     port: int | None
     timeout_s: float | None
     append: str
+    network: Network
     keep: bool
 
 
 @dataclass(frozen=True)
 class Ran:
-    """One boot that became ready; ``exec_*`` are of `--exec`, ``fallback`` is why the stock init came."""
+    """One boot that became ready; ``exec_*`` are of `--exec`, ``fallback`` is why the stock init came.
+
+    ``exec_truncated`` says that the command said more than is kept.
+    """
 
     measurement: Measurement
     url: str
@@ -65,6 +70,7 @@ class Ran:
     exec_status: int | None = None
     exec_stdout: bytes = b""
     exec_stderr: bytes = b""
+    exec_truncated: bool = False
 
 
 @click.command()
@@ -96,6 +102,7 @@ def run(
     port: int | None,
     timeout_s: float | None,
     append: str,
+    network: str,
     keep: bool,
     verbose: bool,
     as_json: bool,
@@ -115,6 +122,7 @@ def run(
         port=port,
         timeout_s=timeout_s,
         append=append,
+        network=Network(network),
         keep=keep,
     )
     sys.exit(run_verb("run", as_json, lambda verb: _work(verb, out.absolute(), options), verbose))
@@ -155,6 +163,7 @@ def _boot(verb: Verb, artefact: Artefact, launcher: QemuLauncher, options: RunOp
         port=options.port or free_port(),
         extra_cmdline=options.append,
     )
+    machine = dataclasses.replace(machine, network=options.network)
     with launcher.launch(machine, (), artefact.ready) as guest:
         return _one_boot(verb, artefact, guest, stock, options, launcher.accelerator.name)
 
@@ -163,7 +172,7 @@ def _one_boot(
     verb: Verb, artefact: Artefact, guest: QemuGuest, stock: bool, options: RunOptions, accelerator: str
 ) -> Ran:
     name = "standard" if stock else "quickstart"
-    with _followed(guest.console_log, options.console):
+    with _followed(guest.console, options.console):
         with verb.display().step(f"boot {artefact.profile_name} ({name})"):
             readied = guest.wait_ready(options.timeout_s or artefact.ready.timeout_s)
         try:
@@ -179,7 +188,8 @@ def _while_ready(
     verb: Verb, artefact: Artefact, guest: QemuGuest, measurement: Measurement, options: RunOptions
 ) -> Ran:
     url = f"http://127.0.0.1:{guest.url_port}{artefact.ready.path}" if artefact.ready.kind == "http" else ""
-    ran = Ran(measurement, url, _status_line(url) if url else "", _fallback(guest.console_log))
+    page = _page(guest.url_port, artefact.ready.path) if url and guest.url_port else ""
+    ran = Ran(measurement, url, page, guest.fallback())
     if ran.fallback:
         verb.display().note(
             f"the fast start did not happen, these are the times of the stock boot: {ran.fallback}"
@@ -193,15 +203,20 @@ def _while_ready(
 
 
 def _execute(verb: Verb, guest: QemuGuest, command: str, ran: Ran) -> Ran:
-    out: BinaryIO = io.BytesIO() if verb.json else sys.stdout.buffer
-    err: BinaryIO = io.BytesIO() if verb.json else sys.stderr.buffer
-    status = guest.execute(command, out, err, _EXEC_S)
-    out.flush()
-    if isinstance(out, io.BytesIO) and isinstance(err, io.BytesIO):
-        return dataclasses.replace(
-            ran, exec_status=status, exec_stdout=out.getvalue(), exec_stderr=err.getvalue()
-        )
-    return dataclasses.replace(ran, exec_status=status)
+    if not verb.json:
+        out, err = guarded(sys.stdout), guarded(sys.stderr)
+        return dataclasses.replace(ran, exec_status=guest.execute(command, out, err, _EXEC_S))
+    kept_out, kept_err = Kept(_EXEC_BYTES), Kept(_EXEC_BYTES)
+    status = guest.execute(command, cast(BinaryIO, kept_out), cast(BinaryIO, kept_err), _EXEC_S)
+    if left_out := kept_out.left_out_bytes + kept_err.left_out_bytes:
+        verb.display().note(f"the last {left_out} bytes that the command said are left out")
+    return dataclasses.replace(
+        ran,
+        exec_status=status,
+        exec_stdout=bytes(kept_out.data),
+        exec_stderr=bytes(kept_err.data),
+        exec_truncated=left_out > 0,
+    )
 
 
 def _stay(verb: Verb, guest: QemuGuest) -> None:
@@ -221,32 +236,27 @@ def shut_down(verb: Verb, guest: QemuGuest) -> None:
         verb.display().note(f"the machine did not shut down in {_POWER_OFF_S:g} s and was switched off")
 
 
-def _fallback(console: Path) -> str:
-    """What init said when it left the way to the stock init (docs/guest.md); empty when it did not."""
-    text = console.read_bytes().decode(errors="replace") if console.exists() else ""
-    match = _FALLBACK.search(text)
-    return match[1] if match else ""
-
-
 @contextmanager
-def _followed(log: Path, wanted: bool) -> Iterator[None]:
+def _followed(log: BoundedLog, wanted: bool) -> Iterator[None]:
     """While the context lasts, what is added to ``log`` goes to stderr."""
     if not wanted:
         yield
         return
     done = threading.Event()
+    target = guarded(sys.stderr)
 
     def follow() -> None:
         position, last = 0, False
         while not last:
             last = done.wait(0.1)
-            if log.exists():
-                with log.open("rb") as file:
-                    file.seek(position)
-                    data = file.read()
-                position += len(data)
-                sys.stderr.buffer.write(data)
-                sys.stderr.flush()
+            # A guest may go on as fast as we show it: then the end is in sight when what was there at the last look is.
+            end = log.size_bytes
+            while position < end and (piece := log.read(position)).data:
+                if piece.position > position:
+                    target.write(b"\n[%d bytes are left out here]\n" % (piece.position - position))
+                target.write(piece.data)
+                position = piece.position + len(piece.data)
+            target.flush()
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
@@ -265,21 +275,13 @@ def free_port() -> int:
         return port
 
 
-def _status_line(url: str) -> str:
+def _page(port: int, path: str) -> str:
     """The status line of a GET from this host; empty when none came in time."""
-    host, _, path = url.removeprefix("http://").partition("/")
     deadline = time.monotonic() + _FETCH_S
     while time.monotonic() < deadline:
-        connection = http.client.HTTPConnection(host, timeout=2)
-        try:
-            connection.request("GET", f"/{path}")
-            response = connection.getresponse()
-            response.read()
-            return f"HTTP/{response.version / 10:.1f} {response.status} {response.reason}"
-        except (OSError, http.client.HTTPException):
-            time.sleep(0.1)
-        finally:
-            connection.close()
+        if line := status_line(port, path):
+            return line
+        time.sleep(0.1)
     return ""
 
 
@@ -304,6 +306,7 @@ def _run_result(artefact: Artefact, ran: Ran) -> Mapping[str, object]:
         facts["exec_status"] = ran.exec_status
         facts["exec_stdout"] = ran.exec_stdout.decode(errors="replace")
         facts["exec_stderr"] = ran.exec_stderr.decode(errors="replace")
+        facts["exec_truncated"] = ran.exec_truncated
     return facts
 
 

@@ -7,7 +7,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -24,7 +24,7 @@ from quickstart.image.manifest import read_manifest
 from quickstart.launch import payload
 from quickstart.launch.channel import Exit, Output
 from quickstart.launch.qemu import QemuGuest
-from quickstart.model import Artefact, ReadyStamp
+from quickstart.model import Artefact, Network, ReadyStamp
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import reference_inputs
 from quickstart.shell import places, terminal
@@ -34,6 +34,7 @@ from quickstart.store import Store, default_root
 _SESSION_S = 3600.0
 _POLL_S = 0.001
 _START_S = 120.0
+_SAID_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class ShellOptions:
     port: int | None
     timeout_s: float | None
     append: str
+    network: Network
     keep: bool
 
 
@@ -70,6 +72,7 @@ def shell(
     port: int | None,
     timeout_s: float | None,
     append: str,
+    network: str,
     keep: bool,
     verbose: bool,
 ) -> None:
@@ -80,7 +83,13 @@ def shell(
     shuts it down. Ctrl-] leaves the shell of a guest. Commands may come from a pipe.
     """
     options = ShellOptions(
-        stock=stock, snapshot=snapshot, port=port, timeout_s=timeout_s, append=append, keep=keep
+        stock=stock,
+        snapshot=snapshot,
+        port=port,
+        timeout_s=timeout_s,
+        append=append,
+        network=Network(network),
+        keep=keep,
     )
 
     def work(verb: Verb) -> int:
@@ -133,6 +142,7 @@ def _in_guest(verb: Verb, artefact: Artefact, store: Store, place: str, options:
         port=options.port or free_port(),
         extra_cmdline=f"{places.OURS_ALONE} {options.append}",
     )
+    machine = replace(machine, network=options.network)
     side = terminal.local(0, 1)
     size, term = terminal.window_size(side), os.environ.get("TERM", "dumb")
     if place == "guest":
@@ -173,7 +183,7 @@ def _guest_session(verb: Verb, guest: QemuGuest, side: terminal.Local) -> int:
         )
         said = b""
         for message in guest.messages(_START_S):
-            said += message.data if isinstance(message, Output) else b""
+            said = (said + (message.data if isinstance(message, Output) else b""))[-_SAID_BYTES:]
             if isinstance(message, Exit) or said.endswith(places.ATTACHED):
                 break
         if not said.endswith(places.ATTACHED):

@@ -10,13 +10,15 @@ import signal
 import subprocess
 import termios
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import BinaryIO
 
 from quickstart.errors import CommandError, MissingToolError, NeedsRootError
+from quickstart.host.identity import Identity
 
 Process = subprocess.Popen[bytes]
 
@@ -99,10 +101,28 @@ def bad_end(process: Process) -> str:
     return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
 
 
-def _bound_to_us(argv: Sequence[str | Path]) -> tuple[str, ...]:
-    """``argv`` under setpriv(1): the process dies when we do (PR_SET_PDEATHSIG), even when we are killed."""
+def identity_words(identity: Identity | None) -> tuple[str, ...]:
+    """The options of setpriv(1) by which a program becomes ``identity``, and never gets a privilege again; none without one."""
+    if identity is None:
+        return ()
+    words: tuple[str, ...] = ()
+    if identity.uid is not None and identity.gid is not None:
+        words = ("--reuid", str(identity.uid), "--regid", str(identity.gid))
+        kept = ("--groups", ",".join(map(str, identity.groups))) if identity.groups else ("--clear-groups",)
+        words += kept if identity.groups is not None else ("--keep-groups",)
+    if identity.drop:
+        words += ("--bounding-set", "-all")
+    return (*words, "--inh-caps", "-all", "--ambient-caps", "-all", "--no-new-privs")
+
+
+def _bound_to_us(argv: Sequence[str | Path], identity: Identity | None = None) -> tuple[str, ...]:
+    """``argv`` under setpriv(1): the process dies when we do (PR_SET_PDEATHSIG), even when we are killed.
+
+    The kernel forgets that signal at a change of user (prctl(2)); setpriv sets it after the change, whatever its options' order.
+    """
     _LOG.info("%s", shlex.join(str(word) for word in argv))
-    return str(tool_path("setpriv")), "--pdeathsig", "KILL", "--", *(str(word) for word in argv)
+    bound = (str(tool_path("setpriv")), *identity_words(identity), "--pdeathsig", "KILL", "--")
+    return (*bound, *(str(word) for word in argv))
 
 
 def run(
@@ -156,17 +176,34 @@ def log_tail(log: Path | None) -> str:
 
 
 @contextmanager
-def background(argv: Sequence[str | Path], *, log: Path) -> Iterator[Process]:
-    """A process that runs while the context lasts and is killed at its end; its output goes to ``log``."""
+def background(
+    argv: Sequence[str | Path],
+    *,
+    log: Path | None = None,
+    output: int | None = None,
+    identity: Identity | None = None,
+    pass_fds: Sequence[int] = (),
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Process]:
+    """A process that runs while the context lasts and is killed at its end.
+
+    Its output goes to the end of the file ``log``, or to the descriptor ``output`` where the amount has to be bounded. With an
+    ``identity`` it is that user's; ``pass_fds`` are the descriptors that it gets under their own numbers, ``env`` is more of its
+    environment.
+    """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
-    with log.open("ab") as out:
+    with ExitStack() as stack:
+        target: BinaryIO | int = subprocess.DEVNULL if output is None else output
+        if log is not None:
+            target = stack.enter_context(log.open("ab"))
         process = subprocess.Popen(
-            _bound_to_us(words),
-            env=environment(),
+            _bound_to_us(words, identity),
+            env=environment(env),
             stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
+            stdout=target,
+            stderr=target,
             start_new_session=True,
+            pass_fds=pass_fds,
         )
     try:
         yield process

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Start this image without QuickStart's tool: ./run.sh, or ./run.sh stock for the distribution's ordinary boot.
-# ACCEL=kvm where KVM works; PORT is where the application answers on 127.0.0.1.
+# ACCEL=kvm where KVM works; PORT is where the application answers on 127.0.0.1. NETWORK=open lets the machine out, to this host's
+# loopback too; otherwise its network leads nowhere.
 # The console is this terminal; C-a x ends the machine.
 set -eu
 cd "$(dirname "$0")"
@@ -9,9 +10,15 @@ initrd=initramfs.img
 accel=${ACCEL:-tcg}
 cpu=max
 [ "$accel" != kvm ] || cpu=host
+restrict=on
+[ "${NETWORK:-closed}" != open ] || restrict=off
+for file in vmlinuz "$initrd" @DISK@; do
+	[ ! -L "$file" ] || { echo "$file is a link: QEMU would work on another file" >&2; exit 2; }
+done
 exec qemu-system-x86_64 -name @NAME@ -M q35 -accel "$accel" -cpu "$cpu" -smp 1 -m @MEMORY@@UUID@ \
-	-nodefaults -no-reboot -nographic -serial mon:stdio \
+	-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny \
+	-nodefaults -no-user-config -no-reboot -nographic -serial mon:stdio \
 	-kernel vmlinuz -initrd "$initrd" -append "@CMDLINE@" \
 	-drive file=@DISK@,format=@FORMAT@,if=none,id=root -device virtio-blk-pci,drive=root,addr=4 \
-	-netdev "user,id=net,hostfwd=tcp:127.0.0.1:${PORT:-8080}-:@GUEST_PORT@" \
+	-netdev "user,id=net,restrict=$restrict,hostfwd=tcp:127.0.0.1:${PORT:-8080}-:@GUEST_PORT@" \
 	-device virtio-net-pci,netdev=net,mac=@MAC@,addr=3,romfile=

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address
 from typing import BinaryIO
 
 from quickstart.errors import GuestError
@@ -19,6 +21,8 @@ _MAX_LINE_BYTES = 4096
 _MAX_BODY_BYTES = 1 << 16
 _MAX_DIGITS = 20
 _RECEIVE_BYTES = 1 << 16
+# What the kernel takes for an interface's name (dev_valid_name, net/core/dev.c), without what a shell or a path has a use for.
+_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,14}", re.ASCII)
 # Messages with a body, and which word of theirs is its size.
 _SIZE_AT = {"out": 1, "err": 1, "counters": 3}
 
@@ -76,6 +80,19 @@ def _number(words: list[str], index: int) -> int:
     return int(word)
 
 
+def _is_ipv4(word: str) -> bool:
+    try:
+        IPv4Address(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _printable(text: str) -> str:
+    """``text`` with a question mark for what would move a terminal's cursor, or worse."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 def _message(words: list[str], body: bytes, received_ns: int) -> Message:
     match words:
         case ["hello", _]:
@@ -83,10 +100,10 @@ def _message(words: list[str], body: bytes, received_ns: int) -> Message:
             if version != PROTOCOL:
                 raise GuestError(f"the guest's agent speaks version {version}, not {PROTOCOL}")
             return Hello(version)
-        case ["beacon", _, interface, address]:
+        case ["beacon", _, interface, address] if _INTERFACE.fullmatch(interface) and _is_ipv4(address):
             return Beacon(_number(words, 1), interface, address, received_ns)
         case ["ready", _, *answer]:
-            return ReadyStamp(_number(words, 1), " ".join(answer), received_ns)
+            return ReadyStamp(_number(words, 1), _printable(" ".join(answer)), received_ns)
         case ["counters", _, _, _]:
             return Counters(_number(words, 1), _number(words, 2), body.decode(errors="replace"))
         case ["out" | "err" as stream, _]:
@@ -139,16 +156,29 @@ class Channel:
         self._running += 1
 
     def execute(
-        self, command: str, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float, alive: Callable[[], bool]
+        self,
+        command: str,
+        stdout: BinaryIO,
+        stderr: BinaryIO,
+        timeout_s: float,
+        alive: Callable[[], bool],
+        limit_bytes: int | None = None,
     ) -> int | None:
-        """Run ``command`` in the guest; its exit status, or None when the guest ended or the time was up."""
+        """Run ``command`` in the guest; its exit status, or None when the guest ended or the time was up.
+
+        Raises GuestError when it says more than ``limit_bytes``.
+        """
         try:
             self.start(command)
         except OSError:
             return None
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
+        said_bytes = 0
         for message in self.messages(deadline_ns, alive):
             if isinstance(message, Output):
+                said_bytes += len(message.data)
+                if limit_bytes is not None and said_bytes > limit_bytes:
+                    raise GuestError(f"a command in the guest said more than {limit_bytes} bytes")
                 target = stdout if message.stream == "out" else stderr
                 target.write(message.data)
                 target.flush()

@@ -7,6 +7,7 @@ Two kinds of initramfs take it. Ours sources `/launch/hooks/*` itself once the b
 from __future__ import annotations
 
 import io
+import os
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from quickstart.compiled import compiled
+from quickstart.host.beneath import opened_regular
 from quickstart.initramfs.newc import CpioEntry, directory, regular, write_archive
 from quickstart.model import Readiness
 from quickstart.store import Store
@@ -82,7 +84,7 @@ def join_initrd(parts: tuple[Path, ...], cpios: tuple[bytes, ...], target: Path)
     (Documentation/driver-api/early-userspace/buffer-format.rst)."""
     with target.open("wb") as out:
         for part in parts:
-            with part.open("rb") as file:
+            with opened_regular(part) as fd, os.fdopen(os.dup(fd), "rb") as file:
                 shutil.copyfileobj(file, out, 1 << 20)
             out.write(bytes(-out.tell() % 512))
         for cpio in cpios:

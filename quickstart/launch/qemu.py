@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -12,14 +16,24 @@ from typing import BinaryIO, Self, cast
 
 from quickstart.errors import GuestEndedError, GuestError
 from quickstart.host import door
+from quickstart.host.beneath import open_regular
 from quickstart.host.workspace import room_for_sockets, workspace
-from quickstart.launch import payload
+from quickstart.launch import jail, payload
 from quickstart.launch.accel import Accelerator
+from quickstart.launch.arguments import (
+    ROOT,
+    Channels,
+    Files,
+    channel_arguments,
+    machine_arguments,
+    named_as_the_host_does,
+)
 from quickstart.launch.channel import Channel, Message
-from quickstart.launch.monitor import Monitor, reach
-from quickstart.model import Beacon, Counters, Machine, Readied, Readiness, ReadyStamp, RootIo
+from quickstart.launch.drain import BoundedLog, Drained, drained, hand_over
+from quickstart.launch.forward import demand_port
+from quickstart.launch.monitor import Monitor
+from quickstart.model import Beacon, Counters, Machine, NbdSocket, Readied, Readiness, ReadyStamp, RootIo
 
-_ROOT = "root"
 _MONITOR_LIMIT_S = 30.0
 _LAST_MOMENTS_S = 30.0
 _POWER_OFF_WORD_S = 15.0
@@ -28,40 +42,12 @@ _POWER_OFF_AGAIN_S = 1.0
 _KEYS_AGAIN_S = 5.0
 # A socket may be seen to close a moment before the process is seen to have ended.
 _DYING_S = 0.5
-
-
-def machine_arguments(machine: Machine, accelerator: Accelerator, initrd: str) -> tuple[str, ...]:
-    """QEMU's arguments for ``machine`` without any channel to the host but network and disk (pure).
-
-    Fixed PCI addresses keep the interface's predictable name (systemd.net-naming-scheme(7)) the same in every boot.
-    """
-    forward = (
-        f",hostfwd=tcp:127.0.0.1:{machine.forward_port}-:{machine.guest_port}" if machine.forward_port else ""
-    )
-    return (
-        *("-name", machine.name, "-M", "q35", *accelerator.qemu),
-        *("-smp", str(machine.vcpus), "-m", str(machine.memory_mib)),
-        *(("-uuid", machine.uuid) if machine.uuid else ()),
-        *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
-        *("-kernel", str(machine.kernel), "-initrd", initrd, "-append", machine.cmdline),
-        *_disk_arguments(machine),
-        *("-netdev", f"user,id=net{forward}"),
-        *("-device", f"virtio-net-pci,netdev=net,mac={machine.mac},addr=3,romfile="),
-    )
-
-
-def _disk_arguments(machine: Machine) -> tuple[str, ...]:
-    if machine.disk is None:
-        return ()
-    drive = f"file={_escape(str(machine.disk))},format={machine.disk_format},if=none,id={_ROOT}"
-    snapshot = ",snapshot=on" if machine.snapshot else ""
-    # A request of the guest is one to the volume: QEMU would join neighbours.
-    device = f"virtio-blk-pci,drive={_ROOT},addr=4,request-merging=off"
-    return ("-drive", drive + snapshot, "-device", device)
-
-
-def _escape(value: str) -> str:
-    return value.replace(",", ",,")
+_LAST_WORDS_BYTES = 4096
+_LAST_WORDS_LINES = 15
+_TAIL_BYTES = 16384
+_FALLBACK = re.compile(rb"quickstart: (fallback [^\r\n]*)")
+# QEMU's words for a disk that another process works on (block/file-posix.c).
+_LOCKED = re.compile(r'Failed to get (?:shared )?"\w[\w ]*" lock')
 
 
 @dataclass(frozen=True)
@@ -94,65 +80,99 @@ class QemuGuest:
         self._keep = keep
         self._stack = ExitStack()
         self._process: door.Process | None = None
+        self._monitor_end: socket.socket | None = None
         self._monitor: Monitor | None = None
         self._channel: Channel | None = None
         self._workspace = Path()
         self._sockets = Path()
+        self._said: Drained | None = None
 
     def __enter__(self) -> Self:
+        demand_port(self.machine.forward_port)
         with ExitStack() as stack:
             self._workspace = stack.enter_context(workspace("quickstart-guest-", keep=self._keep))
             self._sockets = stack.enter_context(room_for_sockets(self._workspace))
-            initrd = self._workspace / "initrd"
-            payload.join_initrd(self.machine.initrds, self._cpios, initrd)
-            argv = ("qemu-system-x86_64", *machine_arguments(self.machine, self._accelerator, str(initrd)))
-            self.launch_ns = time.monotonic_ns()
-            self._process = stack.enter_context(
-                door.background((*argv, *self._channel_arguments()), log=self._workspace / "qemu.log")
+            self._said = stack.enter_context(
+                drained(self._workspace / "console.log", self._workspace / "qemu.log")
             )
+            self._start(stack, self._said)
             self._connect(stack)
             self._stack = stack.pop_all()
         return self
+
+    def _start(self, stack: ExitStack, said: Drained) -> None:
+        """Start QEMU in its jail, with all that it works on as descriptors; ours of them are closed when it has them."""
+        cell = jail.make_jail(self._workspace, kvm=self._accelerator.name == "kvm")
+        with ExitStack() as lent:
+            disk = _disk(self.machine, lent)
+            files = Files(*self._copied(cell), disk)
+            channels = self._channels(stack, lent, said.writers[0])
+            words = (
+                *machine_arguments(self.machine, self._accelerator, files),
+                *channel_arguments(channels),
+            )
+            fds = (*dataclasses.astuple(channels), *(() if disk is None else (disk,)))
+            self.launch_ns = time.monotonic_ns()
+            self._process = stack.enter_context(
+                door.background(
+                    ("qemu-system-x86_64", *words),
+                    output=said.writers[1],
+                    identity=cell.identity,
+                    pass_fds=fds,
+                    env=cell.environment,
+                )
+            )
+            hand_over(said)
+
+    def _copied(self, cell: jail.Jail) -> tuple[Path, Path]:
+        """Kernel and joined initramfs, in the jail."""
+        jail.demand_room(self.machine.initrds, self.machine.memory_mib)
+        initrd = cell.directory / "initrd"
+        payload.join_initrd(self.machine.initrds, self._cpios, initrd)
+        return jail.put_kernel(cell, self.machine.kernel), jail.given(cell, initrd)
+
+    def _channels(self, stack: ExitStack, lent: ExitStack, console_log: int) -> Channels:
+        """Our ends of the channels to QEMU become ours; the others are lent until it has them."""
+        (monitor_end, monitor), (agent_end, agent) = _pair(stack, lent), _pair(stack, lent)
+        self._monitor_end, self._channel = monitor_end, Channel(agent_end)
+        console = lent.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        console.bind(str(self.console_socket))
+        console.listen(1)
+        return Channels(monitor.fileno(), agent.fileno(), console.fileno(), console_log)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
 
-    def _channel_arguments(self) -> tuple[str, ...]:
-        at, console_log = _escape(str(self._sockets)), _escape(str(self.console_log))
-        return (
-            # Whoever attaches to the socket speaks with the guest's first serial line; the log has it all, attached or not.
-            *("-chardev", f"socket,id=console,path={at}/console,server=on,wait=off,logfile={console_log}"),
-            *("-serial", "chardev:console"),
-            *("-qmp", f"unix:{at}/qmp,server=on,wait=off"),
-            *("-chardev", f"socket,id=agent,path={at}/agent,server=on,wait=off"),
-            *("-device", "virtio-serial-pci,addr=5"),
-            *("-device", f"virtserialport,chardev=agent,name={payload.PORT_NAME}"),
-        )
-
     def _connect(self, stack: ExitStack) -> None:
-        deadline_ns = time.monotonic_ns() + int(_MONITOR_LIMIT_S * 1e9)
+        if self._monitor_end is None:
+            raise GuestError("the guest was not launched")
         try:
-            self._channel = Channel(reach(self._sockets / "agent", deadline_ns, self._alive))
-            stack.callback(self._channel.close)
-            monitor = reach(self._sockets / "qmp", deadline_ns, self._alive)
-            self._monitor = Monitor(monitor, _MONITOR_LIMIT_S)
-            stack.callback(self._monitor.close)
-        except (OSError, GuestError) as error:
+            self._monitor = Monitor(self._monitor_end, _MONITOR_LIMIT_S)
+        except GuestError as error:
             raise self._qemu_failed() from error
+        stack.callback(self._monitor.close)
 
     def _qemu_failed(self) -> GuestError:
         ended = self.wait(_DYING_S)
-        text = door.log_tail(self._workspace / "qemu.log").strip()
-        if 'Failed to get "write" lock' in text:
+        text = named_as_the_host_does(self._last_words(), self.machine)
+        if _LOCKED.search(text):
             return GuestError(
                 f"{self.machine.disk} is in use by another guest", hint="end that one, or use --snapshot"
             )
         silent = self._end_of_qemu() or (
-            "no message" if ended else f"its sockets said nothing for {_MONITOR_LIMIT_S:g} s"
+            "no message" if ended else f"its monitor said nothing for {_MONITOR_LIMIT_S:g} s"
         )
         return GuestError(f"QEMU did not start: {text or silent}")
+
+    def _last_words(self) -> str:
+        """The last lines of what QEMU itself said."""
+        if self._said is None:
+            return ""
+        self._said.drain.catch_up()
+        text = self._said.logs[1].tail(_LAST_WORDS_BYTES).decode(errors="replace")
+        return "\n".join(text.splitlines()[-_LAST_WORDS_LINES:]).strip()
 
     def _end_of_qemu(self) -> str:
         return door.bad_end(self._process) if self._process else ""
@@ -178,7 +198,7 @@ class QemuGuest:
         for message in self._open_channel().messages(deadline_ns, lambda: self._alive() and has_volume()):
             if isinstance(message, Beacon):
                 beacon = message
-            elif isinstance(message, ReadyStamp):
+            elif isinstance(message, ReadyStamp) and ready is None:
                 ready = message, self.root_io()
             elif isinstance(message, Counters) and beacon is not None and ready is not None:
                 return Readied(self.launch_ns, beacon, *ready, message)
@@ -200,19 +220,22 @@ class QemuGuest:
         """What QEMU's block layer counted for the root volume since the launch (QMP query-blockstats); 0 without one."""
         if self.machine.disk is None:
             return RootIo(0, 0, 0, 0)
-        for device in cast(list[dict[str, object]], self._open_monitor().command("query-blockstats")):
-            if device.get("device") == _ROOT:
-                stats = cast(dict[str, int], device["stats"])
-                return RootIo(
-                    reads=stats["rd_operations"],
-                    read_bytes=stats["rd_bytes"],
-                    writes=stats["wr_operations"],
-                    write_bytes=stats["wr_bytes"],
-                )
+        found = self._open_monitor().command("query-blockstats")
+        for device in found if isinstance(found, list) else []:
+            if isinstance(device, dict) and device.get("device") == ROOT:
+                return _root_io(device.get("stats"))
         raise GuestError("QEMU has no counters for the root volume")
 
-    def execute(self, command: str, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float) -> int:
-        status = self._open_channel().execute(command, stdout, stderr, timeout_s, self._alive)
+    def execute(
+        self,
+        command: str,
+        stdout: BinaryIO,
+        stderr: BinaryIO,
+        timeout_s: float,
+        limit_bytes: int | None = None,
+    ) -> int:
+        channel = self._open_channel()
+        status = channel.execute(command, stdout, stderr, timeout_s, self._alive, limit_bytes)
         if status is None:
             # A guest that shuts down ends the agent before it ends itself.
             ended = self.wait(_LAST_MOMENTS_S)
@@ -265,15 +288,59 @@ class QemuGuest:
         return self._sockets / "console"
 
     @property
+    def console(self) -> BoundedLog:
+        """What came from the console, all that it has said by now."""
+        if self._said is None:
+            raise GuestError("the guest was not launched")
+        self._said.drain.catch_up()
+        return self._said.logs[0]
+
+    @property
     def console_log(self) -> Path:
-        """Where the console's output goes as it comes."""
-        return self._workspace / "console.log"
+        """The file with the console's output as it comes, its beginning where that is long (drain.BoundedLog)."""
+        return self.console.path
+
+    def fallback(self) -> str:
+        """What init said when it left the way to the stock init (docs/guest.md); empty when it did not, by now."""
+        match = next(self.console.lines(_FALLBACK), None)
+        return match[1].decode(errors="replace") if match else ""
 
     def console_tail(self, lines: int = 20) -> str:
-        path = self.console_log
-        text = path.read_bytes()[-16384:].decode(errors="replace") if path.exists() else ""
+        text = self.console.tail(_TAIL_BYTES).decode(errors="replace") if self._said else ""
         printable = (("".join(c for c in line if c.isprintable())) for line in text.splitlines())
         return "\n".join([line for line in printable if line.strip()][-lines:])
+
+
+def _root_io(stats: object) -> RootIo:
+    """QEMU's counters of a block device, which a guest may have taken over, as ours."""
+    names = ("rd_operations", "rd_bytes", "wr_operations", "wr_bytes")
+    counted = [stats.get(name) for name in names] if isinstance(stats, dict) else []
+    numbers = [each for each in counted if type(each) is int and 0 <= each < 1 << 64]
+    if len(numbers) != len(names):
+        raise GuestError("QEMU's counters for the root volume are none")
+    return RootIo(*numbers)
+
+
+def _disk(machine: Machine, lent: ExitStack) -> int | None:
+    """The descriptor by which QEMU has the root volume: of the file, or a connection to who serves it."""
+    if machine.disk is None:
+        return None
+    if isinstance(machine.disk, NbdSocket):
+        served = lent.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        try:
+            served.connect(str(machine.disk.path))
+        except OSError as error:
+            raise GuestError(f"the root volume cannot be reached: {error.strerror}") from error
+        return served.fileno()
+    fd = open_regular(machine.disk, writable=not machine.snapshot)
+    lent.callback(os.close, fd)
+    return fd
+
+
+def _pair(stack: ExitStack, lent: ExitStack) -> tuple[socket.socket, socket.socket]:
+    """A connection between us and QEMU: our end, and the one that is lent until QEMU has it."""
+    ours, theirs = socket.socketpair()
+    return stack.enter_context(ours), lent.enter_context(theirs)
 
 
 class _Sink:

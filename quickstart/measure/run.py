@@ -22,11 +22,13 @@ from quickstart.measure.results import Cell, Phase, Reads, Sample
 from quickstart.measure.storage import StorageModel
 from quickstart.measure.times import client_times, virtual_times
 from quickstart.measure.volume import Request, Volume, served
-from quickstart.model import MIB, Machine, Readied
+from quickstart.model import MIB, Machine, NbdSocket, Readied
 
 _AFTERWARDS_S = 300.0
 # How often it is looked whether the volume is still there, without which the guest says no more.
 _LOOK_S = 1.0
+# What a guest says of its phases are some kilobytes.
+_SAID_BYTES = 4 * MIB
 # A volume of ours says within milliseconds that it is there.
 _VOLUME_WORD_S = 5.0
 # No model of ours is silent for that long while a request waits, though one of many may.
@@ -124,7 +126,7 @@ def boot_from(
     )
     launcher = QemuLauncher(clock.accelerator, bench.agent, keep=bench.keep)
     try:
-        with launcher.launch(_machine(boot, clock, volume.uri), (), boot.ready) as guest:
+        with launcher.launch(_machine(boot, clock, NbdSocket(volume.socket)), (), boot.ready) as guest:
             # Asked before what the run has there is removed, and makes room.
             with room_for_it():
                 readied = guest.wait_ready(bench.limit_s, volume.is_running)
@@ -165,14 +167,14 @@ def first_line(error: QuickStartError) -> str:
     return error.message.partition("\n")[0]
 
 
-def _machine(boot: Boot, clock: Clock, uri: str) -> Machine:
+def _machine(boot: Boot, clock: Clock, volume: NbdSocket) -> Machine:
     return Machine(
         name="quickstart-bench",
         memory_mib=clock.memory_mib,
         kernel=boot.kernel,
         initrds=boot.initrds,
         cmdline=boot.cmdline,
-        disk=uri if boot.attached else None,
+        disk=volume if boot.attached else None,
         disk_format="raw",
         snapshot=False,
         mac=boot.mac,
@@ -190,7 +192,7 @@ def _ask_phases(guest: QemuGuest, unit: str, volume: Volume | NfsVolume) -> str:
         guest.start(script(unit))
         while guest.is_running() and volume.is_running() and time.monotonic() < end_s:
             for message in guest.messages(_LOOK_S):
-                if isinstance(message, Output) and message.stream == "out":
+                if isinstance(message, Output) and message.stream == "out" and len(said) < _SAID_BYTES:
                     said += message.data
                 if isinstance(message, Exit):
                     return said.decode(errors="replace")

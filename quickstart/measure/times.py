@@ -4,7 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quickstart.model import Measurement, Readied
+from quickstart.model import Readied
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One run, paper section 4.1; durations in nanoseconds by the client's clock, uptimes by the guest's.
+
+    ``uptime_ns`` is what the beacon carried, ``ready_uptime_ns`` the guest's uptime at the first correct answer.
+    """
+
+    configuration: str
+    clock: str
+    accelerator: str
+    t_pr_ns: int
+    t_app_ns: int
+    t_total_ns: int
+    uptime_ns: int
+    ready_uptime_ns: int
+    root_reads: int
+    root_read_bytes: int
+    answer: str
 
 
 @dataclass(frozen=True)

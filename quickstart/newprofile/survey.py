@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import io
 import json
 import time
@@ -13,7 +12,8 @@ from typing import BinaryIO, Protocol
 
 from quickstart.errors import GuestError, NoProfileError
 from quickstart.launch.channel import Exit, Message, Output
-from quickstart.model import Readiness, ReadyStamp
+from quickstart.launch.forward import status_line
+from quickstart.model import MIB, Readiness, ReadyStamp
 from quickstart.newprofile.look import (
     Look,
     advice,
@@ -29,6 +29,8 @@ _PAUSE_S = 2.0
 _ASK_S = 2.0
 _FILE = "survey.json"
 _OUTPUT_BYTES = 2000
+# What is asked of a guest is answered in some kilobytes.
+_SAID_BYTES = 16 * MIB
 
 
 class Watched(Protocol):
@@ -40,7 +42,14 @@ class Watched(Protocol):
 
     def messages(self, timeout_s: float) -> Iterator[Message]: ...
 
-    def execute(self, command: str, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float) -> int: ...
+    def execute(
+        self,
+        command: str,
+        stdout: BinaryIO,
+        stderr: BinaryIO,
+        timeout_s: float,
+        limit_bytes: int | None = None,
+    ) -> int: ...
 
     def is_running(self) -> bool: ...
 
@@ -98,7 +107,7 @@ def _look(guest: Watched, unit: str, ready: Readiness) -> tuple[Look, ReadyStamp
     text = b""
     guest.start(look_command(unit))
     for message in guest.messages(_LOOK_S):
-        if isinstance(message, Output) and message.stream == "out":
+        if isinstance(message, Output) and message.stream == "out" and len(text) < _SAID_BYTES:
             text += message.data
         elif isinstance(message, ReadyStamp):
             stamp = message
@@ -120,14 +129,8 @@ def _answer(port: int | None, path: str) -> int:
     """The status that this host gets for a GET through the forwarded port; 0 without an answer."""
     if port is None:
         return 0
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_ASK_S)
-    try:
-        connection.request("GET", path, headers={"Connection": "close"})
-        return connection.getresponse().status
-    except (OSError, http.client.HTTPException):
-        return 0
-    finally:
-        connection.close()
+    _, _, rest = status_line(port, path, _ASK_S).partition(" ")
+    return int(rest[:3] or 0)
 
 
 def _journal(look: Look) -> list[str]:
@@ -138,7 +141,7 @@ def _last_words(guest: Watched, looks: list[Look], ready: Readiness) -> list[str
     said = [state_line(looks[-1], ready)] if looks else []
     if ready.kind == "exec":
         out = io.BytesIO()
-        status = guest.execute(ready.command, out, out, _LOOK_S)
+        status = guest.execute(ready.command, out, out, _LOOK_S, _SAID_BYTES)
         lines = out.getvalue()[-_OUTPUT_BYTES:].decode(errors="replace").splitlines()
         said += [f"`{ready.command}` ends with {status}", *(f"| {line}" for line in lines)]
     return [*said, *(_journal(looks[-1]) if looks else [])]

@@ -19,13 +19,16 @@ from quickstart.errors import TraceError
 from quickstart.guest import Guest, Launcher
 from quickstart.host import door
 from quickstart.imageroot import ImageRoot
-from quickstart.model import Machine, Profile, ReferenceImage, RootDisk
+from quickstart.model import MIB, Machine, Profile, ReferenceImage, RootDisk
 from quickstart.progress import Progress
 from quickstart.trace.collect import collect_file, loaded_files
 
 TRACE_MAC = "52:54:00:71:73:01"
 _GUEST = "/run/quickstart-trace"
 _TRANSFER_S = 600.0
+# What a script of ours says in the guest; and the log, which has been in the guest's memory.
+_SAID_BYTES = 64 * MIB
+_LOG_BYTES = 4096 * MIB
 # Under strace each system call stops twice; a boot takes three to five times as long.
 _SLOWDOWN = 4
 _STOP = f"""\
@@ -115,7 +118,7 @@ def _save(path: Path, data: bytes) -> None:
 
 def _output(guest: Guest, command: str) -> bytes:
     out, err = io.BytesIO(), io.BytesIO()
-    status = guest.execute(command, out, err, _TRANSFER_S)
+    status = guest.execute(command, out, err, _TRANSFER_S, _SAID_BYTES)
     if status != 0:
         raise TraceError(
             f"`{command}` in the guest ended with {status}: {err.getvalue().decode(errors='replace').strip()}"
@@ -124,7 +127,7 @@ def _output(guest: Guest, command: str) -> bytes:
 
 
 def _stop_tracer(guest: Guest) -> None:
-    status = guest.execute(_STOP, io.BytesIO(), io.BytesIO(), _TRANSFER_S)
+    status = guest.execute(_STOP, io.BytesIO(), io.BytesIO(), _TRANSFER_S, _SAID_BYTES)
     if status != 0:
         what = {2: "strace was not running any more", 3: "strace did not end"}.get(status, f"status {status}")
         raise TraceError(f"the tracer could not be stopped: {what}", hint="the log would not be complete")
@@ -134,7 +137,7 @@ def _fetch(guest: Guest, name: str, directory: Path) -> None:
     path = f"{_GUEST}/{name}"
     expected = _output(guest, f"{_GUEST}/busybox sha256sum {path}").split()[0].decode()
     with (directory / name).open("wb") as out:
-        status = guest.execute(f"cat {path}", out, io.BytesIO(), _TRANSFER_S)
+        status = guest.execute(f"cat {path}", out, io.BytesIO(), _TRANSFER_S, _LOG_BYTES)
     with (directory / name).open("rb") as file:
         arrived = hashlib.file_digest(file, "sha256").hexdigest()
     if status != 0 or arrived != expected:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from quickstart.launch.qemu import QemuGuest
 from quickstart.measure.nbd import Command
 from quickstart.measure.storage import load_model
 from quickstart.measure.volume import Request, served, volume_binary
-from quickstart.model import Artefact, Readied, RootIo
+from quickstart.model import Artefact, NbdSocket, Readied, RootIo
 from quickstart.progress import Progress
 from quickstart.store import Store
 from quickstart.verify.guesttrace import FETCH, TRACE_WORDS, GuestTrace, parse
@@ -28,7 +29,8 @@ from quickstart.verify.ledger import Ledger, Packed, make_ledger
 
 # The distribution's boot goes on beside it, on a slow CPU perhaps.
 _FETCH_S = 600.0
-_FALLBACK = re.compile(r"^quickstart: (fallback .*?)\r?$", re.MULTILINE)
+# trace_buf_size= of the kernel's command line is a tenth of that, and what it says as text some times as much.
+_TRACE_BYTES = 512 << 20
 _SECTOR_BYTES = 512
 _INTERPRETER = re.compile(r"elf: PT_INTERP of (/.*)")
 
@@ -122,23 +124,22 @@ def _boot(
 ) -> tuple[_Seen, tuple[Request, ...]]:
     launcher = pipeline.make_launcher(artefact.kernel, store, progress, keep=options.keep)
     words = " ".join((*TRACE_WORDS, options.append)).strip()
-    machine = pipeline.machine_of(artefact, stock=False, snapshot=False, port=0, extra_cmdline=words)
+    machine = pipeline.machine_of(artefact, stock=False, snapshot=False, port=None, extra_cmdline=words)
     with served(volume_binary(store), disk, load_model("local")) as volume:
-        machine = replace(machine, disk=volume.uri, disk_format="raw", forward_port=None)
+        machine = replace(machine, disk=NbdSocket(volume.socket), disk_format="raw")
         with launcher.launch(machine, (), artefact.ready) as guest:
             readied = guest.wait_ready(options.timeout_s or artefact.ready.timeout_s, volume.is_running)
             text, stats = _fetch(guest)
-            said = guest.console_log.read_bytes().decode(errors="replace")
+            fallback = guest.fallback()
         # QEMU has gone: the log has every request of it.
         log = volume.log()
-    fallback = _FALLBACK.search(said)
-    return _Seen(readied, parse(text, stats), fallback[1] if fallback else ""), log
+    return _Seen(readied, parse(text, stats), fallback), log
 
 
 def _fetch(guest: QemuGuest) -> tuple[str, str]:
     """The guest's trace, and the kernel's statistics about it."""
     packed, stats = io.BytesIO(), io.BytesIO()
-    status = guest.execute(FETCH, packed, stats, _FETCH_S)
+    status = guest.execute(FETCH, packed, stats, _FETCH_S, _TRACE_BYTES)
     said = stats.getvalue().decode(errors="replace")
     if status != 0:
         raise GuestError(
@@ -146,9 +147,13 @@ def _fetch(guest: QemuGuest) -> tuple[str, str]:
             hint="verify needs a kernel with CONFIG_BLK_DEV_IO_TRACE, CONFIG_FTRACE_SYSCALLS and CONFIG_KPROBE_EVENTS",
         )
     try:
-        return gzip.decompress(packed.getvalue()).decode(errors="surrogateescape"), said
-    except (OSError, EOFError) as error:
+        with gzip.GzipFile(fileobj=io.BytesIO(packed.getvalue())) as file:
+            text = file.read(_TRACE_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise GuestError(f"the guest's trace came home damaged: {error}") from error
+    if len(text) > _TRACE_BYTES:
+        raise GuestError(f"the guest's trace has more than {_TRACE_BYTES} bytes")
+    return text.decode(errors="surrogateescape"), said
 
 
 @contextmanager

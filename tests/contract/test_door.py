@@ -21,13 +21,12 @@ class Lifeline:
     """A pipe whose writing end a process and all its children hold: it is at its end when the last of them is gone."""
 
     def __init__(self) -> None:
-        self.reader, writer = os.pipe()
-        self.path = f"/proc/{os.getpid()}/fd/{writer}"
-        self._writer = writer
+        self.reader, self.writer = os.pipe()
+        self.path = f"/proc/{os.getpid()}/fd/{self.writer}"
 
     def all_gone(self) -> bool:
         """Whether every holder ends within the limit."""
-        os.close(self._writer)
+        os.close(self.writer)
         while select.select([self.reader], [], [], LIMIT_S)[0]:
             if not os.read(self.reader, 4096):
                 os.close(self.reader)

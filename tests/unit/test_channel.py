@@ -17,6 +17,8 @@ from quickstart.model import Beacon, Counters, ReadyStamp
 
 NUMBERS = st.integers(0, 10**15)
 WORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)
+INTERFACES = st.from_regex(r"[a-z][a-z0-9._@-]{0,14}", fullmatch=True)
+ADDRESSES = st.ip_addresses(v=4).map(str)
 
 
 def decode(pieces: Iterable[bytes]) -> list[Message]:
@@ -46,7 +48,7 @@ def encode(message: Message) -> bytes:
 
 MESSAGES = st.one_of(
     st.just(Hello(2)),
-    st.builds(Beacon, NUMBERS, WORDS, WORDS, st.just(7)),
+    st.builds(Beacon, NUMBERS, INTERFACES, ADDRESSES, st.just(7)),
     st.builds(ReadyStamp, NUMBERS, st.lists(WORDS, max_size=4).map(" ".join), st.just(7)),
     st.builds(Counters, NUMBERS, NUMBERS, st.text("cpu vda0123\n", max_size=60)),
     st.builds(Output, st.sampled_from(["out", "err"]), st.binary(max_size=60)),
@@ -67,6 +69,37 @@ def test_the_cuts_do_not_count(messages: list[Message], data: st.DataObject) -> 
 def test_two_beacons() -> None:
     stream = b"beacon 5 eth0 10.0.2.15\nbeacon 9 ens3 10.0.2.16\n"
     assert decode([stream]) == [Beacon(5, "eth0", "10.0.2.15", 7), Beacon(9, "ens3", "10.0.2.16", 7)]
+
+
+def test_an_answer_is_only_what_can_be_printed() -> None:
+    stream = "ready 5 HTTP/1.1 200 \x1b]52;c;cm0=\x07 \u202eOK\n".encode()
+    assert decode([stream]) == [ReadyStamp(5, "HTTP/1.1 200 ?]52;c;cm0=? ?OK", 7)]
+
+
+def test_a_command_may_say_no_more_than_its_limit() -> None:
+    ours, agent = socket.socketpair()
+    channel, out = Channel(ours), io.BytesIO()
+    with agent:
+        agent.sendall(b"out 4\nabcdout 4\nefgherr 4\nijklexit 0\n")
+        with pytest.raises(GuestError, match="more than 8 bytes"):
+            channel.execute("yes", out, out, 10, lambda: True, 8)
+        assert out.getvalue() == b"abcdefgh"
+        agent.sendall(b"out 4\nabcderr 4\nefghexit 0\n")
+        assert list(channel.messages(time.monotonic_ns() + 10**8, lambda: True))
+    channel.close()
+
+
+def test_a_guest_that_floods_fills_no_memory() -> None:
+    """Messages without end, and one that never ends: what waits for its rest is never more than a message."""
+    decoder = Decoder()
+    for _ in range(2000):
+        assert len(list(decoder.feed(b"out 16000\n" + bytes(16000), 7))) == 1
+        assert len(decoder._pending) == 0
+    assert list(decoder.feed(b"out 65536\n", 7)) == []
+    for _ in range(65535):
+        assert list(decoder.feed(b"x", 7)) == []
+    assert len(decoder._pending) < 1 << 17
+    assert len(list(decoder.feed(b"x", 7))) == 1
 
 
 def test_output_may_look_like_messages() -> None:
@@ -100,6 +133,19 @@ def test_the_largest_message_of_the_agent() -> None:
         "beacon 1 eth0",
         "beacon x eth0 10.0.0.1",
         "beacon 1 eth0 10.0.0.1 more",
+        "beacon 1 eth0 10.0.0",
+        "beacon 1 eth0 ::1",
+        "beacon 1 eth0 $(reboot)",
+        "beacon 1 ../../x 10.0.0.1",
+        "beacon 1 \x1b]0;title\x07 10.0.0.1",
+        "beacon 1 a\tb 10.0.0.1",
+        "beacon 1 abcdefghijklmnop 10.0.0.1",
+        "beacon -1 eth0 10.0.0.1",
+        "beacon nan eth0 10.0.0.1",
+        "ready -5 x",
+        "ready 1e9 x",
+        "counters 1 -2 0",
+        "counters " + "9" * 4000 + " 1 0",
         "ready",
         "ready x HTTP/1.1 200 OK",
         "exit",

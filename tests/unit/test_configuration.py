@@ -16,7 +16,7 @@ from quickstart.initramfs import ramboot
 from quickstart.initramfs.layout import GuestConfig, HandOff, Served, config_text, part_b, unit_text
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.launch.accel import Accelerator
-from quickstart.launch.qemu import machine_arguments
+from quickstart.launch.arguments import Files, machine_arguments
 from quickstart.measure.configuration import OUR_OPTIONS, Boot, machine, with_command_line
 from quickstart.measure.results import COMMAND_LINES
 from quickstart.model import (
@@ -36,6 +36,7 @@ from quickstart.reference.debootstrap import reference_inputs, root_uuid
 from quickstart.reference.variant import TUNED, commands, of_bench, preset, together, write_files
 from quickstart.unit.model import UnitCommand, UnitStart
 
+FILES = Files(Path("/kernel"), Path("/initrd"), 7)
 BOOT = Boot(
     configuration="quickstart",
     command_line="stock",
@@ -99,15 +100,15 @@ def test_a_configuration_never_writes_to_the_disk_that_it_boots_from() -> None:
     arguments = machine_arguments(
         machine(BOOT, forward_port=None, guest_port=0),
         Accelerator("tcg", ("-accel", "tcg"), ""),
-        "/initrd",
+        FILES,
     )
     (drive,) = [word for word in arguments if word.startswith("file=")]
-    assert drive == "file=/d,format=raw,if=none,id=root,snapshot=on"
+    assert drive == "file=/dev/fdset/1,format=raw,if=none,id=root,auto-read-only=off,snapshot=on"
 
 
 def test_a_machine_without_a_disk_has_no_drive() -> None:
     described = machine(replace(BOOT, attached=False), forward_port=None, guest_port=0)
-    arguments = machine_arguments(described, Accelerator("tcg", ("-accel", "tcg"), ""), "/initrd")
+    arguments = machine_arguments(described, Accelerator("tcg", ("-accel", "tcg"), ""), FILES)
     assert "-drive" not in arguments
     assert not any("blk" in word for word in arguments)
     assert arguments[arguments.index("-append") + 1] == BOOT.cmdline

@@ -58,7 +58,14 @@ class Guest:
         yield Output("out", text[40:])
         yield Exit(0)
 
-    def execute(self, command: str, stdout: BinaryIO, stderr: BinaryIO, timeout_s: float) -> int:
+    def execute(
+        self,
+        command: str,
+        stdout: BinaryIO,
+        stderr: BinaryIO,
+        timeout_s: float,
+        limit_bytes: int | None = None,
+    ) -> int:
         stdout.write(f"no {command}\n".encode())
         return 3
 

@@ -20,6 +20,7 @@ from quickstart.cli.run import free_port
 from quickstart.image import artefact as artefacts
 from quickstart.launch import payload
 from quickstart.launch import qemu as qemu_launcher
+from quickstart.launch.arguments import machine_arguments
 from quickstart.progress import Quiet
 from quickstart.store import Store
 from tests.vm.conftest import BOOT_S
@@ -82,7 +83,7 @@ def boot(
 @contextmanager
 def _more_words(words: tuple[str, ...]) -> Iterator[None]:
     """While it lasts, machines get these words of QEMU's too."""
-    usual = qemu_launcher.machine_arguments
+    usual = machine_arguments
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(qemu_launcher, "machine_arguments", lambda *of: (*usual(*of), *words))
         yield

@@ -27,6 +27,7 @@ from quickstart.measure.results import Cell
 from quickstart.measure.run import BOOT_LOADER, Bench
 from quickstart.measure.storage import load_model
 from quickstart.measure.volume import served
+from quickstart.model import NbdSocket
 from tests.vm.conftest import MEASURED_S, assert_gone, children
 
 CELL = Cell("nginx", "quickstart", "stock", "ebs-cold", "wall", "small", pattern="burst", instances=2)
@@ -67,7 +68,7 @@ def test_a_machine_keeps_what_it_writes_to_itself(bench: Bench, boot: Boot) -> N
             guests = {}
             for number in tokens:
                 plain = machine(boot, forward_port=None, guest_port=0)
-                mine = dataclasses.replace(plain, disk=volume.of(number).uri, snapshot=False)
+                mine = dataclasses.replace(plain, disk=NbdSocket(volume.of(number).socket), snapshot=False)
                 launcher = QemuLauncher(WALL.accelerator, bench.agent)
                 guests[number] = stack.enter_context(launcher.launch(mine, (), boot.ready))
             for number, guest in guests.items():

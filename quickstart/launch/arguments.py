@@ -1,0 +1,165 @@
+"""QEMU's command line for a machine (pure). Each value is a number, one of a few words, or has no comma: none can add an option.
+
+QEMU splits the value of an option at commas (qemu(1)). A stranger's manifest must not get as far as to a `guestfwd=`, which runs a
+program of the host; so a value of the wrong kind is refused here, whoever should have seen it before.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.errors import BadInputError
+from quickstart.launch.accel import Accelerator
+from quickstart.launch.jail import SANDBOX
+from quickstart.launch.payload import PORT_NAME
+from quickstart.model import Machine, NbdSocket, Network
+
+ROOT = "root"
+_FORMATS = ("raw", "qcow2")
+_MAC = re.compile(r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_NAME_LENGTH = 64
+# COMMAND_LINE_SIZE of x86 (asm/setup.h), its zero included: of a longer one the kernel would not see the rest.
+_CMDLINE_BYTES = 2048
+_MEMORY_MIB = 1 << 24
+_VCPUS = 1024
+_PORTS = 65535
+# The number of the set of descriptors that the root volume is, and of the one that the console's log is (qemu(1), -add-fd).
+_DISK_SET, _CONSOLE_SET = 1, 2
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a machine boots and works on, as its QEMU has it: two names in its jail, the descriptor of its disk."""
+
+    kernel: Path
+    initrd: Path
+    disk: int | None
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Descriptors by which we talk to a QEMU: connected sockets of monitor and agent, the console's listening socket, its log."""
+
+    monitor: int
+    agent: int
+    console: int
+    console_log: int
+
+
+def machine_arguments(machine: Machine, accelerator: Accelerator, files: Files) -> tuple[str, ...]:
+    """QEMU's arguments for ``machine`` without any channel to the host but network and disk.
+
+    Fixed PCI addresses keep the interface's predictable name (systemd.net-naming-scheme(7)) the same in every boot. Raises
+    BadInputError for a value that is not what it has to be.
+    """
+    uuid = ("-uuid", _matching("uuid", machine.uuid, _UUID)) if machine.uuid else ()
+    return (
+        *("-name", _name(machine.name), "-M", "q35", *accelerator.qemu, *SANDBOX),
+        *("-smp", str(_number("vcpus", machine.vcpus, 1, _VCPUS))),
+        *("-m", str(_number("memory_mib", machine.memory_mib, 1, _MEMORY_MIB))),
+        *uuid,
+        *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+        *("-kernel", str(files.kernel), "-initrd", str(files.initrd), "-append", _cmdline(machine.cmdline)),
+        *_disk_arguments(machine, files.disk),
+        *("-netdev", _network(machine)),
+        *("-device", f"virtio-net-pci,netdev=net,mac={_matching('mac', machine.mac, _MAC)},addr=3,romfile="),
+    )
+
+
+def channel_arguments(channels: Channels) -> tuple[str, ...]:
+    """QEMU's arguments for what it says to us, and we to it; nothing of it has a name that somebody else could open."""
+    log = f"logfile=/dev/fdset/{_CONSOLE_SET},logappend=on"
+    return (
+        # Whoever attaches to the socket speaks with the guest's first serial line; the log has it all, attached or not.
+        *("-add-fd", f"fd={channels.console_log},set={_CONSOLE_SET}"),
+        *("-chardev", f"socket,id=console,fd={channels.console},server=on,wait=off,{log}"),
+        *("-serial", "chardev:console"),
+        *("-chardev", f"socket,id=qmp,fd={channels.monitor}", "-mon", "chardev=qmp,mode=control"),
+        *("-chardev", f"socket,id=agent,fd={channels.agent}"),
+        *("-device", "virtio-serial-pci,addr=5"),
+        *("-device", f"virtserialport,chardev=agent,name={PORT_NAME}"),
+    )
+
+
+def named_as_the_host_does(text: str, machine: Machine) -> str:
+    """``text`` of QEMU with the disk's own name in place of the descriptor's."""
+    return text.replace(f"/dev/fdset/{_DISK_SET}", str(machine.disk))
+
+
+def _disk_arguments(machine: Machine, fd: int | None) -> tuple[str, ...]:
+    if machine.disk is None or fd is None:
+        return ()
+    if isinstance(machine.disk, NbdSocket):
+        drive = f"file.driver=nbd,file.server.type=fd,file.server.str={fd},{_drive('raw')}"
+        words: tuple[str, ...] = ("-drive", drive)
+    else:
+        snapshot = ",snapshot=on" if machine.snapshot else ""
+        # Else QEMU would open it once to read and once more to write, of which each needs a descriptor.
+        drive = f"file=/dev/fdset/{_DISK_SET},{_drive(machine.disk_format)},auto-read-only=off{snapshot}"
+        words = ("-add-fd", f"fd={fd},set={_DISK_SET}", "-drive", drive)
+    # A request of the guest is one to the volume: QEMU would join neighbours.
+    return (*words, "-device", f"virtio-blk-pci,drive={ROOT},addr=4,request-merging=off")
+
+
+def _drive(disk_format: str) -> str:
+    if disk_format not in _FORMATS:
+        raise _refused("disk_format", disk_format)
+    return f"format={disk_format},if=none,id={ROOT}"
+
+
+def _network(machine: Machine) -> str:
+    """The user network: closed, it leads nowhere; the forwarded port is reached from this host's loopback in both cases."""
+    closed = "off" if machine.network is Network.OPEN else "on"
+    words = f"user,id=net,restrict={closed}"
+    if machine.forward_port is None:
+        return words
+    port = _number("forward_port", machine.forward_port, 1, _PORTS)
+    guest_port = _number("guest_port", machine.guest_port, 1, _PORTS)
+    return f"{words},hostfwd=tcp:127.0.0.1:{port}-:{guest_port}"
+
+
+def _name(name: str) -> str:
+    """A name of the machine for people: what is no letter, digit, dot, dash or underscore of ASCII becomes an underscore."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:_NAME_LENGTH]
+
+
+def _cmdline(cmdline: str) -> str:
+    try:
+        encoded = cmdline.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise _refused("cmdline", ascii(cmdline)) from error
+    if len(encoded) >= _CMDLINE_BYTES:
+        raise BadInputError(
+            f"the kernel's command line has {len(encoded)} bytes; at most {_CMDLINE_BYTES - 1} are read"
+        )
+    if "\0" in cmdline:
+        raise _refused("cmdline", cmdline)
+    return cmdline
+
+
+def _number(what: str, value: int, least: int, most: int) -> int:
+    # JSON has no types that a dataclass would ask for; and True is an int.
+    if type(value) is not int or not least <= value <= most:
+        raise _refused(what, value)
+    return value
+
+
+def _matching(what: str, value: str, pattern: re.Pattern[str]) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise _refused(what, value)
+    return value
+
+
+def _refused(what: str, value: object) -> BadInputError:
+    # str() refuses an integer of thousands of digits.
+    word = (
+        f"a number of {value.bit_length()} bits"
+        if isinstance(value, int) and value.bit_length() > 64
+        else value
+    )
+    return BadInputError(
+        f"the machine's {what} cannot be {str(word)[:80]!r}", hint="is OUT what a build made?"
+    )

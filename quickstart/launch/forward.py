@@ -1,0 +1,62 @@
+"""The port on the host's loopback that leads to a guest: whether QEMU may have it, and what answers there."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from pathlib import Path
+
+from quickstart.errors import BadInputError
+
+_FIRST_FREE = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+_LINE = re.compile(rb"HTTP/(\d\.\d) (\d{3})(?: ([^\r\n]*))?\r?\n")
+_LINE_BYTES = 512
+_PATH = re.compile(r"/[!-~]{0,2047}", re.ASCII)
+_STEP_S = 2.0
+
+
+def demand_port(port: int | None) -> None:
+    """Raise BadInputError for a port that QEMU, which is never root, cannot listen on (ip(7))."""
+    if port is None:
+        return
+    first = int(_FIRST_FREE.read_text()) if _FIRST_FREE.exists() else 0
+    if port < first:
+        raise BadInputError(
+            f"port {port} is root's, and the machine does not run as root",
+            hint=f"give a --port from {first} on",
+        )
+
+
+def status_line(port: int, path: str, limit_s: float = _STEP_S) -> str:
+    """The status line of the answer to a GET of ``path`` through ``port``; empty when none came within ``limit_s``.
+
+    Whatever the guest sends, no more than its beginning is looked at, and only printable characters are returned.
+    """
+    found = _LINE.match(_first_bytes(port, path, limit_s)) if _PATH.fullmatch(path) else None
+    if found is None:
+        return ""
+    words = (found[1], found[2], found[3] or b"")
+    version, status, reason = (word.decode(errors="replace") for word in words)
+    shown = "".join(char for char in reason if char.isprintable()).strip()
+    return f"HTTP/{version} {status} {shown}".rstrip()
+
+
+def _first_bytes(port: int, path: str, limit_s: float) -> bytes:
+    end_s = time.monotonic() + limit_s
+    data = b""
+    try:
+        with socket.create_connection(("127.0.0.1", port), limit_s) as connection:
+            connection.sendall(
+                f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode()
+            )
+            while b"\n" not in data and len(data) < _LINE_BYTES and (left_s := end_s - time.monotonic()) > 0:
+                connection.settimeout(left_s)
+                piece = connection.recv(_LINE_BYTES)
+                if not piece:
+                    break
+                data += piece
+    except OSError:
+        # A guest that is not there yet, or gone: whoever asks tries again.
+        return data
+    return data

@@ -1,0 +1,94 @@
+"""Where a QEMU runs that its guest may have taken over: system calls, user, files and descriptors.
+
+It gets what it works on as descriptors: disk, sockets, the pipes of its logs. What it can only open by name, kernel and initramfs,
+is copied into a directory of its own, where its temporary files lie, too. So an unprivileged user can run it whatever the modes
+of the files on the host, and it never opens a name that a stranger chose.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.errors import BadInputError
+from quickstart.host.beneath import opened_regular
+from quickstart.host.identity import Identity, unprivileged
+from quickstart.model import MIB
+
+# seccomp(2) filters of QEMU, always: no obsolete system call, no change of user, no new process, no scheduling.
+SANDBOX = ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
+_KVM = Path("/dev/kvm")
+_GROUP, _OTHERS = 0o060, 0o006
+_KERNEL_BYTES = 256 * MIB
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Jail:
+    """Who a QEMU is, and the directory of its own; ours is the one above, into which it does not get."""
+
+    directory: Path
+    identity: Identity
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What it needs to be told: where its temporary files go, the overlay of snapshot=on among them."""
+        return {"TMPDIR": str(self.directory), "HOME": str(self.directory)}
+
+
+def make_jail(workspace: Path, *, kvm: bool = False) -> Jail:
+    """A jail in ``workspace``, an empty directory of ours; with ``kvm`` it can use /dev/kvm if we can."""
+    identity = unprivileged(kvm_group() if kvm else None)
+    jail = Jail(workspace / "machine", identity)
+    jail.directory.mkdir(mode=0o700)
+    if identity.uid is not None and identity.gid is not None:
+        # Through it, by its own group alone; neither to be listed nor written to.
+        os.chown(workspace, -1, identity.gid)
+        workspace.chmod(0o710)
+        os.chown(jail.directory, identity.uid, identity.gid)
+    return jail
+
+
+def kvm_group() -> int | None:
+    """The group by which /dev/kvm can be used; None where everybody may, or nobody but root: root's group is lent to nobody."""
+    try:
+        status = _KVM.stat()
+    except OSError:
+        return None
+    mode = stat.S_IMODE(status.st_mode)
+    by_group = mode & _GROUP == _GROUP and mode & _OTHERS != _OTHERS
+    return status.st_gid if by_group and status.st_gid != 0 else None
+
+
+def put_kernel(jail: Jail, kernel: Path) -> Path:
+    """A copy of ``kernel`` in the jail; raises BadInputError for what is no regular file, or too large for a kernel."""
+    with opened_regular(kernel) as fd, os.fdopen(os.dup(fd), "rb") as file:
+        size_bytes = os.fstat(fd).st_size
+        if size_bytes > _KERNEL_BYTES:
+            raise BadInputError(f"{kernel} has {size_bytes} bytes: that is no kernel")
+        target = jail.directory / "kernel"
+        with target.open("xb") as out:
+            shutil.copyfileobj(file, out, _COPY_BYTES)
+    return given(jail, target)
+
+
+def given(jail: Jail, path: Path) -> Path:
+    """``path``, a file that we have made in the jail, as one that who is in it can read."""
+    if jail.identity.uid is not None and jail.identity.gid is not None:
+        os.chown(path, -1, jail.identity.gid, follow_symlinks=False)
+        path.chmod(0o640)
+    return path
+
+
+def demand_room(initrds: Iterable[Path], memory_mib: int) -> None:
+    """Raise BadInputError for initramfs files that the machine's memory cannot hold: they are copied before it starts."""
+    size_bytes = sum(each.stat().st_size for each in initrds)
+    if size_bytes > memory_mib * MIB:
+        raise BadInputError(
+            f"the initramfs has {size_bytes // MIB} MiB, the machine {memory_mib} MiB of memory",
+            hint="is that the OUT of a build?",
+        )

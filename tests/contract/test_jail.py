@@ -1,0 +1,175 @@
+"""Who a program of ours is that may be turned against us, seen from /proc: as root, and as root of a user namespace."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import BadInputError
+from quickstart.host import door
+from quickstart.host.identity import Identity, unprivileged
+from quickstart.launch.jail import demand_room, given, kvm_group, make_jail, put_kernel
+from quickstart.model import MIB
+from tests.contract.test_door import Lifeline
+
+LIMIT_S = 30.0
+STATUS = "import sys; print(open('/proc/self/status').read())"
+# The bits of a program that has nothing: it is what it is for good.
+NOTHING = {"CapInh": 0, "CapPrm": 0, "CapEff": 0, "CapBnd": 0, "CapAmb": 0}
+PROGRAM = f"""
+import sys
+from quickstart.host import door
+from quickstart.host.identity import unprivileged
+with door.background(["python3", "-c", {STATUS!r}], output=1, identity=unprivileged()) as process:
+    sys.exit(process.wait())
+"""
+
+
+@pytest.fixture(autouse=True)
+def _root() -> None:
+    assert os.geteuid() == 0, "who becomes another user has to be root: run these tests with sudo"
+
+
+def facts(text: str) -> dict[str, str]:
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def assert_powerless(found: dict[str, str]) -> None:
+    assert {name: int(found[name], 16) for name in NOTHING} == NOTHING
+    assert found["NoNewPrivs"] == "1"
+
+
+def test_root_starts_it_as_nobody_else(tmp_path: Path) -> None:
+    seen = []
+    for number in (1, 2):
+        log = tmp_path / f"log{number}"
+        with door.background(["python3", "-c", STATUS], log=log, identity=unprivileged()) as process:
+            assert process.wait(LIMIT_S) == 0
+        found = facts(log.read_text())
+        assert_powerless(found)
+        (uid,) = set(found["Uid"].split())
+        assert set(found["Gid"].split()) == {uid} and found["Groups"] == ""
+        seen.append(int(uid))
+    assert all(uid > 65535 for uid in seen) and len(set(seen)) == 2
+
+
+@pytest.mark.parametrize(("mapped", "other"), [(65536, True), (1, False)])
+def test_root_of_a_namespace_does_so_with_what_is_mapped(mapped: int, other: bool) -> None:
+    """A namespace whose root is a user outside that has nothing else; where only he is mapped, his rights go all the same."""
+    with subprocess.Popen(["unshare", "--user", "--", "sleep", "600"]) as holder:
+        try:
+            inside, outside = Path(f"/proc/{holder.pid}/ns/user"), Path("/proc/self/ns/user")
+            while inside.readlink() == outside.readlink():
+                assert holder.poll() is None
+            for name in ("uid_map", "gid_map"):
+                Path(f"/proc/{holder.pid}/{name}").write_text(f"0 100000 {mapped}\n")
+            enter = ("nsenter", f"--user={inside}", "--setuid", "0", "--setgid", "0", "--")
+            words = [*enter, sys.executable, "-c", PROGRAM]
+            done = subprocess.run(words, stdout=subprocess.PIPE, timeout=LIMIT_S, check=True)
+        finally:
+            holder.kill()
+    found = facts(done.stdout.decode())
+    assert_powerless(found)
+    (uid,) = set(found["Uid"].split())
+    assert (uid != "0") == other
+
+
+@pytest.mark.parametrize("capabilities", ["-all", "-all,+dac_read_search"])
+def test_a_user_keeps_no_capability_of_his(capabilities: str) -> None:
+    """Who is not root starts it as himself, with nothing that he may have been given beside."""
+    words = ("--inh-caps", capabilities, "--ambient-caps", capabilities, "--bounding-set", capabilities)
+    user = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *words)
+    command = [sys.executable, "-c", PROGRAM]
+    if capabilities == "-all":
+        # He may not be able to read where we lie.
+        command = ["setpriv", *door.identity_words(Identity()), "python3", "-c", STATUS]
+    done = subprocess.run([*user, *command], stdout=subprocess.PIPE, timeout=LIMIT_S, check=True)
+    found = facts(done.stdout.decode())
+    assert {int(found[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}
+    assert found["NoNewPrivs"] == "1" and set(found["Uid"].split()) == {"65534"}
+
+
+def test_it_dies_with_us_although_it_is_another(tmp_path: Path) -> None:
+    line = Lifeline()
+    program = (
+        "import os, pathlib, sys\nfrom quickstart.host import door\n"
+        "from quickstart.host.identity import unprivileged\n"
+        "os.dup2(int(sys.argv[1]), 9)\nos.close(int(sys.argv[1]))\n"
+        "more = dict(log=pathlib.Path(sys.argv[2]), identity=unprivileged(), pass_fds=[9])\n"
+        "with door.background(['sh', '-c', 'echo begun >&9; exec sleep 600'], **more) as process:\n"
+        "    os.close(9)\n    process.wait()"
+    )
+    words = [sys.executable, "-c", program, str(line.writer), str(tmp_path / "log")]
+    parent = subprocess.Popen(words, pass_fds=[line.writer])
+    try:
+        assert select.select([line.reader], [], [], LIMIT_S)[0]
+        assert os.read(line.reader, 6) == b"begun\n"
+    finally:
+        parent.kill()
+        parent.wait()
+    assert line.all_gone()
+
+
+def test_what_is_in_a_jail_is_for_who_is_in_it(tmp_path: Path) -> None:
+    place, kernel = tmp_path / "place", tmp_path / "kernel"
+    place.mkdir(mode=0o700)
+    kernel.write_bytes(b"a kernel")
+    kernel.chmod(0o600)
+    (place / "console.log").write_text("ours")
+    jail = make_jail(place)
+    copy = put_kernel(jail, kernel)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o710
+    assert stat.S_IMODE(jail.directory.stat().st_mode) == 0o700
+    assert (place.stat().st_uid, jail.directory.stat().st_uid) == (0, jail.identity.uid)
+    tries = (
+        "cat kernel; echo x >mine && cat mine; rm -f kernel; echo x >../new; echo x >../console.log; ls .."
+    )
+    script = f"cd {jail.directory}; {tries}"
+    log = tmp_path / "log"
+    # pytest's own directories are for their owner alone.
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o711)
+    with door.background(["sh", "-c", script], log=log, identity=jail.identity) as process:
+        process.wait(LIMIT_S)
+    said = log.read_text()
+    assert said.startswith("a kernelx\n")
+    assert said.count("Permission denied") == 3
+    assert (place / "console.log").read_text() == "ours" and not (place / "new").exists()
+    assert copy == jail.directory / "kernel"
+
+
+def test_only_a_regular_file_goes_into_a_jail(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    jail = make_jail(tmp_path / "place")
+    (tmp_path / "link").symlink_to("/etc/shadow")
+    os.mkfifo(tmp_path / "fifo")
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(300 * MIB)
+    for name in ("link", "fifo", "huge"):
+        with pytest.raises(BadInputError, match=name):
+            put_kernel(jail, tmp_path / name)
+    assert list(jail.directory.iterdir()) == []
+    with pytest.raises(BadInputError, match="the initramfs has 300 MiB, the machine 256 MiB"):
+        demand_room([tmp_path / "huge"], 256)
+    assert given(jail, jail.directory) == jail.directory
+
+
+@pytest.mark.parametrize(
+    ("mode", "group", "wanted"), [(0o660, 108, 108), (0o666, 108, None), (0o600, 108, None), (0o660, 0, None)]
+)
+def test_the_group_of_kvm_is_lent_but_not_root_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, group: int, wanted: int | None
+) -> None:
+    device = tmp_path / "kvm"
+    monkeypatch.setattr("quickstart.launch.jail._KVM", device)
+    assert kvm_group() is None
+    device.touch()
+    device.chmod(mode)
+    os.chown(device, 0, group)
+    assert kvm_group() == wanted
