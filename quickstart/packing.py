@@ -13,6 +13,7 @@ from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import block_groups, read_superblock
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import Recipe
+from quickstart.initramfs.facts import watched
 from quickstart.initramfs.programs import Programs
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import Initramfs, Profile, ReferenceImage, RootDisk, StartSet, Trace
@@ -34,16 +35,19 @@ def recipe_of(
     delivery: Delivery = Delivery.OVERLAY,
 ) -> Recipe:
     """What ``build`` packs, without a hand-off and without a prefetch."""
-    return Recipe(
+    root = ImageRoot(reference.tree)
+    recipe = Recipe(
         profile,
         reference,
         disk,
         traces[0].network.interface,
         start_set,
-        read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre),
+        read_unit(root, profile.unit, profile.run_start_pre),
         ours,
         delivery=delivery,
     )
+    beside = watched(root, profile.unit, start_set, recipe.bound)
+    return dataclasses.replace(recipe, watched=beside)
 
 
 def with_prefetch(recipe: Recipe, traces: Sequence[Trace]) -> Recipe:

@@ -18,7 +18,7 @@ from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import Payload, check_kernel
 from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
-from quickstart.model import Artefact, Profile, RootDisk
+from quickstart.model import Artefact, Profile, RootDisk, StartSet
 from quickstart.packing import made_of, recipe_of, with_prefetch
 from quickstart.progress import Progress
 from quickstart.startset import check_includes
@@ -70,6 +70,8 @@ def rebuild(
         artefacts.keep_disk(before.disk, directory)
         with progress.step("initramfs"):
             recipe = recipe_of(profile, reference, disk, traced.traces, start_set, ours, delivery)
+            there = with_times_of(StartSet(recipe.watched.files, ()), before.disk).files
+            recipe = dataclasses.replace(recipe, watched=dataclasses.replace(recipe.watched, files=there))
             recipe = with_prefetch(recipe, traced.traces)
             recipe = dataclasses.replace(recipe, hand_off=hand_off, payload=payload)
             initramfs = write_initramfs(recipe, directory / "initramfs.img")

@@ -11,6 +11,7 @@ from quickstart.cloudinit import early_start
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.digests import list_bytes, listed
+from quickstart.initramfs.facts import NOTHING, Watched
 from quickstart.initramfs.layout import GuestConfig, HandOff, Served, image_part_b, part_a, part_b
 from quickstart.initramfs.modules import IMAGE_MODULES, WANTED, module_set
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
@@ -42,6 +43,7 @@ class Recipe:
     hand_off: HandOff = HandOff.STAY
     delivery: Delivery = Delivery.FAST
     payload: Payload = Payload.CPIO
+    watched: Watched = NOTHING
 
     @property
     def bound(self) -> tuple[PurePosixPath, ...]:
@@ -126,6 +128,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         early=early_start(root, recipe.profile.early),
         served=recipe.served,
         bound=recipe.bound,
+        watched=recipe.watched,
         image=recipe.payload.value if recipe.payload is Payload.SQUASHFS else "",
     )
     return replace(config, build=build_id(recipe, config))

@@ -21,11 +21,12 @@ from quickstart.elf_file import read_elf
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.description import description_text
+from quickstart.initramfs.facts import NOTHING, STOCK_PATH, Watched, packed_facts
 from quickstart.initramfs.modules import ModuleSet, modloader_table, module_data, packed, packed_names
 from quickstart.initramfs.newc import CpioEntry, char_device, directory, hard_link, regular, symlink
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import Programs
-from quickstart.initramfs.serving import LIBRARY, packed_files
+from quickstart.initramfs.serving import LIBRARY
 from quickstart.initramfs.squashfs import write_image
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
 from quickstart.unit.model import UnitStart
@@ -35,7 +36,6 @@ OURS = "fast/quickstart"
 LOADER = "/fast/lib64/ld.so"
 # The amd64 ABI's; a program with another one (32 bits, musl) keeps it and is loaded from the root volume.
 _INTERPRETER = "/lib64/ld-linux-x86-64.so.2"
-_STOCK_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _DIRECTORIES = (
     *("dev", "fast", OURS, f"{OURS}/bin", f"{OURS}/modules.d", f"{OURS}/run"),
     *("newroot", "proc", "run", "sys"),
@@ -97,6 +97,7 @@ class GuestConfig:
 
     ``ready_port`` is 0 where readiness names none, ``network`` is takeover.network_service's word, empty without a hand-off,
     ``early`` cloudinit.early_start's. ``image`` is the type of the file system that part B is, empty where that is the files.
+    ``watched`` is what is compared with the volume beside what is packed.
     """
 
     build: str
@@ -112,6 +113,7 @@ class GuestConfig:
     served: Served = Served.FAST
     bound: tuple[PurePosixPath, ...] = ()
     image: str = ""
+    watched: Watched = NOTHING
 
 
 def part_a(
@@ -140,9 +142,10 @@ def part_a(
     if config.unit.late_binds and config.hand_off is not HandOff.STAY:
         yield regular(f"{OURS}/late-binds", _encoded(late_binds_text(config.unit)), 0o644)
     yield from _modules(modules, root)
-    names, facts = packed_files(start_set, config.bound)
+    names, facts, places = packed_facts(start_set, config.bound, config.watched)
     yield regular(f"{OURS}/packed.names", names, 0o644)
     yield regular(f"{OURS}/packed.stat", facts, 0o644)
+    yield regular(f"{OURS}/packed.places", places, 0o644)
 
 
 def _programs(programs: Programs) -> Iterator[CpioEntry]:
@@ -153,6 +156,8 @@ def _programs(programs: Programs) -> Iterator[CpioEntry]:
     yield regular(f"{OURS}/bin/mounter", programs.mounter, 0o755)
     yield regular(f"{OURS}/bin/modloader", programs.modloader, 0o755)
     yield regular(f"{OURS}/bin/starter", programs.starter, 0o755)
+    # By that name it does what is to be done later (caretaker/caretaker.c).
+    yield symlink(f"{OURS}/bin/caretaker", "starter")
     scripts = resources.files("quickstart.initramfs").joinpath("init")
     for name in _SCRIPTS:
         target = "init" if name == "init" else f"{OURS}/{name}"
@@ -261,7 +266,8 @@ def unit_text(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> str:
     """The description for the starter, with PATH and LD_LIBRARY_PATH as in the paper."""
     fast = config.served is Served.FAST
     libraries = library_path(start_set)
-    environment = [f"PATH={':'.join([*(f'/fast{name}' for name in _STOCK_PATH if fast), *_STOCK_PATH])}"]
+    stock = [str(name) for name in STOCK_PATH]
+    environment = [f"PATH={':'.join([*(f'/fast{name}' for name in stock if fast), *stock])}"]
     environment += [f"LD_LIBRARY_PATH={libraries}"] if libraries else []
     return description_text(config.unit, start_set, root, environment, fast, config.bound)
 

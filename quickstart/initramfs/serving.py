@@ -54,11 +54,11 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
         and file.path.parts[1] == "usr"
         and file.path not in started
         and not hidden & {file.path, *file.path.parents}
-        and not (_is_library(file.path) and file.path.parent in found_by_name)
+        and not (is_library(file.path) and file.path.parent in found_by_name)
     )
 
 
-def _is_library(path: PurePosixPath) -> bool:
+def is_library(path: PurePosixPath) -> bool:
     # Not /etc/ld.so.cache, which every ldconfig writes anew.
     return path.parts[1] != "etc" and LIBRARY.search(path.name) is not None
 
@@ -71,7 +71,7 @@ def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple
     served = {
         file.path: file
         for file in start_set.files
-        if file.kind is FileKind.FILE and (file.mode & 0o111 or _is_library(file.path) or file.path in bound)
+        if file.kind is FileKind.FILE and (file.mode & 0o111 or is_library(file.path) or file.path in bound)
     }
     links = [file for file in start_set.files if file.kind is FileKind.SYMLINK]
     # A link may lead through another, as those of /etc/alternatives do: repeat until nothing is added.
@@ -79,18 +79,7 @@ def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple
         link
         for link in links
         if link.path not in served
-        and (_is_library(link.path) or PurePosixPath(link.target).name in {path.name for path in served})
+        and (is_library(link.path) or PurePosixPath(link.target).name in {path.name for path in served})
     ]:
         served.update({link.path: link for link in added})
     return tuple(served[path] for path in sorted(served, key=os.fsencode))
-
-
-def packed_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[bytes, bytes]:
-    """For the comparison with the root volume: the packed names, NUL-separated, and `stat -c '%f %s %Y %Z %n'` of them."""
-    files = served_files(start_set, bound)
-    names = [os.fsencode(str(file.path))[1:] for file in files]
-    rows = [
-        b"%x %d %d %d %s\n" % (file.mode, file.size_bytes, file.mtime_s, file.ctime_s, name)
-        for file, name in zip(files, names, strict=True)
-    ]
-    return b"".join(name + b"\0" for name in names), b"".join(rows)

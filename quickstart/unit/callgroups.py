@@ -26,12 +26,18 @@ Groups = Mapping[str, tuple[str, ...]]
 
 def call_groups(root: ImageRoot) -> Groups:
     """The groups by name, each with its calls and groups; empty where the image's systemd does not show them."""
+    library = library_of_groups(root)
+    return _read(root.host(library)) if library is not None else {}
+
+
+def library_of_groups(root: ImageRoot) -> PurePosixPath | None:
+    """The library of the image's systemd that has the groups, by its canonical path."""
     for place in _PLACES:
         for path in root.glob(PurePosixPath(place) / "libsystemd-shared-*.so"):
-            found = _read(root.host(path))
-            if found:
-                return found
-    return {}
+            canonical = root.resolve(path).canonical
+            if canonical is not None and _read(root.host(canonical)):
+                return canonical
+    return None
 
 
 def _read(path: Path) -> Groups:

@@ -10,9 +10,12 @@ from quickstart.imageroot import ImageRoot
 from quickstart.unit.words import MAX_LINE_CHARACTERS
 
 # systemd.unit(5), "Unit File Load Path": the first that has the unit wins; drop-ins of all are read.
-UNIT_PATHS = ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
+UNIT_PATHS = (
+    *("/etc/systemd/system.control", "/etc/systemd/system", "/etc/systemd/system.attached"),
+    *("/usr/local/lib/systemd/system", "/usr/lib/systemd/system"),
+)
 # systemd-system.conf(5): the manager's own file, then its drop-ins.
-_MANAGER_PATHS = ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
+MANAGER_PATHS = ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 
 # A unit with its drop-ins, and system.conf with its own; the largest of Debian have a few KiB.
 _MAX_TEXT_CHARACTERS = 2 * MAX_LINE_CHARACTERS
@@ -60,6 +63,12 @@ def _drop_in_names(unit: str) -> tuple[str, ...]:
     return (f"{unit}.d", *(f"{stem[: index + 1]}.service.d" for index in reversed(dashes)), "service.d")
 
 
+def drop_in_places(unit: str) -> tuple[str, ...]:
+    """The same, with those of the template that ``unit`` is an instance of."""
+    template = _template(unit)
+    return (*_drop_in_names(unit), *(_drop_in_names(template) if template else ()))
+
+
 def _template(unit: str) -> str:
     """NAME@.service of an instance NAME@INSTANCE.service; empty for other units."""
     stem, at, instance = unit.removesuffix(".service").partition("@")
@@ -81,7 +90,7 @@ def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
         if main is None and found_here.canonical is None and found_here.links:
             raise UnsupportedUnitError(f"{unit} is masked in the image by {found_here.links[-1]}")
         main = main or found_here.canonical
-        for name in (*_drop_in_names(unit), *(_drop_in_names(template) if template else ())):
+        for name in drop_in_places(unit):
             below = root.resolve(PurePosixPath(directory) / name).canonical
             for file in sorted(root.host(below).glob("*.conf")) if below is not None else ():
                 drop_ins.setdefault(file.name, PurePosixPath(directory) / name / file.name)
@@ -105,12 +114,10 @@ def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 def manager_texts(root: ImageRoot) -> tuple[str, ...]:
     """The texts of system.conf and its drop-ins, in the order in which they are read."""
-    places = (
-        root.resolve(PurePosixPath(directory) / "system.conf").canonical for directory in _MANAGER_PATHS
-    )
+    places = (root.resolve(PurePosixPath(directory) / "system.conf").canonical for directory in MANAGER_PATHS)
     main = next((place for place in places if place is not None and root.host(place).is_file()), None)
     drop_ins: dict[str, PurePosixPath] = {}
-    for directory in _MANAGER_PATHS:
+    for directory in MANAGER_PATHS:
         below = root.resolve(PurePosixPath(directory) / "system.conf.d").canonical
         for file in root.host(below).glob("*.conf") if below is not None else ():
             drop_ins.setdefault(file.name, below / file.name if below else main or PurePosixPath("/"))

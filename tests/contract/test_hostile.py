@@ -24,8 +24,8 @@ from quickstart.host import door
 from quickstart.image import artefact as artefacts
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import Recipe, write_initramfs
+from quickstart.initramfs.facts import Watched, packed_facts
 from quickstart.initramfs.programs import Programs
-from quickstart.initramfs.serving import packed_files
 from quickstart.model import (
     IMAGE_TIME_S,
     FileRules,
@@ -146,7 +146,7 @@ def test_odd_names_come_out_of_the_archive_as_they_were(
 def test_init_finds_odd_names_unchanged_with_busybox(image: ImageRoot) -> None:
     """Init's own comparison: BusyBox's xargs and stat on packed.names give packed.stat to the byte."""
     found = compute([trace(*everything(image))], image, RULES)
-    names, facts = packed_files(found, ())
+    names, facts, _ = packed_facts(found, (), Watched())
     assert any(b"\n" in name for name in names.split(b"\0"))
     seen = run(
         *("busybox", "xargs", "-0", "busybox", "stat", "-c", "%f %s %Y %Z %n"), stdin=names, cwd=image.base

@@ -15,6 +15,7 @@ import pytest
 from quickstart.elf_file import read_elf
 from quickstart.errors import StartSetError
 from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.facts import Watched, packed_facts
 from quickstart.initramfs.layout import (
     LOADER,
     GuestConfig,
@@ -30,7 +31,6 @@ from quickstart.initramfs.layout import (
 from quickstart.initramfs.modules import ModuleSet
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.initramfs.prefetch import Prefetch
-from quickstart.initramfs.serving import packed_files
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
 from quickstart.unit.model import LateBind, UnitCommand, UnitStart
 from tests.unit.elfbuilder import LD_SO, elf
@@ -326,11 +326,9 @@ def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
     assert entries["fast/quickstart/unit"].data == unit_text(CONFIG, START_SET, root).encode()
     assert (entries["dev/console"].rdev_major, entries["dev/console"].rdev_minor) == (5, 1)
     assert entries["fast/quickstart/bin/mount"].data == b"../busybox"
-    names, rows = packed_files(START_SET, ())
-    assert (entries["fast/quickstart/packed.names"].data, entries["fast/quickstart/packed.stat"].data) == (
-        names,
-        rows,
-    )
+    packed = tuple(entries[f"fast/quickstart/packed.{name}"].data for name in ("names", "stat", "places"))
+    assert packed == packed_facts(START_SET, (), Watched())
+    assert entries["fast/quickstart/bin/caretaker"].data == b"starter"
     assert entries["fast/quickstart/config"].data == config_text(CONFIG).encode()
     assert {(e.uid, e.gid, e.mtime) for e in entries.values()} == {(0, 0, 0)}
     # Part A must not hold anything of the start set: it has to be whole before B is looked at.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quickstart.imageroot import ImageRoot
-from quickstart.initramfs.serving import bound_files, packed_files, served_files
+from quickstart.initramfs.serving import bound_files, served_files
 from quickstart.model import FileKind, StartSet
 from quickstart.unit.model import UnitCommand
 from tests.unit.test_layout import UNIT, P, directory, link, start_file
@@ -21,14 +20,6 @@ def root(tmp_path: Path) -> ImageRoot:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "usr/bin/app").write_bytes(b"app")
     return ImageRoot(tmp_path)
-
-
-def test_packed_files() -> None:
-    odd = os.fsdecode(b"/bin/caf\xe9 \n")
-    program = start_file(odd, FileKind.FILE, 0o100755, size=12)
-    names, rows = packed_files(StartSet((directory("/bin"), program, link("/lib/a.so", "a.so.1")), ()), ())
-    assert names == b"bin/caf\xe9 \n\0lib/a.so\0"
-    assert rows == b"81ed 12 1500000000 1600000000 bin/caf\xe9 \n\na1ff 6 1500000000 1600000000 lib/a.so\n"
 
 
 def test_only_what_is_taken_from_fast_is_compared() -> None:
@@ -103,14 +94,3 @@ def test_where_the_unit_itself_mounts_something_nothing_is_laid_over(
 
 def test_a_unit_without_mounts_of_its_own_gets_none_because_of_us(root: ImageRoot, modular: StartSet) -> None:
     assert bound_files(modular, root, UNIT) == ()
-
-
-def test_packed_files_say_what_stat_says(root: ImageRoot) -> None:
-    """The row of a link is that of the link itself, as lstat(2) gives it."""
-    (root.base / "usr/lib64/a.so").symlink_to("liba.so.1")
-    status = (root.base / "usr/lib64/a.so").lstat()
-    times = (int(status.st_mtime), int(status.st_ctime))
-    plain = link("/usr/lib64/a.so", "liba.so.1")
-    file = replace(plain, size_bytes=status.st_size, mtime_s=times[0], ctime_s=times[1])
-    _, rows = packed_files(StartSet((file,), ()), ())
-    assert rows == b"%x %d %d %d usr/lib64/a.so\n" % (status.st_mode, 9, *times)

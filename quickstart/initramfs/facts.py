@@ -1,0 +1,129 @@
+"""What has to be on the volume as it was, for init and /usr/sbin/quickstart to compare (docs/never-stale.md).
+
+That is what processes take from /fast, what would be found before it if it were there, and what decides how the unit starts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.serving import is_library, served_files
+from quickstart.ldconf import LD_SO_CONF, library_directories
+from quickstart.model import IMAGE_TIME_S, FileKind, StartFile, StartSet
+from quickstart.unit.facts import Deciding, deciding, way_to
+
+STOCK_PATH = tuple(
+    map(PurePosixPath, ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
+)
+# ld.so(8): in each directory it prefers what is below these, where the CPU can do it.
+_CAPABILITIES = ("glibc-hwcaps/x86-64-v2", "glibc-hwcaps/x86-64-v3", "glibc-hwcaps/x86-64-v4")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Beside what is packed: ``names`` that are compared, there or not, and ``places``, directories whose entries are.
+
+    ``files`` are those of both that the image has, links and plain files; a directory is none.
+    """
+
+    names: tuple[PurePosixPath, ...] = ()
+    places: tuple[PurePosixPath, ...] = ()
+    files: tuple[StartFile, ...] = ()
+
+
+NOTHING = Watched()
+
+
+def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[PurePosixPath]) -> Watched:
+    """All that is compared with the volume beside the files that are served; raises UnsupportedUnitError without the unit."""
+    served = served_files(start_set, bound)
+    found = deciding(root, unit) + _before(root, served)
+    names = tuple(path for path in found.files if path not in {file.path for file in served})
+    entries = (
+        place / name for place in found.places if _is_directory(root, place) for name in root.names(place)
+    )
+    paths = sorted({*names, *entries}, key=os.fsencode)
+    files = tuple(_file(root, path) for path in paths if _is_compared(root, path))
+    # A directory that is there has another size on the volume; as a name it says nothing.
+    return Watched(tuple(path for path in names if not _is_directory(root, path)), found.places, files)
+
+
+def _before(root: ImageRoot, served: Iterable[StartFile]) -> Deciding:
+    """What would be taken from the volume by its stock order, and from /fast is not: /usr/local/bin/NAME of a packed /usr/bin/NAME,
+    a library in a directory that ld.so comes to before, a further such directory."""
+    files: set[PurePosixPath] = set(way_to(root, LD_SO_CONF))
+    places = {PurePosixPath("/etc/ld.so.conf.d")}
+    programs, libraries = _canonical(root, STOCK_PATH), _canonical(root, library_directories(root))
+    for file in served:
+        order = libraries if is_library(file.path) else programs
+        if file.path.parent in order:
+            before = order[: order.index(file.path.parent)]
+            files.update(directory / file.path.name for directory in before)
+    for directory in libraries:
+        places.update(directory / name for name in _CAPABILITIES)
+    return Deciding(tuple(files), tuple(places))
+
+
+def _canonical(root: ImageRoot, directories: Iterable[PurePosixPath]) -> list[PurePosixPath]:
+    """Each once, in order."""
+    return list(dict.fromkeys(way_to(root, each)[-1] for each in directories))
+
+
+def _is_directory(root: ImageRoot, path: PurePosixPath) -> bool:
+    host = root.host(path)
+    return host.is_dir() and not host.is_symlink()
+
+
+def _is_compared(root: ImageRoot, path: PurePosixPath) -> bool:
+    return os.path.lexists(root.host(path)) and not _is_directory(root, path)
+
+
+def _file(root: ImageRoot, path: PurePosixPath) -> StartFile:
+    host = root.host(path)
+    status = host.lstat()
+    is_link = stat.S_ISLNK(status.st_mode)
+    return StartFile(
+        path=path,
+        kind=FileKind.SYMLINK if is_link else FileKind.FILE,
+        mode=status.st_mode,
+        size_bytes=status.st_size,
+        mtime_s=status.st_mtime_ns // 10**9,
+        ctime_s=IMAGE_TIME_S,
+        target=str(host.readlink()) if is_link else "",
+        interpreter="",
+        reasons=(),
+    )
+
+
+def packed_facts(
+    start_set: StartSet, bound: Collection[PurePosixPath], beside: Watched
+) -> tuple[bytes, bytes, bytes]:
+    """For the comparison with the root volume: the names that are compared and the places, NUL-separated and without the leading
+    slash, and between them `stat -c '%f %s %Y %Z %n'` of what is there, the entries of the places last."""
+    served = served_files(start_set, bound)
+    known = {file.path: file for file in (*beside.files, *served)}
+    names = [*(file.path for file in served), *beside.names]
+    places = frozenset(beside.places)
+    entries = [file.path for file in beside.files if file.path.parent in places]
+    rows = b"".join(_rows(known, [*names, *sorted(entries, key=os.fsencode)]))
+    return _listed(names), rows, _listed(beside.places)
+
+
+def _rows(known: dict[PurePosixPath, StartFile], paths: Iterable[PurePosixPath]) -> Iterator[bytes]:
+    for path in paths:
+        if (file := known.get(path)) is not None:
+            fields = (file.mode, file.size_bytes, file.mtime_s, file.ctime_s, _relative(path))
+            yield b"%x %d %d %d %s\n" % fields
+
+
+def _listed(paths: Iterable[PurePosixPath]) -> bytes:
+    return b"".join(_relative(path) + b"\0" for path in paths)
+
+
+def _relative(path: PurePosixPath) -> bytes:
+    return os.fsencode(str(path))[1:]

@@ -1,0 +1,164 @@
+"""What is compared with the volume: what is packed, what would be found before it, what decides how and whether the unit starts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.facts import Watched, packed_facts, watched
+from quickstart.model import IMAGE_TIME_S, FileKind, StartSet
+from quickstart.unit.facts import deciding
+from tests.unit.test_layout import P, directory, link, start_file
+from tests.unit.test_unit import put
+
+UNIT = "/usr/lib/systemd/system/app.service"
+TEXT = "[Service]\nExecStart=/usr/bin/app\n"
+WANTS = "/etc/systemd/system/multi-user.target.wants"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> ImageRoot:
+    put(tmp_path, UNIT, TEXT)
+    (tmp_path / WANTS[1:]).mkdir(parents=True)
+    (tmp_path / WANTS[1:] / "app.service").symlink_to(UNIT)
+    return ImageRoot(tmp_path)
+
+
+def files_of(root: ImageRoot, unit: str = "app.service") -> set[str]:
+    return set(map(str, deciding(root, unit).files))
+
+
+def places_of(root: ImageRoot, unit: str = "app.service") -> set[str]:
+    return set(map(str, deciding(root, unit).places))
+
+
+def test_packed_files() -> None:
+    odd = os.fsdecode(b"/bin/caf\xe9 \n")
+    program = start_file(odd, FileKind.FILE, 0o100755, size=12)
+    files = StartSet((directory("/bin"), program, link("/lib/a.so", "a.so.1")), ())
+    names, rows, places = packed_facts(files, (), Watched())
+    assert names == b"bin/caf\xe9 \n\0lib/a.so\0"
+    assert rows == b"81ed 12 1500000000 1600000000 bin/caf\xe9 \n\na1ff 6 1500000000 1600000000 lib/a.so\n"
+    assert places == b""
+
+
+def test_packed_files_say_what_stat_says(root: ImageRoot) -> None:
+    """The row of a link is that of the link itself, as lstat(2) gives it."""
+    (root.base / "usr/lib64").mkdir()
+    (root.base / "usr/lib64/a.so").symlink_to("liba.so.1")
+    status = (root.base / "usr/lib64/a.so").lstat()
+    times = (int(status.st_mtime), int(status.st_ctime))
+    plain = link("/usr/lib64/a.so", "liba.so.1")
+    file = replace(plain, size_bytes=status.st_size, mtime_s=times[0], ctime_s=times[1])
+    _, rows, _ = packed_facts(StartSet((file,), ()), (), Watched())
+    assert rows == b"%x %d %d %d usr/lib64/a.so\n" % (status.st_mode, 9, *times)
+
+
+def test_the_unit_its_links_and_where_it_would_be_masked(root: ImageRoot) -> None:
+    assert {
+        UNIT,
+        f"{WANTS}/app.service",
+        # Not there: `systemctl mask`, `edit --full`, set-default, a socket, the target's own mask.
+        "/etc/systemd/system/app.service",
+        "/etc/systemd/system.control/app.service",
+        "/usr/local/lib/systemd/system/app.service",
+        "/etc/systemd/system/default.target",
+        "/etc/systemd/system/multi-user.target",
+        "/etc/systemd/system/sockets.target.wants/app.socket",
+        "/etc/systemd/system.conf",
+    } <= files_of(root)
+
+
+def test_every_directory_of_drop_ins(root: ImageRoot) -> None:
+    put(root.base, "/usr/lib/systemd/system/a-b@.service", TEXT)
+    for directory_ in ("/etc/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"):
+        names = ("a-b@x.service.d", "a-b@.service.d", "a-.service.d", "service.d")
+        assert {f"{directory_}/{name}" for name in names} <= places_of(root, "a-b@x.service")
+    assert "/usr/lib/systemd/system/a-b@.service" in files_of(root, "a-b@x.service")
+    assert {"/etc/systemd/system.conf.d", "/etc/tmpfiles.d"} <= places_of(root)
+
+
+def test_a_drop_in_by_a_link_is_known_by_both_ends(root: ImageRoot) -> None:
+    put(root.base, "/opt/hard.conf", "[Service]\nNoNewPrivileges=yes\n")
+    put(root.base, "/etc/systemd/system/app.service.d/a.conf", "")
+    (root.base / "etc/systemd/system/app.service.d/b.conf").symlink_to("/opt/hard.conf")
+    (root.base / "etc/systemd/system/app.service.d/c.conf").symlink_to("/dev/null")
+    found = watched(root, "app.service", StartSet((), ()), ())
+    assert P("/opt/hard.conf") in found.names
+    assert not [name for name in found.names if str(name).startswith("/dev")]
+    entries = {str(file.path) for file in found.files}
+    assert {f"/etc/systemd/system/app.service.d/{name}.conf" for name in "abc"} | {
+        "/opt/hard.conf"
+    } <= entries
+
+
+def test_a_directory_that_is_a_link_is_looked_into(root: ImageRoot) -> None:
+    put(root.base, "/opt/drop/a.conf", "")
+    (root.base / "etc/systemd/system/app.service.d").symlink_to("/opt/drop")
+    found = watched(root, "app.service", StartSet((), ()), ())
+    assert P("/etc/systemd/system/app.service.d") in found.names
+    assert P("/opt/drop") in found.places
+    assert P("/opt/drop/a.conf") in {file.path for file in found.files}
+
+
+def test_what_must_not_be_there(root: ImageRoot) -> None:
+    conditions = "[Unit]\nConditionPathExists=!/etc/not\nAssertPathIsDirectory=|!/opt/a b\nConditionPathExists=/etc/yes\n"
+    put(root.base, UNIT, f"{conditions}ConditionUser=!/x\nConditionPathExistsGlob=!/y/*\n{TEXT}")
+    found = files_of(root)
+    assert {"/etc/not", "/opt/a b"} <= found
+    assert not {"/etc/yes", "/x", "/y/*"} & found
+
+
+def test_apparmor_counts_only_for_who_would_be_confined(root: ImageRoot) -> None:
+    assert "/usr/sbin/apparmor_parser" not in files_of(root)
+    put(root.base, UNIT, f"{TEXT}AppArmorProfile=-app\n")
+    assert "/usr/sbin/apparmor_parser" in files_of(root)
+
+
+def test_rows_are_those_of_what_is_there_the_entries_of_places_last(root: ImageRoot) -> None:
+    put(root.base, "/etc/systemd/system/app.service.d/z.conf", "four")
+    (root.base / "etc/systemd/system/app.service.d/directory").mkdir()
+    found = watched(root, "app.service", StartSet((), ()), ())
+    names, rows, places = packed_facts(StartSet((), ()), (), found)
+    assert b"etc/systemd/system/app.service\0" in names
+    assert b"etc/systemd/system/app.service.d\0" in places
+    rows_by_name = [row.split(b" ", 4) for row in rows.splitlines()]
+    assert [row[4] for row in rows_by_name] == [
+        b"etc/systemd/system/multi-user.target.wants/app.service",
+        b"usr/lib/systemd/system/app.service",
+        b"etc/systemd/system/app.service.d/z.conf",
+    ]
+    assert rows_by_name[2][1] == b"4"
+    assert {row[3] for row in rows_by_name} == {str(IMAGE_TIME_S).encode()}
+
+
+def test_what_would_be_found_before_what_is_packed(root: ImageRoot) -> None:
+    put(root.base, "/etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n")
+    put(root.base, "/etc/ld.so.conf.d/libc.conf", "/usr/local/lib\n/usr/lib/x86_64-linux-gnu\n")
+    for name in ("usr/lib/x86_64-linux-gnu", "usr/bin", "usr/sbin", "usr/local/bin"):
+        (root.base / name).mkdir(parents=True, exist_ok=True)
+    (root.base / "bin").symlink_to("usr/bin")
+    (root.base / "sbin").symlink_to("usr/sbin")
+    packed = (
+        start_file("/usr/bin/app", FileKind.FILE, 0o100755),
+        start_file("/usr/lib/x86_64-linux-gnu/liba.so.1", FileKind.FILE, 0o100644),
+        # ld.so does not look for it by name.
+        start_file("/usr/lib/app/mod.so", FileKind.FILE, 0o100644),
+    )
+    found = watched(root, "app.service", StartSet(packed, ()), ())
+    names = set(map(str, found.names))
+    assert {
+        "/usr/local/sbin/app",
+        "/usr/local/bin/app",
+        "/usr/sbin/app",
+        "/usr/local/lib/liba.so.1",
+        "/etc/ld.so.conf",
+    } <= names
+    assert not [name for name in names if name.endswith("/mod.so") or name == "/usr/bin/app"]
+    places = set(map(str, found.places))
+    assert {"/usr/local/lib/glibc-hwcaps/x86-64-v3", "/etc/ld.so.conf.d"} <= places
+    assert P("/etc/ld.so.conf.d/libc.conf") in {file.path for file in found.files}
