@@ -26,7 +26,7 @@ from quickstart.store import Store, key_of, source_digest
 from quickstart.unit import read_unit
 from quickstart.useddisk import UsedDisk, examine_disk, reference_of_disk, with_times_of
 
-_TOOLS = ("debugfs", "qemu-system-x86_64", "setpriv", "busybox", "strace", "cc", "musl-gcc")
+_TOOLS = ("unshare", "qemu-system-x86_64", "setpriv", "busybox", "strace", "cc", "musl-gcc")
 # fstab decides how the volume is found; of what reads the label nothing is left to make.
 _LABEL = ""
 

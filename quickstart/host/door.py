@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import tempfile
 import termios
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from quickstart.errors import CommandError, MissingToolError, NeedsRootError
 from quickstart.host.identity import Identity
@@ -166,6 +167,43 @@ def run(
     if check and done.returncode != 0:
         raise CommandError(words, done.returncode, log_tail(log) if log else _tail(done.stdout + done.stderr))
     return done
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A process that reads a file of ours and says something of it; ``errors`` has what it complained of."""
+
+    process: Process
+    stdout: BinaryIO
+    errors: BinaryIO
+
+    def fault(self) -> str:
+        """How it failed; empty when it ended well. It is waited for."""
+        self.process.wait()
+        self.errors.seek(0)
+        said = _tail(self.errors.read()).strip().partition("\n")[0]
+        return "" if self.process.returncode == 0 else said or bad_end(self.process)
+
+
+@contextmanager
+def filtered(argv: Sequence[str | Path], source: int) -> Iterator[Filter]:
+    """A process with the open file ``source`` as its stdin, whose stdout is read while the context lasts; then it is gone."""
+    words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            _bound_to_us(words),
+            env=environment(),
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+        stdout = cast("BinaryIO", process.stdout)
+        try:
+            yield Filter(process, stdout, errors)
+        finally:
+            end_group(process)
+            stdout.close()
 
 
 def log_tail(log: Path | None) -> str:

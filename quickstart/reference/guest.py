@@ -54,7 +54,12 @@ def deb_in(tree: Path) -> Iterator[None]:
 
 def forget_build(tree: Path) -> None:
     """Remove what a machine of another build recorded and stamped, before it became the root of this one."""
-    (tree / _STAMP).unlink(missing_ok=True)
+    stamp = tree / _STAMP
+    if stamp.is_dir() and not stamp.is_symlink():
+        raise BadInputError(
+            f"/{_STAMP} is a directory; {NAME} stamps a file of that name", hint="rename it there"
+        )
+    stamp.unlink(missing_ok=True)
     state = ImageRoot(tree).host(_STATE)
     holder = ImageRoot(tree).resolve(_STATE.parent).canonical
     if holder == _STATE.parent and state.is_dir() and not state.is_symlink():

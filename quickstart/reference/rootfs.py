@@ -6,6 +6,7 @@ quickstart-guest comes with them unless it is not wanted.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -15,10 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from quickstart.errors import BadInputError, CommandError, HostLacksError
+from quickstart.errors import BadInputError, HostLacksError
+from quickstart.foreign.directory import read_directory
+from quickstart.foreign.home import bring_home, foreign_members, limits_of_disk
 from quickstart.host import door
 from quickstart.imageroot import ImageRoot
-from quickstart.model import IMAGE_TIME_S, Profile, ReferenceImage
+from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
 from quickstart.progress import Progress
 from quickstart.reference import customise, entry, guest
 from quickstart.reference.fstab import RootLine, root_volume
@@ -72,19 +75,20 @@ def _hash_of(directory: Path) -> str:
         ) from error
 
 
-def _check_tar(path: Path) -> None:
-    """A plain tar has to begin and end as one: cut between two members, tar itself takes it for whole."""
+def _check_tar(path: Path) -> tuple[str, ...]:
+    """The filter (argv) that makes a plain tar of it, if it is none. A plain one that is cut between two members lacks its end."""
     with path.open("rb") as file:
         head = file.read(512)
         for magic, tool in _COMPRESSED:
             if head.startswith(magic):
                 door.need_tools(tool)
-                return
+                return (tool, "-dc")
         if head[_TAR_MAGIC_AT : _TAR_MAGIC_AT + len(_TAR_MAGIC)] != _TAR_MAGIC:
             raise BadInputError(f"{path} is not a tar archive", hint=_HOW_TO_TAR)
         file.seek(-min(_TAR_END_BYTES, path.stat().st_size), os.SEEK_END)
         if file.read() != bytes(_TAR_END_BYTES):
             raise BadInputError(f"{path} is cut: it has no end of archive", hint="copy or make it again")
+    return ()
 
 
 def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str, object]:
@@ -92,7 +96,7 @@ def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str,
     return {
         "kind": rootfs.kind,
         "digest": rootfs.digest,
-        "recipe": source_digest("quickstart.reference", "quickstart.treehash"),
+        "recipe": source_digest("quickstart.reference", "quickstart.foreign", "quickstart.treehash"),
         **guest.inputs(guest_package),
     }
 
@@ -107,16 +111,20 @@ def reference_of(
     inputs = rootfs_inputs(rootfs, guest_package=guest_package)
     if store.find("reference", inputs) is None:
         door.need_root("copying a root file system with its owners")
-        door.need_tools("cp", "tar")
+        door.need_tools("unshare", "setpriv")
 
     def make(directory: Path) -> None:
         tree = directory / "root"
         if rootfs.kind == "directory":
             with progress.step(f"reference: copy {rootfs.path}"):
-                copy_directory(rootfs, tree, store)
+                left_out = copy_directory(rootfs, tree, store, profile.disk_mib * MIB)
         else:
             with progress.step(f"reference: unpack {rootfs.path}"):
-                unpack(rootfs.path, tree)
+                left_out = unpack(rootfs.path, tree, profile.disk_mib * MIB)
+        if elsewhere := [name for name in left_out if not name.startswith("dev/")]:
+            progress.note(
+                f"left out, as device nodes and sockets are not copied: {', '.join(elsewhere[:20])}"
+            )
         with progress.step("reference: check and hash"):
             check_machine(ImageRoot(tree), rootfs.path)
             own = RootLine(str(uuid.uuid5(_NAMESPACE, key_of("reference", inputs))), "root")
@@ -131,62 +139,52 @@ def reference_of(
     return image
 
 
-def copy_directory(rootfs: Rootfs, tree: Path, store: Store) -> None:
-    """Copy with owners, modes, ACLs, attributes, times, hard links, holes and nodes, never into what is mounted there."""
+def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) -> tuple[str, ...]:
+    """Copy with owners, modes, ACLs, attributes, times, hard links and holes, never into what is mounted there.
+
+    Returns what was left out (device nodes, sockets); raises BadInputError for more than a disk of ``disk_bytes`` holds.
+    """
     if store.root.resolve().is_relative_to(rootfs.path):
         raise BadInputError(
             f"the store {store.root} lies in {rootfs.path}", hint="set QUICKSTART_CACHE to another directory"
         )
-    kept = "--preserve=mode,ownership,timestamps,links,xattr"
-    options = ("-dR", kept, "--one-file-system", "--reflink=auto", "--sparse=auto")
-    _into_store(["cp", *options, rootfs.path, tree], rootfs.path)
-    for point in _mount_points(rootfs.path):
-        # The time is that of what is mounted, and changes while it lives.
-        os.utime(tree / point, (IMAGE_TIME_S, IMAGE_TIME_S))
+    try:
+        members = read_directory(rootfs.path, IMAGE_TIME_S * 10**9)
+        left_out = bring_home(members, tree, limits_of_disk(disk_bytes), str(rootfs.path))
+    except OSError as error:
+        raise _not_copied(rootfs.path, error) from error
     if _hash_of(rootfs.path) != rootfs.digest:
         raise BadInputError(
             f"{rootfs.path} changed while it was copied",
             hint="give a directory that no running system writes to",
         )
+    return left_out
 
 
-def _mount_points(directory: Path) -> list[Path]:
-    """Directories below, relative, on which another file system is mounted."""
-    device, found = directory.stat().st_dev, []
-    for base, names, _ in os.walk(directory):
-        mounted = [name for name in names if os.lstat(f"{base}/{name}").st_dev != device]
-        found += [Path(base, name).relative_to(directory) for name in mounted]
-        names[:] = [name for name in names if name not in mounted]
-    return [point for point in found if not (directory / point).is_symlink()]
+def _not_copied(source: Path, error: OSError) -> Exception:
+    """A full store is not the source's fault."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return HostLacksError(
+            f"{source} does not fit into the store", hint="free some space, or set QUICKSTART_CACHE"
+        )
+    return BadInputError(
+        f"{source} cannot be copied whole: {error}", hint="give a directory that no running system writes to"
+    )
 
 
-def unpack(path: Path, tree: Path) -> None:
-    """Unpack a tar below ``tree``: names stay inside (tar(1) drops a leading /, refuses ``..`` and delays links that lead out).
+def unpack(path: Path, tree: Path, disk_bytes: int) -> tuple[str, ...]:
+    """Unpack a tar below ``tree``; names stay inside, and no link is followed.
 
-    Raises BadInputError for an archive that tar does not take whole.
+    Returns what was left out (device nodes, sockets). Raises BadInputError for an archive that cannot be taken whole or has more
+    than a disk of ``disk_bytes`` holds.
     """
-    tree.mkdir()
-    # An archive without a member for its root leaves it so, whatever the umask.
-    tree.chmod(0o755)
-    options = ("--numeric-owner", "--same-owner", "-p", "--xattrs", "--xattrs-include=*", "--acls")
     try:
-        _into_store(["tar", "-x", *options, "-C", tree, "-f", path], path)
-    except CommandError as error:
-        raise BadInputError(
-            f"{path} cannot be unpacked whole\n{error.tail.rstrip()}", hint=f"is it cut? {_HOW_TO_TAR}"
-        ) from error
-
-
-def _into_store(argv: list[str | Path], source: Path) -> None:
-    """Run what fills the store; raises HostLacksError when that is full, CommandError for any other fault."""
-    try:
-        door.run(argv, timeout_s=3600)
-    except CommandError as error:
-        if "No space left on device" in error.tail:
-            raise HostLacksError(
-                f"{source} does not fit into the store", hint="free some space, or set QUICKSTART_CACHE"
-            ) from error
-        raise
+        with foreign_members(path, "tar", _check_tar(path)) as members:
+            return bring_home(members, tree, limits_of_disk(disk_bytes), str(path))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise _not_copied(path, error) from error
 
 
 def check_machine(root: ImageRoot, source: Path) -> None:

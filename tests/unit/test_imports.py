@@ -18,7 +18,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("__init__", "model", "errors", "walk"),
     ("progress", "assets", "bounded", "descriptors", "faults", "host", "jsondoc", "treehash", "kept", "guest"),
     ("store",),
-    ("profile", "imageroot", "elf_file", "compiled"),
+    ("profile", "imageroot", "elf_file", "compiled", "foreign"),
     ("cloudinit", "dpkg", "guestpkg", "ldconf", "unit"),
     ("elf",),
     ("reference", "trace", "startset", "initramfs", "image", "shell"),

@@ -1,0 +1,71 @@
+"""Extended attributes as ext4 keeps them, and ACLs in two other forms: acl(5)'s text and the kernel's attribute."""
+
+from __future__ import annotations
+
+import grp
+import pwd
+import struct
+
+from quickstart.errors import BadInputError
+
+ATTRIBUTES_MAGIC = (0xEA020000).to_bytes(4, "little")
+# attributes.rst: e_name_index. ACLs (2, 3) are kept in a form of their own, which is not read here.
+_PREFIXES = {1: "user.", 4: "trusted.", 6: "security."}
+_ENTRY = struct.Struct("<BBHIII")
+
+# linux/posix_acl_xattr.h and linux/posix_acl.h
+_ACL_VERSION, _NO_ID = 2, 0xFFFFFFFF
+_ACL_ENTRY = struct.Struct("<HHI")
+_TAGS = {
+    ("user", False): 0x01, ("user", True): 0x02, ("group", False): 0x04, ("group", True): 0x08,
+    ("mask", False): 0x10, ("other", False): 0x20,
+}  # fmt: skip
+
+
+def attributes_in(area: bytes, first: int) -> dict[str, bytes]:
+    """The attributes in ``area``, whose entries begin at ``first`` and whose values are counted from its begin (attributes.rst)."""
+    found: dict[str, bytes] = {}
+    at = first
+    while at + _ENTRY.size <= len(area) and area[at : at + 4] != bytes(4):
+        name_length, index, offset, inode, size, _ = _ENTRY.unpack_from(area, at)
+        name = area[at + _ENTRY.size : at + _ENTRY.size + name_length]
+        if len(name) != name_length or inode or offset + size > len(area):
+            raise BadInputError("is no whole ext4 file system: its extended attributes")
+        if index in _PREFIXES:
+            found[_PREFIXES[index] + name.decode("utf-8", "surrogateescape")] = area[offset : offset + size]
+        at += (_ENTRY.size + name_length + 3) // 4 * 4
+    return found
+
+
+def acl_attribute(text: str) -> bytes:
+    """The value of system.posix_acl_access or _default for an ACL in acl(5)'s text form; raises BadInputError for what is none.
+
+    Names are looked up on this host, as tar(1) does; ids are taken as they are.
+    """
+    entries = []
+    for line in text.replace(",", "\n").splitlines():
+        words = line.partition("#")[0].strip().split(":")
+        if words == [""]:
+            continue
+        # star(1) adds the id to a name: user:alice:rwx:1000.
+        kind, name, permissions = (*words, "", "")[:3]
+        tag = _TAGS.get((kind, bool(name)))
+        if tag is None or len(words) not in (3, 4) or set(permissions) - set("rwx-"):
+            raise BadInputError(f"has an ACL that is none: {line.strip()[:80]!r}")
+        bits = sum(bit for letter, bit in (("r", 4), ("w", 2), ("x", 1)) if letter in permissions)
+        number = words[3] if len(words) == 4 else name
+        entries.append((tag, bits, _id_of(kind, number) if name else _NO_ID))
+    ordered = sorted(entries, key=lambda entry: (entry[0], entry[2]))
+    return struct.pack("<I", _ACL_VERSION) + b"".join(_ACL_ENTRY.pack(*entry) for entry in ordered)
+
+
+def _id_of(kind: str, name: str) -> int:
+    try:
+        if name.isascii() and name.isdigit() and len(name) <= 10 and int(name) < _NO_ID:
+            return int(name)
+        return pwd.getpwnam(name).pw_uid if kind == "user" else grp.getgrnam(name).gr_gid
+    except (KeyError, ValueError):
+        raise BadInputError(
+            f"has an ACL for the {kind} {name[:80]!r}, whom this host does not know",
+            hint="make it with tar --numeric-owner",
+        ) from None

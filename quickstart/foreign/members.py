@@ -1,0 +1,143 @@
+"""One member of a foreign tree, and the stream in which the reader hands members over: a JSON line's length, it, a file's data."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import enum
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from quickstart.errors import BadInputError
+
+_LENGTH = struct.Struct("<I")
+# Attributes of one file are at most 64 KiB together, on ext4 as in memory; a path has 4 KiB.
+_HEADER_LIMIT_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
+
+
+class Kind(enum.Enum):
+    """What a member is. A ``HARD`` link's target is the path of an earlier member."""
+
+    DIRECTORY = "directory"
+    FILE = "file"
+    LINK = "link"
+    HARD = "hard"
+    FIFO = "fifo"
+    DEVICE = "device"
+    SOCKET = "socket"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """``path`` is as the source has it, its bytes by os.fsdecode. Times are since the epoch.
+
+    ``segments`` are the offsets and lengths, in bytes and in order, of what is not a hole of a file of ``size_bytes``.
+    ``acls`` are in the text form of acl(5) under `access` and `default`.
+    """
+
+    path: str
+    kind: Kind
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
+    mtime_ns: int = 0
+    ctime_s: int = 0
+    size_bytes: int = 0
+    segments: tuple[tuple[int, int], ...] = ()
+    target: str = ""
+    xattrs: Mapping[str, bytes] = field(default_factory=dict)
+    acls: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def data_bytes(self) -> int:
+        """How many bytes of data follow the member in the stream."""
+        return sum(length for _, length in self.segments)
+
+
+def write_member(out: BinaryIO, member: Member, data: Iterator[bytes]) -> None:
+    """Write ``member``, and its ``data`` in the order of its segments."""
+    fields = {each.name: getattr(member, each.name) for each in dataclasses.fields(member)}
+    fields["kind"] = member.kind.value
+    fields["xattrs"] = {name: base64.b64encode(value).decode() for name, value in member.xattrs.items()}
+    _write(out, fields)
+    for chunk in data:
+        out.write(chunk)
+
+
+def write_end(out: BinaryIO, fault: str = "", hint: str = "") -> None:
+    """The last record: all is said, or what is wrong with the source."""
+    _write(out, {"fault": fault, "hint": hint})
+    out.flush()
+
+
+def _write(out: BinaryIO, document: Mapping[str, object]) -> None:
+    text = json.dumps(document).encode()
+    out.write(_LENGTH.pack(len(text)))
+    out.write(text)
+
+
+def read_members(stream: BinaryIO, source: str) -> Iterator[tuple[Member, Iterator[bytes]]]:
+    """The members of a stream, each with its data, which has to be read before the next one.
+
+    Raises BadInputError with what the reader found wrong, and for a stream that ends before its last record.
+    """
+    while True:
+        document = _read(stream, source)
+        if "fault" in document:
+            if document["fault"]:
+                raise BadInputError(f"{source} {document['fault']}", hint=document["hint"] or None)
+            return
+        try:
+            member = _member(document)
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadInputError(f"{source} cannot be read: {error!r:.200}") from error
+        data = _data(stream, member.segments, source)
+        yield member, data
+        # Of a member that was left out.
+        for _ in data:
+            pass
+
+
+def _read(stream: BinaryIO, source: str) -> dict[str, str]:
+    (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size, source))
+    if length > _HEADER_LIMIT_BYTES:
+        raise BadInputError(f"{source} has a member with more attributes than a file can have")
+    try:
+        found: dict[str, str] = json.loads(_exactly(stream, length, source))
+    except (ValueError, RecursionError) as error:
+        raise BadInputError(f"{source} cannot be read: {error!r:.200}") from error
+    return found
+
+
+def _member(document: Mapping[str, object]) -> Member:
+    fields = dict(document)
+    fields["kind"] = Kind(fields["kind"])
+    xattrs, segments = fields["xattrs"], fields["segments"]
+    if not isinstance(xattrs, dict) or not isinstance(segments, list):
+        raise TypeError("attributes or segments")
+    fields["xattrs"] = {name: base64.b64decode(value) for name, value in xattrs.items()}
+    fields["segments"] = tuple((int(offset), int(length)) for offset, length in segments)
+    return Member(**fields)  # type: ignore[arg-type]
+
+
+def _data(stream: BinaryIO, segments: Sequence[tuple[int, int]], source: str) -> Iterator[bytes]:
+    """No chunk is of two segments."""
+    for _, left_bytes in segments:
+        while left_bytes > 0:
+            chunk = _exactly(stream, min(CHUNK_BYTES, left_bytes), source)
+            left_bytes -= len(chunk)
+            yield chunk
+
+
+def _exactly(stream: BinaryIO, size_bytes: int, source: str) -> bytes:
+    data = stream.read(size_bytes)
+    if len(data) < size_bytes:
+        raise BadInputError(
+            f"{source} cannot be read: what reads it ended before its end",
+            hint="it asks for more memory or time than a sound one does",
+        )
+    return data
