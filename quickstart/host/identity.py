@@ -22,6 +22,9 @@ _A_PROCESS = 64
 # capability.h: what it takes to become another user, to give files away, and to give up capabilities for good.
 _CAP_CHOWN, _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP = 0, 6, 7, 8
 
+# As which a user namespace shows a group that it does not map; such a one can be kept, not asked for.
+_OVERFLOW = 65534
+
 _STARTED = itertools.count()
 
 # One row of /proc/PID/uid_map: the first ID inside, the first outside, how many (user_namespaces(7)).
@@ -73,9 +76,9 @@ def identity_of(standing: Standing, number: int, wanted_group: int | None = None
     if uid is None or gid is None:
         return Identity(drop=drop)
     groups: tuple[int, ...] | None = None
-    if standing.setgroups and wanted_group is None:
-        groups = ()
-    elif standing.setgroups and wanted_group is not None and _is_mapped(standing.gid_map, wanted_group):
+    if wanted_group is None:
+        groups = () if standing.setgroups else None
+    elif standing.setgroups and wanted_group != _OVERFLOW and _is_mapped(standing.gid_map, wanted_group):
         groups = (wanted_group,)
     return Identity(uid, gid, groups, drop)
 

@@ -90,6 +90,7 @@ class _Machines:
         self._ended: dict[int, _Ended] = {}
         self._fatal: list[BaseException] = []
         self._settled: set[int] = set()
+        self._over = {number: threading.Event() for number in range(1, cell.instances + 1)}
         self._all_settled = threading.Event()
         self._stop = threading.Event()
 
@@ -103,18 +104,20 @@ class _Machines:
         ]
         begun = []
         try:
-            for thread in threads:
+            for number, thread in enumerate(threads, 1):
                 thread.start()
                 begun.append(thread)
                 if self._cell.pattern == "one-by-one":
-                    thread.join()
-            for thread in threads:
-                thread.join()
+                    self._over[number].wait()
+            for over in self._over.values():
+                over.wait()
         except BaseException:
             self._end_all(volume)
+            raise
+        finally:
+            # Not before: Ctrl-C in a join makes Python 3.11 take a thread that goes on for one that has ended (bpo-45274).
             for thread in begun:
                 thread.join()
-            raise
 
     def give_up(self, error: VolumeError) -> None:
         """Take the volume's end for that of all; raises what it was a consequence of."""
@@ -166,6 +169,8 @@ class _Machines:
             # The main thread raises it.
             self._fatal.append(error)
             self._end_all(volume)
+        finally:
+            self._over[instance].set()
 
     def _stay(self, instance: int) -> None:
         """A machine that is ready runs on until all are, as one that is of use would; one by one it has done its part."""

@@ -7,14 +7,18 @@ import select
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from quickstart.errors import BadInputError
 from quickstart.host import door
 from quickstart.host.identity import Identity, unprivileged
-from quickstart.launch.jail import demand_room, given, kvm_group, make_jail, put_kernel
+from quickstart.launch import accel
+from quickstart.launch.jail import SANDBOX, demand_room, given, kvm_group, make_jail, put_kernel
 from quickstart.model import MIB
 from tests.contract.test_door import Lifeline
 
@@ -158,6 +162,28 @@ def test_only_a_regular_file_goes_into_a_jail(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="the initramfs has 300 MiB, the machine 256 MiB"):
         demand_room([tmp_path / "huge"], 256)
     assert given(jail, jail.directory) == jail.directory
+
+
+def test_the_guest_that_tries_kvm_is_in_the_same_jail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would say of KVM what does not hold for those that come after it; and its kernel may be a stranger's."""
+    seen: list[dict[str, object]] = []
+
+    @contextmanager
+    def background(argv: Sequence[str], **how: object) -> Iterator[subprocess.Popen[bytes]]:
+        seen.append({"argv": argv, **how})
+        said = ["sh", "-c", "yes flood | head -c 3000000; echo; echo quickstart-accelerator-works"]
+        with subprocess.Popen(said, stdout=cast(int, how["output"])) as process:
+            yield process
+
+    monkeypatch.setattr(door, "background", background)
+    (tmp_path / "kernel").write_bytes(b"a kernel")
+    # What it says at the beginning counts, not what it says for ever.
+    assert not accel._try_kvm(tmp_path / "kernel")
+    ((argv, identity),) = [(each["argv"], each["identity"]) for each in seen]
+    assert isinstance(argv, tuple) and set(SANDBOX) <= set(argv)
+    assert isinstance(identity, Identity) and identity.uid is not None
 
 
 @pytest.mark.parametrize(

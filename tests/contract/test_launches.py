@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from quickstart.measure.nbd import Command, Connection
 from quickstart.measure.results import Cell
 from quickstart.measure.run import Bench
 from quickstart.measure.storage import load_model
-from quickstart.measure.volume import served
+from quickstart.measure.volume import Volume, served
 from quickstart.model import MIB, Readiness
 
 CELL = Cell("nginx", "quickstart", "stock", "ebs-warm", "wall", "small", pattern="burst", instances=3)
@@ -143,3 +144,36 @@ def test_a_volume_that_many_wait_for_is_slow_and_one_that_answers_nobody_is_stal
         else:
             with pytest.raises(VolumeError, match="left a request unanswered"):
                 run._blame(volume.of(2), late)
+
+
+def test_ctrl_c_waits_for_all_that_they_leave_behind(
+    bench: Bench, boot: Boot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine's thread takes a moment to clear away after the volume has ended; nobody goes on without it."""
+    begun, cleared = threading.Barrier(4), []
+
+    def slow(*of: object) -> None:
+        (mine,) = [each for each in of if isinstance(each, Volume)]
+        begun.wait(20)
+        while mine.is_running():
+            time.sleep(0.01)
+        # The first is waited for when Ctrl-C comes, and is the last.
+        time.sleep(2.0 if mine.instance == 1 else 0.1)
+        cleared.append(mine.instance)
+        raise GuestError("its volume has gone")
+
+    def press() -> None:
+        begun.wait(20)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(launches, "boot_from", slow)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    presser = threading.Thread(target=press)
+    presser.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            launch(bench, boot, WALL, load_model("ebs-warm"), CELL, 1)
+        assert sorted(cleared) == [1, 2, 3]
+    finally:
+        presser.join()
+        signal.signal(signal.SIGINT, handler)

@@ -59,6 +59,7 @@ def test_the_group_of_a_device() -> None:
     assert identity_of(NAMESPACE, 5, 108).groups == (108,)
     # One that is not mapped can only be kept, from who we were outside.
     assert identity_of(NAMESPACE, 5, 70_000).groups is None
+    assert identity_of(NAMESPACE, 5, 65534).groups is None
     words = identity_words(Identity(7, 8, (108,), drop=False))
     assert words == ("--reuid", "7", "--regid", "8", "--groups", "108", *NOTHING)
     assert "--keep-groups" in identity_words(Identity(7, 8, None, drop=False))

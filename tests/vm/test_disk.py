@@ -201,6 +201,8 @@ def started_by_run_sh(artefact: Path, port: int, says: str) -> None:
     ):
         try:
             answered = answers(f"http://127.0.0.1:{port}/", process)
+            # run.sh has become QEMU.
+            assert "Seccomp:\t2" in Path(f"/proc/{process.pid}/status").read_text()
             deadline = time.monotonic() + BOOT_S
             while answered and says not in log.read_text(errors="replace") and time.monotonic() < deadline:
                 time.sleep(0.1)

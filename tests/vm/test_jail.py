@@ -140,6 +140,16 @@ def test_no_file_but_out_s_own_is_written(used: Path, tmp_path: Path, how: str) 
     assert victim.stat().st_mtime_ns == before.st_mtime_ns
 
 
+def test_run_sh_starts_nothing_on_a_link(used: Path) -> None:
+    for name in ("root.raw", "vmlinuz", "initramfs.img"):
+        other = (used / name).rename(used / f"{name}.other")
+        (used / name).symlink_to(other)
+        done = subprocess.run(["sh", used / "run.sh"], capture_output=True, timeout=60, check=False)
+        assert done.returncode == 2 and f"{name} is a link" in done.stderr.decode()
+        (used / name).unlink()
+        other.rename(used / name)
+
+
 def test_a_command_s_output_in_json_has_an_end(artefact: Path) -> None:
     command = f"yes | head -c {KEPT_BYTES + 1000}; printf '\\033[2J' >&2"
     called = quickstart("run", artefact, *STAY, "--snapshot", "--exec", command, "--json")
@@ -148,6 +158,21 @@ def test_a_command_s_output_in_json_has_an_end(artefact: Path) -> None:
     assert len(called.result["exec_stdout"]) == KEPT_BYTES
     assert called.result["exec_stderr"] == "\x1b[2J"
     assert re.search(r"1000 bytes that the command said are left out", called.err)
+
+
+def test_a_manifest_adds_nothing_to_the_command_line(used: Path, tmp_path: Path) -> None:
+    """The recipe by which a handed-over OUT ran a program of the host as root."""
+    script, manifest = tmp_path / "script", used / "manifest.json"
+    script.write_text(f"#!/bin/sh\nid >{tmp_path}/ran\n")
+    script.chmod(0o755)
+    facts = json.loads(manifest.read_text())
+    facts["ready"]["kind"] = "exec"
+    facts["ready"]["port"] = f"80,guestfwd=tcp:10.0.2.100:1234-cmd:{script}"
+    facts["ready"]["command"] = "bash -c 'exec 3<>/dev/tcp/10.0.2.100/1234; cat <&3'"
+    manifest.write_text(json.dumps(facts))
+    called = quickstart("run", used, "--check", "--snapshot", "--json")
+    assert called.status == 2, called.out
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_port_of_root_s_is_refused_before_anything_runs(artefact: Path) -> None:
