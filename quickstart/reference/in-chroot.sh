@@ -1,5 +1,5 @@
 #!/bin/sh
-# in-chroot.sh ROOT COMMAND...: run COMMAND in ROOT with /proc, /sys and /dev.
+# in-chroot.sh ROOT COMMAND...: run COMMAND in ROOT with /proc, /sys and /dev, as root, seeing nothing of the host's files.
 # It is started in mount and PID namespaces of its own (unshare --mount --pid --fork), so that nothing stays
 # mounted or running when it ends, however it ends. In a bare chroot mounts may reach the outer namespace all the
 # same, so they are undone as well.
@@ -7,14 +7,21 @@ set -eu
 root=$1
 shift
 unmount() {
+	cd /
 	for node in null zero full random urandom tty; do
 		umount "$root/dev/$node"
 	done
-	umount "$root/dev" "$root/sys" "$root/proc"
+	umount "$root/dev" "$root/proc"
+	umount -l "$root/sys" "$root"
 }
 trap unmount EXIT
+# pivot_root(2) wants a mount.
+mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
-mount -t sysfs -o ro sysfs "$root/sys"
+# A user namespace that does not own our network may not mount it, but bind the host's, with all that is mounted in it.
+if ! mount -t sysfs -o ro sysfs "$root/sys" 2>/dev/null; then
+	mount --rbind /sys "$root/sys"
+fi
 mount -t tmpfs -o mode=0755,size=1m dev "$root/dev"
 for node in null zero full random urandom tty; do
 	: >"$root/dev/$node"
@@ -24,4 +31,29 @@ mkdir "$root/dev/shm" "$root/dev/pts"
 ln -s /proc/self/fd "$root/dev/fd"
 # It names a directory of the host.
 unset TMPDIR
-chroot "$root" "$@"
+HOME=/root
+export HOME
+# In a bare chroot "/" is no mount, and cannot be left for another one.
+if ! grep -q '^[^ ]* [^ ]* [^ ]* [^ ]* / ' /proc/self/mountinfo; then
+	chroot "$root" "$@"
+	exit
+fi
+# BusyBox is static, and does what is to be done between two roots as itself. It would also take COMMAND for an applet: a path is none.
+cd "$root"
+# shellcheck disable=SC2016 # it is for the inner shell
+unshare --mount --propagation private -- busybox sh -c '
+	pivot_root . . && umount -l . && cd / || exit
+	name=$1
+	shift
+	for place in "" usr/local/sbin/ usr/local/bin/ usr/sbin/ usr/bin/ sbin/ bin/; do
+		case $place$name in
+		/*) file=$name ;;
+		*) file=/$place$name ;;
+		esac
+		if [ -n "$place" ] || [ "$file" = "$name" ]; then
+			[ ! -x "$file" ] || exec "$file" "$@"
+		fi
+	done
+	echo "$name: not found" >&2
+	exit 127
+' sh "$@"

@@ -228,9 +228,7 @@ def complete(tree: Path, own: RootLine) -> RootLine:
         fast.mkdir()
         fast.chmod(0o755)
         os.utime(fast, (IMAGE_TIME_S, IMAGE_TIME_S))
-    if file.is_symlink() or (file.exists() and not file.is_file()):
-        raise BadInputError("/etc/fstab is not a plain file", hint="put the file itself there")
-    text = file.read_text(errors="surrogateescape") if file.exists() else ""
+    text = guest.text_of(ImageRoot(tree), PurePosixPath("/etc/fstab")) if os.path.lexists(file) else ""
     volume = root_volume(text)
     if volume is None:
         status = etc.stat()
@@ -250,7 +248,7 @@ def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
     status = root.resolve(PurePosixPath("/var/lib/dpkg/status")).canonical
     if status is None:
         return
-    have = installed_packages(root.read_text(status))
+    have = installed_packages(guest.text_of(root, status))
     if missing := [name for name in profile.packages if name not in have]:
         raise BadInputError(
             f"{source} lacks packages of the profile {profile.name}: {', '.join(missing)}",
@@ -264,6 +262,7 @@ def installed_packages(status: str) -> frozenset[str]:
     for stanza in status.split("\n\n"):
         fields = dict(re.findall(r"^(Package|Status|Provides): *(.*)$", stanza, re.MULTILINE))
         if fields.get("Status", "").split()[-1:] == ["installed"]:
-            provided = re.sub(r"\([^)]*\)", "", fields.get("Provides", "")).split(",")
-            found.update(name.strip() for name in (fields.get("Package", ""), *provided))
+            provided = fields.get("Provides", "").split(",")
+            # Behind a name may be its version, in parentheses.
+            found.update(name.partition("(")[0].strip() for name in (fields.get("Package", ""), *provided))
     return frozenset(found - {""})

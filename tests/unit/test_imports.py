@@ -16,7 +16,8 @@ PACKAGE = Path(quickstart.__file__).parent
 # A part (a module or a package of quickstart) may import itself and parts of the rows above, never of its own row or below.
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("__init__", "model", "errors", "walk"),
-    ("progress", "assets", "faults", "host", "treehash", "kept", "guest"),
+    ("progress", "assets", "faults", "host", "treehash", "guest"),
+    ("kept",),
     ("store",),
     ("profile", "imageroot", "elf_file", "compiled", "foreign"),
     ("cloudinit", "dpkg", "guestpkg", "ldconf", "unit"),
