@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 UID = 4242
 FIRST_ID = 300_000
@@ -55,11 +56,16 @@ class User:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def run(
-        self, *words: str | Path, timeout_s: float = 60, more: Mapping[str, str] | None = None
+        self,
+        *words: str | Path,
+        timeout_s: float = 60,
+        more: Mapping[str, str] | None = None,
+        stdin: IO[bytes] | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
         """The end of a command that began in ``home``, with ``more`` in its environment."""
         return subprocess.run(
             [*self.prefix, *(str(word) for word in words)],
+            stdin=stdin or subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout_s,
             cwd=self.home,
