@@ -11,13 +11,12 @@ unmount() {
 	for node in null zero full random urandom tty; do
 		umount "$root/dev/$node"
 	done
-	umount "$root/dev" "$root/proc"
+	umount "$root/dev"
 	umount -l "$root/sys" "$root"
 }
 trap unmount EXIT
 # pivot_root(2) wants a mount.
 mount --bind "$root" "$root"
-mount -t proc proc "$root/proc"
 # A user namespace that does not own our network may not mount it, but bind the host's, with all that is mounted in it.
 if ! mount -t sysfs -o ro sysfs "$root/sys" 2>/dev/null; then
 	mount --rbind /sys "$root/sys"
@@ -35,14 +34,17 @@ HOME=/root
 export HOME
 # In a bare chroot "/" is no mount, and cannot be left for another one.
 if ! grep -q '^[^ ]* [^ ]* [^ ]* [^ ]* / ' /proc/self/mountinfo; then
+	mount -t proc proc "$root/proc"
+	trap 'umount "$root/proc"; unmount' EXIT
 	chroot "$root" "$@"
 	exit
 fi
+# We are still in the host's root, and /proc/1/root would lead there: so it gets PIDs of its own.
 # BusyBox is static, and does what is to be done between two roots as itself. It would also take COMMAND for an applet: a path is none.
 cd "$root"
 # shellcheck disable=SC2016 # it is for the inner shell
-unshare --mount --propagation private -- busybox sh -c '
-	pivot_root . . && umount -l . && cd / || exit
+unshare --mount --propagation private --pid --fork --kill-child=SIGKILL -- busybox sh -c '
+	mount -t proc proc proc && pivot_root . . && umount -l . && cd / || exit
 	name=$1
 	shift
 	for place in "" usr/local/sbin/ usr/local/bin/ usr/sbin/ usr/bin/ sbin/ bin/; do
@@ -51,7 +53,11 @@ unshare --mount --propagation private -- busybox sh -c '
 		*) file=/$place$name ;;
 		esac
 		if [ -n "$place" ] || [ "$file" = "$name" ]; then
-			[ ! -x "$file" ] || exec "$file" "$@"
+			if [ -x "$file" ]; then
+				# Not in our place: PID 1 takes over whatever loses its parent.
+				"$file" "$@"
+				exit
+			fi
 		fi
 	done
 	echo "$name: not found" >&2
