@@ -3,7 +3,7 @@ SHELL := /bin/sh
 VENV := .venv
 QUICKSTART := $(VENV)/bin/quickstart
 PACKAGES := quickstart/host/packages.txt
-SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/in-chroot.sh quickstart/image/run.sh quickstart/measure/nfs/serve.sh \
+SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/in-chroot.sh quickstart/reference/debootstrap.sh quickstart/image/run.sh quickstart/measure/nfs/serve.sh \
 	quickstart/shell/in-overlay.sh tests/contract/starterbox.sh tracers/strace-init tracers/ldd-all tracers/maps-all \
 	$(wildcard quickstart/guestpkg/scripts/*) $(wildcard tests/vm/guest/*.sh)
 # A guest and its volume take a core; `make test AT_ONCE=` is one after the other.
@@ -16,7 +16,7 @@ help:
 	@echo "setup      install the Debian packages that are missing, and quickstart into $(VENV)"
 	@echo "demo       setup; build nginx, boot it, show its times beside the stock boot's"
 	@echo "check      ruff, mypy --strict, shellcheck, unit tests (under a minute)"
-	@echo "test       setup; check, contract tests, tests in VMs (as root, under 40 minutes)"
+	@echo "test       setup; check, contract tests, tests in VMs (under 40 minutes)"
 	@echo "test-full  test, and what takes longer"
 	@echo "fuzz-c     our C programs under libFuzzer for FUZZ_C_S seconds (needs clang; 10 minutes)"
 	@echo "man        make the manual pages in docs/man again"
@@ -46,8 +46,8 @@ $(VENV)/.installed: pyproject.toml
 	@touch $@
 
 demo: setup
-	$(SUDO) $(QUICKSTART) build --profile nginx -o quickstart-nginx
-	$(SUDO) $(QUICKSTART) run quickstart-nginx --beside-stock
+	$(QUICKSTART) build --profile nginx -o quickstart-nginx
+	$(QUICKSTART) run quickstart-nginx --beside-stock
 
 check: setup
 	$(VENV)/bin/ruff check quickstart tests bench docs

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from quickstart.errors import CommandError, MissingToolError
-from quickstart.host import door
+from quickstart.errors import CommandError, MissingToolError, NeedsRootError
+from quickstart.host import door, userns
 from quickstart.host.files import free_bytes, temporary_directory
 from quickstart.launch import accel
 from quickstart.measure.nfs import nfs_server
@@ -33,6 +33,7 @@ _TRIALS: dict[str, tuple[str, ...]] = {
     "musl-gcc": ("--version",),
     "unshare": ("--version",),
     "setpriv": ("--version",),
+    "prlimit": ("--version",),
     "chroot": ("--version",),
     "cp": ("--version",),
     "tar": ("--version",),
@@ -60,7 +61,7 @@ def examine(store: Store, progress: Progress) -> tuple[Finding, ...]:
     """Look at every need, in the order in which a build meets them; tries KVM with a tiny guest."""
     with progress.step("look at the tools"):
         tools = [_tool(name, arguments) for name, arguments in _TRIALS.items()]
-        rest = [_static_libc(), _root(), _space(store)]
+        rest = [_static_libc(), _owners(), _space(store)]
     with progress.step("try the accelerator"):
         kvm = _accelerator(store)
     return (*tools, *rest, _nfs(), kvm)
@@ -110,12 +111,17 @@ def _nfs() -> Finding:
         return Finding("NFS server", BROKEN, error.message, mend, optional=True)
 
 
-def _root() -> Finding:
+def _owners() -> Finding:
+    """Who may make an image with owners of its own: root, or whoever gets a user namespace with ids of his."""
+    need = "owners in images"
     if os.geteuid() == 0:
-        return Finding("root", FOUND, "this is root", "")
-    return Finding(
-        "root", MISSING, "`build` makes images with owners and modes", "run `quickstart build` with sudo"
-    )
+        return Finding(need, FOUND, "this is root", "")
+    try:
+        ids = userns.subordinate_ids()
+        userns.check_namespaces()
+    except NeedsRootError as error:
+        return Finding(need, MISSING, error.message, (error.hint or "").removesuffix(userns.OR_ROOT))
+    return Finding(need, FOUND, f"a user namespace with the subordinate ids from {ids.first_uid} on", "")
 
 
 def _space(store: Store) -> Finding:

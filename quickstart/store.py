@@ -32,7 +32,7 @@ from typing import BinaryIO, Self
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host.files import full_disk_named, remove_tree
 from quickstart.host.locks import EXCLUSIVE, SHARED, lock, try_lock
-from quickstart.kept import Kept, kept
+from quickstart.kept import Kept, check_trusted, discard, forget, kept
 from quickstart.treehash import tree_hash
 
 KEY_DIGITS = 32
@@ -45,6 +45,7 @@ _POLL_S = 0.05
 # Their entries hold nothing of an image. In the others are its set-uid programs, device nodes and password hashes, which are
 # nobody's business on this host, so their stages' directories are 0700.
 _OPEN_STAGES = ("agent",)
+_TREES = ("base", "reference")
 _LOCK_HINT = "set QUICKSTART_CACHE to a local file system"
 _FULL_HINT = "free some space (quickstart cache gc), or set QUICKSTART_CACHE to another file system"
 
@@ -129,9 +130,14 @@ class Store:
         self._held.clear()
         self._locks.close()
 
+    def holds_trees(self) -> bool:
+        """Whether images lie here: files that belong to others, for whom an ordinary user needs his user namespace."""
+        return any((self.root / stage).is_dir() for stage in _TREES)
+
     def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
         """The finished entry of ``inputs``, neither verified nor locked, or None."""
         path = self.root / stage / key_of(stage, inputs)
+        check_trusted(self.root, path)
         # Another user's store is none of ours.
         with suppress(PermissionError):
             if (path / MARK).is_file():
@@ -149,6 +155,7 @@ class Store:
         final = self.root / stage / key
         if final in self._held:
             return Entry(final, key, made=False)
+        check_trusted(self.root, final)
         look, made = _Look(final), False
         # flock(2) turns a shared lock into an exclusive one, or back, by letting go of it first. So do we, and look again. Nobody
         # queues for the exclusive lock: he would stand there until the last user of what another has made meanwhile ends.
@@ -197,6 +204,7 @@ class Store:
     def marks(self, stage: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
         """The finished entries of ``stage`` by key, with their inputs, as they lie there: neither verified nor locked."""
         for path in sorted(self.root.glob(f"{stage}/{_KEY}")):
+            check_trusted(self.root, path)
             # It may be removed while we look, or be another version's.
             with suppress(OSError, ValueError, KeyError, TypeError):
                 inputs = json.loads((path / MARK).read_bytes())["inputs"]
@@ -215,9 +223,11 @@ class Store:
     ) -> str:
         """Make the entry under its exclusive lock, in place of whatever is there; returns its tree hash."""
         partial = final.with_name(f"{final.name}.partial")
+        # What the user's own lets a group write would be trusted no more (kept.check_trusted), and differ from other users'.
+        umask = os.umask(0o022)
         try:
             with self._writable():
-                _discard(final)
+                discard(final)
                 partial.mkdir()
             with full_disk_named(self.root, "the store", _FULL_HINT):
                 make(partial)
@@ -227,6 +237,7 @@ class Store:
                 os.sync()
                 partial.rename(final)
         finally:
+            os.umask(umask)
             remove_tree(partial)
         return found
 
@@ -247,8 +258,8 @@ class Store:
             if found.partial:
                 remove_tree(found.path)
             else:
-                _discard(found.entry)
-            _forget(found.entry, lock)
+                discard(found.entry)
+            forget(found.entry, lock)
             return True
         return False
 
@@ -257,7 +268,7 @@ class Store:
         for path in self.root.glob(f"{_KEYS}.lock"):
             entry = path.with_suffix("")
             with suppress(BlockingIOError), self._lock(entry, exclusive=True) as lock:
-                _forget(entry, lock)
+                forget(entry, lock)
 
     def _is_free(self, found: Kept) -> bool:
         with suppress(BlockingIOError), self._lock(found.entry, exclusive=True):
@@ -298,7 +309,10 @@ class Store:
 
     def _make_stage(self, directory: Path) -> None:
         private = directory.name not in _OPEN_STAGES
-        directory.mkdir(mode=0o700 if private else 0o755, parents=True, exist_ok=True)
+        for parent in (*reversed(self.root.parents), self.root):
+            # Not by `parents`: that gives them modes by the umask, which may let a group write here.
+            parent.mkdir(mode=0o755, exist_ok=True)
+        directory.mkdir(mode=0o700 if private else 0o755, exist_ok=True)
         # One that an older version made.
         if private and directory.stat().st_mode & 0o077:
             with suppress(OSError):
@@ -377,21 +391,3 @@ def _verified(final: Path, trusted: str) -> str:
     if found != remembered:
         raise _DamagedError("its files are not what was made")
     return found
-
-
-def _forget(entry: Path, lock: BinaryIO) -> None:
-    """Remove the lock file of an entry that is gone; ``lock`` is its exclusive lock.
-
-    Whoever waits for it sees then that the file has lost its name, and takes a new one (Store._lock).
-    """
-    if not os.path.lexists(entry) and not os.path.lexists(f"{entry}.partial"):
-        Path(lock.name).unlink()
-
-
-def _discard(final: Path) -> None:
-    """Remove an entry so that it is never seen half removed: under the name of one that is being made."""
-    partial = final.with_name(f"{final.name}.partial")
-    remove_tree(partial)
-    if os.path.lexists(final):
-        final.rename(partial)
-        remove_tree(partial)

@@ -178,7 +178,7 @@ def bench(
 
     # A verb below comes next.
     if context.invoked_subcommand is None:
-        sys.exit(run_verb("bench", as_json, work, verbose))
+        sys.exit(run_verb("bench", as_json, work, verbose, as_root=True))
 
 
 bench.add_command(compare_command)

@@ -113,7 +113,7 @@ def build(
     """Build an image whose application starts from memory.
 
     Makes the reference image (by debootstrap, or of --rootfs), boots it once under strace, computes the start set, and writes root
-    disk, kernel and initramfs to OUT. What was made before is taken from the store. Needs root.
+    disk, kernel and initramfs to OUT. What was made before is taken from the store.
     """
 
     def work(verb: Verb) -> int:
@@ -132,7 +132,7 @@ def build(
         verb.result(_result(built), lambda console: _show(console, built.artefact, built.made))
         return 0
 
-    sys.exit(run_verb("build", as_json, work, verbose))
+    sys.exit(run_verb("build", as_json, work, verbose, as_root=True))
 
 
 def _result(built: pipeline.Built) -> dict[str, object]:

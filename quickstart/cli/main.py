@@ -28,7 +28,7 @@ _FIRST = """\
 QuickStart brings a VM and its application up faster.
 
   quickstart doctor                    what this host lacks, and the line that mends it
-  quickstart build --profile nginx     build an image (as root; a few minutes the first time)
+  quickstart build --profile nginx     build an image (a few minutes the first time)
   quickstart run quickstart-nginx      boot it, wait until nginx answers, print the URL
 
 quickstart --help lists every verb.

@@ -17,6 +17,7 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from quickstart.errors import QuickStartError
+from quickstart.host import userns
 
 SCHEMA = 1
 _INTERRUPTED = 130
@@ -89,8 +90,12 @@ class Verb:
             text(Console(highlight=False))
 
 
-def run_verb(name: str, as_json: bool, work: Callable[[Verb], int], verbose: bool = False) -> int:
+def run_verb(
+    name: str, as_json: bool, work: Callable[[Verb], int], verbose: bool = False, *, as_root: bool = False
+) -> int:
     """Call ``work`` and return the exit code: its own, or that of the error it raised.
+
+    With ``as_root`` it handles owners or enters images: an ordinary user is first made root of a user namespace.
 
     With ``verbose`` every subprocess is named on stderr as it starts.
     """
@@ -100,6 +105,8 @@ def run_verb(name: str, as_json: bool, work: Callable[[Verb], int], verbose: boo
         handler.setFormatter(_Shown("+ %(message)s"))
         logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
+        if as_root:
+            userns.become_root()
         return work(verb)
     except QuickStartError as error:
         return _failed(verb, error.message, error.hint, type(error).__name__, error.exit_code)

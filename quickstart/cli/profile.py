@@ -80,7 +80,7 @@ def new(
     """Write a profile for any Debian service, out of its unit, a boot that is watched and one that is traced.
 
     DIR gets profile.toml and README.md, or, when the service cannot be started early or does not get ready, nothing: the message
-    says why. What was made stays in the store for the build. Needs root.
+    says why. What was made stays in the store for the build.
     """
 
     def work(verb: Verb) -> int:
@@ -93,7 +93,7 @@ def new(
         verb.result(_written(found, place.out), lambda console: _show_written(console, found, place.out))
         return 0
 
-    sys.exit(run_verb("profile new", as_json, work, verbose))
+    sys.exit(run_verb("profile new", as_json, work, verbose, as_root=True))
 
 
 def _written(found: Findings, out: Path) -> Mapping[str, object]:
@@ -154,7 +154,7 @@ def check_profile(name: str, rootfs: Path | None, as_json: bool) -> None:
         verb.result(_checked(checked), lambda console: _show_checked(console, checked))
         return 0
 
-    sys.exit(run_verb("profile check", as_json, work))
+    sys.exit(run_verb("profile check", as_json, work, as_root=Store(default_root()).holds_trees()))
 
 
 def _checked(found: Checked) -> Mapping[str, object]:

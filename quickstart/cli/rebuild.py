@@ -28,7 +28,7 @@ def rebuild(out: Path, profile_name: str | None, keep: bool, verbose: bool, as_j
     """Pack anew what the application of OUT starts from, for its root disk as it is now.
 
     For a machine whose packages were upgraded: its disk is traced (what that boot writes is thrown away), and OUT gets the kernel
-    and the initramfs that fit. The root disk stays as it is. The machine has to be off. Needs root.
+    and the initramfs that fit. The root disk stays as it is. The machine has to be off.
     """
 
     def work(verb: Verb) -> int:
@@ -58,4 +58,4 @@ def rebuild(out: Path, profile_name: str | None, keep: bool, verbose: bool, as_j
         verb.result(result, text)
         return 0
 
-    sys.exit(run_verb("rebuild", as_json, work, verbose))
+    sys.exit(run_verb("rebuild", as_json, work, verbose, as_root=True))

@@ -78,7 +78,7 @@ def shell(
 ) -> None:
     """Give a root shell at one of three places of the way; its status is ours.
 
-    reference: in the reference image, on an overlay that is thrown away (needs root). initramfs: in our initramfs, with the
+    reference: in the reference image, on an overlay that is thrown away. initramfs: in our initramfs, with the
     root volume at /newroot, before it is entered; `exit` goes on with the boot. guest: in the guest, once it is ready; `exit`
     shuts it down. Ctrl-] leaves the shell of a guest. Commands may come from a pipe.
     """
@@ -104,7 +104,7 @@ def shell(
         with output.in_use(directory), Store(default_root(), verb.display().note) as store:
             return _in_guest(verb, artefacts.load(directory), store, place, options)
 
-    sys.exit(run_verb("shell", False, work, verbose))
+    sys.exit(run_verb("shell", False, work, verbose, as_root=place == "reference"))
 
 
 def _at_reference(verb: Verb, out: Path | None, profile_name: str | None) -> int:

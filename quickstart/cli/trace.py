@@ -41,7 +41,6 @@ def trace(
     """Find the start set of a service: boot the reference image under strace until it answers.
 
     It takes any unit, also one that `build` cannot start early yet. `quickstart why DIR PATH` then explains single files.
-    Needs root.
     """
 
     def work(verb: Verb) -> int:
@@ -58,7 +57,7 @@ def trace(
         verb.result(_result(traced), lambda console: _show(console, traced))
         return 0
 
-    sys.exit(run_verb("trace", as_json, work, verbose))
+    sys.exit(run_verb("trace", as_json, work, verbose, as_root=True))
 
 
 def _result(traced: Traced) -> Mapping[str, object]:

@@ -52,7 +52,7 @@ class _Building:
 @click.option(
     "--until-clean",
     is_flag=True,
-    help="Build again with the files that the ledger names, until it names no more. Needs root.",
+    help="Build again with the files that the ledger names, until it names no more.",
 )
 @profile_option("What --until-clean builds [the profile of OUT's name that comes with us].")
 @rootfs_option("The root file system that OUT was built from, for --until-clean.")
@@ -97,7 +97,7 @@ def verify(
         verb.result(result, lambda console: _show(console, directory, rounds, budget))
         return 0 if result["clean"] else 1
 
-    sys.exit(run_verb("verify", as_json, work, verbose))
+    sys.exit(run_verb("verify", as_json, work, verbose, as_root=until_clean))
 
 
 def _verified(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.Verified:

@@ -43,7 +43,12 @@ class Completed:
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment that every subprocess gets: C locale, a fixed PATH, proxies as on the host, plus ``extra``."""
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    base = {"PATH": _SEARCH_PATH, "HOME": "/root", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    base = {
+        "PATH": _SEARCH_PATH,
+        "HOME": os.environ.get("HOME", "/"),
+        "LC_ALL": "C.UTF-8",
+        "DEBIAN_FRONTEND": "noninteractive",
+    }
     return {**base, **passed_on, **(extra or {})}
 
 
@@ -70,9 +75,12 @@ def need_tools(*tools: str) -> None:
 
 
 def need_root(step: str) -> None:
-    """Raise NeedsRootError when this process is not root; ``step`` says what needs it."""
+    """Raise NeedsRootError when this process is root neither of the host nor of a user namespace; ``step`` says what needs it."""
     if os.geteuid() != 0:
-        raise NeedsRootError(f"{step} needs root", hint="run it as root, or with sudo")
+        raise NeedsRootError(
+            f"{step} needs root, or a user namespace",
+            hint="`quickstart doctor` says what an ordinary user needs",
+        )
 
 
 def _tail(data: bytes) -> str:

@@ -16,6 +16,8 @@ from quickstart.model import IMAGE_TIME_S, MIB, RootDisk, Superblock
 
 # For each program that writes to an image, or the superblock's time of writing would differ.
 FIXED_TIME = {"E2FSPROGS_FAKE_TIME": str(IMAGE_TIME_S)}
+# libext2fs' words for a volume without a free block, inode, or room in a directory.
+_FULL = ("Could not allocate block", "Could not allocate inode", "No free space")
 _MAGIC = 0xEF53
 # Documentation/filesystems/ext4/super.rst: s_state bits and s_feature_incompat bits.
 _STATE_CLEAN = 0x1
@@ -43,7 +45,7 @@ def write_disk(tree: Path, path: Path, size_mib: int, volume_uuid: str, label: s
         door.run(["mkfs.ext4", *options, "-d", tree, path, f"{size_mib}M"], timeout_s=1800, env=FIXED_TIME)
     except CommandError as error:
         path.unlink(missing_ok=True)
-        if "Could not allocate block" in error.tail or "No free space" in error.tail:
+        if any(words in error.tail for words in _FULL):
             raise BadInputError(
                 f"the image does not fit on a disk of {size_mib} MiB",
                 hint="raise disk.size_mib in the profile",

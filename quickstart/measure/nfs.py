@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from quickstart.errors import HostLacksError, MissingToolError, VolumeError
-from quickstart.host import door
+from quickstart.host import door, userns
 from quickstart.host.namespaces import own_namespaces
 from quickstart.host.workspace import room_for_sockets, workspace
 from quickstart.measure.nbd import Connection
@@ -74,7 +74,7 @@ def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
     this side and thrown away. The client keeps nothing that it has read. Raises NeedsRootError, MissingToolError, and VolumeError
     when it does not come up, or has ended by itself when the context does.
     """
-    door.need_root("an NFS server in a network of its own")
+    userns.need_host_root("an NFS server, which opens files by their handles,")
     need_nfs()
     image = image.resolve()
     if any(letter in str(image.parent) for letter in _UNQUOTABLE):

@@ -119,7 +119,7 @@ def make_reference(
 
 def _check_host(store: Store) -> None:
     door.need_root("making a reference image (debootstrap, chroot)")
-    door.need_tools("debootstrap", "unshare", "chroot", "cp")
+    door.need_tools("debootstrap", "unshare", "chroot", "busybox", "cp")
     store.root.mkdir(parents=True, exist_ok=True)
     free = free_bytes(store.root)
     if free < _NEED_BYTES:
@@ -138,15 +138,8 @@ def _make_base(suite: str, store: Store, progress: Progress) -> Path:
         with progress.step(f"reference: debootstrap {suite}"):
             mirror = [sources.mirror] if sources.mirror else []
             try:
-                argv: list[str | Path] = [
-                    *own_namespaces(),
-                    "debootstrap",
-                    "--variant=minbase",
-                    suite,
-                    root,
-                    *mirror,
-                ]
-                door.run(argv, timeout_s=1800, log=log, env=sources.environment)
+                words: tuple[str | Path, ...] = (root, "--variant=minbase", suite, root, *mirror)
+                _by_script("debootstrap.sh", words, log, sources.environment)
             except CommandError as error:
                 raise _debootstrap_failed(suite, error) from error
         with progress.step("reference: kernel, systemd, ssh, cron"):
@@ -197,6 +190,10 @@ def _apply(differing: Variant, profile: Profile, root: Path, log: Path) -> None:
 
 
 def _in_chroot(root: Path, argv: list[str], log: Path, env: Mapping[str, str]) -> None:
-    script = resources.files("quickstart.reference").joinpath("in-chroot.sh")
-    with resources.as_file(script) as path:
-        door.run([*own_namespaces(), "sh", path, root, *argv], timeout_s=1800, log=log, env=env)
+    _by_script("in-chroot.sh", (root, *argv), log, env)
+
+
+def _by_script(name: str, words: tuple[str | Path, ...], log: Path, env: Mapping[str, str]) -> None:
+    """Run a script of ours in namespaces of its own."""
+    with resources.as_file(resources.files("quickstart.reference").joinpath(name)) as script:
+        door.run([*own_namespaces(), "sh", script, *words], timeout_s=1800, log=log, env=env)

@@ -33,6 +33,8 @@ INSTALL = ("dpkg", "--install", f"/{DEB}")
 _DATABASE = PurePosixPath("/var/lib/dpkg")
 # What the package leaves in a machine; in a root that is given it is of another build.
 _STAMP = ".quickstart"
+# dpkg's status of a machine with thousands of packages has some MiB.
+_TEXT_BYTES = 64 << 20
 _STATE = PurePosixPath("/var/lib/quickstart")
 
 
@@ -122,9 +124,20 @@ def _with_triggers(text: str, package: GuestPackage) -> str:
     return "".join(f"{line}\n" for line in (*others, *ours))
 
 
+def text_of(root: ImageRoot, path: PurePosixPath) -> str:
+    """A text of the image (a canonical path) as it lies there; raises BadInputError for one that is no plain file, or too long."""
+    status = root.host(path).lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _TEXT_BYTES:
+        raise BadInputError(
+            f"the image's {path} is not a plain file of at most {_TEXT_BYTES} bytes",
+            hint="put the file itself there",
+        )
+    return root.read_text(path)
+
+
 def _change(root: ImageRoot, path: PurePosixPath, change: Callable[[str], str]) -> None:
     canonical = root.resolve(path).canonical
-    before = root.read_text(canonical) if canonical else ""
+    before = text_of(root, canonical) if canonical else ""
     mode = stat.S_IMODE(root.host(canonical).lstat().st_mode) if canonical else 0o644
     _write(root, PackageFile(canonical or path, change(before).encode("utf-8", "surrogateescape"), mode))
 

@@ -228,9 +228,7 @@ def complete(tree: Path, own: RootLine) -> RootLine:
         fast.mkdir()
         fast.chmod(0o755)
         os.utime(fast, (IMAGE_TIME_S, IMAGE_TIME_S))
-    if file.is_symlink() or (file.exists() and not file.is_file()):
-        raise BadInputError("/etc/fstab is not a plain file", hint="put the file itself there")
-    text = file.read_text(errors="surrogateescape") if file.exists() else ""
+    text = guest.text_of(ImageRoot(tree), PurePosixPath("/etc/fstab")) if os.path.lexists(file) else ""
     volume = root_volume(text)
     if volume is None:
         status = etc.stat()
@@ -250,7 +248,7 @@ def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
     status = root.resolve(PurePosixPath("/var/lib/dpkg/status")).canonical
     if status is None:
         return
-    have = installed_packages(root.read_text(status))
+    have = installed_packages(guest.text_of(root, status))
     if missing := [name for name in profile.packages if name not in have]:
         raise BadInputError(
             f"{source} lacks packages of the profile {profile.name}: {', '.join(missing)}",

@@ -49,7 +49,7 @@ def run_shell(tree: Path, terminal: bool) -> int:
     Raises NeedsRootError, and HostLacksError when overlayfs cannot be mounted here.
     """
     door.need_root("a shell in a reference image (mount, chroot)")
-    door.need_tools("unshare", "chroot")
+    door.need_tools("unshare", "chroot", "busybox")
     bash = (tree / "bin/bash").exists()
     command = ["/bin/bash" if bash else "/bin/sh", *(["-i"] if terminal else [])]
     ours = resources.files("quickstart.shell").joinpath("in-overlay.sh")

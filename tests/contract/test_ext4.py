@@ -104,6 +104,13 @@ def test_a_tree_that_does_not_fit(tree: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "disk").exists()
 
 
+def test_a_tree_of_more_files_than_the_disk_has_inodes(tree: Path, tmp_path: Path) -> None:
+    for number in range(5000):
+        (tree / str(number)).touch()
+    with pytest.raises(BadInputError, match="does not fit on a disk of 16 MiB"):
+        written(tree, tmp_path / "disk")
+
+
 def odd_tree(base: Path, names: list[str], when_s: int) -> Path:
     """A tree with something of every kind, made in the order of ``names`` and last read at ``when_s``."""
     tree = base / "tree"

@@ -104,3 +104,21 @@ def test_the_terminal_is_as_it_was_after_a_program_in_the_foreground() -> None:
     assert termios.tcgetattr(theirs) == before
     os.close(ours)
     os.close(theirs)
+
+
+def test_nothing_of_the_host_is_to_be_seen(tree: Path) -> None:
+    """By no process's root, and by no way up from a directory that was left open: a chroot is left so by root."""
+    script = (
+        "for way in /proc/[0-9]*/root /proc/[0-9]*/cwd; do busybox ls -d $way/usr/bin/env $way/root/.cache; done 2>/dev/null\n"
+        "cd /; for up in 1 2 3 4 5 6 7 8; do cd ..; done; busybox ls -A\n"
+        "busybox grep -c . /proc/self/mountinfo\n"
+    )
+    done = shell(tree, script)
+    assert done.returncode == 0, done.stderr
+    *names, mounts = done.stdout.decode().split()
+    assert names == ["bin", "dev", "etc", "proc", "sys"]
+    # The root, /dev and its six nodes, /proc, and /sys with what the host has mounted there.
+    host = sum(
+        line.split()[4].startswith("/sys") for line in Path("/proc/self/mountinfo").read_text().splitlines()
+    )
+    assert int(mounts) <= 9 + max(1, host)

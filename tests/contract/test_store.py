@@ -300,3 +300,61 @@ def test_extended_attributes_are_hashed(tmp_path: Path) -> None:
     before = tree_hash(tmp_path)
     os.setxattr(tmp_path / "file", "trusted.quickstart", b"1")
     assert tree_hash(tmp_path) != before
+
+
+def in_a_link(store: Path, entry: Path) -> None:
+    entry.rename(store / "elsewhere")
+    entry.symlink_to(store / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda store, entry: os.chown(store, 4242, 4242),
+        lambda store, entry: store.chmod(0o777),
+        lambda store, entry: os.chown(entry.parent, 4242, 4242),
+        lambda store, entry: entry.parent.chmod(0o775),
+        lambda store, entry: os.chown(entry, 4242, 4242),
+        lambda store, entry: entry.chmod(0o777),
+        lambda store, entry: os.chown(entry / "program", 4242, 4242),
+        lambda store, entry: (entry / "program").chmod(0o777),
+        lambda store, entry: os.chown(entry / "entry.json", 4242, 4242),
+        in_a_link,
+    ],
+)
+def test_what_somebody_else_could_have_put_there_is_not_run(
+    tmp_path: Path, spoil: Callable[[Path, Path], None]
+) -> None:
+    """Its own hash says nothing: who writes the program writes the hash."""
+    if os.geteuid() != 0:
+        pytest.fail("run the contract tests as root: they give files to others")
+    root = tmp_path / "store"
+
+    def make(directory: Path) -> None:
+        (directory / "program").write_text("x")
+        (directory / "program").chmod(0o755)
+
+    with Store(root) as store:
+        entry = store.get_or_make("agent", {}, make).path
+    spoil(root, entry)
+    with Store(root) as store:
+        for ask in (
+            lambda: store.get_or_make("agent", {}, make),
+            lambda: store.use("agent", {}),
+            lambda: store.find("agent", {}),
+        ):
+            with pytest.raises(HostLacksError, match="is run here") as caught:
+                ask()
+            assert "QUICKSTART_CACHE" in (caught.value.hint or "")
+
+
+def test_a_store_made_with_an_open_umask_is_ours_alone(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        with Store(tmp_path / "new/store") as store:
+            entry = store.get_or_make("agent", {}, lambda directory: None).path
+        assert [each.stat().st_mode & 0o022 for each in (store.root, entry.parent, entry)] == [0, 0, 0]
+        with Store(tmp_path / "new/store") as store:
+            assert not store.get_or_make("agent", {}, lambda directory: None).made
+    finally:
+        os.umask(before)

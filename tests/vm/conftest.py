@@ -23,6 +23,7 @@ from quickstart.measure.run import Bench
 from quickstart.measure.volume import volume_binary
 from quickstart.model import MIB
 from quickstart.store import Store, default_root
+from tests.conftest import NO_ROOT
 
 COMMAND = Path(sys.executable).with_name("quickstart")
 BUILD_S = 1500.0
@@ -78,7 +79,7 @@ def host(*words: str | Path) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _root() -> None:
-    assert os.geteuid() == 0, "building an image needs root: run the tests with sudo"
+    assert os.geteuid() == 0, NO_ROOT
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,20 @@
-"""What needs no root: to look inside an artefact that is one's own, and to run it."""
+"""What an ordinary user does: everything. One without subordinate ids: look inside an artefact that is his own, and run it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.vm.conftest import BOOT_S, COMMAND, Called
+from quickstart.store import Store, default_root, source_digest
+from tests.contract.ordinary import UID, User, is_host_root, ordinary_user
+from tests.vm.conftest import BOOT_S, BUILD_S, COMMAND, Called
 
 NOBODY = "65534"
 
@@ -56,10 +61,103 @@ def test_ones_own_artefact(artefact: Path, home: Path) -> None:
     assert list(deep.iterdir()) == []
 
 
-def test_a_build_says_at_once_that_it_needs_root(home: Path) -> None:
+def test_a_build_says_at_once_what_it_needs(home: Path) -> None:
     for verb in (("build", "--profile", "nginx", "-o", home / "out"), ("trace", "--profile", "nginx")):
         called = as_nobody(home, *verb, "--json")
         assert (called.status, called.error["kind"]) == (3, "NeedsRootError")
-        assert "sudo" in called.error["hint"]
+        assert "usermod" in called.error["hint"]
     # Nothing was begun: no store, no OUT.
     assert list(home.iterdir()) == []
+
+
+# As root of the user namespace: what comes home belongs to the user's subordinate ids.
+UNPACK = """
+import os, sys
+from quickstart.host.userns import become_root
+become_root()
+os.makedirs(sys.argv[1] + "/base", mode=0o700)
+os.chmod(sys.argv[1], 0o755)
+os.execvp("tar", ["tar", "-x", "-p", "--numeric-owner", "--xattrs", "--xattrs-include=*", "-C", sys.argv[1]])
+"""
+
+
+@pytest.fixture
+def builder() -> Iterator[User]:
+    """An ordinary user with subordinate ids and an empty home, outside pytest's directories, which nobody else may enter."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        place.chmod(0o755)
+        with ordinary_user(place) as user:
+            yield user
+
+
+def seeded(user: User) -> Path:
+    """The user's store with the base image of root's, which a debootstrap of his own makes just so (test_debootstrap_too)."""
+    recipe = source_digest("quickstart.reference")
+    bases = (path for path, inputs in Store(default_root()).marks("base") if inputs["recipe"] == recipe)
+    store = user.home / ".cache/quickstart"
+    base = next(bases).relative_to(default_root())
+    argv = [
+        "tar",
+        "-C",
+        str(default_root()),
+        "-c",
+        "--numeric-owner",
+        "--xattrs",
+        "--xattrs-include=*",
+        str(base),
+    ]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as packing:
+        done = user.run(sys.executable, "-c", UNPACK, store, stdin=packing.stdout, timeout_s=300)
+    assert (done.returncode, packing.returncode) == (0, 0), done.stderr
+    return store
+
+
+def called(user: User, *words: str | Path, timeout_s: float = BOOT_S) -> Called:
+    done = user.run(COMMAND, *words, timeout_s=timeout_s)
+    return Called(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def disk_of(store: Path, image_hash: str) -> str:
+    """The SHA-256 of the reference image's root disk. It is read as root, of whomever it is."""
+    (disk,) = (
+        path
+        for path in store.glob("disk/*/root.raw")
+        if json.loads((path.parent / "entry.json").read_text())["inputs"]["image"] == image_hash
+    )
+    with disk.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def same_as_roots(user: User, artefact: Path, store: Path) -> None:
+    """What root builds, and the user: the same image, the same bytes on disk."""
+    ours, theirs = (json.loads((out / "manifest.json").read_text()) for out in (artefact, user.home / "out"))
+    assert theirs["image_hash"] == ours["image_hash"]
+    assert disk_of(store, theirs["image_hash"]) == disk_of(default_root(), ours["image_hash"])
+
+
+def test_the_main_job_as_an_ordinary_user(artefact: Path, builder: User) -> None:
+    """Build, run, look, and clean up, without root; the package's scripts and the traced boot are the user's own."""
+    store = seeded(builder)
+    out = builder.home / "out"
+    built = called(builder, "build", "--profile", "nginx", "-o", out, "--json", timeout_s=BUILD_S)
+    assert built.status == 0, built.err
+    assert "made again" not in built.err
+    if is_host_root():
+        assert {path.lstat().st_uid for path in (out, *out.iterdir())} == {UID}
+    same_as_roots(builder, artefact, store)
+    ran = called(builder, "run", out, "--check", "--snapshot", "--json")
+    assert ran.status == 0, ran.err
+    assert called(builder, "audit", out).out.endswith(": clean\n")
+    assert called(builder, "build", "--profile", "nginx", "-o", out, "--json").result["made"] is False
+    # Files of subordinate ids too.
+    assert called(builder, "cache", "gc", "--days", "0").status == 0
+    assert list(store.glob("*/*")) == []
+
+
+@pytest.mark.full
+def test_debootstrap_too(artefact: Path, builder: User) -> None:
+    out = builder.home / "out"
+    built = called(builder, "build", "--profile", "nginx", "-o", out, "--json", timeout_s=BUILD_S)
+    assert built.status == 0, built.err
+    same_as_roots(builder, artefact, builder.home / ".cache/quickstart")

@@ -1,0 +1,144 @@
+"""Root without root: a user namespace in which this process is root and has the user's subordinate ids (user_namespaces(7)).
+
+Uid 0 inside is the user himself, 1 to 65535 are his subordinate ids (subuid(5), subgid(5)), as with podman. So an image keeps its
+owners, what is written for the user is his, and no right over the host is gained. Of all programs in this only newuidmap(1) and
+newgidmap(1) have a right of their own (set-uid or a file capability).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import pwd
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.errors import CommandError, MissingToolError, NeedsRootError
+from quickstart.host import door
+
+TOOLS = ("newuidmap", "newgidmap", "getsubids")
+# Debian's useradd gives as many. Ids beyond are nobody's in an image.
+IDS = 65536
+_LIMIT_S = 30.0
+# linux/sched.h
+_CLONE_NEWUSER = 0x10000000
+_RANGE = re.compile(r"^\d+: \S+ (\d+) (\d+)$", re.MULTILINE)
+OR_ROOT = ", or run it as root"
+# What forbids a user namespace on some hosts: the file, the value that forbids, the line that mends.
+_FORBIDDING = (
+    ("kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
+    ("user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=65536"),
+    (
+        "kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+)
+# It waits in the namespace that we leave, where the user may map his ids.
+_MAP = """\
+read -r go || exit 1
+newuidmap "$1" 0 "$2" 1 1 "$3" 65535 && newgidmap "$1" 0 "$4" 1 1 "$5" 65535
+"""
+
+
+@dataclass(frozen=True)
+class SubordinateIds:
+    """The first of the user's subordinate user ids, and of his group ids; there are at least IDS of each."""
+
+    first_uid: int
+    first_gid: int
+
+
+def subordinate_ids() -> SubordinateIds:
+    """Those of the user who runs us; raises NeedsRootError with the line that gives him some, or installs what asks for them."""
+    try:
+        door.need_tools(*TOOLS)
+    except MissingToolError as error:
+        raise NeedsRootError(
+            f"{error.message}, which makes an ordinary user root of images", hint=f"{error.hint}{OR_ROOT}"
+        ) from error
+    name = _user_name()
+    found = {}
+    for kind, option in (("subuid", ()), ("subgid", ("-g",))):
+        done = door.run(["getsubids", *option, name], timeout_s=_LIMIT_S, check=False)
+        ranges = _RANGE.findall(done.stdout.decode(errors="replace"))
+        enough = [int(first) for first, count in ranges if int(count) >= IDS]
+        if not enough:
+            raise NeedsRootError(
+                f"the user {name} has no {IDS} ids side by side in /etc/{kind}, for the owners in an image",
+                hint=f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {name}{OR_ROOT}",
+            )
+        found[kind] = min(enough)
+    return SubordinateIds(found["subuid"], found["subgid"])
+
+
+def check_namespaces() -> None:
+    """Raise NeedsRootError, with the line that mends it, where an ordinary user gets no user namespace."""
+    try:
+        door.run(["unshare", "--user", "true"], timeout_s=_LIMIT_S)
+    except CommandError as error:
+        raise NeedsRootError(
+            f"this host gives an ordinary user no user namespace: {error.tail.strip()}",
+            hint=f"{_forbidden() or 'let the container have them'}{OR_ROOT}",
+        ) from error
+
+
+def _forbidden() -> str:
+    for name, value, mend in _FORBIDDING:
+        path = Path("/proc/sys", name)
+        if path.exists() and path.read_text().strip() == value:
+            return mend
+    return ""
+
+
+def need_host_root(step: str) -> None:
+    """Raise NeedsRootError unless this process is root of the host: in a user namespace ``step`` is not allowed."""
+    whole = Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
+    if os.geteuid() != 0 or not whole:
+        raise NeedsRootError(f"{step} needs root of the host", hint="run it as root")
+
+
+def become_root() -> None:
+    """Make this process root of a user namespace of its own, unless it is root already.
+
+    It keeps its pid, terminal, open files and groups. To be called while the process has one thread. Raises NeedsRootError, with
+    the line that mends it, where that cannot be; this process is then what it was, but for a failure of newuidmap itself.
+    """
+    if os.geteuid() == 0:
+        return
+    ids = subordinate_ids()
+    check_namespaces()
+    words = (os.getpid(), os.geteuid(), ids.first_uid, os.getegid(), ids.first_gid)
+    reading, writing = os.pipe()
+    try:
+        with door.filtered(["sh", "-c", _MAP, "sh", *map(str, words)], reading) as mapping:
+            _unshare()
+            os.write(writing, b"go\n")
+            if fault := mapping.fault():
+                raise NeedsRootError(
+                    f"the subordinate ids cannot be taken: {fault}",
+                    hint=f"see newuidmap(1){OR_ROOT}",
+                )
+    finally:
+        os.close(reading)
+        os.close(writing)
+    # The groups stay: /dev/kvm may be open to one of them.
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+
+
+def _unshare() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWUSER) != 0:
+        number = ctypes.get_errno()
+        why = "more than one thread" if number == errno.EINVAL else os.strerror(number)
+        raise NeedsRootError(f"no user namespace for this process: {why}", hint="run it as root")
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
