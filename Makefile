@@ -10,7 +10,7 @@ SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/in-chroo
 AT_ONCE := -n 2 --dist loadfile
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup demo check unit contract vm test test-full man figures clean
+.PHONY: help setup demo check unit contract vm test test-full fuzz man figures clean
 
 help:
 	@echo "setup      install the Debian packages that are missing, and quickstart into $(VENV)"
@@ -18,6 +18,7 @@ help:
 	@echo "check      ruff, mypy --strict, shellcheck, unit tests (under a minute)"
 	@echo "test       setup; check, contract tests, tests in VMs (as root, under 40 minutes)"
 	@echo "test-full  test, and what takes longer"
+	@echo "fuzz       hostile inputs for each parser, FUZZ_SECONDS=600 in all (docs/fuzzing.md)"
 	@echo "man        make the manual pages in docs/man again"
 	@echo "figures    draw the pictures in docs/figures again"
 	@echo "clean      remove $(VENV) and caches of the checkout (the store is kept)"
@@ -68,6 +69,12 @@ test: setup
 	$(VENV)/bin/mypy
 	shellcheck $(SCRIPTS)
 	$(VENV)/bin/pytest $(AT_ONCE) -m "not full" tests
+
+# What it finds, and what it learned for the next time, is in .fuzz.
+FUZZ_SECONDS := 600
+fuzz: setup
+	$(VENV)/bin/pip install --quiet --editable '.[dev,fuzz]'
+	$(VENV)/bin/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) --findings .fuzz
 
 # The committed manual pages, out of the commands.
 man: setup
