@@ -632,6 +632,23 @@ def test_results_that_are_none(text: str) -> None:
     assert len(caught.value.problems) <= MAX_LINES + 1
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"plan": [' + "1," * 200_000 + "1]}",
+        '{"runs": [' + "{}," * 200_000 + "{}]}",
+        '{"runs": [' + "{}," * 2_000_000 + "{}]}",
+        '{"host": {' + ",".join(f'"{n}":1' for n in range(200_000)) + "}}",
+        "{" + ",".join(f'"{n}":1' for n in range(200_000)) + "}",
+        '{"plan": [{"pattern": "' + "x" * (20 << 20) + '"}]}',
+    ],
+)
+def test_results_with_more_faults_than_memory(text: str) -> None:
+    with bounded(mib=512), pytest.raises(ResultsError) as caught:
+        document.parse(text, "x")
+    assert len(caught.value.message) < 20_000
+
+
 # ---------------------------------------------------------------- a volume that lies
 
 HELLO = struct.pack(">QQH", 0x4E42444D41474943, 0x49484156454F5054, 3)
