@@ -10,7 +10,7 @@ SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/in-chroo
 AT_ONCE := -n 2 --dist loadfile
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup demo check unit contract vm test test-full fuzz-c man figures clean
+.PHONY: help setup demo check unit contract vm test test-full fuzz fuzz-c man figures clean
 
 help:
 	@echo "setup      install the Debian packages that are missing, and quickstart into $(VENV)"
@@ -19,6 +19,7 @@ help:
 	@echo "test       setup; check, contract tests, tests in VMs (under 40 minutes)"
 	@echo "test-full  test, and what takes longer"
 	@echo "fuzz-c     our C programs under libFuzzer for FUZZ_C_S seconds (needs clang; 10 minutes)"
+	@echo "fuzz       hostile inputs for each parser, FUZZ_SECONDS=600 in all (docs/fuzzing.md)"
 	@echo "man        make the manual pages in docs/man again"
 	@echo "figures    draw the pictures in docs/figures again"
 	@echo "clean      remove $(VENV) and caches of the checkout (the store is kept)"
@@ -74,6 +75,12 @@ test: setup
 FUZZ_C_S := 600
 fuzz-c: setup
 	$(VENV)/bin/python -m tests.sanitize.fuzz $(FUZZ_C_S)
+
+# What it finds, and what it learned for the next time, is in .fuzz.
+FUZZ_SECONDS := 600
+fuzz: setup
+	$(VENV)/bin/pip install --quiet --editable '.[dev,fuzz]'
+	$(VENV)/bin/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS) --findings .fuzz
 
 # The committed manual pages, out of the commands.
 man: setup

@@ -15,6 +15,8 @@ T = TypeVar("T")
 # Of one document.
 MAX_LINES = 100
 _LONGEST_WORD = 100
+# pydantic tells none before it has told all, each with a KiB.
+_MAX_TOLD = 50_000
 
 
 def faults(error: ValidationError, document: type[BaseModel]) -> list[str]:
@@ -22,6 +24,8 @@ def faults(error: ValidationError, document: type[BaseModel]) -> list[str]:
 
     ``document`` is the model that was validated against.
     """
+    if error.error_count() > _MAX_TOLD:
+        return [f"the whole: {error.error_count()} faults, so it is another kind of document"]
     details = error.errors(include_url=False)
     # A list that is short because its members were refused is not a fault of its own.
     inside = {detail["loc"][:-1] for detail in details}

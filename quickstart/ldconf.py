@@ -19,7 +19,7 @@ DEFAULT_DIRECTORIES = tuple(
 
 # Debian's own has one pattern of files to include and five directories. A pattern is held against whole directories.
 _MAX_PATTERNS = 1024
-_MAX_INCLUDES = 65536
+_MAX_INCLUDES = 16384
 _MAX_DIRECTORIES = 65536
 
 

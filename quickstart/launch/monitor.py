@@ -71,6 +71,6 @@ class Monitor:
             return self._loop.run_until_complete(asyncio.wait_for(step, limit_s))
         except TimeoutError as error:
             raise GuestError(f"QEMU's monitor said nothing for {limit_s:g} s") from error
-        except (OSError, EOFError, QMPError, ValueError, RecursionError) as error:
-            # The last two: an answer of over 10 MB, or nested too deep, of a QEMU that somebody else has taken over.
-            raise GuestError(f"QEMU's monitor: {error}") from error
+        # qemu.qmp asserts that who has just greeted is still there, and reads JSON that is nested as deep as anybody likes.
+        except (OSError, EOFError, QMPError, AssertionError, RecursionError, ValueError) as error:
+            raise GuestError(f"QEMU's monitor: {error or 'it went away'}") from error

@@ -34,8 +34,9 @@ from quickstart.measure.results import (
 
 _HINT = "docs/results.md has every field"
 _PARTIAL = ".partial"
-# A run has a few KiB.
-_MAX_BYTES = 256 << 20
+# Of some seven thousand runs. Each of a document's values may be a fault, which takes a KiB before the first one can be told.
+_MAX_BYTES = 16 << 20
+_MAX_VALUES = 250_000
 
 _PLACE = ("number", "instance", "launched_ns", "dilation_percent", "censored")
 # What a run has besides its place in the matrix and its cost: nothing of it when it is censored.
@@ -67,6 +68,10 @@ def text_of(results: Results) -> str:
 
 def parse(text: str, source: str) -> Results:
     """The results in ``text``; raises ResultsError with every fault found in it and its place."""
+    if len(text) > _MAX_BYTES or text.count(",") >= _MAX_VALUES:
+        raise ResultsError(
+            source, [f"it has more than {_MAX_BYTES} bytes, or {_MAX_VALUES} values"], hint=_HINT
+        )
     try:
         document = Document.model_validate_json(text)
     except ValidationError as error:

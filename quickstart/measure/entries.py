@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints
 
 from quickstart.bounded import INT64_MAX
 from quickstart.measure.results import (
@@ -80,8 +80,8 @@ class RunEntry(CellEntry):
     root_reads: Count
     root_read_bytes: Count
     initramfs_bytes: Count
-    phases: tuple[PhaseEntry, ...]
-    units: tuple[PhaseEntry, ...] = ()
+    phases: Annotated[tuple[PhaseEntry, ...], FailFast()]
+    units: Annotated[tuple[PhaseEntry, ...], FailFast()] = ()
     took_ns: Count
 
 
@@ -91,13 +91,14 @@ class BootedEntry(Table):
     image: Word
     command_lines: dict[str, str]
     unit: Word
-    unit_lines: tuple[str, ...]
+    unit_lines: Annotated[tuple[str, ...], FailFast()]
 
 
+# FailFast: of a list only the first member with faults is told, with all of its own; a small file could have millions.
 class Document(Table):
     schema_: Annotated[Literal[*OLDER_SCHEMAS, SCHEMA], Field(alias="schema")]  # type: ignore[valid-type]
     name: Word
-    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    command: Annotated[tuple[str, ...], Field(min_length=1), FailFast()]
     began: Time
     host: dict[str, str]
     versions: dict[str, str]
@@ -106,5 +107,5 @@ class Document(Table):
     boots: dict[str, BootedEntry] = {}
     contents: dict[str, dict[str, Count]] = {}
     packages: dict[str, dict[str, str]] = {}
-    plan: Annotated[tuple[PlannedEntry, ...], Field(min_length=1)]
-    runs: tuple[RunEntry, ...]
+    plan: Annotated[tuple[PlannedEntry, ...], Field(min_length=1), FailFast()]
+    runs: Annotated[tuple[RunEntry, ...], FailFast()]

@@ -10,6 +10,7 @@ import errno as errors
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from quickstart.bounded import natural
 from quickstart.unit.seccomp import (
     ARCH_I386,
     ARCH_X86_64,
@@ -31,9 +32,12 @@ from quickstart.unit.seccomp import (
 from quickstart.unit.source import Source
 from quickstart.unit.syscalls import I386, IPC, SOCKETCALL, X32, X86_64
 from quickstart.unit.values import BadValueError
+from quickstart.unit.words import shown
 
 _DEFAULT = "@default"
 _MAX_ERRNO = 4095
+# There are some 400 calls and 30 groups.
+_MAX_WORDS = 4096
 # Whose sub-calls are told by the first argument (socketcall(2), ipc(2)).
 _SHARED = {"socketcall": SOCKETCALL, "ipc": IPC}
 
@@ -51,6 +55,12 @@ def call_filter(source: Source) -> CallFilter | None:
     values = source.all("SystemCallFilter")
     if not values:
         return None
+    if sum(len(value.split()) for value in values) > _MAX_WORDS:
+        raise source.refusal(
+            "SystemCallFilter",
+            shown(values[-1]),
+            BadValueError(f"has, with the others, more than {_MAX_WORDS} words"),
+        )
     allows = not values[0].startswith("~")
     # Calls with their errno, None where none is said.
     listed: dict[str, int | None] = dict.fromkeys(_calls(source, _DEFAULT)) if allows else {}
@@ -85,14 +95,24 @@ def _calls(source: Source, name: str) -> Iterator[str]:
             name,
             BadValueError("is a group, and the image's systemd does not show its groups"),
         )
-    for each in source.call_groups.get(name, ()):
-        yield from _calls(source, each)
+    # A library of somebody's may have groups that have each other in them.
+    pending, met = [name], {name}
+    while pending:
+        for each in source.call_groups.get(pending.pop(), ()):
+            if each not in met:
+                met.add(each)
+                if each.startswith("@"):
+                    pending.append(each)
+                else:
+                    yield each
 
 
 def _verdict(source: Source, directive: str, text: str) -> int:
     if text == "kill":
         return RET_KILL_PROCESS
-    number = int(text) if text.isdecimal() else getattr(errors, text, 0) if text.startswith("E") else 0
+    number = (
+        natural(text) or 0 if text.isdecimal() else getattr(errors, text, 0) if text.startswith("E") else 0
+    )
     if not 0 < number <= _MAX_ERRNO:
         raise source.refusal(directive, text, BadValueError("is neither `kill` nor an error"))
     return RET_ERRNO | number

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+from quickstart.bounded import read_whole
 from quickstart.imageroot import ImageRoot
 
 _PLACES = ("/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/systemd")
@@ -20,6 +21,10 @@ _DT_RELA, _DT_RELASZ = 7, 8
 _R_X86_64_RELATIVE = 8
 _ENTRY_BYTES = 24
 _MAX_TEXT_BYTES = 1 << 16
+# systemd 257's has 5 MiB, 12 program headers and 30 groups.
+_MAX_BYTES = 64 << 20
+_MAX_SEGMENTS = 64
+_MAX_GROUPS = 256
 
 Groups = Mapping[str, tuple[str, ...]]
 
@@ -42,8 +47,8 @@ def library_of_groups(root: ImageRoot) -> PurePosixPath | None:
 
 def _read(path: Path) -> Groups:
     try:
-        return dict(_Library(path.read_bytes()).groups())
-    except (struct.error, ValueError, KeyError):
+        return dict(_Library(read_whole(path, _MAX_BYTES)).groups())
+    except (struct.error, ValueError, KeyError, OverflowError, OSError):
         return {}
 
 
@@ -56,6 +61,8 @@ class _Library:
             raise ValueError("no 64-bit ELF file")
         (headers,) = struct.unpack_from("<Q", content, 32)
         size, count = struct.unpack_from("<HH", content, 54)
+        if count > _MAX_SEGMENTS:
+            raise ValueError(f"it has {count} program headers")
         found = [struct.unpack_from("<IIQQQQ", content, headers + each * size) for each in range(count)]
         self._loads: list[tuple[int, int, int]] = [
             (address, offset, length) for kind, _, offset, address, _, length in found if kind == _PT_LOAD
@@ -69,7 +76,10 @@ class _Library:
         pointers = dict(self._pointers())
         texts = (address for address in pointers if self._bytes(pointers[address], len(_FIRST)) == _FIRST)
         for address in sorted(texts):
-            while (name := self._text(pointers.get(address))) and name.startswith("@"):
+            for _ in range(_MAX_GROUPS):
+                name = self._text(pointers.get(address))
+                if not name.startswith("@"):
+                    return
                 yield name, tuple(self._texts(pointers[address + 16]))
                 address += _ENTRY_BYTES
             return

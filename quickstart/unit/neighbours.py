@@ -12,11 +12,17 @@ from quickstart.unit.values import BadValueError, boolean
 
 _PULLS_IN = ("Requires", "Wants", "BindsTo", "Requisite", "Upholds")
 _SOCKET = ".socket"
+# Each is looked at.
+_MAX_SOCKETS = 1024
 
 
 def refuse_sockets(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when a socket unit hands its listening sockets to ``unit``: only systemd has them."""
     wanted = {path.name for path in _enabled(root)} | set(_pulled_in(root, unit))
+    if len(wanted) > _MAX_SOCKETS:
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: {len(wanted)} sockets are enabled or wanted"
+        )
     own = _file(root, unit)
     for name in sorted(wanted):
         service = _service_of(root, name)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from quickstart.errors import UnsupportedUnitError
 from quickstart.unit.files import Directives, directives
 from quickstart.unit.values import BadValueError, boolean
-from quickstart.unit.words import Names, split_words
+from quickstart.unit.words import Names, shown, split_words
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Source:
         return Names(self.unit)
 
     def refusal(self, name: str, value: str, why: BadValueError) -> UnsupportedUnitError:
-        return UnsupportedUnitError(f"{self.unit} cannot be started early: {name}={value} {why}")
+        return UnsupportedUnitError(f"{self.unit} cannot be started early: {name}={shown(value)} {why}")
 
     def all(self, name: str) -> tuple[str, ...]:
         return self.found.get(name, ())

@@ -1,0 +1,1 @@
+"""Fuzz targets for every parser of foreign bytes, and what runs them (docs/fuzzing.md)."""

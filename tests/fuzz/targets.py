@@ -1,0 +1,442 @@
+"""A target for each parser of bytes that somebody else wrote: what it is given ends in a result or in an error of ours."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from quickstart import dpkg, inside
+from quickstart.bounded import lines_of
+from quickstart.cloudinit import has_cloud_init
+from quickstart.elf import closure
+from quickstart.errors import ArtefactError, BadInputError, GuestError
+from quickstart.image import artefact
+from quickstart.image.blockmap import read_block_map
+from quickstart.image.ext4 import block_groups, parse_superblock, read_superblock, used_inodes
+from quickstart.image.extents import parse_extents
+from quickstart.imageroot import ImageRoot
+from quickstart.initramfs.modules import Module, modloader_table, module_data, module_set
+from quickstart.initramfs.newc_reader import read_archive
+from quickstart.initramfs.squashfs import read_image
+from quickstart.launch.channel import Decoder
+from quickstart.launch.monitor import Monitor
+from quickstart.ldconf import library_directories
+from quickstart.measure import counting, document
+from quickstart.measure.matrix import parse_matrix
+from quickstart.measure.nbd import Connection
+from quickstart.measure.storage import parse_model
+from quickstart.measure.volume import read_log
+from quickstart.model import Readiness
+from quickstart.newprofile import look
+from quickstart.profile import parse_bench, parse_profile
+from quickstart.reference.fstab import root_volume
+from quickstart.reference.rootfs import installed_packages
+from quickstart.trace.collect import collect, loaded_files
+from quickstart.trace.load import load_trace, parse_ldd, parse_maps
+from quickstart.trace.strace import MAX_LINE_BYTES
+from quickstart.unit.callgroups import call_groups
+from quickstart.unit.read import read_unit
+from quickstart.verify import guesttrace
+from tests.fuzz.places import parts_of, put, put_nodes
+
+# Gives one input to a parser; the directory is the process's own and keeps what the last input wrote.
+Run = Callable[[bytes, Path], None]
+
+READY = Readiness("http", 80, "/", 200, "", 60)
+_LIMIT_S = 0.3
+
+
+@dataclass(frozen=True)
+class Target:
+    """``words`` are what its inputs are made of; ``runs_tools``: it starts programs, so that no unit test can run it."""
+
+    run: Run
+    words: tuple[bytes, ...] = ()
+    runs_tools: bool = False
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+# ---------------------------------------------------------------- logs of a guest
+
+TRACE_FILES = ("strace.log", "maps.log", "ldd.log", "modules.before", "modules.after", "facts.json")
+
+
+def _strace(data: bytes, _: Path) -> None:
+    loaded_files(collect(lines_of(io.BytesIO(data), MAX_LINE_BYTES), "nginx.service"))
+
+
+def _trace(data: bytes, base: Path) -> None:
+    load_trace(put(base, parts_of(data, TRACE_FILES), TRACE_FILES), "nginx.service")
+
+
+def _ftrace(data: bytes, _: Path) -> None:
+    parts = parts_of(data, ("trace", "stats"))
+    found = guesttrace.parse(_text(parts.get("trace", b"")), _text(parts.get("stats", b"")))
+    list(guesttrace.volume_paths(found.uses))
+
+
+def _counters(data: bytes, _: Path) -> None:
+    text = _text(data)
+    with suppress(GuestError):
+        counting.iowait_ns(text)
+    counting.disk_reads(text, "vda")
+
+
+def _look(data: bytes, _: Path) -> None:
+    found = look.parse_look(_text(data))
+    look.failure([found] * 3, "app.service", READY)
+    look.listens_inside_only([found] * 3, READY)
+    look.state_line(found, READY)
+
+
+def _agent(data: bytes, _: Path) -> None:
+    decoder = Decoder()
+    for at in range(0, len(data), 97):
+        list(decoder.feed(data[at : at + 97], 1))
+
+
+def _qmp(data: bytes, _: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.setblocking(False)
+        with suppress(OSError):
+            theirs.sendall(data[:100_000])
+        theirs.shutdown(socket.SHUT_WR)
+        monitor = Monitor(ours, _LIMIT_S)
+        try:
+            monitor.command("query-status")
+        finally:
+            monitor.close()
+
+
+# ---------------------------------------------------------------- files of an image
+
+
+def _elf(data: bytes, base: Path) -> None:
+    (base / "lib").mkdir(exist_ok=True)
+    (base / "lib/app").write_bytes(data)
+    (base / "lib/liba.so").write_bytes(data)
+    closure(ImageRoot(base), [PurePosixPath("/lib/app")])
+
+
+UNIT_FILES = (
+    "etc/systemd/system/app.service",
+    "etc/systemd/system/app.service.d/a.conf",
+    "etc/systemd/system.conf",
+    "usr/lib/systemd/system/app.socket",
+    "usr/lib/tmpfiles.d/app.conf",
+    "etc/passwd",
+    "etc/group",
+)
+
+
+def _unit(data: bytes, base: Path) -> None:
+    read_unit(ImageRoot(put(base, parts_of(data, UNIT_FILES), UNIT_FILES)), "app.service")
+
+
+LIBRARY = "usr/lib/systemd/libsystemd-shared-252.so"
+
+
+def _callgroups(data: bytes, base: Path) -> None:
+    call_groups(ImageRoot(put(base, {LIBRARY: data}, (LIBRARY,))))
+
+
+DPKG_FILES = tuple(
+    f"var/lib/dpkg/{name}" for name in ("status", "diversions", "info/a.list", "alternatives/x")
+)
+
+
+def _dpkg(data: bytes, base: Path) -> None:
+    parts = parts_of(data, DPKG_FILES)
+    root = ImageRoot(put(base, parts, DPKG_FILES))
+    (base / "bin").mkdir(exist_ok=True)
+    (base / "bin/x").touch()
+    dpkg.owners(root, [PurePosixPath("/bin/x"), PurePosixPath("/bin"), PurePosixPath("/bin/y")])
+    dpkg.installed(root)
+    installed_packages(_text(parts.get(DPKG_FILES[0], b"")))
+
+
+def _fstab(data: bytes, _: Path) -> None:
+    root_volume(_text(data))
+
+
+LD_FILES = ("etc/ld.so.conf", "etc/ld.so.conf.d/a.conf", "etc/b.conf")
+
+
+def _ldconf(data: bytes, base: Path) -> None:
+    library_directories(ImageRoot(put(base, parts_of(data, LD_FILES), LD_FILES)))
+
+
+def _tree(data: bytes, base: Path) -> None:
+    """Links and patterns of an image; cloud-init is looked for among them."""
+    root = ImageRoot(put_nodes(base, data))
+    has_cloud_init(root)
+    for line in data.split(b"\n")[:8]:
+        words = _text(line).split(" ")
+        path = PurePosixPath("/", words[-1].lstrip("/"))
+        root.resolve(path)
+        root.link_target(PurePosixPath("/", *[part for part in path.parts[1:] if part != ".."]))
+        root.glob(path)
+    root.hard_links()
+
+
+MODULE_FILES = tuple(f"lib/modules/1/modules.{name}" for name in ("dep", "builtin", "alias"))
+
+
+def _modules(data: bytes, base: Path) -> None:
+    root = ImageRoot(put(base, parts_of(data, MODULE_FILES), MODULE_FILES))
+    modloader_table(module_set(root, "1"))
+
+
+def _module(data: bytes, base: Path) -> None:
+    (base / "a.ko.xz").write_bytes(data)
+    module_data(ImageRoot(base), Module("a", PurePosixPath("/a.ko.xz"), ()))
+
+
+# ---------------------------------------------------------------- disks and archives
+
+
+def _superblock(data: bytes, _: Path) -> None:
+    parse_superblock(data, "root.raw")
+
+
+def _ext4(data: bytes, base: Path) -> None:
+    path = base / "root.raw"
+    path.write_bytes(data)
+    for read in (read_superblock, block_groups, used_inodes):
+        with suppress(ArtefactError):
+            read(path)
+    found = read_block_map(path)
+    found.owners(0, len(data))
+    found.inode_blocks(list(found.inodes))
+
+
+def _extents(data: bytes, _: Path) -> None:
+    parse_extents(_text(data), 4096)
+
+
+def _newc(data: bytes, _: Path) -> None:
+    for _member in read_archive(io.BytesIO(data)):
+        pass
+
+
+def _squashfs(data: bytes, _: Path) -> None:
+    list(read_image(data))
+
+
+# ---------------------------------------------------------------- documents
+
+_OUT: Mapping[str, bytes] = {
+    "vmlinuz": b"kernel",
+    "initrd.img": b"initrd",
+    "initramfs.img": b"initramfs",
+    "run.sh": b"#!/bin/sh\n",
+    "root.raw": bytes(4096),
+}
+
+
+def _manifest(data: bytes, base: Path) -> None:
+    put(base, {**_OUT, "manifest.json": data}, (*_OUT, "manifest.json"))
+    artefact.is_artefact(base)
+    artefact.read_manifest(artefact.load(base))
+
+
+def _start_set(data: bytes, base: Path) -> None:
+    put(base, {"start-set.json": data}, ("start-set.json",))
+    for path in ("/usr/sbin/nginx", "/lib/x", "/fast/usr/lib/loop"):
+        with suppress(BadInputError):
+            inside.why(base, path)
+
+
+def _results(data: bytes, _: Path) -> None:
+    document.text_of(document.parse(_text(data), "results.json"))
+
+
+def _profile(data: bytes, _: Path) -> None:
+    parse_profile(_text(data), "profile.toml")
+    parse_bench(_text(data), "profile.toml")
+
+
+def _matrix(data: bytes, _: Path) -> None:
+    parse_matrix(_text(data), "matrix.toml", ("nginx", "apache", "mysql"))
+
+
+def _storage(data: bytes, _: Path) -> None:
+    parse_model(_text(data), "model.toml")
+
+
+# ---------------------------------------------------------------- a volume
+
+
+def _volume_log(data: bytes, _: Path) -> None:
+    found = read_log(data)
+    counting.root_reads(found, 0, 10**12)
+    counting.in_flight_ns(found, 0, 10**12)
+    counting.modelled_ns(found, 10**12)
+    counting.unanswered_ns(found, 10**12)
+
+
+def _nbd(data: bytes, base: Path) -> None:
+    path = base / "socket"
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.fspath(path))
+        listening.listen(1)
+
+        def serve() -> None:
+            with suppress(OSError), listening.accept()[0] as client:
+                client.settimeout(_LIMIT_S)
+                client.sendall(data[:100_000])
+                client.shutdown(socket.SHUT_WR)
+                while client.recv(4096):
+                    pass
+
+        server = threading.Thread(target=serve, daemon=True)
+        server.start()
+        try:
+            with Connection(path, _LIMIT_S) as connection:
+                connection.read(0, 512)
+        finally:
+            server.join()
+
+
+_CALLS = (
+    b"openat(",
+    b"AT_FDCWD</>",
+    b'"',
+    b"\\",
+    b"1<",
+    b">",
+    b", PROT_EXEC",
+    b") = 3</x>",
+    b" <unfinished ...>",
+)
+_SECTION = (b"%%% ", b"\n[Service]\n", b"=", b"\\\n", b"infinity", b"%n", b"%i", b"\\x41", b";", b"~", b"-")
+_JSON = (b'{"', b'":', b"[", b"]", b"}", b"null", b"Infinity", b"1e999", b"-1", b"true", b'""')
+_TOML = (
+    b"[",
+    b"]",
+    b"[[",
+    b"{",
+    b"}",
+    b".",
+    b" = ",
+    b'"""',
+    b"'''",
+    b"#",
+    b"\n",
+    b"0x",
+    b"inf",
+    b"1979-05-27",
+)
+TARGETS: Mapping[str, Target] = {
+    "strace": Target(
+        _strace, (*_CALLS, b"<... openat resumed>", b"clone(flags=CLONE_FS) = 8", b'chdir("..") = 0')
+    ),
+    "trace": Target(_trace, (*_CALLS, b"%%% ", b"== 1 app\n", b"== end\n", b"\t/lib/x (0x1)\n", *_JSON)),
+    "maps": Target(
+        lambda data, _: void(parse_maps(os.fsdecode(data))), (b"== 1 app\n", b" r-xp ", b"== end\n", b"\\040")
+    ),
+    "ldd": Target(
+        lambda data, _: void(parse_ldd(os.fsdecode(data))),
+        (b"== /a\n", b" => ", b"\t/lib/x (0x1)\n", b"== end\n"),
+    ),
+    "ftrace": Target(
+        _ftrace,
+        (b"  app-7 [000] ..... 1.000000: ", b"sys_openat(dfd: 3)", b'qs_name: (x) name="', b" -> 0x1"),
+    ),
+    "counters": Target(_counters, (b"cpu  ", b" vda ", b"\n")),
+    "look": Target(
+        _look,
+        (b"== unit\n", b"== tcp\n", b"NRestarts=", b"MemTotal: ", b" kB\n", b": 0100007F:0050 0:0000 0A"),
+    ),
+    "agent": Target(
+        _agent, (b"hello 2\n", b"beacon 1 a b\n", b"ready 1 ok\n", b"counters 1 1 ", b"out ", b"exit 0\n")
+    ),
+    "qmp": Target(
+        _qmp,
+        (
+            b'{"QMP": {"version": {}, "capabilities": []}}\r\n',
+            b'{"return": {}}\r\n',
+            b'{"event": "X"}\r\n',
+            *_JSON,
+        ),
+    ),
+    "elf": Target(_elf, (b"\x7fELF", b"liba.so\0", b"$ORIGIN", b"FDO\0", b'[{"soname":["a"]}]')),
+    "unit": Target(
+        _unit,
+        (
+            *_SECTION,
+            *(
+                f"\n{name}=".encode()
+                for name in (
+                    "ExecStart",
+                    "ExecStartPre",
+                    "CPUAffinity",
+                    "LimitCPU",
+                    "LimitNICE",
+                    "TimeoutStartSec",
+                    "Slice",
+                    "User",
+                    "Environment",
+                    "BindPaths",
+                    "SystemCallFilter",
+                    "CapabilityBoundingSet",
+                    "RuntimeDirectory",
+                    "StandardOutput",
+                    "DeviceAllow",
+                    "TemporaryFileSystem",
+                    "UMask",
+                )
+            ),
+        ),
+    ),
+    "callgroups": Target(_callgroups, (b"\x7fELF\x02\x01", b"@default\0")),
+    "dpkg": Target(
+        _dpkg,
+        (
+            b"%%% ",
+            b"Package: ",
+            b"Status: install ok installed\n",
+            b"Provides: ",
+            b"Version: ",
+            b"(",
+            b"/bin/x\n",
+        ),
+    ),
+    "fstab": Target(_fstab, (b"UUID=", b"LABEL=", b" / ext4 defaults 0 1\n", b"/dev/sda", b"nofail", b"#")),
+    "ldconf": Target(_ldconf, (b"%%% ", b"include ", b"/etc/*.conf", b"*/", b"../", b"[", b"=libc5")),
+    "tree": Target(
+        _tree, (b"d ", b"f ", b"l ", b"/etc/systemd/system/", b".wants/", b"cloud-init.service", b"../", b"*")
+    ),
+    "modules": Target(
+        _modules, (b"%%% ", b"kernel/ext4.ko: ", b"virtio_pci.ko", b"alias pci:* ext4\n", b".ko.xz")
+    ),
+    "module": Target(_module),
+    "superblock": Target(_superblock),
+    "ext4": Target(_ext4, (b"\x0a\xf3", b"\x53\xef", b"\xff\xff\xff\xff")),
+    "extents": Target(_extents, (b" 0/ 0 ", b" - ", b"Uninit")),
+    "newc": Target(_newc, (b"070701", b"TRAILER!!!", b"\x1f\x8b", b"\x02\x21\x4c\x18", b"\x28\xb5\x2f\xfd")),
+    "squashfs": Target(_squashfs, (b"hsqs",), runs_tools=True),
+    "manifest": Target(_manifest, _JSON),
+    "start-set": Target(_start_set, _JSON),
+    "results": Target(_results, _JSON),
+    "profile": Target(_profile, _TOML),
+    "matrix": Target(_matrix, _TOML),
+    "storage": Target(_storage, _TOML),
+    "volume-log": Target(_volume_log, (b"QSVOL  1",)),
+    "nbd": Target(_nbd, (b"NBDMAGICIHAVEOPT\0\3", b"\0\3\xe8\x89\4\x55\x65\xa9", b"gDf\x98")),
+}
+
+
+def void(_: object) -> None:
+    """For targets of one call."""
