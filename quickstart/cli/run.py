@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import http.client
 import io
@@ -30,6 +31,7 @@ from quickstart.image import output
 from quickstart.launch.qemu import QemuGuest, QemuLauncher
 from quickstart.measure.times import measure
 from quickstart.model import MIB, Artefact, Measurement
+from quickstart.printable import console_shown
 from quickstart.store import Store, default_root
 
 _POWER_OFF_S = 120.0
@@ -237,7 +239,8 @@ def _followed(log: Path, wanted: bool) -> Iterator[None]:
     done = threading.Event()
 
     def follow() -> None:
-        position, last = 0, False
+        position, last, begun = 0, False, ""
+        decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         while not last:
             last = done.wait(0.1)
             if log.exists():
@@ -245,7 +248,8 @@ def _followed(log: Path, wanted: bool) -> Iterator[None]:
                     file.seek(position)
                     data = file.read()
                 position += len(data)
-                sys.stderr.buffer.write(data)
+                text, begun = console_shown(begun + decoder.decode(data))
+                sys.stderr.write(text)
                 sys.stderr.flush()
 
     thread = threading.Thread(target=follow, daemon=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from quickstart.errors import OtherResultsError, ResultsError
 from quickstart.faults import faults
-from quickstart.host.files import full_disk_named
 from quickstart.measure.patterns import cell_problem, launch_problems
 from quickstart.measure.results import (
     CLOCKS,
@@ -39,12 +36,17 @@ from quickstart.measure.results import (
     Sample,
     words_of,
 )
+from quickstart.measure.wholefile import read_text, replace_file
 
 _HINT = "docs/results.md has every field"
-_PARTIAL = ".partial"
-Count = Annotated[int, Field(ge=0)]
+# A report is made of a stranger's results, too: so nothing of them is without measure. 64 bits are what a clock has.
+_MOST = 2**63 - 1
+_PROFILES_MAX, _PLAN_MAX, _SAMPLES_MAX = 64, 10_000, 100_000
+Count = Annotated[int, Field(ge=0, le=_MOST)]
+Span = Annotated[int, Field(ge=-_MOST, le=_MOST)]
+Number = Annotated[int, Field(ge=1, le=1000)]
 Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-Word = Annotated[str, StringConstraints(min_length=1)]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 
 class _Table(BaseModel):
@@ -62,45 +64,45 @@ class _Cell(_Table):
     payload: Literal[("", *PAYLOADS)] = ""  # type: ignore[valid-type]
     pattern: Literal[PATTERNS] = "single"  # type: ignore[valid-type]
     instances: Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = 1
-    stagger_ms: Count = 0
+    stagger_ms: Annotated[int, Field(ge=0, le=3_600_000)] = 0
 
 
 class _Planned(_Cell):
     # As for the payload. A run says how it was delivered, asked for or not.
     delivery: Literal[("", *DELIVERIES)] = ""  # type: ignore[valid-type]
-    runs: Annotated[int, Field(ge=1)]
-    timeout_s: Annotated[int, Field(ge=1)]
+    runs: Number
+    timeout_s: Annotated[int, Field(ge=1, le=86400)]
 
 
 class _Phase(_Table):
     name: Word
-    begin_ns: int
-    end_ns: int
+    begin_ns: Span
+    end_ns: Span
 
 
 class _Run(_Cell):
     delivery: str
-    number: Annotated[int, Field(ge=1)]
-    instance: Annotated[int, Field(ge=1)] = 1
+    number: Number
+    instance: Number = 1
     launched_ns: Count = 0
-    dilation_percent: Annotated[int, Field(ge=100)] = 100
+    dilation_percent: Annotated[int, Field(ge=100, le=1_000_000)] = 100
     censored: str
-    t_pr_ns: int
-    t_app_ns: int
-    t_total_ns: int
+    t_pr_ns: Span
+    t_app_ns: Span
+    t_total_ns: Span
     uptime_ns: Count
     ready_uptime_ns: Count
     fetch_ns: Count
     # Below 0 where the guest's uptime runs ahead at first (docs/times.md).
-    before_kernel_ns: int
+    before_kernel_ns: Span
     overlap_ns: Count
     volume_reads: Count
     volume_read_bytes: Count
     root_reads: Count
     root_read_bytes: Count
     initramfs_bytes: Count
-    phases: tuple[_Phase, ...]
-    units: tuple[_Phase, ...] = ()
+    phases: Annotated[tuple[_Phase, ...], Field(max_length=64)]
+    units: Annotated[tuple[_Phase, ...], Field(max_length=10_000)] = ()
     took_ns: Count
 
 
@@ -116,7 +118,7 @@ class _Booted(_Table):
 class _Document(_Table):
     schema_: Annotated[Literal[*OLDER_SCHEMAS, SCHEMA], Field(alias="schema")]  # type: ignore[valid-type]
     name: Word
-    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    command: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000)]
     began: Time
     host: dict[str, str]
     versions: dict[str, str]
@@ -125,8 +127,8 @@ class _Document(_Table):
     boots: dict[str, _Booted] = {}
     contents: dict[str, dict[str, Count]] = {}
     packages: dict[str, dict[str, str]] = {}
-    plan: Annotated[tuple[_Planned, ...], Field(min_length=1)]
-    runs: tuple[_Run, ...]
+    plan: Annotated[tuple[_Planned, ...], Field(min_length=1, max_length=_PLAN_MAX)]
+    runs: Annotated[tuple[_Run, ...], Field(max_length=_SAMPLES_MAX)]
 
 
 _PLACE = ("number", "instance", "launched_ns", "dilation_percent", "censored")
@@ -171,9 +173,9 @@ def parse(text: str, source: str) -> Results:
 
 
 def load(path: Path) -> Results:
-    """The results in a file; raises ResultsError."""
+    """The results in a file; raises ResultsError, BadInputError for what is no regular file or too large."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except OSError as error:
         raise ResultsError(str(path), [f"cannot be read: {error.strerror}"]) from error
     except UnicodeDecodeError as error:
@@ -184,29 +186,6 @@ def load(path: Path) -> Results:
 def save(results: Results, path: Path) -> None:
     """Write the file, whole or not at all: whoever reads it, or ends us, at any moment finds the old one or the new one."""
     replace_file(path, text_of(results).encode())
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Put ``content`` under ``path`` in one step; raises HostLacksError when there is no space for it."""
-    with full_disk_named(path.parent, "the results", "make room, then repeat the command: samples are kept"):
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PARTIAL, dir=path.parent)
-        partial = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.chmod(0o644)
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-
-
-def remove_partial(path: Path) -> None:
-    """Remove what a killed process left of ``path``; for who alone writes it."""
-    for left in path.parent.glob(f".{path.name}.*{_PARTIAL}"):
-        left.unlink()
 
 
 def remaining(results: Results, order: Sequence[tuple[Cell, int]]) -> tuple[tuple[Cell, int], ...]:
@@ -350,6 +329,8 @@ def _results(document: _Document) -> Results:
 
 def _plan_problems(plan: Sequence[Planned]) -> Iterator[str]:
     first: dict[Cell, int] = {}
+    if (profiles := len({each.cell.profile for each in plan})) > _PROFILES_MAX:
+        yield f"plan: {profiles} applications, and at most {_PROFILES_MAX} are shown together"
     for index, planned in enumerate(plan):
         if first.setdefault(planned.cell, index) != index:
             yield f"plan[{index}]: the cell of plan[{first[planned.cell]}] again"
