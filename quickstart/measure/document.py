@@ -371,6 +371,8 @@ def _censored_problems(place: str, run: _Run) -> Iterator[str]:
 def _ready_problems(place: str, run: _Run) -> Iterator[str]:
     if run.t_total_ns <= 0:
         yield f"{place}.t_total_ns: a run that is not censored takes time (got {run.t_total_ns})"
+    if run.t_app_ns <= 0:
+        yield f"{place}.t_app_ns: from the kernel's start to ready takes time (got {run.t_app_ns})"
     if run.t_pr_ns + run.t_app_ns != run.t_total_ns:
         yield f"{place}.t_total_ns: not t_pr_ns + t_app_ns (got {run.t_total_ns}, not {run.t_pr_ns + run.t_app_ns})"
     if run.overlap_ns and run.clock != "virtual":

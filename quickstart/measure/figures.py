@@ -310,7 +310,7 @@ def _timelines(axes: Axes, rows: Sequence[tuple[str, Sample]], numbers: Mapping[
         axes.barh(at, ready_s, height=_LANE, facecolor="none", **edge)
         for lane, phases in enumerate(_lanes(all_phases(sample))):
             for phase in phases:
-                _phase(axes, at, lane, phase, numbers[phase.name], end_s - begin_s)
+                _phase(axes, at, lane, phase, numbers[phase.name], (begin_s, end_s))
         words = f"ready {ready_s:.2f} s"
         axes.annotate(words, (ready_s, at), (4, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=8.5)
@@ -353,7 +353,7 @@ def phase_numbers(rows: Sequence[tuple[str, Sample]]) -> dict[str, int]:
     }
 
 
-def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, span_s: float) -> None:
+def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, shown_s: tuple[float, float]) -> None:
     begin_s, length_s = phase.begin_ns / 1e9, (phase.end_ns - phase.begin_ns) / 1e9
     colour = _PHASE_COLOURS.get(phase.name, _OTHER_COLOUR)
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
@@ -362,8 +362,8 @@ def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, span_s: 
         axes.barh(below, length_s, left=begin_s, height=_BESIDE, color=colour, **edge)
         return
     axes.barh(at, length_s, left=begin_s, height=_LANE, color=colour, **edge)
-    # A narrower bar has no room for its number; the table beneath has its times.
-    if length_s > 0.02 * span_s:
+    # A narrower bar, or one that ends elsewhere, has no room for its number; the table beneath has its times.
+    if length_s > 0.02 * (shown_s[1] - shown_s[0]) and begin_s + length_s / 2 < shown_s[1]:
         axes.text(
             begin_s + length_s / 2, at, str(number), ha="center", va="center", fontsize=7.5, color="black"
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import random
 import re
 import shutil
 import warnings
@@ -16,8 +18,9 @@ from typing import Any
 import pytest
 
 from quickstart.bench import invalid
-from quickstart.errors import BadInputError, ResultsError
+from quickstart.errors import BadInputError, IncomparableError, ResultsError
 from quickstart.measure import document
+from quickstart.measure.compare import compare
 from quickstart.measure.report import write_report
 from quickstart.measure.results import Circumstances, Phase, Planned, Results
 from tests.unit.benchdata import realistic
@@ -213,3 +216,52 @@ def test_a_report_does_not_leave_its_directory(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="is a link"):
         write_report(realistic(), (), tmp_path / "out")
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+MOST = 2**63 - 1
+ANY, COUNTS = (0, 1, -1, 5, 10**9, MOST, -MOST), (0, 1, 10**6, MOST)
+
+
+def extreme(seed: int, clock: str) -> Results:
+    """Results that hold, of numbers at the ends of what may be."""
+    draw = random.Random(seed)
+    found = json.loads(
+        document.text_of(realistic(configurations=("standard", "quickstart"), runs=2, clocks=(clock,)))
+    )
+    for run in found["runs"]:
+        t_app_ns = draw.choice([1, 5, 10**9, MOST])
+        t_pr_ns = draw.choice([each for each in ANY if 0 < each + t_app_ns <= MOST])
+        run.update(t_pr_ns=t_pr_ns, t_app_ns=t_app_ns, t_total_ns=t_pr_ns + t_app_ns)
+        for name in ("uptime_ns", "ready_uptime_ns", "fetch_ns", "took_ns", "initramfs_bytes"):
+            run[name] = draw.choice(COUNTS)
+        for name in ("volume_reads", "volume_read_bytes", "root_reads", "root_read_bytes"):
+            run[name] = draw.choice(COUNTS)
+        run["before_kernel_ns"] = draw.choice(ANY)
+        run["overlap_ns"] = draw.choice(COUNTS) if clock == "virtual" else 0
+        names = draw.sample(["kernel", "network", "ready", "x"], draw.randint(0, 4))
+        ends = [sorted((draw.choice(ANY), draw.choice(ANY))) for _ in names]
+        run["phases"] = run["units"] = [
+            {"name": name, "begin_ns": begin, "end_ns": end}
+            for name, (begin, end) in zip(names, ends, strict=True)
+        ]
+    return document.parse(json.dumps(found), "results.json")
+
+
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+@pytest.mark.parametrize("seed", range(6))
+def test_any_numbers_make_a_page_and_a_comparison_or_one_error(tmp_path: Path, seed: int, clock: str) -> None:
+    first, second = extreme(2 * seed, clock), extreme(2 * seed + 1, clock)
+    with warnings.catch_warnings():
+        # All bars may begin and end at the same place.
+        warnings.simplefilter("ignore", UserWarning)
+        write_report(first, invalid(first), tmp_path)
+    assert (tmp_path / "report.html").exists()
+    with contextlib.suppress(IncomparableError):
+        compare(first, second)
+
+
+def test_a_run_that_takes_no_time_from_the_kernel_on_is_refused() -> None:
+    found = entry()
+    found["runs"][0].update(t_pr_ns=5, t_app_ns=0, t_total_ns=5)
+    with pytest.raises(ResultsError, match="from the kernel's start to ready takes time"):
+        document.parse(json.dumps(found), "results.json")
