@@ -17,6 +17,7 @@ from quickstart.measure import document
 from quickstart.measure.matrix import Matrix, order
 from quickstart.measure.results import Cell, Circumstances, Results, Sample, words_of
 from quickstart.measure.statistics import by_cell
+from quickstart.measure.wholefile import remove_partial
 from quickstart.progress import Progress
 
 RESULTS = "results.json"
@@ -60,7 +61,7 @@ def run_matrix(bench: Bench, runner: Runner, progress: Progress) -> Results:
     bench.directory.mkdir(parents=True, exist_ok=True)
     file = bench.directory / RESULTS
     with _alone(bench.directory):
-        document.remove_partial(file)
+        remove_partial(file)
         before = document.load(file) if file.exists() else None
         if before is not None:
             # What can be known before anything costly is done.

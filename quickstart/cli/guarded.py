@@ -5,9 +5,7 @@ from __future__ import annotations
 import codecs
 from typing import BinaryIO, TextIO, cast
 
-from quickstart.cli.output import shown
-
-_KEPT = "\n\r\t"
+from quickstart.printable import console_shown
 
 
 def guarded(stream: TextIO) -> BinaryIO:
@@ -18,17 +16,20 @@ def guarded(stream: TextIO) -> BinaryIO:
 
 
 class Printable:
-    """Passes text on with an escape (``\\\\x1b``) for each control character but newline, carriage return and tab.
+    """Passes text on as `console_shown` shows it: with an escape (``\\x1b``) for all that would tell a terminal what to do.
 
-    A terminal obeys sequences of them: they set its title or its clipboard, or have it type for the user (console_codes(4)).
+    A terminal obeys sequences of control characters: they set its title or its clipboard, or have it type for the user
+    (console_codes(4)). Colours stay.
     """
 
     def __init__(self, target: BinaryIO) -> None:
         self._target = target
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._begun = ""
 
     def write(self, data: bytes) -> int:
-        self._target.write(shown(self._decoder.decode(data), _KEPT).encode())
+        text, self._begun = console_shown(self._begun + self._decoder.decode(data))
+        self._target.write(text.encode())
         return len(data)
 
     def flush(self) -> None:

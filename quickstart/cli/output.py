@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress as Bar
@@ -18,27 +19,25 @@ from rich.text import Text
 
 from quickstart.errors import QuickStartError
 from quickstart.host import userns
+from quickstart.printable import LINES, shown
 
 SCHEMA = 1
 _INTERRUPTED = 130
-# A message may have several lines, and quote a console.
-_KEPT = "\n\t"
 
 
-def shown(text: str, keep: str = "") -> str:
-    """``text``, which may hold any file name, for a terminal: control characters and bytes that are no UTF-8 as escapes."""
-    return "".join(char if char.isprintable() or char in keep else _escaped(char) for char in text)
+class Plain(Console):
+    """A console for strings of anybody, in tables too: no markup, no names of emoji, no orders to the terminal."""
 
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
 
-def _escaped(char: str) -> str:
-    if "\udc80" <= char <= "\udcff":
-        return f"\\x{ord(char) - 0xDC00:02x}"
-    return char.encode("unicode_escape").decode()
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(shown(text, LINES), **options)
 
 
 def say(console: Console, text: str, style: str | None = None, keep: str = "") -> None:
     """Print ``text``, which may hold any file name, as `shown`: no markup, one line however wide the terminal is."""
-    console.print(shown(text, keep), style=style, highlight=False, markup=False, soft_wrap=True)
+    console.print(shown(text, keep), style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class Display:
@@ -67,7 +66,7 @@ class Display:
 
 class _Shown(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return shown(super().format(record), _KEPT)
+        return shown(super().format(record), LINES)
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Verb:
             document = {"schema": SCHEMA, "verb": self.name, "ok": True, "result": result}
             sys.stdout.write(json.dumps(document, indent=1) + "\n")
         else:
-            text(Console(highlight=False))
+            text(Plain())
 
 
 def run_verb(
@@ -99,7 +98,7 @@ def run_verb(
 
     With ``verbose`` every subprocess is named on stderr as it starts.
     """
-    verb = Verb(name, as_json, Console(stderr=True))
+    verb = Verb(name, as_json, Plain(stderr=True))
     if verbose:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(_Shown("+ %(message)s"))
@@ -130,7 +129,7 @@ def _failed(verb: Verb, message: str, hint: str | None, kind: str, code: int) ->
             "error": {"kind": kind, "message": message, "hint": hint, "exit_code": code},
         }
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
-    say(verb.console, f"quickstart {verb.name}: {message}", style="red", keep=_KEPT)
+    say(verb.console, f"quickstart {verb.name}: {message}", style="red", keep=LINES)
     if hint:
-        say(verb.console, f"  {hint}", keep=_KEPT)
+        say(verb.console, f"  {hint}", keep=LINES)
     return code

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from quickstart.bounded import read_whole
 from quickstart.errors import OtherResultsError, ResultsError
 from quickstart.faults import faults, first_ones
-from quickstart.host.files import full_disk_named
 from quickstart.measure.entries import CellEntry, Document, PhaseEntry, PlannedEntry, RunEntry
 from quickstart.measure.patterns import cell_problem, launch_problems
 from quickstart.measure.results import (
@@ -31,12 +27,14 @@ from quickstart.measure.results import (
     Sample,
     words_of,
 )
+from quickstart.measure.wholefile import read_text, replace_file
 
 _HINT = "docs/results.md has every field"
-_PARTIAL = ".partial"
 # Of some seven thousand runs. Each of a document's values may be a fault, which takes a KiB before the first one can be told.
 _MAX_BYTES = 16 << 20
 _MAX_VALUES = 250_000
+# A figure and a section of the report for each.
+_PROFILES_MAX = 64
 
 _PLACE = ("number", "instance", "launched_ns", "dilation_percent", "censored")
 # What a run has besides its place in the matrix and its cost: nothing of it when it is censored.
@@ -84,9 +82,9 @@ def parse(text: str, source: str) -> Results:
 
 
 def load(path: Path) -> Results:
-    """The results in a file; raises ResultsError."""
+    """The results in a file; raises ResultsError, BadInputError for what is no regular file or too large."""
     try:
-        text = read_whole(path, _MAX_BYTES).decode()
+        text = read_text(path, _MAX_BYTES)
     except OSError as error:
         raise ResultsError(str(path), [f"cannot be read: {error.strerror}"]) from error
     except UnicodeDecodeError as error:
@@ -97,29 +95,6 @@ def load(path: Path) -> Results:
 def save(results: Results, path: Path) -> None:
     """Write the file, whole or not at all: whoever reads it, or ends us, at any moment finds the old one or the new one."""
     replace_file(path, text_of(results).encode())
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Put ``content`` under ``path`` in one step; raises HostLacksError when there is no space for it."""
-    with full_disk_named(path.parent, "the results", "make room, then repeat the command: samples are kept"):
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PARTIAL, dir=path.parent)
-        partial = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.chmod(0o644)
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-
-
-def remove_partial(path: Path) -> None:
-    """Remove what a killed process left of ``path``; for who alone writes it."""
-    for left in path.parent.glob(f".{path.name}.*{_PARTIAL}"):
-        left.unlink()
 
 
 def remaining(results: Results, order: Sequence[tuple[Cell, int]]) -> tuple[tuple[Cell, int], ...]:
@@ -263,6 +238,8 @@ def _results(document: Document) -> Results:
 
 def _plan_problems(plan: Sequence[Planned]) -> Iterator[str]:
     first: dict[Cell, int] = {}
+    if (profiles := len({each.cell.profile for each in plan})) > _PROFILES_MAX:
+        yield f"plan: {profiles} applications, and at most {_PROFILES_MAX} are shown together"
     for index, planned in enumerate(plan):
         if first.setdefault(planned.cell, index) != index:
             yield f"plan[{index}]: the cell of plan[{first[planned.cell]}] again"
@@ -303,6 +280,8 @@ def _censored_problems(place: str, run: RunEntry) -> Iterator[str]:
 def _ready_problems(place: str, run: RunEntry) -> Iterator[str]:
     if run.t_total_ns <= 0:
         yield f"{place}.t_total_ns: a run that is not censored takes time (got {run.t_total_ns})"
+    if run.t_app_ns <= 0:
+        yield f"{place}.t_app_ns: from the kernel's start to ready takes time (got {run.t_app_ns})"
     if run.t_pr_ns + run.t_app_ns != run.t_total_ns:
         yield f"{place}.t_total_ns: not t_pr_ns + t_app_ns (got {run.t_total_ns}, not {run.t_pr_ns + run.t_app_ns})"
     if run.overlap_ns and run.clock != "virtual":

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.text import Text
 
 from quickstart.measure.comparable import profile_name
 from quickstart.measure.results import (
@@ -35,6 +36,7 @@ from quickstart.measure.results import (
     words_of,
 )
 from quickstart.measure.statistics import demand_one_clock, summarise
+from quickstart.printable import LINES, shown
 
 # Ink and paper are colours that nothing else has, so that a page can put its own in their place.
 INK, PAPER = "#1c1d1e", "#fdfdfc"
@@ -64,6 +66,8 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "path",
     "font.family": "DejaVu Sans",
     "font.size": 9,
+    # A dollar sign is one: names and phases come from anywhere.
+    "text.parse_math": False,
     "hatch.linewidth": 0.6,
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -82,6 +86,9 @@ _GAP = 0.5
 # In a timeline, in rows: the bar, and one of what runs beside it. Rows shorter than this share of the longest are enlarged.
 _LANE, _BESIDE = 0.56, 0.2
 _SHORT = 0.45
+# The longest text of a figure in characters; what a PNG has to an inch, and matplotlib's limit for a side of it.
+_TEXT_MAX = 120
+_DPI, _PIXELS_MAX = 150, 65_000
 
 
 @dataclass(frozen=True)
@@ -303,7 +310,7 @@ def _timelines(axes: Axes, rows: Sequence[tuple[str, Sample]], numbers: Mapping[
         axes.barh(at, ready_s, height=_LANE, facecolor="none", **edge)
         for lane, phases in enumerate(_lanes(all_phases(sample))):
             for phase in phases:
-                _phase(axes, at, lane, phase, numbers[phase.name], end_s - begin_s)
+                _phase(axes, at, lane, phase, numbers[phase.name], (begin_s, end_s))
         words = f"ready {ready_s:.2f} s"
         axes.annotate(words, (ready_s, at), (4, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=8.5)
@@ -346,7 +353,7 @@ def phase_numbers(rows: Sequence[tuple[str, Sample]]) -> dict[str, int]:
     }
 
 
-def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, span_s: float) -> None:
+def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, shown_s: tuple[float, float]) -> None:
     begin_s, length_s = phase.begin_ns / 1e9, (phase.end_ns - phase.begin_ns) / 1e9
     colour = _PHASE_COLOURS.get(phase.name, _OTHER_COLOUR)
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
@@ -355,8 +362,8 @@ def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, span_s: 
         axes.barh(below, length_s, left=begin_s, height=_BESIDE, color=colour, **edge)
         return
     axes.barh(at, length_s, left=begin_s, height=_LANE, color=colour, **edge)
-    # A narrower bar has no room for its number; the table beneath has its times.
-    if length_s > 0.02 * span_s:
+    # A narrower bar, or one that ends elsewhere, has no room for its number; the table beneath has its times.
+    if length_s > 0.02 * (shown_s[1] - shown_s[0]) and begin_s + length_s / 2 < shown_s[1]:
         axes.text(
             begin_s + length_s / 2, at, str(number), ha="center", va="center", fontsize=7.5, color="black"
         )
@@ -364,10 +371,19 @@ def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, span_s: 
 
 def drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:
     """A figure that was made in `style`, as bytes."""
+    for each in figure.findobj(Text):
+        if isinstance(each, Text):
+            each.set_text(_short(each.get_text()))
     svg, png = io.BytesIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    figure.savefig(png, format="png", dpi=150, metadata={"Software": None})
+    dpi = min(_DPI, _PIXELS_MAX // max(figure.get_size_inches()))
+    figure.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
     return Drawn(name, title, text, svg.getvalue().decode(), png.getvalue())
+
+
+def _short(text: str) -> str:
+    """What a title has room for, without what would make the SVG no XML."""
+    return shown(text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…", "\n")
 
 
 def inline(drawn: Drawn) -> str:
@@ -376,5 +392,9 @@ def inline(drawn: Drawn) -> str:
     svg = svg.replace(INK, "var(--ink)").replace(PAPER, "var(--paper)")
     for before in ('id="', "url(#", 'href="#'):
         svg = re.sub(rf"(?<![a-z]){re.escape(before)}", f"{before}{drawn.name}-", svg)
-    words = f"<title>{html.escape(drawn.title)}</title><desc>{html.escape(drawn.text)}</desc>"
-    return re.sub(r"<svg ([^>]*)>", rf'<svg role="img" \1>{words}', svg, count=1)
+    words = "".join(
+        f"<{tag}>{html.escape(shown(text, LINES))}</{tag}>"
+        for tag, text in (("title", drawn.title), ("desc", drawn.text))
+    )
+    # The words are no template of re's: they may have backslashes.
+    return re.sub(r"<svg ([^>]*)>", lambda found: f'<svg role="img" {found[1]}>{words}', svg, count=1)

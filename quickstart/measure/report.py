@@ -11,9 +11,9 @@ from pathlib import Path
 
 import jinja2
 
+from quickstart.errors import BadInputError
 from quickstart.measure import launch_report
 from quickstart.measure.conclusions import OURS, conclusions, headline, overview, planned_samples
-from quickstart.measure.document import replace_file
 from quickstart.measure.figures import Drawn, all_phases, inline, phase_numbers, timeline, times
 from quickstart.measure.paper import beside
 from quickstart.measure.results import (
@@ -38,7 +38,9 @@ from quickstart.measure.statistics import (
     summarise,
 )
 from quickstart.measure.summary import summary
+from quickstart.measure.wholefile import replace_file
 from quickstart.model import MIB
+from quickstart.printable import LINES, shown
 
 _TEMPLATE = "report.html.j2"
 _NONE = "-"
@@ -76,9 +78,12 @@ class Section:
 def write_report(results: Results, faults: Sequence[str], directory: Path) -> None:
     """Write report.html and figures/*.svg and *.png into ``directory``; ``faults`` say why the measurement is not valid.
 
-    The same results make the same bytes. Raises HostLacksError when there is no space.
+    The same results make the same bytes. Raises BadInputError where ``figures`` leads elsewhere, HostLacksError when there is no
+    space.
     """
     figures = directory / "figures"
+    if figures.is_symlink():
+        raise BadInputError(f"{figures} is a link, and the report writes into it", hint="remove the link")
     figures.mkdir(parents=True, exist_ok=True)
     sections, timelines = _sections(results)
     pictures = _pictures(results)
@@ -101,9 +106,14 @@ def page(
     singles = planned_samples(results)
     chosen = overview(singles) if singles else {}
     one = next(iter(chosen), None)
-    # Every text is escaped: reasons and facts come from guests and hosts.
+    # Every text is escaped: reasons and facts come from guests and hosts, and the results may be a stranger's.
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        loader=loader,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_printable,
     )
     return environment.get_template(_TEMPLATE).render(
         results=results,
@@ -125,6 +135,11 @@ def page(
         left_out=tuple(_left_out(results)),
         poll_ms=results.circumstances.poll_interval_ms,
     )
+
+
+def _printable(value: object) -> object:
+    """What a page may have; a figure, which is marked as safe, was made of such texts."""
+    return shown(value, LINES) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _pictures(results: Results) -> tuple[Drawn, ...]:

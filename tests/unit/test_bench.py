@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -166,6 +167,18 @@ def test_two_benches_do_not_share_a_directory(tmp_path: Path) -> None:
             run_matrix(asked(tmp_path), Stand(), Shown())
 
     assert len(run_matrix(asked(tmp_path), Stand(second), Shown()).samples) == 4
+
+
+def test_a_clock_that_is_set_changes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's date jumps in each run: back to 1970, then a century ahead."""
+
+    def jump(count: int) -> None:
+        monkeypatch.setattr(time, "time", lambda: (0.0, 4e9)[count % 2])
+        monkeypatch.setattr(time, "time_ns", lambda: (0, 4 * 10**18)[count % 2])
+
+    results = run_matrix(asked(tmp_path), Stand(jump), Shown())
+    assert all(0 <= each.took_ns < 60 * S for each in results.samples)
+    assert "less than a minute left" in time_left(results.samples, [CELL])
 
 
 def test_progress_names_run_and_time_left(tmp_path: Path) -> None:

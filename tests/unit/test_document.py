@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ PHASES = st.builds(
     lambda name, begin, length: Phase(name, begin, begin + length),
     st.text(min_size=1, max_size=9),
     st.integers(-(2**40), 2**40),
-    COUNTS,
+    st.integers(0, 2**62),
 )
 
 
@@ -274,3 +275,27 @@ def test_a_delivery_is_a_word_of_the_cell_where_the_plan_asks_for_it() -> None:
     )
     assert document.parse(document.text_of(both), "x").samples[0].cell == asked
     assert words_of(asked) == "nginx quickstart stock ebs-warm virtual small fast"
+
+
+def test_a_loss_of_power_finds_the_old_file_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The content is on the disk before the name, and the name (which is the directory's) before we go on."""
+    done: list[str] = []
+    synced, replaced = os.fsync, Path.replace
+
+    def fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        done.append("sync directory" if path == tmp_path else f"sync {len(path.read_bytes())} bytes")
+        synced(descriptor)
+
+    def replace(self: Path, target: Path) -> Path:
+        done.append(f"rename to {target.name}")
+        return replaced(self, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    file = tmp_path / "results.json"
+    document.save(realistic(), file)
+    assert done == [f"sync {file.stat().st_size} bytes", "rename to results.json", "sync directory"]
+    assert file.stat().st_mode & 0o777 == 0o644

@@ -20,15 +20,20 @@ def printed(*pieces: bytes) -> str:
 def test_a_terminal_gets_no_control_characters() -> None:
     assert printed(b"plain\r\n\ttext\n") == "plain\r\n\ttext\n"
     assert printed(b"\x1b]0;title\x07\x1b[2J") == "\\x1b]0;title\\x07\\x1b[2J"
-    assert printed(b"\x08\x7f\x00") == "\\x08\\x7f\\x00"
+    assert printed(b"\x08\x7f\x00") == "\x08\\x7f\\x00"
     # CSI as one character (C1), and what turns the direction of writing.
     assert printed("\x9b2J\u202e".encode()) == "\\x9b2J\\u202e"
+
+
+def test_colours_stay_wherever_they_are_cut() -> None:
+    data = b"\x1b[32mOK\x1b[0m"
+    assert printed(*(data[at : at + 1] for at in range(len(data)))) == data.decode()
 
 
 def test_letters_may_be_cut_anywhere() -> None:
     data = "grüße 日本".encode()
     assert printed(*(data[at : at + 1] for at in range(len(data)))) == "grüße 日本"
-    assert printed(b"\xff\x1b") == "�\\x1b"
+    assert printed(b"\xff\x1b", b"c") == "\\xff\\x1bc"
 
 
 class Stream(io.TextIOWrapper):

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quickstart import inside
-from quickstart.cli.output import shown
 from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.image.artefact import start_set_document
 from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.modules import Module, module_data, module_set, parse_aliases
 from quickstart.ldconf import library_directories
 from quickstart.model import FileKind, Op, Reason, StartFile, StartSet
+from quickstart.printable import shown
 from quickstart.unit import read_unit
 from tests.unit.elfbuilder import (
     LD_SO,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ PACKAGE = Path(quickstart.__file__).parent
 
 # A part (a module or a package of quickstart) may import itself and parts of the rows above, never of its own row or below.
 LEVELS: tuple[tuple[str, ...], ...] = (
-    ("__init__", "model", "errors", "walk"),
+    ("__init__", "model", "errors", "printable", "walk"),
     (
         "progress",
         "assets",
@@ -55,7 +56,17 @@ ONLY_FOR = {
     "audit": {"audit", "cli"},
     "verify": {"cli", "newprofile", "verify"},
 }
-IMPORTS_NOTHING_OF_OURS = ("model.py", "errors.py", "progress.py", "assets.py", "walk.py")
+IMPORTS_NOTHING_OF_OURS = ("model.py", "errors.py", "progress.py", "assets.py", "printable.py", "walk.py")
+# What the date is may change at any moment, so it is asked for by these only: file times of a reference, the age of store entries,
+# and when a bench began.
+ASKS_FOR_THE_DATE = {"reference/debootstrap.py", "cli/cache.py", "cli/bench.py"}
+DATES = {
+    ("time", "time"),
+    ("time", "time_ns"),
+    ("datetime", "now"),
+    ("datetime", "today"),
+    ("datetime", "utcnow"),
+}
 SUBPROCESS_DOOR = "host/door.py"
 STARTS_PROCESSES = {"subprocess", "multiprocessing", "pty", "popen2"}
 OS_STARTS_PROCESSES = ("system", "popen", "spawn", "exec", "fork", "posix_spawn")
@@ -119,6 +130,18 @@ def exit_faults(name: str, tree: ast.Module) -> list[str]:
             faults.append(f"{name}:{node.lineno}: {node.id} outside cli")
     faults += [f"{name}:{line}: {module}" for line, module in imported_modules(tree) if module == "sys.exit"]
     return faults
+
+
+def date_faults(name: str, tree: ast.Module) -> list[str]:
+    """Where a module asks for the date although it is none of those that may."""
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    asked = [
+        (each.lineno, each.value.id if isinstance(each.value, ast.Name) else each.value.attr, each.attr)
+        for each in calls
+        if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name | ast.Attribute)
+    ]
+    found = [f"{name}:{line}: {module}.{word}" for line, module, word in asked if (module, word) in DATES]
+    return [] if name in ASKS_FOR_THE_DATE else found
 
 
 def process_faults(name: str, tree: ast.Module) -> list[str]:
@@ -209,3 +232,23 @@ def test_an_exit_is_found(source: str) -> None:
 def test_a_process_is_found(source: str) -> None:
     assert process_faults("launch/qemu.py", ast.parse(source))
     assert not process_faults(SUBPROCESS_DOOR, ast.parse(source))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_durations_are_not_measured_by_the_date(name: str) -> None:
+    assert not date_faults(name, tree_of(name))
+
+
+@pytest.mark.parametrize(
+    "source", ["import time\ntime.time()", "import datetime\ndatetime.datetime.now(None)"]
+)
+def test_a_question_for_the_date_is_found(source: str) -> None:
+    assert date_faults("launch/qemu.py", ast.parse(source))
+    assert not date_faults("cli/cache.py", ast.parse(source))
+
+
+@pytest.mark.parametrize(
+    "source", sorted(PACKAGE.rglob("*.c")), ids=lambda path: str(path.relative_to(PACKAGE))
+)
+def test_c_asks_for_no_date(source: Path) -> None:
+    assert not re.search(r"CLOCK_REALTIME|gettimeofday|[^_a-z]time\(", source.read_text())

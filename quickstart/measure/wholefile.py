@@ -1,0 +1,52 @@
+"""Files of a results directory, which may be a stranger's: read with a limit, replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from quickstart.host.beneath import read_bounded
+from quickstart.host.files import full_disk_named
+
+_PARTIAL = ".partial"
+
+
+def read_text(path: Path, limit_bytes: int) -> str:
+    """The text of a regular file; raises BadInputError for anything else or too much of it, OSError, UnicodeDecodeError."""
+    return read_bounded(path, limit_bytes).decode("utf-8")
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put ``content`` under ``path`` in one step, which a loss of power undoes as a whole, or not at all.
+
+    The name is on the disk only when its directory is (fsync(2)). Raises HostLacksError when there is no space for it.
+    """
+    with full_disk_named(path.parent, "the results", "make room, then repeat the command: samples are kept"):
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PARTIAL, dir=path.parent)
+        partial = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                os.fchmod(file.fileno(), 0o644)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_partial(path: Path) -> None:
+    """Remove what a killed process left of ``path``; for who alone writes it."""
+    for left in path.parent.glob(f".{path.name}.*{_PARTIAL}"):
+        left.unlink()
