@@ -117,7 +117,7 @@ def packed_again(out: Path, payload: Payload, flip: str) -> None:
                 write_archive(sink, [entry(each, flip) for each in found if each.archive == part])
         size_bytes = file.tell()
     document = manifest(out)
-    document["files"]["initramfs.img"]["size_bytes"] = size_bytes
+    document["files"]["initramfs.img"]["size_bytes"] = document["initramfs_bytes"] = size_bytes
     (out / "manifest.json").write_text(json.dumps(document))
 
 
