@@ -182,13 +182,16 @@ def test_a_directory_without_a_start_set(tmp_path: Path) -> None:
 
 def test_a_pattern_across_the_border_of_two_pieces_is_found(tmp_path: Path) -> None:
     """The content is looked at in pieces; a line's beginning is one wherever a piece begins."""
-    patterns = {"whole": re.compile(rb"secret-of-mine"), "line": re.compile(rb"^begin", re.M)}
+    sought = (
+        inside.Sought("whole", b"secret", re.compile(rb"secret-of-mine")),
+        inside.Sought("line", b"begin", re.compile(rb"^begin", re.M)),
+    )
     border = 1 << 20
     for shift in (0, 1, 7, 13, 14):
         data = bytearray(2 * border)
         data[border - shift : border - shift + 14] = b"secret-of-mine"
         made = artefact(tmp_path / str(shift), (*PART_B[:3], regular("fast/usr/x", bytes(data), 0o644)))
-        found = {each.name: each.found for each in inside.members(made, patterns)}
+        found = {each.name: each.found for each in inside.members(made, sought)}
         assert found["fast/usr/x"] == {"whole"}
     for before, wanted in ((b"\n", {"line"}), (b"x", set())):
         data = bytearray(b"x" * (2 * border))
@@ -197,7 +200,7 @@ def test_a_pattern_across_the_border_of_two_pieces_is_found(tmp_path: Path) -> N
         made = artefact(
             tmp_path / f"line{before[0]}", (*PART_B[:3], regular("fast/usr/x", bytes(data), 0o644))
         )
-        found = {each.name: each.found for each in inside.members(made, patterns)}
+        found = {each.name: each.found for each in inside.members(made, sought)}
         assert found["fast/usr/x"] == wanted
 
 
