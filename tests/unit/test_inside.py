@@ -188,7 +188,7 @@ def test_a_pattern_across_the_border_of_two_pieces_is_found() -> None:
     )
     border = inside._LOOK_BYTES
 
-    def found(data: bytes) -> frozenset[str]:
+    def found(data: bytearray) -> frozenset[str]:
         pieces = iter([bytes(data[:border]), bytes(data[border:])])
         member = inside.Member("x", "B", 0o100644, len(data), "", b"")
         return inside._looked_at(inside._Met(member, pieces), sought, False).found
