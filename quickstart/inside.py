@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -31,7 +31,18 @@ _HELD_BYTES = 8 << 20
 # What is looked at together, and so much of it again with what follows: longer than anything that is looked for.
 _LOOK_BYTES = 1 << 18
 _OVERLAP_BYTES = 4096
-NO_PATTERNS: Mapping[str, re.Pattern[bytes]] = {}
+
+
+@dataclass(frozen=True)
+class Sought:
+    """What is looked for in contents, by its name in `Member.found`: a pattern that matches no more than 4 KiB.
+
+    ``literal`` is in whatever matches; without it the pattern, which takes a hundred times as long, is not tried.
+    """
+
+    name: str
+    literal: bytes
+    pattern: re.Pattern[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +99,10 @@ class Difference:
     what: str
 
 
-def members(
-    artefact: Artefact, patterns: Mapping[str, re.Pattern[bytes]] = NO_PATTERNS
-) -> tuple[Member, ...]:
-    """Every member of the archive in its order, with the names of those ``patterns`` that are in its content.
+def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, ...]:
+    """Every member of the archive in its order, with the names of what is ``sought`` and in its content.
 
-    No pattern may match more than 4 KiB. The archive is read in pieces, and no further than the manifest says that it goes; raises
+    The archive is read in pieces, and no further than the manifest says that it goes; raises
     ArtefactError for a damaged one, and where there is more.
     """
     found: list[tuple[Member, tuple[int, int] | None]] = []
@@ -102,7 +111,7 @@ def members(
         kept = (met.member.part, met.member.name)
         hold = met.member.name in _HELD and kept not in held and met.member.size_bytes <= _HELD_BYTES
         held |= {kept} if hold else set()
-        found.append((_looked_at(met, patterns, hold), met.key))
+        found.append((_looked_at(met, sought, hold), met.key))
     # One of a file's names has its content; it stands under every one of them.
     linked = {key: member for member, key in found if key is not None and member.size_bytes}
     return tuple(_with_content(member, linked[key]) if key in linked else member for member, key in found)
@@ -156,7 +165,7 @@ def _member(raw: CpioMember, pieces: Iterator[bytes], number: int) -> Member:
     )
 
 
-def _looked_at(met: _Met, patterns: Mapping[str, re.Pattern[bytes]], hold: bool) -> Member:
+def _looked_at(met: _Met, sought: Sequence[Sought], hold: bool) -> Member:
     if not stat.S_ISREG(met.member.mode):
         return met.member
     digest, crc, found = hashlib.sha256(), 0, set[str]()
@@ -167,7 +176,7 @@ def _looked_at(met: _Met, patterns: Mapping[str, re.Pattern[bytes]], hold: bool)
         crc = zlib.crc32(piece, crc)
         kept += [piece] if hold else []
         text += piece
-        found |= {name for name, pattern in patterns.items() if pattern.search(text, begin)}
+        found |= {each.name for each in sought if each.literal in text and each.pattern.search(text, begin)}
         # A byte more: what stands before a line's beginning is to be seen.
         text, begin = text[-_OVERLAP_BYTES - 1 :], min(len(text), 1)
     return dataclasses.replace(

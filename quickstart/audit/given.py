@@ -25,18 +25,18 @@ _PASSWORD = re.compile(
 # PuTTY's own format of private keys (PuTTY manual, appendix C).
 _PUTTY_KEY = re.compile(rb"^PuTTY-User-Key-File-[0-9]: [a-z]", re.M)
 CONTENTS = {
-    "a password hash": _PASSWORD,
-    "a private key": PRIVATE_KEY,
-    "a private key (PuTTY)": _PUTTY_KEY,
+    "a password hash": (b"$", _PASSWORD),
+    "a private key": (b"PRIVATE KEY", PRIVATE_KEY),
+    "a private key (PuTTY)": (b"PuTTY-User-Key-File-", _PUTTY_KEY),
 }
 # Of the agent's program, of the hook that starts it, and of the tracers' scripts.
 LAUNCH_MARKS = (b"usage: agent PORT_NAME INTERVAL_MS", b"/launch/agent ", b"/run/quickstart-trace")
 LAUNCH, TRACER = "a launch", "a tracer"
-_PATTERNS = {
-    **CONTENTS,
-    LAUNCH: re.compile(b"|".join(map(re.escape, LAUNCH_MARKS))),
-    TRACER: re.compile(rb"[Uu]sage: strace "),
-}
+_SOUGHT = (
+    *(inside.Sought(name, literal, pattern) for name, (literal, pattern) in CONTENTS.items()),
+    *(inside.Sought(LAUNCH, mark, re.compile(re.escape(mark))) for mark in LAUNCH_MARKS),
+    inside.Sought(TRACER, b"sage: strace ", re.compile(rb"[Uu]sage: strace ")),
+)
 _BLOCK_BYTES = 4 << 20
 _SCRIPT_BYTES = 1 << 16
 
@@ -72,7 +72,7 @@ def gather(artefact: Artefact) -> Given:
         files=tuple(_look_at(path, manifest) for path in sorted(artefact.directory.iterdir())),
         manifest=manifest,
         start_set=read_start_set(artefact.directory),
-        members=inside.members(artefact, _PATTERNS),
+        members=inside.members(artefact, _SOUGHT),
         script_is_ours=_script_is_ours(artefact.directory / RUN_SCRIPT, manifest),
     )
 

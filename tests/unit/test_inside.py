@@ -180,25 +180,27 @@ def test_a_directory_without_a_start_set(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- within limits
 
 
-def test_a_pattern_across_the_border_of_two_pieces_is_found(tmp_path: Path) -> None:
+def test_a_pattern_across_the_border_of_two_pieces_is_found() -> None:
     """The content is looked at in pieces; a line's beginning is one wherever a piece begins."""
-    patterns = {"whole": re.compile(rb"secret-of-mine"), "line": re.compile(rb"^begin", re.M)}
-    border = 1 << 20
+    sought = (
+        inside.Sought("whole", b"secret", re.compile(rb"secret-of-mine")),
+        inside.Sought("line", b"begin", re.compile(rb"^begin", re.M)),
+    )
+    border = inside._LOOK_BYTES
+
+    def found(data: bytearray) -> frozenset[str]:
+        pieces = iter([bytes(data[:border]), bytes(data[border:])])
+        member = inside.Member("x", "B", 0o100644, len(data), "", b"")
+        return inside._looked_at(inside._Met(member, pieces), sought, False).found
+
     for shift in (0, 1, 7, 13, 14):
         data = bytearray(2 * border)
         data[border - shift : border - shift + 14] = b"secret-of-mine"
-        made = artefact(tmp_path / str(shift), (*PART_B[:3], regular("fast/usr/x", bytes(data), 0o644)))
-        found = {each.name: each.found for each in inside.members(made, patterns)}
-        assert found["fast/usr/x"] == {"whole"}
+        assert found(data) == {"whole"}
     for before, wanted in ((b"\n", {"line"}), (b"x", set())):
         data = bytearray(b"x" * (2 * border))
-        data[border : border + 5] = b"begin"
-        data[border - 1 : border] = before
-        made = artefact(
-            tmp_path / f"line{before[0]}", (*PART_B[:3], regular("fast/usr/x", bytes(data), 0o644))
-        )
-        found = {each.name: each.found for each in inside.members(made, patterns)}
-        assert found["fast/usr/x"] == wanted
+        data[border - 1 : border + 5] = before + b"begin"
+        assert found(data) == wanted
 
 
 @pytest.mark.parametrize("payload", [Payload.CPIO, Payload.GZIP, Payload.LZ4, Payload.ZSTD])
