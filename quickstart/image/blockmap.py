@@ -166,7 +166,8 @@ class _Reader:
                 kind = Kind.JOURNAL if number == self.journal_inode else Kind.RESERVED
                 self._blocks_of(number, kind, None, kind)
         for number in used:
-            if number not in self.paths:
+            # One that the bitmap has and the table has not takes no room in the volume.
+            if number not in self.paths and self._u16(self._inode_at(number)):
                 # Removed while it was open, or of the file system's own.
                 self.paths[number] = PurePosixPath(f"inode {number}")
                 self._blocks_of(number, Kind.FILE, self.paths[number])

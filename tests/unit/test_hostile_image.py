@@ -16,10 +16,12 @@ from quickstart.image.ext4 import block_groups, read_superblock, used_inodes
 from quickstart.image.extents import file_extents, parse_extents
 from tests.unit.ext4builder import (
     BLOCK,
+    BLOCK_BITMAP,
     DATA,
     DESCRIPTORS,
     FILE,
     INODE_BITMAP,
+    INODE_TABLE,
     POINTERS,
     ROOT,
     ext4,
@@ -172,6 +174,27 @@ def test_a_name_that_is_none(tmp_path: Path, name: bytes) -> None:
     image[ROOT * BLOCK + 32 : ROOT * BLOCK + 36] = name
     with pytest.raises(ArtefactError, match="has the name"):
         read_block_map(written(tmp_path, image))
+
+
+def test_inodes_that_only_a_bitmap_has(tmp_path: Path) -> None:
+    """A sparse image of 4 GiB, of which 300 KiB are there: two million inodes in use, all of them zeros."""
+    groups = 512
+    image = ext4({"blocks_count_lo": groups * 8192, "inodes_count": groups * 8192, "inodes_per_group": 8192})
+    table = struct.pack("<3I", BLOCK_BITMAP, 64, INODE_TABLE) + bytes(20)
+    image[DESCRIPTORS * BLOCK : 64 * BLOCK] = (table * groups).ljust(62 * BLOCK, b"\0")
+    path = written(tmp_path, image + b"\xff" * BLOCK)
+    os.truncate(path, groups * 8192 * BLOCK)
+    # The map of the file takes its size of addresses, and no memory.
+    for read, mib in ((used_inodes, 512), (read_block_map, 4096 + 512)):
+        with (
+            bounded(mib=mib),
+            pytest.raises(ArtefactError, match="more than 1048576 inodes are said to be in use"),
+        ):
+            read(path)
+
+
+def test_a_used_inode_of_zeros_has_no_place(tmp_path: Path) -> None:
+    assert PurePosixPath("inode 11") not in read_block_map(written(tmp_path, ext4())).inodes
 
 
 def test_bitmaps_beyond_the_end(tmp_path: Path) -> None:
