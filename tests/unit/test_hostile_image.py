@@ -152,6 +152,21 @@ def test_directories_that_lie_on_each_other(tmp_path: Path) -> None:
         read_block_map(written(tmp_path, image))
 
 
+@pytest.mark.parametrize("table", [1, 2, 4, INODE_BITMAP])
+def test_metadata_that_lie_on_each_other(tmp_path: Path, table: int) -> None:
+    image = ext4()
+    struct.pack_into("<3I", image, DESCRIPTORS * BLOCK, BLOCK_BITMAP, INODE_BITMAP, table)
+    with pytest.raises(ArtefactError, match=r"damaged: .* and .* at block \d+"):
+        read_block_map(written(tmp_path, image))
+
+
+def test_a_file_that_lies_on_an_inode_table(tmp_path: Path) -> None:
+    """The table's second block is still that of inode 9 and above."""
+    path = written(tmp_path, ext4(map_of_file=extents((0, 2, INODE_BITMAP))))
+    found = read_block_map(path).owners((INODE_TABLE + 1) * BLOCK, BLOCK)
+    assert found[0].kind is Kind.INODE_TABLE and found[0].inodes == (PurePosixPath("/file"),)
+
+
 def test_a_directory_that_is_its_own_child_is_walked_once(tmp_path: Path) -> None:
     image = ext4()
     at = ROOT * BLOCK + 24
