@@ -114,6 +114,8 @@ def _status(root: ImageRoot) -> Mapping[str, Owner]:
         del stanzas[-1:]
     found: dict[str, Owner] = {}
     for stanza in stanzas:
+        if b"Package:" not in stanza:
+            continue
         fields = {key: _decode(value.strip(b" \t")) for key, value in _FIELD.findall(stanza)}
         name, version, architecture = (
             fields.get(key, "") for key in (b"Package", b"Version", b"Architecture")

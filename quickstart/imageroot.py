@@ -180,6 +180,8 @@ class ImageRoot:
         ``*``, ``?`` and ``[…]`` stay within a component, and a leading dot has to be written out. Raises StartSetError for more
         names than anybody means.
         """
+        if len(str(pattern)) >= PATH_MAX:
+            return ()
         found = [PurePosixPath("/")]
         for part in pattern.parts[1:]:
             matches = (base / name for base in found for name in self._matches(base, part))

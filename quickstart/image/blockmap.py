@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import bisect
 import enum
+import itertools
 import mmap
 import os
 import stat
 import struct
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from quickstart.bounded import PATH_MAX
@@ -78,6 +80,11 @@ class BlockMap:
     # Of a run of an inode table, by its first block: its first inode.
     _first_inode: dict[int, int]
 
+    @cached_property
+    def _tables(self) -> tuple[int, ...]:
+        """The first blocks of the inode tables, in order."""
+        return tuple(sorted(self._first_inode))
+
     @property
     def runs(self) -> tuple[Owner, ...]:
         """All owners in order; ``inodes`` is empty in these."""
@@ -123,7 +130,9 @@ class BlockMap:
         inodes: tuple[PurePosixPath, ...] = ()
         if run.kind is Kind.INODE_TABLE:
             each = self.block_bytes // self.inode_bytes
-            first = self._first_inode[run.first_block] + skipped * each
+            # What another claims of a table is not the table's: a run of it may begin in its middle.
+            begin = self._tables[bisect.bisect_right(self._tables, run.first_block) - 1]
+            first = self._first_inode[begin] + (at - begin) * each
             numbers = range(first, first + (until - at) * each)
             inodes = tuple(self._paths[number] for number in numbers if number in self._paths)
         return Owner(
@@ -166,11 +175,14 @@ class _Reader:
                 kind = Kind.JOURNAL if number == self.journal_inode else Kind.RESERVED
                 self._blocks_of(number, kind, None, kind)
         for number in used:
-            if number not in self.paths:
+            # One that the bitmap has and the table has not takes no room in the volume.
+            if number not in self.paths and self._u16(self._inode_at(number)):
                 # Removed while it was open, or of the file system's own.
                 self.paths[number] = PurePosixPath(f"inode {number}")
                 self._blocks_of(number, Kind.FILE, self.paths[number])
-        runs = sorted(set(self.runs), key=lambda run: (run.first_block, str(run.path)))
+        runs = sorted(
+            set(self.runs), key=lambda run: (run.first_block, str(run.path), run.kind.value, run.blocks)
+        )
         return BlockMap(
             self.block_bytes, self.inode_bytes, tuple(_disjoint(runs)), self.paths, self.first_inode
         )
@@ -209,6 +221,12 @@ class _Reader:
             self._add(Kind.INODE_BITMAP, inode_bitmap, 1)
             self._add(Kind.INODE_TABLE, table, tables)
             self.first_inode[table] = group * layout.inodes_per_group + 1
+        in_order = sorted(self.runs, key=lambda run: run.first_block)
+        for run, following in itertools.pairwise(in_order):
+            if run.first_block + run.blocks > following.first_block:
+                raise self._damaged(
+                    f"{run.kind.value} and {following.kind.value} at block {following.first_block}"
+                )
 
     def _has_superblock(self, group: int) -> bool:
         if group == 0:

@@ -26,8 +26,8 @@ _INCOMPAT_RECOVER = 0x4
 # group_descr.rst: bg_flags.
 _INODE_UNINIT = 0x1
 _BLOCK_UNINIT = 0x2
-# What a volume of 64 GiB has by mke2fs's own proportion.
-MAX_USED_INODES = 1 << 22
+# Of a root volume; Debian with a desktop has a third of it.
+MAX_USED_INODES = 1 << 20
 _NOT_ZERO = re.compile(rb"[^\0]")
 _ROOT_INODE = 2
 _FIRST_INODE = 11

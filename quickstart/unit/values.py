@@ -158,7 +158,8 @@ def capability_set(values: Iterable[str], initial: int) -> int:
 
 def cpu_list(values: Iterable[str]) -> tuple[str, ...]:
     """CPU numbers out of lists and ranges; a later line adds."""
-    found: set[int] = set()
+    # A bit for each.
+    found = 0
     for word in " ".join(values).replace(",", " ").split():
         first, dash, last = word.partition("-")
         begin, end = natural(first), natural(last if dash else first)
@@ -167,10 +168,10 @@ def cpu_list(values: Iterable[str]) -> tuple[str, ...]:
         # Before anything is made of the range.
         if begin > end or end >= _CPUS:
             raise BadValueError(f"is no list of CPUs below {_CPUS}")
-        found.update(range(begin, end + 1))
+        found |= (1 << end + 1) - (1 << begin)
     if not found:
         raise BadValueError("is no list of CPUs")
-    return tuple(str(number) for number in sorted(found))
+    return tuple(str(number) for number in range(_CPUS) if found >> number & 1)
 
 
 def file_mode(value: str) -> str:

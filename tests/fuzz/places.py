@@ -59,9 +59,9 @@ def put_nodes(base: Path, data: bytes) -> Path:
         if not parts or len(parts) > 8 or any(len(os.fsencode(part)) > 255 for part in parts):
             continue
         path = top.joinpath(*parts)
-        if any(
-            each.is_symlink() or each.is_file() for each in (path, *path.parents) if each.is_relative_to(top)
-        ):
+        # From the top down: behind a link there may be anything.
+        above = [each for each in (*reversed(path.parents), path) if each.is_relative_to(top)]
+        if any(each.is_symlink() or each.is_file() for each in above):
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         if kind == b"d":
@@ -74,7 +74,7 @@ def put_nodes(base: Path, data: bytes) -> Path:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
+    if not path.is_symlink() and path.is_dir():
         for each in path.iterdir():
             _remove(each)
         path.rmdir()

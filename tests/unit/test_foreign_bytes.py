@@ -236,6 +236,19 @@ def test_files_of_a_process_are_not_copied_for_each_child() -> None:
         assert len(guesttrace.parse("\n".join(lines), "").uses) == 10_000
 
 
+def test_a_file_of_the_guest_opened_below_the_last_one_for_ever() -> None:
+    lines = []
+    for n in range(8000):
+        lines += [
+            HEAD + f"sys_openat(dfd: {n:x})",
+            HEAD + 'qs_name: (x) name="aaaa"',
+            HEAD + f"sys_openat -> {n + 1:#x}",
+        ]
+    with bounded():
+        uses = guesttrace.parse("\n".join(lines), "").uses
+    assert max(len(str(use.path)) for use in uses) < 4096
+
+
 def test_a_directory_of_the_guest_gone_into_for_ever() -> None:
     enter = [
         HEAD + "sys_chdir(filename: 0)",
@@ -286,6 +299,8 @@ def test_a_list_of_cpus_that_is_none(text: str) -> None:
 
 
 def test_a_list_of_cpus() -> None:
+    with bounded():
+        assert len(cpu_list(["0-1023 " * 500_000])) == 1024
     assert cpu_list(["1-3,5", "1023 0"]) == ("0", "1", "2", "3", "5", "1023")
 
 
@@ -508,6 +523,12 @@ def test_an_ld_so_conf_that_asks_for_too_much(tmp_path: Path, text: str, what: s
     (tmp_path / "etc/ld.so.conf").write_text(text)
     with bounded(), pytest.raises(StartSetError, match=what):
         library_directories(ImageRoot(tmp_path))
+
+
+def test_a_pattern_longer_than_a_path(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with bounded():
+        assert ImageRoot(tmp_path).glob(PurePosixPath("/" + "[a-" * 60_000)) == ()
 
 
 def test_links_that_lead_to_and_fro(tmp_path: Path) -> None:

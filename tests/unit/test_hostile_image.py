@@ -16,10 +16,12 @@ from quickstart.image.ext4 import block_groups, read_superblock, used_inodes
 from quickstart.image.extents import file_extents, parse_extents
 from tests.unit.ext4builder import (
     BLOCK,
+    BLOCK_BITMAP,
     DATA,
     DESCRIPTORS,
     FILE,
     INODE_BITMAP,
+    INODE_TABLE,
     POINTERS,
     ROOT,
     ext4,
@@ -150,6 +152,21 @@ def test_directories_that_lie_on_each_other(tmp_path: Path) -> None:
         read_block_map(written(tmp_path, image))
 
 
+@pytest.mark.parametrize("table", [1, 2, 4, INODE_BITMAP])
+def test_metadata_that_lie_on_each_other(tmp_path: Path, table: int) -> None:
+    image = ext4()
+    struct.pack_into("<3I", image, DESCRIPTORS * BLOCK, BLOCK_BITMAP, INODE_BITMAP, table)
+    with pytest.raises(ArtefactError, match=r"damaged: .* and .* at block \d+"):
+        read_block_map(written(tmp_path, image))
+
+
+def test_a_file_that_lies_on_an_inode_table(tmp_path: Path) -> None:
+    """The table's second block is still that of inode 9 and above."""
+    path = written(tmp_path, ext4(map_of_file=extents((0, 2, INODE_BITMAP))))
+    found = read_block_map(path).owners((INODE_TABLE + 1) * BLOCK, BLOCK)
+    assert found[0].kind is Kind.INODE_TABLE and found[0].inodes == (PurePosixPath("/file"),)
+
+
 def test_a_directory_that_is_its_own_child_is_walked_once(tmp_path: Path) -> None:
     image = ext4()
     at = ROOT * BLOCK + 24
@@ -172,6 +189,27 @@ def test_a_name_that_is_none(tmp_path: Path, name: bytes) -> None:
     image[ROOT * BLOCK + 32 : ROOT * BLOCK + 36] = name
     with pytest.raises(ArtefactError, match="has the name"):
         read_block_map(written(tmp_path, image))
+
+
+def test_inodes_that_only_a_bitmap_has(tmp_path: Path) -> None:
+    """A sparse image of 4 GiB, of which 300 KiB are there: two million inodes in use, all of them zeros."""
+    groups = 512
+    image = ext4({"blocks_count_lo": groups * 8192, "inodes_count": groups * 8192, "inodes_per_group": 8192})
+    table = struct.pack("<3I", BLOCK_BITMAP, 64, INODE_TABLE) + bytes(20)
+    image[DESCRIPTORS * BLOCK : 64 * BLOCK] = (table * groups).ljust(62 * BLOCK, b"\0")
+    path = written(tmp_path, image + b"\xff" * BLOCK)
+    os.truncate(path, groups * 8192 * BLOCK)
+    # The map of the file takes its size of addresses, and no memory.
+    for read, mib in ((used_inodes, 512), (read_block_map, 4096 + 512)):
+        with (
+            bounded(mib=mib),
+            pytest.raises(ArtefactError, match="more than 1048576 inodes are said to be in use"),
+        ):
+            read(path)
+
+
+def test_a_used_inode_of_zeros_has_no_place(tmp_path: Path) -> None:
+    assert PurePosixPath("inode 11") not in read_block_map(written(tmp_path, ext4())).inodes
 
 
 def test_bitmaps_beyond_the_end(tmp_path: Path) -> None:
