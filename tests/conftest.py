@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 from quickstart.errors import NeedsRootError
 from quickstart.host import userns
+from tests.contract.ordinary import is_host_root
 
 settings.register_profile("any host", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any host")
 
+# linux/sched.h
+_CLONE_NEWNS = 0x20000
 # Now, while this process has one thread; pytest-xdist's workers are its children, and root as it is. Unit tests need none of it.
 try:
+    ORDINARY = os.geteuid() != 0
     userns.become_root()
     NO_ROOT = ""
+    if ORDINARY and ctypes.CDLL(None).unshare(_CLONE_NEWNS) != 0:
+        NO_ROOT = "no mount namespace, in which tests mount"
 except NeedsRootError as error:
     NO_ROOT = f"{error.message}: {error.hint}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """An ordinary user's run leaves out, and counts as deselected, what only the host's root may do."""
+    if is_host_root():
+        return
+    left_out = [item for item in items if item.get_closest_marker("host_root")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]

@@ -54,21 +54,13 @@ def foreign_members(source: Path, form: str, decompressor: tuple[str, ...] = ())
     """
     with workspace("quickstart-reader-") as work, source.open("rb") as file, ExitStack() as stack:
         (empty := work / "empty").mkdir(mode=0o755)
-        filtered = file.fileno()
+        filtered, alone = file.fileno(), own_namespaces(network=True)
         unpacking = None
         if decompressor:
-            unpacking = stack.enter_context(door.filtered([*_AS_NOBODY, *decompressor], filtered))
+            unpacking = stack.enter_context(door.filtered([*alone, *_AS_NOBODY, *decompressor], filtered))
             filtered = unpacking.stdout.fileno()
         module = "quickstart.foreign.reader"
-        argv: list[str | Path] = [
-            *own_namespaces(network=True),
-            sys.executable,
-            "-P",
-            "-m",
-            module,
-            form,
-            empty,
-        ]
+        argv: list[str | Path] = [*alone, sys.executable, "-P", "-m", module, form, empty]
         with door.filtered(argv, filtered) as reading:
             if unpacking:
                 # Else it would not see that its reader has ended.

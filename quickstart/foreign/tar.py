@@ -46,7 +46,8 @@ def read_archive(stream: BinaryIO) -> Iterator[tuple[Member, Iterator[bytes]]]:
         # Behind its end is padding, which a filter before us has to get rid of.
         while stream.read(CHUNK_BYTES):
             pass
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError) as error:
+        # The last three come of numbers and pax records that are none.
         raise BadInputError(f"cannot be unpacked whole: {error}", hint=_HINT) from error
 
 

@@ -19,5 +19,8 @@ for node in null zero full random urandom tty console; do
 	: >"$root/dev/$node"
 	mount --bind "/dev/$node" "$root/dev/$node"
 done
+# What a user's own is named does not get into the image.
+HOME=/root
+export HOME
 # With it debootstrap tries no mknod of its own beforehand, and makes of the nodes what is missing, if it can.
 container=lxc debootstrap "$@"

@@ -22,6 +22,9 @@ from quickstart.measure import nfs
 from quickstart.measure.nbd import Connection, read_extents
 from quickstart.measure.nfs import NfsVolume, exported
 
+# The server opens files by their handles.
+pytestmark = pytest.mark.host_root
+
 SIZE_BYTES = 4 * 1024 * 1024
 PIECE_BYTES = 128 * 1024
 SECONDS = 30.0

@@ -8,6 +8,9 @@ import pytest
 
 from tests.contract.starterbox import Started, compiled, describe, run_starter
 
+# Units have cgroups.
+pytestmark = pytest.mark.host_root
+
 Record = tuple[str, ...]
 UNIT: tuple[Record, ...] = (
     ("unit", "app.service"),

@@ -11,6 +11,9 @@ from quickstart.unit.source import Source
 from quickstart.unit.words import HOST_NAME, SHORT_HOST_NAME
 from tests.contract.starterbox import SLEEP, STATUS, command, field, seccomp, start
 
+# Units have cgroups.
+pytestmark = pytest.mark.host_root
+
 
 def test_a_proc_of_its_own(starter: Path, tmp_path: Path) -> None:
     found = start(

@@ -18,6 +18,9 @@ from tests.contract.starterbox import (
     start,
 )
 
+# Units have cgroups.
+pytestmark = pytest.mark.host_root
+
 
 def test_scheduling(starter: Path, tmp_path: Path) -> None:
     found = start(

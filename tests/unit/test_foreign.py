@@ -1,0 +1,177 @@
+"""What strangers made, as far as it is computing: archives and streams of any bytes, ACLs, names on their way home."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quickstart.errors import BadInputError
+from quickstart.foreign.attributes import acl_attribute, attributes_in
+from quickstart.foreign.home import Limits, bring_home
+from quickstart.foreign.members import Kind, Member, read_members, write_end, write_member
+from quickstart.foreign.reader import tell
+from quickstart.foreign.tar import read_archive
+from tests.contract.test_ext4 import ACL
+
+ROOM = Limits(data_bytes=1000, members=10, file_bytes=2000)
+
+
+def mine(path: str, kind: Kind, **fields: Any) -> Member:
+    """A member that whoever runs the tests may make."""
+    return Member(path=path, kind=kind, **{"uid": os.getuid(), "gid": os.getgid(), "mode": 0o755, **fields})
+
+
+def stream_of(*members: tuple[Member, bytes]) -> io.BytesIO:
+    out = io.BytesIO()
+    for member, data in members:
+        write_member(out, member, iter([data]))
+    write_end(out)
+    out.seek(0)
+    return out
+
+
+def file(path: str, data: bytes = b"x") -> tuple[Member, bytes]:
+    whole = ((0, len(data)),)
+    return mine(path, Kind.FILE, size_bytes=len(data), segments=whole), data
+
+
+def home(tree: Path, *members: tuple[Member, bytes], limits: Limits = ROOM) -> tuple[str, ...]:
+    return bring_home(read_members(stream_of(*members), "it"), tree, limits, "it")
+
+
+def test_a_member_comes_through_the_stream_as_it_was() -> None:
+    member = Member(
+        path="a\udcff/\n",
+        kind=Kind.FILE,
+        size_bytes=10,
+        segments=((0, 2), (5, 3)),
+        xattrs={"user.x": b"\0\xff"},
+        acls={"access": "user::r--"},
+    )
+    ((found, data),) = (
+        (found, b"".join(data)) for found, data in read_members(stream_of((member, b"abcde")), "it")
+    )
+    assert (found, data) == (member, b"abcde")
+
+
+def test_a_stream_that_is_cut_anywhere_is_bad_input() -> None:
+    whole = stream_of(file("a", b"12345")).getvalue()
+    for length in range(len(whole)):
+        with pytest.raises(BadInputError):
+            for _, data in read_members(io.BytesIO(whole[:length]), "it"):
+                list(data)
+
+
+@given(st.binary(max_size=300))
+def test_a_stream_of_any_bytes_is_bad_input(noise: bytes) -> None:
+    with pytest.raises(BadInputError):
+        for _, data in read_members(io.BytesIO(noise), "it"):
+            list(data)
+
+
+@given(st.binary(max_size=3000), st.integers(0, 1535), st.binary(max_size=30))
+def test_an_archive_of_any_bytes_ends_with_a_word(noise: bytes, at: int, other: bytes) -> None:
+    """The reader's stream is whole whatever the archive is: noise, or a sound one with some bytes changed."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("name\xe9" * 40)
+        info.pax_headers = {"SCHILY.xattr.user.x": "1"}
+        archive.addfile(info)
+    sound = packed.getvalue()
+    for data in (noise, sound[:at] + other + sound[at + len(other) :]):
+        out = io.BytesIO()
+        tell(read_archive(io.BytesIO(data)), out)
+        out.seek(0)
+        try:
+            for _, content in read_members(out, "it"):
+                list(content)
+        except BadInputError as error:
+            assert "what reads it ended" not in error.message
+
+
+def test_an_acl_is_the_attribute_that_the_kernel_has() -> None:
+    (version,) = struct.unpack_from("<I", ACL)
+    words = {0x1: "user:", 0x2: "user", 0x4: "group:", 0x8: "group", 0x10: "mask:", 0x20: "other:"}
+    lines = []
+    for at in range(4, len(ACL), 8):
+        tag, bits, number = struct.unpack_from("<HHI", ACL, at)
+        who = words[tag] if number == 0xFFFFFFFF else f"{words[tag]}:{number}"
+        letters = "".join(letter if bits & bit else "-" for letter, bit in (("r", 4), ("w", 2), ("x", 1)))
+        lines.append(f"{who}:{letters}")
+    assert version == 2
+    assert acl_attribute("\n".join(reversed(lines))) == ACL
+    assert acl_attribute(",".join(lines) + "\t#effective:r--") == ACL
+
+
+@pytest.mark.parametrize(
+    "text", ["user::rwz", "nobody::r--", "user", "user:a:b:c:d:e", "user:99999999999:r--"]
+)
+def test_what_is_no_acl(text: str) -> None:
+    with pytest.raises(BadInputError):
+        acl_attribute(text)
+
+
+@given(st.binary(max_size=200), st.integers(0, 40))
+def test_attributes_of_any_bytes(area: bytes, first: int) -> None:
+    try:
+        found = attributes_in(area, first)
+    except BadInputError:
+        return
+    assert sum(map(len, found.values())) <= len(area) ** 2
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "a/../../x", "a/..", "a\0b", "n" * 256, "d/" * 2048 + "f", "file/below", "link/below"]
+)
+def test_a_path_that_is_refused(tmp_path: Path, path: str) -> None:
+    link = (mine("link", Kind.LINK, target=".."), b"")
+    with pytest.raises(BadInputError, match="cannot be unpacked whole"):
+        home(tmp_path / "tree", file("file"), link, file(path))
+    assert [each.name for each in tmp_path.iterdir()] == ["tree"]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [file("a", b"x" * 1001)],
+        [file(str(number)) for number in range(11)],
+        [(mine("a", Kind.FILE, size_bytes=2001), b"")],
+    ],
+)
+def test_a_limit(tmp_path: Path, members: list[tuple[Member, bytes]]) -> None:
+    with pytest.raises(BadInputError, match="does not fit on the disk"):
+        home(tmp_path / "tree", *members)
+
+
+def test_times_modes_holes_and_names(tmp_path: Path) -> None:
+    directory = (mine("d", Kind.DIRECTORY, mtime_ns=5 * 10**9, mode=0o2750), b"")
+    holes = (mine("d/h", Kind.FILE, size_bytes=2000, segments=((100, 3),)), b"abc")
+    again = (Member(path="./d//again", kind=Kind.HARD, target="/d/h"), b"")
+    gone = (Member(path="d/null", kind=Kind.DEVICE), b"")
+    assert home(tmp_path / "tree", directory, file("d/h", b"first"), holes, again, gone) == ("d/null",)
+    found = tmp_path / "tree/d"
+    assert (found.stat().st_mode & 0o7777, found.stat().st_mtime_ns) == (0o2750, 5 * 10**9)
+    assert (found / "h").read_bytes() == bytes(100) + b"abc" + bytes(1897)
+    assert (found / "again").samefile(found / "h")
+
+
+def test_a_fault_of_the_reader_is_told_with_the_sources_name() -> None:
+    def broken() -> Iterator[tuple[Member, Iterator[bytes]]]:
+        yield Member(path="a", kind=Kind.DIRECTORY), iter(())
+        raise BadInputError("is damaged", hint="mend it")
+
+    out = io.BytesIO()
+    tell(broken(), out)
+    out.seek(0)
+    with pytest.raises(BadInputError, match=r"^/the/source is damaged$") as caught:
+        list(read_members(out, "/the/source"))
+    assert caught.value.hint == "mend it"
