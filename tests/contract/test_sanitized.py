@@ -391,6 +391,7 @@ def test_the_prefetcher_takes_any_ranges_and_names(
     for ranges, names in (
         (b"0 4096\n" * 10_000, b"x\0" * 10_000),
         (b"999999999999999999 999999999999999999\n0 ", b"\0" * 4096),
+        (b"99999999999999999999 1\n0 99999999999999999999\n", b"x\0"),
         (b"-1 5\n", b"a" * 8191 + b"\0"),
         (b"\xff" * 4096, b"../../../etc/passwd\0/etc/shadow\0"),
     ):

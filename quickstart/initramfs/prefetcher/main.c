@@ -34,7 +34,8 @@ static bool read_number(struct text *text, long *number)
 {
 	const char *begin = text->at;
 	for (*number = 0; text->at < text->end && *text->at >= '0' && *text->at <= '9'; text->at++)
-		*number = *number * 10 + (*text->at - '0');
+		if (__builtin_mul_overflow(*number, 10, number) || __builtin_add_overflow(*number, *text->at - '0', number))
+			return false;
 	return text->at > begin && text->at < text->end;
 }
 
