@@ -223,7 +223,7 @@ def _stay(verb: Verb, guest: QemuGuest) -> None:
     verb.display().note("Ctrl-C shuts the machine down")
     try:
         while not guest.wait(1.0):
-            pass
+            guest.demand_running()
     except KeyboardInterrupt:
         verb.console.print()
 

@@ -42,6 +42,7 @@ _POWER_OFF_AGAIN_S = 1.0
 _KEYS_AGAIN_S = 5.0
 # A socket may be seen to close a moment before the process is seen to have ended.
 _DYING_S = 0.5
+_LOOK_AGAIN_S = 2.0
 _LAST_WORDS_BYTES = 4096
 _LAST_WORDS_LINES = 15
 _TAIL_BYTES = 16384
@@ -86,6 +87,7 @@ class QemuGuest:
         self._workspace = Path()
         self._sockets = Path()
         self._said: Drained | None = None
+        self._look_again_s = 0.0
 
     def __enter__(self) -> Self:
         demand_port(self.machine.forward_port)
@@ -180,6 +182,29 @@ class QemuGuest:
     def _alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def _goes_on(self) -> bool:
+        """As `_alive`; raises GuestError, as `demand_running` does, when the machine was stopped."""
+        if not self._alive():
+            return False
+        if time.monotonic() >= self._look_again_s:
+            self._look_again_s = time.monotonic() + _LOOK_AGAIN_S
+            self.demand_running()
+        return True
+
+    def demand_running(self) -> None:
+        """Raise GuestError when QEMU has stopped the machine: a write found no room on the host (`werror=enospc`)."""
+        if isinstance(self.machine.disk, Path) and self._is_stopped():
+            place = "the temporary directory" if self.machine.snapshot else str(self.machine.disk)
+            raise GuestError(
+                f"the machine was stopped: there is no space left for what it writes to {place}",
+                console_tail=self.console_tail(),
+                hint="make room, then start it again; its journal mends the disk as after a loss of power",
+            )
+
+    def _is_stopped(self) -> bool:
+        found = self._open_monitor().command("query-status")
+        return isinstance(found, dict) and found.get("status") == "io-error"
+
     def _open_channel(self) -> Channel:
         if self._channel is None:
             raise GuestError("the guest was not launched")
@@ -195,7 +220,7 @@ class QemuGuest:
         deadline_ns = self.launch_ns + int(timeout_s * 1e9)
         beacon: Beacon | None = None
         ready: tuple[ReadyStamp, RootIo] | None = None
-        for message in self._open_channel().messages(deadline_ns, lambda: self._alive() and has_volume()):
+        for message in self._open_channel().messages(deadline_ns, lambda: self._goes_on() and has_volume()):
             if isinstance(message, Beacon):
                 beacon = message
             elif isinstance(message, ReadyStamp) and ready is None:
@@ -235,7 +260,7 @@ class QemuGuest:
         limit_bytes: int | None = None,
     ) -> int:
         channel = self._open_channel()
-        status = channel.execute(command, stdout, stderr, timeout_s, self._alive, limit_bytes)
+        status = channel.execute(command, stdout, stderr, timeout_s, self._goes_on, limit_bytes)
         if status is None:
             # A guest that shuts down ends the agent before it ends itself.
             ended = self.wait(_LAST_MOMENTS_S)
@@ -250,7 +275,7 @@ class QemuGuest:
     def messages(self, timeout_s: float) -> Iterator[Message]:
         """What the agent says in this time; ends early with the guest."""
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
-        return self._open_channel().messages(deadline_ns, self._alive)
+        return self._open_channel().messages(deadline_ns, self._goes_on)
 
     def power_off(self, timeout_s: float) -> bool:
         """By the guest's own `poweroff`, as a user would; when that finds no ear (a command runs), by Ctrl-Alt-Del.
@@ -277,7 +302,10 @@ class QemuGuest:
         return ended
 
     def is_running(self) -> bool:
-        return self._alive()
+        """Whether the guest could still be asked for something: QEMU lives, and has not stopped the machine."""
+        with suppress(GuestError):
+            return self._alive() and not self._is_stopped()
+        return False
 
     def wait(self, timeout_s: float) -> bool:
         return self._process is None or door.has_ended(self._process, timeout_s)
