@@ -156,6 +156,8 @@ def _programs(programs: Programs) -> Iterator[CpioEntry]:
     yield regular(f"{OURS}/bin/mounter", programs.mounter, 0o755)
     yield regular(f"{OURS}/bin/modloader", programs.modloader, 0o755)
     yield regular(f"{OURS}/bin/starter", programs.starter, 0o755)
+    # By that name it does what is to be done later (caretaker/caretaker.c).
+    yield symlink(f"{OURS}/bin/caretaker", "starter")
     scripts = resources.files("quickstart.initramfs").joinpath("init")
     for name in _SCRIPTS:
         target = "init" if name == "init" else f"{OURS}/{name}"

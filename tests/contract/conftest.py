@@ -68,6 +68,14 @@ def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def caretaker(starter: Path) -> Path:
+    """The starter by its other name."""
+    path = starter.with_name("caretaker")
+    path.symlink_to(starter.name)
+    return path
+
+
+@pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with Store(tmp_path_factory.mktemp("store")) as store:
         yield volume_binary(store)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.initramfs.description import FIRST_LINE, encode_word
-from quickstart.initramfs.programs import STARTER_COMPILER, STARTER_FLAGS
+from quickstart.initramfs.programs import STARTER_COMPILER, STARTER_FLAGS, STARTER_SOURCES
 from quickstart.unit.seccomp import filter_records
 from quickstart.unit.source import Source
 
 PROGRAM = Path(__file__).parent / "starterbox.sh"
-STARTER = Path(__file__).parent.parent.parent / "quickstart/initramfs/starter"
+SOURCES = Path(__file__).parent.parent.parent / "quickstart/initramfs"
 
 
 def describe(*records: tuple[str, ...]) -> str:
@@ -36,8 +36,9 @@ class Started:
 
 def compiled(target: Path) -> Path:
     """The starter, as a build compiles it but for the place."""
-    units = sorted(STARTER.glob("*.c"))
-    command: list[str | Path] = [STARTER_COMPILER, *STARTER_FLAGS, "-o", target, *units]
+    units = [unit for name in STARTER_SOURCES for unit in sorted((SOURCES / name).glob("*.c"))]
+    headers = [f"-I{SOURCES / name}" for name in STARTER_SOURCES]
+    command: list[str | Path] = [STARTER_COMPILER, *STARTER_FLAGS, *headers, "-o", target, *units]
     subprocess.run(command, check=True, timeout=120)
     return target
 

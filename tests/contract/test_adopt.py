@@ -1,4 +1,4 @@
-"""`adopt` binds into a process's mount namespace what was not there when the process started (docs/hand-off.md)."""
+"""`adopt` binds into a process's mount namespace what was not there when it started, and executes nothing in it."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def main() -> Iterator[int]:
         process.communicate(timeout=SECONDS)
 
 
-def bind_late(place: Path, main: int, rows: str) -> int:
+def bind_late(place: Path, caretaker: Path, main: int, rows: str) -> int:
     """The status of the function as the script has it, with ``rows`` as its file."""
     text = ADOPT.read_text()
     found = re.search(r"^bind_late\(\) \{.*?^\}", text, re.MULTILINE | re.DOTALL)
-    command = re.search(r"^BIND='.*?'$", text, re.MULTILINE | re.DOTALL)
-    assert found and command
+    assert found
     (place / "late-binds").write_text(rows)
-    script = (
-        f"Q={shlex.quote(str(place))} main={main} TAB=$(printf '\\t')\n{command[0]}\n{found[0]}\nbind_late"
-    )
+    (place / "bin").mkdir(exist_ok=True)
+    (place / "bin/caretaker").unlink(missing_ok=True)
+    (place / "bin/caretaker").symlink_to(caretaker)
+    script = f"Q={shlex.quote(str(place))} main={main}\n{found[0]}\nbind_late"
     done = subprocess.run(["dash", "-c", script], capture_output=True, timeout=SECONDS)
     return done.returncode
 
@@ -69,32 +69,34 @@ def run(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("how", ["ro", "rw"])
 def test_a_socket_behind_a_link_is_bound_there_and_not_here(
-    run: Path, tmp_path: Path, main: int, how: str
+    run: Path, tmp_path: Path, main: int, how: str, caretaker: Path
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
         log.bind(str(run / "dev-log"))
         (tmp_path / "log").symlink_to("run/dev-log")
         target = tmp_path / "chroot/dev/log"
-        assert bind_late(tmp_path, main, f"{how}\trequired\t{tmp_path}/log\t{target}\n") == 0
+        assert bind_late(tmp_path, caretaker, main, f"{how}\trequired\t{tmp_path}/log\t{target}\n") == 0
     # With the options that the source has.
     assert mounts(main, target) == [["dev-log", f"{how},nosuid,nodev"]]
     assert target.is_file() and not target.is_socket()
 
 
-def test_a_directory(tmp_path: Path, main: int) -> None:
+def test_a_directory(tmp_path: Path, main: int, caretaker: Path) -> None:
     (tmp_path / "journal").mkdir()
     target = tmp_path / "chroot/journal"
-    assert bind_late(tmp_path, main, f"rw\trequired\t{tmp_path}/journal\t{target}\n") == 0
+    assert bind_late(tmp_path, caretaker, main, f"rw\trequired\t{tmp_path}/journal\t{target}\n") == 0
     assert mounts(main, target) == [["journal", "rw"]]
 
 
-def test_what_is_not_there_matters_only_when_it_is_required(tmp_path: Path, main: int) -> None:
+def test_what_is_not_there_matters_only_when_it_is_required(
+    tmp_path: Path, main: int, caretaker: Path
+) -> None:
     (tmp_path / "there").write_text("")
     rows = f"rw\toptional\t{tmp_path}/none\t{tmp_path}/a\nrw\trequired\t{tmp_path}/there\t{tmp_path}/b\n"
-    assert bind_late(tmp_path, main, rows) == 0
+    assert bind_late(tmp_path, caretaker, main, rows) == 0
     assert mounts(main, tmp_path / "b") == [["there", "rw"]]
-    assert bind_late(tmp_path, main, rows.replace("optional", "required")) == 1
+    assert bind_late(tmp_path, caretaker, main, rows.replace("optional", "required")) == 1
 
 
-def test_nothing_to_bind(tmp_path: Path) -> None:
-    assert bind_late(tmp_path, 1, "") == 0
+def test_nothing_to_bind(tmp_path: Path, caretaker: Path) -> None:
+    assert bind_late(tmp_path, caretaker, os.getpid(), "") == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from importlib import resources
@@ -19,9 +20,8 @@ Machine = Callable[[str], str]
 # PID 1 of its namespace, with /fast as init leaves it: a directory of another file system, bound.
 BEGIN = """\
 set -eu
-# Its root is a mount, and shared, as systemd makes it.
+# Its root is a mount of its own, over that of the namespace, and shared, as systemd makes it.
 mount --bind "$1" "$1"
-mount --make-shared "$1"
 cd "$1"
 for name in usr; do mount --bind "/$name" "$name"; done
 mount -t proc proc proc
@@ -33,12 +33,14 @@ mkdir -p initramfs
 mount -t tmpfs initramfs initramfs
 cp -a packed initramfs/fast
 mount --bind initramfs/fast fast
+mount --move . /
+mount --make-shared .
 exec chroot . /usr/bin/env -i PATH=/tool:/usr/sbin:/usr/bin:/sbin:/bin sh -eu -c "$2"
 """
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path, caretaker: Path) -> Machine:
     """Runs a script in a root whose packed files are below /opt/app; it has to succeed."""
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they mount")
@@ -53,7 +55,8 @@ def machine(tmp_path: Path) -> Machine:
         "var/lib",
         "opt/app",
         "tool",
-        "packed/quickstart",
+        "opt/place",
+        "packed/quickstart/bin",
     ):
         (root / name).mkdir(parents=True)
     for name in ("bin", "lib", "lib64", "sbin"):
@@ -67,11 +70,19 @@ def machine(tmp_path: Path) -> Machine:
     (root / "opt/app/link").symlink_to("program")
     for name in names[:1] + names[2:]:
         (root / name).write_text("packed")
+    (root / "opt/place/entry").write_text("there")
     packed = root / "packed/quickstart"
+    shutil.copy(caretaker, packed / "bin/caretaker")
     (packed / "part-b").write_text(f"{BUILD}\n")
-    (packed / "packed.names").write_bytes(b"".join(os.fsencode(name) + b"\0" for name in names))
+    absent, places = "opt/app/absent", ("opt/place", "opt/no place")
+    (packed / "packed.names").write_bytes(b"".join(os.fsencode(name) + b"\0" for name in (*names, absent)))
+    (packed / "packed.places").write_bytes(b"".join(os.fsencode(name) + b"\0" for name in places))
     rows = subprocess.run(
-        ["stat", "-c", "%f %s %Y %Z %n", "--", *names], cwd=root, capture_output=True, check=True, timeout=60
+        ["stat", "-c", "%f %s %Y %Z %n", "--", *names, "opt/place/entry"],
+        cwd=root,
+        capture_output=True,
+        check=True,
+        timeout=60,
     ).stdout
     (packed / "packed.stat").write_bytes(rows)
 
@@ -126,6 +137,13 @@ def test_a_new_build_takes_the_old_ones_place(machine: Machine) -> None:
         ("ln -sfn other /opt/app/link", "/opt/app/link"),
         ("chmod 600 '/opt/app/a b'", "/opt/app/a b"),
         ('rm "/opt/app/it\'s \\"x\\""', '/opt/app/it\'s "x"'),
+        # What was not there: a name (a mask, an earlier library), an entry of a directory, a whole such directory.
+        ("ln -s /dev/null /opt/app/absent", "/opt/app/absent"),
+        ("touch /opt/place/drop-in.conf", "/opt/place/drop-in.conf"),
+        ("echo other >/opt/place/entry", "/opt/place/entry"),
+        ("rm /opt/place/entry", "/opt/place/entry"),
+        ("mkdir '/opt/no place'; touch '/opt/no place/x'", "/opt/no place/x"),
+        ("mv /opt/place /opt/placed; ln -s placed /opt/place", "/opt/place"),
     ],
 )
 def test_a_change_is_named_and_fast_is_taken_away(
@@ -222,7 +240,7 @@ def test_status_is_json_whatever_files_are_called(machine: Machine) -> None:
     assert {"/opt/app/program", "/opt/app/a b", '/opt/app/it\'s "x"', "/opt/app/\\back"} <= set(
         result["differing"]
     )
-    assert result["next_boot"] == "stock: /opt/app/program is not as it was packed"
+    assert result["next_boot"] == "stock: /opt/app/\\back is not as it was packed"
     assert (second["result"]["enabled"], second["result"]["fast_mounted"]) == (False, False)
     assert (second["result"]["stamp"], second["result"]["next_boot"]) == ("1:off", "stock: disabled")
 

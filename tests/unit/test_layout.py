@@ -328,6 +328,7 @@ def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
     assert entries["fast/quickstart/bin/mount"].data == b"../busybox"
     packed = tuple(entries[f"fast/quickstart/packed.{name}"].data for name in ("names", "stat", "places"))
     assert packed == packed_facts(START_SET, (), Watched())
+    assert entries["fast/quickstart/bin/caretaker"].data == b"starter"
     assert entries["fast/quickstart/config"].data == config_text(CONFIG).encode()
     assert {(e.uid, e.gid, e.mtime) for e in entries.values()} == {(0, 0, 0)}
     # Part A must not hold anything of the start set: it has to be whole before B is looked at.

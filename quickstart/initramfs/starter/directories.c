@@ -9,20 +9,40 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The tree at `name` below `parent` belongs to uid and gid; links are not followed, other file systems not entered. */
-static void own_tree(int parent, const char *name, uid_t uid, gid_t gid, dev_t volume) {
+static void own_below(int directory, uid_t uid, gid_t gid, dev_t volume);
+
+/* What `name` is below `parent`, and all below that, belongs to uid and gid; other file systems are not entered. It is looked at once,
+   and what was looked at is changed: a name may lead elsewhere a moment later. */
+static void own_entry(int parent, const char *name, uid_t uid, gid_t gid, dev_t volume) {
     struct stat found;
-    if (fstatat(parent, name, &found, AT_SYMLINK_NOFOLLOW) < 0 || found.st_dev != volume) return;
-    if (fchownat(parent, name, uid, gid, AT_SYMLINK_NOFOLLOW) < 0) fail("%s cannot be given to the unit's user: %m", name);
-    if (!S_ISDIR(found.st_mode)) return;
-    if (fchmodat(parent, name, found.st_mode & 07777, 0) < 0) fail("%s: %m", name);
-    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    DIR *directory = fd < 0 ? NULL : fdopendir(fd);
-    if (!directory) fail("%s: %m", name);
-    for (struct dirent *entry; (entry = readdir(directory));)
+    int fd = openat(parent, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &found) < 0) fail("%s: %m", name);
+    if (found.st_dev == volume) {
+        if (fchownat(fd, "", uid, gid, AT_EMPTY_PATH) < 0) fail("%s cannot be given to the unit's user: %m", name);
+        if (S_ISDIR(found.st_mode)) {
+            int directory = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+            if (directory < 0 || fchmod(directory, found.st_mode & 07777) < 0) fail("%s: %m", name);
+            own_below(directory, uid, gid, volume);
+        }
+    }
+    close(fd);
+}
+
+/* Closes `directory`. */
+static void own_below(int directory, uid_t uid, gid_t gid, dev_t volume) {
+    DIR *entries = fdopendir(directory);
+    if (!entries) fail("fdopendir: %m");
+    for (struct dirent *entry; (entry = readdir(entries));)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            own_tree(fd, entry->d_name, uid, gid, volume);
-    closedir(directory);
+            own_entry(directory, entry->d_name, uid, gid, volume);
+    closedir(entries);
+}
+
+/* The directory by a descriptor, made where it is missing; a service may have put a link in its place before the last shutdown. */
+static int directory_at(const char *path, mode_t mode) {
+    int fd = walk_directory(path, mode);
+    if (fd < 0) fail("%s cannot be made: %s", path, walk_fault());
+    return fd;
 }
 
 /* `directory user|root MODE PATH`: there with that mode, and the unit's user's when it is not; ConfigurationDirectory= is root's. */
@@ -31,20 +51,24 @@ void make_unit_directory(const struct record *record) {
     const char *path = record->words[2];
     mode_t mode = (mode_t)number(record->words[1]);
     struct stat found;
-    make_directories(path, mode);
-    if (stat(path, &found) < 0) fail("%s: %m", path);
+    int fd = directory_at(path, mode);
+    if (fstat(fd, &found) < 0) fail("%s: %m", path);
     bool ours = strcmp(record->words[0], "user") == 0 && (who->name || who->has_gid);
     gid_t gid = who->has_gid ? who->gid : 0;
-    if (ours && (found.st_uid != who->uid || found.st_gid != gid)) own_tree(AT_FDCWD, path, who->uid, gid, found.st_dev);
+    if (ours && (found.st_uid != who->uid || found.st_gid != gid)) {
+        if (fchown(fd, who->uid, gid) < 0) fail("%s cannot be given to the unit's user: %m", path);
+        own_below(dup(fd), who->uid, gid, found.st_dev);
+    }
     /* After the owner: a change of owner takes setuid and setgid away. */
-    if (chmod(path, mode) < 0) fail("%s: %m", path);
+    if (fchmod(fd, mode) < 0) fail("%s: %m", path);
+    close(fd);
 }
 
 /* Most are root's, and need no look at the volume for that. */
-static void own_by_name(const char *path, const char *user, const char *group) {
+static void own_by_name(int fd, const char *path, const char *user, const char *group) {
     uid_t uid = strcmp(user, "root") == 0 ? 0 : user_number(user);
     gid_t gid = strcmp(group, "root") == 0 ? 0 : group_number(group);
-    if (chown(path, uid, gid) < 0) fail("%s: %m", path);
+    if (fchown(fd, uid, gid) < 0) fail("%s: %m", path);
 }
 
 /* `run-directory MODE USER GROUP PATH`: what systemd-tmpfiles makes later, and then finds. What is there stays as it is. */
@@ -53,9 +77,10 @@ void make_run_directories(void) {
         if (r->count != 4) fail("the description's `run-directory` lacks words");
         const char *path = r->words[3];
         if (access(path, F_OK) == 0) continue;
-        make_directories(path, 0755);
-        own_by_name(path, r->words[1], r->words[2]);
-        if (chmod(path, (mode_t)number(r->words[0])) < 0) fail("%s: %m", path);
+        int fd = directory_at(path, 0755);
+        own_by_name(fd, path, r->words[1], r->words[2]);
+        if (fchmod(fd, (mode_t)number(r->words[0])) < 0) fail("%s: %m", path);
+        close(fd);
     }
 }
 

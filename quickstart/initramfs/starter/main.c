@@ -1,9 +1,11 @@
 /*
  * starter DESCRIPTION RUNDIR: starts a unit by the description that was made of its directives at build time. Ends with 0 when the
  * unit has started by the definition of its Type=, with RUNDIR/main.pid; else with 1, the unit's processes killed and one line in
- * RUNDIR/reason (docs/starter.md).
+ * RUNDIR/reason (docs/starter.md). Under the name `caretaker` it does what caretaker.c says.
  */
 #include "starter.h"
+
+#include "caretaker.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { POLL_US = 10000, GUESS_MS = 1000 };
+enum { POLL_US = 10000, GUESS_MS = 1000, PID_FILE_MAX = 64 };
 
 static const char *run_directory;
 
@@ -64,9 +66,8 @@ static void run_all(const char *when, pid_t main_pid) {
 
 /* The living process of the unit that the PID file names; 0 as long as there is none. */
 static pid_t named_by(const char *pid_file) {
-    char *content = read_whole(pid_file, NULL);
-    pid_t pid = content ? (pid_t)strtol(content, NULL, 10) : 0;
-    free(content);
+    char content[PID_FILE_MAX];
+    pid_t pid = read_small(pid_file, content, sizeof content) ? (pid_t)strtol(content, NULL, 10) : 0;
     return pid > 1 && in_group(pid) ? pid : 0;
 }
 
@@ -108,7 +109,13 @@ static pid_t start_main(void) {
     return pid;
 }
 
+static bool is_called(const char *path, const char *name) {
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    return path && strcmp(slash ? slash + 1 : path, name) == 0;
+}
+
 int main(int argc, char **argv) {
+    if (is_called(argv[0], "caretaker")) return take_care(argc, argv);
     if (argc != 3) {
         dprintf(STDERR_FILENO, "usage: starter DESCRIPTION RUNDIR\n");
         return 2;

@@ -49,21 +49,38 @@ static void reset_signals(void) {
     if (sigprocmask(SIG_SETMASK, &none, NULL) < 0) fail("sigprocmask: %m");
 }
 
+/* Ours is for root and for who may read logs: what an application says may be anything. What lies in its place and is no plain file
+   of that one name somebody has put there for us to write into. */
+static int open_log(void) {
+    struct stat found;
+    int fd = walk_open(LOG_FILE, O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | O_NONBLOCK, 0640, NO_LINK_AT_THE_END);
+    if (fd < 0) fail("%s cannot be opened: %s", LOG_FILE, walk_fault());
+    if (fstat(fd, &found) < 0 || !S_ISREG(found.st_mode) || found.st_nlink != 1) fail("%s is no plain file of one name", LOG_FILE);
+    if (fchown(fd, 0, group_or("adm", 0)) < 0 || fchmod(fd, 0640) < 0 || fcntl(fd, F_SETFL, O_APPEND) < 0) fail("%s: %m", LOG_FILE);
+    return fd;
+}
+
 /* `stdout` and `stderr` of the description: null, log, file PATH, append PATH, truncate PATH. */
-static void open_output(const char *key, int as) {
+static int open_output(const char *key) {
     const struct record *record = next_record(NULL, key);
-    const char *what = record && record->count ? record->words[0] : "log", *path = LOG_FILE;
-    int flags = O_WRONLY | O_CREAT | O_APPEND;
-    if (strcmp(what, "null") == 0) path = "/dev/null";
-    else if (strcmp(what, "log") != 0) {
-        if (record->count != 2) fail("the description needs a path in `%s`", key);
-        path = record->words[1];
-        if (strcmp(what, "file") == 0) flags = O_WRONLY | O_CREAT;
-        if (strcmp(what, "truncate") == 0) flags = O_WRONLY | O_CREAT | O_TRUNC;
-    }
-    int fd = open(path, flags | O_NOCTTY, 0644);
-    if (fd < 0 || dup2(fd, as) < 0) fail("%s cannot be opened: %m", path);
+    const char *what = record && record->count ? record->words[0] : "log";
+    int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY;
+    if (strcmp(what, "log") == 0) return open_log();
+    if (strcmp(what, "null") == 0) return open("/dev/null", O_WRONLY | O_NOCTTY);
+    if (record->count != 2) fail("the description needs a path in `%s`", key);
+    if (strcmp(what, "file") == 0) flags = O_WRONLY | O_CREAT | O_NOCTTY;
+    if (strcmp(what, "truncate") == 0) flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY;
+    int fd = walk_open(record->words[1], flags, 0644, ROOTS_LINKS);
+    if (fd < 0) fail("%s cannot be opened: %s", record->words[1], walk_fault());
+    return fd;
+}
+
+static void send_output(const char *key, int as) {
+    int fd = open_output(key);
+    if (fd < 0 || dup2(fd, as) < 0) fail("the output of the unit: %m");
     if (fd != as) close(fd);
+    /* Where it is the very descriptor, it is not to be closed with the execve. */
+    else if (fcntl(fd, F_SETFD, 0) < 0) fail("fcntl: %m");
 }
 
 static void open_streams(void) {
@@ -71,8 +88,8 @@ static void open_streams(void) {
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) fail("/dev/null cannot be opened: %m");
     if (null != STDIN_FILENO) close(null);
     umask(0022);
-    open_output("stdout", STDOUT_FILENO);
-    if (next_record(NULL, "stderr")) open_output("stderr", STDERR_FILENO);
+    send_output("stdout", STDOUT_FILENO);
+    if (next_record(NULL, "stderr")) send_output("stderr", STDERR_FILENO);
     else if (dup2(STDOUT_FILENO, STDERR_FILENO) < 0) fail("dup2: %m");
 }
 

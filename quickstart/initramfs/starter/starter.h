@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "walk.h"
+
 /* A line of the description: its key and its words, of which the last is followed by NULL. */
 struct record { char *key; char **words; size_t count; };
 
@@ -27,6 +29,7 @@ void *must(void *allocated);
 char *text(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void append(struct list *list, char *item);
 char *read_whole(const char *path, size_t *length);
+bool read_small(const char *path, char *content, size_t room);
 void write_whole(const char *path, const char *content);
 long long number(const char *word);
 uint64_t hex(const char *word);
@@ -43,6 +46,7 @@ const struct identity *identity(void);
 void set_groups(const struct record *record);
 uid_t user_number(const char *wanted);
 gid_t group_number(const char *wanted);
+gid_t group_or(const char *wanted, gid_t otherwise);
 
 /* environment.c and words.c */
 struct list command_environment(const struct command *command, pid_t main_pid);

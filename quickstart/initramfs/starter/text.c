@@ -51,6 +51,17 @@ char *read_whole(const char *path, size_t *length) {
     return content;
 }
 
+/* A short file that a service writes (its PID file), with a NUL behind it: up to `room` - 1 bytes. Whatever else is put there, a FIFO
+   or a link, is as good as nothing. */
+bool read_small(const char *path, char *content, size_t room) {
+    struct stat found;
+    int fd = walk_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0, ROOTS_LINKS);
+    ssize_t got = fd >= 0 && fstat(fd, &found) == 0 && S_ISREG(found.st_mode) ? read(fd, content, room - 1) : -1;
+    if (fd >= 0) close(fd);
+    content[got > 0 ? got : 0] = '\0';
+    return got > 0;
+}
+
 /* Write a file that is there (of /proc, of a cgroup). */
 void write_whole(const char *path, const char *content) {
     int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -76,15 +87,9 @@ uint64_t hex(const char *word) {
 
 /* The directory and those above it; what is there stays as it is. */
 void make_directories(const char *path, mode_t mode) {
-    char *each = text("%s", path);
-    for (char *c = each + 1; *c; c++)
-        if (*c == '/') {
-            *c = '\0';
-            if (mkdir(each, 0755) < 0 && errno != EEXIST) fail("%s cannot be made: %m", each);
-            *c = '/';
-        }
-    if (mkdir(each, mode) < 0 && errno != EEXIST) fail("%s cannot be made: %m", each);
-    free(each);
+    int fd = walk_directory(path, mode);
+    if (fd < 0) fail("%s cannot be made: %s", path, walk_fault());
+    close(fd);
 }
 
 int64_t now_ms(void) {

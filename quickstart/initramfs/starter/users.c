@@ -29,12 +29,15 @@ static char *load(const char *path) {
     return content;
 }
 
-/* The fields of the line whose name or number is `wanted`. */
-static void look_up(const char *path, const char *wanted, char **fields, size_t count) {
-    char *rest = load(path);
+/* The fields of the line whose name or number is `wanted`; false when there is none. */
+static bool is_listed(char *rest, const char *wanted, char **fields, size_t count) {
     while (next_line(&rest, fields, count))
-        if (strcmp(fields[0], wanted) == 0 || strcmp(fields[2], wanted) == 0) return;
-    fail("%s has no `%s`", path, wanted);
+        if (strcmp(fields[0], wanted) == 0 || strcmp(fields[2], wanted) == 0) return true;
+    return false;
+}
+
+static void look_up(const char *path, const char *wanted, char **fields, size_t count) {
+    if (!is_listed(load(path), wanted, fields, count)) fail("%s has no `%s`", path, wanted);
 }
 
 uid_t user_number(const char *wanted) {
@@ -47,6 +50,11 @@ gid_t group_number(const char *wanted) {
     char *fields[GROUP_FIELDS];
     look_up("/etc/group", wanted, fields, GROUP_FIELDS);
     return (gid_t)number(fields[2]);
+}
+
+gid_t group_or(const char *wanted, gid_t otherwise) {
+    char *fields[GROUP_FIELDS], *content = read_whole("/etc/group", NULL);
+    return content && is_listed(content, wanted, fields, GROUP_FIELDS) ? (gid_t)number(fields[2]) : otherwise;
 }
 
 static bool is_one_of(const char *const *list, const char *word) {

@@ -1,0 +1,56 @@
+/*
+ * The starter under another name: they share what a static program brings along.
+ *
+ * caretaker take-away     unmounts the start set from every mount namespace of the machine
+ * caretaker bind PID      binds what the lines of stdin say in the mount namespace of that process: ro|rw, required|optional, source, target, by tabs
+ * caretaker remove        removes the files and trees that stdin names, a NUL behind each
+ *
+ * Ends with 0, with 1 when something could not be done, with 2 when it is called in another way.
+ */
+#include "caretaker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/nsfs.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool complain(const char *what, const char *which) {
+    fprintf(stderr, "caretaker: %s %s: %s\n", what, which, walk_fault());
+    return false;
+}
+
+/* Whether it is the user namespace that we are in ourselves. */
+static bool is_our_user_namespace(int proc, int descriptor) {
+    struct stat own, found;
+    return fstatat(proc, "self/ns/user", &own, 0) == 0 && fstat(descriptor, &found) == 0 && own.st_dev == found.st_dev && own.st_ino == found.st_ino;
+}
+
+int open_namespace(int proc, const char *pid, dev_t *device, ino_t *inode) {
+    char name[64];
+    struct stat found;
+    if (snprintf(name, sizeof name, "%s/ns/mnt", pid) >= (int)sizeof name) return -1;
+    int space = openat(proc, name, O_RDONLY | O_CLOEXEC);
+    /* Of a namespace that is not below our own the kernel does not even name the owner (ioctl_ns(2), EPERM). */
+    int owner = space < 0 ? -1 : ioctl(space, NS_GET_USERNS);
+    bool ours = owner >= 0 && is_our_user_namespace(proc, owner) && fstat(space, &found) == 0;
+    if (owner >= 0) close(owner);
+    if (ours) {
+        *device = found.st_dev;
+        *inode = found.st_ino;
+        return space;
+    }
+    if (space >= 0) close(space);
+    errno = EPERM;
+    return -1;
+}
+
+int take_care(int argc, char **argv) {
+    if (argc == 2 && strcmp(argv[1], "take-away") == 0) return take_fast_away() ? 0 : 1;
+    if (argc == 3 && strcmp(argv[1], "bind") == 0) return bind_into(argv[2], stdin) ? 0 : 1;
+    if (argc == 2 && strcmp(argv[1], "remove") == 0) return remove_all(stdin) ? 0 : 1;
+    fprintf(stderr, "usage: caretaker take-away | bind PID | remove\n");
+    return 2;
+}

@@ -1,0 +1,88 @@
+/* Trees that go while others work in them: each name is removed in the directory that was opened, and no link is followed. */
+#include "caretaker.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/openat2.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* As deep as descriptors are spent; what lies deeper is moved up to the top, and removed there. How often a directory is read: who puts
+   files there faster than they go does not hold up the boot. */
+enum { DEPTH_MAX = 200, PASSES_MAX = 1000 };
+
+struct top { int directory; unsigned moved; };
+
+static bool empty(int directory, struct top *top, int depth);
+
+/* The directory itself, on the same mount: what is bound into it is somebody's elsewhere. */
+static int open_directory(int holder, const char *name) {
+    struct open_how how = {.flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS};
+    return (int)syscall(SYS_openat2, holder, name, &how, sizeof how);
+}
+
+static bool move_up(int directory, const char *name, struct top *top) {
+    char made[32];
+    snprintf(made, sizeof made, ".quickstart-%u", top->moved++);
+    return renameat(directory, name, top->directory, made) == 0;
+}
+
+/* What `name` is in `directory`. A mount stays, and with it those that it is in. */
+static bool remove_entry(int directory, const char *name, struct top *top, int depth) {
+    if (unlinkat(directory, name, 0) == 0 || errno == ENOENT) return true;
+    if (errno != EISDIR && errno != EPERM) return complain("cannot remove", name);
+    if (depth >= DEPTH_MAX) return move_up(directory, name, top) || complain("cannot remove", name);
+    int below = open_directory(directory, name);
+    if (below < 0) return complain("cannot remove", name);
+    bool done = empty(below, top, depth + 1);
+    close(below);
+    return done && (unlinkat(directory, name, AT_REMOVEDIR) == 0 || errno == ENOENT || complain("cannot remove", name));
+}
+
+/* Until nothing is left, or nothing more can be removed: somebody may put something there meanwhile, and what was moved up comes late. */
+static bool empty(int directory, struct top *top, int depth) {
+    DIR *entries = fdopendir(dup(directory));
+    bool done = entries != NULL, some = done;
+    for (int passes = 0; done && some; passes++) {
+        some = false;
+        errno = EBUSY;
+        if (passes == PASSES_MAX) done = complain("somebody else works", "in a directory that is to go");
+        rewinddir(entries);
+        for (struct dirent *entry; done && (entry = readdir(entries));) {
+            if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+            some = true;
+            done = remove_entry(directory, entry->d_name, top, depth);
+        }
+    }
+    if (entries) closedir(entries);
+    return done;
+}
+
+/* The tree or file that `path` names; the directories on the way to it are root's. */
+static bool remove_path(const char *path) {
+    char last[NAME_MAX + 1];
+    struct top top = {0};
+    int holder = walk(path, false, NO_LINK_AT_THE_END, last);
+    if (holder < 0) return errno == ENOENT || complain("cannot remove", path);
+    bool done = unlinkat(holder, last, 0) == 0 || errno == ENOENT;
+    if (!done && (errno == EISDIR || errno == EPERM)) {
+        top.directory = open_directory(holder, last);
+        done = top.directory >= 0 && empty(top.directory, &top, 0) && (unlinkat(holder, last, AT_REMOVEDIR) == 0 || errno == ENOENT);
+        if (top.directory >= 0) close(top.directory);
+    }
+    close(holder);
+    return done || complain("cannot remove", path);
+}
+
+bool remove_all(FILE *names) {
+    char *name = NULL;
+    size_t room = 0;
+    bool done = true;
+    while (getdelim(&name, &room, '\0', names) > 0) done &= remove_path(name);
+    free(name);
+    return done;
+}

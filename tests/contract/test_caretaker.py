@@ -1,0 +1,205 @@
+"""The caretaker (initramfs/caretaker): other mount namespaces without executing anything there, trees that others work in."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quickstart.host.namespaces import own_namespaces
+
+SECONDS = 60.0
+Box = Callable[[str], str]
+# A machine's root as init leaves it: moved over that of the namespace, with the directory /fast of a memory file system at /fast.
+BEGIN = """\
+set -eu
+mount --bind "$1" "$1"
+cd "$1"
+for name in usr; do mount --bind "/$name" "$name"; done
+mount -t proc proc proc
+mount -t tmpfs -o mode=755 dev dev
+for name in null zero; do : >"dev/$name"; mount --bind "/dev/$name" "dev/$name"; done
+mount -t tmpfs initramfs initramfs
+mkdir initramfs/fast && echo packed >initramfs/fast/file
+mount --bind initramfs/fast fast
+mount --move . /
+mount --make-shared .
+exec chroot . /usr/bin/env -i PATH=/tool:/usr/sbin:/usr/bin:/sbin:/bin sh -eu -c "$2"
+"""
+# A namespace that a local user has made, in which every program and library is his.
+HIS = (
+    "setpriv --reuid 65534 --regid 65534 --clear-groups unshare -Urm sh -c '{before}; echo $$ >/home/pid; exec sleep 900' &\n"
+    "until [ -s /home/pid ]; do sleep 0.1; done; his=$(cat /home/pid)\n"
+)
+EVIL = "for n in umount dash findmnt mount; do mount --bind /home/evil /usr/bin/$n; done"
+
+
+@pytest.fixture
+def box(tmp_path: Path, caretaker: Path) -> Box:
+    """Runs a script as root in a machine of its own; it has to succeed."""
+    assert os.geteuid() == 0, "namespaces need root: run the tests with sudo"
+    root = tmp_path / "root"
+    for name in ("usr", "proc", "dev", "etc", "tmp", "fast", "home", "initramfs", "tool", "run"):
+        (root / name).mkdir(parents=True)
+    (root / "home").chmod(0o1777)
+    for each in (tmp_path, root):
+        each.chmod(0o755)
+    for name in ("bin", "lib", "lib64", "sbin"):
+        (root / name).symlink_to(f"usr/{name}")
+    (root / "tool/caretaker").write_bytes(caretaker.read_bytes())
+    (root / "tool/caretaker").chmod(0o755)
+    evil = root / "home/evil"
+    evil.write_text("#!/usr/bin/bash\nid -u >>/home/was-here\n")
+    evil.chmod(0o755)
+
+    def run(script: str) -> str:
+        done = subprocess.run(
+            [*own_namespaces(), "sh", "-c", BEGIN, "sh", str(root), script],
+            capture_output=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, (done.stdout + done.stderr).decode(errors="replace")
+        return done.stdout.decode(errors="replace")
+
+    return run
+
+
+def test_nothing_runs_in_a_namespace_that_a_user_has_made(box: Box) -> None:
+    """Its /fast stays; ours goes, and nothing of his was executed by root."""
+    said = box(
+        HIS.format(before=EVIL)
+        + "readlink /proc/1/ns/mnt >/tmp/before; caretaker take-away; readlink /proc/1/ns/mnt | cmp - /tmp/before\n"
+        "ls -A /fast | wc -l; ls /proc/$his/root/fast; ls /home; kill $his"
+    )
+    assert said.split() == ["0", "file", "evil", "pid"]
+
+
+def test_private_namespaces_of_the_machine_are_seen_to(box: Box) -> None:
+    """Also one in which /fast lies twice, and one whose /fast is somebody else's."""
+    said = box(
+        'private() { unshare --mount --propagation private sh -c "$2; echo \\$\\$ >/run/$1; exec sleep 900" & }\n'
+        "private a :; private b 'mount --bind /fast /fast'; private c 'mount -t tmpfs x /fast; touch /fast/his'\n"
+        "for n in a b c; do until [ -s /run/$n ]; do sleep 0.1; done; done; caretaker take-away\n"
+        "for n in a b c; do ls -A /proc/$(cat /run/$n)/root/fast | wc -l; done; ls /proc/$(cat /run/c)/root/fast\n"
+    )
+    assert said.split() == ["0", "0", "1", "his"]
+
+
+def test_namespaces_that_are_made_all_the_time(box: Box) -> None:
+    """It comes to its end, and /fast is gone here."""
+    said = box(
+        "(while [ ! -e /run/stop ]; do unshare --mount --propagation private sleep 0.05 & sleep 0.01; done) &\n"
+        "sleep 0.5; caretaker take-away || :; touch /run/stop; ls -A /fast | wc -l; wait"
+    )
+    assert said.split() == ["0"]
+
+
+def test_nothing_is_bound_in_a_namespace_that_a_user_has_made(box: Box) -> None:
+    """A service may name any process of its own as its main one."""
+    said = box(
+        HIS.format(before=EVIL)
+        + "touch /run/log; printf 'rw\\trequired\\t/run/log\\t/home/log\\n' >/run/rows\n"
+        "caretaker bind $his </run/rows 2>/run/said && exit 9\n"
+        "cat /run/said; ls /home; kill $his"
+    )
+    assert said.splitlines()[0].startswith(
+        "caretaker: not a mount namespace of this machine's own: that of process "
+    )
+    assert said.split()[-2:] == ["evil", "pid"]
+
+
+def test_a_link_on_the_way_to_where_it_binds_is_followed_only_when_it_is_roots(box: Box) -> None:
+    said = box(
+        "unshare --mount --propagation slave sh -c 'echo $$ >/run/a; exec sleep 900' & until [ -s /run/a ]; do sleep 0.1; done\n"
+        "mkdir /home/app /run/target; chown 65534 /home/app; ln -s /etc /home/app/dev; chown -h 65534 /home/app/dev\n"
+        "echo log >/run/log\n"
+        "printf 'rw\\trequired\\t/run/log\\t/home/app/dev/log\\n' | caretaker bind $(cat /run/a) 2>&1 && exit 9\n"
+        "ls -A /etc | wc -l; ln -s /run/target /run/link\n"
+        "printf 'ro\\trequired\\t/run/log\\t/run/link/dev/log\\n' | caretaker bind $(cat /run/a)\n"
+        "cat /proc/$(cat /run/a)/root/run/target/dev/log; cat /run/target/dev/log"
+    )
+    assert "there is a link on the way that is not followed" in said
+    assert said.split()[-2:] == ["0", "log"]
+
+
+def remove(caretaker: Path, *paths: Path | str) -> tuple[int, str]:
+    names = b"".join(os.fsencode(path) + b"\0" for path in paths)
+    done = subprocess.run([caretaker, "remove"], input=names, capture_output=True, timeout=SECONDS)
+    return done.returncode, done.stderr.decode()
+
+
+def test_trees_files_and_links_go_what_links_lead_to_stays(caretaker: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    (victim / "below").mkdir(parents=True)
+    tree = tmp_path / "tree"
+    (tree / "a/b").mkdir(parents=True)
+    (tree / "a/b/to").symlink_to(victim)
+    (tree / "a/file").write_text("")
+    (tmp_path / "link").symlink_to(victim)
+    assert remove(caretaker, tree, tmp_path / "link", tmp_path / "none") == (0, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["victim"]
+    assert (victim / "below").is_dir()
+
+
+def test_nothing_is_removed_behind_a_link_of_somebody_else(caretaker: Path, tmp_path: Path) -> None:
+    """/tmp/x/NAME with /tmp/x a link: what init notes has no such names, so this is refused."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim/file").write_text("")
+    (tmp_path / "his").symlink_to(tmp_path / "victim")
+    os.lchown(tmp_path / "his", 65534, 65534)
+    status, said = remove(caretaker, tmp_path / "his/file")
+    assert status == 1
+    assert "not followed" in said
+    assert (tmp_path / "victim/file").exists()
+
+
+def test_a_tree_of_any_depth(caretaker: Path, tmp_path: Path) -> None:
+    top = tmp_path / "deep"
+    top.mkdir()
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(2000):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    assert remove(caretaker, top) == (0, "")
+    assert not top.exists()
+
+
+def test_what_is_bound_into_a_tree_stays(box: Box) -> None:
+    """On the same file system, too, where a device number tells nothing."""
+    said = box(
+        "mkdir -p /home/kept /home/tree/in; touch /home/kept/file; mount --bind /home/kept /home/tree/in\n"
+        "printf '/home/tree\\0' | caretaker remove 2>/dev/null && exit 9; ls /home/kept"
+    )
+    assert said.split() == ["file"]
+
+
+def test_a_directory_that_is_swapped_for_a_link_again_and_again(caretaker: Path, tmp_path: Path) -> None:
+    """The race of `rm -rf`: whatever the moment, nothing behind the link goes."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    for number in range(200):
+        (victim / str(number)).write_text("")
+    swap = (
+        "while [ ! -e {0}/stop ]; do mkdir -p {0}/tree/d; for n in 1 2 3 4 5 6 7 8; do : >{0}/tree/d/$n; done; "
+        "mv {0}/tree/d {0}/aside; ln -s {0}/victim {0}/tree/d; rm -rf {0}/tree/d {0}/aside; done 2>/dev/null"
+    )
+    his = subprocess.Popen(["sh", "-c", swap.format(shlex.quote(str(tmp_path)))])
+    try:
+        for _ in range(300):
+            remove(caretaker, tmp_path / "tree")
+    finally:
+        (tmp_path / "stop").write_text("")
+        his.wait(SECONDS)
+    assert len(list(victim.iterdir())) == 200
+
+
+def test_another_call_says_how_it_is_called(caretaker: Path) -> None:
+    done = subprocess.run([caretaker, "x"], capture_output=True, timeout=SECONDS)
+    assert (done.returncode, re.match(rb"usage: caretaker", done.stderr) is not None) == (2, True)
