@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from quickstart.imageroot import ImageRoot
@@ -42,7 +42,8 @@ NOTHING = Watched()
 def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[PurePosixPath]) -> Watched:
     """All that is compared with the volume beside the files that are served; raises UnsupportedUnitError without the unit."""
     served = served_files(start_set, bound)
-    found = deciding(root, unit) + _before(root, served)
+    everything = deciding(root, unit) + _before(root, served)
+    found = replace(everything, places=tuple(path for path in everything.places if _is_sayable(path)))
     names = tuple(path for path in found.files if path not in {file.path for file in served})
     entries = (
         place / name for place in found.places if _is_directory(root, place) for name in root.names(place)
@@ -51,6 +52,11 @@ def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[P
     files = tuple(_file(root, path) for path in paths if _is_compared(root, path))
     # A directory that is there has another size on the volume; as a name it says nothing.
     return Watched(tuple(path for path in names if not _is_directory(root, path)), found.places, files)
+
+
+def _is_sayable(place: PurePosixPath) -> bool:
+    """Whether find(1), to which it is named from / on without the slash, cannot take it for an option."""
+    return place.parts[1][0] not in "-!(),"
 
 
 def _before(root: ImageRoot, served: Iterable[StartFile]) -> Deciding:

@@ -146,3 +146,13 @@ def test_a_pid_file_that_is_none(starter: Path, tmp_path: Path, instead: str) ->
     text = describe(*(each for each in UNIT if each[0] != "type"), *records, command("main", script))
     found = run_starter(starter, tmp_path, text)
     assert (found.status, found.reason) == (1, "/run/app.pid names no process of the unit")
+
+
+def test_a_file_of_variables_without_an_end(starter: Path, tmp_path: Path) -> None:
+    found = refused(
+        starter,
+        tmp_path,
+        "ln -s /dev/zero /run/variables",
+        ("environment-file", "required", "/run/variables"),
+    )
+    assert found.reason == "Exec main: /run/variables cannot be read: File too large"

@@ -162,3 +162,10 @@ def test_what_would_be_found_before_what_is_packed(root: ImageRoot) -> None:
     places = set(map(str, found.places))
     assert {"/usr/local/lib/glibc-hwcaps/x86-64-v3", "/etc/ld.so.conf.d"} <= places
     assert P("/etc/ld.so.conf.d/libc.conf") in {file.path for file in found.files}
+
+
+def test_no_directory_passes_for_an_option_of_find(root: ImageRoot) -> None:
+    put(root.base, "/etc/ld.so.conf", "/-delete\n/!\n/usr/local/lib\n")
+    places = {str(path) for path in watched(root, "app.service", StartSet((), ()), ()).places}
+    assert "/usr/local/lib/glibc-hwcaps/x86-64-v3" in places
+    assert not [path for path in places if path.startswith(("/-", "/!"))]

@@ -197,6 +197,6 @@ def test_what_systemd_does_not_adopt_is_ended(store: Store, artefact: Path) -> N
 def test_a_log_that_is_a_link_is_not_written_through(masked: Path, store: Store) -> None:
     told(masked, f"rm {MASK}", "rm /var/log/quickstart.log", "symlink /var/log/quickstart.log /etc/victim")
     assert init_says(store, masked) == (
-        "fallback 1: nginx.service did not start: Exec pre: /var/log/quickstart.log cannot be opened: "
+        "fallback 1: nginx.service did not start: Exec main: /var/log/quickstart.log cannot be opened: "
         "there is a link on the way that is not followed"
     )

@@ -11,7 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CHUNK = 4096 };
+/* What systemd, too, reads of a file at most; of a device there is no end. */
+enum { CHUNK = 4096, WHOLE_MAX = 4 << 20 };
 
 void *must(void *allocated) {
     if (!allocated) fail("no memory");
@@ -41,11 +42,17 @@ char *read_whole(const char *path, size_t *length) {
     size_t have = 0, room = CHUNK;
     ssize_t got;
     while ((got = read(fd, content + have, room - have)) > 0)
-        if ((have += (size_t)got) == room) content = must(realloc(content, (room *= 2) + 1));
-    int error = errno;
+        if ((have += (size_t)got) == room) {
+            if (room >= WHOLE_MAX) break;
+            content = must(realloc(content, (room *= 2) + 1));
+        }
+    int error = got > 0 ? EFBIG : errno;
     close(fd);
     errno = error;
-    if (got < 0) return NULL;
+    if (got != 0) {
+        free(content);
+        return NULL;
+    }
     content[have] = '\0';
     if (length) *length = have;
     return content;

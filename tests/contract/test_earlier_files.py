@@ -1,0 +1,64 @@
+"""`earlier-files` (initramfs/init): what was in /tmp before the application goes, what came since stays."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from quickstart.host import door
+from quickstart.host.namespaces import own_namespaces
+
+RULE = "D /tmp 1777 root root -\n"
+
+
+def left(root: Path, caretaker: Path, before: str, between: str = ":", rules: str = RULE) -> list[str]:
+    """What is in /tmp and /var/tmp of a machine in the end; ``between`` is what happens after the application's start."""
+    if os.geteuid() != 0:
+        pytest.fail("run the contract tests as root: they chroot")
+    place = root / "fast/quickstart"
+    for name in ("fast/quickstart/bin", "run/quickstart", "tmp", "var/tmp", "usr/lib/tmpfiles.d", "dev"):
+        (root / name).mkdir(parents=True)
+    (root / "dev/null").touch()
+    (root / "usr/lib/tmpfiles.d/tmp.conf").write_text(rules)
+    shutil.copy(door.tool_path("busybox"), place / "busybox")
+    shutil.copy(caretaker, place / "bin/caretaker")
+    script = resources.files("quickstart.initramfs").joinpath("init", "earlier-files")
+    (place / "earlier-files").write_bytes(script.read_bytes())
+    done = subprocess.run(["busybox", "--list"], capture_output=True, text=True, timeout=60, check=True)
+    for applet in done.stdout.split():
+        (place / "bin" / applet).symlink_to("../busybox")
+    tool = "sh /fast/quickstart/earlier-files"
+    called = subprocess.run(
+        [*own_namespaces(), "chroot", root, "/fast/quickstart/busybox", "sh", "-euc",
+         f"{before}\n{tool} note\nsleep 1\n{between}\n{tool} remove"],
+        env={"PATH": "/fast/quickstart/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (called.returncode, called.stderr) == (0, b"")
+    found = (path for name in ("tmp", "var/tmp") for path in (root / name).iterdir())
+    return sorted(str(path.relative_to(root)) for path in found)
+
+
+def test_what_was_there_goes_and_what_came_stays(tmp_path: Path, caretaker: Path) -> None:
+    before = "mkdir -p /tmp/a/b /var/tmp/systemd-private-x/tmp; touch /tmp/a/b/c /tmp/.hidden /var/tmp/kept; ln -s /var/tmp /tmp/l"
+    assert left(tmp_path, caretaker, before, "touch /tmp/new; mkdir /tmp/.hidden2") == [
+        "tmp/.hidden2",
+        "tmp/new",
+        "var/tmp/kept",
+    ]
+
+
+def test_without_a_rule_only_private_directories_go(tmp_path: Path, caretaker: Path) -> None:
+    before = "mkdir /tmp/systemd-private-x; touch /tmp/kept"
+    assert left(tmp_path, caretaker, before, rules="q /tmp 1777 root root 10d\n") == ["tmp/kept"]
+
+
+def test_a_name_with_a_line_break_names_no_other(tmp_path: Path, caretaker: Path) -> None:
+    """Anybody may have such a file there; up to the break it is the name of what the application makes."""
+    found = left(tmp_path, caretaker, "touch /tmp/goes; mkdir '/tmp/app.sock\nx'", "touch /tmp/app.sock")
+    assert "tmp/app.sock" in found
+    assert "tmp/goes" not in found
