@@ -19,7 +19,7 @@ from quickstart.launch import payload
 from quickstart.progress import Quiet
 from quickstart.store import Store, default_root
 from tests.vm.booting import SETTLED, boot
-from tests.vm.conftest import BOOT_S, host, quickstart
+from tests.vm.conftest import BOOT_S, BUILD_S, host, quickstart
 
 UNITS = "/etc/systemd/system"
 MASK = f"{UNITS}/nginx.service"
@@ -200,3 +200,26 @@ def test_a_log_that_is_a_link_is_not_written_through(masked: Path, store: Store)
         "fallback 1: nginx.service did not start: Exec main: /var/log/quickstart.log cannot be opened: "
         "there is a link on the way that is not followed"
     )
+
+
+@pytest.mark.full
+def test_an_image_in_place_of_the_files_is_taken_away_too(tmp_path: Path) -> None:
+    """`--payload squashfs`: from the machine's own private namespaces as well."""
+    out = tmp_path / "nginx"
+    built = quickstart("build", "--profile", "nginx", "--payload", "squashfs", "-o", out, timeout_s=BUILD_S)
+    assert built.status == 0, built.err
+    command = (
+        "systemd-run -q -u private -p PrivateMounts=yes -p MountFlags=slave sleep 900; sleep 2\n"
+        "unshare --mount --propagation private sleep 900 & sleep 1\n"
+        "seen() { cat /proc/[0-9]*/mountinfo | grep -c ' /fast[ /]' | sed \"s/^/$1: /\"; }\n"
+        "quickstart status | sed -n 's#^/fast *#status: #p'; seen before\n"
+        "cp /usr/sbin/nginx /tmp/n; mount --bind /tmp/n /usr/sbin/nginx; quickstart check >/dev/null; umount /usr/sbin/nginx\n"
+        "quickstart status | sed -n 's#^/fast *#status-after: #p'; seen after; ls -A /fast | wc -l | sed 's/^/left: /'"
+    )
+    called = quickstart(
+        "run", out, "--snapshot", "--exec", f"{SETTLED}\nwait_settled\n{command}", timeout_s=600
+    )
+    answers = said(called.out)
+    assert answers["status"] == "mounted", called.err[-3000:]
+    assert int(answers["before"]) > 2
+    assert (answers["after"], answers["left"], answers["status-after"]) == ("0", "0", "not mounted")

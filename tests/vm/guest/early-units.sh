@@ -22,7 +22,8 @@ for place in "$Q"/parity/units/*; do
 	ln -s "../$UNIT" $WANTS/
 	$Q/bin/starter "$place/description" "$RUN" || continue
 	read -r UNIT_TYPE <"$place/type"
-	printf 'UNIT=%s\nUNIT_TYPE=%s\n' "$UNIT" "$UNIT_TYPE" >"$RUN/config"
+	printf 'UNIT=%s\nUNIT_TYPE=%s\nUNIT_GROUP=system.slice/%s\n' "$UNIT" "$UNIT_TYPE" "$UNIT" >"$RUN/config"
+	ln -s $Q/bin "$RUN/bin"
 	sed "s#/run/quickstart/#$RUN/#; s#^Q=.*#Q=$RUN#" $Q/adopt >"$RUN/adopt"
 	(Q=$RUN && write_drop_in)
 done
