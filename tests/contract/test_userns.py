@@ -160,11 +160,11 @@ def test_groups_stay(user: User) -> None:
 
 @pytest.fixture
 def nobody(place: Path) -> Iterator[User]:
-    assert is_host_root(), "a user without subordinate ids is made by root: run this one with sudo"
     with ordinary_user(place, ids=False) as found:
         yield found
 
 
+@pytest.mark.host_root
 def test_without_subordinate_ids_the_line_that_gives_some(nobody: User) -> None:
     out = nobody.home / "out"
     called = nobody.run(COMMAND, "build", "--profile", "nginx", "-o", out, "--json")
