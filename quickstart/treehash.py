@@ -24,7 +24,7 @@ def tree_hash(root: Path, *, without: str = "") -> str:
     """SHA-256 of the tree below ``root`` but its entry ``without``, depth first by name, with times of modification in seconds.
 
     Whether a file's zeros are holes or written makes no difference. A directory on which another file system is mounted counts
-    as an empty one. Raises OSError for what cannot be read.
+    as an empty one. Our own files count as root's. Raises OSError for what cannot be read.
     """
     top = os.fsencode(root)
     device = root.stat().st_dev
@@ -61,7 +61,10 @@ def _described(path: bytes, root: bytes, device: int) -> tuple[os.stat_result, b
 def _describe(path: bytes, name: bytes, status: os.stat_result, root: bytes, device: int) -> bytes:
     """The hash of what is at ``path``, which system calls know by ``name``."""
     digest = hashlib.sha256()
-    digest.update(f"{status.st_mode:o} {status.st_uid} {status.st_gid} {status.st_rdev}\0".encode())
+    # What is an ordinary user's own is root's in his user namespace (host/userns.py): the same tree from inside and outside.
+    uid = 0 if status.st_uid == os.geteuid() else status.st_uid
+    gid = 0 if status.st_gid == os.getegid() else status.st_gid
+    digest.update(f"{status.st_mode:o} {uid} {gid} {status.st_rdev}\0".encode())
     # The volume carries it, and init compares it (the root directory's own does not reach it).
     # A mount point's is that of what is mounted.
     if path != root and not (stat.S_ISDIR(status.st_mode) and status.st_dev != device):

@@ -5,6 +5,7 @@ What is not understood here does not matter to the host: nothing of the source's
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -24,6 +25,9 @@ Members = Iterator[tuple[Member, Iterator[bytes]]]
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME_BYTES, _PATH_BYTES = 255, 4095
+_NO_ID = 0xFFFFFFFF
+# inodes.rst, "Inode Timestamps": 34 bits from 1901 on.
+_FIRST_TIME_S, _LAST_TIME_S = -(2**31), -(2**31) + 2**34
 # What decompresses is nobody, too; nothing that it says is believed.
 _AS_NOBODY = (
     *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs"),
@@ -99,6 +103,7 @@ class _Home:
         for member, data in members:
             self._count(member)
             parts = self._parts(member.path)
+            self._check_numbers(member)
             if member.kind in (Kind.DEVICE, Kind.SOCKET):
                 left_out.append("/".join(parts))
             elif not parts:
@@ -106,12 +111,32 @@ class _Home:
                     raise self._refused(member.path, "is the root, and no directory")
                 self._directories[parts] = member
             else:
-                with self._opened(parts[:-1]) as directory:
+                with self._named(member), self._opened(parts[:-1]) as directory:
                     self._make(directory, parts, member, data)
         for parts, member in sorted(self._directories.items(), reverse=True):
-            with self._opened(parts) as directory:
+            with self._named(member), self._opened(parts) as directory:
                 self._dress(directory, member)
         return tuple(left_out)
+
+    @contextmanager
+    def _named(self, member: Member) -> Iterator[None]:
+        """What the system does not take of a member is bad input; a full disk is none of its faults."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            why = error.strerror if isinstance(error, OSError) else error
+            raise self._refused(
+                member.path,
+                f"cannot be made here with the owner {member.uid}:{member.gid}, {member.size_bytes} bytes: {why}",
+            ) from error
+
+    def _check_numbers(self, member: Member) -> None:
+        """Ids as chown(2) takes them, without its -1 for none; times as ext4 keeps them."""
+        ids = 0 <= member.uid < _NO_ID and 0 <= member.gid < _NO_ID
+        if not ids or not _FIRST_TIME_S <= member.mtime_ns // 10**9 < _LAST_TIME_S:
+            raise self._refused(member.path, "has an owner or a time that no file can have")
 
     def _count(self, member: Member) -> None:
         self._members += 1
@@ -189,7 +214,7 @@ class _Home:
                 os.mkfifo(name, 0o600, dir_fd=directory)
             os.chown(name, member.uid, member.gid, dir_fd=directory, follow_symlinks=False)
             if member.kind is not Kind.LINK:
-                os.chmod(name, member.mode, dir_fd=directory)
+                os.chmod(name, member.mode & 0o7777, dir_fd=directory)
             self._attributes(f"/proc/self/fd/{directory}/{name}", member)
             os.utime(name, ns=(member.mtime_ns,) * 2, dir_fd=directory, follow_symlinks=False)
 
@@ -237,7 +262,7 @@ class _Home:
     def _dress(self, fd: int, member: Member) -> None:
         """Owner first: to change it takes set-uid bits and capabilities away."""
         os.fchown(fd, member.uid, member.gid)
-        os.fchmod(fd, member.mode)
+        os.fchmod(fd, member.mode & 0o7777)
         self._attributes(fd, member)
         os.utime(fd, ns=(member.mtime_ns,) * 2)
 
@@ -250,8 +275,9 @@ class _Home:
         for name, value in {**member.xattrs, **acls}.items():
             try:
                 os.setxattr(what, name, value, follow_symlinks=isinstance(what, int))
-            except OSError as error:
+            except (OSError, ValueError) as error:
+                why = error.strerror if isinstance(error, OSError) else error
                 raise BadInputError(
-                    f"{self._source}: {member.path!r} has an attribute {name} that cannot be given here: {error.strerror}",
+                    f"{self._source}: {member.path!r} has an attribute {name} that cannot be given here: {why}",
                     hint="only root may give some of them: run it as root, or leave the attribute out",
                 ) from error

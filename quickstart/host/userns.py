@@ -26,7 +26,8 @@ _LIMIT_S = 30.0
 _CLONE_NEWUSER = 0x10000000
 _RANGE = re.compile(r"^\d+: \S+ (\d+) (\d+)$", re.MULTILINE)
 OR_ROOT = ", or run it as root"
-# What forbids a user namespace on some hosts: the file, the value that forbids, the line that mends.
+SYSCTL = Path("/proc/sys")
+# What forbids a user namespace on some hosts: the file there, the value that forbids, the line that mends.
 _FORBIDDING = (
     ("kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
     ("user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=65536"),
@@ -87,7 +88,7 @@ def check_namespaces() -> None:
 
 def _forbidden() -> str:
     for name, value, mend in _FORBIDDING:
-        path = Path("/proc/sys", name)
+        path = SYSCTL / name
         if path.exists() and path.read_text().strip() == value:
             return mend
     return ""

@@ -298,7 +298,7 @@ def test_a_disk_that_is_full_at_out(tmp_path: Path, fill: Callable[[Path], None]
 def test_extended_attributes_are_hashed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     before = tree_hash(tmp_path)
-    os.setxattr(tmp_path / "file", "trusted.quickstart", b"1")
+    os.setxattr(tmp_path / "file", "user.quickstart", b"1")
     assert tree_hash(tmp_path) != before
 
 

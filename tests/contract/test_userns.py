@@ -131,6 +131,25 @@ print(hashlib.sha256((place / "disk.raw").read_bytes()).hexdigest())
     assert theirs.stdout == ours.stdout
 
 
+def test_what_is_in_the_store_is_whole_from_inside_and_outside(user: User) -> None:
+    """`build` is in the namespace, `run` is not, and both take the agent from the store."""
+    code = """
+from quickstart.store import Store, default_root
+with Store(default_root(), print) as store:
+    for name in sys.argv[1:]:
+        print(store.get_or_make("agent", {"name": name}, lambda place: (place / "x").write_text("x")).made)
+"""
+    outside = "import os, sys\n" + code
+    first = user.run(sys.executable, "-c", outside, "a")
+    inside = user.run(sys.executable, "-c", BECOME + code, "a", "b")
+    again = user.run(sys.executable, "-c", outside, "a", "b")
+    assert [each.stdout for each in (first, inside, again)] == [
+        b"True\n",
+        b"False\nTrue\n",
+        b"False\nFalse\n",
+    ]
+
+
 def test_a_signal_and_a_status_pass_as_they_are(user: User) -> None:
     """No process stands between the user and the verb."""
     assert become(user, "raise SystemExit(7)").returncode == 7
@@ -160,11 +179,11 @@ def test_groups_stay(user: User) -> None:
 
 @pytest.fixture
 def nobody(place: Path) -> Iterator[User]:
-    assert is_host_root(), "a user without subordinate ids is made by root: run this one with sudo"
     with ordinary_user(place, ids=False) as found:
         yield found
 
 
+@pytest.mark.host_root
 def test_without_subordinate_ids_the_line_that_gives_some(nobody: User) -> None:
     out = nobody.home / "out"
     called = nobody.run(COMMAND, "build", "--profile", "nginx", "-o", out, "--json")

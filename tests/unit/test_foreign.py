@@ -152,6 +152,24 @@ def test_a_limit(tmp_path: Path, members: list[tuple[Member, bytes]]) -> None:
         home(tmp_path / "tree", *members)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"uid": 2**32 - 1},
+        {"gid": -1},
+        {"uid": 2**70},
+        {"mtime_ns": 10**30},
+        {"mtime_ns": -(10**20)},
+        {"target": "\ud800"},
+    ],
+)
+def test_numbers_that_no_file_has(tmp_path: Path, fields: dict[str, Any]) -> None:
+    kind = Kind.LINK if "target" in fields else Kind.FIFO
+    with pytest.raises(BadInputError, match="cannot be unpacked whole") as caught:
+        home(tmp_path / "tree", (mine("a", kind, **fields), b""))
+    assert "\n" not in caught.value.message
+
+
 def test_times_modes_holes_and_names(tmp_path: Path) -> None:
     directory = (mine("d", Kind.DIRECTORY, mtime_ns=5 * 10**9, mode=0o2750), b"")
     holes = (mine("d/h", Kind.FILE, size_bytes=2000, segments=((100, 3),)), b"abc")

@@ -148,6 +148,8 @@ def test_the_main_job_as_an_ordinary_user(artefact: Path, builder: User) -> None
     same_as_roots(builder, artefact, store)
     ran = called(builder, "run", out, "--check", "--snapshot", "--json")
     assert ran.status == 0, ran.err
+    # Made in the namespace, used outside of it.
+    assert "made again" not in ran.err
     assert called(builder, "audit", out).out.endswith(": clean\n")
     assert called(builder, "build", "--profile", "nginx", "-o", out, "--json").result["made"] is False
     # Files of subordinate ids too.
