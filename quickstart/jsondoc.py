@@ -19,7 +19,8 @@ _MOST_VALUES = 1_500_000
 # 2**63 has 19 digits.
 _MOST_DIGITS = 20
 # Possessive, and to the end of the text where the closing quote is lacking: no place is looked at twice.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+# (?>(?:…)*) and not (?:…)*+: see quickstart.bounded.
+_STRING = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)(?:"|\\?\Z)', re.DOTALL)
 _ALL_BUT_SYNTAX = bytes(sorted(set(range(256)) - set(b"[]{},:")))
 
 
