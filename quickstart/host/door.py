@@ -230,12 +230,13 @@ def background(
     identity: Identity | None = None,
     pass_fds: Sequence[int] = (),
     env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> Iterator[Process]:
     """A process that runs while the context lasts and is killed at its end.
 
     Its output goes to the end of the file ``log``, or to the descriptor ``output`` where the amount has to be bounded. With an
     ``identity`` it is that user's; ``pass_fds`` are the descriptors that it gets under their own numbers, ``env`` is more of its
-    environment.
+    environment, ``cwd`` the directory in which it starts: entered as who we are.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with ExitStack() as stack:
@@ -250,6 +251,7 @@ def background(
             stderr=target,
             start_new_session=True,
             pass_fds=pass_fds,
+            cwd=cwd,
         )
     try:
         yield process

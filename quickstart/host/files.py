@@ -58,6 +58,15 @@ def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
         ) from error
 
 
+def sync_directory(directory: Path) -> None:
+    """Have what was renamed in ``directory`` outlast a loss of power (fsync(2): a file's own does not say so of its name)."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _says_full(error: BaseException | None) -> bool:
     """Whether the error, or the one it was raised from, is about space."""
     while error is not None:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from quickstart.errors import BadInputError, HostLacksError, OutputExistsError
-from quickstart.host.files import full_disk_named, remove_tree
+from quickstart.host.files import full_disk_named, remove_tree, sync_directory
 from quickstart.host.locks import EXCLUSIVE, SHARED, try_lock, unlock
 
 # The lock is held for as long as it takes to remove an old OUT.
@@ -129,6 +129,8 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
                 _lock_unused(out, stack)
                 out.rename(_beside(out, "old"))
             partial.rename(out)
+            # Before anybody is told that it is done.
+            sync_directory(out.parent)
             # A machine may run from it from now on.
             unlock(owner)
     finally:

@@ -96,6 +96,7 @@ def _try_kvm(kernel: Path) -> bool:
             output=said.writers[0],
             identity=cell.identity,
             env=cell.environment,
+            cwd=cell.directory,
         )
         with tried as process:
             hand_over(said)

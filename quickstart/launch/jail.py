@@ -1,8 +1,8 @@
 """Where a QEMU runs that its guest may have taken over: system calls, user, files and descriptors.
 
 It gets what it works on as descriptors: disk, sockets, the pipes of its logs. What it can only open by name, kernel and initramfs,
-is copied into a directory of its own, where its temporary files lie, too. So an unprivileged user can run it whatever the modes
-of the files on the host, and it never opens a name that a stranger chose.
+is copied into a directory of its own. It starts there, and its temporary files lie there. So an unprivileged user can run it
+whatever the modes of the files and directories on the host, and it never opens a name that a stranger chose.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Jail:
-    """Who a QEMU is, and the directory of its own; ours is the one above, into which it does not get."""
+    """Who a QEMU is, and the directory of its own, in which it has to start; ours is the one above, into which it does not get."""
 
     directory: Path
     identity: Identity
@@ -37,7 +37,7 @@ class Jail:
     @property
     def environment(self) -> dict[str, str]:
         """What it needs to be told: where its temporary files go, the overlay of snapshot=on among them."""
-        return {"TMPDIR": str(self.directory), "HOME": str(self.directory)}
+        return {"TMPDIR": ".", "HOME": "."}
 
 
 def make_jail(workspace: Path, *, kvm: bool = False) -> Jail:
@@ -46,9 +46,6 @@ def make_jail(workspace: Path, *, kvm: bool = False) -> Jail:
     jail = Jail(workspace / "machine", identity)
     jail.directory.mkdir(mode=0o700)
     if identity.uid is not None and identity.gid is not None:
-        # Through it, by its own group alone; neither to be listed nor written to.
-        os.chown(workspace, -1, identity.gid)
-        workspace.chmod(0o710)
         os.chown(jail.directory, identity.uid, identity.gid)
     return jail
 
@@ -65,7 +62,7 @@ def kvm_group() -> int | None:
 
 
 def put_kernel(jail: Jail, kernel: Path) -> Path:
-    """A copy of ``kernel`` in the jail; raises BadInputError for what is no regular file, or too large for a kernel."""
+    """The name in the jail of a copy of ``kernel``; raises BadInputError for what is no regular file, or too large for a kernel."""
     with opened_regular(kernel) as fd, os.fdopen(os.dup(fd), "rb") as file:
         size_bytes = os.fstat(fd).st_size
         if size_bytes > _KERNEL_BYTES:
@@ -77,11 +74,11 @@ def put_kernel(jail: Jail, kernel: Path) -> Path:
 
 
 def given(jail: Jail, path: Path) -> Path:
-    """``path``, a file that we have made in the jail, as one that who is in it can read."""
+    """The name in the jail of ``path``, a file that we have made there, which who is in it can read from now on."""
     if jail.identity.uid is not None and jail.identity.gid is not None:
         os.chown(path, -1, jail.identity.gid, follow_symlinks=False)
         path.chmod(0o640)
-    return path
+    return Path(path.name)
 
 
 def demand_room(initrds: Iterable[Path], memory_mib: int) -> None:

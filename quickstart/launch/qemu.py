@@ -17,6 +17,7 @@ from typing import BinaryIO, Self, cast
 from quickstart.errors import GuestEndedError, GuestError
 from quickstart.host import door
 from quickstart.host.beneath import open_regular
+from quickstart.host.files import full_disk_named, temporary_directory
 from quickstart.host.workspace import room_for_sockets, workspace
 from quickstart.launch import jail, payload
 from quickstart.launch.accel import Accelerator
@@ -122,6 +123,7 @@ class QemuGuest:
                     identity=cell.identity,
                     pass_fds=fds,
                     env=cell.environment,
+                    cwd=cell.directory,
                 )
             )
             hand_over(said)
@@ -130,8 +132,9 @@ class QemuGuest:
         """Kernel and joined initramfs, in the jail."""
         jail.demand_room(self.machine.initrds, self.machine.memory_mib)
         initrd = cell.directory / "initrd"
-        payload.join_initrd(self.machine.initrds, self._cpios, initrd)
-        return jail.put_kernel(cell, self.machine.kernel), jail.given(cell, initrd)
+        with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
+            payload.join_initrd(self.machine.initrds, self._cpios, initrd)
+            return jail.put_kernel(cell, self.machine.kernel), jail.given(cell, initrd)
 
     def _channels(self, stack: ExitStack, lent: ExitStack, console_log: int) -> Channels:
         """Our ends of the channels to QEMU become ours; the others are lent until it has them."""

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from quickstart.host.beneath import read_bounded
-from quickstart.host.files import full_disk_named
+from quickstart.host.files import full_disk_named, sync_directory
 
 _PARTIAL = ".partial"
 
@@ -35,15 +35,7 @@ def replace_file(path: Path, content: bytes) -> None:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
-        _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_directory(path.parent)
 
 
 def remove_partial(path: Path) -> None:

@@ -246,3 +246,22 @@ def test_without_locks_a_machine_runs_and_no_build_replaces(
     with pytest.raises(HostLacksError, match="has no locks"), new_directory(out):
         pass
     assert names(out.parent) == ["out"]
+
+
+def test_a_loss_of_power_after_the_end_undoes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All data reach the disk before the new name does, and that before `build` says that it is done."""
+    done: list[str] = []
+    renamed = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        done.append(f"rename to {target.name}")
+        return renamed(self, target)
+
+    monkeypatch.setattr(os, "sync", lambda: done.append("sync all"))
+    monkeypatch.setattr(output, "sync_directory", lambda directory: done.append(f"sync {directory.name}"))
+    monkeypatch.setattr(Path, "rename", rename)
+    with output.new_directory(tmp_path / "out"):
+        pass
+    assert done == ["sync all", "rename to out", f"sync {tmp_path.name}"]
