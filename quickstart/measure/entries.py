@@ -24,7 +24,9 @@ from quickstart.measure.results import (
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
 Instant = Annotated[int, Field(ge=-INT64_MAX, le=INT64_MAX)]
 Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-Word = Annotated[str, StringConstraints(min_length=1)]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+# A report is made of a stranger's results, too: nothing of them is without measure.
+Number = Annotated[int, Field(ge=1, le=1000)]
 
 
 class Table(BaseModel):
@@ -42,14 +44,14 @@ class CellEntry(Table):
     payload: Literal[("", *PAYLOADS)] = ""  # type: ignore[valid-type]
     pattern: Literal[PATTERNS] = "single"  # type: ignore[valid-type]
     instances: Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = 1
-    stagger_ms: Count = 0
+    stagger_ms: Annotated[int, Field(ge=0, le=3_600_000)] = 0
 
 
 class PlannedEntry(CellEntry):
     # As for the payload. A run says how it was delivered, asked for or not.
     delivery: Literal[("", *DELIVERIES)] = ""  # type: ignore[valid-type]
     # As in a matrix.
-    runs: Annotated[int, Field(ge=1, le=1000)]
+    runs: Number
     timeout_s: Annotated[int, Field(ge=1, le=86400)]
 
 
@@ -61,10 +63,10 @@ class PhaseEntry(Table):
 
 class RunEntry(CellEntry):
     delivery: str
-    number: Annotated[int, Field(ge=1, le=INT64_MAX)]
-    instance: Annotated[int, Field(ge=1, le=INT64_MAX)] = 1
+    number: Number
+    instance: Number = 1
     launched_ns: Count = 0
-    dilation_percent: Annotated[int, Field(ge=100, le=INT64_MAX)] = 100
+    dilation_percent: Annotated[int, Field(ge=100, le=1_000_000)] = 100
     censored: str
     t_pr_ns: Instant
     t_app_ns: Instant
@@ -80,8 +82,8 @@ class RunEntry(CellEntry):
     root_reads: Count
     root_read_bytes: Count
     initramfs_bytes: Count
-    phases: Annotated[tuple[PhaseEntry, ...], FailFast()]
-    units: Annotated[tuple[PhaseEntry, ...], FailFast()] = ()
+    phases: Annotated[tuple[PhaseEntry, ...], Field(max_length=64), FailFast()]
+    units: Annotated[tuple[PhaseEntry, ...], Field(max_length=10_000), FailFast()] = ()
     took_ns: Count
 
 
@@ -98,7 +100,7 @@ class BootedEntry(Table):
 class Document(Table):
     schema_: Annotated[Literal[*OLDER_SCHEMAS, SCHEMA], Field(alias="schema")]  # type: ignore[valid-type]
     name: Word
-    command: Annotated[tuple[str, ...], Field(min_length=1), FailFast()]
+    command: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000), FailFast()]
     began: Time
     host: dict[str, str]
     versions: dict[str, str]
@@ -107,5 +109,5 @@ class Document(Table):
     boots: dict[str, BootedEntry] = {}
     contents: dict[str, dict[str, Count]] = {}
     packages: dict[str, dict[str, str]] = {}
-    plan: Annotated[tuple[PlannedEntry, ...], Field(min_length=1), FailFast()]
+    plan: Annotated[tuple[PlannedEntry, ...], Field(min_length=1, max_length=10_000), FailFast()]
     runs: Annotated[tuple[RunEntry, ...], FailFast()]

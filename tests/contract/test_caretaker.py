@@ -13,6 +13,9 @@ import pytest
 
 from quickstart.host.namespaces import own_namespaces
 
+# It mounts what only root of the host may.
+pytestmark = pytest.mark.host_root
+
 SECONDS = 60.0
 Box = Callable[[str], str]
 # A machine's root as init leaves it: moved over that of the namespace, with the directory /fast of a memory file system at /fast.

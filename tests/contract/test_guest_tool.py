@@ -14,6 +14,9 @@ import pytest
 
 from quickstart.host.namespaces import own_namespaces
 
+# It mounts what only root of the host may.
+pytestmark = pytest.mark.host_root
+
 BUILD = "0123456789abcdef0123456789abcdef"
 ODD = ("opt/app/a b", 'opt/app/it\'s "x"', "opt/app/two\nlines", "opt/app/\\back", "opt/app/b\xe9")
 Machine = Callable[[str], str]

@@ -49,6 +49,7 @@ def assert_powerless(found: dict[str, str]) -> None:
     assert found["NoNewPrivs"] == "1"
 
 
+@pytest.mark.host_root
 def test_root_starts_it_as_nobody_else(tmp_path: Path) -> None:
     seen = []
     for number in (1, 2):
@@ -63,6 +64,7 @@ def test_root_starts_it_as_nobody_else(tmp_path: Path) -> None:
     assert all(uid > 65535 for uid in seen) and len(set(seen)) == 2
 
 
+@pytest.mark.host_root
 @pytest.mark.parametrize(("mapped", "other"), [(65536, True), (1, False)])
 def test_root_of_a_namespace_does_so_with_what_is_mapped(mapped: int, other: bool) -> None:
     """A namespace whose root is a user outside that has nothing else; where only he is mapped, his rights go all the same."""

@@ -11,6 +11,9 @@ import pytest
 
 from quickstart.host.namespaces import own_namespaces
 
+# It mounts what only root of the host may.
+pytestmark = pytest.mark.host_root
+
 INIT = Path(__file__).parents[2] / "quickstart/initramfs/init"
 SECONDS = 60.0
 

@@ -353,6 +353,7 @@ def test_the_starter_refuses(starter: Path, tmp_path: Path, text: str) -> None:
     assert reason in found.reason or reason in found.log
 
 
+@pytest.mark.host_root
 def test_the_sanitized_starter_starts_an_ordinary_unit(starter: Path, tmp_path: Path) -> None:
     """So that what it refuses is refused for what it is."""
     text = describe(

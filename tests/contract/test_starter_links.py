@@ -8,6 +8,9 @@ import pytest
 
 from tests.contract.starterbox import SLEEP, UNIT, Started, command, describe, run_starter, start
 
+# It mounts what only root of the host may.
+pytestmark = pytest.mark.host_root
+
 NOT_ROOTS = "there is a link on the way that is not followed"
 # As StateDirectory=a/b: `a` is the service's own, and so is what is in it.
 HIS = (

@@ -7,10 +7,12 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from quickstart.initramfs.programs import STARTER_SOURCES
+
 HERE = Path(__file__).parent
 OURS = HERE.parents[1] / "quickstart"
 VOLUME, AGENT = OURS / "measure/volume", OURS / "launch/agent"
-STARTER, PARTS = OURS / "initramfs/starter", OURS / "initramfs"
+STARTER, WALK, PARTS = OURS / "initramfs/starter", OURS / "initramfs/walk", OURS / "initramfs"
 FREESTANDING = PARTS / "freestanding"
 
 _FLAGS = ("-g", "-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-Wno-format-truncation")
@@ -45,8 +47,8 @@ TARGETS = (
     Target("agent", _all_but(AGENT, "agent.c", "probe.c"), (AGENT,)),
     Target(
         "unit",
-        tuple(STARTER / name for name in ("environment.c", "text.c", "words.c")),
-        (STARTER,),
+        (*(STARTER / name for name in ("environment.c", "text.c", "words.c")), *_all_but(WALK)),
+        (STARTER, WALK),
         ("-Dstatic_assert=_Static_assert", *_HELD),
     ),
     Target(
@@ -64,6 +66,10 @@ def program(name: str, directory: Path) -> Path:
     folder = {"volume": VOLUME, "agent": AGENT}.get(name, PARTS / name)
     sources = (*_all_but(folder), _OPTIONS)
     include: tuple[Path, ...] = (folder,)
+    if name == "starter":
+        folders = [PARTS / each for each in STARTER_SOURCES]
+        sources = (*(path for each in folders for path in _all_but(each)), _OPTIONS)
+        include = tuple(folders)
     if name not in ("volume", "agent", "starter"):
         sources = (*sources, _SHIM, FREESTANDING / "text.c")
         include = (folder, FREESTANDING)
