@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import socket
+import subprocess
 import sys
 import tarfile
 import time
@@ -296,3 +297,24 @@ def _reader_below(pid: int) -> int:
             return last
         time.sleep(0.02)
     pytest.fail("the reader did not give up its rights")
+
+
+FORK = """
+import os, sys
+from pathlib import Path
+from quickstart.foreign.reader import give_up_rights
+give_up_rights(Path(sys.argv[1]))
+try:
+    if os.fork() == 0:
+        os._exit(0)
+    os.write(1, b"a process more")
+except BlockingIOError:
+    os.write(1, b"none")
+"""
+
+
+def test_a_reader_that_was_taken_over_starts_no_process(tmp_path: Path) -> None:
+    """Its limits of memory and time are a process's: of thousands none would hold."""
+    (empty := tmp_path / "empty").mkdir()
+    done = subprocess.run([sys.executable, "-c", FORK, empty], capture_output=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == (b"none", 0), done.stderr
