@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from quickstart.walk import reachable, walk
 # A chunk of a file that is all zeros does not enter the hash, so a hole and written zeros are the same.
 _CHUNK_BYTES = 1 << 18
 _ZEROS = bytes(_CHUNK_BYTES)
+_PLAIN = re.compile(rb"[A-Za-z0-9._+/-]+")
 _BATCH = 64
 _THREADS = 2
 
@@ -43,8 +45,17 @@ def tree_hash(root: Path, *, without: str = "") -> str:
                 digest.update(description)
                 first = first_names.setdefault((status.st_dev, status.st_ino), path)
                 if first != path:
-                    digest.update(first[len(top) :] + b"\0")
+                    digest.update(_second_name(first[len(top) :]))
     return digest.hexdigest()
+
+
+def _second_name(first: bytes) -> bytes:
+    """What follows the description of a file that is there already, as ``first``.
+
+    A name of any bytes could be another file's description, of 32 bytes: who may choose both finds such a pair in seconds. For
+    one of few characters he would need some 2**74 tries, and it stands for itself.
+    """
+    return first + b"\0" if _PLAIN.fullmatch(first) else hashlib.sha256(b"first name\0" + first).digest()
 
 
 def _batches(paths: Iterator[bytes]) -> Iterator[Sequence[bytes]]:
@@ -74,9 +85,22 @@ def _describe(path: bytes, name: bytes, status: os.stat_result, root: bytes, dev
         digest.update(os.readlink(name))  # noqa: PTH115 - bytes in, bytes out
     elif stat.S_ISREG(status.st_mode):
         digest.update(_content(name))
-    for key in sorted(os.listxattr(name, follow_symlinks=False)):
-        digest.update(b"\0" + os.fsencode(key) + b"\0" + os.getxattr(name, key, follow_symlinks=False))
+    digest.update(_of_attributes(name))
     return digest.digest()
+
+
+def _of_attributes(name: bytes) -> bytes:
+    """The extended attributes: a value may hold what looks like another one, so the lengths count where there are several."""
+    found = [
+        (os.fsencode(key), os.getxattr(name, key, follow_symlinks=False))
+        for key in sorted(os.listxattr(name, follow_symlinks=False))
+    ]
+    text = b"".join(b"\0" + key + b"\0" + value for key, value in found)
+    if len(found) < 2:
+        return text
+    # No name is empty: a single attribute never begins so.
+    lengths = " ".join(f"{len(key)} {len(value)}" for key, value in found)
+    return b"\0\0" + f"{len(found)} {lengths}".encode() + text
 
 
 def _content(path: bytes) -> bytes:

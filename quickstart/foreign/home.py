@@ -18,6 +18,7 @@ from quickstart.errors import BadInputError
 from quickstart.foreign.attributes import acl_attribute
 from quickstart.foreign.members import Kind, Member, read_members
 from quickstart.host import door
+from quickstart.host.identity import unprivileged
 from quickstart.host.namespaces import own_namespaces
 from quickstart.host.workspace import workspace
 
@@ -28,12 +29,8 @@ _NAME_BYTES, _PATH_BYTES = 255, 4095
 _NO_ID = 0xFFFFFFFF
 # inodes.rst, "Inode Timestamps": 34 bits from 1901 on.
 _FIRST_TIME_S, _LAST_TIME_S = -(2**31), -(2**31) + 2**34
-# What decompresses is nobody, too; nothing that it says is believed.
-_AS_NOBODY = (
-    *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs"),
-    *("--inh-caps", "-all", "--bounding-set", "-all", "--"),
-    *("prlimit", "--as=1073741824", "--fsize=0", "--core=0", "--cpu=1800", "--"),
-)
+# Of what decompresses; nothing that it says is believed. Its user has no other process, and it starts few.
+_LIMITED = ("prlimit", "--as=1073741824", "--fsize=0", "--core=0", "--cpu=1800", "--nproc=16", "--")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +58,10 @@ def foreign_members(source: Path, form: str, decompressor: tuple[str, ...] = ())
         filtered, alone = file.fileno(), own_namespaces(network=True)
         unpacking = None
         if decompressor:
-            unpacking = stack.enter_context(door.filtered([*alone, *_AS_NOBODY, *decompressor], filtered))
+            # Nobody's own /proc/PID/mem, of a daemon of the host, would be open to it: so it is a user without any other process.
+            words = door.identity_words(unprivileged())
+            stranger = (*alone, "setpriv", *words, "--", *_LIMITED, *decompressor)
+            unpacking = stack.enter_context(door.filtered(stranger, filtered))
             filtered = unpacking.stdout.fileno()
         module = "quickstart.foreign.reader"
         argv: list[str | Path] = [*alone, sys.executable, "-P", "-m", module, form, empty]

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import enum
 import json
+import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,11 @@ _LENGTH = struct.Struct("<I")
 # Attributes of one file are at most 64 KiB together, on ext4 as in memory; a path has 4 KiB.
 _HEADER_LIMIT_BYTES = 4 << 20
 CHUNK_BYTES = 1 << 20
+# What a member's fields are, as JSON has them.
+_STRINGS, _TABLES = ("path", "kind", "target"), ("xattrs", "acls")
+_NUMBERS = ("mode", "uid", "gid", "mtime_ns", "ctime_s", "size_bytes")
+# loff_t: no file is larger.
+_FILE_BYTES = (1 << 63) - 1
 
 
 class Kind(enum.Enum):
@@ -83,18 +89,20 @@ def _write(out: BinaryIO, document: Mapping[str, object]) -> None:
 def read_members(stream: BinaryIO, source: str) -> Iterator[tuple[Member, Iterator[bytes]]]:
     """The members of a stream, each with its data, which has to be read before the next one.
 
-    Raises BadInputError with what the reader found wrong, and for a stream that ends before its last record.
+    Raises BadInputError with what the reader found wrong, for a stream that ends before its last record, and for what no member
+    can be: whoever took the reader over would say that.
     """
     while True:
-        document = _read(stream, source)
-        if "fault" in document:
-            if document["fault"]:
-                raise BadInputError(f"{source} {document['fault']}", hint=document["hint"] or None)
-            return
         try:
+            document = _read(stream, source)
+            if "fault" in document:
+                fault, hint = (_string(document, name) for name in ("fault", "hint"))
+                if fault:
+                    raise BadInputError(f"{source} {fault}", hint=hint or None)
+                return
             member = _member(document)
         except (ValueError, TypeError, KeyError) as error:
-            raise BadInputError(f"{source} cannot be read: {error!r:.200}") from error
+            raise BadInputError(f"{source} cannot be read: {error!a:.200}") from error
         data = _data(stream, member.segments, source)
         yield member, data
         # Of a member that was left out.
@@ -102,26 +110,61 @@ def read_members(stream: BinaryIO, source: str) -> Iterator[tuple[Member, Iterat
             pass
 
 
-def _read(stream: BinaryIO, source: str) -> dict[str, str]:
+def _read(stream: BinaryIO, source: str) -> dict[str, object]:
+    """The next document; raises ValueError, TypeError for what is none."""
     (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size, source))
     if length > _HEADER_LIMIT_BYTES:
         raise BadInputError(f"{source} has a member with more attributes than a file can have")
     try:
-        found: dict[str, str] = json.loads(_exactly(stream, length, source))
-    except (ValueError, RecursionError) as error:
-        raise BadInputError(f"{source} cannot be read: {error!r:.200}") from error
+        found = json.loads(_exactly(stream, length, source))
+    except RecursionError as error:
+        raise ValueError("a document that is nested too deep") from error
+    if not isinstance(found, dict):
+        raise TypeError("a document that is no object")
     return found
 
 
 def _member(document: Mapping[str, object]) -> Member:
-    fields = dict(document)
-    fields["kind"] = Kind(fields["kind"])
-    xattrs, segments = fields["xattrs"], fields["segments"]
-    if not isinstance(xattrs, dict) or not isinstance(segments, list):
-        raise TypeError("attributes or segments")
-    fields["xattrs"] = {name: base64.b64decode(value) for name, value in xattrs.items()}
-    fields["segments"] = tuple((int(offset), int(length)) for offset, length in segments)
+    """The member that a document is; raises KeyError, TypeError, ValueError for one that none can be."""
+    strings = {name: _string(document, name) for name in _STRINGS}
+    tables = {name: _table(document, name) for name in _TABLES}
+    numbers = {name: document[name] for name in _NUMBERS}
+    # True is an int, too.
+    if wrong := [name for name, value in numbers.items() if type(value) is not int]:
+        raise TypeError(f"{wrong[0]} is no number")
+    fields = {**document, **strings, **tables, "kind": Kind(strings["kind"])}
+    fields["xattrs"] = {name: base64.b64decode(value) for name, value in tables["xattrs"].items()}
+    fields["segments"] = _segments(document["segments"])
     return Member(**fields)  # type: ignore[arg-type]
+
+
+def _string(document: Mapping[str, object], name: str) -> str:
+    """A string that the system takes: of surrogates only those that stand for bytes."""
+    value = document[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is no string")
+    os.fsencode(value)
+    return value
+
+
+def _table(document: Mapping[str, object], name: str) -> dict[str, str]:
+    value = document[name]
+    if not isinstance(value, dict):
+        raise TypeError(f"{name} is no table")
+    for key in value:
+        os.fsencode(key)
+    return {key: _string(value, key) for key in value}
+
+
+def _segments(value: object) -> tuple[tuple[int, int], ...]:
+    """Offsets and lengths; a length below 0 would be taken off what the members have together, for which there is a limit."""
+    if not isinstance(value, list):
+        raise TypeError("segments is no list")
+    found = tuple((offset, length) for offset, length in value)
+    for each in found:
+        if any(type(number) is not int or not 0 <= number <= _FILE_BYTES for number in each):
+            raise ValueError("a segment of no file")
+    return found
 
 
 def _data(stream: BinaryIO, segments: Sequence[tuple[int, int]], source: str) -> Iterator[bytes]:

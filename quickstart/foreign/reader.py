@@ -61,6 +61,8 @@ def give_up_rights(empty: Path) -> None:
         (resource.RLIMIT_CPU, _CPU_S),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
+        # Each process would have all of these for itself.
+        (resource.RLIMIT_NPROC, 0),
     ):
         resource.setrlimit(kind, (limit, limit))
 

@@ -54,10 +54,14 @@ _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
 def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
     """The artefact at ``out`` when it is what would be built; None when ``out`` is free or may be replaced.
 
-    Raises OutputExistsError for what is not an artefact, and for one whose root disk has been used since it was built: a build
-    does not throw away what a machine wrote.
+    Raises OutputExistsError for what is not an artefact, for another user's, and for one whose root disk has been used since it was
+    built: a build does not throw away what a machine wrote.
     """
     if not out.exists():
+        if out.is_symlink():
+            raise OutputExistsError(
+                f"{out} is a link that leads nowhere", hint="remove it, or choose another -o"
+            )
         return None
     if not is_artefact(out):
         raise OutputExistsError(
@@ -70,6 +74,7 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
         )
     if force:
         return None
+    _check_owner(out)
     try:
         artefact = load(out)
         if artefact.build_key == build_key:
@@ -89,6 +94,16 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
             hint="choose another -o, or --force to throw it away",
         )
     return None
+
+
+def _check_owner(out: Path) -> None:
+    """Raise OutputExistsError for an OUT that another user has put there: what he says in it that it is would be taken for ours."""
+    for uid in (out.lstat().st_uid, out.stat().st_uid):
+        if uid not in (os.geteuid(), 0):
+            raise OutputExistsError(
+                f"{out} belongs to another user ({uid}), who may have made it",
+                hint="choose another -o, or --force to replace it",
+            )
 
 
 def _is_rebuilt(artefact: Artefact) -> bool:

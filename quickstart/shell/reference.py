@@ -17,19 +17,28 @@ from quickstart.store import Store
 def find_tree(store: Store, image_hash: str) -> Path:
     """The root of the store's reference image with this hash, which ``store`` holds from now on.
 
-    Raises BadInputError when the store has it no more, or only damaged.
+    Raises BadInputError when the store has it no more, or only damaged, and for a root that was given (a directory, a tar, a
+    disk): its programs are anybody's, and none of them runs on this host.
     """
-    damaged: BadInputError | None = None
+    unusable: BadInputError | None = None
     for path, inputs in store.marks("reference"):
         if _image_hash(path) != image_hash:
+            continue
+        # Of our own making has no such key (reference.debootstrap).
+        if "kind" in inputs:
+            unusable = unusable or BadInputError(
+                f"the reference image {image_hash[:12]}… is a root that was given ({inputs['kind']}): "
+                "its programs do not run on this host",
+                hint="quickstart shell --at guest --snapshot OUT",
+            )
             continue
         try:
             # One that was removed since is none.
             if entry := store.use("reference", inputs):
                 return entry / "root"
         except BadInputError as error:
-            damaged = error
-    raise damaged or BadInputError(
+            unusable = error
+    raise unusable or BadInputError(
         f"{store.root} has no reference image {image_hash[:12]}…, from which this was built",
         hint="--profile NAME takes that of a profile; a build makes it again",
     )

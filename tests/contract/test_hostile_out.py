@@ -17,6 +17,9 @@ from typing import Any
 import pytest
 import zstandard
 
+from quickstart.errors import OutputExistsError
+from quickstart.image.artefact import check_output
+from quickstart.image.manifest import read_manifest
 from quickstart.initramfs.layout import IMAGE
 from quickstart.initramfs.newc import directory, regular, write_archive
 from quickstart.initramfs.payload import Payload
@@ -103,6 +106,22 @@ def assert_refused(out: Path, verbs: tuple[tuple[str, ...], ...], what: str) -> 
 def test_what_is_made_from_is_whole(out: Path) -> None:
     for verb in READING[:4]:
         assert said(out.parent, verb)[0] == 0
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_another_users_out_is_not_taken_for_what_was_built(out: Path, linked: bool) -> None:
+    """Where others may write he puts it there first, with the key that a build will have: its sums are by its own manifest."""
+    key = read_manifest(out).build_key
+    place = out.with_name("place")
+    if linked:
+        place.symlink_to(out)
+        os.lchown(place, 4242, 4242)
+    else:
+        out.rename(place)
+        os.chown(place, 4242, 4242)
+    with pytest.raises(OutputExistsError, match=r"belongs to another user \(4242\)"):
+        check_output(place, key, force=False)
+    assert check_output(place, key, force=True) is None
 
 
 # ---------------------------------------------------------------- the manifest

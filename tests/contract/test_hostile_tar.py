@@ -6,15 +6,18 @@ import gzip
 import io
 import os
 import socket
+import subprocess
 import sys
 import tarfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from quickstart.errors import BadInputError
+from quickstart.foreign.home import foreign_members
 from quickstart.foreign.reader import NOBODY
 from quickstart.host import door
 from quickstart.host.files import remove_tree
@@ -296,3 +299,57 @@ def _reader_below(pid: int) -> int:
             return last
         time.sleep(0.02)
     pytest.fail("the reader did not give up its rights")
+
+
+FORK = """
+import os, sys
+from pathlib import Path
+from quickstart.foreign.reader import give_up_rights
+give_up_rights(Path(sys.argv[1]))
+try:
+    if os.fork() == 0:
+        os._exit(0)
+    os.write(1, b"a process more")
+except BlockingIOError:
+    os.write(1, b"none")
+"""
+
+
+def test_a_reader_that_was_taken_over_starts_no_process(tmp_path: Path) -> None:
+    """Its limits of memory and time are a process's: of thousands none would hold."""
+    (empty := tmp_path / "empty").mkdir()
+    done = subprocess.run([sys.executable, "-c", FORK, empty], capture_output=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == (b"none", 0), done.stderr
+
+
+def test_what_decompresses_is_a_user_without_other_processes(tmp_path: Path) -> None:
+    """As nobody it could write to /proc/PID/mem of the daemons that are nobody, too, and to shared memory of theirs."""
+    (source := tmp_path / "a.tar").write_bytes(b"")
+    with suppress(InterruptedError), foreign_members(source, "tar", ("sleep", "60")):
+        pid = _descendant("sleep")
+        seen = Path(f"/proc/{pid}/status").read_text()
+        ipc = Path(f"/proc/{pid}/ns/ipc").readlink()
+        # To leave without an error would be to wait for it.
+        raise InterruptedError
+    fields = dict(line.split(":\t", 1) for line in seen.splitlines() if ":\t" in line)
+    uids = fields["Uid"].split()
+    assert len(set(uids)) == 1
+    assert int(uids[0]) not in (0, NOBODY, os.getuid())
+    assert int(fields["CapBnd"], 16) == 0
+    assert ipc != Path("/proc/self/ns/ipc").readlink()
+
+
+def _descendant(name: str) -> int:
+    """The process of that name below ours, once it is there."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        waiting = [os.getpid()]
+        while waiting:
+            pid = waiting.pop()
+            # It may have ended meanwhile.
+            with suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text().strip() == name:
+                    return pid
+                waiting += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        time.sleep(0.02)
+    pytest.fail(f"there is no {name}")

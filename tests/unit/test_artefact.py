@@ -135,6 +135,14 @@ def test_a_free_place(tmp_path: Path) -> None:
     assert check_output(tmp_path / "none", "key", force=False) is None
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_a_link_that_leads_nowhere(tmp_path: Path, force: bool) -> None:
+    """No directory can be renamed to it: that was a traceback, once all was built."""
+    (tmp_path / "out").symlink_to("nowhere")
+    with pytest.raises(OutputExistsError, match="leads nowhere"):
+        check_output(tmp_path / "out", "key", force)
+
+
 def test_what_would_be_built_is_there(out: Path) -> None:
     found = check_output(out, BUILD_KEY, force=False)
     assert found is not None

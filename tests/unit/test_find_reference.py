@@ -9,17 +9,20 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import BadInputError
+from quickstart.profile import load_profile
+from quickstart.reference.debootstrap import reference_inputs
+from quickstart.reference.rootfs import Rootfs, rootfs_inputs
 from quickstart.shell.reference import find_tree
 from quickstart.store import Store
 
 
-def make_entry(root: Path, image_hash: str) -> Path:
+def make_entry(root: Path, image_hash: str, **inputs: str) -> Path:
     def make(directory: Path) -> None:
         (directory / "root").mkdir()
         (directory / "image.json").write_text(json.dumps({"image_hash": image_hash}))
 
     with Store(root) as store:
-        return store.get_or_make("reference", {"image": image_hash}, make).path
+        return store.get_or_make("reference", {"image": image_hash, **inputs}, make).path
 
 
 def test_by_its_hash_and_held_until_the_store_is_closed(tmp_path: Path) -> None:
@@ -61,3 +64,21 @@ def test_what_else_lies_there_is_passed_by(tmp_path: Path) -> None:
             find_tree(store, "one")
         with pytest.raises(BadInputError, match="no reference image odd 5"):
             find_tree(store, "odd 5")
+
+
+@pytest.mark.parametrize("kind", ["directory", "tar", "disk"])
+def test_no_program_of_a_root_that_was_given_runs_here(tmp_path: Path, kind: str) -> None:
+    """An OUT says by its manifest which image it wants, and root's shell there would be the giver's program."""
+    make_entry(tmp_path, "one", kind=kind)
+    with Store(tmp_path) as store, pytest.raises(BadInputError, match=f"was given .{kind}.") as caught:
+        find_tree(store, "one")
+    assert "--at guest" in str(caught.value.hint)
+    own = make_entry(tmp_path, "one")
+    with Store(tmp_path) as store:
+        assert find_tree(store, "one") == own / "root"
+
+
+def test_which_roots_say_that_they_were_given() -> None:
+    """What of our own making depends on has no such key; else nobody could have a shell in it."""
+    assert "kind" not in reference_inputs(load_profile("nginx"))
+    assert rootfs_inputs(Rootfs(Path("root.tar"), "tar", "0"))["kind"] == "tar"

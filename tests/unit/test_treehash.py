@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from quickstart import treehash
 from quickstart.host.files import remove_tree
 from quickstart.model import MIB
 from quickstart.treehash import tree_hash
@@ -140,3 +141,46 @@ def test_a_deep_tree(tmp_path: Path, depth: int, name: str) -> None:
             hashes.append(tree_hash(tmp_path / str(number)))
         remove_tree(tmp_path / str(number))
     assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_a_value_that_looks_like_another_attribute(tmp_path: Path) -> None:
+    """Both trees are the giver's: with one hash he would have a checked one taken for the other."""
+    for name, attributes in (
+        ("one", {"user.a": b"1\0user.b\x002"}),
+        ("two", {"user.a": b"1", "user.b": b"2"}),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"")
+        for key, value in attributes.items():
+            os.setxattr(tmp_path / name / "file", key, value)
+        os.utime(tmp_path / name / "file", (1, 1))
+    assert tree_hash(tmp_path / "one") != tree_hash(tmp_path / "two")
+
+
+def test_a_name_that_is_the_description_of_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second name is followed by the first one's; a file more, whose description reads like that, must not be the same.
+
+    Such a description is found in 70 000 tries of other content; here it is just said.
+    """
+    name = b"\xe9" * 30
+    described = treehash._described
+
+    def pretend(path: bytes, top: bytes, device: int) -> tuple[os.stat_result, bytes]:
+        status, description = described(path, top, device)
+        return status, b"/" + name + b"\0" if path.endswith("\U0010ffff\U0010ffff".encode()) else description
+
+    monkeypatch.setattr(treehash, "_described", pretend)
+    for tree in (tmp_path / "linked", tmp_path / "more"):
+        tree.mkdir()
+        first = tree / os.fsdecode(name)
+        first.write_bytes(b"same")
+        if tree.name == "linked":
+            os.link(first, tree / "\U0010ffff")
+        else:
+            (tree / "\U0010ffff").write_bytes(b"same")
+            (tree / "\U0010ffff").with_name("\U0010ffff\U0010ffff").write_bytes(b"")
+        for each in tree.iterdir():
+            os.utime(each, (1, 1))
+    assert tree_hash(tmp_path / "linked") != tree_hash(tmp_path / "more")
