@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -12,7 +13,7 @@ from quickstart.unit.before import refuse_filters
 from quickstart.unit.callgroups import call_groups
 from quickstart.unit.commands import is_needless_early, parse_commands, refuse_systemctl
 from quickstart.unit.directives import HARMLESS, KNOWN
-from quickstart.unit.files import assignments, directives, manager_texts, unit_texts
+from quickstart.unit.files import assignments, directives, drop_ins_of, manager_texts, unit_texts
 from quickstart.unit.model import UnitCommand, UnitStart
 from quickstart.unit.mounts import late_binds
 from quickstart.unit.neighbours import instances_of, refuse_shared_namespaces, refuse_sockets
@@ -28,6 +29,8 @@ _D_BUS = "it speaks to D-Bus, which comes with systemd; see docs/starter.md"
 _DEFAULT_TIMEOUT = "90s"
 # Each has a process of its own; no unit has a tenth of it.
 _MAX_COMMANDS = 256
+# As init calls it (initramfs/init/hand-off).
+HAND_OFF_DROP_IN = b"zzzz-quickstart.conf"
 # systemd-system.conf(5): what is not read here, and every service has it, or gets it from PID 1.
 _MANAGERS = (
     *("CapabilityBoundingSet", "NoNewPrivileges", "SystemCallArchitectures", "DefaultEnvironment"),
@@ -49,6 +52,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
     source = Source(unit, assigned, directives(assignments(manager_texts(root), "[Manager]")), groups)
     refuse_unknown(source)
     _refuse_manager(source)
+    _refuse_last_word(root, unit)
     refuse_sockets(root, unit)
     refuse_shared_namespaces(root, unit)
     refuse_filters(root, unit)
@@ -106,6 +110,16 @@ def _refuse_manager(source: Source) -> None:
             f"{source.unit} cannot be started early: the image's system.conf has {', '.join(lost)}",
             hint="say it in drop-ins of the services (service.d) instead; see docs/starter.md",
         )
+
+
+def _refuse_last_word(root: ImageRoot, unit: str) -> None:
+    """A drop-in that systemd reads after the one by which it adopts the process: the application would be started a second time."""
+    for name, path in drop_ins_of(root, unit).items():
+        if os.fsencode(name) >= HAND_OFF_DROP_IN:
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {path} is read after what the hand-off says",
+                hint=f"give it a name that sorts before {HAND_OFF_DROP_IN.decode()}",
+            )
 
 
 def _is_harmless(source: Source, name: str, harmless: str) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
+from quickstart.unit.read import HAND_OFF_DROP_IN
 from tests.unit.test_unit import SERVICE, put, read
 
 FILTER = "[Unit]\nWants=network-pre.target\nBefore=network-pre.target shutdown.target\n[Service]\nExecStart=/bin/nft\n"
@@ -56,3 +58,19 @@ def test_what_system_conf_says_for_all_is_not_lost(tmp_path: Path, line: str) ->
     put(tmp_path, "/etc/systemd/system.conf.d/hard.conf", f"[Manager]\n{line}\n")
     with pytest.raises(UnsupportedUnitError, match=f"system.conf has {line.partition('=')[0]}"):
         read(tmp_path, SERVICE)
+
+
+@pytest.mark.parametrize("name", ["zzzz-quickstart.conf", "zzzzz.conf", "é.conf"])
+@pytest.mark.parametrize("place", ["app.service.d", "service.d"])
+def test_a_drop_in_that_would_undo_the_adoption(tmp_path: Path, name: str, place: str) -> None:
+    """With an ExecStart= of its own, systemd would start the application beside the one that runs, or refuse the unit."""
+    put(tmp_path, f"/etc/systemd/system/{place}/zzzz-a.conf", "[Service]\nNice=1\n")
+    read(tmp_path, SERVICE)
+    put(tmp_path, f"/etc/systemd/system/{place}/{name}", "[Service]\nNice=2\n")
+    with pytest.raises(UnsupportedUnitError, match="is read after what the hand-off says"):
+        read(tmp_path, SERVICE)
+
+
+def test_the_hand_offs_drop_in_is_called_so() -> None:
+    script = resources.files("quickstart.initramfs").joinpath("init", "hand-off").read_bytes()
+    assert b"/$UNIT.d/%s" % HAND_OFF_DROP_IN in script
