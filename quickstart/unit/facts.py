@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from quickstart.imageroot import ImageRoot
+from quickstart.unit.before import settling_files, settling_places
 from quickstart.unit.callgroups import library_of_groups
 from quickstart.unit.files import MANAGER_PATHS, UNIT_PATHS, assignments, drop_in_places, unit_texts
 
@@ -45,7 +46,7 @@ def deciding(root: ImageRoot, unit: str) -> Deciding:
     """
     files = {each for path in _files(root, unit) for each in way_to(root, path)}
     places: set[PurePosixPath] = set()
-    for place in _places(unit):
+    for place in (*_places(unit), *settling_places(root)):
         *links, last = way_to(root, place)
         files.update(links)
         places.add(last)
@@ -84,6 +85,7 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     yield _OWN / "default.target"
     # A socket of its own would have its sockets handed over (unit/neighbours.py).
     yield _OWN / f"sockets.target.wants/{unit.removesuffix('.service')}.socket"
+    yield from settling_files(root)
     texts = unit_texts(root, unit)
     yield from _negated_conditions(texts)
     names = {name for name, _ in assignments(texts, "[Service]")}

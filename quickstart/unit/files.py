@@ -80,9 +80,20 @@ def has_init_script(root: ImageRoot, unit: str) -> bool:
     return root.resolve(PurePosixPath("/etc/init.d") / unit.removesuffix(".service")).canonical is not None
 
 
+def drop_ins_of(root: ImageRoot, unit: str) -> dict[str, PurePosixPath]:
+    """Where the drop-ins of ``unit`` lie, by their names; of one name the first in the order of places."""
+    found: dict[str, PurePosixPath] = {}
+    for directory in UNIT_PATHS:
+        for name in drop_in_places(unit):
+            below = root.resolve(PurePosixPath(directory) / name).canonical
+            for file in sorted(root.host(below).glob("*.conf")) if below is not None else ():
+                found.setdefault(file.name, PurePosixPath(directory) / name / file.name)
+    return found
+
+
 def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """The unit file's text, then its drop-ins' in the order of their names; raises UnsupportedUnitError without a unit."""
-    drop_ins: dict[str, PurePosixPath] = {}
+    drop_ins = drop_ins_of(root, unit)
     main: PurePosixPath | None = None
     template = _template(unit)
     for directory in UNIT_PATHS:
@@ -90,10 +101,6 @@ def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
         if main is None and found_here.canonical is None and found_here.links:
             raise UnsupportedUnitError(f"{unit} is masked in the image by {found_here.links[-1]}")
         main = main or found_here.canonical
-        for name in drop_in_places(unit):
-            below = root.resolve(PurePosixPath(directory) / name).canonical
-            for file in sorted(root.host(below).glob("*.conf")) if below is not None else ():
-                drop_ins.setdefault(file.name, PurePosixPath(directory) / name / file.name)
     if main is None and template:
         places = (root.resolve(PurePosixPath(directory) / template).canonical for directory in UNIT_PATHS)
         main = next((place for place in places if place is not None), None)

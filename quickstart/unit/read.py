@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.imageroot import ImageRoot
+from quickstart.unit.before import refuse_filters
 from quickstart.unit.callgroups import call_groups
 from quickstart.unit.commands import is_needless_early, parse_commands, refuse_systemctl
 from quickstart.unit.directives import HARMLESS, KNOWN
-from quickstart.unit.files import assignments, directives, manager_texts, unit_texts
+from quickstart.unit.files import assignments, directives, drop_ins_of, manager_texts, unit_texts
 from quickstart.unit.model import UnitCommand, UnitStart
 from quickstart.unit.mounts import late_binds
 from quickstart.unit.neighbours import instances_of, refuse_shared_namespaces, refuse_sockets
@@ -27,6 +29,14 @@ _D_BUS = "it speaks to D-Bus, which comes with systemd; see docs/starter.md"
 _DEFAULT_TIMEOUT = "90s"
 # Each has a process of its own; no unit has a tenth of it.
 _MAX_COMMANDS = 256
+# As init calls it (initramfs/init/hand-off).
+HAND_OFF_DROP_IN = b"zzzz-quickstart.conf"
+# systemd-system.conf(5): what is not read here, and every service has it, or gets it from PID 1.
+_MANAGERS = (
+    *("CapabilityBoundingSet", "NoNewPrivileges", "SystemCallArchitectures", "DefaultEnvironment"),
+    *("CPUAffinity", "NUMAPolicy", "NUMAMask", "TimerSlackNSec", "DefaultTimerSlackNSec"),
+    *("DefaultOOMScoreAdjust", "DefaultRestrictSUIDSGID"),
+)
 # A file's name is no longer (NAME_MAX of limits.h).
 _MAX_NAME = 255
 
@@ -41,8 +51,11 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
     groups = call_groups(root) if any(name == "SystemCallFilter" for name, _ in assigned) else {}
     source = Source(unit, assigned, directives(assignments(manager_texts(root), "[Manager]")), groups)
     refuse_unknown(source)
+    _refuse_manager(source)
+    _refuse_last_word(root, unit)
     refuse_sockets(root, unit)
     refuse_shared_namespaces(root, unit)
+    refuse_filters(root, unit)
     _refuse_confinement(root, source)
     kind = _type(root, source)
     pid_file = source.names.expand(source.last("PIDFile"))
@@ -87,6 +100,26 @@ def refuse_unknown(source: Source) -> None:
             f"{source.unit} cannot be started early: it has {', '.join(sorted(unknown))}",
             hint=_D_BUS if "BusName" in unknown else "these directives would be lost; see docs/starter.md",
         )
+
+
+def _refuse_manager(source: Source) -> None:
+    """What system.conf says for PID 1 and so for every service, which an early start would be without."""
+    lost = [name for name in _MANAGERS if name in source.manager]
+    if lost:
+        raise UnsupportedUnitError(
+            f"{source.unit} cannot be started early: the image's system.conf has {', '.join(lost)}",
+            hint="say it in drop-ins of the services (service.d) instead; see docs/starter.md",
+        )
+
+
+def _refuse_last_word(root: ImageRoot, unit: str) -> None:
+    """A drop-in that systemd reads after the one by which it adopts the process: the application would be started a second time."""
+    for name, path in drop_ins_of(root, unit).items():
+        if os.fsencode(name) >= HAND_OFF_DROP_IN:
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {path} is read after what the hand-off says",
+                hint=f"give it a name that sorts before {HAND_OFF_DROP_IN.decode()}",
+            )
 
 
 def _is_harmless(source: Source, name: str, harmless: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 from importlib import resources
@@ -62,3 +64,21 @@ def test_a_name_with_a_line_break_names_no_other(tmp_path: Path, caretaker: Path
     found = left(tmp_path, caretaker, "touch /tmp/goes; mkdir '/tmp/app.sock\nx'", "touch /tmp/app.sock")
     assert "tmp/app.sock" in found
     assert "tmp/goes" not in found
+
+
+def test_who_refills_what_goes_does_not_hold_up_the_boot(tmp_path: Path) -> None:
+    """init's drop-in ends it after a time, and all that it started; systemd-tmpfiles goes on then (`-`)."""
+    text = resources.files("quickstart.initramfs").joinpath("init", "hand-off").read_text()
+    found = re.search(r"^keep_early_files\(\) \{.*?^\}", text, re.MULTILINE | re.DOTALL)
+    assert found
+    # In place of BusyBox what never ends, with a child.
+    (tmp_path / "busybox").write_text("#!/bin/sh\ntrap '' TERM\nsleep 600 &\nwait; wait\n")
+    (tmp_path / "busybox").chmod(0o755)
+    script = f"set -eu\nQ={shlex.quote(str(tmp_path))} UNITS={shlex.quote(str(tmp_path))}\n{found[0]}\nkeep_early_files"
+    subprocess.run(["dash", "-c", script], check=True, timeout=60)
+    unit = (tmp_path / "systemd-tmpfiles-setup.service.d/zzzz-quickstart.conf").read_text()
+    first = re.findall(r"^ExecStart=-(.+)$", unit, re.MULTILINE)[0].split()
+    limits = [place for place, word in enumerate(first) if word.isdigit() and int(word) >= 60]
+    assert limits, first
+    first[limits[0]] = "1"
+    assert subprocess.run(first, timeout=30, check=False).returncode != 0

@@ -91,3 +91,52 @@ def test_settle_starts_only_what_systemd_wanted(
     assert (tmp_path / "group/cgroup.kill").read_text() == ("1\n" if killed else "")
     called = (tmp_path / "called").read_text() if (tmp_path / "called").exists() else ""
     assert called == ("restart --no-block app.service\n" if restarted else "")
+
+
+# `adopt` with what it calls; a process in a group below that of the test, which goes with it.
+ADOPTED = """
+set -eu
+mount -t proc proc /proc; mount -t cgroup2 cgroup2 /sys/fs/cgroup
+top=quickstart-test-$(cut -c1-8 /proc/sys/kernel/random/uuid)
+mkdir -p "/sys/fs/cgroup/$top/$2" run units/app.service.d
+sleep 600 & main=$!
+echo $main >"/sys/fs/cgroup/$top/$2/cgroup.procs"
+trap 'kill $main; sleep 0.2; find /sys/fs/cgroup/$top -depth -type d -exec rmdir {} +' EXIT
+echo $main >run/main.pid
+printf 'UNIT=app.service UNIT_TYPE=notify UNIT_GROUP=%s\\n' "$top/app.service" >config
+set +e
+sh "$1" >/dev/null
+"""
+
+
+@pytest.mark.parametrize(
+    ("group", "called"),
+    [
+        ("app.service", "notify"),
+        ("user@1000.service/app.service", "reload restart"),
+        ("other", "reload restart"),
+    ],
+)
+def test_adopt_knows_the_units_own_group_alone(tmp_path: Path, group: str, called: str) -> None:
+    """A user's manager may have a unit of the same name, and the process's number may be that of another by now."""
+    if os.geteuid() != 0:
+        pytest.fail("run the contract tests as root: they make control groups")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, word in (("systemd-notify", "notify"), ("systemctl", '"${1#daemon-}"')):
+        (programs / name).write_text(f"#!/bin/sh\necho {word} >>{tmp_path}/called\n")
+        (programs / name).chmod(0o755)
+    text = (INIT / "adopt").read_text()
+    for ours, place in (
+        ("/fast/quickstart", "."),
+        ("/run/quickstart", "run"),
+        ("/run/systemd/system", "units"),
+    ):
+        text = text.replace(ours, str(tmp_path / place))
+    text = text.replace("/dev/console", "/dev/null").replace("\nPATH=", f"\nPATH={programs}:")
+    (tmp_path / "adopt").write_text(text)
+    subprocess.run(
+        [*own_namespaces(), "sh", "-c", ADOPTED, "sh", str(tmp_path / "adopt"), group],
+        cwd=tmp_path, capture_output=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert (tmp_path / "called").read_text().split() == called.split()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,33 @@ def test_an_output_file_in_a_directory_of_the_services(starter: Path, tmp_path: 
     )
     assert found.reason == f"Exec main: /tmp/lib/a/out cannot be opened: {NOT_ROOTS}"
     assert found.answers["victim"] == ""
+
+
+@pytest.mark.parametrize("how", ["append", "file", "truncate"])
+def test_an_output_file_that_nobody_reads_from_does_not_keep_the_machine(
+    starter: Path, tmp_path: Path, how: str
+) -> None:
+    """The starter waits as long as the unit's TimeoutStartSec= lets it, which may be for ever, and the machine waits for it."""
+    found = refused(
+        starter,
+        tmp_path,
+        f"{HIS}mkfifo /tmp/lib/a/out; chown nobody /tmp/lib/a/out",
+        ("stdout", how, "/tmp/lib/a/out"),
+        ("start-timeout-ms", "3000"),
+    )
+    assert found.reason == "Exec main: /tmp/lib/a/out cannot be opened: No such device or address"
+
+
+def test_an_output_file_is_opened_as_ever(starter: Path, tmp_path: Path) -> None:
+    found = start(
+        starter,
+        tmp_path,
+        ("stdout", "append", "/tmp/out"),
+        SLEEP,
+        flags="grep flags /proc/$MAIN/fdinfo/1",
+    )
+    flags = int(found.answers["flags"].split()[1], 8)
+    assert flags & os.O_APPEND and not flags & os.O_NONBLOCK
 
 
 @pytest.mark.parametrize(

@@ -169,3 +169,31 @@ def test_no_directory_passes_for_an_option_of_find(root: ImageRoot) -> None:
     places = {str(path) for path in watched(root, "app.service", StartSet((), ()), ()).places}
     assert "/usr/local/lib/glibc-hwcaps/x86-64-v3" in places
     assert not [path for path in places if path.startswith(("/-", "/!"))]
+
+
+MACHINE = ("/etc/fstab", "/etc/network/interfaces", "/etc/dhcp/dhclient.conf")
+
+
+def test_what_the_machine_is_before_a_service_counts(root: ImageRoot) -> None:
+    """A mount over the service's data, a hardened kernel, a filter: a stock boot has them before it starts the service."""
+    put(root.base, "/etc/fstab", "UUID=1 / ext4 defaults 0 1\n")
+    put(root.base, "/etc/sysctl.d/local.conf", "kernel.unprivileged_userns_clone=0\n")
+    assert {*MACHINE, "/etc/sysctl.conf"} <= files_of(root)
+    assert f"{WANTS}/ufw.service" in files_of(root)
+    early = {
+        f"/etc/systemd/system/{name}.target.wants" for name in ("local-fs", "sysinit", "basic", "network-pre")
+    }
+    assert early <= places_of(root)
+    assert {"/etc/sysctl.d", "/etc/network/interfaces.d", "/etc/systemd/network"} <= places_of(root)
+    entries = {str(file.path) for file in watched(root, "app.service", StartSet((), ()), ()).files}
+    assert {"/etc/fstab", "/etc/sysctl.d/local.conf"} <= entries
+
+
+def test_what_cloud_init_writes_does_not_count_where_it_runs(root: ImageRoot) -> None:
+    put(root.base, "/usr/lib/systemd/system/cloud-init.service", TEXT)
+    wants = root.base / "etc/systemd/system/cloud-init.target.wants"
+    wants.mkdir()
+    (wants / "cloud-init.service").symlink_to("/usr/lib/systemd/system/cloud-init.service")
+    assert not set(MACHINE) & files_of(root)
+    assert not {"/etc/network/interfaces.d", "/etc/systemd/network"} & places_of(root)
+    assert "/etc/sysctl.d" in places_of(root)

@@ -147,12 +147,18 @@ def test_a_unit_that_the_command_line_masks_is_not_started(artefact: Path, store
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("place", "directory"),
-    [(f"{UNITS}/nginx.service.d", True), ("/etc/systemd/system.conf.d", True), ("/usr/local/bin", False)],
+    [
+        (f"{UNITS}/nginx.service.d", True),
+        ("/etc/systemd/system.conf.d", True),
+        ("/usr/local/bin", False),
+        (f"{UNITS}/sysinit.target.wants", False),
+        ("/etc/sysctl.d", False),
+    ],
 )
 def test_what_was_not_there_at_the_build_counts(
     masked: Path, store: Store, place: str, directory: bool
 ) -> None:
-    """A drop-in of the unit and of the manager, and a program that would be found before the packed one; written from outside."""
+    """Drop-ins, a program that would be found before the packed one, what comes before all services; written from outside."""
     name = "50-x.conf" if directory else "nginx"
     made = (f"mkdir {place}",) if directory else ()
     told(masked, f"rm {MASK}", *made, f"write {masked}/drop-in {place}/{name}", drop_in=HARD)

@@ -70,8 +70,10 @@ static int open_output(const char *key) {
     if (record->count != 2) fail("the description needs a path in `%s`", key);
     if (strcmp(what, "file") == 0) flags = O_WRONLY | O_CREAT | O_NOCTTY;
     if (strcmp(what, "truncate") == 0) flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY;
-    int fd = walk_open(record->words[1], flags, 0644, ROOTS_LINKS);
+    /* A FIFO that the service has put there would keep us, and the whole machine with us, until somebody reads from it. */
+    int fd = walk_open(record->words[1], flags | O_NONBLOCK, 0644, ROOTS_LINKS);
     if (fd < 0) fail("%s cannot be opened: %s", record->words[1], walk_fault());
+    if (fcntl(fd, F_SETFL, flags & O_APPEND) < 0) fail("%s: %m", record->words[1]);
     return fd;
 }
 

@@ -1,0 +1,50 @@
+"""Functions of init's second half: whose /etc/resolv.conf is, and what links are worth before sysctl.d is read."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from quickstart.host.namespaces import own_namespaces
+
+MINE, SERVERS = "nameserver 127.0.0.1\n", "nameserver 6.6.6.6\n"
+
+
+def second() -> str:
+    return resources.files("quickstart.initramfs").joinpath("init", "second").read_text()
+
+
+def function(name: str) -> str:
+    found = re.search(rf"^{name}\(\) \{{.*?^\}}", second(), re.MULTILINE | re.DOTALL)
+    assert found, name
+    return found[0]
+
+
+@pytest.mark.parametrize(("network", "expected"), [("networkd", MINE), ("ifupdown", SERVERS), ("", SERVERS)])
+def test_a_server_does_not_write_what_networkd_would_not(tmp_path: Path, network: str, expected: str) -> None:
+    """`second` has the function; it is run with a directory of ours as /etc."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/resolv.conf").write_text(SERVERS)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/resolv.conf").write_text(MINE)
+    place = shlex.quote(str(tmp_path))
+    script = f"set -e\nmount --bind {place}/etc /etc\nQ={place} NETWORK={network}\n{function('take_resolver')}\ntake_resolver"
+    done = subprocess.run([*own_namespaces(), "dash", "-c", script], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (tmp_path / "etc/resolv.conf").read_text() == expected
+
+
+def test_links_are_protected_before_the_application_begins(tmp_path: Path) -> None:
+    """Upstream's kernel has both at 0 (kernel: Documentation/admin-guide/sysctl/fs.rst)."""
+    for kind in ("hardlinks", "symlinks"):
+        (tmp_path / f"protected_{kind}").write_text("0\n")
+    script = function("protect_links").replace("/proc/sys/fs", str(tmp_path))
+    subprocess.run(["dash", "-euc", f"{script}\nprotect_links"], check=True, timeout=60)
+    assert {path.read_text() for path in tmp_path.iterdir()} == {"1\n"}
+    calls = [line for line in second().splitlines() if line in ("protect_links", "start_application")]
+    assert calls == ["protect_links", "start_application"]

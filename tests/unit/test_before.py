@@ -1,0 +1,76 @@
+"""What a stock boot has done before a service starts, and an early start would be without: it refuses the build, by name."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.unit.read import HAND_OFF_DROP_IN
+from tests.unit.test_unit import SERVICE, put, read
+
+FILTER = "[Unit]\nWants=network-pre.target\nBefore=network-pre.target shutdown.target\n[Service]\nExecStart=/bin/nft\n"
+
+
+def enable(root: Path, name: str, target: str) -> None:
+    place = root / f"etc/systemd/system/{target}.wants"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / name).symlink_to(f"/usr/lib/systemd/system/{name}")
+
+
+@pytest.mark.parametrize("target", ["sysinit.target", "multi-user.target"])
+def test_a_packet_filter_is_not_overtaken(tmp_path: Path, target: str) -> None:
+    """The application would answer everybody until the rules are there."""
+    put(tmp_path, "/usr/lib/systemd/system/nftables.service", FILTER)
+    read(tmp_path, SERVICE)
+    enable(tmp_path, "nftables.service", target)
+    with pytest.raises(
+        UnsupportedUnitError, match=r"nftables\.service is enabled and goes before the network"
+    ):
+        read(tmp_path, SERVICE)
+
+
+def test_nor_one_that_a_drop_in_orders(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/lib/systemd/system/wall.service", "[Service]\nType=oneshot\nExecStart=/bin/true\n")
+    enable(tmp_path, "wall.service", "multi-user.target")
+    read(tmp_path, SERVICE)
+    put(tmp_path, "/etc/systemd/system/wall.service.d/a.conf", "[Unit]\nBefore=network-pre.target\n")
+    with pytest.raises(UnsupportedUnitError, match=r"wall\.service"):
+        read(tmp_path, SERVICE)
+
+
+def test_a_masked_one_and_others_of_the_early_boot_do_not_matter(tmp_path: Path) -> None:
+    for name in ("nftables.service", "cloud-init-local.service", "systemd-network-generator.service"):
+        put(tmp_path, f"/usr/lib/systemd/system/{name}", FILTER)
+        enable(tmp_path, name, "sysinit.target")
+    (tmp_path / "etc/systemd/system/nftables.service").symlink_to("/dev/null")
+    read(tmp_path, SERVICE)
+
+
+@pytest.mark.parametrize(
+    "line", ["NoNewPrivileges=yes", "CapabilityBoundingSet=~CAP_SYS_PTRACE", "SystemCallArchitectures=native"]
+)
+def test_what_system_conf_says_for_all_is_not_lost(tmp_path: Path, line: str) -> None:
+    put(tmp_path, "/etc/systemd/system.conf", f"[Manager]\n#{line}\nLogLevel=info\n")
+    read(tmp_path, SERVICE)
+    put(tmp_path, "/etc/systemd/system.conf.d/hard.conf", f"[Manager]\n{line}\n")
+    with pytest.raises(UnsupportedUnitError, match=f"system.conf has {line.partition('=')[0]}"):
+        read(tmp_path, SERVICE)
+
+
+@pytest.mark.parametrize("name", ["zzzz-quickstart.conf", "zzzzz.conf", "é.conf"])
+@pytest.mark.parametrize("place", ["app.service.d", "service.d"])
+def test_a_drop_in_that_would_undo_the_adoption(tmp_path: Path, name: str, place: str) -> None:
+    """With an ExecStart= of its own, systemd would start the application beside the one that runs, or refuse the unit."""
+    put(tmp_path, f"/etc/systemd/system/{place}/zzzz-a.conf", "[Service]\nNice=1\n")
+    read(tmp_path, SERVICE)
+    put(tmp_path, f"/etc/systemd/system/{place}/{name}", "[Service]\nNice=2\n")
+    with pytest.raises(UnsupportedUnitError, match="is read after what the hand-off says"):
+        read(tmp_path, SERVICE)
+
+
+def test_the_hand_offs_drop_in_is_called_so() -> None:
+    script = resources.files("quickstart.initramfs").joinpath("init", "hand-off").read_bytes()
+    assert b"/$UNIT.d/%s" % HAND_OFF_DROP_IN in script
