@@ -8,12 +8,15 @@ import itertools
 import os
 import platform
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from quickstart import __version__
+from quickstart.errors import BadInputError
 from quickstart.host import door
+from quickstart.host.userns import is_host_root
 from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.contents import file_sizes
 from quickstart.initramfs.payload import Payload, compressors
@@ -32,7 +35,7 @@ from quickstart.measure.volume import volume_binary
 from quickstart.model import Profile
 from quickstart.pipeline import BuildOptions
 from quickstart.prepare import prepare
-from quickstart.profile import load_bench, load_profile
+from quickstart.profile import BenchLayer, known_profiles, load_bench, load_profile, profile_file
 from quickstart.progress import Progress
 from quickstart.store import Store, source_digest
 
@@ -68,6 +71,7 @@ class QemuRunner:
             key = _key(cell)
             if key not in self._boots:
                 layer = load_bench(cell.profile)
+                _demand_own_commands(cell.profile, layer)
                 form = Payload(cell.payload) if cell.payload else None
                 delivery = Delivery(cell.delivery) if cell.delivery else BuildOptions.delivery
                 self._boots[key] = prepare(
@@ -126,6 +130,22 @@ class QemuRunner:
         if cell.instances > 1:
             return launches.launch(bench, patient, clock, model, cell, number)
         return (run.run_once(bench, patient, clock, model, cell, number),)
+
+
+def _demand_own_commands(name: str, layer: BenchLayer | None) -> None:
+    """Raise BadInputError where root of the host would run commands that somebody else could have written into a profile.
+
+    They run in a chroot with all of root's capabilities, which binds nobody who means harm.
+    """
+    if layer is None or not layer.commands or name in known_profiles() or not is_host_root():
+        return
+    file = profile_file(name)
+    status = file.stat()
+    if status.st_uid != 0 or stat.S_IMODE(status.st_mode) & 0o022:
+        raise BadInputError(
+            f"{file} has bench.commands, which root would run, and others can write to it",
+            hint="run the bench as an ordinary user; or read the file, and make it root's alone",
+        )
 
 
 def _key(cell: Cell) -> _Key:

@@ -94,10 +94,15 @@ def _forbidden() -> str:
     return ""
 
 
+def is_host_root() -> bool:
+    """Whether this process is root of the host, and not of a user namespace."""
+    whole = Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
+    return os.geteuid() == 0 and whole
+
+
 def need_host_root(step: str) -> None:
     """Raise NeedsRootError unless this process is root of the host: in a user namespace ``step`` is not allowed."""
-    whole = Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
-    if os.geteuid() != 0 or not whole:
+    if not is_host_root():
         raise NeedsRootError(f"{step} needs root of the host", hint="run it as root")
 
 
