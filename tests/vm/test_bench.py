@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +23,9 @@ from quickstart.measure.results import Cell, Results
 from quickstart.profile import known_profiles, load_profile
 from quickstart.store import MARK, Store, default_root, key_of
 from tests.vm.benching import CALL_S, Booting, Ground, fill, ground_of, small
-from tests.vm.conftest import Called, assert_gone
+from tests.vm.conftest import Called, assert_gone, host
 from tests.vm.test_errors import profile
-from tests.vm.test_kill import copy
+from tests.vm.test_kill import copy, mount
 
 # Before it no guest says anything, and so none is meddled with; after it a hanging one is given up.
 SHORT_S = 12
@@ -51,7 +52,8 @@ def lent(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     """
     never = profile(tmp_path_factory.mktemp("never"), ('path = "/"', 'path = "/nothing-is-here"'))
     place = tmp_path_factory.mktemp("store")
-    with Store(default_root()) as store:
+    with ExitStack() as stack:
+        store = stack.enter_context(Store(default_root()))
         (key,) = [
             key
             for stage, key, _ in pipeline.plan(load_profile("nginx"), pipeline.TraceOptions(), store).stages
@@ -59,7 +61,10 @@ def lent(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
         ]
         for stage in store.root.iterdir():
             if stage.name != "trace":
-                (place / stage.name).symlink_to(stage)
+                # A store takes no links for its stages.
+                (place / stage.name).mkdir()
+                mount("--bind", stage, place / stage.name)
+                stack.callback(host, "umount", "-l", place / stage.name)
         (place / "trace").mkdir(mode=0o700)
         copy(store.root / "trace" / key, place / "trace")
         mark = json.loads((place / "trace" / key / MARK).read_text())
