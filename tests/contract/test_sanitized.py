@@ -344,6 +344,7 @@ DESCRIPTIONS = {
 }
 
 
+@pytest.mark.host_root
 @pytest.mark.parametrize("text", DESCRIPTIONS)
 def test_the_starter_refuses(starter: Path, tmp_path: Path, text: str) -> None:
     description, reason = DESCRIPTIONS[text]

@@ -21,7 +21,7 @@ _CORPUS = Path(__file__).parent / "corpus"
 _EXECUTED = re.compile(r"stat::number_of_executed_units: (\d+)")
 # Reading the instrumented modules, and the inputs that are there.
 _START_S = 4
-_SLACK_S = 300
+_SLACK_S = 600
 
 
 def main() -> int:

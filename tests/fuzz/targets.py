@@ -54,11 +54,10 @@ _LIMIT_S = 0.3
 
 @dataclass(frozen=True)
 class Target:
-    """``words`` are what its inputs are made of; ``runs_tools``: it starts programs, so that no unit test can run it."""
+    """``words`` are what its inputs are made of."""
 
     run: Run
     words: tuple[bytes, ...] = ()
-    runs_tools: bool = False
 
 
 def _text(data: bytes) -> str:

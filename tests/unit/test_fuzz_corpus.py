@@ -1,6 +1,6 @@
 """The committed corpus through all targets: what was a finding once ends in a result or an error of ours, and stays so.
 
-How inputs are found is `make fuzz`; the targets that start programs are in tests/contract/test_fuzz_tools.py.
+How inputs are found is `make fuzz`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CORPUS = Path(__file__).parents[1] / "fuzz/corpus"
 # qemu.qmp tells its log of each message that is none.
 logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)
 logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-PURE = sorted(name for name, target in TARGETS.items() if not target.runs_tools)
+NAMES = sorted(TARGETS)
 
 
 def test_every_target_has_inputs_and_every_input_a_target() -> None:
@@ -29,13 +29,13 @@ def test_every_target_has_inputs_and_every_input_a_target() -> None:
     assert all(any((CORPUS / name).iterdir()) for name in TARGETS)
 
 
-@pytest.mark.parametrize("name", PURE)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_corpus(tmp_path: Path, name: str) -> None:
     for path in sorted((CORPUS / name).iterdir()):
         assert outcome(TARGETS[name], path.read_bytes(), tmp_path) == "", path
 
 
-@pytest.mark.parametrize("name", PURE)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_few_changed_inputs(tmp_path: Path, name: str) -> None:
     """The same ones each time."""
     chance = random.Random(name)
