@@ -15,9 +15,9 @@ from quickstart.errors import HostLacksError
 from quickstart.store import Store, default_root
 
 _MARKS = {
-    needs.FOUND: "[green]found[/green]  ",
-    needs.MISSING: "[red]missing[/red]",
-    needs.BROKEN: "[red]broken[/red] ",
+    needs.FOUND: ("found", "green"),
+    needs.MISSING: ("missing", "red"),
+    needs.BROKEN: ("broken", "red"),
 }
 
 
@@ -39,7 +39,9 @@ def doctor(as_json: bool) -> None:
 
 def _show(console: Console, findings: tuple[needs.Finding, ...]) -> None:
     for each in findings:
-        console.print(f"{_MARKS[each.state]}  {each.need:20} ", end="")
+        mark, colour = _MARKS[each.state]
+        console.print(f"{mark:7}", style=colour, end="")
+        console.print(f"  {each.need:20} ", end="")
         say(console, each.detail.partition("\n")[0])
         if each.mend:
             say(console, f"{'':9}{'':20} → {each.mend}")
