@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from quickstart.assets import assets
-from quickstart.bounded import MAX_TOML_BYTES, parse_toml, read_whole
 from quickstart.errors import BadInputError, ProfileError
-from quickstart.faults import faults
+from quickstart.host.assets import assets
 from quickstart.model import FileRules, Profile, Readiness, RootBudget
+from quickstart.parse.bounded import MAX_TOML_BYTES, parse_toml, read_whole
+from quickstart.parse.faults import faults
 
 SCHEMA = 1
 

@@ -26,12 +26,12 @@ from typing import Protocol
 
 from quickstart.host import door
 from quickstart.host.workspace import workspace
-from quickstart.measure.nbd import Command, Connection
-from quickstart.measure.nfs import exported
-from quickstart.measure.storage import load_model
-from quickstart.measure.volume import served, volume_binary
 from quickstart.model import MIB
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
+from quickstart.volume.emulator import served, volume_binary
+from quickstart.volume.nbd import Command, Connection
+from quickstart.volume.nfs import exported
+from quickstart.volume.storage import load_model
 
 SIZE_BYTES = 64 * MIB
 # By place and reading, of each run what `measure` says.

@@ -23,9 +23,9 @@ import lz4.block
 import zstandard
 
 from quickstart.errors import ArtefactError, BadInputError
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.lz4block import without_short_matches
 from quickstart.initramfs.newc import ARCHIVE_ALIGNMENT, Sink
+from quickstart.inspect.imageroot import ImageRoot
 
 _LENGTH = struct.Struct("<I")
 _LZ4_MAGIC = 0x184C2102

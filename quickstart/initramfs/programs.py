@@ -9,9 +9,9 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from quickstart.compiled import compiled
 from quickstart.host import door
-from quickstart.store import Store
+from quickstart.store.compiled import compiled
+from quickstart.store.store import Store
 
 # With glibc it would be 0.8 MB larger. musl-gcc knows nothing of the kernel's headers, which are glibc's neighbours.
 STARTER_COMPILER = "musl-gcc"

@@ -13,7 +13,7 @@ from quickstart.errors import BadInputError, HostLacksError
 from quickstart.launch import accel
 from quickstart.launch.accel import Accelerator
 from quickstart.measure.results import CLOCKS, SIZES
-from quickstart.store import Store
+from quickstart.store.store import Store
 
 _MEMORY_MIB = {"small": 1740, "medium": 3840}
 # Nanoseconds per instruction as a power of two: medium has twice the CPU of small (paper section 4).

@@ -1,6 +1,6 @@
 """What is compared (paper section 4.1): how each configuration boots, and the two command lines of its kernel (pure).
 
-``quickstart.prepare`` makes what a `Boot` names.
+``quickstart.bench.prepare`` makes what a `Boot` names.
 """
 
 from __future__ import annotations

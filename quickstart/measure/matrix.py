@@ -12,9 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from quickstart.bounded import MAX_TOML_BYTES, parse_toml, read_whole
 from quickstart.errors import BadInputError, MatrixError
-from quickstart.faults import MAX_LINES, faults, first_ones, near
 from quickstart.measure.patterns import block_problems, launches_of
 from quickstart.measure.results import (
     CLOCKS,
@@ -30,6 +28,8 @@ from quickstart.measure.results import (
     Planned,
     words_of,
 )
+from quickstart.parse.bounded import MAX_TOML_BYTES, parse_toml, read_whole
+from quickstart.parse.faults import MAX_LINES, faults, first_ones, near
 
 SCHEMA = 1
 # A standard boot on the virtual clock takes 45 s on a slow host; ten times that is a guest that hangs.

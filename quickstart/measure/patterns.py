@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from quickstart.errors import HostLacksError
 from quickstart.measure.results import Cell, Phase, Sample, words_of
 from quickstart.measure.statistics import Metric
-from quickstart.measure.storage import StorageModel
 from quickstart.model import MIB
+from quickstart.volume.storage import StorageModel
 
 # No dilation, in per cent.
 REAL = 100

@@ -15,14 +15,14 @@ from quickstart.launch.qemu import QemuGuest, QemuLauncher
 from quickstart.measure import counting
 from quickstart.measure.clock import Clock
 from quickstart.measure.configuration import Boot
-from quickstart.measure.nbd import read_extents
-from quickstart.measure.nfs import NfsVolume, exported
 from quickstart.measure.phases import phases, script, units
 from quickstart.measure.results import Cell, Phase, Reads, Sample
-from quickstart.measure.storage import StorageModel
 from quickstart.measure.times import client_times, virtual_times
-from quickstart.measure.volume import Request, Volume, served
 from quickstart.model import MIB, Machine, NbdSocket, Readied
+from quickstart.volume.emulator import Request, Volume, served
+from quickstart.volume.nbd import read_extents
+from quickstart.volume.nfs import NfsVolume, exported
+from quickstart.volume.storage import StorageModel
 
 _AFTERWARDS_S = 300.0
 # How often it is looked whether the volume is still there, without which the guest says no more.

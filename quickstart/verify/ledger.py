@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from quickstart.image.blockmap import BlockMap, Kind, Owner
-from quickstart.measure.nbd import Command
-from quickstart.measure.volume import Request
 from quickstart.verify.guesttrace import Asker, GuestTrace, Issued, Use, volume_paths
+from quickstart.volume.emulator import Request
+from quickstart.volume.nbd import Command
 
 _SECTOR_BYTES = 512
 _CHANGES = (Command.WRITE, Command.WRITE_ZEROES)

@@ -7,7 +7,6 @@ import re
 import textwrap
 from pathlib import Path
 
-from quickstart.measure.document import text_of
 from quickstart.measure.matrix import parse_matrix
 from quickstart.measure.results import (
     CLOCKS,
@@ -18,7 +17,8 @@ from quickstart.measure.results import (
     SIZES,
     STORAGES,
 )
-from quickstart.measure.storage import load_model, parse_model
+from quickstart.report.document import text_of
+from quickstart.volume.storage import load_model, parse_model
 from tests.unit.benchdata import realistic
 
 DOCS = Path(__file__).parents[2] / "docs"

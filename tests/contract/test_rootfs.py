@@ -14,8 +14,8 @@ import pytest
 
 from quickstart.errors import BadInputError
 from quickstart.reference.rootfs import copy_directory, examine, unpack
-from quickstart.store import Store
-from quickstart.treehash import tree_hash
+from quickstart.store.store import Store
+from quickstart.store.treehash import tree_hash
 from tests.contract.test_ext4 import ACL, NAMES, odd_tree
 
 DISK = 64 << 20

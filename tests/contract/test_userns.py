@@ -134,7 +134,7 @@ print(hashlib.sha256((place / "disk.raw").read_bytes()).hexdigest())
 def test_what_is_in_the_store_is_whole_from_inside_and_outside(user: User) -> None:
     """`build` is in the namespace, `run` is not, and both take the agent from the store."""
     code = """
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 with Store(default_root(), print) as store:
     for name in sys.argv[1:]:
         print(store.get_or_make("agent", {"name": name}, lambda place: (place / "x").write_text("x")).made)

@@ -1,4 +1,4 @@
-"""The volume emulator (quickstart/measure/volume) against its model and QEMU's own NBD client.
+"""The volume emulator (quickstart/volume/emulator) against its model and QEMU's own NBD client.
 
 Ratios to the model are the subject here (docs/storage.md). The best of five runs has to be within 5 % of it: a busy host keeps
 the emulator waiting in some, an emulator that is late by itself is late in all. And no answer may ever come before it is due.
@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import VolumeError
-from quickstart.measure.nbd import Command, Connection, read_extents
-from quickstart.measure.storage import StorageModel
-from quickstart.measure.volume import served
+from quickstart.volume.emulator import served
+from quickstart.volume.nbd import Command, Connection, read_extents
+from quickstart.volume.storage import StorageModel
 from tests.contract.volumebox import (
     COLD,
     GRANULE,

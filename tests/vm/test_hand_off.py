@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.host.progress import Quiet
 from quickstart.profile import load_profile
-from quickstart.progress import Quiet
 from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from tests.vm.booting import boot
 from tests.vm.conftest import BUILD_S, host, quickstart
 
