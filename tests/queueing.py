@@ -1,4 +1,4 @@
-"""When a volume answers: the model's arithmetic a second time, as discrete events in integer nanoseconds (docs/storage.md).
+"""When a volume answers: the model's arithmetic a second time, as discrete events in integer nanoseconds (docs/users/storage.md).
 
 ``quickstart/volume/emulator/model.c`` does exactly the same; tests/contract/test_volume.py holds them against each other.
 """

@@ -1,7 +1,7 @@
-"""What a read from a real NFS server costs, and what our model of it says (docs/storage.md).
+"""What a read from a real NFS server costs, and what our model of it says (docs/users/storage.md).
 
 sudo .venv/bin/python bench/nfs/measure.py [RUNS]      default: 10; writes figures.json beside this file, in two minutes; then
-                                                       the models' figures and docs/storage.md's table are to be made to agree
+                                                       the models' figures and docs/users/storage.md's table are to be made to agree
 
 The same client reads the same 64 MiB of random bytes, which the server has in its page cache: from nfs-ganesha behind a wire
 of 100 Mbit/s (`wire`), from the same server behind a wire as fast as the host (`no wire`), and from the volume emulator with the

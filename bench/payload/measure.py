@@ -1,4 +1,4 @@
-"""What memory a fast start keeps, by the form of its initramfs (docs/payload.md).
+"""What memory a fast start keeps, by the form of its initramfs (docs/internals/payload.md).
 
 sudo .venv/bin/python bench/payload/measure.py [PROFILE] [RUNS]      default: nginx 3; writes PROFILE.json beside this file
 

@@ -1,4 +1,4 @@
-"""What is in OUT: written, read back and checked (docs/artefact.md)."""
+"""What is in OUT: written, read back and checked (docs/users/artefact.md)."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _check_owner(out: Path) -> None:
 
 
 def _is_rebuilt(artefact: Artefact) -> bool:
-    """Whether its superblock was taken when the disk had been used already (docs/never-stale.md)."""
+    """Whether its superblock was taken when the disk had been used already (docs/users/never-stale.md)."""
     reference = read_manifest(artefact.directory).reference
     return reference is not None and reference.kind == USED_DISK
 
@@ -223,7 +223,7 @@ def command_line(root_uuid: str) -> str:
 
 
 def write_start_set(directory: Path, start_set: StartSet, traces: Sequence[Trace]) -> None:
-    """Write ``start-set.json`` (docs/artefact.md)."""
+    """Write ``start-set.json`` (docs/users/artefact.md)."""
     _write_json(directory / START_SET, start_set_document(start_set, traces))
 
 
@@ -311,7 +311,7 @@ def is_artefact(directory: Path) -> bool:
 
 
 def load(directory: Path) -> Artefact:
-    """The artefact in ``directory``, whose files are plain ones and as large as its manifest says (docs/artefact.md).
+    """The artefact in ``directory``, whose files are plain ones and as large as its manifest says (docs/users/artefact.md).
 
     Raises BadInputError when there is none, or a file of it is a link, a pipe or a device; ArtefactError when it is damaged.
     """

@@ -1,7 +1,7 @@
 """manifest.json and start-set.json as they may be: types, ranges and patterns of all that an artefact says of itself.
 
 OUT may come from a stranger. What is said here becomes words of QEMU's command line, of the agent's and of a console's, names of
-files and sizes that are read; so nothing of it is used that these models have not let through (docs/artefact.md).
+files and sizes that are read; so nothing of it is used that these models have not let through (docs/users/artefact.md).
 
 Keys that we do not know are a newer quickstart's, and are passed by, but not in the tables that become nouns of ours. What an
 OUT of an earlier quickstart lacks has a default.
@@ -147,7 +147,7 @@ class _Budget(_Closed):
 
 
 class Manifest(_Table):
-    """manifest.json (docs/artefact.md); the words of ``hand_off``, ``delivery`` and ``payload`` are those of `build`'s options.
+    """manifest.json (artefact.md); the words of ``hand_off``, ``delivery`` and ``payload`` are those of `build`'s options.
 
     ``unpacked_bytes`` is what the archives of the initramfs come to, padding included.
     """

@@ -48,7 +48,7 @@ def compare_command(
 ) -> None:
     """Compare two results.json of the same cells: by how much B is later than A, in which phase, and what changed.
 
-    Ends with 1 when a cell is later beyond the threshold, which its clock has to be sure of (docs/compare.md); with 2 when the two
+    Ends with 1 when a cell is later beyond the threshold, which its clock has to be sure of (compare.md); with 2 when the two
     cannot be compared; with 4 when one of them is not valid. Boots nothing.
     """
 

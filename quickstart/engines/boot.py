@@ -51,7 +51,7 @@ _TOOLS = (
 _ROOT_STEP = "making and tracing an image (debootstrap, chroot, owners in the root disk)"
 _NEVER_SEEN = (
     "cloud-init is in the image and quickstart-guest, which notes where it has been, is not: each boot will be a stock one "
-    '(docs/cloud-init.md; early = "always" in the profile starts early all the same)'
+    '(docs/users/cloud-init.md; early = "always" in the profile starts early all the same)'
 )
 MAC = "52:54:00:71:73:02"
 

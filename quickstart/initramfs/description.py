@@ -1,4 +1,4 @@
-"""The description of the unit that the starter reads in the guest (docs/starter.md): pure but for reading the image."""
+"""The description of the unit that the starter reads in the guest (docs/internals/starter.md): pure but for reading the image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to be on the volume as it was, for init and /usr/sbin/quickstart to compare (docs/never-stale.md).
+"""What has to be on the volume as it was, for init and /usr/sbin/quickstart to compare (docs/users/never-stale.md).
 
 That is what processes take from /fast, what would be found before it if it were there, and what decides how the unit starts.
 """

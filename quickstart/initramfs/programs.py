@@ -1,6 +1,6 @@
-"""The programs of part A: BusyBox is the host's; mounter and modloader (docs/guest.md), starter and, by
-another name, caretaker (docs/starter.md),
-checker (docs/integrity.md) and prefetcher (docs/prefetch.md) are ours."""
+"""The programs of part A: BusyBox is the host's; mounter and modloader (docs/internals/guest.md), starter and, by
+another name, caretaker (docs/internals/starter.md),
+checker (docs/internals/integrity.md) and prefetcher (docs/internals/prefetch.md) are ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who of the image takes the network over after the hand-off (docs/hand-off.md)."""
+"""Who of the image takes the network over after the hand-off (docs/users/hand-off.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cloud-init in an image, and what it means for the early start (docs/cloud-init.md)."""
+"""cloud-init in an image, and what it means for the early start (docs/users/cloud-init.md)."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def agent_binary(store: Store) -> Path:
 
 
 def agent_words(ready: Readiness | None) -> tuple[str, ...]:
-    """The agent's arguments (docs/agent.md)."""
+    """The agent's arguments (docs/internals/agent.md)."""
     request: tuple[str, ...] = ("none",)
     where = ("loopback",) if ready is not None and ready.loopback else ()
     if ready is not None and ready.kind == "http":

@@ -1,4 +1,4 @@
-"""The clocks of the bench, and what each makes of a size (docs/times.md).
+"""The clocks of the bench, and what each makes of a size (docs/users/times.md).
 
 ``virtual``: QEMU counts instructions (TCG, -icount): guest time is instructions × 2^shift ns + what the guest idles, so a boot
 repeats whatever else the host does. ``wall`` is TCG by the host's clock, ``kvm`` is KVM, where a guest was seen to boot on it.

@@ -1,4 +1,4 @@
-"""One launch of several machines from one volume (docs/measuring.md): N boots beside or after each other → N Samples."""
+"""One launch of several machines from one volume (docs/users/measuring.md): N boots beside or after each other → N Samples."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Launch patterns (pure): which launches a block of a matrix asks for, dilated time, and what N launches are summed up by.
 
-Dilated time: Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006); docs/measuring.md has
+Dilated time: Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006); docs/users/measuring.md has
 its assumptions.
 """
 

@@ -1,4 +1,4 @@
-"""One run of a cell: fetch kernel and initramfs through the volume, boot from it, wait, count → Sample (docs/times.md)."""
+"""One run of a cell: fetch kernel and initramfs through the volume, boot from it, wait, count → Sample (docs/users/times.md)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Bench:
     """What all runs share: the agent's and the volume emulator's programs, and a limit by the host's clock.
 
     ``limit_s`` is how long the guest may take until it is ready, and how long the fetch waits for any one answer.
-    ``fault`` is what goes wrong with the volume (docs/storage.md), for tests.
+    ``fault`` is what goes wrong with the volume (docs/users/storage.md), for tests.
     """
 
     agent: Path

@@ -37,7 +37,7 @@ _MEMORY_STEP_MIB = 256
 _MEMORY_MIB = 1024
 _DISK_STEP_MIB = 512
 _DISK_MIB = 2048
-# From there LZ4 leaves out a third of a second of a cold volume's time, for less than a tenth of it in unpacking (docs/payload.md).
+# From there LZ4 leaves out a third of a second of a cold volume's time, for less than a tenth of it in unpacking (payload.md).
 _LARGE_MIB = 24
 
 
@@ -62,7 +62,7 @@ class Findings:
 
 
 def fate(name: str) -> str:
-    """What becomes of a directive (docs/starter.md)."""
+    """What becomes of a directive (docs/internals/starter.md)."""
     for names, said in (
         (known.START, "the start itself"),
         (known.REPEATED, "repeated"),

@@ -31,7 +31,7 @@ def notes(found: Findings) -> Mapping[str, Sequence[str]]:
     profile, said = found.profile, {}
     said[""] = [
         f"{', '.join(profile.packages)}{' as Debian has it' * (not found.given)}. Written by `quickstart profile new`:",
-        "README.md says what was found; docs/profile.md has every key.",
+        "README.md says what was found; docs/users/profile.md has every key.",
     ]
     said["start.pre"] = [_pre_note(found)]
     if profile.ready.loopback:

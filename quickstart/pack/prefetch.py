@@ -1,4 +1,4 @@
-"""What a fast start will ask the root volume for, known beforehand: trace → Foreseen → Prefetch (docs/prefetch.md).
+"""What a fast start will ask the root volume for, known beforehand: trace → Foreseen → Prefetch (docs/internals/prefetch.md).
 
 Reads the image's tree, writes nothing. A guess that is wrong costs a read, never an answer: the guest's own reads decide.
 """
@@ -29,7 +29,7 @@ _GAP_BLOCKS = 128
 _FILE_BYTES = 512 * 1024
 # What is opened to be written to is read too when it is a table, an index or a state; a log is only longer.
 _WRITTEN_BYTES = 64 * 1024
-# A fresh volume brings a snapshot's block of this size when it is first touched (docs/storage.md): one read pays for all of it.
+# A fresh volume brings a snapshot's block of this size when it is first touched (storage.md): one read pays for all of it.
 _PIECE_BYTES = 512 * 1024
 # Of one large file: what is past that is a matter of its use, not of the start.
 _PIECES = 32

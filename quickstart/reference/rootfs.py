@@ -1,4 +1,4 @@
-"""A user's own root, a directory or a tar, as the reference image (docs/build.md): copied, and left as it is but for two things.
+"""A user's own root, a directory or a tar, as the reference image (build.md): copied, and left as it is but for two things.
 
 These are the directory /fast, where the start set is bound, and a line for the root volume in an fstab that has none. The package
 quickstart-guest comes with them unless it is not wanted.

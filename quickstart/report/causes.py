@@ -1,4 +1,4 @@
-"""What differs in what two measurements booted: the facts that a difference of times can be named by (pure; docs/compare.md)."""
+"""What differs in what two measurements booted: the facts that a difference of times can be named by (pure; compare.md)."""
 
 from __future__ import annotations
 

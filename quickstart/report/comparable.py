@@ -1,4 +1,4 @@
-"""Whether two results may be compared, and which cell of the one is which of the other (pure; docs/compare.md)."""
+"""Whether two results may be compared, and which cell of the one is which of the other (pure; docs/users/compare.md)."""
 
 from __future__ import annotations
 

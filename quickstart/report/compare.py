@@ -1,4 +1,4 @@
-"""Two results of the same cells: which is later, in which phase, and what changed that it depends on (pure; docs/compare.md)."""
+"""Two results of the same cells: which is later, in which phase, and what changed that it depends on (pure; compare.md)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from quickstart.report.causes import PHASES_OF, Cause, causes
 from quickstart.report.comparable import demand_comparable, paired, plain
 from quickstart.report.ranks import later_p, shift, shift_interval, two_sided_p
 
-# Configurations whose init starts things side by side: the order of events is another one in each run (docs/times.md).
+# Configurations whose init starts things side by side: the order of events is another one in each run (docs/users/times.md).
 _RACING = ("standard", "standard-tuned")
-# What rank and share a stock boot has to be later by; docs/compare.md says why.
+# What rank and share a stock boot has to be later by; docs/users/compare.md says why.
 _RACE_P = Fraction(5, 1000)
 _RACE_SHARE = Fraction(30, 100)
 # A single run of ours may be late by chance, three are not.

@@ -1,4 +1,4 @@
-"""Results ↔ results.json (docs/results.md): strict when read, whole whenever it is written, never a mixture of two measurements."""
+"""Results ↔ results.json (results.md): strict when read, whole whenever it is written, never a mixture of two measurements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from quickstart.parse.faults import faults, first_ones
 from quickstart.report.entries import CellEntry, Document, PhaseEntry, PlannedEntry, RunEntry
 from quickstart.report.wholefile import read_text, replace_file
 
-_HINT = "docs/results.md has every field"
+_HINT = "docs/users/results.md has every field"
 # Of some seven thousand runs. Each of a document's values may be a fault, which takes a KiB before the first one can be told.
 _MAX_BYTES = 16 << 20
 _MAX_VALUES = 250_000

@@ -1,4 +1,4 @@
-"""results.json as pydantic models: what is in it, of which type, in which range (docs/results.md)."""
+"""results.json as pydantic models: what is in it, of which type, in which range (docs/users/results.md)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RunEntry(CellEntry):
     uptime_ns: Count
     ready_uptime_ns: Count
     fetch_ns: Count
-    # Below 0 where the guest's uptime runs ahead at first (docs/times.md).
+    # Below 0 where the guest's uptime runs ahead at first (docs/users/times.md).
     before_kernel_ns: Instant
     overlap_ns: Count
     volume_reads: Count

@@ -230,7 +230,7 @@ def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> fl
         said = "not in the matrix" if runs is None else _total_words(runs)
         axes.annotate(said, (0, at), (3, 0), style="italic", **words)
         return 0.0
-    # T_pr may be below 0 by what the guest's uptime runs ahead at first (docs/times.md): a bar has no length below 0.
+    # T_pr may be below 0 by what the guest's uptime runs ahead at first (docs/users/times.md): a bar has no length below 0.
     below_s, whole_s = max(0, provisioning.median) / 1e9, total.median / 1e9
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6, "height": 0.84}
     hatch = "" if cell.command_line == "stock" else _OURS_HATCH

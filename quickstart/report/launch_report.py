@@ -1,4 +1,4 @@
-"""What launches of several machines say: T_total at p50 and p100 against N; a table, figures, sentences (docs/measuring.md)."""
+"""What launches of several machines say: T_total at p50 and p100 against N; a table, figures, sentences (measuring.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from quickstart.measure.statistics import Metric, by_cell
 from quickstart.report.figures import COLOURS, INK, PAPER, Drawn, drawn, style
 
 T_TOTAL: Metric = operator.attrgetter("t_total_ns")
-# T_pr and T_app part at the guest's uptime 0, which a guest that is short of processor does not know well (docs/measuring.md).
+# T_pr and T_app part at the guest's uptime 0, which a guest that is short of processor does not know well (measuring.md).
 _FETCH: Metric = operator.attrgetter("fetch_ns")
 _NONE = "-"
 # Configurations of one colour are told apart by these.

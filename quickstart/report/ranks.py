@@ -1,4 +1,4 @@
-"""Two series by their ranks (pure): the exact Mann-Whitney test, and the shifts that it does not refuse (docs/compare.md).
+"""Two series by their ranks (pure): the exact Mann-Whitney test, and the shifts that it does not refuse (docs/users/compare.md).
 
 It is a permutation test of the ranks: under the null hypothesis every way to part the values is as likely, whatever they are
 distributed like (Mann and Whitney, "On a test of whether one of two random variables is stochastically larger", 1947).

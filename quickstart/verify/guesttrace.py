@@ -63,7 +63,7 @@ _ROOT = PurePosixPath("/")
 _ERRNO_MAX = 4095
 _ENOENT = 2
 _AT_FDCWD = 0xFFFFFF9C
-# Who asks whether the guest is ready (docs/agent.md). It stays in the initramfs' root.
+# Who asks whether the guest is ready (docs/internals/agent.md). It stays in the initramfs' root.
 _AGENT = "agent"
 _OPENING = frozenset({"open", "openat", "openat2", "creat"})
 # These take their first argument, a descriptor, for the file that they are about.

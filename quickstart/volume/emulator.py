@@ -1,4 +1,4 @@
-"""A volume of a storage model: our NBD server (volume/*.c, compiled into the store), its life and its log (docs/storage.md)."""
+"""A volume of a storage model: our NBD server (volume/*.c, compiled into the store), its life and its log (storage.md)."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def served(
     """``image`` as a cold volume of that ``model``; what is written goes to ``overlay``, by default a file that is thrown away.
 
     With ``instances`` it has a socket and an overlay for each of so many (`Volume.of`), who share all else: link, places, and
-    granules that one of them has pulled. ``fault`` is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/storage.md).
+    granules that one of them has pulled. ``fault`` is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md).
     Raises VolumeError when the server does not come up, or has died by itself when the context ends; a death that ``fault``
     asked for is none of these.
     """

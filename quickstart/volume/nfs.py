@@ -1,4 +1,4 @@
-"""An image on a real NFS server behind a link, for clocks that count the host's time (docs/storage.md, nfs/serve.sh)."""
+"""An image on a real NFS server behind a link, for clocks that count the host's time (docs/users/storage.md, nfs/serve.sh)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storage models: TOML → StorageModel, validated whole (docs/storage.md)."""
+"""Storage models: TOML → StorageModel, validated whole (docs/users/storage.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quickstart.parse.faults import faults
 from quickstart.profile import Name
 
 _HOUR_NS = 3600 * 10**9
-_HINT = "docs/storage.md lists every key"
+_HINT = "docs/users/storage.md lists every key"
 
 
 @dataclass(frozen=True)

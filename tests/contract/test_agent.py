@@ -1,4 +1,4 @@
-"""The launch agent (quickstart/launch/agent) against docs/agent.md, over a UNIX socket as its port.
+"""The launch agent (quickstart/launch/agent) against docs/internals/agent.md, over a UNIX socket as its port.
 
 Every agent runs in a network namespace of its own, with no interface but lo unless the test adds one. Its
 /proc is that of a process namespace with a PID 1 of ours: not every sandbox lets root enter the host's.

@@ -1,4 +1,4 @@
-"""The launch agent's `mysql` request (docs/agent.md) against a server that says what MariaDB 10.11 has said.
+"""The launch agent's `mysql` request (docs/internals/agent.md) against a server that says what MariaDB 10.11 has said.
 
 The packets of ``SERVER`` were recorded from Debian's mariadbd 10.11.19; what the client must say is checked byte by byte.
 """

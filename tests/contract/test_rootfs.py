@@ -54,7 +54,7 @@ def assert_whole(copy: Path, given: Path) -> None:
 
 
 def packed(tree: Path, archive: Path, *options: str) -> Path:
-    """``archive`` of ``tree`` as docs/build.md says."""
+    """``archive`` of ``tree`` as docs/users/build.md says."""
     argv = ["tar", "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner", "-S", *options]
     subprocess.run([*argv, "-C", tree, "-cf", archive, "."], check=True, timeout=60)
     return archive

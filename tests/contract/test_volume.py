@@ -1,6 +1,6 @@
 """The volume emulator (quickstart/volume/emulator) against its model and QEMU's own NBD client.
 
-Ratios to the model are the subject here (docs/storage.md). The best of five runs has to be within 5 % of it: a busy host keeps
+Ratios to the model are the subject here (storage.md). The best of five runs has to be within 5 % of it: a busy host keeps
 the emulator waiting in some, an emulator that is late by itself is late in all. And no answer may ever come before it is due.
 """
 

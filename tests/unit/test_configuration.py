@@ -64,7 +64,7 @@ CONFIG = GuestConfig(
     hand_off=HandOff.KEEP,
     network="ifupdown",
 )
-DOCUMENT = Path(__file__).parent.parent.parent / "docs/command-line.md"
+DOCUMENT = Path(__file__).parent.parent.parent / "docs/users/command-line.md"
 
 
 # ---------------------------------------------------------------- command lines and machines

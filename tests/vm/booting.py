@@ -1,6 +1,6 @@
 """One boot of an artefact with something wrong in it, or about its machine, and what came of it.
 
-A hook is shell that init reads out of the launch archive before it does anything of note (docs/agent.md), here to damage what init
+A hook is shell that init reads out of the launch archive before it does anything of note (agent.md), here to damage what init
 has. ``qemu`` are more words for QEMU: another clock, another disk.
 """
 

@@ -1,6 +1,6 @@
 """Boots in which systemd adopts synthetic units that were started before it, and what their processes look like then.
 
-A hook in the launch archive (docs/agent.md) gives init's own files more to do: nothing is built for it, and OUT is as it was.
+A hook in the launch archive (agent.md) gives init's own files more to do: nothing is built for it, and OUT is as it was.
 """
 
 from __future__ import annotations

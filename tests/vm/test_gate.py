@@ -1,4 +1,4 @@
-"""The gate on ourselves (docs/regression-gate.md): now beside the committed series, and three regressions that are made here."""
+"""The gate on ourselves (regression-gate.md): now beside the committed series, and three regressions that are made here."""
 
 from __future__ import annotations
 

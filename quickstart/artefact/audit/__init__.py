@@ -1,4 +1,4 @@
-"""Look at an artefact as somebody who is given it would: `gather` reads OUT, `judge` is pure (docs/audit.md)."""
+"""Look at an artefact as somebody who is given it would: `gather` reads OUT, `judge` is pure (docs/users/audit.md)."""
 
 from quickstart.artefact.audit.given import LAUNCH_MARKS, gather
 from quickstart.artefact.audit.judge import ERROR, NOTE, Finding, judge

@@ -1,6 +1,6 @@
 """What a stock boot has done before it starts a service: mounts, kernel settings, the network, the packet filter.
 
-An early start comes before all of that. It may do so as long as that is what the build saw (docs/never-stale.md); a packet filter,
+An early start comes before all of that. It may do so as long as that is what the build saw (never-stale.md); a packet filter,
 without which the service would be open to the network meanwhile, refuses the build.
 """
 

@@ -1,6 +1,6 @@
 """What of an image decides how, and whether, systemd starts a unit: where one of these changes an early start is not to be made.
 
-The build reads it once. At boot it is compared by names alone (docs/never-stale.md), so what is not there is named, too.
+The build reads it once. At boot it is compared by names alone (docs/users/never-stale.md), so what is not there is named, too.
 """
 
 from __future__ import annotations

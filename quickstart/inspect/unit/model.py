@@ -29,7 +29,7 @@ class LateBind:
 class UnitStart:
     """How the unit starts its main process (systemd.service(5)).
 
-    ``settings`` are the records of the starter's description for what its other directives say (docs/starter.md); ``group`` is its
+    ``settings`` are the records of the starter's description for what its other directives say (starter.md); ``group`` is its
     cgroup below the root. ``timeout_ms`` is 0 when there is none. ``late_binds`` are made when systemd adopts the process.
     """
 

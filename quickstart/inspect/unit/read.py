@@ -25,7 +25,7 @@ from quickstart.inspect.unit.values import BadValueError, boolean, span_us
 _NO_TEXT = re.compile(r"[\0-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _TYPES = ("simple", "exec", "forking", "notify", "notify-reload")
 _ACCESS = ("none", "main", "exec", "all")
-_D_BUS = "it speaks to D-Bus, which comes with systemd; see docs/starter.md"
+_D_BUS = "it speaks to D-Bus, which comes with systemd; see docs/internals/starter.md"
 _DEFAULT_TIMEOUT = "90s"
 # Each has a process of its own; no unit has a tenth of it.
 _MAX_COMMANDS = 256
@@ -98,7 +98,9 @@ def refuse_unknown(source: Source) -> None:
     if unknown:
         raise UnsupportedUnitError(
             f"{source.unit} cannot be started early: it has {', '.join(sorted(unknown))}",
-            hint=_D_BUS if "BusName" in unknown else "these directives would be lost; see docs/starter.md",
+            hint=_D_BUS
+            if "BusName" in unknown
+            else "these directives would be lost; see docs/internals/starter.md",
         )
 
 
@@ -108,7 +110,7 @@ def _refuse_manager(source: Source) -> None:
     if lost:
         raise UnsupportedUnitError(
             f"{source.unit} cannot be started early: the image's system.conf has {', '.join(lost)}",
-            hint="say it in drop-ins of the services (service.d) instead; see docs/starter.md",
+            hint="say it in drop-ins of the services (service.d) instead; see docs/internals/starter.md",
         )
 
 

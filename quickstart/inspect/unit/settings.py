@@ -1,4 +1,4 @@
-"""The directives that make the process what it is, as records of the starter's description (systemd.exec(5), docs/starter.md).
+"""The directives that make the process what it is, as records of the starter's description (systemd.exec(5), starter.md).
 
 Facts come first; the steps that a process takes before it executes follow in the order in which systemd takes them.
 """

@@ -1,4 +1,4 @@
-/* What goes wrong on purpose, for tests: docs/storage.md. */
+/* What goes wrong on purpose, for tests: docs/users/storage.md. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>

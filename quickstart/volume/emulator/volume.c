@@ -1,6 +1,6 @@
 /*
  * QuickStart's volume emulator: an NBD server that answers when the storage model says so. Arguments, model and log:
- * docs/storage.md. One thread; each instance has one client at a time. Data are read and written when a request arrives, so that the
+ * docs/users/storage.md. One thread; each instance has one client at a time. Data are read and written when a request arrives, so that the
  * host's own disk hides behind the modelled time; the answer then waits until it is due.
  */
 #define _GNU_SOURCE
@@ -37,7 +37,7 @@ struct record {
     uint32_t error;
     uint16_t type, flags;
 };
-_Static_assert(sizeof(struct record) == 64, "docs/storage.md says so");
+_Static_assert(sizeof(struct record) == 64, "docs/users/storage.md says so");
 
 static struct instance *instances;
 static size_t instance_count;

@@ -1,4 +1,4 @@
-/* What the parts of the volume emulator share. The model, the arguments and the log: docs/storage.md. */
+/* What the parts of the volume emulator share. The model, the arguments and the log: docs/users/storage.md. */
 #ifndef VOLUME_H
 #define VOLUME_H
 #include <stdbool.h>
