@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -162,10 +161,8 @@ def test_a_signal_and_a_status_pass_as_they_are(user: User) -> None:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
-    began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == -signal.SIGTERM
-    assert time.monotonic() - began < 30
     process.stdout.close()
 
 
