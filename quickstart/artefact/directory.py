@@ -14,7 +14,6 @@ from pathlib import Path
 from uuid import UUID, uuid5
 
 from quickstart import __version__
-from quickstart.artefact import qcow2
 from quickstart.artefact.manifest import (
     MANIFEST,
     REBUILD,
@@ -28,6 +27,7 @@ from quickstart.artefact.manifest import (
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.host.beneath import opened_regular
+from quickstart.image import qcow2
 from quickstart.image.ext4 import read_superblock
 from quickstart.inspect.cloudinit import early_start, has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
