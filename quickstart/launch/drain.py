@@ -14,7 +14,7 @@ import select
 import termios
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ _READ_BYTES = 1 << 16
 _POLL_S = 0.002
 _END_S = 5.0
 _LINE_BYTES = 4096
+# What a line of printk begins with (info_print_prefix, kernel/printk/printk.c); its last part is that of printk.caller.
+_STAMP = re.compile(rb"\[(?=[ \d]{5}) *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ")
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,30 @@ class Piece:
 
     position: int
     data: bytes
+
+
+def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a serial console as who wrote them meant them, without their ends; of each at most so many bytes.
+
+    The kernel takes the port for a line of its own whenever it likes, also while a program's line is half out: what the program has
+    said so far, a line of printk, and the rest of the program's line then come one after the other. Such a line of printk is given
+    before the line that it broke, and the program's is given whole. What has no end yet comes last.
+    """
+    begun = b""
+    for line in lines:
+        if stamp := _STAMP.search(line):
+            yield line[stamp.start() :].rstrip(b"\r")[:_LINE_BYTES]
+            begun = (begun + line[: stamp.start()])[:_LINE_BYTES]
+        else:
+            yield (begun + line).rstrip(b"\r")[:_LINE_BYTES]
+            begun = b""
+    if begun:
+        yield begun.rstrip(b"\r")
+
+
+def whole_text(data: bytes) -> str:
+    """What a console has said, by `whole_lines`, for who looks for something in it."""
+    return b"\n".join(whole_lines(data.split(b"\n"))).decode(errors="replace")
 
 
 class BoundedLog:
@@ -89,20 +115,21 @@ class BoundedLog:
             return Piece(begin, bytes(self._newest[begin - oldest : begin - oldest + limit_bytes]))
 
     def lines(self, pattern: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:
-        """The matches of ``pattern`` in what is kept, line by line; of a line only the first so many bytes are looked at."""
+        """Where ``pattern`` is first in each line that is kept (`whole_lines`); of a line only so many bytes are looked at."""
+        return (match for line in whole_lines(self._lines()) if (match := pattern.search(line)))
+
+    def _lines(self) -> Iterator[bytes]:
         position, rest = 0, b""
-        while True:
-            piece = self.read(position)
+        while (piece := self.read(position)).data:
             if piece.position != position:
+                # What is left out may have had the rest of the line; no line goes on behind it.
+                yield rest
                 rest = b""
             *whole, rest = (rest + piece.data).split(b"\n")
             rest = rest[:_LINE_BYTES]
-            for line in whole if piece.data else [rest]:
-                if match := pattern.match(line[:_LINE_BYTES]):
-                    yield match
-            if not piece.data:
-                return
+            yield from whole
             position = piece.position + len(piece.data)
+        yield rest
 
     def tail(self, size_bytes: int) -> bytes:
         """The last so many bytes, or as many as there are in memory."""

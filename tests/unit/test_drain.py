@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.launch import drain
-from quickstart.launch.drain import BoundedLog, Drained, drained, hand_over
+from quickstart.launch.drain import BoundedLog, Drained, drained, hand_over, whole_lines
 
 LIMIT = 1 << 20
 
@@ -53,8 +53,57 @@ def test_lines_are_found_however_they_were_cut(tmp_path: Path) -> None:
     for byte in b"a line\r\nquickstart: fallback 1: why\r\nx quickstart: fallback 2\nquickstart: fallback 3":
         log.append(bytes([byte]))
     pattern = re.compile(rb"quickstart: (fallback [^\r\n]*)")
-    assert [match[1] for match in log.lines(pattern)] == [b"fallback 1: why", b"fallback 3"]
+    # One that another program's prompt stands before, too.
+    assert [match[1] for match in log.lines(pattern)] == [b"fallback 1: why", b"fallback 2", b"fallback 3"]
     log.close()
+
+
+TSC = b"[    2.122957] tsc: Refined TSC clocksource calibration: 2095.076 MHz"
+CALLER = b"[12345.000001][    T1] virtio_net virtio0 enp0s3: renamed from eth0"
+OURS = b"quickstart: fallback 1: no DHCP lease on enp0s3; the stock init takes over"
+BROKEN = {
+    "whole": (OURS + b"\r\n", [OURS]),
+    "in the middle": (OURS[:-9] + TSC + b"\r\n" + OURS[-9:] + b"\r\n", [TSC, OURS]),
+    "at the end": (OURS + TSC + b"\r\n\r\n", [TSC, OURS]),
+    "within the end": (OURS + b"\r" + TSC + b"\r\n\n", [TSC, OURS]),
+    "before it": (TSC + b"\r\n" + OURS + b"\r\n", [TSC, OURS]),
+    "at the beginning": (OURS[:1] + TSC + b"\r\n" + OURS[1:] + b"\r\n", [TSC, OURS]),
+    "two at a place": (
+        OURS[:30] + TSC + b"\r\n" + CALLER + b"\r\n" + OURS[30:] + b"\r\n",
+        [TSC, CALLER, OURS],
+    ),
+    "two at two": (
+        OURS[:30] + TSC + b"\r\n" + OURS[30:40] + CALLER + b"\r\n" + OURS[40:] + b"\r\n",
+        [TSC, CALLER, OURS],
+    ),
+    "only the kernel's": (TSC + b"\r\n" + CALLER + b"\r\n", [TSC, CALLER]),
+    "cut off": (OURS[:30] + TSC + b"\r\n", [TSC, OURS[:30]]),
+    "a line that printk breaks has not ended": (OURS[:30] + TSC, [TSC, OURS[:30]]),
+    "no stamp": (b"[  OK  ] up [1.5] [2.122957] [    2.12] [    2.122957]x\r\n", None),
+    "an address": (b"[::1]:80 [127.000.000001] y\r\n", None),
+}
+
+
+@pytest.mark.parametrize("said, meant", BROKEN.values(), ids=BROKEN)
+def test_what_printk_wrote_into_a_line_is_taken_out(said: bytes, meant: list[bytes] | None) -> None:
+    expected = [said.removesuffix(b"\r\n")] if meant is None else meant
+    assert [line for line in whole_lines(said.split(b"\n")) if line] == expected
+
+
+@pytest.mark.parametrize("step", [1, 7, 1 << 16])
+def test_the_reason_of_a_fallback_is_whole(tmp_path: Path, step: int) -> None:
+    log = BoundedLog(tmp_path / "log", head_bytes=20, newest_bytes=4096)
+    said = b"".join(text for text, _ in BROKEN.values())
+    for begin in range(0, len(said), step):
+        log.append(said[begin : begin + step])
+    pattern = re.compile(rb"quickstart: (fallback [^\r\n]*over)")
+    assert [match[0] for match in log.lines(pattern)] == [OURS] * 8
+    log.close()
+
+
+def test_lines_that_printk_breaks_without_end_are_no_burden() -> None:
+    lines = list(whole_lines(b"x" * 3000 + TSC for _ in range(1000)))
+    assert (len(lines), max(map(len, lines))) == (1001, 4096)
 
 
 def test_a_line_without_end_is_no_burden(tmp_path: Path) -> None:

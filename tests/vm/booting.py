@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from quickstart.host.progress import Quiet
 from quickstart.launch import payload
 from quickstart.launch import qemu as qemu_launcher
 from quickstart.launch.arguments import machine_arguments
+from quickstart.launch.drain import whole_text
+from quickstart.launch.qemu import QemuGuest
 from quickstart.store.store import Store
 from tests.vm.conftest import BOOT_S
 
@@ -39,7 +42,7 @@ _POWER_OFF_S = 120.0
 
 @dataclass(frozen=True)
 class Ended:
-    """What a machine answered once it was ready, and its console."""
+    """What a machine answered once it was ready, and its console (drain.whole_lines)."""
 
     said: list[str]
     console: str
@@ -77,7 +80,15 @@ def boot(
         guest.execute(command, said, io.BytesIO(), WHOLE_S)
         if keep:
             assert guest.power_off(_POWER_OFF_S), guest.console_tail(40)
-        return Ended(said.getvalue().decode().split(), guest.console_log.read_text(errors="replace"))
+        return Ended(said.getvalue().decode().split(), whole_text(guest.console_log.read_bytes()))
+
+
+def heard(guest: QemuGuest, text: str, limit_s: float = 60.0) -> bool:
+    """Whether the newest of the console has ``text``, once the serial line had time to send what a program has left with it."""
+    until = time.monotonic() + limit_s
+    while not (found := text in whole_text(guest.console.tail(1 << 16))) and time.monotonic() < until:
+        time.sleep(0.1)
+    return found
 
 
 @contextmanager

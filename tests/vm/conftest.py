@@ -18,6 +18,7 @@ from quickstart.artefact import directory as artefacts
 from quickstart.artefact.manifest import read_manifest
 from quickstart.image.extents import file_extents, tail_extent
 from quickstart.launch import payload
+from quickstart.launch.drain import whole_text
 from quickstart.measure.configuration import Boot
 from quickstart.measure.run import Bench
 from quickstart.model import MIB
@@ -41,6 +42,11 @@ class Called:
     status: int
     out: str
     err: str
+
+    @property
+    def console(self) -> str:
+        """stderr of `run --console`: the guest's console, its lines without what printk wrote into them, and the notes of `run`."""
+        return whole_text(self.err.encode())
 
     @property
     def result(self) -> dict[str, Any]:

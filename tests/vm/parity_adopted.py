@@ -17,6 +17,7 @@ from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.launch import payload
+from quickstart.launch.drain import whole_text
 from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BOOT_S, guest_file, host
 from tests.vm.parity import described
@@ -87,7 +88,7 @@ def boot(out: Path, command: str, files: Mapping[str, str], hook: str) -> str:
         with launcher.launch(machine, (cpio,), found.ready) as guest:
             guest.wait_ready(BOOT_S)
             guest.execute(command, said, said, _WORK_S)
-            console = guest.console_log.read_text(errors="replace")
+            console = whole_text(guest.console_log.read_bytes())
     assert "fallback" not in console, console
     return said.getvalue().decode(errors="replace")
 

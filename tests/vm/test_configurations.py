@@ -18,6 +18,7 @@ from quickstart.measure.configuration import OUR_OPTIONS, Boot, machine, with_co
 from quickstart.model import Readied
 from quickstart.profile import load_profile
 from quickstart.store.store import Store, default_root
+from tests.vm.booting import heard
 
 PROFILE = load_profile("nginx")
 # systemd takes a minute under emulation; the others seconds.
@@ -72,7 +73,7 @@ def booted(request: pytest.FixtureRequest) -> Iterator[Booted]:
 def test_our_options_reach_the_kernel_and_the_console_stays(booted: Booted) -> None:
     assert set(OUR_OPTIONS) <= set(booted.says("cat /proc/cmdline").split())
     booted.says("echo the-console-is-heard >/dev/ttyS0")
-    assert "the-console-is-heard" in booted.guest.console_log.read_text(errors="replace")
+    assert heard(booted.guest, "the-console-is-heard")
 
 
 @pytest.mark.parametrize("booted", ["quickstart"], indirect=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.launch.drain import whole_text
 from tests.vm.conftest import BOOT_S, COMMAND, STAY, guest_file, host, quickstart
 
 
@@ -93,7 +94,7 @@ def test_the_guest_can_shut_itself_down(used: Path, command: str, last_word: str
     )
     assert called.status == 1
     assert "was cut off: the guest ended" in called.err
-    assert last_word in called.err
+    assert last_word in called.console
     assert guest_file(used, "/root/marker") == "gone\n"
 
 
@@ -111,9 +112,11 @@ def stock_boot_says(out: Path, *words: str) -> str:
         f"{LEFT_OVER}; {OUR_PATH}", *words
     )  # fmt: skip
     assert called.out.split() == ["systemd", "/usr/sbin/nginx", "0", "active"], called.err[-3000:]
-    lines = re.findall(r"quickstart: (fallback 1: .*?); the stock init takes over", called.err)
-    assert len(lines) == 1, called.err[-3000:]
-    assert f"the fast start did not happen, these are the times of the stock boot: {lines[0]}" in called.err
+    lines = re.findall(r"quickstart: (fallback 1: .*?); the stock init takes over", called.console)
+    assert len(lines) == 1, called.console[-3000:]
+    assert (
+        f"the fast start did not happen, these are the times of the stock boot: {lines[0]}" in called.console
+    )
     return str(lines[0])
 
 
@@ -161,7 +164,7 @@ def test_an_application_that_ends_leaves_a_whole_stock_system(artefact: Path) ->
         timeout_s=400,
     )  # fmt: skip
     assert called.out.split() == ["systemd", "running", "active", "active", "active", "0"], called.err[-3000:]
-    assert "fallback 1: nginx.service has ended" in called.err
+    assert "fallback 1: nginx.service has ended" in called.console
 
 
 def test_an_application_that_fails_to_start_falls_back(used: Path) -> None:
@@ -172,9 +175,9 @@ def test_an_application_that_fails_to_start_falls_back(used: Path) -> None:
     assert called.status == 1
     assert (
         "quickstart: fallback 1: nginx.service did not start: Exec main: /usr/sbin/nginx ended with status 1;"
-        in called.err
+        in called.console
     )
-    assert "debian login:" in called.err
+    assert "debian login:" in called.console
 
 
 def test_run_sh_needs_nothing_of_ours(used: Path) -> None:
@@ -204,11 +207,11 @@ def started_by_run_sh(artefact: Path, port: int, says: str) -> None:
             # run.sh has become QEMU.
             assert "Seccomp:\t2" in Path(f"/proc/{process.pid}/status").read_text()
             deadline = time.monotonic() + BOOT_S
-            while answered and says not in log.read_text(errors="replace") and time.monotonic() < deadline:
+            while answered and says not in whole_text(log.read_bytes()) and time.monotonic() < deadline:
                 time.sleep(0.1)
         finally:
             process.kill()
-    console = log.read_text(errors="replace")
+    console = whole_text(log.read_bytes())
     assert answered, console[-3000:]
     assert says in console, console[-3000:]
 

@@ -14,6 +14,7 @@ from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
 from quickstart.launch import payload
+from quickstart.launch.drain import whole_text
 from quickstart.store.store import Store, default_root
 from tests.vm.booting import boot
 from tests.vm.conftest import BOOT_S, BUILD_S, host, quickstart
@@ -66,7 +67,7 @@ def cut(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Cut:
     with launcher.launch(machine, (cpio,), found.ready) as guest:
         guest.wait_ready(BOOT_S)
         status = guest.execute(WRITER, said, io.BytesIO(), WRITER_S)
-        console = guest.console_log.read_text(errors="replace")
+        console = whole_text(guest.console_log.read_bytes())
         # The end of the context is the power cut: QEMU is killed, and nobody has called sync.
     assert status == 0 and "quickstart: fallback" not in console, console[-4000:]
     return Cut(out, tuple(tuple(line.split()) for line in said.getvalue().decode().splitlines()))

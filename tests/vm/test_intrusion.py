@@ -17,6 +17,7 @@ from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
 from quickstart.launch import payload
+from quickstart.launch.drain import whole_text
 from quickstart.store.store import Store, default_root
 from tests.vm.booting import SETTLED, boot
 from tests.vm.conftest import BOOT_S, BUILD_S, host, quickstart
@@ -69,7 +70,7 @@ def attacked(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "run", copy, "--console", "--exec", f"{SETTLED}\nwait_settled\n{ATTACK}", timeout_s=600
     )
     assert called.status == 0, called.err[-3000:]
-    yield copy, called.out, called.err
+    yield copy, called.out, called.console
     host("rm", "-r", copy)
 
 
@@ -103,7 +104,7 @@ def init_says(store: Store, out: Path, append: str = "") -> str:
         while time.monotonic() < until:
             lines = re.findall(
                 r"quickstart: (fallback 1: .*?; the stock init|hand-off: [^,]*)",
-                guest.console_log.read_text(errors="replace"),
+                whole_text(guest.console_log.read_bytes()),
             )
             if lines:
                 return str(lines[0]).removesuffix("; the stock init")

@@ -20,6 +20,7 @@ from quickstart.initramfs.layout import IMAGE
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.initramfs.newc_reader import CpioMember, read_archive
 from quickstart.initramfs.payload import Payload, packing
+from quickstart.launch.drain import whole_text
 from quickstart.store.store import Store, default_root
 from tests.vm.booting import FAST, SETTLED, WHOLE, WORKING, boot
 from tests.vm.conftest import BOOT_S, BUILD_S, host, quickstart
@@ -180,7 +181,7 @@ def test_a_stream_that_cannot_be_unpacked_is_a_stock_boot(lz4: Path, tmp_path: P
         finally:
             machine.terminate()
             machine.wait(60)
-    said = log.read_text(errors="replace")
+    said = whole_text(log.read_bytes())
     assert "Welcome to nginx" in page
     assert "Initramfs unpacking failed" in said
     assert FALLBACK.findall(said) == [

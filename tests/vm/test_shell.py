@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.launch.drain import whole_text
 from tests.vm.conftest import BOOT_S, COMMAND, guest_file, quickstart
 
 
@@ -79,7 +80,9 @@ def test_a_script_in_the_guest(used: Path) -> None:
     )
     assert done.returncode == 7, done.stderr
     # Ready is when the one hands over to the other, which is called init until it has named itself.
-    assert re.search(rb"it-is (busybox|init|systemd) /fast/usr/sbin/nginx\n", done.stdout), done.stdout
+    assert re.search(r"it-is (busybox|init|systemd) /fast/usr/sbin/nginx\n", whole_text(done.stdout)), (
+        done.stdout
+    )
     assert guest_file(used, "/root/note") == "kept42\n"
     assert quickstart("run", used, "--snapshot", "--check").status == 0
 
@@ -87,7 +90,7 @@ def test_a_script_in_the_guest(used: Path) -> None:
 def test_a_script_in_the_guest_of_a_stock_boot(artefact: Path) -> None:
     done = scripted("echo it-is $(cat /proc/1/comm) $(tty)\n", "--stock", "--snapshot", artefact)
     assert done.returncode == 0, done.stderr
-    assert b"it-is systemd /dev/ttyS0\n" in done.stdout
+    assert "it-is systemd /dev/ttyS0\n" in whole_text(done.stdout)
 
 
 def test_a_script_in_the_initramfs(artefact: Path) -> None:
@@ -98,8 +101,8 @@ def test_a_script_in_the_initramfs(artefact: Path) -> None:
         *("--at", "initramfs", "--snapshot", artefact),
     )
     assert done.returncode == 0, done.stderr
-    assert b"it-is init with 1 driver, 1 mounts\n" in done.stdout
-    assert b"below: /newroot/etc find: /usr: No such file or directory\n" in done.stdout
+    assert "it-is init with 1 driver, 1 mounts\n" in whole_text(done.stdout)
+    assert "below: /newroot/etc find: /usr: No such file or directory\n" in whole_text(done.stdout)
     # What init says at the hand-off may come after ready, when the guest is gone.
     assert b"fallback" not in done.stdout
     assert b"ready, after" in done.stderr

@@ -42,7 +42,7 @@ def stock(out: Path, command: str) -> tuple[str, str]:
     """A stock boot, a command in it, and its shutdown in order: what the command and what the console said."""
     called = quickstart("run", out, "--stock", "--console", "--exec", command, timeout_s=STOCK_S)
     assert called.status == 0, called.err[-3000:]
-    return called.out, called.err
+    return called.out, called.console
 
 
 def stamp_of(out: Path) -> str:
