@@ -26,8 +26,8 @@ Process = subprocess.Popen[bytes]
 _LOG = logging.getLogger(__name__)
 _TAIL_BYTES = 4096
 _SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# Only what a package download needs to leave the host is handed on; everything else is said by the caller.
-_PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "TMPDIR")
+# What a package download needs to leave the host, which may have a password in it: for who may fetch something, nobody else.
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,13 @@ class Completed:
     stderr: bytes
 
 
-def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment that every subprocess gets: C locale, a fixed PATH, proxies as on the host, plus ``extra``."""
-    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True) -> dict[str, str]:
+    """The environment that every subprocess gets: C locale, a fixed PATH, TMPDIR and ``proxies`` as on the host, plus ``extra``.
+
+    All else of ours is kept from it: what it does depends on what its caller says.
+    """
+    names = ("TMPDIR", *(_PROXIES if proxies else ()))
+    passed_on = {name: os.environ[name] for name in names if name in os.environ}
     base = {
         "PATH": _SEARCH_PATH,
         "HOME": os.environ.get("HOME", "/"),
@@ -200,7 +204,7 @@ def filtered(argv: Sequence[str | Path], source: int) -> Iterator[Filter]:
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             _bound_to_us(words),
-            env=environment(),
+            env=environment(proxies=False),
             stdin=source,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -245,7 +249,7 @@ def background(
             target = stack.enter_context(log.open("ab"))
         process = subprocess.Popen(
             _bound_to_us(words, identity),
-            env=environment(env),
+            env=environment(env, proxies=False),
             stdin=subprocess.DEVNULL,
             stdout=target,
             stderr=target,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import struct
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
-from quickstart.errors import HostLacksError, VolumeError
+from quickstart.errors import BadInputError, HostLacksError, VolumeError
 from quickstart.host import door
+from quickstart.host.beneath import open_regular
+from quickstart.host.identity import unprivileged
 from quickstart.host.workspace import room_for_sockets, workspace
 from quickstart.store.compiled import compiled
 from quickstart.store.store import Store
@@ -28,6 +33,9 @@ _LIMIT_S = 20.0
 _POLL_S = 0.001
 # A client may see the end of the connection a moment before the process is seen to have ended.
 _DYING_S = 0.5
+# As volume.h has it.
+_INSTANCES_MAX = 64
+_BACKLOG = 8
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class Volume:
 
     def of(self, instance: int) -> Volume:
         """The same volume as one of its instances, from 1, has it: with a socket, and what is written, of its own."""
-        return replace(self, socket=Path(f"{self.socket}.{instance}"), instance=instance)
+        return replace(self, socket=_numbered(self.socket, instance), instance=instance)
 
     @property
     def uri(self) -> str:
@@ -127,7 +135,7 @@ def volume_binary(store: Store) -> Path:
     return compiled(store, "volume", _CFLAGS, resources.files("quickstart.volume").joinpath("emulator"))
 
 
-def _words(model: StorageModel, fault: str | None, overlay: Path | None, instances: int) -> list[str]:
+def _words(model: StorageModel, fault: str | None, instances: int) -> list[str]:
     """The server's KEY=VALUE arguments."""
     figures = {
         "read_latency_ns": model.read_latency_ns,
@@ -140,8 +148,98 @@ def _words(model: StorageModel, fault: str | None, overlay: Path | None, instanc
     }
     words = [f"{name}={value}" for name, value in figures.items()]
     words += [f"fault={fault}"] if fault else []
-    words += [f"instances={instances}"] if instances else []
-    return words + ([f"overlay={overlay}"] if overlay else [])
+    return words + ([f"instances={instances}"] if instances else [])
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What the server works on, as descriptors of ours: ``instances`` are listening socket and overlay of each."""
+
+    program: int
+    image: int
+    log: int
+    instances: tuple[tuple[int, int], ...]
+
+    def argv(self) -> tuple[str, ...]:
+        """How it is started; by its descriptor, as the user that it becomes may not get to where the program lies."""
+        pairs = (f"{listener}:{overlay}" for listener, overlay in self.instances)
+        return (f"/proc/self/fd/{self.program}", str(self.image), str(self.log), *pairs)
+
+    def descriptors(self) -> tuple[int, ...]:
+        return (self.program, self.image, self.log, *(each for pair in self.instances for each in pair))
+
+
+def _opened(lent: ExitStack, path: Path, flags: int) -> int:
+    fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    lent.callback(os.close, fd)
+    return fd
+
+
+def _opened_image(lent: ExitStack, image: Path) -> int:
+    try:
+        fd = open_regular(image)
+    except (OSError, BadInputError) as error:
+        raise VolumeError(f"the image cannot be opened: {image}") from error
+    lent.callback(os.close, fd)
+    if os.fstat(fd).st_size == 0:
+        raise VolumeError(f"the image is no file, or empty: {image}")
+    return fd
+
+
+def _overlay(lent: ExitStack, path: Path | None, instance: int, place: Path) -> int:
+    """The instance's file at ``path``, made when there is none, or one without a name in ``place``."""
+    if path is None:
+        return lent.enter_context(tempfile.TemporaryFile(dir=place)).fileno()
+    return _opened(lent, _numbered(path, instance), os.O_RDWR | os.O_CREAT)
+
+
+def _listener(lent: ExitStack, path: Path) -> int:
+    listener = lent.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    listener.bind(str(path))
+    listener.listen(_BACKLOG)
+    listener.setblocking(False)
+    return listener.fileno()
+
+
+def _numbered(path: Path, instance: int) -> Path:
+    return Path(f"{path}.{instance}") if instance else path
+
+
+def _prefer(process: door.Process) -> None:
+    """A real volume does not compete with its host's processes. It sleeps nearly always; without the right it is just later."""
+    with suppress(OSError):
+        os.sched_setscheduler(
+            process.pid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(sched_priority=1)
+        )
+
+
+@contextmanager
+def _started(
+    binary: Path, image: Path, overlay: Path | None, instances: int, words: Sequence[str]
+) -> Iterator[Volume]:
+    """The server in its jail (volume/jail.c): files and sockets are descriptors, and it has no rights if we are root."""
+    if not 0 <= instances <= _INSTANCES_MAX:
+        raise VolumeError(f"a volume has 1 to {_INSTANCES_MAX} instances, not {instances}")
+    numbers = range(1, instances + 1) if instances else (0,)
+    with ExitStack() as stack:
+        place = stack.enter_context(workspace("quickstart-volume-"))
+        path = stack.enter_context(room_for_sockets(place)) / "socket"
+        log, output = place / "log", place / "output"
+        with ExitStack() as lent:
+            given = _Given(
+                program=_opened(lent, binary, os.O_RDONLY),
+                image=_opened_image(lent, image),
+                log=_opened(lent, log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND),
+                instances=tuple(
+                    (_listener(lent, _numbered(path, each)), _overlay(lent, overlay, each, place))
+                    for each in numbers
+                ),
+            )
+            started = door.background(
+                (*given.argv(), *words), log=output, identity=unprivileged(), pass_fds=given.descriptors()
+            )
+            process = stack.enter_context(started)
+        yield Volume(process, path, log, output)
 
 
 @contextmanager
@@ -161,33 +259,31 @@ def served(
     Raises VolumeError when the server does not come up, or has died by itself when the context ends; a death that ``fault``
     asked for is none of these.
     """
-    with workspace("quickstart-volume-") as place, room_for_sockets(place) as sockets:
-        socket, log, output = sockets / "socket", place / "log", place / "output"
-        argv: list[str | Path] = [binary, image, socket, log, *_words(model, fault, overlay, instances)]
-        with door.background(argv, log=output) as process:
-            volume = Volume(process, socket, log, output)
-            may_die = False
-            try:
-                _wait(process, lambda: b"ready\n" in output.read_bytes())
-                may_die = bool(fault and fault.startswith("death:"))
-                yield volume
-            except HostLacksError:
-                # A full disk is why it died, if it did: its overlay is mapped.
-                raise
-            except Exception as error:
-                if not may_die and door.has_ended(process, _DYING_S):
-                    raise VolumeError("the volume emulator died", last_words=volume.last_words) from error
-                raise
-            else:
-                if not may_die and door.has_ended(process, 0):
-                    raise VolumeError("the volume emulator died", last_words=volume.last_words)
-            finally:
-                # It may take its time to write the log; `background` kills what is left.
-                if process.poll() is None:
-                    process.terminate()
-                    # One that somebody has stopped would not hear that.
-                    process.send_signal(signal.SIGCONT)
-                    door.has_ended(process, _LIMIT_S)
+    words = _words(model, fault, instances)
+    with _started(binary, image, overlay, instances, words) as volume:
+        process, may_die = volume.process, False
+        try:
+            _wait(process, lambda: b"ready\n" in volume.output_file.read_bytes())
+            may_die = bool(fault and fault.startswith("death:"))
+            _prefer(process)
+            yield volume
+        except HostLacksError:
+            # A full disk is why it died, if it did: its overlay is mapped.
+            raise
+        except Exception as error:
+            if not may_die and door.has_ended(process, _DYING_S):
+                raise VolumeError("the volume emulator died", last_words=volume.last_words) from error
+            raise
+        else:
+            if not may_die and door.has_ended(process, 0):
+                raise VolumeError("the volume emulator died", last_words=volume.last_words)
+        finally:
+            # It may take its time to write the log; `background` kills what is left.
+            if process.poll() is None:
+                process.terminate()
+                # One that somebody has stopped would not hear that.
+                process.send_signal(signal.SIGCONT)
+                door.has_ended(process, _LIMIT_S)
 
 
 def _wait(process: door.Process, holds: Callable[[], bool], limit_s: float = _LIMIT_S) -> None:

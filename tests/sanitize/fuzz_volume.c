@@ -3,8 +3,8 @@
  * Of the input the first byte says how: bit 0 leaves the handshake to the target, the others say in what pieces the rest comes.
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -33,6 +33,7 @@ _Noreturn void end(int status) {
     fprintf(stderr, "end %d\n", status);
     abort();
 }
+void report(int fd, const char *format, ...) { (void)fd, (void)format; }
 uint64_t number(const char *text, uint64_t low, uint64_t high) {
     (void)text, (void)high;
     return low;
@@ -40,11 +41,9 @@ uint64_t number(const char *text, uint64_t low, uint64_t high) {
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc, (void)argv;
-    char image[] = "/tmp/fuzz-volume-image.XXXXXX", scratch[] = "/tmp/fuzz-volume-scratch";
-    int fd = mkstemp(image);
+    int fd = memfd_create("image", 0), written = memfd_create("overlay", 0);
     DEMAND(fd >= 0 && ftruncate(fd, IMAGE_BYTES) == 0 && pwrite(fd, "image", 5, 4093) == 5);
-    DEMAND(disk_open(image) == NULL && overlay_open(&overlay, NULL, scratch) == NULL);
-    unlink(image);
+    DEMAND(disk_open(fd) == NULL && overlay_open(&overlay, written) == NULL);
     const struct model model = {.read_latency_ns = 800000, .write_latency_ns = 900000, .bandwidth_bytes_s = 128 << 20,
                                 .queue_depth = 4, .granule_bytes = 4096, .first_touch_ns = 20000000, .seek_ns = 5000000};
     DEMAND(model_open(&model, disk_size()));
@@ -82,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int ends[2];
     if (size == 0) return 0;
     DEMAND(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
-    at = (struct instance){.path = "fuzz", .listener = -1, .fd = ends[0], .overlay = overlay, .client = 1};
+    at = (struct instance){.listener = -1, .fd = ends[0], .overlay = overlay, .client = 1};
     noted = 0;
     bool stays = handshake_begin(&at.handshake, at.fd) != FAILED;
     if (stays && !(data[0] & 1)) stays = send_all(&at, ends[1], HELLO, sizeof HELLO, 65536);

@@ -5,9 +5,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -47,31 +44,26 @@ static int write_all(int fd, const unsigned char *from, uint64_t offset, size_t 
     return 0;
 }
 
-static int open_file(const char *path, const char *scratch) {
-    if (path) return open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    char name[PATH_MAX];
-    if (snprintf(name, sizeof name, "%s.XXXXXX", scratch) >= (int)sizeof name) return -1;
-    int fd = mkostemp(name, O_CLOEXEC);
-    if (fd >= 0) unlink(name);
-    return fd;
-}
-
-const char *disk_open(const char *path) {
+const char *disk_open(int fd) {
     struct stat status;
-    image = open(path, O_RDONLY | O_CLOEXEC);
-    if (image < 0 || fstat(image, &status) < 0) return "the image cannot be opened";
+    image = fd;
+    if (fstat(image, &status) < 0) return "the image is not open";
     if (!S_ISREG(status.st_mode) || status.st_size == 0) return "the image is no file, or empty";
     size = (uint64_t)status.st_size;
     return NULL;
 }
 
-const char *overlay_open(struct overlay *overlay, const char *at, const char *scratch) {
+static uint64_t block_count(void) { return (size + BLOCK - 1) / BLOCK; }
+
+uint64_t overlay_length(void) { return block_count() * BLOCK + MARK + block_count(); }
+
+const char *overlay_open(struct overlay *overlay, int fd) {
     struct stat status;
-    uint64_t blocks = (size + BLOCK - 1) / BLOCK;
-    overlay->fd = open_file(at, scratch);
-    if (overlay->fd < 0 || fstat(overlay->fd, &status) < 0) return "the overlay cannot be opened";
+    uint64_t blocks = block_count();
+    overlay->fd = fd;
+    if (fstat(overlay->fd, &status) < 0) return "the overlay is not open";
     bool fresh = status.st_size == 0;
-    off_t length = (off_t)(blocks * BLOCK + MARK + blocks);
+    off_t length = (off_t)overlay_length();
     if (fresh && ftruncate(overlay->fd, length) < 0) return "the overlay cannot be made";
     if (!fresh && status.st_size != length) return "the overlay is not one of this image";
     unsigned char *mark =

@@ -1,7 +1,6 @@
 /* What goes wrong on purpose, for tests: docs/users/storage.md. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -36,7 +35,7 @@ void fault_apply(struct request *request) {
         unsigned char half[REPLY_HEADER / 2] = {0};
         put_big_endian(half, 4, REPLY_MAGIC);
         if (send(request->from->fd, half, sizeof half, MSG_NOSIGNAL) < 0) errno = 0;  /* gone already: nobody misses it */
-        dprintf(STDERR_FILENO, "volume: fault death at request %llu\n", (unsigned long long)number);
+        report(STDERR_FILENO, "volume: fault death at request %llu\n", (unsigned long long)number);
         append(&request->from->answers, request);
         end(3);
     }

@@ -5,25 +5,24 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <malloc.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "volume.h"
 
 enum { LOG_ROOM = 1024, TRIM_MIN = 256 << 20 };
+enum { RECORDS_MAX = 4 << 20 };  /* 256 MiB: a stock boot asks some thousand times */
 enum { EARLY_NS = 30000 };  /* poll() tends to wake us that much too late: it is called again and again for the rest */
 static const char LOG_MAGIC[] = "QSVOL  1";  /* 8 bytes without the last */
 
@@ -53,14 +52,19 @@ int64_t now(void) {
     return (int64_t)t.tv_sec * SECOND + t.tv_nsec;
 }
 
-static void unlink_sockets(void) {
-    for (size_t i = 0; i < instance_count; i++)
-        if (instances[i].listener >= 0) unlink(instances[i].path);
+/* dprintf(3) asks for the file's status, and no system call is left for that. */
+void report(int fd, const char *format, ...) {
+    char text[1024];
+    va_list list;
+    va_start(list, format);
+    int length = vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    if (length >= (int)sizeof text) length = sizeof text - 1;
+    if (length > 0 && write(fd, text, (size_t)length) < 0) errno = 0;  /* nobody listens */
 }
 
 _Noreturn void die(const char *what, const char *object) {
-    dprintf(STDERR_FILENO, "volume: %s: %s%s%s\n", what, object, errno ? ": " : "", errno ? strerror(errno) : "");
-    unlink_sockets();
+    report(STDERR_FILENO, "volume: %s: %s%s%s\n", what, object, errno ? ": " : "", errno ? strerror(errno) : "");
     _exit(2);
 }
 
@@ -75,6 +79,10 @@ static void flush_log(void) {
 }
 
 void note(const struct request *request, int64_t done) {
+    if (record_total == RECORDS_MAX) {
+        errno = 0;
+        die("more requests than a log holds", "it ends here");
+    }
     records[record_count++] = (struct record){
         request->sequence, request->arrival, request->due, done, request->offset, request->length, request->touched,
         request->client, (uint16_t)request->in_flight, request->from->number, request->error, request->type,
@@ -93,7 +101,6 @@ static void leave(struct instance *at) {
 _Noreturn void end(int status) {
     for (size_t i = 0; i < instance_count; i++) client_drop(&instances[i]);
     flush_log();
-    unlink_sockets();
     _exit(status);
 }
 
@@ -102,7 +109,7 @@ static void obey_signals(void) {
     while (read(signals, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo != SIGUSR1) end(0);
         flush_log();
-        dprintf(STDOUT_FILENO, "flushed %llu\n", (unsigned long long)record_total);
+        report(STDOUT_FILENO, "flushed %llu\n", (unsigned long long)record_total);
     }
 }
 
@@ -152,7 +159,7 @@ uint64_t number(const char *text, uint64_t low, uint64_t high) {
     return value;
 }
 
-struct words { struct model model; uint64_t instances; const char *overlay; };
+struct words { struct model model; uint64_t instances; };
 
 static struct words parse(int count, char **words) {
     struct words found = {.model = {.queue_depth = 1, .granule_bytes = 4096}};
@@ -174,77 +181,72 @@ static struct words parse(int count, char **words) {
         size_t known = 0, figure_count = sizeof figures / sizeof *figures;
         while (known < figure_count && strcmp(words[i], figures[known].name) != 0) known++;
         if (known < figure_count) *figures[known].value = number(value, figures[known].low, figures[known].high);
-        else if (strcmp(words[i], "overlay") == 0) found.overlay = value;
         else if (strcmp(words[i], "fault") == 0) fault_parse(value);
         else die("no such key", words[i]);
     }
     return found;
 }
 
-/* PATH, or PATH.NUMBER. */
-static const char *numbered(const char *path, uint16_t number) {
-    char *name = NULL;
-    if (number == 0 || path == NULL) return path;
-    if (asprintf(&name, "%s.%u", path, number) < 0) die("no memory", path);
-    return name;
-}
+static int descriptor(const char *text) { return (int)number(text, 0, INT_MAX); }
 
-static int listen_on(const char *path) {
-    struct sockaddr_un to = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (snprintf(to.sun_path, sizeof to.sun_path, "%s", path) >= (int)sizeof to.sun_path)
-        die("a socket's path has at most 107 bytes", path);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&to, sizeof to) < 0) die("cannot listen", path);
-    if (listen(fd, 8) < 0) {
-        unlink(path);
-        die("cannot listen", path);
-    }
-    return fd;
-}
-
-static void open_instances(const struct words *words, const char *socket_path, const char *scratch) {
-    size_t count = words->instances > 0 ? words->instances : 1;
-    instances = calloc(count, sizeof *instances);
+/* LISTENER:OVERLAY, as many as there are. */
+static int open_instances(int count, char **words) {
+    int found = 0;
+    while (found < count && strchr(words[found], ':')) found++;
+    if (found == 0) die("no LISTENER:OVERLAY", "usage");
+    if (found > INSTANCES_MAX) die("more instances than there may be", words[INSTANCES_MAX]);
+    instances = calloc((size_t)found, sizeof *instances);
     if (!instances) die("no memory", "instances");
-    for (size_t i = 0; i < count; i++) {
-        uint16_t number = words->instances > 0 ? (uint16_t)(i + 1) : 0;
-        const char *overlay = numbered(words->overlay, number);
-        instances[i] = (struct instance){
-            .path = numbered(socket_path, number), .listener = -1, .fd = -1, .number = number};
-        const char *failed = overlay_open(&instances[i].overlay, overlay, scratch);
-        if (failed) die(failed, overlay ? overlay : scratch);
+    for (int i = 0; i < found; i++) {
+        char *overlay = strchr(words[i], ':');
+        *overlay++ = '\0';
+        instances[i] = (struct instance){.listener = descriptor(words[i]), .fd = -1};
+        const char *failed = overlay_open(&instances[i].overlay, descriptor(overlay));
+        if (failed) die(failed, "overlay");
     }
-    instance_count = count;
+    instance_count = (size_t)found;
+    return found;
 }
 
-int main(int argc, char **argv) {
+/* With `instances` they have numbers. */
+static void count_instances(uint64_t said) {
+    if (said == 0 ? instance_count != 1 : instance_count != said) die("not as many sockets as instances", "usage");
+    for (size_t i = 0; said > 0 && i < instance_count; i++) instances[i].number = (uint16_t)(i + 1);
+}
+
+static void heed_signals(void) {
     sigset_t ours;
-    if (argc < 4) die("usage", "volume IMAGE SOCKET LOG [KEY=VALUE ...]");
-    struct words words = parse(argc - 4, argv + 4);
     sigemptyset(&ours);
     sigaddset(&ours, SIGTERM);
     sigaddset(&ours, SIGINT);
     sigaddset(&ours, SIGHUP);
     sigaddset(&ours, SIGUSR1);
-    /* With its parent it ends by a signal that leaves time to remove the socket. */
+    /* With its parent it ends by a signal that leaves time to write the log. */
     if (sigprocmask(SIG_BLOCK, &ours, NULL) < 0 || prctl(PR_SET_PDEATHSIG, SIGTERM) < 0 ||
         (signals = signalfd(-1, &ours, SFD_NONBLOCK | SFD_CLOEXEC)) < 0)
         die("cannot set up", "signals");
+}
+
+int main(int argc, char **argv) {
+    if (argc < 4) die("usage", "volume IMAGE LOG LISTENER:OVERLAY... [KEY=VALUE...]");
+    heed_signals();
+    /* What started us has another name for us: a descriptor's. */
+    prctl(PR_SET_NAME, "volume");
     prctl(PR_SET_TIMERSLACK, 1UL);
-    /* A real volume does not compete with its host's processes. We sleep nearly always; without the right we are just later. */
-    sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &(struct sched_param){.sched_priority = 1});
     mallopt(M_MMAP_THRESHOLD, LENGTH_MAX * 2);  /* fresh pages for every request would cost more than reading it */
     mallopt(M_TRIM_THRESHOLD, TRIM_MIN);
     errno = 0;
-    const char *failed = disk_open(argv[1]);
-    if (failed) die(failed, argv[1]);
-    open_instances(&words, argv[2], argv[3]);  /* beside the log: sockets may have to be elsewhere */
-    if (!model_open(&words.model, disk_size())) die("no memory for granules", argv[1]);
-    log_fd = open(argv[3], O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
-    if (log_fd < 0) die("cannot make the log", argv[3]);
+    log_fd = descriptor(argv[2]);
+    const char *failed = disk_open(descriptor(argv[1]));
+    if (failed) die(failed, "image");
+    int taken = 3 + open_instances(argc - 3, argv + 3);
+    struct words words = parse(argc - taken, argv + taken);
+    count_instances(words.instances);
+    if (!model_open(&words.model, disk_size())) die("no memory for granules", "model");
     write_log(LOG_MAGIC, 8);
-    for (size_t i = 0; i < instance_count; i++) instances[i].listener = listen_on(instances[i].path);
-    dprintf(STDOUT_FILENO, "ready\n");
+    uint64_t log_length = 8 + RECORDS_MAX * (uint64_t)sizeof(struct record);
+    jail_shut(overlay_length() > log_length ? overlay_length() : log_length);
+    report(STDOUT_FILENO, "ready\n");
     for (;;) {
         for (size_t i = 0; i < instance_count; i++)
             if (instances[i].fd >= 0 && !client_tend(&instances[i])) leave(&instances[i]);

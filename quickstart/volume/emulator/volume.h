@@ -51,10 +51,10 @@ struct request *model_drop(const struct instance *from, int64_t now);
 
 /* disk.c: the image, and what each instance has written over it. The three return 0 or an errno. */
 struct overlay { int fd; unsigned char *owned; };  /* owned: of each block, whether it is the overlay's */
-const char *disk_open(const char *image);  /* NULL, or what failed */
-/* `at` is kept; NULL: a file of its own beside `scratch`, without a name. */
-const char *overlay_open(struct overlay *overlay, const char *at, const char *scratch);
+const char *disk_open(int image);  /* NULL, or what failed */
+const char *overlay_open(struct overlay *overlay, int fd);  /* an empty file, or one of before */
 uint64_t disk_size(void);
+uint64_t overlay_length(void);
 int disk_read(const struct overlay *overlay, void *to, uint64_t offset, size_t length);
 int disk_write(const struct overlay *overlay, const void *from, uint64_t offset, size_t length);
 int disk_zero(const struct overlay *overlay, uint64_t offset, uint64_t length);
@@ -69,7 +69,6 @@ void put_big_endian(unsigned char *to, int bytes, uint64_t value);
 
 /* Who the volume serves: a socket, an overlay, and one client after the other. */
 struct instance {
-    const char *path;
     int listener, fd;  /* fd: -1 while there is no client */
     uint16_t number;  /* from 1; 0 where the volume has a single socket */
     uint32_t client;
@@ -96,11 +95,15 @@ bool client_pending(const struct instance *at);  /* whether there is a request t
 void fault_parse(char *text);
 void fault_apply(struct request *request);
 
+/* jail.c: nothing more is opened from then on, and no file grows beyond that. */
+void jail_shut(uint64_t largest_file);
+
 /* volume.c */
 int64_t now(void);
 void note(const struct request *request, int64_t done);
 _Noreturn void die(const char *what, const char *object);
 _Noreturn void end(int status);
+void report(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
 uint64_t number(const char *text, uint64_t low, uint64_t high);
 
 #endif
