@@ -1,31 +1,34 @@
 """Which user a program runs as that may be turned against us: one that nobody else is, without any right of ours.
 
 Root hands what it starts to an unprivileged user: user and group IDs of its own for each program, so that none of them can
-signal or trace another (credentials(7), ptrace(2)). In a user namespace only the mapped IDs can be had (user_namespaces(7)). Who is
-not root stays who he is.
+signal or trace another (credentials(7), ptrace(2)). In a user namespace only the mapped IDs can be had (user_namespaces(7)), and
+other namespaces of that user have the same ones: so an ID is claimed for as long as its program lives. Who is not root stays who
+he is.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Sequence
+import secrets
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from quickstart.errors import HostLacksError
 
 # Beyond what systemd gives to containers, within 31 bits (UIDS-GIDS of systemd): nobody has these.
 _OWN_BASE, _OWN_COUNT = 0x7000_0000, 0x1000_0000
 # In a namespace that maps 65536 IDs: above users of a distribution, below those that systemd makes up (DynamicUser=).
 _LOW_BASE, _LOW_END = 40_000, 61_184
-# How many programs of one process get IDs that differ.
-_A_PROCESS = 64
+# So many IDs in a row are tried: all of a namespace that maps 65536.
+_TRIES = _LOW_END - _LOW_BASE
 # capability.h: what it takes to become another user, to give files away, and to give up capabilities for good.
 _CAP_CHOWN, _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP = 0, 6, 7, 8
 
 # As which a user namespace shows a group that it does not map; such a one can be kept, not asked for.
 _OVERFLOW = 65534
-
-_STARTED = itertools.count()
 
 # One row of /proc/PID/uid_map: the first ID inside, the first outside, how many (user_namespaces(7)).
 Extent = tuple[int, int, int]
@@ -61,10 +64,50 @@ class Standing:
         return all(self.capabilities >> each & 1 for each in capabilities)
 
 
-def unprivileged(wanted_group: int | None = None) -> Identity:
-    """The identity for the next program; ``wanted_group`` is one that it needs, such as that of /dev/kvm."""
-    number = os.getpid() * _A_PROCESS + next(_STARTED) % _A_PROCESS
-    return identity_of(_standing(), number, wanted_group)
+@contextmanager
+def unprivileged(wanted_group: int | None = None) -> Iterator[Identity]:
+    """The identity for one program, which nobody else has while the context lasts: it has to have ended before.
+
+    ``wanted_group`` is a group that it needs, such as that of /dev/kvm. Raises HostLacksError when all IDs are claimed.
+    """
+    standing = _standing()
+    # Whoever would keep us from starting programs would have to claim them all.
+    first = secrets.randbelow(_OWN_COUNT)
+    for number in range(first, first + _TRIES):
+        identity = identity_of(standing, number, wanted_group)
+        with ExitStack() as claims:
+            if not all(_claim(claims, name) for name in _names(standing, identity)):
+                continue
+            yield identity
+            return
+    raise HostLacksError(
+        "no user ID is free for a program that runs without rights",
+        hint="`ss -xl` shows who has the sockets named @quickstart-uid; end what is not needed any more",
+    )
+
+
+def _names(standing: Standing, identity: Identity) -> Iterator[str]:
+    """What stands for its IDs as they are outside of our namespace, where other namespaces may map them, too."""
+    for kind, extents, own in (
+        ("uid", standing.uid_map, identity.uid),
+        ("gid", standing.gid_map, identity.gid),
+    ):
+        for first, outside, count in extents:
+            if own is not None and first <= own < first + count:
+                yield f"quickstart-{kind}-{outside + own - first}"
+
+
+def _claim(claims: ExitStack, name: str) -> bool:
+    """Whether ``name`` is ours until ``claims`` are closed: that of a UNIX socket, no file (unix(7)), which one can have at a time.
+
+    It is gone with whoever has it, however he ends, and needs no directory that all processes of a user agree on.
+    """
+    claim = claims.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    try:
+        claim.bind(f"\0{name}")
+    except OSError:
+        return False
+    return True
 
 
 def identity_of(standing: Standing, number: int, wanted_group: int | None = None) -> Identity:

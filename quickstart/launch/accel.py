@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +18,10 @@ from quickstart.host.beneath import opened_regular
 from quickstart.host.workspace import workspace
 from quickstart.initramfs.newc import char_device, directory, regular, write_archive
 from quickstart.launch import jail
-from quickstart.launch.drain import drained, hand_over
+from quickstart.launch.drain import drained, hand_over, whole_text
 from quickstart.store.store import Store, key_of, source_digest
 
-_TOKEN = b"quickstart-accelerator-works"
+_WORD = "quickstart-accelerator-works"
 _LIMIT_S = 20
 _INIT = b"""#!/busybox sh
 echo quickstart-accelerator-works
@@ -85,8 +84,11 @@ def _try_kvm(kernel: Path) -> bool:
         regular("init", _INIT, 0o755),
     )
     write_archive(stream, entries)
-    with workspace("quickstart-kvm-") as place, drained(place / "console.log") as said:
-        cell = jail.make_jail(place, kvm=True)
+    with (
+        workspace("quickstart-kvm-") as place,
+        jail.made_jail(place, kvm=True) as cell,
+        drained(place / "console.log") as said,
+    ):
         initrd = cell.directory / "initrd"
         initrd.write_bytes(stream.getvalue())
         files = ("-kernel", jail.put_kernel(cell, kernel), "-initrd", jail.given(cell, initrd))
@@ -103,4 +105,4 @@ def _try_kvm(kernel: Path) -> bool:
             hand_over(said)
             door.has_ended(process, _LIMIT_S)
         said.drain.join()
-        return any(said.logs[0].lines(re.compile(re.escape(_TOKEN))))
+        return _WORD in whole_text(said.logs[0].read(0).data)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,14 +41,18 @@ class Jail:
         return {"TMPDIR": ".", "HOME": "."}
 
 
-def make_jail(workspace: Path, *, kvm: bool = False) -> Jail:
-    """A jail in ``workspace``, an empty directory of ours; with ``kvm`` it can use /dev/kvm if we can."""
-    identity = unprivileged(kvm_group() if kvm else None)
-    jail = Jail(workspace / "machine", identity)
-    jail.directory.mkdir(mode=0o700)
-    if identity.uid is not None and identity.gid is not None:
-        os.chown(jail.directory, identity.uid, identity.gid)
-    return jail
+@contextmanager
+def made_jail(workspace: Path, *, kvm: bool = False) -> Iterator[Jail]:
+    """A jail in ``workspace``, an empty directory of ours, for one program, which has to have ended when the context does.
+
+    With ``kvm`` it can use /dev/kvm if we can.
+    """
+    with unprivileged(kvm_group() if kvm else None) as identity:
+        jail = Jail(workspace / "machine", identity)
+        jail.directory.mkdir(mode=0o700)
+        if identity.uid is not None and identity.gid is not None:
+            os.chown(jail.directory, identity.uid, identity.gid)
+        yield jail
 
 
 def kvm_group() -> int | None:

@@ -105,7 +105,7 @@ class QemuGuest:
 
     def _start(self, stack: ExitStack, said: Drained) -> None:
         """Start QEMU in its jail, with all that it works on as descriptors; ours of them are closed when it has them."""
-        cell = jail.make_jail(self._workspace, kvm=self._accelerator.name == "kvm")
+        cell = stack.enter_context(jail.made_jail(self._workspace, kvm=self._accelerator.name == "kvm"))
         with ExitStack() as lent:
             disk = _disk(self.machine, lent)
             files = Files(*self._copied(cell), disk)

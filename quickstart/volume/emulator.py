@@ -235,8 +235,9 @@ def _started(
                     for each in numbers
                 ),
             )
+            identity = stack.enter_context(unprivileged())
             started = door.background(
-                (*given.argv(), *words), log=output, identity=unprivileged(), pass_fds=given.descriptors()
+                (*given.argv(), *words), log=output, identity=identity, pass_fds=given.descriptors()
             )
             process = stack.enter_context(started)
         yield Volume(process, path, log, output)

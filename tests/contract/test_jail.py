@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +18,7 @@ from quickstart.errors import BadInputError
 from quickstart.host import door
 from quickstart.host.identity import Identity, unprivileged
 from quickstart.launch import accel
-from quickstart.launch.jail import SANDBOX, demand_room, given, kvm_group, make_jail, put_kernel
+from quickstart.launch.jail import SANDBOX, Jail, demand_room, given, kvm_group, made_jail, put_kernel
 from quickstart.model import MIB
 from tests.contract.test_door import Lifeline
 
@@ -30,7 +30,7 @@ PROGRAM = f"""
 import sys
 from quickstart.host import door
 from quickstart.host.identity import unprivileged
-with door.background(["python3", "-c", {STATUS!r}], output=1, identity=unprivileged()) as process:
+with unprivileged() as identity, door.background(["python3", "-c", {STATUS!r}], output=1, identity=identity) as process:
     sys.exit(process.wait())
 """
 
@@ -54,7 +54,10 @@ def test_root_starts_it_as_nobody_else(tmp_path: Path) -> None:
     seen = []
     for number in (1, 2):
         log = tmp_path / f"log{number}"
-        with door.background(["python3", "-c", STATUS], log=log, identity=unprivileged()) as process:
+        with (
+            unprivileged() as identity,
+            door.background(["python3", "-c", STATUS], log=log, identity=identity) as process,
+        ):
             assert process.wait(LIMIT_S) == 0
         found = facts(log.read_text())
         assert_powerless(found)
@@ -86,6 +89,34 @@ def test_root_of_a_namespace_does_so_with_what_is_mapped(mapped: int, other: boo
     assert (uid != "0") == other
 
 
+CLAIMED = """
+import dataclasses, random, sys
+from quickstart.host import identity
+# As two processes do that have taken the same number.
+identity.secrets.randbelow = lambda count: 5
+identity._standing = lambda: identity.Standing(0, (1 << 41) - 1, {extents}, {extents}, True)
+with identity.unprivileged() as found:
+    print(found.uid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_ids_of_two_namespaces_of_a_user_differ_while_both_live() -> None:
+    """Inside they may look alike: of two namespaces that map in other ways, what counts is who they are outside."""
+    whole = "((0, 1000, 1), (1, 100000, 65535))"
+    moved = "((0, 1000, 1), (1, 99999, 65536))"
+    with ExitStack() as stack:
+        said = []
+        for extents in (whole, whole, moved, moved):
+            words = [sys.executable, "-c", CLAIMED.format(extents=extents)]
+            pipe = subprocess.PIPE
+            process = stack.enter_context(subprocess.Popen(words, stdin=pipe, stdout=pipe))
+            assert process.stdout is not None
+            said.append(int(process.stdout.readline()))
+    # Outside 140004, 140005, 140003, and 140006: what lies between the last two is claimed.
+    assert said == [40_005, 40_006, 40_005, 40_008]
+
+
 @pytest.mark.parametrize("capabilities", ["-all", "-all,+dac_read_search"])
 def test_a_user_keeps_no_capability_of_his(capabilities: str) -> None:
     """Who is not root starts it as himself, with nothing that he may have been given beside."""
@@ -107,8 +138,9 @@ def test_it_dies_with_us_although_it_is_another(tmp_path: Path) -> None:
         "import os, pathlib, sys\nfrom quickstart.host import door\n"
         "from quickstart.host.identity import unprivileged\n"
         "os.dup2(int(sys.argv[1]), 9)\nos.close(int(sys.argv[1]))\n"
-        "more = dict(log=pathlib.Path(sys.argv[2]), identity=unprivileged(), pass_fds=[9])\n"
-        "with door.background(['sh', '-c', 'echo begun >&9; exec sleep 600'], **more) as process:\n"
+        "argv = ['sh', '-c', 'echo begun >&9; exec sleep 600']\n"
+        "more = dict(log=pathlib.Path(sys.argv[2]), pass_fds=[9])\n"
+        "with unprivileged() as identity, door.background(argv, identity=identity, **more) as process:\n"
         "    os.close(9)\n    process.wait()"
     )
     words = [sys.executable, "-c", program, str(line.writer), str(tmp_path / "log")]
@@ -128,7 +160,11 @@ def test_what_is_in_a_jail_is_for_who_is_in_it(tmp_path: Path) -> None:
     kernel.write_bytes(b"a kernel")
     kernel.chmod(0o600)
     (place / "console.log").write_text("ours")
-    jail = make_jail(place)
+    with made_jail(place) as jail:
+        demand_its_own(place, jail, kernel, tmp_path / "log")
+
+
+def demand_its_own(place: Path, jail: Jail, kernel: Path, log: Path) -> None:
     copy = put_kernel(jail, kernel)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert stat.S_IMODE(jail.directory.stat().st_mode) == 0o700
@@ -136,7 +172,6 @@ def test_what_is_in_a_jail_is_for_who_is_in_it(tmp_path: Path) -> None:
     tries = (
         "cat kernel; echo x >mine && cat mine; rm -f kernel; echo x >../new; echo x >../console.log; ls .."
     )
-    log = tmp_path / "log"
     # pytest's own directories are for their owner alone: nobody else gets in by their names.
     argv = ["sh", "-c", tries]
     with door.background(argv, log=log, identity=jail.identity, cwd=jail.directory) as process:
@@ -150,18 +185,18 @@ def test_what_is_in_a_jail_is_for_who_is_in_it(tmp_path: Path) -> None:
 
 def test_only_a_regular_file_goes_into_a_jail(tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
-    jail = make_jail(tmp_path / "place")
     (tmp_path / "link").symlink_to("/etc/shadow")
     os.mkfifo(tmp_path / "fifo")
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(300 * MIB)
-    for name in ("link", "fifo", "huge"):
-        with pytest.raises(BadInputError, match=name):
-            put_kernel(jail, tmp_path / name)
-    assert list(jail.directory.iterdir()) == []
+    with made_jail(tmp_path / "place") as jail:
+        for name in ("link", "fifo", "huge"):
+            with pytest.raises(BadInputError, match=name):
+                put_kernel(jail, tmp_path / name)
+        assert list(jail.directory.iterdir()) == []
+        assert given(jail, jail.directory) == Path(jail.directory.name)
     with pytest.raises(BadInputError, match="the initramfs has 300 MiB, the machine 256 MiB"):
         demand_room([tmp_path / "huge"], 256)
-    assert given(jail, jail.directory) == Path(jail.directory.name)
 
 
 def test_the_guest_that_tries_kvm_is_in_the_same_jail(

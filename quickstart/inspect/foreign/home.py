@@ -59,7 +59,7 @@ def foreign_members(source: Path, form: str, decompressor: tuple[str, ...] = ())
         unpacking = None
         if decompressor:
             # Nobody's own /proc/PID/mem, of a daemon of the host, would be open to it: so it is a user without any other process.
-            words = door.identity_words(unprivileged())
+            words = door.identity_words(stack.enter_context(unprivileged()))
             stranger = (*alone, "setpriv", *words, "--", *_LIMITED, *decompressor)
             unpacking = stack.enter_context(door.filtered(stranger, filtered))
             filtered = unpacking.stdout.fileno()
