@@ -1,4 +1,8 @@
-"""QEMU's sockets: how one is reached, and the monitor (QMP) on one. No step takes longer than its limit, whatever QEMU does."""
+"""QEMU's sockets: how one is reached, and the monitor (QMP) on one.
+
+Whatever a QEMU says that its guest has taken over: no step takes longer than its limit, and nothing is kept but the answer that is
+waited for.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ from quickstart.errors import GuestError
 
 _POLL_S = 0.005
 _FAREWELL_S = 5.0
+# The longest line that is read: of answers to our questions the longest has some KB.
+_LINE_BYTES = 1 << 20
 _Found = TypeVar("_Found")
 
 
@@ -49,6 +55,9 @@ class Monitor:
         self._limit_s = limit_s
         self._loop = asyncio.new_event_loop()
         self._client = QMPClient()
+        self._client.readbuflen = _LINE_BYTES
+        # Nobody reads the events, and those that nobody reads are kept for ever.
+        self._client.events.event_filter = lambda event: False
         try:
             self._within(self._client.connect(connected), limit_s)
         except BaseException:

@@ -35,6 +35,7 @@ _QUESTIONS = {
         "journalctl -b -o short-monotonic --no-pager | grep -E 'DHCP|bound to|Gained carrier' | grep -v ' sh\\['"
     ),
 }
+_SAID_BYTES = 1 << 20
 _LIMIT_S = 900.0
 _MONOTONIC = re.compile(r"\[ *(\d+\.\d+)\] \S+ (.*)")
 
@@ -83,7 +84,7 @@ def record(
 ) -> Mapping[str, Any]:
     """The document of a guest that is ready: its composition, and the times of this one boot (wall clock)."""
     out, err = io.BytesIO(), io.BytesIO()
-    guest.execute(questions(profile.unit), out, err, _LIMIT_S)
+    guest.execute(questions(profile.unit), out, err, _LIMIT_S, _SAID_BYTES)
     return {
         "schema": SCHEMA,
         "profile": profile.name,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,3 +131,41 @@ def test_a_qemu_that_is_stopped(qemu: subprocess.Popen[bytes], tmp_path: Path) -
     with pytest.raises(GuestError, match="said nothing for 3 s"):
         monitor.command("query-status")
     monitor.close()
+
+
+def taken_over(theirs: socket.socket, flood: bytes, times: int) -> None:
+    """A QEMU that greets, and says ``flood`` so many times before it answers the second command."""
+    with theirs:
+        theirs.sendall(b'{"QMP": {"version": {}, "capabilities": []}}\n')
+        for before in (0, times):
+            # A question comes at once, without an end of line.
+            asked = json.loads(theirs.recv(65536))
+            for _ in range(before):
+                theirs.sendall(flood)
+            numbered = {"id": asked["id"]} if "id" in asked else {}
+            theirs.sendall(json.dumps({"return": {}, **numbered}).encode() + b"\n")
+        theirs.recv(1)
+
+
+FLOOD_BYTES = 32 << 20
+EVENT = b'{"event": "X", "data": {"said": "%s"}, "timestamp": {"seconds": 1, "microseconds": 1}}\n' % (
+    b"x" * 10_000
+)
+
+
+def test_events_without_end_are_not_kept() -> None:
+    """Those that nobody reads were, so that a QEMU could fill the memory of who had started it."""
+    ours, theirs = socket.socketpair()
+    qemu = threading.Thread(target=taken_over, args=(theirs, EVENT, FLOOD_BYTES // len(EVENT)))
+    qemu.start()
+    monitor = Monitor(ours, LIMIT_S)
+    tracemalloc.start()
+    try:
+        assert monitor.command("query-status") == {}
+        kept_bytes, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        monitor.close()
+        qemu.join(LIMIT_S)
+    assert kept_bytes < FLOOD_BYTES // 16
+    assert peak_bytes < FLOOD_BYTES // 2

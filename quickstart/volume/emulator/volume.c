@@ -22,7 +22,7 @@
 #include "volume.h"
 
 enum { LOG_ROOM = 1024, TRIM_MIN = 256 << 20 };
-enum { RECORDS_MAX = 4 << 20 };  /* 256 MiB: a stock boot asks some thousand times */
+enum { RECORDS_MAX = 1 << 20 };  /* 64 MiB: a stock boot asks some thousand times */
 enum { EARLY_NS = 30000 };  /* poll() tends to wake us that much too late: it is called again and again for the rest */
 static const char LOG_MAGIC[] = "QSVOL  1";  /* 8 bytes without the last */
 
