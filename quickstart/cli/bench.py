@@ -21,6 +21,7 @@ from quickstart.cli.completion import profile_names
 from quickstart.cli.options import JSON, VERBOSE
 from quickstart.cli.output import Verb, run_verb
 from quickstart.errors import BadInputError
+from quickstart.measure.drawing import unconfigured
 from quickstart.measure.matrix import Matrix, load_matrix, matrix_of_options, order, singular
 from quickstart.measure.patterns import launched
 from quickstart.measure.results import (
@@ -226,7 +227,8 @@ def _report_again(verb: Verb, out: Path | None) -> int:
 
 def _finish(verb: Verb, results: Results, directory: Path) -> int:
     # Only this verb pays for matplotlib, whose import takes half a second.
-    from quickstart.report.report import write_report
+    with unconfigured():
+        from quickstart.report.report import write_report
 
     faults = invalid(results)
     with verb.display().step("report"):

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend_handler import HandlerTuple
@@ -22,6 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 
+from quickstart.measure.drawing import styled
 from quickstart.measure.results import (
     COMMAND_LINES,
     CONFIGURATIONS,
@@ -60,7 +60,6 @@ _PHASE_COLOURS: Mapping[str, str] = {
 _OTHER_COLOUR = "#b3a100"
 _PR_COLOUR = "#d0d0d0"
 _OURS_HATCH = "///"
-# rc_context wants a dict whose keys are matplotlib's own literals.
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "quickstart",
     "svg.fonttype": "path",
@@ -117,7 +116,7 @@ def times(name: str, samples: Mapping[Cell, Sequence[Sample]], title: str) -> Dr
 
 def style() -> AbstractContextManager[None]:
     """The settings under which figures are made and drawn."""
-    return mpl.rc_context(_STYLE)
+    return styled(_STYLE)
 
 
 def times_figure(samples: Mapping[Cell, Sequence[Sample]]) -> Figure:

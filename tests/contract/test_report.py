@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from matplotlib import rc_context, rcParams
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -18,6 +22,7 @@ from matplotlib.text import Text
 from quickstart.errors import MixedClocksError
 from quickstart.measure.results import COMMAND_LINES, CONFIGURATIONS, PAYLOADS, SIZES, Cell, Results, Sample
 from quickstart.measure.statistics import by_cell
+from quickstart.report import document
 from quickstart.report.conclusions import headline
 from quickstart.report.figures import style, timeline_figure, times, times_figure
 from quickstart.report.report import write_report
@@ -248,3 +253,39 @@ def test_payloads_have_bars_of_their_own() -> None:
         "quickstart",
         *(f"quickstart, {each}" for each in PAYLOADS),
     ]
+
+
+# As of somebody who may write into the directory in which root is: LaTeX with his text, and nothing legible.
+HOSTILE_RC = "text.usetex: True\ntext.latex.preamble: \\input{/etc/passwd}\nfigure.dpi: 3\nfont.size: 1\n"
+
+
+def test_no_configuration_of_anybody_s_has_a_say(tmp_path: Path) -> None:
+    """matplotlib reads ./matplotlibrc before all others."""
+    made = []
+    for name, text in (("plain", None), ("hostile", HOSTILE_RC)):
+        place = tmp_path / name
+        (place / "out").mkdir(parents=True)
+        document.save(realistic(), place / "out" / "results.json")
+        if text is not None:
+            (place / "matplotlibrc").write_text(text)
+        variables = {"MATPLOTLIBRC": str(place / "matplotlibrc"), "MPLBACKEND": "nonsense"} if text else {}
+        done = subprocess.run(
+            [Path(sys.executable).with_name("quickstart"), "bench", "--report", "-o", "out"],
+            cwd=place,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode in (0, 4), done.stderr
+        made.append(
+            {each.name: each.read_bytes() for each in sorted((place / "out").rglob("*")) if each.is_file()}
+        )
+    assert made[0] == made[1]
+    assert {"report.html"} < made[0].keys()
+
+
+def test_what_was_read_before_us_has_none_either() -> None:
+    with rc_context({"text.usetex": True, "font.size": 1}), style():
+        assert (rcParams["text.usetex"], rcParams["font.size"]) == (False, 9)
