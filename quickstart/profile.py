@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from quickstart.errors import BadInputError, ProfileError
 from quickstart.host.assets import assets
+from quickstart.host.beneath import read_judged
 from quickstart.model import FileRules, Profile, Readiness, RootBudget
 from quickstart.parse.bounded import MAX_TOML_BYTES, parse_toml, read_whole
 from quickstart.parse.faults import faults
@@ -172,6 +173,18 @@ def load_profile(name: str) -> Profile:
 def load_bench(name: str) -> BenchLayer | None:
     """What the profile of that name or path says of the bench, or None; errors as of ``load_profile``."""
     return parse_bench(*_read(name))
+
+
+def load_bench_judged(name: str) -> tuple[BenchLayer | None, str]:
+    """As ``load_bench``, and where somebody beside root could have written what was read (host.beneath.read_judged); else empty."""
+    file = profile_file(name)
+    try:
+        data, doubt = read_judged(file, MAX_TOML_BYTES)
+        return parse_bench(data.decode(), str(file)), doubt
+    except OSError as error:
+        raise BadInputError(f"profile {file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ProfileError(str(file), [f"not UTF-8 at byte {error.start}"]) from error
 
 
 def _read(name: str) -> tuple[str, str]:

@@ -8,7 +8,6 @@ import itertools
 import os
 import platform
 import re
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +32,14 @@ from quickstart.measure.configuration import machine as plain_machine
 from quickstart.measure.matrix import Matrix
 from quickstart.measure.results import COMMAND_LINES, Booted, Cell, Circumstances, Facts, Sample
 from quickstart.model import Profile
-from quickstart.profile import BenchLayer, known_profiles, load_bench, load_profile, profile_file
+from quickstart.profile import (
+    BenchLayer,
+    known_profiles,
+    load_bench,
+    load_bench_judged,
+    load_profile,
+    profile_file,
+)
 from quickstart.store.store import Store, source_digest
 from quickstart.volume.emulator import volume_binary
 from quickstart.volume.nfs import nfs_server
@@ -70,8 +76,7 @@ class QemuRunner:
             profile = profiles.setdefault(cell.profile, load_profile(cell.profile))
             key = _key(cell)
             if key not in self._boots:
-                layer = load_bench(cell.profile)
-                _demand_own_commands(cell.profile, layer)
+                layer = _bench_layer(cell.profile)
                 form = Payload(cell.payload) if cell.payload else None
                 delivery = Delivery(cell.delivery) if cell.delivery else BuildOptions.delivery
                 self._boots[key] = prepare(
@@ -132,20 +137,21 @@ class QemuRunner:
         return (run.run_once(bench, patient, clock, model, cell, number),)
 
 
-def _demand_own_commands(name: str, layer: BenchLayer | None) -> None:
-    """Raise BadInputError where root of the host would run commands that somebody else could have written into a profile.
+def _bench_layer(name: str) -> BenchLayer | None:
+    """What the profile says of the bench, read once.
 
-    They run in a chroot with all of root's capabilities, which binds nobody who means harm.
+    Raises BadInputError where root of the host would run commands that somebody else could have written: they run in a chroot with
+    all of root's capabilities, which binds nobody who means harm.
     """
-    if layer is None or not layer.commands or name in known_profiles() or not is_host_root():
-        return
-    file = profile_file(name)
-    status = file.stat()
-    if status.st_uid != 0 or stat.S_IMODE(status.st_mode) & 0o022:
+    if name in known_profiles() or not is_host_root():
+        return load_bench(name)
+    layer, doubt = load_bench_judged(name)
+    if layer is not None and layer.commands and doubt:
         raise BadInputError(
-            f"{file} has bench.commands, which root would run, and others can write to it",
-            hint="run the bench as an ordinary user; or read the file, and make it root's alone",
+            f"{profile_file(name)} has bench.commands, which root would run, and others can write to {doubt}",
+            hint="run the bench as an ordinary user; or read the file, and copy it to where root alone can write",
         )
+    return layer
 
 
 def _key(cell: Cell) -> _Key:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from quickstart.errors import BadInputError
@@ -62,15 +62,48 @@ def opened_regular(path: Path, *, writable: bool = False) -> Iterator[int]:
 def read_bounded(path: Path, limit_bytes: int) -> bytes:
     """The content of the regular file at ``path``; raises BadInputError when it is larger than ``limit_bytes``."""
     with opened_regular(path) as fd:
-        size_bytes = os.fstat(fd).st_size
-        if size_bytes > limit_bytes:
-            raise BadInputError(f"{path} has {size_bytes} bytes; at most {limit_bytes} are read")
-        with os.fdopen(os.dup(fd), "rb") as file:
-            # It may grow meanwhile.
-            data = file.read(limit_bytes + 1)
+        return _content(fd, path, limit_bytes)
+
+
+def _content(fd: int, path: Path, limit_bytes: int) -> bytes:
+    size_bytes = os.fstat(fd).st_size
+    if size_bytes > limit_bytes:
+        raise BadInputError(f"{path} has {size_bytes} bytes; at most {limit_bytes} are read")
+    with os.fdopen(os.dup(fd), "rb") as file:
+        # It may grow meanwhile.
+        data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:
         raise BadInputError(f"{path} has more than {limit_bytes} bytes, and at most as many are read")
     return data
+
+
+def read_judged(path: Path, limit_bytes: int, owner: int = 0) -> tuple[bytes, str]:
+    """The content of the regular file at ``path``, and who else could have written it.
+
+    That is the first name on the way to it, or its own, at which somebody beside root and ``owner`` (a user's ID) may write; empty
+    when there is none.
+
+    Both are said of the very same descriptors, whoever renames what meanwhile: each name is opened in the directory before it, and
+    none is followed. In a directory with the sticky bit others cannot replace what is not theirs. Raises as ``read_bounded`` does.
+    """
+    way = Path(os.path.realpath(path))
+    doubt = ""
+    with ExitStack() as opened:
+        place: int | None = None
+        for depth, name in enumerate(way.parts):
+            last = depth == len(way.parts) - 1
+            if last:
+                _check_mode(way, os.stat(name, dir_fd=place, follow_symlinks=False).st_mode)
+            place = os.open(name, _SAFE | (0 if last else os.O_DIRECTORY), dir_fd=place)
+            opened.callback(os.close, place)
+            status = os.fstat(place)
+            others = status.st_mode & 0o022 and not (status.st_mode & stat.S_ISVTX and not last)
+            if not doubt and (others or status.st_uid not in (0, owner)):
+                doubt = str(Path(*way.parts[: depth + 1]))
+        if place is None:
+            raise BadInputError(f"{path} is no file")
+        _check_mode(way, os.fstat(place).st_mode)
+        return _content(place, way, limit_bytes), doubt
 
 
 def _check_mode(path: Path, mode: int) -> None:
