@@ -92,10 +92,12 @@ def _try_kvm(kernel: Path) -> bool:
         initrd = cell.directory / "initrd"
         initrd.write_bytes(stream.getvalue())
         files = ("-kernel", jail.put_kernel(cell, kernel), "-initrd", jail.given(cell, initrd))
-        argv = ("qemu-system-x86_64", "-M", "q35", *_kvm("").qemu, "-m", "256", "-nodefaults", "-no-reboot")
+        argv = ("-M", "q35", *_kvm("").qemu, "-m", "256", "-nodefaults", "-no-reboot")
         argv += ("-no-user-config", *jail.SANDBOX, "-display", "none", "-serial", "stdio")
         tried = door.background(
-            (*argv, *files, "-append", "console=ttyS0 panic=-1 quiet"),
+            jail.limited(
+                (*argv, *files, "-append", "console=ttyS0 panic=-1 quiet"), jail.largest_file(None, "")
+            ),
             output=said.writers[0],
             identity=cell.identity,
             env=cell.environment,

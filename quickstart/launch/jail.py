@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.errors import BadInputError
+from quickstart.host import door
 from quickstart.host.beneath import opened_regular
 from quickstart.host.identity import Identity, unprivileged
+from quickstart.image.qcow2 import virtual_bytes
 from quickstart.model import MIB
 
 # seccomp(2) filters of QEMU, always: no obsolete system call, no change of user, no new process, no scheduling.
@@ -26,6 +28,10 @@ _KVM = Path("/dev/kvm")
 _GROUP, _OTHERS = 0o060, 0o006
 _KERNEL_BYTES = 256 * MIB
 _COPY_BYTES = 1 << 20
+# What the files of a machine without a disk, or the tables of an overlay, may have at most beside the disk's bytes.
+_SLACK_BYTES = 64 * MIB
+# No file is longer (lseek(2)), and no limit needs to be.
+_MOST_BYTES = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,31 @@ def given(jail: Jail, path: Path) -> Path:
         os.chown(path, -1, jail.identity.gid, follow_symlinks=False)
         path.chmod(0o640)
     return Path(path.name)
+
+
+def largest_file(disk: int | None, disk_format: str) -> int:
+    """How many bytes a file may have that a QEMU writes to, ``disk`` being the open disk, or a connection to who serves it.
+
+    Its overlay, or the qcow2 file that it is, has all of the disk at most, and tables: far below 1/64 of it (docs/interop/qcow2.txt
+    of QEMU). A qcow2 file may have clusters beside those that count. Raises BadInputError for a qcow2 file that is none, or rests
+    on another.
+    """
+    status = None if disk is None else os.fstat(disk)
+    if disk is None or status is None or not stat.S_ISREG(status.st_mode):
+        return _SLACK_BYTES
+    whole, beside = status.st_size, 0
+    if disk_format == "qcow2":
+        try:
+            whole, beside = virtual_bytes(disk), status.st_size
+        except ValueError as error:
+            raise BadInputError(f"the disk cannot be used: {error}") from error
+    return min(whole + whole // 64 + beside + _SLACK_BYTES, _MOST_BYTES)
+
+
+def limited(words: Iterable[str | Path], file_bytes: int) -> tuple[str, ...]:
+    """QEMU's argv with those ``words``: no file that it writes gets longer (setrlimit(2)), and there is no core of its memory."""
+    qemu = door.tool_path("qemu-system-x86_64")
+    return ("prlimit", f"--fsize={file_bytes}", "--core=0", "--", str(qemu), *map(str, words))
 
 
 def demand_room(initrds: Iterable[Path], memory_mib: int) -> None:

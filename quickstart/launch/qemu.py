@@ -118,7 +118,7 @@ class QemuGuest:
             self.launch_ns = time.monotonic_ns()
             self._process = stack.enter_context(
                 door.background(
-                    ("qemu-system-x86_64", *words),
+                    jail.limited(words, jail.largest_file(disk, self.machine.disk_format)),
                     output=said.writers[1],
                     identity=cell.identity,
                     pass_fds=fds,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,7 +20,17 @@ from quickstart.errors import BadInputError
 from quickstart.host import door
 from quickstart.host.identity import Identity, unprivileged
 from quickstart.launch import accel
-from quickstart.launch.jail import SANDBOX, Jail, demand_room, given, kvm_group, made_jail, put_kernel
+from quickstart.launch.jail import (
+    SANDBOX,
+    Jail,
+    demand_room,
+    given,
+    kvm_group,
+    largest_file,
+    limited,
+    made_jail,
+    put_kernel,
+)
 from quickstart.model import MIB
 from tests.contract.test_door import Lifeline
 
@@ -28,6 +40,7 @@ STATUS = "import sys; print(open('/proc/self/status').read())"
 NOTHING = {"CapInh": 0, "CapPrm": 0, "CapEff": 0, "CapBnd": 0, "CapAmb": 0}
 PROGRAM = f"""
 import sys
+import time
 from quickstart.host import door
 from quickstart.host.identity import unprivileged
 with unprivileged() as identity, door.background(["python3", "-c", {STATUS!r}], output=1, identity=identity) as process:
@@ -197,6 +210,41 @@ def test_only_a_regular_file_goes_into_a_jail(tmp_path: Path) -> None:
         assert given(jail, jail.directory) == Path(jail.directory.name)
     with pytest.raises(BadInputError, match="the initramfs has 300 MiB, the machine 256 MiB"):
         demand_room([tmp_path / "huge"], 256)
+
+
+@pytest.mark.parametrize(
+    ("form", "virtual_bytes", "expected"),
+    [("raw", 640 * MIB, (640 + 10 + 64) * MIB), ("qcow2", 640 * MIB, None), ("none", 0, 64 * MIB)],
+)
+def test_no_file_of_a_qemu_gets_longer_than_its_disk_needs(
+    tmp_path: Path, form: str, virtual_bytes: int, expected: int | None
+) -> None:
+    disk = None
+    if form != "none":
+        image = tmp_path / "disk"
+        door.run(["qemu-img", "create", "-f", form, image, str(virtual_bytes)], timeout_s=LIMIT_S)
+        disk = os.open(image, os.O_RDONLY)
+        expected = expected or (640 + 10 + 64) * MIB + image.stat().st_size
+    words = limited(("-M", "none", "-nodefaults", "-display", "none"), largest_file(disk, form))
+    with door.background(words) as process:
+        place = Path(f"/proc/{process.pid}")
+        until = time.monotonic() + LIMIT_S
+        while not (place / "comm").read_text().startswith("qemu") and time.monotonic() < until:
+            assert process.poll() is None
+            time.sleep(0.01)
+        limits = (place / "limits").read_text()
+    assert re.search(rf"^Max file size +{expected} +{expected} ", limits, re.MULTILINE), limits
+    assert re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE), limits
+    if disk is not None:
+        os.close(disk)
+
+
+def test_a_qcow2_disk_that_rests_on_another_is_refused_by_the_descriptor_that_is_used(tmp_path: Path) -> None:
+    base, disk = tmp_path / "base", tmp_path / "disk"
+    door.run(["qemu-img", "create", "-f", "raw", base, "1M"], timeout_s=LIMIT_S)
+    door.run(["qemu-img", "create", "-f", "qcow2", "-F", "raw", "-b", base, disk], timeout_s=LIMIT_S)
+    with disk.open("rb") as file, pytest.raises(BadInputError, match="rests on another file"):
+        largest_file(file.fileno(), "qcow2")
 
 
 def test_the_guest_that_tries_kvm_is_in_the_same_jail(

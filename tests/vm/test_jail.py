@@ -60,6 +60,9 @@ def test_its_qemu_has_no_right_on_the_host(jailed: QemuGuest) -> None:
     uids, gids = set(status["Uid"].split()), set(status["Gid"].split())
     assert uids == gids and len(uids) == 1 and status["Groups"].strip() == ""
     assert int(uids.pop()) > 65535
+    # Its files end with its disk.
+    limits = (qemu(jailed) / "limits").read_text()
+    assert re.search(r"^Max file size +\d+ +\d+ ", limits, re.MULTILINE), limits
     # Every thread of it.
     for task in (qemu(jailed) / "task").iterdir():
         assert "Seccomp:\t2" in (task / "status").read_text()
