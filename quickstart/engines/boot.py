@@ -14,7 +14,7 @@ from quickstart.errors import TraceError
 from quickstart.host import door
 from quickstart.host.assets import assets
 from quickstart.host.progress import Progress
-from quickstart.image.ext4 import read_superblock, write_disk
+from quickstart.image.ext4 import disk_recipe, read_superblock, write_disk
 from quickstart.initramfs.build import Recipe, write_initramfs
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import Payload, check_kernel, compressors
@@ -305,7 +305,7 @@ def _disk_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, ob
         "image": reference.image_hash,
         "size_mib": profile.disk_mib,
         "volume": [reference.volume_uuid, reference.volume_label],
-        "recipe": source_digest("quickstart.image.ext4"),
+        **disk_recipe(),
     }
 
 

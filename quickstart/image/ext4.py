@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from quickstart.errors import ArtefactError, BadInputError, CommandError
+from quickstart.errors import ArtefactError, BadInputError, CommandError, MissingToolError
 from quickstart.host import door
 from quickstart.image.ext4layout import SUPERBLOCK_AT, SUPERBLOCK_BYTES, damaged, read_layout
 from quickstart.model import IMAGE_TIME_S, MIB, RootDisk, Superblock
+from quickstart.store.store import source_digest
 
 # For each program that writes to an image, or the superblock's time of writing would differ.
 FIXED_TIME = {"E2FSPROGS_FAKE_TIME": str(IMAGE_TIME_S)}
@@ -30,7 +34,26 @@ _BLOCK_UNINIT = 0x2
 MAX_USED_INODES = 1 << 20
 _NOT_ZERO = re.compile(rb"[^\0]")
 _ROOT_INODE = 2
+# mke2fs.conf(5): the features and sizes of each kind of file system.
+_SETTINGS = Path("/etc/mke2fs.conf")
 _FIRST_INODE = 11
+
+
+@cache
+def disk_recipe() -> Mapping[str, str]:
+    """What decides the bytes of a disk beside its tree, for the keys of stages: our code, mke2fs's version and its settings.
+
+    Without mke2fs its version is empty: nothing can be made then.
+    """
+    version = ""
+    with suppress(MissingToolError):
+        version = door.run(["mke2fs", "-V"], timeout_s=30).stderr.decode(errors="replace").strip()
+    settings = _SETTINGS.read_bytes() if _SETTINGS.is_file() else b""
+    return {
+        "recipe": source_digest("quickstart.image"),
+        "mke2fs": version,
+        "mke2fs.conf": hashlib.sha256(settings).hexdigest(),
+    }
 
 
 def write_disk(tree: Path, path: Path, size_mib: int, volume_uuid: str, label: str) -> RootDisk:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from quickstart.artefact.directory import Made
@@ -11,7 +11,7 @@ from quickstart.host import door
 from quickstart.host.progress import Progress
 from quickstart.image.arrange import move, plan_moves
 from quickstart.image.blockmap import read_block_map
-from quickstart.image.ext4 import block_groups, read_superblock
+from quickstart.image.ext4 import block_groups, disk_recipe, read_superblock
 from quickstart.initramfs.build import Recipe
 from quickstart.initramfs.facts import watched
 from quickstart.initramfs.programs import Programs
@@ -20,7 +20,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
 from quickstart.model import Initramfs, Profile, ReferenceImage, RootDisk, StartSet, Trace
 from quickstart.pack.prefetch import Foreseen, foresee, plan
-from quickstart.store.store import Store, source_digest
+from quickstart.store.store import Store
 
 _DISK = "root.raw"
 
@@ -62,14 +62,7 @@ def with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], store: Store, pr
     It is the same volume by all that can be seen of it: files, inodes, superblock.
     """
     foreseen = _foreseen(recipe, traces)
-    inputs = {
-        "image": recipe.reference.image_hash,
-        "superblock": dataclasses.asdict(recipe.disk.superblock),
-        "size_bytes": recipe.disk.size_bytes,
-        "directories": sorted(map(str, foreseen.directories)),
-        "files": sorted(map(str, foreseen.files)),
-        "recipe": source_digest("quickstart.image.arrange", "quickstart.image.ext4"),
-    }
+    inputs = arranged_inputs(recipe, foreseen)
 
     def make(directory: Path) -> None:
         with progress.step("root disk in order"):
@@ -78,6 +71,18 @@ def with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], store: Store, pr
     path = store.get_or_make("arranged", inputs, make).path / _DISK
     disk = RootDisk(path, recipe.disk.size_bytes, read_superblock(path))
     return dataclasses.replace(recipe, disk=disk)
+
+
+def arranged_inputs(recipe: Recipe, foreseen: Foreseen) -> Mapping[str, object]:
+    """What the disk in order depends on."""
+    return {
+        "image": recipe.reference.image_hash,
+        "superblock": dataclasses.asdict(recipe.disk.superblock),
+        "size_bytes": recipe.disk.size_bytes,
+        "directories": sorted(map(str, foreseen.directories)),
+        "files": sorted(map(str, foreseen.files)),
+        **disk_recipe(),
+    }
 
 
 def made_of(
