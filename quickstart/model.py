@@ -299,6 +299,7 @@ class Artefact:
     cloud_init: bool = False
     early: str = "always"
     uuid: str = ""
+    file_bytes: tuple[tuple[Path, int], ...] = ()
 
 
 # ---------------------------------------------------------------- launch
@@ -326,7 +327,7 @@ class Machine:
     """What a launcher needs to start one guest.
 
     ``disk`` is a file, or a served volume (raw, no snapshot); a guest without one has all that it runs in its initramfs.
-    ``uuid`` is what SMBIOS tells the guest of its identity; empty: nothing.
+    ``uuid`` is what SMBIOS tells the guest of its identity; empty: nothing. ``file_bytes`` has the sizes that files must have.
     """
 
     name: str
@@ -343,6 +344,7 @@ class Machine:
     vcpus: int = 1
     uuid: str = ""
     network: Network = Network.CLOSED
+    file_bytes: tuple[tuple[Path, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from quickstart.artefact.manifest import (
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.host.beneath import opened_regular
+from quickstart.host.unchanged import digest_of
 from quickstart.image import qcow2
 from quickstart.image.ext4 import read_superblock
 from quickstart.inspect.cloudinit import early_start, has_cloud_init
@@ -258,11 +259,8 @@ def _write_json(path: Path, document: Mapping[str, object]) -> None:
 
 
 def _file_facts(path: Path) -> Mapping[str, int | str]:
-    with opened_regular(path) as fd, os.fdopen(os.dup(fd), "rb") as file:
-        return {
-            "size_bytes": os.fstat(fd).st_size,
-            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
-        }
+    with opened_regular(path) as fd:
+        return {"size_bytes": os.fstat(fd).st_size, "sha256": digest_of(fd, path)}
 
 
 def _copy_disk(source: Path, target: Path, disk_format: str) -> None:
@@ -373,6 +371,7 @@ def _artefact(directory: Path, manifest: Manifest) -> Artefact:
         cloud_init=manifest.cloud_init,
         early=manifest.early,
         uuid=manifest.uuid,
+        file_bytes=tuple((directory / name, fact.size_bytes) for name, fact in manifest.facts.items()),
     )
 
 

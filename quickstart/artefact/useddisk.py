@@ -6,13 +6,15 @@ refuses bad names writes what it found (``foreign``). Device nodes, FIFOs and so
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from quickstart.artefact.directory import USED_DISK
 from quickstart.errors import BadInputError
+from quickstart.host.beneath import opened_regular
 from quickstart.host.progress import Progress
+from quickstart.host.unchanged import Seen, digest_of, seen, unchanged
+from quickstart.image.ext4 import read_superblock
 from quickstart.inspect.foreign.home import Limits, Members, bring_home, foreign_members
 from quickstart.inspect.foreign.members import Kind, Member
 from quickstart.model import ReferenceImage, StartSet, Superblock
@@ -25,22 +27,33 @@ _LEAST_INODE_BYTES = 1024
 
 @dataclass(frozen=True)
 class UsedDisk:
-    """A raw root disk whose machine is off; ``digest`` is the SHA-256 of its bytes, ``superblock`` what it says of itself."""
+    """A raw root disk whose machine is off; ``digest`` is the SHA-256 of its bytes, ``superblock`` what it says of itself.
+
+    ``seen`` is the file as it was from before the superblock was read until all was hashed.
+    """
 
     path: Path
     digest: str
     superblock: Superblock
+    seen: Seen
 
 
-def examine_disk(path: Path, superblock: Superblock) -> UsedDisk:
-    """The disk at ``path``; raises BadInputError for one whose machine was not shut down in order."""
+def examine_disk(path: Path) -> UsedDisk:
+    """The disk at ``path``; raises BadInputError for one whose machine was not shut down in order, or that is written to."""
+    with opened_regular(path) as fd:
+        before = seen(fd)
+        superblock = read_superblock(path)
+        _check_ended(path, superblock)
+        with unchanged(path, before):
+            return UsedDisk(path, digest_of(fd, path), superblock, before)
+
+
+def _check_ended(path: Path, superblock: Superblock) -> None:
     if superblock.needs_recovery or superblock.has_errors or not superblock.clean:
         raise BadInputError(
             f"{path} was not shut down in order",
             hint="boot the machine once (quickstart run OUT) and end it with Ctrl-C",
         )
-    with path.open("rb") as file:
-        return UsedDisk(path, hashlib.file_digest(file, "sha256").hexdigest(), superblock)
 
 
 def reference_of_disk(disk: UsedDisk, label: str, store: Store, progress: Progress) -> ReferenceImage:
@@ -57,6 +70,7 @@ def reference_of_disk(disk: UsedDisk, label: str, store: Store, progress: Progre
         tree = directory / "root"
         with (
             progress.step(f"reference: copy what is on {disk.path.name}"),
+            unchanged(disk.path, disk.seen),
             foreign_members(disk.path, "ext4") as members,
         ):
             # A FIFO stays on the disk, too: nobody packs one.
@@ -75,9 +89,10 @@ def _limits(disk: Path) -> Limits:
     return Limits(data_bytes=size_bytes, members=size_bytes // _LEAST_INODE_BYTES, file_bytes=16 << 40)
 
 
-def with_times_of(start_set: StartSet, disk: Path) -> StartSet:
+def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
     """The start set with the times of modification and change that the volume has, which init compares."""
-    with foreign_members(disk, "ext4-list") as members:
+    disk = used.path
+    with unchanged(disk, used.seen), foreign_members(disk, "ext4-list") as members:
         times = {
             PurePosixPath("/", member.path): (member.mtime_ns // 10**9, member.ctime_s)
             for member, _ in _with_times(members)

@@ -392,4 +392,5 @@ def machine_of(
         forward_port=port,
         guest_port=artefact.ready.port or 80,
         uuid=artefact.uuid,
+        file_bytes=artefact.file_bytes,
     )

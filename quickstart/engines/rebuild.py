@@ -13,6 +13,7 @@ from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.host.progress import Progress
+from quickstart.host.unchanged import check_unchanged
 from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
@@ -42,7 +43,7 @@ def rebuild(
     door.need_root("copying a root file system with its owners")
     door.need_tools(*_TOOLS)
     with progress.step(f"hash {before.disk.name}"):
-        used = examine_disk(before.disk, read_superblock(before.disk))
+        used = examine_disk(before.disk)
     key = _key(profile, used)
     if before.build_key == key:
         return pipeline.Built(before, made=False)
@@ -58,11 +59,12 @@ def rebuild(
     disk = RootDisk(before.disk, before.disk.stat().st_size, used.superblock)
     options = pipeline.TraceOptions(keep=keep)
     traced = pipeline.trace_disk(profile, reference, disk, options, store, progress)
-    start_set = with_times_of(traced.start_set, before.disk)
+    start_set = with_times_of(traced.start_set, used)
 
     def used_meanwhile() -> bool:
         if read_superblock(out / before.disk.name) != used.superblock:
             raise OutputExistsError(f"{before.disk} was used meanwhile", hint="rebuild again")
+        check_unchanged(before.disk, used.seen)
         return False
 
     with output.new_directory(out, used_meanwhile) as directory:
@@ -70,7 +72,7 @@ def rebuild(
         artefacts.keep_disk(before.disk, directory)
         with progress.step("initramfs"):
             recipe = recipe_of(profile, reference, disk, traced.traces, start_set, ours, delivery)
-            there = with_times_of(StartSet(recipe.watched.files, ()), before.disk).files
+            there = with_times_of(StartSet(recipe.watched.files, ()), used).files
             recipe = dataclasses.replace(recipe, watched=dataclasses.replace(recipe.watched, files=there))
             recipe = with_prefetch(recipe, traced.traces)
             recipe = dataclasses.replace(recipe, hand_off=hand_off, payload=payload)

@@ -8,7 +8,6 @@ whatever the modes of the files and directories on the host, and it never opens 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from quickstart.errors import BadInputError
 from quickstart.host import door
 from quickstart.host.beneath import opened_regular
 from quickstart.host.identity import Identity, unprivileged
+from quickstart.host.unchanged import copy_exactly
 from quickstart.image.qcow2 import virtual_bytes
 from quickstart.model import MIB
 
@@ -27,7 +27,6 @@ SANDBOX = ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resou
 _KVM = Path("/dev/kvm")
 _GROUP, _OTHERS = 0o060, 0o006
 _KERNEL_BYTES = 256 * MIB
-_COPY_BYTES = 1 << 20
 # What the files of a machine without a disk, or the tables of an overlay, may have at most beside the disk's bytes.
 _SLACK_BYTES = 64 * MIB
 # No file is longer (lseek(2)), and no limit needs to be.
@@ -72,15 +71,18 @@ def kvm_group() -> int | None:
     return status.st_gid if by_group and status.st_gid != 0 else None
 
 
-def put_kernel(jail: Jail, kernel: Path) -> Path:
-    """The name in the jail of a copy of ``kernel``; raises BadInputError for what is no regular file, or too large for a kernel."""
-    with opened_regular(kernel) as fd, os.fdopen(os.dup(fd), "rb") as file:
+def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> Path:
+    """The name in the jail of a copy of ``kernel``.
+
+    Raises BadInputError for what is no regular file, too large for a kernel, not of ``expected_bytes``, or written to meanwhile.
+    """
+    with opened_regular(kernel) as fd:
         size_bytes = os.fstat(fd).st_size
         if size_bytes > _KERNEL_BYTES:
             raise BadInputError(f"{kernel} has {size_bytes} bytes: that is no kernel")
         target = jail.directory / "kernel"
         with target.open("xb") as out:
-            shutil.copyfileobj(file, out, _COPY_BYTES)
+            copy_exactly(fd, out, kernel, expected_bytes)
     return given(jail, target)
 
 

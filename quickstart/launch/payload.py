@@ -7,14 +7,13 @@ Two kinds of initramfs take it. Ours sources `/launch/hooks/*` itself once the b
 from __future__ import annotations
 
 import io
-import os
 import shlex
-import shutil
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
 from quickstart.host.beneath import opened_regular
+from quickstart.host.unchanged import copy_exactly
 from quickstart.initramfs.newc import CpioEntry, directory, regular, write_archive
 from quickstart.model import Readiness
 from quickstart.store.compiled import compiled
@@ -79,13 +78,18 @@ def launch_cpio(
     return stream.getvalue()
 
 
-def join_initrd(parts: tuple[Path, ...], cpios: tuple[bytes, ...], target: Path) -> None:
+def join_initrd(
+    parts: tuple[Path, ...], cpios: tuple[bytes, ...], target: Path, sizes: Mapping[Path, int]
+) -> None:
     """Join initramfs files and cpios, each begun on a 512-byte border: the kernel finds a plain cpio only on a multiple of 4
-    (Documentation/driver-api/early-userspace/buffer-format.rst)."""
+    (Documentation/driver-api/early-userspace/buffer-format.rst).
+
+    Raises BadInputError for a file that has not the size in bytes that ``sizes`` names, or is written to meanwhile.
+    """
     with target.open("wb") as out:
         for part in parts:
-            with opened_regular(part) as fd, os.fdopen(os.dup(fd), "rb") as file:
-                shutil.copyfileobj(file, out, 1 << 20)
+            with opened_regular(part) as fd:
+                copy_exactly(fd, out, part, sizes.get(part))
             out.write(bytes(-out.tell() % 512))
         for cpio in cpios:
             out.write(cpio)

@@ -133,8 +133,9 @@ class QemuGuest:
         jail.demand_room(self.machine.initrds, self.machine.memory_mib)
         initrd = cell.directory / "initrd"
         with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
-            payload.join_initrd(self.machine.initrds, self._cpios, initrd)
-            return jail.put_kernel(cell, self.machine.kernel), jail.given(cell, initrd)
+            kernel, sizes = self.machine.kernel, dict(self.machine.file_bytes)
+            payload.join_initrd(self.machine.initrds, self._cpios, initrd, sizes)
+            return jail.put_kernel(cell, kernel, sizes.get(kernel)), jail.given(cell, initrd)
 
     def _channels(self, stack: ExitStack, lent: ExitStack, console_log: int) -> Channels:
         """Our ends of the channels to QEMU become ours; the others are lent until it has them."""

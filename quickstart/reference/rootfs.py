@@ -7,7 +7,6 @@ quickstart-guest comes with them unless it is not wanted.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
 import stat
@@ -19,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door
 from quickstart.host.progress import Progress
+from quickstart.host.unchanged import digest_of
 from quickstart.inspect.foreign.directory import read_directory
 from quickstart.inspect.foreign.home import bring_home, foreign_members, limits_of_disk
 from quickstart.inspect.imageroot import ImageRoot
@@ -62,12 +62,13 @@ def examine(path: Path) -> Rootfs:
         )
     _check_tar(path)
     with path.open("rb") as file:
-        return Rootfs(path.resolve(), "tar", hashlib.file_digest(file, "sha256").hexdigest())
+        return Rootfs(path.resolve(), "tar", digest_of(file.fileno(), path))
 
 
 def _hash_of(directory: Path) -> str:
+    """The hash of what a copy has: neither device nodes nor sockets, and mount points as empty directories."""
     try:
-        return tree_hash(directory)
+        return tree_hash(directory, as_copied_s=IMAGE_TIME_S)
     except OSError as error:
         raise BadInputError(
             f"{directory} cannot be read whole: {error}",
@@ -122,7 +123,7 @@ def reference_of(
                 left_out = copy_directory(rootfs, tree, store, profile.disk_mib * MIB)
         else:
             with progress.step(f"reference: unpack {rootfs.path}"):
-                left_out = unpack(rootfs.path, tree, profile.disk_mib * MIB)
+                left_out = unpack(rootfs.path, tree, profile.disk_mib * MIB, rootfs.digest)
         if elsewhere := [name for name in left_out if not name.startswith("dev/")]:
             progress.note(
                 f"left out, as device nodes and sockets are not copied: {', '.join(elsewhere[:20])}"
@@ -155,7 +156,8 @@ def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) ->
         left_out = bring_home(members, tree, limits_of_disk(disk_bytes), str(rootfs.path))
     except OSError as error:
         raise _not_copied(rootfs.path, error) from error
-    if _hash_of(rootfs.path) != rootfs.digest:
+    # The copy, not the source, which its owner could have changed and changed back.
+    if _hash_of(tree) != rootfs.digest:
         raise BadInputError(
             f"{rootfs.path} changed while it was copied",
             hint="give a directory that no running system writes to",
@@ -174,14 +176,14 @@ def _not_copied(source: Path, error: OSError) -> Exception:
     )
 
 
-def unpack(path: Path, tree: Path, disk_bytes: int) -> tuple[str, ...]:
+def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> tuple[str, ...]:
     """Unpack a tar below ``tree``; names stay inside, and no link is followed.
 
-    Returns what was left out (device nodes, sockets). Raises BadInputError for an archive that cannot be taken whole or has more
-    than a disk of ``disk_bytes`` holds.
+    Returns what was left out (device nodes, sockets). Raises BadInputError for an archive that cannot be taken whole, has more
+    than a disk of ``disk_bytes`` holds, or is not the one whose SHA-256 is ``digest``.
     """
     try:
-        with foreign_members(path, "tar", _check_tar(path)) as members:
+        with foreign_members(path, "tar", _check_tar(path), digest) as members:
             return bring_home(members, tree, limits_of_disk(disk_bytes), str(path))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):

@@ -22,11 +22,14 @@ _BATCH = 64
 _THREADS = 2
 
 
-def tree_hash(root: Path, *, without: str = "") -> str:
+def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) -> str:
     """SHA-256 of the tree below ``root`` but its entry ``without``, depth first by name, with times of modification in seconds.
 
     Whether a file's zeros are holes or written makes no difference. A directory on which another file system is mounted counts
-    as an empty one. Our own files count as root's. Raises OSError for what cannot be read.
+    as an empty one. Our own files count as root's. Raises OSError for what cannot be read, or is written to meanwhile.
+
+    With ``as_copied_s`` it is the hash of what a copy of ours has (foreign.home): no device nodes or sockets, and mount points with
+    that time.
     """
     top = os.fsencode(root)
     device = root.stat().st_dev
@@ -36,7 +39,8 @@ def tree_hash(root: Path, *, without: str = "") -> str:
     first_names: dict[tuple[int, int], bytes] = {}
 
     def describe(batch: Sequence[bytes]) -> list[tuple[bytes, os.stat_result, bytes]]:
-        return [(path, *_described(path, top, device)) for path in batch]
+        found = ((path, *_described(path, top, device, as_copied_s)) for path in batch)
+        return [each for each in found if as_copied_s is None or not _is_left_out(each[1].st_mode)]
 
     # Reading lets go of the interpreter's lock: a third less time when the tree is not in memory, and no more when it is.
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -63,28 +67,36 @@ def _batches(paths: Iterator[bytes]) -> Iterator[Sequence[bytes]]:
         yield batch
 
 
-def _described(path: bytes, root: bytes, device: int) -> tuple[os.stat_result, bytes]:
+def _is_left_out(mode: int) -> bool:
+    return stat.S_ISBLK(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
+
+
+def _described(path: bytes, root: bytes, device: int, mounted_s: int | None) -> tuple[os.stat_result, bytes]:
     with reachable(path) as name:
         status = os.lstat(name)
-        return status, _describe(path, name, status, root, device)
+        time_s: int | None = status.st_mtime_ns // 10**9
+        # A mount point's is that of what is mounted.
+        if stat.S_ISDIR(status.st_mode) and status.st_dev != device:
+            time_s = mounted_s
+        # The root directory's own does not reach the volume.
+        return status, _describe(path[len(root) :], name, status, None if path == root else time_s)
 
 
-def _describe(path: bytes, name: bytes, status: os.stat_result, root: bytes, device: int) -> bytes:
-    """The hash of what is at ``path``, which system calls know by ``name``."""
+def _describe(path: bytes, name: bytes, status: os.stat_result, time_s: int | None) -> bytes:
+    """The hash of what is at ``path``, which system calls know by ``name``; without a time where that does not count."""
     digest = hashlib.sha256()
     # What is an ordinary user's own is root's in his user namespace (host/userns.py): the same tree from inside and outside.
     uid = 0 if status.st_uid == os.geteuid() else status.st_uid
     gid = 0 if status.st_gid == os.getegid() else status.st_gid
     digest.update(f"{status.st_mode:o} {uid} {gid} {status.st_rdev}\0".encode())
-    # The volume carries it, and init compares it (the root directory's own does not reach it).
-    # A mount point's is that of what is mounted.
-    if path != root and not (stat.S_ISDIR(status.st_mode) and status.st_dev != device):
-        digest.update(f"{status.st_mtime_ns // 10**9}\0".encode())
-    digest.update(path[len(root) :] + b"\0")
+    # The volume carries it, and init compares it.
+    if time_s is not None:
+        digest.update(f"{time_s}\0".encode())
+    digest.update(path + b"\0")
     if stat.S_ISLNK(status.st_mode):
         digest.update(os.readlink(name))  # noqa: PTH115 - bytes in, bytes out
     elif stat.S_ISREG(status.st_mode):
-        digest.update(_content(name))
+        digest.update(_content(name, status))
     digest.update(_of_attributes(name))
     return digest.digest()
 
@@ -103,11 +115,16 @@ def _of_attributes(name: bytes) -> bytes:
     return b"\0\0" + f"{len(found)} {lengths}".encode() + text
 
 
-def _content(path: bytes) -> bytes:
-    """The hash of a regular file: its size, then offset and bytes of each chunk that is not all zeros."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _content(path: bytes, status: os.stat_result) -> bytes:
+    """The hash of a regular file: its size, then offset and bytes of each chunk that is not all zeros.
+
+    Raises OSError when it is not the file of ``status`` any more, or is written to meanwhile.
+    """
+    # It may be a pipe by now, whose other end nobody opens.
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        size_bytes = os.fstat(fd).st_size
+        size_bytes = status.st_size
+        _check_same(fd, status, path)
         digest = hashlib.sha256(size_bytes.to_bytes(8, "big"))
         offset = _next_data(fd, 0, size_bytes)
         while offset < size_bytes:
@@ -117,9 +134,17 @@ def _content(path: bytes) -> bytes:
                 digest.update(offset.to_bytes(8, "big"))
                 digest.update(chunk)
             offset = _next_data(fd, offset + _CHUNK_BYTES, size_bytes)
+        _check_same(fd, status, path)
         return digest.digest()
     finally:
         os.close(fd)
+
+
+def _check_same(fd: int, before: os.stat_result, path: bytes) -> None:
+    now = os.fstat(fd)
+    same = os.path.samestat(now, before) and now.st_mode == before.st_mode
+    if not same or (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise OSError(errno.EBUSY, "it changed while it was read", os.fsdecode(path))
 
 
 def _next_data(fd: int, offset: int, size_bytes: int) -> int:

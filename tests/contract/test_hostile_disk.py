@@ -13,7 +13,6 @@ import pytest
 from quickstart.artefact.useddisk import examine_disk, reference_of_disk
 from quickstart.errors import BadInputError, QuickStartError
 from quickstart.host.progress import Quiet
-from quickstart.image.ext4 import read_superblock
 from quickstart.store.store import Store
 from tests.contract.hostile_disk import Disk, made
 
@@ -36,7 +35,7 @@ def listing(directory: Path) -> list[tuple[str, int, int]]:
 def taken(disk: Path, tmp_path: Path) -> Path:
     """The root that `rebuild` takes from it."""
     with Store(tmp_path / "store") as store:
-        used = examine_disk(disk, read_superblock(disk))
+        used = examine_disk(disk)
         return reference_of_disk(used, "root", store, Quiet()).tree
 
 

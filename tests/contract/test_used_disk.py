@@ -10,8 +10,8 @@ import pytest
 from quickstart.artefact.useddisk import examine_disk, reference_of_disk, with_times_of
 from quickstart.errors import BadInputError
 from quickstart.host.progress import Quiet
-from quickstart.image.ext4 import read_superblock, write_disk
-from quickstart.model import IMAGE_TIME_S, FileKind, StartFile, StartSet, Superblock
+from quickstart.image.ext4 import write_disk
+from quickstart.model import IMAGE_TIME_S, FileKind, StartFile, StartSet
 from quickstart.store.store import Store
 from tests.contract.test_ext4 import CAPABILITY
 
@@ -44,7 +44,7 @@ def disk(tmp_path: Path) -> Path:
 
 def test_the_tree_is_as_on_the_disk(disk: Path, tmp_path: Path) -> None:
     with Store(tmp_path / "store") as store:
-        image = reference_of_disk(examine_disk(disk, read_superblock(disk)), "root", store, Quiet())
+        image = reference_of_disk(examine_disk(disk), "root", store, Quiet())
     assert (image.kernel_version, image.volume_uuid, image.origin[0]) == ("6.1.0-1", UUID, "disk")
     for name in ("usr/bin/plain", "usr/bin/a b", "etc/odd\xe9"):
         found = (image.tree / name).stat()
@@ -61,7 +61,7 @@ def test_the_tree_is_as_on_the_disk(disk: Path, tmp_path: Path) -> None:
 def test_times_are_the_volumes(disk: Path) -> None:
     names = ("/usr/bin/a b", "/usr/bin/link", "/etc/odd\xe9")
     files = [StartFile(PurePosixPath(name), FileKind.FILE, 0o100755, 1, 0, 0, "", "", ()) for name in names]
-    found = with_times_of(StartSet(tuple(files), ()), disk)
+    found = with_times_of(StartSet(tuple(files), ()), examine_disk(disk))
     assert [(file.mtime_s, file.ctime_s) for file in found.files] == [
         (1_600_000_000, IMAGE_TIME_S),
         (1_500_000_000, IMAGE_TIME_S),
@@ -72,9 +72,15 @@ def test_times_are_the_volumes(disk: Path) -> None:
 def test_a_file_that_the_disk_does_not_have(disk: Path) -> None:
     file = StartFile(PurePosixPath("/none"), FileKind.FILE, 0o100755, 1, 0, 0, "", "", ())
     with pytest.raises(BadInputError, match="/none"):
-        with_times_of(StartSet((file,), ()), disk)
+        with_times_of(StartSet((file,), ()), examine_disk(disk))
 
 
 def test_a_disk_that_was_cut_off(disk: Path) -> None:
+    # s_feature_incompat of the superblock: INCOMPAT_RECOVER.
+    with disk.open("r+b") as file:
+        file.seek(1024 + 0x60)
+        flags = file.read(1)[0] | 0x4
+        file.seek(1024 + 0x60)
+        file.write(bytes([flags]))
     with pytest.raises(BadInputError, match="not shut down in order"):
-        examine_disk(disk, Superblock(UUID, 1, 1, True, True, False))
+        examine_disk(disk)

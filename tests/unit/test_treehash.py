@@ -167,8 +167,8 @@ def test_a_name_that_is_the_description_of_another_file(
     name = b"\xe9" * 30
     described = treehash._described
 
-    def pretend(path: bytes, top: bytes, device: int) -> tuple[os.stat_result, bytes]:
-        status, description = described(path, top, device)
+    def pretend(path: bytes, top: bytes, device: int, mounted_s: int | None) -> tuple[os.stat_result, bytes]:
+        status, description = described(path, top, device, mounted_s)
         return status, b"/" + name + b"\0" if path.endswith("\U0010ffff\U0010ffff".encode()) else description
 
     monkeypatch.setattr(treehash, "_described", pretend)

@@ -21,6 +21,7 @@ from quickstart.host.namespaces import own_namespaces
 from quickstart.host.workspace import workspace
 from quickstart.inspect.foreign.attributes import acl_attribute
 from quickstart.inspect.foreign.members import Kind, Member, read_members
+from quickstart.inspect.foreign.pump import pumped
 
 Members = Iterator[tuple[Member, Iterator[bytes]]]
 
@@ -48,14 +49,19 @@ def limits_of_disk(disk_bytes: int) -> Limits:
 
 
 @contextmanager
-def foreign_members(source: Path, form: str, decompressor: tuple[str, ...] = ()) -> Iterator[Members]:
+def foreign_members(
+    source: Path, form: str, decompressor: tuple[str, ...] = (), digest: str = ""
+) -> Iterator[Members]:
     """What the reader finds in the file ``source``, read as ``form`` behind ``decompressor``, a filter's argv.
 
-    Raises BadInputError for what it finds wrong. Needs root, or a user namespace in which we are root.
+    Raises BadInputError for what it finds wrong; and, of a form that is read as a stream, when what was read has not the SHA-256
+    ``digest``, where one is given. Needs root, or a user namespace in which we are root.
     """
     with workspace("quickstart-reader-") as work, source.open("rb") as file, ExitStack() as stack:
         (empty := work / "empty").mkdir(mode=0o755)
         filtered, alone = file.fileno(), own_namespaces(network=True)
+        if digest:
+            filtered = stack.enter_context(pumped(filtered, source, digest))
         unpacking = None
         if decompressor:
             # Nobody's own /proc/PID/mem, of a daemon of the host, would be open to it: so it is a user without any other process.
