@@ -22,10 +22,12 @@ from pathlib import Path
 from quickstart.errors import BadInputError, HostLacksError, OutputExistsError
 from quickstart.host.files import full_disk_named, remove_tree, sync_directory
 from quickstart.host.locks import EXCLUSIVE, SHARED, try_lock, unlock
+from quickstart.host.places import fault_at, swapped_by_others
 
 # The lock is held for as long as it takes to remove an old OUT.
 _LIMIT_S = 60.0
 _LOCK_HINT = "choose an -o on a local one"
+_PLACE_HINT = "choose an -o in a directory of yours, all the way to which nobody else but root may write"
 _FULL_HINT = "free some space, or choose another -o"
 
 
@@ -33,10 +35,12 @@ _FULL_HINT = "free some space, or choose another -o"
 def settled(out: Path) -> Iterator[None]:
     """While the context lasts no other build renames ``out``; before it and after it what killed builds left is mended.
 
-    Raises BadInputError when there is no directory for ``out``, HostLacksError when somebody else keeps that one locked.
+    Raises BadInputError when there is no directory for ``out``, or somebody else could swap it; HostLacksError when somebody else
+    keeps it locked.
     """
     if not out.parent.is_dir():
         raise BadInputError(f"{out.parent} is not a directory", hint="make it first, or choose another -o")
+    check_place(out)
     with _opened(out.parent) as parent:
         deadline = time.monotonic() + _LIMIT_S
         while not _locked(parent):
@@ -56,8 +60,10 @@ def settled(out: Path) -> Iterator[None]:
 def in_use(out: Path) -> Iterator[None]:
     """While the context lasts no build replaces ``out``; to be entered before ``out`` is read.
 
-    What cannot be opened is for the reader to complain of. Raises HostLacksError when somebody keeps ``out`` locked.
+    What cannot be opened is for the reader to complain of. Raises BadInputError when somebody else could swap ``out`` or what is in
+    it, HostLacksError when somebody keeps it locked.
     """
+    check_own(out)
     with ExitStack() as stack:
         deadline = time.monotonic() + _LIMIT_S
         while (fd := _open_existing(out, stack)) is not None:
@@ -73,6 +79,35 @@ def in_use(out: Path) -> Iterator[None]:
                 raise HostLacksError(f"{out} is locked by another process (flock)", hint="end it")
             time.sleep(0.02)
         yield
+
+
+def check_place(out: Path) -> None:
+    """Raise BadInputError when somebody else could swap a directory on the way to ``out``, in which a new one is to be made.
+
+    Root would be led to write elsewhere. A link at ``out`` counts, too: it decides where that is.
+    """
+    if fault := swapped_by_others(out if out.is_symlink() else out.parent):
+        raise BadInputError(f"{fault}: {out} could be swapped while it is written", hint=_PLACE_HINT)
+
+
+def check_own(out: Path) -> None:
+    """Raise BadInputError when somebody else could swap ``out``, or a file of it, while a machine is made of it.
+
+    Its guest would get another one's disk. Who only looks into an artefact needs none of this.
+    """
+    fault = swapped_by_others(out)
+    with suppress(OSError):
+        for path in sorted(out.iterdir()) if not fault else ():
+            with suppress(FileNotFoundError):
+                if found := fault_at(path):
+                    fault = f"{path} {found}"
+                    break
+    if fault:
+        raise BadInputError(f"{fault}: {out} could be swapped while it is used", hint=_copy_hint(out))
+
+
+def _copy_hint(out: Path) -> str:
+    return f"copy it (cp -r {out} NEW) to where only you and root may write, all the way from /; or do it as its user"
 
 
 def check_unused(out: Path) -> None:

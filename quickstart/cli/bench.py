@@ -179,7 +179,8 @@ def bench(
 
     # A verb below comes next.
     if context.invoked_subcommand is None:
-        sys.exit(run_verb("bench", as_json, work, verbose, as_root=True))
+        # By default it lies here, whatever its name.
+        sys.exit(run_verb("bench", as_json, work, verbose, as_root=True, out=out or Path("bench")))
 
 
 bench.add_command(compare_command)

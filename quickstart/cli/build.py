@@ -132,7 +132,8 @@ def build(
         verb.result(_result(built), lambda console: _show(console, built.artefact, built.made))
         return 0
 
-    sys.exit(run_verb("build", as_json, work, verbose, as_root=True))
+    # By default it lies here, whatever its name.
+    sys.exit(run_verb("build", as_json, work, verbose, as_root=True, out=out or Path("quickstart")))
 
 
 def _result(built: pipeline.Built) -> dict[str, object]:

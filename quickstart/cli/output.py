@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -17,9 +18,12 @@ from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from quickstart.artefact import output
 from quickstart.errors import QuickStartError
 from quickstart.host import userns
 from quickstart.parse.printable import LINES, shown
+from quickstart.store.kept import check_place
+from quickstart.store.store import default_root
 
 SCHEMA = 1
 _INTERRUPTED = 130
@@ -90,11 +94,18 @@ class Verb:
 
 
 def run_verb(
-    name: str, as_json: bool, work: Callable[[Verb], int], verbose: bool = False, *, as_root: bool = False
+    name: str,
+    as_json: bool,
+    work: Callable[[Verb], int],
+    verbose: bool = False,
+    *,
+    as_root: bool = False,
+    out: Path | None = None,
 ) -> int:
     """Call ``work`` and return the exit code: its own, or that of the error it raised.
 
-    With ``as_root`` it handles owners or enters images: an ordinary user is first made root of a user namespace.
+    With ``as_root`` it handles owners or enters images: an ordinary user is first made root of a user namespace. Whose the store's
+    place and that of ``out`` are is asked before: root's and other users' directories look the same from there.
 
     With ``verbose`` every subprocess is named on stderr as it starts.
     """
@@ -105,6 +116,9 @@ def run_verb(
         logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
         if as_root:
+            check_place(default_root())
+            if out is not None:
+                output.check_place(out)
             userns.become_root()
         return work(verb)
     except QuickStartError as error:

@@ -93,7 +93,7 @@ def new(
         verb.result(_written(found, place.out), lambda console: _show_written(console, found, place.out))
         return 0
 
-    sys.exit(run_verb("profile new", as_json, work, verbose, as_root=True))
+    sys.exit(run_verb("profile new", as_json, work, verbose, as_root=True, out=out or Path(name)))
 
 
 def _written(found: Findings, out: Path) -> Mapping[str, object]:

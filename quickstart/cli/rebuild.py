@@ -58,4 +58,4 @@ def rebuild(out: Path, profile_name: str | None, keep: bool, verbose: bool, as_j
         verb.result(result, text)
         return 0
 
-    sys.exit(run_verb("rebuild", as_json, work, verbose, as_root=True))
+    sys.exit(run_verb("rebuild", as_json, work, verbose, as_root=True, out=out))

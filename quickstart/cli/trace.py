@@ -57,7 +57,7 @@ def trace(
         verb.result(_result(traced), lambda console: _show(console, traced))
         return 0
 
-    sys.exit(run_verb("trace", as_json, work, verbose, as_root=True))
+    sys.exit(run_verb("trace", as_json, work, verbose, as_root=True, out=out))
 
 
 def _result(traced: Traced) -> Mapping[str, object]:

@@ -97,7 +97,7 @@ def verify(
         verb.result(result, lambda console: _show(console, directory, rounds, budget))
         return 0 if result["clean"] else 1
 
-    sys.exit(run_verb("verify", as_json, work, verbose, as_root=until_clean))
+    sys.exit(run_verb("verify", as_json, work, verbose, as_root=until_clean, out=out))
 
 
 def _verified(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.Verified:

@@ -86,6 +86,7 @@ def rebuild(
 def _artefact(out: Path, profile: Profile) -> Artefact:
     """What is at ``out``, where it can be rebuilt for ``profile``."""
     with output.settled(out):
+        output.check_own(out)
         output.check_unused(out)
         before = artefacts.load(out)
     if before.disk_format != "raw":

@@ -12,9 +12,13 @@ from pathlib import Path
 from quickstart.errors import HostLacksError
 from quickstart.host.files import remove_tree, temporary_directory
 from quickstart.host.locks import EXCLUSIVE, try_lock
+from quickstart.host.places import swapped_by_others
 
 # Locked for as long as its process lives. A directory without one is kept by somebody, or not ours.
 _OWNER = "owner"
+_PLACE_HINT = (
+    "set TMPDIR=/tmp, or to a directory of yours, all the way to which nobody else but root may write"
+)
 _HINT = "set TMPDIR to a local file system"
 # unix(7): sun_path has 108 bytes, the last of them zero; and the longest name that a socket of ours has, with its slash.
 _SOCKET_PATH_BYTES = 107
@@ -28,9 +32,13 @@ def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> 
     """A directory of our own named ``prefix`` and something, which is gone afterwards unless ``keep``.
 
     It is made in ``place``, by default the temporary directory. First those of this user are removed there whose process was
-    killed. Raises OSError when it cannot be made.
+    killed. Raises HostLacksError when another user could swap it, OSError when it cannot be made.
     """
     place = place or temporary_directory()
+    if fault := swapped_by_others(place):
+        raise HostLacksError(
+            f"{fault}: what is made in the temporary directory {place} could be swapped", hint=_PLACE_HINT
+        )
     _remove_orphans(place, prefix)
     with ExitStack() as stack:
         made = Path(tempfile.mkdtemp(prefix=prefix, dir=place))

@@ -19,6 +19,7 @@ from quickstart.host.workspace import workspace
 from quickstart.initramfs.newc import char_device, directory, regular, write_archive
 from quickstart.launch import jail
 from quickstart.launch.drain import drained, hand_over, whole_text
+from quickstart.store.kept import check_place
 from quickstart.store.store import Store, key_of, source_digest
 
 _WORD = "quickstart-accelerator-works"
@@ -64,6 +65,7 @@ def _verdict(kernel: Path, store: Store) -> bool:
     with opened_regular(kernel) as fd, os.fdopen(os.dup(fd), "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     inputs = {"boot": boot_id, "qemu": version, "kernel": digest, "jail": source_digest("quickstart.launch")}
+    check_place(store.root)
     kept = store.root / "verdicts" / f"{key_of('kvm', inputs)}.json"
     if kept.exists():
         return bool(json.loads(kept.read_text())["works"])

@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from quickstart.errors import HostLacksError
 from quickstart.host.files import remove_tree
+from quickstart.host.places import fault_at, swapped_by_others
 from quickstart.host.walk import reachable, walk
 
 
@@ -36,29 +37,41 @@ class Kept:
         return self.path != self.entry
 
 
-def check_trusted(root: Path, entry: Path) -> None:
-    """Raise HostLacksError when somebody else could have put ``entry`` into the store ``root``: its programs run here.
+def check_place(root: Path, stage: Path | None = None) -> None:
+    """Raise HostLacksError when somebody else could swap the store ``root`` or a directory on the way: its programs run here.
 
-    What is looked at is the store, the stage's directory, the entry and what lies directly in it, as far as they are there.
-    Each has to be ours or root's, and not writable for others; all but the store no link either.
+    With a ``stage``, the directory of that one in it counts, too. What is not there yet is nobody's.
     """
-    places = [(root, False), (entry.parent, True), (entry, True)]
+    if fault := swapped_by_others(stage or root):
+        raise _distrusted(fault, root)
+
+
+def check_trusted(root: Path, entry: Path) -> None:
+    """Raise HostLacksError when somebody else could have put ``entry`` into the store ``root``, as `check_place` does.
+
+    What is looked at is the way to the store, it, the stage's directory, the entry and what lies directly in it, as far as they are
+    there. Each has to belong to who is trusted (places.trusted), and what is in the store is no link and not writable for others,
+    whatever their group.
+    """
+    check_place(root)
+    places = [root.resolve(), entry.parent, entry]
     with suppress(OSError):
-        places += [(each, True) for each in sorted(entry.iterdir())]
-    for path, itself in places:
+        places += sorted(entry.iterdir())
+    for path in places:
         # It may not be there yet, or somebody's whose directory we cannot enter.
         with suppress(FileNotFoundError, PermissionError, NotADirectoryError):
-            status = path.lstat() if itself else path.stat()
-            if fault := _distrusted(status, os.geteuid()):
-                raise HostLacksError(
-                    f"{path} {fault}: what lies in the store {root} is run here",
-                    hint="set QUICKSTART_CACHE to a directory of yours that nobody else writes to",
-                )
+            if fault := fault_at(path) or _strict_fault(path.lstat()):
+                raise _distrusted(f"{path} {fault}", root)
 
 
-def _distrusted(status: os.stat_result, euid: int) -> str:
-    if status.st_uid not in (euid, 0):
-        return f"belongs to another user ({status.st_uid})"
+def _distrusted(fault: str, root: Path) -> HostLacksError:
+    return HostLacksError(
+        f"{fault}: what lies in the store {root} is run here",
+        hint="set QUICKSTART_CACHE to a directory of yours, all the way to which nobody else but root may write",
+    )
+
+
+def _strict_fault(status: os.stat_result) -> str:
     if stat.S_ISLNK(status.st_mode):
         return "is a link"
     # In a directory with the sticky bit others make names of their own, and these belong to them.

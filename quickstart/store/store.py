@@ -32,7 +32,7 @@ from typing import BinaryIO, Self
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host.files import full_disk_named, remove_tree
 from quickstart.host.locks import EXCLUSIVE, SHARED, lock, try_lock
-from quickstart.store.kept import Kept, check_trusted, discard, forget, kept
+from quickstart.store.kept import Kept, check_place, check_trusted, discard, forget, kept
 from quickstart.store.treehash import tree_hash
 
 KEY_DIGITS = 32
@@ -203,6 +203,7 @@ class Store:
 
     def marks(self, stage: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
         """The finished entries of ``stage`` by key, with their inputs, as they lie there: neither verified nor locked."""
+        check_place(self.root)
         for path in sorted(self.root.glob(f"{stage}/{_KEY}")):
             check_trusted(self.root, path)
             # It may be removed while we look, or be another version's.
@@ -298,7 +299,10 @@ class Store:
 
     def _open_lock(self, path: Path) -> BinaryIO:
         with self._writable():
+            check_place(self.root)
             self._make_stage(path.parent)
+            # In a directory with the sticky bit somebody may have been quicker than we.
+            check_place(self.root, path.parent)
             try:
                 return path.open("a+b")
             except OSError as error:

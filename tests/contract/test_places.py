@@ -1,0 +1,333 @@
+"""Places where another user may act, who is there: what root does in them, and what root refuses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import quickstart
+from quickstart.artefact import directory as artefacts
+from quickstart.artefact import output
+from quickstart.artefact.useddisk import examine_disk, reference_of_disk, with_times_of
+from quickstart.errors import BadInputError, HostLacksError
+from quickstart.host.places import swapped_by_others
+from quickstart.host.progress import Quiet
+from quickstart.image.ext4 import write_disk
+from quickstart.inspect.foreign.directory import read_directory
+from quickstart.inspect.foreign.home import Members
+from quickstart.model import StartSet
+from quickstart.reference import rootfs
+from quickstart.reference.rootfs import copy_directory, examine, unpack
+from quickstart.store.store import Store
+from tests.contract.test_rootfs import DISK, packed
+from tests.unit.outs import write_manifest
+
+COMMAND = Path(sys.executable).with_name("quickstart")
+STRANGER = 4242
+LIMIT_S = 120.0
+UUID = "11111111-2222-3333-4444-555555555555"
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A directory of another user."""
+    if os.geteuid() != 0:
+        pytest.fail("run the contract tests as root: they give files to others")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, STRANGER, STRANGER)
+    return theirs
+
+
+def out_in(place: Path) -> Path:
+    out = place / "out"
+    out.mkdir()
+    write_manifest(out)
+    return out
+
+
+# ---------------------------------------------------------------- the store
+
+
+def test_no_store_below_another_users_directory(theirs: Path) -> None:
+    (theirs / "roots").mkdir()
+    for place in (theirs / "roots/store", theirs / "store"):
+        with Store(place) as store:
+            with pytest.raises(HostLacksError, match=f"belongs to another user .{STRANGER}.*is run here"):
+                store.get_or_make("agent", {}, lambda directory: None)
+            with pytest.raises(HostLacksError, match="is run here"):
+                store.find("agent", {})
+    assert sorted(theirs.iterdir()) == [theirs / "roots"]
+    assert list((theirs / "roots").iterdir()) == []
+
+
+def test_a_link_to_the_store_that_another_user_made(theirs: Path, tmp_path: Path) -> None:
+    (tmp_path / "sticky").mkdir()
+    (tmp_path / "sticky").chmod(0o1777)
+    (tmp_path / "own").mkdir()
+    (link := tmp_path / "sticky/store").symlink_to(tmp_path / "own")
+    with Store(link) as store:
+        assert store.get_or_make("agent", {}, lambda directory: None).made
+    os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+    with Store(link) as store, pytest.raises(HostLacksError, match="belongs to another user"):
+        store.get_or_make("agent", {}, lambda directory: None)
+
+
+def test_somebody_makes_the_store_before_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In /tmp, after we have looked and before we make it."""
+    sticky = tmp_path / "sticky"
+    sticky.mkdir()
+    sticky.chmod(0o1777)
+    real = Store._make_stage
+
+    def later(self: Store, directory: Path) -> None:
+        self.root.mkdir()
+        os.chown(self.root, STRANGER, STRANGER)
+        real(self, directory)
+
+    monkeypatch.setattr(Store, "_make_stage", later)
+    made: list[Path] = []
+    with Store(sticky / "store") as store, pytest.raises(HostLacksError, match="is run here"):
+        store.get_or_make("agent", {}, made.append)
+    assert made == []
+    # Not even a lock of root's is in what is theirs.
+    assert list((sticky / "store/agent").iterdir()) == []
+
+
+# ---------------------------------------------------------------- OUT
+
+
+def test_a_build_is_not_led_elsewhere(theirs: Path, tmp_path: Path) -> None:
+    """Whom the directory belongs to swaps the one that is being made for a link; root gave what is there to all."""
+    (closed := tmp_path / "closed").mkdir(mode=0o700)
+    with suppress(BadInputError), output.new_directory(theirs / "out") as partial:
+        partial.rename(theirs / "aside")
+        partial.symlink_to(closed)
+    assert closed.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_link_that_says_where_out_is(theirs: Path, tmp_path: Path) -> None:
+    (tmp_path / "sticky").mkdir()
+    (tmp_path / "sticky").chmod(0o1777)
+    (link := tmp_path / "sticky/out").symlink_to(tmp_path / "elsewhere")
+    os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+    with pytest.raises(BadInputError, match="sticky/out belongs to another user"):
+        output.check_place(link)
+
+
+def test_the_verbs_that_boot_or_write_refuse_it_and_those_that_look_do_not(theirs: Path) -> None:
+    out = out_in(theirs)
+    environment = {**os.environ, "QUICKSTART_CACHE": str(theirs.parent / "store")}
+    for words in (["run", out, "--check"], ["verify", out], ["rebuild", out], ["shell", out]):
+        done = subprocess.run(
+            [COMMAND, *map(str, words)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LIMIT_S,
+            env=environment,
+            check=False,
+        )
+        said = done.stderr.decode()
+        assert (done.returncode, f"{theirs} belongs to another user ({STRANGER})" in said) == (2, True), said
+        assert "cp -r" in said or "-o in a directory of yours" in said
+    for words in (
+        ["build", "--profile", "nginx", "-o", theirs / "new"],
+        ["trace", "--profile", "nginx", "-o", theirs / "new"],
+    ):
+        done = subprocess.run(
+            [COMMAND, *map(str, words)], capture_output=True, timeout=LIMIT_S, env=environment, check=False
+        )
+        said = done.stderr.decode()
+        assert (done.returncode, f"{theirs} belongs to another user ({STRANGER})" in said) == (2, True), said
+        assert "choose an -o in a directory of yours" in said
+    assert sorted(each.name for each in theirs.iterdir()) == ["out"]
+    # Whoever wants to look before a copy is made.
+    assert artefacts.load(out).profile_name == "app"
+
+
+def test_an_out_of_another_user_in_a_sticky_directory(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    out = out_in(tmp_path)
+    with output.in_use(out):
+        pass
+    os.chown(out, STRANGER, STRANGER)
+    with pytest.raises(BadInputError, match=f"out belongs to another user .{STRANGER}"), output.in_use(out):
+        pytest.fail("it was used")
+    os.chown(out, 0, 0)
+    os.chown(out / "root.raw", STRANGER, STRANGER)
+    with pytest.raises(BadInputError, match=r"root\.raw belongs to another user"), output.in_use(out):
+        pytest.fail("it was used")
+
+
+def test_whoever_can_change_the_program_is_trusted_as_it_is(theirs: Path) -> None:
+    """`make demo` by root in another user's clone: that user has root's rights by the program already."""
+    shutil.copytree(
+        Path(quickstart.__file__).parent, theirs / "quickstart", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    script = "import sys, pathlib, quickstart.host.places as p; print(p.swapped_by_others(pathlib.Path(sys.argv[1])))"
+    said = subprocess.run(
+        [sys.executable, "-B", "-c", script, theirs / "out"],
+        capture_output=True,
+        cwd="/",
+        env={"PYTHONPATH": str(theirs), "PATH": "/usr/bin:/bin"},
+        timeout=LIMIT_S,
+        check=True,
+        text=True,
+    )
+    assert said.stdout == "\n"
+    assert swapped_by_others(theirs / "out") == f"{theirs} belongs to another user ({STRANGER})"
+
+
+# ---------------------------------------------------------------- a FUSE that says all is root's
+
+# A directory of root's that anybody may mount: mode and owner are what it says, whoever serves it. $2 is who mounted it.
+LIAR = """
+import ctypes, os, struct, sys
+from pathlib import Path
+from quickstart.host.places import swapped_by_others
+from quickstart.store.store import Store
+place, mounter, silent = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "silent"
+fuse = os.open("/dev/fuse", os.O_RDWR)
+words = f"fd={fuse},rootmode=40000,user_id={mounter},group_id={mounter},allow_other".encode()
+libc = ctypes.CDLL(None, use_errno=True)
+# linux/mount.h: MS_NOSUID | MS_NODEV
+if libc.mount(b"liar", os.fsencode(place), b"fuse", 6, words) != 0:
+    sys.exit(f"mount: {os.strerror(ctypes.get_errno())}")
+server = os.fork()
+if server == 0:
+    # linux/fuse.h; attr: ino, size, blocks, times, mode, nlink, uid, gid, rdev, blksize, flags
+    attr = struct.pack("<6Q10I", 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o40755, 2, 0, 0, 0, 4096, 0)
+    answers = {
+        26: struct.pack("<IIIIHHIIHHI28x", 7, 31, 65536, 0, 1, 1, 65536, 1, 1, 0, 0),
+        3: struct.pack("<QII", 0, 0, 0) + attr,
+        17: bytes(80),
+    }
+    while True:
+        asked = os.read(fuse, 1 << 18)
+        _, opcode, unique = struct.unpack_from("<IIQ", asked)
+        answer = answers.get(opcode)
+        if silent and opcode != 26:
+            answer = None
+        # FORGET and its like want none.
+        if opcode not in (2, 36, 42):
+            error = 0 if answer is not None else (-2 if opcode == 1 else -38)
+            os.write(fuse, struct.pack("<IiQ", 16 + len(answer or b""), error, unique) + (answer or b""))
+try:
+    print(swapped_by_others(place / "store"))
+finally:
+    os.kill(server, 9)
+    os.waitpid(server, 0)
+"""
+
+
+@pytest.fixture
+def in_namespace(tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """The beginning of an argv that mounts where nobody else sees it."""
+    yield (
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        sys.executable,
+        "-c",
+        LIAR,
+        str(tmp_path / "liar"),
+    )
+
+
+@pytest.mark.host_root
+@pytest.mark.parametrize(
+    ("mounter", "answers", "said"),
+    [
+        (
+            str(STRANGER),
+            "lies",
+            f"lies on a FUSE file system of another user ({STRANGER}), who says of owners what he likes\n",
+        ),
+        (
+            str(STRANGER),
+            "silent",
+            "lies on a FUSE file system of nobody known, who says of owners what he likes\n",
+        ),
+        # What root has mounted is what root says.
+        ("0", "lies", "\n"),
+    ],
+)
+def test_a_fuse_that_says_it_is_roots(
+    tmp_path: Path, in_namespace: tuple[str, ...], mounter: str, answers: str, said: str
+) -> None:
+    if not Path("/dev/fuse").exists():
+        pytest.fail("this kernel has no FUSE: modprobe fuse")
+    (tmp_path / "liar").mkdir()
+    done = subprocess.run(
+        [*in_namespace, mounter, answers], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    wanted = said if said == "\n" else f"{tmp_path}/liar {said}"
+    assert done.stdout == wanted
+
+
+# ---------------------------------------------------------------- what is hashed is what is read
+
+
+def test_a_directory_that_is_another_while_it_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is as before when the copy is done: who hashed the source again would see nothing."""
+    (given := tmp_path / "given").mkdir()
+    (given / "program").write_text("good")
+    os.utime(given / "program", (1, 1))
+    found = examine(given)
+
+    def meanwhile(directory: Path, mounted_mtime_ns: int) -> Members:
+        (given / "program").write_text("evil")
+        os.utime(given / "program", (1, 1))
+        yield from read_directory(directory, mounted_mtime_ns)
+        (given / "program").write_text("good")
+        os.utime(given / "program", (1, 1))
+
+    monkeypatch.setattr(rootfs, "read_directory", meanwhile)
+    with pytest.raises(BadInputError, match="changed while it was copied"):
+        copy_directory(found, tmp_path / "copy", Store(tmp_path / "store"), DISK)
+
+
+@pytest.mark.parametrize("option", ["--no-auto-compress", "--gzip"])
+def test_an_archive_that_was_swapped_after_it_was_hashed(tmp_path: Path, option: str) -> None:
+    archives = []
+    for name in ("good", "evil"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "program").write_text(name)
+        archives.append(packed(tmp_path / name, tmp_path / f"{name}.tar", option))
+    good, evil = archives
+    found = examine(good)
+    unpack(found.path, tmp_path / "copy", DISK, found.digest)
+    assert (tmp_path / "copy/program").read_text() == "good"
+    evil.rename(good)
+    with pytest.raises(BadInputError, match="changed while it was read"):
+        unpack(found.path, tmp_path / "other copy", DISK, found.digest)
+
+
+def test_a_disk_that_was_written_to_after_it_was_hashed(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.fail("run the contract tests as root: they keep owners in a disk")
+    tree, disk = tmp_path / "tree", tmp_path / "root.raw"
+    (tree / "boot").mkdir(parents=True)
+    for name in ("vmlinuz-6.1.0-1", "initrd.img-6.1.0-1"):
+        (tree / "boot" / name).write_text(name)
+    write_disk(tree, disk, 16, UUID, "root")
+    used = examine_disk(disk)
+    # The same bytes, but who knows: somebody has it open.
+    os.utime(disk, (1, 1))
+    with Store(tmp_path / "store") as store:
+        with pytest.raises(BadInputError, match="changed while it was read"):
+            reference_of_disk(used, "root", store, Quiet())
+        assert store.entries() == ()
+    with pytest.raises(BadInputError, match="changed while it was read"):
+        with_times_of(StartSet((), ()), used)

@@ -1,0 +1,163 @@
+"""Who else could swap what lies at a path: owners, modes, links and FUSE, as made-up steps and in directories of our own."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from quickstart.artefact import output
+from quickstart.errors import BadInputError, HostLacksError
+from quickstart.host import places
+from quickstart.host.places import Step, Trust, fault, fuse_users, swapped_by_others, way
+from quickstart.host.workspace import workspace
+from quickstart.store.store import Store
+
+OURS = Trust(frozenset({0, 1000}))
+DIRECTORY, LINK, FILE = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG
+# No group of any host has it.
+NO_GROUP = 3_999_999_999
+
+
+def step(mode: int, uid: int = 0, gid: int = NO_GROUP, **more: int | bool) -> Step:
+    status = os.stat_result((mode, 1, 1, 1, uid, gid, 0, 0, 0, 0))
+    return Step(path=Path("/x"), status=status, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (step(DIRECTORY | 0o755), ""),
+        (step(DIRECTORY | 0o700, 1000), ""),
+        (step(DIRECTORY | 0o755, 1001), "belongs to another user (1001)"),
+        (step(LINK | 0o777, 1001), "belongs to another user (1001)"),
+        (step(LINK | 0o777), ""),
+        (step(DIRECTORY | 0o777), "can be written by others"),
+        (step(DIRECTORY | 0o1777), ""),
+        (step(DIRECTORY | 0o1777, 1001), "belongs to another user (1001)"),
+        # The sticky bit of a file says nothing.
+        (step(FILE | 0o1666), "can be written by others"),
+        (step(DIRECTORY | 0o775), "can be written by others"),
+        # FUSE may say that all is root's.
+        (step(DIRECTORY | 0o755, mounter=1001), "lies on a FUSE file system of another user (1001)"),
+        (step(DIRECTORY | 0o755, mounter=-1), "lies on a FUSE file system of nobody known"),
+        (step(DIRECTORY | 0o755, mounter=1000), ""),
+        (step(DIRECTORY | 0o755, mounter=0), ""),
+        (step(LINK | 0o777, by_proc=True), "is a link of /proc"),
+        (step(DIRECTORY | 0o555, by_proc=True), ""),
+        (step(DIRECTORY | 0o755, 65534), "belongs to another user (65534)"),
+    ],
+)
+def test_each_kind_of_step(found: Step, said: str) -> None:
+    assert fault(found, OURS).startswith(said)
+    assert bool(fault(found, OURS)) == bool(said)
+
+
+def test_in_a_user_namespace_ids_that_it_does_not_map_are_roots() -> None:
+    there = Trust(frozenset({0}), unmapped=True)
+    assert fault(step(DIRECTORY | 0o755, 65534), there) == ""
+    assert fault(step(DIRECTORY | 0o755, 1001), there) == "belongs to another user (1001)"
+
+
+def test_a_group_without_strangers_may_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ubuntu's users each have a group of their own, and the umask 002."""
+    monkeypatch.setattr(places, "_is_private", lambda gid, trust: gid == 1000)
+    assert fault(step(DIRECTORY | 0o775, 1000, 1000), OURS) == ""
+    assert fault(step(DIRECTORY | 0o775, 1000, 50), OURS) == "can be written by others"
+    # An ACL names others, and what it gives at most stands where the group's rights do.
+    assert fault(step(DIRECTORY | 0o775, 1000, 1000, acl=True), OURS) == "can be written by others"
+    assert fault(step(DIRECTORY | 0o757, 1000, 1000), OURS) == "can be written by others"
+
+
+def test_whose_a_fuse_is() -> None:
+    text = (
+        "36 35 0:52 / /mnt rw,nosuid,nodev shared:1 - fuse.sshfs me@there: rw,user_id=1001,group_id=1001,allow_other\n"
+        "37 35 0:53 / /a\\040b rw - fuse lie rw,user_id=0,group_id=0\n"
+        "38 35 0:54 / /v rw - virtiofs tag rw\n"
+        "39 35 0:55 / /f rw - fuse.odd x rw\n"
+        "40 35 8:1 / / rw - ext4 /dev/sda1 rw\n"
+    )
+    assert fuse_users(text) == {"0:52": 1001, "0:53": 0, "0:54": 0}
+
+
+def test_the_way_follows_links(tmp_path: Path) -> None:
+    base = tmp_path.resolve()
+    (base / "real/deep").mkdir(parents=True)
+    (base / "absolute").symlink_to(base / "real")
+    (base / "real/relative").symlink_to("../absolute/deep")
+    names = [str(each.path) for each in way(base / "absolute/relative/none/more")]
+    wanted = ["absolute", "real", "real/relative", "absolute", "real", "real/deep"]
+    found = [name for name in names if name.startswith(f"{base}/")]
+    assert [Path(name).relative_to(base) for name in found if "/.." not in name] == [
+        *map(Path, wanted[:3]),
+        *map(Path, wanted[3:]),
+    ]
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    assert len(way(tmp_path / "a")) < 100
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Path:
+    """A directory of ours into which everybody may write, with one of ours in it."""
+    opened = tmp_path / "open"
+    (opened / "ours").mkdir(parents=True)
+    opened.chmod(0o777)
+    return opened
+
+
+def test_a_directory_above_that_others_may_write_to(opened: Path) -> None:
+    for place in ("ours", "ours/none", "none"):
+        assert swapped_by_others(opened / place) == f"{opened} can be written by others"
+    opened.chmod(0o1777)
+    assert swapped_by_others(opened / "ours") == ""
+    opened.chmod(0o755)
+    assert swapped_by_others(opened / "ours") == ""
+
+
+def test_a_link_into_such_a_directory(opened: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(opened / "ours")
+    assert swapped_by_others(tmp_path / "link") == f"{opened.resolve()} can be written by others"
+
+
+def test_no_store_there(opened: Path) -> None:
+    with Store(opened / "ours/store") as store, pytest.raises(HostLacksError, match="is run here") as caught:
+        store.get_or_make("s", {}, lambda directory: None)
+    assert "QUICKSTART_CACHE" in (caught.value.hint or "")
+    assert list((opened / "ours").iterdir()) == []
+
+
+def test_no_out_there(opened: Path) -> None:
+    said = "could be swapped while it is written"
+    with pytest.raises(BadInputError, match=said) as caught, output.new_directory(opened / "ours/out"):
+        pytest.fail("it was begun")
+    assert "-o" in (caught.value.hint or "")
+    assert list((opened / "ours").iterdir()) == []
+
+
+def test_an_out_there_is_not_used(opened: Path) -> None:
+    said = "could be swapped while it is used"
+    with pytest.raises(BadInputError, match=said) as caught, output.in_use(opened / "ours"):
+        pytest.fail("it was used")
+    assert f"cp -r {opened / 'ours'}" in (caught.value.hint or "")
+
+
+def test_an_out_with_a_file_that_others_may_write_to(tmp_path: Path) -> None:
+    (tmp_path / "root.raw").touch()
+    (tmp_path / "root.raw").chmod(0o666)
+    with pytest.raises(BadInputError, match=r"root\.raw can be written by others"), output.in_use(tmp_path):
+        pytest.fail("it was used")
+
+
+def test_no_workspace_there(opened: Path) -> None:
+    with (
+        pytest.raises(HostLacksError, match="could be swapped") as caught,
+        workspace("quickstart-", place=opened),
+    ):
+        pytest.fail("it was made")
+    assert "TMPDIR=/tmp" in (caught.value.hint or "")
