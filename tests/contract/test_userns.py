@@ -16,6 +16,7 @@ import pytest
 from tests.contract.ordinary import UID, User, is_host_root, ordinary_user
 
 COMMAND = Path(sys.executable).with_name("quickstart")
+STRANGER = 4343
 BECOME = """
 import os, sys
 from quickstart.errors import QuickStartError
@@ -226,3 +227,17 @@ def test_root_stays_root() -> None:
     done = subprocess.run([sys.executable, "-c", code, mapped], capture_output=True, timeout=60, check=True)
     assert done.stdout == b"True\n"
     assert os.geteuid() == 0
+
+
+def test_places_are_asked_about_before_the_user_is_root(user: User, place: Path) -> None:
+    """From the namespace root's directories look like any stranger's, and are not refused; a stranger's are."""
+    (theirs := place / "theirs").mkdir(mode=0o755)
+    os.chown(theirs, STRANGER, STRANGER)
+    words = (COMMAND, "build", "--profile", "nginx", "--dry-run", "-o")
+    said = f"{theirs} belongs to another user ({STRANGER})"
+    done = user.run(*words, user.home / "out")
+    assert done.returncode == 0, done.stderr.decode()
+    done = user.run(*words, theirs / "out")
+    assert (done.returncode, said in done.stderr.decode()) == (2, True)
+    done = user.run(*words, user.home / "out", more={"QUICKSTART_CACHE": str(theirs / "store")})
+    assert (done.returncode, said in done.stderr.decode()) == (3, True)
