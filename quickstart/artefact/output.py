@@ -27,7 +27,10 @@ from quickstart.host.places import fault_at, swapped_by_others
 # The lock is held for as long as it takes to remove an old OUT.
 _LIMIT_S = 60.0
 _LOCK_HINT = "choose an -o on a local one"
-_PLACE_HINT = "choose an -o in a directory of yours, all the way to which nobody else but root may write"
+_PLACE_HINT = (
+    "choose an -o in a directory of yours, all the way to which nobody else but root may write; "
+    "or chmod go-w what is named, where that is yours"
+)
 _FULL_HINT = "free some space, or choose another -o"
 
 
