@@ -122,6 +122,18 @@ def test_the_initramfs_is_as_long_as_the_manifest_says(file: Path, tmp_path: Pat
         join_initrd((file,), (b"cpio",), target, {file: 3000})
 
 
+def test_a_machine_takes_what_the_manifest_said(tmp_path: Path) -> None:
+    out, place = tmp_path / "out", tmp_path / "place"
+    out.mkdir()
+    place.mkdir()
+    write_manifest(out)
+    machine = pipeline.machine_of(artefacts.load(out), stock=False, snapshot=True, port=None)
+    cell = jail.make_jail(place)
+    kernel, initrd = QemuGuest(machine, tcg("in a test"), (), keep=False)._copied(cell)
+    assert (cell.directory / kernel).read_bytes() == (out / "vmlinuz").read_bytes()
+    assert (cell.directory / initrd).read_bytes().rstrip(b"\0") == (out / "initramfs.img").read_bytes()
+
+
 @pytest.mark.parametrize("name", ["vmlinuz", "initramfs.img"])
 @pytest.mark.parametrize("size_bytes", [3, 300])
 def test_a_machine_takes_only_what_the_manifest_said(tmp_path: Path, name: str, size_bytes: int) -> None:
