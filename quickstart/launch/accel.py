@@ -6,7 +6,6 @@ line) has to come up within a time limit; the verdict is kept for this host's bo
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from quickstart.host import door
 from quickstart.host.beneath import opened_regular
+from quickstart.host.unchanged import digest_of
 from quickstart.host.workspace import workspace
 from quickstart.initramfs.newc import char_device, directory, regular, write_archive
 from quickstart.launch import jail
@@ -62,8 +62,8 @@ def _verdict(kernel: Path, store: Store) -> bool:
     version = door.run(["qemu-system-x86_64", "--version"], timeout_s=30).stdout.decode().splitlines()[0]
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     # By its content: the kernel of an image and of what is built from it is the same. A jail that is another may let less work.
-    with opened_regular(kernel) as fd, os.fdopen(os.dup(fd), "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    with opened_regular(kernel) as fd:
+        digest = digest_of(fd, kernel)
     inputs = {"boot": boot_id, "qemu": version, "kernel": digest, "jail": source_digest("quickstart.launch")}
     check_place(store.root)
     kept = store.root / "verdicts" / f"{key_of('kvm', inputs)}.json"

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from quickstart.artefact import directory as artefacts
+from quickstart.artefact.audit.given import _look_at
+from quickstart.artefact.manifest import read_manifest
 from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError
 from quickstart.host import door, unchanged
@@ -148,6 +150,20 @@ def test_a_machine_takes_only_what_the_manifest_said(tmp_path: Path, name: str, 
     os.truncate(out / name, size_bytes)
     with pytest.raises(BadInputError, match=SAID):
         QemuGuest(machine, tcg("in a test"), (), keep=False)._copied(cell)
+
+
+def test_an_audit_of_a_file_that_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_manifest(tmp_path)
+    kernel, real = tmp_path / "vmlinuz", os.pread
+
+    def read(fd: int, count: int, offset: int) -> bytes:
+        with kernel.open("ab") as more:
+            more.write(b"y")
+        return real(fd, count, offset)
+
+    monkeypatch.setattr(os, "pread", read)
+    with pytest.raises(BadInputError, match=SAID):
+        _look_at(kernel, read_manifest(tmp_path))
 
 
 def test_a_tree_that_is_written_to_while_it_is_hashed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

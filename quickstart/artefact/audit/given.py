@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
@@ -14,7 +13,8 @@ from quickstart.artefact import inside
 from quickstart.artefact.directory import RUN_SCRIPT, run_script
 from quickstart.artefact.manifest import Manifest, StartSetFacts, read_manifest, read_start_set
 from quickstart.errors import BadInputError
-from quickstart.host.beneath import open_regular, read_bounded
+from quickstart.host.beneath import opened_regular, read_bounded
+from quickstart.host.unchanged import digest_of
 from quickstart.inspect.secrets import PRIVATE_KEY
 from quickstart.model import Artefact
 
@@ -81,9 +81,9 @@ def _look_at(path: Path, manifest: Manifest) -> OutFile:
     mode = path.lstat().st_mode
     if not stat.S_ISREG(mode):
         return OutFile(path.name, mode, "", ())
-    with os.fdopen(open_regular(path), "rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest() if path.name in manifest.facts else ""
-        return OutFile(path.name, os.fstat(file.fileno()).st_mode, sha256, _marks(file.fileno()))
+    with opened_regular(path) as fd:
+        sha256 = digest_of(fd, path) if path.name in manifest.facts else ""
+        return OutFile(path.name, os.fstat(fd).st_mode, sha256, _marks(fd))
 
 
 def _script_is_ours(path: Path, manifest: Manifest) -> bool:
