@@ -130,10 +130,10 @@ def test_a_machine_takes_what_the_manifest_said(tmp_path: Path) -> None:
     place.mkdir()
     write_manifest(out)
     machine = pipeline.machine_of(artefacts.load(out), stock=False, snapshot=True, port=None)
-    cell = jail.make_jail(place)
-    kernel, initrd = QemuGuest(machine, tcg("in a test"), (), keep=False)._copied(cell)
-    assert (cell.directory / kernel).read_bytes() == (out / "vmlinuz").read_bytes()
-    assert (cell.directory / initrd).read_bytes().rstrip(b"\0") == (out / "initramfs.img").read_bytes()
+    with jail.made_jail(place) as cell:
+        kernel, initrd = QemuGuest(machine, tcg("in a test"), (), keep=False)._copied(cell)
+        assert (cell.directory / kernel).read_bytes() == (out / "vmlinuz").read_bytes()
+        assert (cell.directory / initrd).read_bytes().rstrip(b"\0") == (out / "initramfs.img").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["vmlinuz", "initramfs.img"])
@@ -146,9 +146,8 @@ def test_a_machine_takes_only_what_the_manifest_said(tmp_path: Path, name: str, 
     write_manifest(out)
     artefact = artefacts.load(out)
     machine = pipeline.machine_of(artefact, stock=False, snapshot=True, port=None)
-    cell = jail.make_jail(place)
     os.truncate(out / name, size_bytes)
-    with pytest.raises(BadInputError, match=SAID):
+    with jail.made_jail(place) as cell, pytest.raises(BadInputError, match=SAID):
         QemuGuest(machine, tcg("in a test"), (), keep=False)._copied(cell)
 
 
