@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from quickstart.host import inroot
 from quickstart.model import IMAGE_TIME_S
 
 HOSTNAME = "debian"
@@ -33,23 +34,13 @@ _POLICY = "#!/bin/sh\n# no service starts while the image is made (invoke-rc.d(8
 
 def write(tree: Path, name: str, text: str, mode: int = 0o644) -> None:
     """Write a guest file below ``tree``; its directory is made when it is missing. Whoever's umask does not count."""
-    path = tree / name
-    for parent in reversed(path.relative_to(tree).parents[:-1]):
-        if not (tree / parent).is_dir():
-            (tree / parent).mkdir()
-            (tree / parent).chmod(0o755)
-    # A link of the image, followed here, would lead onto this host.
-    path.unlink(missing_ok=True)
-    path.write_text(text)
-    path.chmod(mode)
+    inroot.write(tree, name, text.encode(), mode)
 
 
 def begin(tree: Path, source_lines: tuple[str, ...]) -> None:
     """Make the tree fit for package installation in a chroot; ``end`` takes it back."""
     write(tree, "usr/sbin/policy-rc.d", _POLICY, 0o755)
-    resolver = tree / "etc/resolv.conf"
-    resolver.unlink(missing_ok=True)
-    resolver.write_bytes(Path("/etc/resolv.conf").read_bytes())
+    inroot.write(tree, "etc/resolv.conf", Path("/etc/resolv.conf").read_bytes())
     if source_lines:
         write(tree, "etc/apt/sources.list", "".join(f"{line}\n" for line in source_lines))
     write(tree, "etc/fstab", fstab("00000000-0000-0000-0000-000000000000"))
@@ -61,18 +52,17 @@ def configure(tree: Path) -> None:
     write(tree, "etc/hosts", f"127.0.0.1\tlocalhost\n127.0.1.1\t{HOSTNAME}\n::1\tlocalhost ip6-localhost\n")
     write(tree, "etc/network/interfaces", interfaces())
     write(tree, "etc/systemd/system/ssh.service.d/host-keys.conf", _HOST_KEYS)
-    (tree / "fast").mkdir(exist_ok=True)
-    (tree / "fast").chmod(0o755)
+    inroot.make_directory(tree, "fast")
 
 
 def end(tree: Path, root_uuid: str) -> None:
     """Leave nothing of this host and of the making: caches, logs, keys, the machine's identity."""
     write(tree, "etc/fstab", fstab(root_uuid))
     for name in ("usr/sbin/policy-rc.d", "etc/resolv.conf"):
-        (tree / name).unlink(missing_ok=True)
+        inroot.remove(tree, name)
     write(tree, "etc/resolv.conf", "")
     write(tree, "etc/machine-id", "")
-    (tree / "var/lib/dbus/machine-id").unlink(missing_ok=True)
+    inroot.remove(tree, "var/lib/dbus/machine-id")
     for pattern in (
         "etc/ssh/ssh_host_*",
         "var/cache/apt/*.bin",
@@ -86,9 +76,7 @@ def end(tree: Path, root_uuid: str) -> None:
         "var/log/*.log",
         "var/log/apt/*",
     ):
-        for path in tree.glob(pattern):
-            if path.is_file():
-                path.unlink()
+        inroot.remove_matching(tree, pattern)
 
 
 def fix_times(tree: Path, since_s: float) -> None:
@@ -97,9 +85,7 @@ def fix_times(tree: Path, since_s: float) -> None:
     What packages unpacked has the times of its archive; the rest, the accounts' dates included, would tell when the image was made.
     """
     for name in ("etc/shadow", "etc/shadow-"):
-        shadow = tree / name
-        if shadow.is_file() and not shadow.is_symlink():
-            shadow.write_text(_with_fixed_day(shadow.read_text()))
+        inroot.rewrite(tree, name, _with_fixed_day)
     for base, directories, files in os.walk(tree, topdown=False):
         for path in (f"{base}/{name}" for name in (*files, *directories)):
             # The kernel's coarse clock, which files get, is a little behind.
@@ -107,13 +93,13 @@ def fix_times(tree: Path, since_s: float) -> None:
                 os.utime(path, (IMAGE_TIME_S, IMAGE_TIME_S), follow_symlinks=False)
 
 
-def _with_fixed_day(shadow: str) -> str:
+def _with_fixed_day(shadow: bytes) -> bytes:
     """shadow(5) with the day of each password's last change, in days since the epoch, made IMAGE_TIME_S's."""
-    day = str(IMAGE_TIME_S // 86400)
-    rows = [line.split(":") for line in shadow.splitlines()]
+    day = str(IMAGE_TIME_S // 86400).encode()
+    rows = [line.split(b":") for line in shadow.splitlines()]
     # Empty means no ageing, 0 that the password has to be changed: neither is a date.
-    return "".join(
-        ":".join((*row[:2], day, *row[3:]) if len(row) == 9 and row[2] not in ("", "0") else row) + "\n"
+    return b"".join(
+        b":".join((*row[:2], day, *row[3:]) if len(row) == 9 and row[2] not in (b"", b"0") else row) + b"\n"
         for row in rows
     )
 

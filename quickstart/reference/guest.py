@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError
+from quickstart.host import inroot
 from quickstart.host.files import remove_tree
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import IMAGE_TIME_S
@@ -46,12 +47,11 @@ def inputs(wanted: bool) -> Mapping[str, object]:
 @contextmanager
 def deb_in(tree: Path) -> Iterator[None]:
     """While the context lasts, the package lies in the image for INSTALL."""
-    path = tree / DEB
-    path.write_bytes(deb(guest_package()))
+    inroot.write(tree, DEB, deb(guest_package()))
     try:
         yield
     finally:
-        path.unlink()
+        inroot.remove(tree, DEB)
 
 
 def forget_build(tree: Path) -> None:

@@ -1,0 +1,166 @@
+"""Files of an image that its packages' scripts have been in, from outside: a name leads where it would lead in the image.
+
+Links in it are followed below its root, as openat2(2) does it with RESOLVE_IN_ROOT, and never the last one: what is written,
+removed or changed is the entry itself. Names are relative to the root of the image.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+from quickstart.errors import ReferenceImageError
+
+# asm-generic/unistd.h (the same number everywhere), linux/openat2.h
+_SYS_OPENAT2 = 437
+_NO_MAGICLINKS, _IN_ROOT = 0x02, 0x10
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# What is changed is read whole.
+_WHOLE_BYTES = 16 << 20
+# What openat2(2) answers while somebody renames; nobody should.
+_TRIES = 8
+
+
+class _How(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def write(root: Path, name: str, data: bytes, mode: int = 0o644) -> None:
+    """Write a new file in place of whatever has that name; missing directories are made. Whoever's umask does not count.
+
+    Raises ReferenceImageError where the image has something that is in the way, such as a directory of that name.
+    """
+    with _faults(root, name), _entry(root, name, make=True) as (directory, last):
+        _unlink(directory, last)
+        fd = os.open(last, _FILE | os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            os.fchmod(fd, mode)
+
+
+def remove(root: Path, name: str) -> None:
+    """Remove the file or link of that name, if there is one; raises ReferenceImageError for a directory."""
+    with _faults(root, name):
+        try:
+            with _entry(root, name) as (directory, last):
+                _unlink(directory, last)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+
+
+def remove_matching(root: Path, pattern: str) -> None:
+    """Remove the files and links that match ``pattern``: a directory's name, then one of fnmatch(3)."""
+    parent = str(PurePosixPath(pattern).parent)
+    with _faults(root, pattern):
+        try:
+            directory = _open(root, parent)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        try:
+            for name in sorted(os.listdir(directory)):  # noqa: PTH208 - of a descriptor
+                mode = os.lstat(name, dir_fd=directory).st_mode
+                if fnmatchcase(name, PurePosixPath(pattern).name) and not stat.S_ISDIR(mode):
+                    os.unlink(name, dir_fd=directory)
+        finally:
+            os.close(directory)
+
+
+def make_directory(root: Path, name: str, mode: int = 0o755) -> None:
+    """A directory of that name and mode, made if it is missing; raises ReferenceImageError for what is none."""
+    with _faults(root, name):
+        fd = _made(root, name)
+        try:
+            os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
+
+
+def rewrite(root: Path, name: str, change: Callable[[bytes], bytes]) -> None:
+    """Replace the content of a plain file, which keeps owner and mode.
+
+    What is missing, no plain file or larger than 16 MiB is left alone.
+    """
+    with _faults(root, name):
+        try:
+            with _entry(root, name) as (directory, last):
+                status = os.lstat(last, dir_fd=directory)
+                if not stat.S_ISREG(status.st_mode) or status.st_size > _WHOLE_BYTES:
+                    return
+                with os.fdopen(os.open(last, _FILE | os.O_RDWR, dir_fd=directory), "r+b") as file:
+                    data = change(file.read())
+                    file.seek(0)
+                    file.write(data)
+                    file.truncate()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+
+
+@contextmanager
+def _faults(root: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ReferenceImageError(
+            f"/{name} of the image {root} cannot be written: {error.strerror}",
+            hint="what has a package of the profile made of it?",
+        ) from error
+
+
+@contextmanager
+def _entry(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """The directory of ``name``, as a descriptor, and its name there."""
+    path = PurePosixPath(name)
+    fd = _made(root, str(path.parent)) if make else _open(root, str(path.parent))
+    try:
+        yield fd, path.name
+    finally:
+        os.close(fd)
+
+
+def _unlink(directory: int, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=directory)
+    except FileNotFoundError:
+        return
+
+
+def _made(root: Path, name: str) -> int:
+    try:
+        return _open(root, name)
+    except FileNotFoundError:
+        path = PurePosixPath(name)
+        parent = _made(root, str(path.parent))
+        try:
+            os.mkdir(path.name, dir_fd=parent)
+            fd = os.open(path.name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+            os.fchmod(fd, 0o755)
+        finally:
+            os.close(parent)
+        return fd
+
+
+def _open(root: Path, name: str) -> int:
+    """A descriptor of a directory of the image; raises OSError as openat2(2) does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    how = _How(_DIRECTORY, 0, _IN_ROOT | _NO_MAGICLINKS)
+    top = os.open(root, _DIRECTORY)
+    try:
+        for _ in range(_TRIES):
+            fd = libc.syscall(
+                ctypes.c_long(_SYS_OPENAT2), top, os.fsencode(name), ctypes.byref(how), ctypes.sizeof(how)
+            )
+            number = ctypes.get_errno()
+            if fd >= 0:
+                return int(fd)
+            if number not in (errno.EAGAIN, errno.EINTR):
+                break
+    finally:
+        os.close(top)
+    raise OSError(number, os.strerror(number), name)
