@@ -140,8 +140,8 @@ class QemuRunner:
 def _bench_layer(name: str) -> BenchLayer | None:
     """What the profile says of the bench, read once.
 
-    Raises BadInputError where root of the host would run commands that somebody else could have written: they run in a chroot with
-    all of root's capabilities, which binds nobody who means harm.
+    Raises BadInputError where root of the host would run commands that somebody else could have written. They are confined
+    (reference.confine); this is the second wall.
     """
     if name in known_profiles() or not is_host_root():
         return load_bench(name)

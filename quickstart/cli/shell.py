@@ -26,6 +26,7 @@ from quickstart.launch.channel import Exit, Output
 from quickstart.launch.qemu import QemuGuest
 from quickstart.model import Artefact, Network, ReadyStamp
 from quickstart.profile import load_profile
+from quickstart.reference.confine import confiner
 from quickstart.reference.debootstrap import reference_inputs
 from quickstart.shell import places, terminal
 from quickstart.shell.reference import find_tree, run_shell
@@ -112,7 +113,7 @@ def _at_reference(verb: Verb, out: Path | None, profile_name: str | None) -> int
         raise BadInputError("--at reference needs either OUT or --profile NAME")
     # Held until the shell ends: nobody removes the image from under it.
     with Store(default_root(), verb.display().note) as store:
-        return run_shell(_tree(store, out, profile_name), os.isatty(0))
+        return run_shell(_tree(store, out, profile_name), confiner(store))
 
 
 def _tree(store: Store, out: Path | None, profile_name: str | None) -> Path:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import termios
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -230,7 +229,9 @@ def background(
     argv: Sequence[str | Path],
     *,
     log: Path | None = None,
+    stdin: int | None = None,
     output: int | None = None,
+    errors: int | None = None,
     identity: Identity | None = None,
     pass_fds: Sequence[int] = (),
     env: Mapping[str, str] | None = None,
@@ -238,9 +239,10 @@ def background(
 ) -> Iterator[Process]:
     """A process that runs while the context lasts and is killed at its end.
 
-    Its output goes to the end of the file ``log``, or to the descriptor ``output`` where the amount has to be bounded. With an
-    ``identity`` it is that user's; ``pass_fds`` are the descriptors that it gets under their own numbers, ``env`` is more of its
-    environment, ``cwd`` the directory in which it starts: entered as who we are.
+    Its output goes to the end of the file ``log``, or to the descriptor ``output`` where the amount has to be bounded, and its
+    stderr to ``errors`` where that is another one; ``stdin`` is empty unless it is given. With an ``identity`` it is that user's;
+    ``pass_fds`` are the descriptors that it gets under their own numbers, ``env`` is more of its environment, ``cwd`` the directory
+    in which it starts: entered as who we are.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with ExitStack() as stack:
@@ -250,9 +252,9 @@ def background(
         process = subprocess.Popen(
             _bound_to_us(words, identity),
             env=environment(env, proxies=False),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
             stdout=target,
-            stderr=target,
+            stderr=target if errors is None else errors,
             start_new_session=True,
             pass_fds=pass_fds,
             cwd=cwd,
@@ -263,40 +265,3 @@ def background(
         if process.poll() is None:
             process.kill()
         process.wait()
-
-
-def foreground(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> int:
-    """Run ``argv`` with our own stdin, stdout, stderr and session, as a shell would; its status (128 + signal when killed).
-
-    It has no time limit: the user ends it. Our terminal is as before when it ends.
-    """
-    words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
-    with _terminal_kept():
-        process = subprocess.Popen(_bound_to_us(words), env=environment(env))
-        try:
-            status = process.wait()
-        finally:
-            process.kill()
-            process.wait()
-    return status if status >= 0 else 128 - status
-
-
-@contextmanager
-def _terminal_kept() -> Iterator[None]:
-    if not os.isatty(0):
-        yield
-        return
-    modes = termios.tcgetattr(0)
-    group = os.tcgetpgrp(0)
-    try:
-        yield
-    finally:
-        # A shell with job control may leave the terminal to its own process group; then setting anything stops us (SIGTTOU).
-        before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-        try:
-            # It may be gone (SIGHUP).
-            with suppress(OSError, termios.error):
-                os.tcsetpgrp(0, group)
-                termios.tcsetattr(0, termios.TCSADRAIN, modes)
-        finally:
-            signal.signal(signal.SIGTTOU, before)

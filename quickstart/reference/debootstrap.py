@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from quickstart.host.namespaces import own_namespaces
 from quickstart.host.progress import Progress
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
 from quickstart.reference import customise, entry, guest, variant
+from quickstart.reference.confine import COMPILER, confiner, run_in
 from quickstart.reference.sources import Sources, host_sources
 from quickstart.reference.variant import Variant
 from quickstart.store.store import Store, key_of, source_digest
@@ -43,6 +45,7 @@ BASE_PACKAGES = (
     "udev",
     "zstd",
 )
+_LIMIT_S = 1800
 _NEED_BYTES = 3 * 1024 * MIB
 _NAMESPACE = uuid.UUID("6f0c3c8e-4a43-4a52-9d8e-5b1f5f1f2a00")
 
@@ -94,20 +97,21 @@ def make_reference(
         base = _make_base(profile.suite, store, progress)
         begin_s = time.time()
         root, log = directory / "root", directory / "install.log"
+        image = _Image(root, confiner(store), log)
         with progress.step("reference: copy the base"):
             door.run(["cp", "-a", "--reflink=auto", base / "root", root], timeout_s=900)
         with progress.step(f"reference: install {' '.join(profile.packages)}"):
-            _install(root, profile.packages, host_sources(profile.suite), log)
+            _install(image, profile.packages, host_sources(profile.suite))
         if guest_package:
             with progress.step("reference: quickstart-guest"), guest.deb_in(root):
-                _in_chroot(root, [*guest.INSTALL], log, {})
+                image.run(guest.INSTALL)
         if differing:
             with progress.step(f"reference: {differing.name}"):
-                _apply(differing, profile, root, log)
+                _apply(differing, profile, image)
         with progress.step("reference: the distribution's initramfs"):
             # Only here: packages that see this variable change more than times (Python's compiled files).
             fixed = {"SOURCE_DATE_EPOCH": str(IMAGE_TIME_S)}
-            _in_chroot(root, ["update-initramfs", "-u", "-k", "all"], log, fixed)
+            image.run(("update-initramfs", "-u", "-k", "all"), fixed)
             customise.end(root, root_uuid(inputs))
             customise.fix_times(root, begin_s)
         with progress.step("reference: hash the image"):
@@ -119,7 +123,7 @@ def make_reference(
 
 def _check_host(store: Store) -> None:
     door.need_root("making a reference image (debootstrap, chroot)")
-    door.need_tools("debootstrap", "unshare", "chroot", "busybox", "cp")
+    door.need_tools("debootstrap", "unshare", "cp", COMPILER)
     store.root.mkdir(parents=True, exist_ok=True)
     free = free_bytes(store.root)
     if free < _NEED_BYTES:
@@ -132,22 +136,48 @@ def _check_host(store: Store) -> None:
 def _make_base(suite: str, store: Store, progress: Progress) -> Path:
     def make(directory: Path) -> None:
         begin_s = time.time()
-        sources = host_sources(suite)
+        sources, program = host_sources(suite), confiner(store)
         root = directory / "root"
         log = directory / "debootstrap.log"
         with progress.step(f"reference: debootstrap {suite}"):
-            mirror = [sources.mirror] if sources.mirror else []
             try:
-                words: tuple[str | Path, ...] = (root, "--variant=minbase", suite, root, *mirror)
-                _by_script("debootstrap.sh", words, log, sources.environment)
+                _debootstrap(_Image(root, program, log), suite, sources)
             except CommandError as error:
                 raise _debootstrap_failed(suite, error) from error
         with progress.step("reference: kernel, systemd, ssh, cron"):
-            _install(root, BASE_PACKAGES, sources, directory / "install.log")
+            _install(_Image(root, program, directory / "install.log"), BASE_PACKAGES, sources)
             customise.configure(root)
             customise.fix_times(root, begin_s)
 
     return store.get_or_make("base", _base_inputs(suite), make).path
+
+
+@dataclass(frozen=True)
+class _Image:
+    """An image in the making: its ``root``, the confiner by which its programs run, and where it is logged what they say."""
+
+    root: Path
+    confiner: Path
+    log: Path
+
+    def run(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        """Run a program of the image; it has no network."""
+        run_in(self.root, argv, self.confiner, self.log, env or {})
+
+    def fetch(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Run a program of the image that fetches packages and runs none of their scripts."""
+        run_in(self.root, argv, self.confiner, self.log, env, network=True)
+
+
+def _debootstrap(image: _Image, suite: str, sources: Sources) -> None:
+    """The first stage unpacks, by the host's debootstrap; the second runs the packages' scripts, in the image."""
+    mirror = (sources.mirror,) if sources.mirror else ()
+    words: tuple[str | Path, ...] = (image.root, "--variant=minbase", suite, image.root, *mirror)
+    with resources.as_file(resources.files("quickstart.reference").joinpath("debootstrap.sh")) as script:
+        argv = (*own_namespaces(), "sh", script, *words)
+        door.run(argv, timeout_s=_LIMIT_S, log=image.log, env=sources.environment)
+    # As which it takes /proc, /sys and /dev for what is there.
+    image.run(("/debootstrap/debootstrap", "--second-stage"), {"container": "lxc"})
 
 
 def _debootstrap_failed(suite: str, error: CommandError) -> Exception:
@@ -158,14 +188,16 @@ def _debootstrap_failed(suite: str, error: CommandError) -> Exception:
     )
 
 
-def _install(root: Path, packages: tuple[str, ...], sources: Sources, log: Path) -> None:
-    customise.begin(root, sources.lines)
-    options = ("-y", "-q", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold")
+def _install(image: _Image, packages: tuple[str, ...], sources: Sources) -> None:
+    """Upgrade and install: what is fetched is fetched before, so that the packages' scripts need no network and have none."""
+    customise.begin(image.root, sources.lines)
+    apt = ("apt-get", "-y", "-q", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold")
     try:
-        _in_chroot(root, ["apt-get", "-q", "update"], log, sources.environment)
-        _in_chroot(root, ["apt-get", *options, "upgrade"], log, sources.environment)
-        _in_chroot(root, ["apt-get", *options, "install", *packages], log, sources.environment)
-        _in_chroot(root, ["apt-get", "clean"], log, sources.environment)
+        image.fetch(("apt-get", "-q", "update"), sources.environment)
+        for wanted in (("upgrade",), ("install", *packages)):
+            image.fetch((*apt, "--download-only", *wanted), sources.environment)
+            image.run((*apt, "--no-download", *wanted))
+        image.run(("apt-get", "clean"))
     except CommandError as error:
         unknown = re.findall(
             r"Unable to locate package (\S+)|Package '(\S+)' has no installation candidate", error.tail
@@ -175,25 +207,15 @@ def _install(root: Path, packages: tuple[str, ...], sources: Sources, log: Path)
             raise BadInputError(
                 f"no such package in the archive: {names}", hint="see `packages` in the profile"
             ) from error
-        raise ReferenceImageError(f"installing packages in {root} failed\n{error.tail}") from error
+        raise ReferenceImageError(f"installing packages in {image.root} failed\n{error.tail}") from error
 
 
-def _apply(differing: Variant, profile: Profile, root: Path, log: Path) -> None:
-    variant.write_files(differing, profile, root)
+def _apply(differing: Variant, profile: Profile, image: _Image) -> None:
+    variant.write_files(differing, profile, image.root)
     try:
         for command in variant.commands(differing):
-            _in_chroot(root, command, log, {})
+            image.run(command)
     except CommandError as error:
         raise ReferenceImageError(
-            f"making the variant {differing.name} of {root} failed\n{error.tail}"
+            f"making the variant {differing.name} of {image.root} failed\n{error.tail}"
         ) from error
-
-
-def _in_chroot(root: Path, argv: list[str], log: Path, env: Mapping[str, str]) -> None:
-    _by_script("in-chroot.sh", (root, *argv), log, env)
-
-
-def _by_script(name: str, words: tuple[str | Path, ...], log: Path, env: Mapping[str, str]) -> None:
-    """Run a script of ours in namespaces of its own."""
-    with resources.as_file(resources.files("quickstart.reference").joinpath(name)) as script:
-        door.run([*own_namespaces(), "sh", script, *words], timeout_s=1800, log=log, env=env)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# debootstrap.sh ROOT ARGUMENT...: debootstrap ARGUMENT... where no device node can be made, as in a user namespace.
+# debootstrap.sh ROOT ARGUMENT...: debootstrap --foreign ARGUMENT... where no device node can be made, as in a user namespace: it
+# unpacks packages and runs nothing of them. The second stage, which does, is confined (confine.py).
 # ROOT, where the arguments put the image, gets a /dev of its own for as long as that lasts; of debootstrap's nodes nothing stays
 # in the image, whoever makes it. It is started in mount and PID namespaces of its own, and unmounts what a bare chroot would keep.
 set -eu
@@ -23,4 +24,4 @@ done
 HOME=/root
 export HOME
 # With it debootstrap tries no mknod of its own beforehand, and makes of the nodes what is missing, if it can.
-container=lxc debootstrap "$@"
+container=lxc debootstrap --foreign "$@"

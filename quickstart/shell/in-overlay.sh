@@ -1,14 +1,16 @@
 #!/bin/sh
-# in-overlay.sh LOWER WORK IN_CHROOT COMMAND...: run COMMAND by IN_CHROOT (in-chroot.sh) in a root that shows LOWER; what changes
-# in it goes to a tmpfs and is gone afterwards. WORK is a directory for it; when something cannot be mounted, WORK/failed says why.
-# It is started in mount and PID namespaces of its own, as in-chroot.sh is. In a bare chroot mounts may reach the outer namespace
-# all the same, so they are undone as well.
+# in-overlay.sh LOWER WORK CONFINER OPTION COMMAND...: run COMMAND by CONFINER (with OPTION, unless that is empty) in a root that
+# shows LOWER; what changes in it goes to a tmpfs and is gone afterwards. WORK is a directory for it; when something cannot be
+# mounted, WORK/failed says why.
+# It is started in mount and PID namespaces of its own. In a bare chroot mounts may reach the outer namespace all the same, so they
+# are undone as well.
 set -eu
 lower=$1
 top=$2/top
 work=$2
-in_chroot=$3
-shift 3
+confiner=$3
+option=$4
+shift 4
 
 unmount() {
 	for name in "$top/root" "$top/lower" "$top"; do
@@ -31,4 +33,4 @@ if ! overlay 2>"$work/why"; then
 	mv "$work/why" "$work/failed"
 	exit 1
 fi
-sh "$in_chroot" "$top/root" "$@"
+"$confiner" ${option:+"$option"} "$top/root" "$@"

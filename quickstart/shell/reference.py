@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError, HostLacksError
-from quickstart.host import door
+from quickstart.host import door, foreground
 from quickstart.host.namespaces import own_namespaces
 from quickstart.host.workspace import workspace
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.store.store import Store
 
 
@@ -52,29 +54,23 @@ def _image_hash(entry: Path) -> str | None:
         return None
 
 
-def run_shell(tree: Path, terminal: bool) -> int:
-    """A root shell in ``tree`` on our own stdin, stdout and stderr, in mount and PID namespaces of its own; its status.
+def run_shell(tree: Path, confiner: Path) -> int:
+    """A root shell in ``tree``, by the program ``confiner`` (reference.confine), with our three streams relayed; its status.
 
     Raises NeedsRootError, and HostLacksError when overlayfs cannot be mounted here.
     """
     door.need_root("a shell in a reference image (mount, chroot)")
-    door.need_tools("unshare", "chroot", "busybox")
-    bash = (tree / "bin/bash").exists()
-    command = ["/bin/bash" if bash else "/bin/sh", *(["-i"] if terminal else [])]
+    door.need_tools("unshare")
+    bash = ImageRoot(tree).resolve(PurePosixPath("/bin/bash")).canonical is not None
     ours = resources.files("quickstart.shell").joinpath("in-overlay.sh")
-    theirs = resources.files("quickstart.reference").joinpath("in-chroot.sh")
-    with workspace("quickstart-shell-") as work:
-        with resources.as_file(ours) as in_overlay, resources.as_file(theirs) as in_chroot:
-            argv: tuple[str | Path, ...] = (
-                *own_namespaces(),
-                "sh",
-                in_overlay,
-                tree,
-                work,
-                in_chroot,
-                *command,
-            )
-            status = door.foreground(argv, env={"TERM": os.environ.get("TERM", "dumb")})
+    with workspace("quickstart-shell-") as work, resources.as_file(ours) as script:
+
+        def command(terminal: bool) -> Sequence[str | Path]:
+            shell = ("/bin/bash" if bash else "/bin/sh", *(("-i",) if terminal else ()))
+            option = "--terminal" if terminal else ""
+            return (*own_namespaces(), "sh", script, tree, work, confiner, option, *shell)
+
+        status = foreground.run(command, env={"TERM": os.environ.get("TERM", "dumb")})
         if (failed := work / "failed").exists():
             raise HostLacksError(
                 f"an overlay on {tree} cannot be mounted: {failed.read_text().strip()}",

@@ -1,0 +1,102 @@
+"""Programs that get none of our descriptors: pipes or a terminal of their own, and a relay that copies what goes through.
+
+Root of an image may change mode and owner of whatever is behind its standard streams, and what it may open again by
+/proc/self/fd it may cut. So these are never a file, a device or a terminal of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from quickstart.errors import CommandError
+from quickstart.host import door
+
+# Of what a program says without end, the beginning and the newest part are kept.
+HEAD_BYTES = 32 << 20
+NEWEST_BYTES = 64 << 10
+CHUNK_BYTES = 1 << 16
+_TAIL_LINES = 15
+
+
+class PipeEnds:
+    """A pipe's two descriptors, ``reading`` and ``writing``; each is closed once, at the end of ``stack`` at the latest."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.reading, self.writing = os.pipe()
+        self._open = {self.reading, self.writing}
+        stack.callback(self.close, self.reading)
+        stack.callback(self.close, self.writing)
+
+    def close(self, end: int) -> None:
+        if end in self._open:
+            self._open.remove(end)
+            os.close(end)
+
+
+class _Log:
+    """The end of a file: the first ``HEAD_BYTES`` of what is said go there at once, the newest part when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab")
+        self._room_bytes = HEAD_BYTES
+        self._left_out_bytes = 0
+        self._newest = bytearray()
+        self._beyond = bytearray()
+
+    def add(self, data: bytes) -> None:
+        self._file.write(data[: self._room_bytes])
+        _append(self._newest, data)
+        self._left_out_bytes += _append(self._beyond, data[self._room_bytes :])
+        self._room_bytes -= min(self._room_bytes, len(data))
+
+    def close(self) -> None:
+        with self._file as file:
+            if self._left_out_bytes:
+                file.write(f"\n[{self._left_out_bytes} bytes are left out here]\n".encode())
+            file.write(self._beyond)
+
+    @property
+    def tail(self) -> str:
+        return "\n".join(self._newest[-4096:].decode(errors="replace").splitlines()[-_TAIL_LINES:])
+
+
+def _append(kept: bytearray, data: bytes) -> int:
+    """Add ``data``; how many bytes ``kept`` has lost, of more than NEWEST_BYTES."""
+    kept += data
+    too_many = max(0, len(kept) - NEWEST_BYTES)
+    del kept[:too_many]
+    return too_many
+
+
+def logged(
+    argv: Sequence[str | Path], *, timeout_s: float, log: Path, env: Mapping[str, str] | None = None
+) -> None:
+    """Run ``argv`` to its end, its stdin empty and what it says at the end of ``log``, within bounds.
+
+    Raises MissingToolError, and CommandError on a status other than 0 or when ``timeout_s`` is over; it is gone in every case.
+    """
+    deadline = time.monotonic() + timeout_s
+    words = tuple(str(word) for word in argv)
+    with ExitStack() as stack:
+        kept = _Log(log)
+        stack.callback(kept.close)
+        into, out = PipeEnds(stack), PipeEnds(stack)
+        into.close(into.writing)
+        process = stack.enter_context(door.background(argv, stdin=into.reading, output=out.writing, env=env))
+        out.close(out.writing)
+        while select.select([out.reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not (data := os.read(out.reading, CHUNK_BYTES)):
+                break
+            kept.add(data)
+            if time.monotonic() > deadline:
+                break
+        # It may have closed what it said into, and go on.
+        if not door.has_ended(process, max(0.0, deadline - time.monotonic())):
+            raise CommandError(words, None, kept.tail)
+        if process.returncode != 0:
+            raise CommandError(words, process.returncode, kept.tail)

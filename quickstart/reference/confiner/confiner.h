@@ -1,0 +1,24 @@
+/* confiner [--network] [--terminal] ROOT COMMAND [ARGUMENT...]: see main.c. */
+#ifndef CONFINER_H
+#define CONFINER_H
+
+#include <stdbool.h>
+
+/* Status when the command could not be confined, and was not started; as chroot(1) and env(1) have it. */
+enum { NOT_CONFINED = 125, CANNOT_RUN = 126, NOT_FOUND = 127 };
+
+/* Ends this process with NOT_CONFINED after a line that says what failed, by errno. */
+_Noreturn void fail(const char *what);
+/* `result`, unless it is negative: then it fails. */
+int must(int result, const char *what);
+
+/* mounts.c: makes `root` the root of this process's mount namespace, with /proc, /sys and /dev, and nothing else in it. */
+void enter_root(const char *root);
+
+/* rights.c: gives up all capabilities but those that packages need, and refuses what is not for them. `network` says that the
+   network is the host's. For this process and all that it starts, for good. */
+void give_up_rights(bool network);
+/* filter.c: the system calls that are refused. */
+void refuse_calls(bool network);
+
+#endif

@@ -1,0 +1,297 @@
+"""Programs of an image that run on this host are root of the image, and of nothing else: each way out that was found is closed.
+
+The image is a tree made by hand; the probe (confineprobe.c) does no harm where it is let do what it tries.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import CommandError
+from quickstart.host import door
+from quickstart.reference import confine
+from quickstart.store.store import Store
+from tests.contract.ordinary import is_host_root, ordinary_user
+
+PROBE = Path(__file__).with_name("confineprobe.c")
+REFUSED, READ_ONLY, UNKNOWN = "Operation not permitted", "Read-only file system", "Function not implemented"
+NO_FAMILY = "Address family not supported by protocol"
+# All but these are refused with EPERM.
+OTHERWISE = {
+    "clone3": UNKNOWN,
+    "io_uring_setup": UNKNOWN,
+    "x32": UNKNOWN,
+    "first-program": "Permission denied",
+    "first-root": "Permission denied",
+    **dict.fromkeys(("chmod-null", "chown-null", "write-sys", "uid_map"), READ_ONLY),
+    **dict.fromkeys(("packet", "alg", "vsock", "netlink-audit"), NO_FAMILY),
+    **dict.fromkeys(("write-null", "unix", "inet", "inet6", "netlink-route"), "done"),
+    "abstract": "Connection refused",
+}
+# CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SYS_CHROOT, SETFCAP: capability.h.
+KEPT = sum(1 << each for each in (0, 1, 3, 4, 5, 6, 7, 18, 31))
+# For a user who is not root.
+AS_ROOT = """
+import sys
+from pathlib import Path
+from quickstart.host import userns
+from quickstart.reference import confine
+from quickstart.store.store import Store
+userns.become_root()
+tree, log = Path(sys.argv[1]), Path(sys.argv[2])
+with Store(Path(sys.argv[3])) as store:
+    confine.run_in(tree, sys.argv[4:], confine.confiner(store), log, {})
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with Store(tmp_path_factory.mktemp("store")) as store:
+        yield confine.confiner(store)
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("probe") / "probe"
+    subprocess.run([confine.COMPILER, *confine.FLAGS, "-o", made, PROBE], check=True, timeout=120)
+    return made
+
+
+def furnish(tree: Path, probe: Path) -> Path:
+    for name in ("bin", "dev", "proc", "sys", "etc", "tmp"):
+        (tree / name).mkdir(parents=True)
+    shutil.copy(door.tool_path("busybox"), tree / "bin/busybox")
+    (tree / "bin/sh").symlink_to("busybox")
+    shutil.copy(probe, tree / "bin/probe")
+    return tree
+
+
+@pytest.fixture
+def tree(tmp_path: Path, probe: Path) -> Path:
+    assert os.geteuid() == 0, "a root of its own needs root: run the tests with sudo"
+    return furnish(tmp_path / "image", probe)
+
+
+class Box:
+    """Runs programs of an image."""
+
+    def __init__(self, tree: Path, program: Path, log: Path) -> None:
+        self.tree, self.program, self.log = tree, program, log
+
+    def run(self, *argv: str, network: bool = False) -> str:
+        """What it said, status 0."""
+        self.log.unlink(missing_ok=True)
+        confine.run_in(self.tree, argv, self.program, self.log, {}, network=network)
+        return self.log.read_text()
+
+    def shell(self, script: str) -> str:
+        return self.run(
+            "sh",
+            "-c",
+            f'PATH=/bin; for each in $(busybox --list); do alias $each="busybox $each"; done\n{script}',
+        )
+
+
+@pytest.fixture
+def box(tree: Path, program: Path, tmp_path: Path) -> Box:
+    return Box(tree, program, tmp_path / "log")
+
+
+def opened(directory: Path) -> Path:
+    directory.chmod(0o755)
+    return directory
+
+
+def tried(said: str) -> dict[str, str]:
+    return dict(line.split(" ", 1) for line in said.splitlines())
+
+
+def check_refused(found: dict[str, str]) -> None:
+    # The host's root owns it, who is nobody in a user namespace.
+    assert found.pop("core_pattern") in ((READ_ONLY,) if is_host_root() else (READ_ONLY, "Permission denied"))
+    # Gone where the kernel has no such file, or no such calls.
+    assert found.pop("sysrq") in (READ_ONLY, "No such file or directory")
+    assert found.pop("i386", UNKNOWN) in (UNKNOWN, "killed")
+    assert {"mount", "ptrace", "keyctl", "unshare-user", "clone-user", "mknod-disk"} <= found.keys()
+    expected = {name: OTHERWISE.get(name, REFUSED) for name in found}
+    assert found == expected
+
+
+def test_what_a_package_s_script_does_not_need_is_refused(box: Box) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        # A name without a file, which whoever has the same network can connect to.
+        listener.bind("\0quickstart-test-" + str(os.getpid()))
+        listener.listen()
+        check_refused(tried(box.run("probe", f"quickstart-test-{os.getpid()}")))
+
+
+def test_with_the_network_there_are_no_unix_sockets(box: Box) -> None:
+    found = tried(box.run("probe", network=True))
+    assert found.pop("unix") == NO_FAMILY
+    assert "abstract" not in found
+    check_refused(found)
+
+
+def test_an_ordinary_user_s_are_confined_as_well(probe: Path) -> None:
+    # Outside pytest's directories, which nobody else may enter.
+    with tempfile.TemporaryDirectory() as name, ordinary_user(opened(Path(name))) as user:
+        furnish(user.home / "image", probe)
+        shutil.chown(user.home / "image/tmp", *[user.home.stat().st_uid] * 2)
+        log = user.home / "log"
+        words = (sys.executable, "-c", AS_ROOT, user.home / "image", log, user.home / "store", "probe")
+        done = user.run(*words, timeout_s=120)
+        assert done.returncode == 0, done.stderr.decode()
+        found = tried(log.read_text())
+    # It is the host's root's, who is nobody there.
+    assert found["core_pattern"] in (READ_ONLY, "Permission denied")
+    check_refused({"core_pattern": READ_ONLY} | {k: v for k, v in found.items() if k != "core_pattern"})
+
+
+def test_its_capabilities_are_those_of_files_and_users(box: Box) -> None:
+    said = box.shell("grep -E '^(Cap|Seccomp:)' /proc/self/status")
+    found = {name: value.strip() for name, _, value in (line.partition(":") for line in said.splitlines())}
+    assert found.pop("Seccomp") == "2"
+    none, kept = f"{0:016x}", f"{KEPT:016x}"
+    assert found == {"CapInh": none, "CapPrm": kept, "CapEff": kept, "CapBnd": kept, "CapAmb": none}
+
+
+def test_it_may_be_any_user_and_give_files_away(box: Box, tree: Path) -> None:
+    """What dpkg and its scripts live by."""
+    box.shell(
+        "touch /etc/x; chown 33:34 /etc/x; chmod 4750 /etc/x; setpriv --help >/dev/null 2>&1; chroot / true"
+    )
+    status = (tree / "etc/x").stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (33, 34, 0o4750)
+
+
+def test_it_has_no_devices_or_control_groups_and_a_proc_of_its_own(box: Box) -> None:
+    said = box.shell(
+        "ls -A /sys; echo; cut -d' ' -f5 /proc/self/mountinfo; echo; ls /proc | grep -E '^[0-9]+$' | wc -l"
+    )
+    sys_names, mounts, processes = (
+        said.split("\n\n") if said.startswith("\n") is False else ("", *said[1:].split("\n\n"))
+    )
+    nodes = {f"/dev/{name}" for name in ("full", "null", "random", "tty", "urandom", "zero")}
+    assert sys_names == ""
+    assert set(mounts.split()) == {"/", "/dev", "/proc", "/sys", *nodes}
+    assert int(processes) <= 5
+
+
+def test_its_network_is_its_own(box: Box) -> None:
+    said = box.shell(
+        "grep -c : /proc/net/dev; ping -c 1 -W 5 127.0.0.1 >/dev/null 2>&1; ifconfig lo | grep -c UP"
+    )
+    assert said.split() == ["1", "1"]
+
+
+def test_its_streams_are_pipes_and_nobody_s_files(box: Box) -> None:
+    """Root may change mode and owner of what is behind a descriptor, and open it again by /proc."""
+    said = box.shell("for fd in 0 1 2; do stat -L -c %F /proc/self/fd/$fd; done; wc -c")
+    assert said.split() == ["fifo"] * 3 + ["0"]
+
+
+def test_nothing_of_ours_is_inherited(box: Box) -> None:
+    """Not even what somebody has left open for programs that he starts."""
+    with (Path("/etc/passwd")).open() as file:
+        os.set_inheritable(file.fileno(), True)
+        done = subprocess.run(
+            [box.program, box.tree, "/bin/busybox", "ls", "-l", "/proc/self/fd"],
+            stdin=subprocess.PIPE, capture_output=True, timeout=60, check=True, close_fds=False,
+        )  # fmt: skip
+    assert b"passwd" not in done.stdout
+
+
+@pytest.mark.parametrize("name", ["dev", "proc", "sys"])
+def test_a_link_in_place_of_a_directory_leads_nowhere(
+    box: Box, tree: Path, tmp_path: Path, name: str
+) -> None:
+    """A script of a package left it; the next one would have got a /dev made on the host."""
+    (outside := tmp_path / "outside").mkdir()
+    (tree / name).rmdir()
+    (tree / name).symlink_to(outside)
+    with pytest.raises(CommandError) as caught:
+        box.run("busybox", "true")
+    assert caught.value.returncode == 125
+    assert f"/{name}" in caught.value.tail
+    assert not list(outside.iterdir())
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 3", 3), ("kill -9 $$", 137), ("none-such", 127), ("exec /etc", 126)]
+)
+def test_its_status_is_the_command_s(box: Box, script: str, status: int) -> None:
+    with pytest.raises(CommandError) as caught:
+        box.shell(script)
+    assert caught.value.returncode == status
+
+
+def test_a_command_that_is_not_there(box: Box) -> None:
+    with pytest.raises(CommandError) as caught:
+        box.run("none-such")
+    assert (caught.value.returncode, caught.value.tail) == (127, "none-such: not found")
+
+
+def test_what_it_leaves_running_ends_with_it(box: Box) -> None:
+    box.shell(
+        "(trap '' TERM HUP; exec >/dev/null 2>&1; touch /tmp/started; exec busybox setsid busybox sleep 54322) &\n"
+        "until test -e /tmp/started; do sleep 0.05; done; exit 0"
+    )
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [line for line in lines if b"54322" in line]
+
+
+def test_it_ends_with_us(box: Box) -> None:
+    """Whoever started it may be killed."""
+    words = [
+        str(box.program),
+        str(box.tree),
+        "/bin/busybox",
+        "sh",
+        "-c",
+        "echo here; exec /bin/busybox sleep 300",
+    ]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        process.kill()
+        # All that could write to it is gone when it ends.
+        assert select.select([process.stdout], [], [], 60)[0]
+        assert process.stdout.read() == b""
+
+
+def test_a_bare_chroot_is_no_way_out(box: Box, tmp_path: Path) -> None:
+    """Its "/" is no mount, which pivot_root(2) cannot leave; then chroot(2) once more would lead out of it."""
+    (outer := tmp_path / "outer").mkdir()
+    for name in ("proc", "dev"):
+        (outer / name).mkdir()
+    shutil.copy(box.program, outer / "confiner")
+    box.tree.rename(outer / "image")
+    script = """
+    mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" || exit
+    before=$(cut -d" " -f5 /proc/self/mountinfo | sort)
+    chroot "$0" /confiner /image /bin/busybox sh -c '
+        busybox ls /; for up in 1 2 3 4 5 6; do cd ..; done; busybox ls -d outer'
+    test "$before" = "$(cut -d" " -f5 /proc/self/mountinfo | sort)" && echo the same
+    """
+    words = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--"]
+    done = subprocess.run(
+        [*words, "sh", "-c", script, outer],
+        stdin=subprocess.PIPE,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.decode().split("\n") == ["bin", "dev", "etc", "proc", "sys", "tmp", "the same", ""], (
+        done.stderr
+    )
