@@ -23,7 +23,8 @@
     ├── StartSetError               exit 1   the start set is contradictory or over budget
     ├── NoProfileError              exit 1   no profile can be written for a service as it is
     ├── GuestError                  exit 1   a guest died, hung or answered nonsense
-    │   └── GuestEndedError                  it shut down or rebooted before it was ready
+    │   ├── GuestEndedError                  it shut down or rebooted before it was ready
+    │   └── NotSettledError                  it was ready, but the distribution's boot did not come to its end
     ├── VolumeError                 exit 1   the volume emulator died, or answered what it should not
     └── MeasurementError            exit 4   numbers that must not be shown as they stand
         └── MixedClocksError                 times of two clocks in one table
@@ -173,6 +174,14 @@ class GuestError(QuickStartError):
 
 class GuestEndedError(GuestError):
     """The guest ended by itself before it was ready, as after a panic: QEMU ends where a PC would start again."""
+
+
+class NotSettledError(GuestError):
+    """The machine was ready, but the distribution's boot did not come to its end in time."""
+
+    def __init__(self, message: str, console_tail: str = "") -> None:
+        hint = "`--when ready` does not wait for the whole machine; `--timeout S` waits longer"
+        super().__init__(message, console_tail=console_tail, hint=hint)
 
 
 class VolumeError(QuickStartError):

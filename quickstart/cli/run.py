@@ -21,6 +21,7 @@ from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.cli.completion import artefacts_here
 from quickstart.cli.guarded import Kept, guarded
+from quickstart.cli.moment import WHEN, When, demand_settling, moment, settle, settled_cell, settled_facts
 from quickstart.cli.options import JSON, boot_options
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
@@ -28,6 +29,7 @@ from quickstart.errors import BadInputError, GuestEndedError
 from quickstart.launch.drain import BoundedLog
 from quickstart.launch.forward import status_line
 from quickstart.launch.qemu import QemuGuest, QemuLauncher
+from quickstart.launch.settled import Settled
 from quickstart.measure.times import Measurement, measure
 from quickstart.model import MIB, Artefact, Network
 from quickstart.store.store import Store, default_root
@@ -41,13 +43,14 @@ _FETCH_S = 10.0
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the command line says of a run."""
+    """What the command line says of a run; ``when`` None: see moment.moment."""
 
     stock: bool
     beside_stock: bool
     snapshot: bool
     check: bool
     command: str | None
+    when: When | None
     console: bool
     port: int | None
     timeout_s: float | None
@@ -60,6 +63,8 @@ class RunOptions:
 class Ran:
     """One boot that became ready; ``exec_*`` are of `--exec`, ``fallback`` is why the stock init came.
 
+    ``settled`` is None when nobody waited for that.
+
     ``exec_truncated`` says that the command said more than is kept.
     """
 
@@ -67,6 +72,7 @@ class Ran:
     url: str
     page: str
     fallback: str = ""
+    settled: Settled | None = None
     exec_status: int | None = None
     exec_stdout: bytes = b""
     exec_stderr: bytes = b""
@@ -80,8 +86,9 @@ class Ran:
     "--exec",
     "command",
     metavar="CMD",
-    help="Run CMD in the guest as root once it is ready, then end; its status is ours.",
+    help="Run CMD in the guest as root once it has settled, then end; its status is ours.",
 )
+@WHEN
 @click.option(
     "--stock", is_flag=True, help="Boot the ordinary way: the distribution's own initramfs and init."
 )
@@ -95,6 +102,7 @@ def run(
     out: Path,
     check: bool,
     command: str | None,
+    when: str | None,
     stock: bool,
     beside_stock: bool,
     snapshot: bool,
@@ -118,6 +126,7 @@ def run(
         snapshot=snapshot or beside_stock,
         check=check or beside_stock,
         command=command,
+        when=When(when) if when else None,
         console=console,
         port=port,
         timeout_s=timeout_s,
@@ -133,6 +142,7 @@ def _work(verb: Verb, out: Path, options: RunOptions) -> int:
         raise BadInputError("--stock and --beside-stock exclude each other")
     with output.in_use(out), Store(default_root(), verb.display().note) as store:
         artefact = artefacts.load(out)
+        demand_settling(artefact, options.when, options.stock, options.append)
         ran = _boots(verb, artefact, store, options)
     if options.check or options.command is not None:
         verb.result(_result(artefact, ran), lambda console: _show(console, ran, options.command is None))
@@ -176,7 +186,8 @@ def _one_boot(
         with verb.display().step(f"boot {artefact.profile_name} ({name})"):
             readied = guest.wait_ready(options.timeout_s or artefact.ready.timeout_s)
         try:
-            ran = _while_ready(verb, artefact, guest, measure(readied, name, accelerator), options)
+            when = moment(artefact, options.when, stock, options.append, options.command is not None)
+            ran = _while_ready(verb, artefact, guest, measure(readied, name, accelerator), options, when)
         finally:
             # Whatever ended it, Ctrl-C too: what the guest wrote is to reach the disk.
             if not options.snapshot and guest.is_running():
@@ -185,7 +196,12 @@ def _one_boot(
 
 
 def _while_ready(
-    verb: Verb, artefact: Artefact, guest: QemuGuest, measurement: Measurement, options: RunOptions
+    verb: Verb,
+    artefact: Artefact,
+    guest: QemuGuest,
+    measurement: Measurement,
+    options: RunOptions,
+    when: When,
 ) -> Ran:
     url = f"http://127.0.0.1:{guest.url_port}{artefact.ready.path}" if artefact.ready.kind == "http" else ""
     page = _page(guest.url_port, artefact.ready.path) if url and guest.url_port else ""
@@ -194,6 +210,12 @@ def _while_ready(
         verb.display().note(
             f"the fast start did not happen, these are the times of the stock boot: {ran.fallback}"
         )
+    where = f" at {url}" if url else ""
+    verb.display().note(
+        f"ready: {artefact.profile_name} answers{where}, {measurement.ready_uptime_ns / 1e9:.2f} s after the machine's start"
+    )
+    if when is When.SETTLED:
+        ran = dataclasses.replace(ran, settled=settle(verb, guest, options.timeout_s))
     if options.command is not None:
         return _execute(verb, guest, options.command, ran)
     if not options.check:
@@ -298,6 +320,7 @@ def _run_result(artefact: Artefact, ran: Ran) -> Mapping[str, object]:
         "url": ran.url,
         "page": ran.page,
         "fallback": ran.fallback or None,
+        **settled_facts(ran.settled),
         "initramfs_bytes": artefact.initramfs_bytes,
         "start_set_files": artefact.start_set_files,
         "start_set_bytes": artefact.start_set_bytes,
@@ -334,4 +357,6 @@ def _show(console: Console, ran: list[Ran], table_wanted: bool) -> None:
     row("guest's uptime at ready", *(f"{m.ready_uptime_ns / 1e9:.2f} s" for m in times))
     row("root reads before ready", *(str(m.root_reads) for m in times))
     row("root bytes read before ready", *(f"{m.root_read_bytes / MIB:.1f} MiB" for m in times))
+    if any(each.settled for each in ran):
+        row("guest's uptime when settled", *(settled_cell(each.settled) for each in ran))
     console.print(table)

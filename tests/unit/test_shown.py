@@ -19,6 +19,7 @@ from quickstart.artefact.inside import Member
 from quickstart.cli import audit, build, inside, output, run, trace
 from quickstart.cli.output import Display, run_verb
 from quickstart.engines.boot import Traced
+from quickstart.launch.settled import Settled
 from quickstart.model import Exclusion, FileKind, StartFile, StartSet
 
 # Sets the window's title; is markup for rich, and ends some that is not open; is no UTF-8; is longer than a line.
@@ -82,7 +83,9 @@ def of_run(console: Console) -> None:
         ("t_pr_ns", "t_app_ns", "t_total_ns", "ready_uptime_ns", "root_reads", "root_read_bytes"), 1
     )
     measured = SimpleNamespace(configuration="quickstart", clock="wall", accelerator="tcg", **numbers)
-    ran: Any = SimpleNamespace(measurement=measured, url="http://127.0.0.1:1/", page=NAME)
+    ran: Any = SimpleNamespace(
+        measurement=measured, url="http://127.0.0.1:1/", page=NAME, settled=Settled("running", 1, ())
+    )
     run._show(console, [ran], True)
 
 

@@ -33,6 +33,8 @@ BOOT_S = 300.0
 MEASURED_S = 600.0
 # Init stays PID 1: for what is not about the hand-off, and sooner done.
 STAY = ("--append", "quickstart=stay")
+# The command is to see the machine while the distribution's boot goes on.
+EARLY = ("--when", "ready")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from quickstart.model import IMAGE_TIME_S
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import make_reference
 from quickstart.store.store import Store, default_root
-from tests.vm.conftest import BUILD_S, Called, host, quickstart
+from tests.vm.conftest import BUILD_S, EARLY, Called, host, quickstart
 from tests.vm.test_hand_off import answers
 
 pytestmark = pytest.mark.full
@@ -104,7 +104,9 @@ def built(tmp_path_factory: pytest.TempPathFactory, early: str, rootfs: Path) ->
 
 def boot(out: Path, *words: str, then: str = "") -> tuple[Called, dict[str, str]]:
     """A boot to its end, what the machine says of it, and a command before its shutdown."""
-    called = quickstart("run", out, *words, "--console", "--json", "--exec", ASK + then, timeout_s=900)
+    called = quickstart(
+        "run", out, *words, *EARLY, "--console", "--json", "--exec", ASK + then, timeout_s=900
+    )
     assert called.status == 0, called.err[-3000:] + called.out
     return called, answers(called.result["exec_stdout"])
 

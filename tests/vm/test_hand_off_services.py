@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.conftest import BUILD_S, quickstart
+from tests.vm.conftest import BUILD_S, EARLY, quickstart
 from tests.vm.parity_adopted import FACTS, SETTLED, taken
 from tests.vm.parity_list import unlisted
 
@@ -45,6 +45,7 @@ def test_the_process_that_answered_first_is_the_units(name: str, tmp_path: Path)
         out,
         "--snapshot",
         "--json",
+        *EARLY,
         "--exec",
         SETTLED + FACTS + ASK.replace("UNIT", unit),
         timeout_s=900,

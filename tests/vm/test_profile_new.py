@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.conftest import BUILD_S, Called, quickstart
+from tests.vm.conftest import BUILD_S, EARLY, Called, quickstart
 
 SETTLED = (Path(__file__).with_name("guest") / "settled.sh").read_text()
 # perl-base has both; the socket is there a moment before somebody answers.
@@ -79,7 +79,7 @@ def test_what_is_written_builds_and_is_handed_over(name: str, tmp_path: Path) ->
     assert 0 < verified.result["requests"] <= verified.result["budget"]["requests"]
 
     ask = SETTLED + ASK.replace("WORKS", WORKS[name]).replace("UNIT", f"{name}.service")
-    called = quickstart("run", out, "--snapshot", "--json", "--exec", ask, timeout_s=900)
+    called = quickstart("run", out, "--snapshot", "--json", *EARLY, "--exec", ask, timeout_s=900)
     assert called.status == 0, called.err
     assert called.result["fallback"] is None
     said = called.result["exec_stdout"].split()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.profile import known_profiles, load_profile
-from tests.vm.conftest import BUILD_S, quickstart
+from tests.vm.conftest import BUILD_S, EARLY, quickstart
 
 SETTLED = (Path(__file__).with_name("guest") / "settled.sh").read_text()
 # What is asked in the whole machine, and the answer.
@@ -39,7 +39,7 @@ def test_it_is_built_starts_early_and_is_handed_over(name: str, tmp_path: Path) 
     assert built.status == 0, built.err
     question, answer = ASKED[name]
     ask = SETTLED + ASK.replace("QUESTION", question).replace("UNIT", unit)
-    called = quickstart("run", out, "--snapshot", "--json", "--exec", ask, timeout_s=900)
+    called = quickstart("run", out, "--snapshot", "--json", *EARLY, "--exec", ask, timeout_s=900)
     assert called.status == 0, called.err
     assert called.result["fallback"] is None
     assert called.result["exec_stdout"].split() == ["running", "same", "active", answer, "0"]

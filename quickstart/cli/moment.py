@@ -1,0 +1,80 @@
+"""`--when`: what a run waits for before its command, or before its end."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import click
+
+from quickstart.artefact.manifest import read_manifest
+from quickstart.cli.options import Option
+from quickstart.cli.output import Verb
+from quickstart.errors import BadInputError
+from quickstart.launch.settled import LIMIT_S, Asked, Settled, hands_over, wait_settled
+from quickstart.model import Artefact
+
+
+class When(enum.Enum):
+    """The application's first answer, or the end of the distribution's boot."""
+
+    READY = "ready"
+    SETTLED = "settled"
+
+
+WHEN: Option = click.option(
+    "--when",
+    type=click.Choice([each.value for each in When]),
+    help="Run CMD, or end by --check, once the application answers, or once the distribution's boot is done too "
+    f"(at most --timeout or {LIMIT_S:g} s later) [settled for --exec where there is a hand-off, else ready].",
+)
+
+
+def moment(artefact: Artefact, when: When | None, stock: bool, append: str, has_command: bool) -> When:
+    """What a boot is waited for: what the user says, else the whole machine for a command, where it comes at all."""
+    if when is not None:
+        return when
+    return When.SETTLED if has_command and _settles(artefact, stock, append) else When.READY
+
+
+def demand_settling(artefact: Artefact, when: When | None, stock: bool, append: str) -> None:
+    """Raise BadInputError when a machine is to be waited for that never settles."""
+    if when is When.SETTLED and not _settles(artefact, stock, append):
+        raise BadInputError(
+            f"{artefact.directory} never settles: without a hand-off the distribution's boot does not begin",
+            hint="`--when ready` waits for the application alone",
+        )
+
+
+def _settles(artefact: Artefact, stock: bool, append: str) -> bool:
+    """Whether the machine becomes the distribution's: by a stock boot, or by a hand-off."""
+    words = f"{artefact.cmdline} {append}"
+    return stock or hands_over(read_manifest(artefact.directory).hand_off, words)
+
+
+def settle(verb: Verb, guest: Asked, timeout_s: float | None) -> Settled:
+    """Wait until the machine has settled, and say so in one line; raises as `wait_settled` does."""
+    with verb.display().step("wait for the whole machine"):
+        settled = wait_settled(guest, timeout_s or LIMIT_S)
+    verb.display().note(settled_line(settled))
+    return settled
+
+
+def settled_line(settled: Settled) -> str:
+    """The line for people: systemd's word, when, and what failed."""
+    failed = f"; failed: {' '.join(settled.failed_units)}" if settled.failed_units else ""
+    return f"settled: {settled.state}, {settled.uptime_ns / 1e9:.2f} s after the machine's start{failed}"
+
+
+def settled_facts(settled: Settled | None) -> Mapping[str, object]:
+    """The fields of the JSON result; null where nobody waited."""
+    return {
+        "settled": settled.state if settled else None,
+        "settled_uptime_ns": settled.uptime_ns if settled else None,
+        "failed_units": list(settled.failed_units) if settled else None,
+    }
+
+
+def settled_cell(settled: Settled | None) -> str:
+    """The table's cell."""
+    return f"{settled.uptime_ns / 1e9:.2f} s ({settled.state})" if settled else ""

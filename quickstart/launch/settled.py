@@ -1,0 +1,140 @@
+"""When a machine has settled: the distribution's boot is done and the unit is systemd's (run.md, hand-off.md).
+
+systemd itself is asked (systemctl(1), is-system-running), again and again: it may not have begun, and says nothing while it
+loads its units anew. `settle` is a job of the boot, so nothing of the hand-off is left when the last job is done.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+from quickstart.errors import GuestError, NotSettledError
+
+LIMIT_S = 600.0
+_SLICE_S = 10
+# Beyond a slice: a slow machine under load, and systemctl's own limit of 90 s for an answer on the bus (sd_bus_call(3)).
+_GRACE_S = 240.0
+_SAID_BYTES = 1 << 20
+_SHOWN = 5
+_DONE = ("running", "degraded")
+# Rescue or emergency mode, and a shutdown: no boot goes on from there.
+_NEVER = ("maintenance", "stopping")
+_MICROSECONDS = re.compile(r"[0-9]{1,18}", re.ASCII)
+_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}", re.ASCII)
+# `--wait` ends when the boot does. Its output comes at its end, so none means that the slice was too short.
+ASK = f"""\
+state=$(timeout -k 5 {_SLICE_S} systemctl is-system-running --wait 2>/dev/null)
+echo "state ${{state:-starting}}"
+case $state in
+running | degraded)
+	echo "finished $(systemctl show -P FinishTimestampMonotonic)"
+	systemctl list-units --failed --plain --no-legend --no-pager | while read -r unit _; do echo "failed $unit"; done ;;
+*)
+	timeout -k 5 {_SLICE_S} systemctl list-jobs --plain --no-legend --no-pager 2>/dev/null |
+		while read -r _ unit kind phase; do echo "job $unit $kind $phase"; done
+	sleep 0.5 ;;
+esac
+"""
+
+
+class Asked(Protocol):
+    """What is needed of a guest (guest.Guest)."""
+
+    def execute(
+        self,
+        command: str,
+        stdout: BinaryIO,
+        stderr: BinaryIO,
+        timeout_s: float,
+        limit_bytes: int | None = None,
+    ) -> int: ...
+
+    def wait(self, timeout_s: float) -> bool: ...
+
+    def console_tail(self, lines: int = 20) -> str: ...
+
+
+@dataclass(frozen=True)
+class Settled:
+    """systemd's word for the whole machine, ``running`` or ``degraded``, the guest's uptime then, and the units that failed."""
+
+    state: str
+    uptime_ns: int
+    failed_units: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What systemd said once; ``jobs`` are ``UNIT KIND``, those that run before those that wait."""
+
+    state: str
+    finished_us: int
+    failed_units: tuple[str, ...]
+    jobs: tuple[str, ...]
+
+
+def hands_over(hand_off: str, words: str) -> bool:
+    """Whether a machine becomes the distribution's: of the manifest's ``hand_off`` and the kernel's command line (pure)."""
+    return hand_off != "no" and "quickstart=stay" not in words.split()
+
+
+def parse(text: str) -> Answer:
+    """The answer to `ASK` (pure). Lines that are none of its own, as a guest may say anything, are left out."""
+    state, finished_us = "unknown", 0
+    failed: list[str] = []
+    jobs: list[tuple[bool, str]] = []
+    for line in text.splitlines():
+        match line.split():
+            case ["state", word] if word.isalpha():
+                state = word
+            case ["finished", number] if _MICROSECONDS.fullmatch(number):
+                finished_us = int(number)
+            case ["failed", unit] if _UNIT.fullmatch(unit):
+                failed.append(unit)
+            case ["job", unit, kind, phase] if _UNIT.fullmatch(unit) and kind.replace("-", "").isalpha():
+                jobs.append((phase != "running", f"{unit} {kind}"))
+    ordered = tuple(name for _, name in sorted(jobs))
+    return Answer(state, finished_us, tuple(sorted(failed)), ordered)
+
+
+def wait_settled(guest: Asked, timeout_s: float = LIMIT_S) -> Settled:
+    """Wait until the machine has settled; ``timeout_s`` is this host's time from now.
+
+    Raises NotSettledError when it has not by then, or never will; GuestError when it does not answer.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        answer = _ask(guest)
+        if answer.state in _DONE:
+            return Settled(answer.state, answer.finished_us * 1000, answer.failed_units)
+        if answer.state in _NEVER:
+            raise NotSettledError(
+                f"the machine does not settle: systemd is in {answer.state}", guest.console_tail()
+            )
+        if time.monotonic() >= deadline_s:
+            raise NotSettledError(
+                f"the machine has not settled {timeout_s:g} s after it was ready: {_waits_for(answer)}",
+                guest.console_tail(),
+            )
+
+
+def _ask(guest: Asked) -> Answer:
+    said, sink = io.BytesIO(), io.BytesIO()
+    try:
+        guest.execute(ASK, said, sink, _SLICE_S + _GRACE_S, _SAID_BYTES)
+    except GuestError as error:
+        if not guest.wait(0):
+            raise
+        raise NotSettledError("the guest ended before it had settled", guest.console_tail()) from error
+    return parse(said.getvalue().decode(errors="replace"))
+
+
+def _waits_for(answer: Answer) -> str:
+    if not answer.jobs:
+        return f"systemd says {answer.state}"
+    more = f" and {len(answer.jobs) - _SHOWN} more" if len(answer.jobs) > _SHOWN else ""
+    return f"systemd is {answer.state} and waits for {', '.join(answer.jobs[:_SHOWN])}{more}"
