@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from quickstart.errors import BadInputError, ProfileError
 from quickstart.host.assets import assets
 from quickstart.host.beneath import read_judged
 from quickstart.model import FileRules, Profile, Readiness, RootBudget
 from quickstart.parse.bounded import MAX_TOML_BYTES, parse_toml, read_whole
-from quickstart.parse.faults import faults
+from quickstart.parse.faults import Table, faults
 
 SCHEMA = 1
 
@@ -48,16 +48,12 @@ class BenchLayer:
     commands: tuple[str, ...]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class _Start(_Table):
+class _Start(Table):
     pre: bool = True
     early: Literal["seen", "always"] = "seen"
 
 
-class _Ready(_Table):
+class _Ready(Table):
     kind: Literal["http", "tcp", "mysql", "exec"]
     port: Port | None = None
     address: Literal["external", "loopback"] = "external"
@@ -82,34 +78,34 @@ class _Ready(_Table):
         return self
 
 
-class _Files(_Table):
+class _Files(Table):
     include: tuple[Glob, ...] = ()
     exclude: tuple[Glob, ...] = ()
     data: tuple[Glob, ...] = ()
     secrets: tuple[Glob, ...] = ()
 
 
-class _Memory(_Table):
+class _Memory(Table):
     machine_mib: Annotated[int, Field(ge=256, le=65536)] = 1024
     budget_mib: Annotated[int, Field(ge=1, le=4096)] = 64
 
 
-class _Disk(_Table):
+class _Disk(Table):
     size_mib: Annotated[int, Field(ge=256, le=1048576)] = 2048
 
 
-class _Budget(_Table):
+class _Budget(Table):
     root_requests: Annotated[int, Field(ge=0, le=10**6)] = RootBudget.requests
     root_bytes: Annotated[int, Field(ge=0, le=10**12)] = RootBudget.read_bytes
 
 
-class _Bench(_Table):
+class _Bench(Table):
     ready: _Ready
-    files: dict[FilePath, str] = {}
+    files: dict[FilePath, str] = Field(default_factory=dict)
     commands: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = ()
 
 
-class _Document(_Table):
+class _Document(Table):
     schema_: Annotated[Literal[1], Field(alias="schema")]
     name: Name
     description: str = ""

@@ -15,7 +15,6 @@ from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     ConfigDict,
     Field,
     StringConstraints,
@@ -27,7 +26,7 @@ from quickstart.errors import ArtefactError, BadInputError
 from quickstart.host.beneath import read_bounded
 from quickstart.model import MIB, Readiness, RootBudget, Superblock
 from quickstart.parse import jsondoc
-from quickstart.parse.faults import faults
+from quickstart.parse.faults import Table, faults
 from quickstart.profile import Account, Name, Unit
 
 SCHEMA = 1
@@ -71,15 +70,13 @@ _DiskBytes = Annotated[int, Field(ge=1, le=1 << 46)]
 _Count = Annotated[int, Field(ge=0, le=1 << 40)]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, populate_by_name=False)
+class _Open(Table):
+    """A table to which later versions may add keys, which this one leaves alone."""
+
+    model_config = ConfigDict(extra="ignore")
 
 
-class _Closed(_Table):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class _Ready(_Closed):
+class _Ready(Table):
     kind: Literal["http", "tcp", "mysql", "exec"]
     port: Annotated[int, Field(ge=0, le=65535)]
     path: Annotated[str, StringConstraints(pattern=r"^/[!-~]*$", max_length=2048)]
@@ -100,7 +97,7 @@ class _Ready(_Closed):
         return self
 
 
-class _Superblock(_Closed):
+class _Superblock(Table):
     uuid: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?$")]
     mount_count: Annotated[int, Field(ge=0, le=0xFFFF)]
     write_time_s: _Count
@@ -109,7 +106,7 @@ class _Superblock(_Closed):
     has_errors: bool
 
 
-class _Disk(_Table):
+class _Disk(_Open):
     name: Literal["root.raw", "root.qcow2"]
     format: Literal["raw", "qcow2"]
     size_bytes: _DiskBytes
@@ -121,14 +118,14 @@ class _Disk(_Table):
         return self
 
 
-class FileFacts(_Table):
+class FileFacts(_Open):
     """What a file of OUT was when it was built."""
 
     size_bytes: _FileBytes
     sha256: _Sha256
 
 
-class _Files(_Closed):
+class _Files(Table):
     kernel: FileFacts = Field(alias="vmlinuz")
     stock_initrd: FileFacts = Field(alias="initrd.img")
     initramfs: FileFacts = Field(alias="initramfs.img")
@@ -136,17 +133,17 @@ class _Files(_Closed):
     run_script: FileFacts | None = Field(alias="run.sh", default=None)
 
 
-class _Reference(_Table):
+class _Reference(_Open):
     kind: Literal["debootstrap", "directory", "tar", "disk"]
     hash: _Hash
 
 
-class _Budget(_Closed):
+class _Budget(Table):
     requests: _Count = RootBudget.requests
     read_bytes: _Count = RootBudget.read_bytes
 
 
-class Manifest(_Table):
+class Manifest(_Open):
     """manifest.json (artefact.md); the words of ``hand_off``, ``delivery`` and ``payload`` are those of `build`'s options.
 
     ``unpacked_bytes`` is what the archives of the initramfs come to, padding included.
@@ -224,7 +221,7 @@ class Manifest(_Table):
         return RootBudget(**self.budget.model_dump())
 
 
-class StartFileFacts(_Table):
+class StartFileFacts(_Open):
     """A file of the start set as start-set.json has it; ``seen_in`` and ``package`` the first artefacts did not say."""
 
     path: _Path
@@ -236,14 +233,14 @@ class StartFileFacts(_Table):
     reasons: Annotated[tuple[_Text, ...], Field(strict=False, fail_fast=True)]
 
 
-class Excluded(_Table):
+class Excluded(_Open):
     """A traced file that is not packed, and why."""
 
     path: _Path
     rule: _Text
 
 
-class StartSetFacts(_Table):
+class StartSetFacts(_Open):
     """start-set.json, as far as somebody reads it again."""
 
     files: Annotated[tuple[StartFileFacts, ...], Field(strict=False, fail_fast=True)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints, ValidationError
 
 from quickstart.errors import BadInputError, MatrixError
 from quickstart.measure.patterns import block_problems, launches_of
@@ -29,7 +29,7 @@ from quickstart.measure.results import (
     words_of,
 )
 from quickstart.parse.bounded import MAX_TOML_BYTES, parse_toml, read_whole
-from quickstart.parse.faults import MAX_LINES, faults, first_ones, near
+from quickstart.parse.faults import MAX_LINES, Table, faults, first_ones, near
 
 SCHEMA = 1
 # A standard boot on the virtual clock takes 45 s on a slow host; ten times that is a guest that hangs.
@@ -54,11 +54,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_l
 Words = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class _Block(_Table):
+class _Block(Table):
     profiles: Words
     configurations: Words
     command_lines: Words = ("stock",)
@@ -75,7 +71,7 @@ class _Block(_Table):
     timeout_s: Annotated[int, Field(ge=1, le=86400)] = _TIMEOUT_S
 
 
-class _Document(_Table):
+class _Document(Table):
     schema_: Annotated[Literal[1], Field(alias="schema")]
     name: Name
     fetch: Literal["boot-loader", "read-ahead"] = "boot-loader"

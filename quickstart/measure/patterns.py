@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from quickstart.errors import HostLacksError
 from quickstart.measure.results import Cell, Phase, Sample, words_of
-from quickstart.measure.statistics import Metric
+from quickstart.measure.statistics import Metric, median_of_all
 from quickstart.model import MIB
 from quickstart.volume.storage import StorageModel
 
@@ -194,8 +194,5 @@ def launched(samples: Sequence[Sample], metric: Metric) -> Launched:
 
 def _middle(values: Sequence[int | None]) -> int | None:
     """The median, None being later than every number."""
-    if not values:
-        return None
-    known = sorted(each for each in values if each is not None)
-    lower, upper = (len(values) - 1) // 2, len(values) // 2
-    return (known[lower] + known[upper]) // 2 if upper < len(known) else None
+    known = [each for each in values if each is not None]
+    return median_of_all(known, len(values) - len(known))

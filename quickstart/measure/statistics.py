@@ -97,14 +97,20 @@ def median(values: Sequence[int]) -> int:
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) // 2
 
 
+def median_of_all(known: Sequence[int], censored: int) -> int | None:
+    """The median of ``known`` and of so many later values, which nobody knows; None where one of the latter is in the middle."""
+    later = [*sorted(known), *itertools.repeat(None, censored)]
+    middle = later[(len(later) - 1) // 2 : len(later) // 2 + 1]
+    return median([each for each in middle if each is not None]) if middle and None not in middle else None
+
+
 def summarise(samples: Sequence[Sample], metric: Metric) -> Summary:
     """A cell's runs by ``metric``, for example ``lambda sample: sample.t_app_ns``."""
     ready = sorted(metric(sample) for sample in samples if not sample.censored)
     if not ready:
         return Summary(0, len(samples), None, None, None)
-    lower, upper = (len(samples) - 1) // 2, len(samples) // 2
-    middle = (ready[lower] + ready[upper]) // 2 if upper < len(ready) else None
-    return Summary(len(ready), len(samples) - len(ready), middle, ready[0], ready[-1])
+    censored = len(samples) - len(ready)
+    return Summary(len(ready), censored, median_of_all(ready, censored), ready[0], ready[-1])
 
 
 def ratios(summaries: Mapping[Cell, Summary], axis: str, base: str) -> dict[Cell, float | None]:

@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a document, as lines that a person can act on."""
+"""The tables of documents, and what pydantic found wrong with one, as lines that a person can act on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
@@ -17,6 +17,12 @@ MAX_LINES = 100
 _LONGEST_WORD = 100
 # pydantic tells none before it has told all, each with a KiB.
 _MAX_TOLD = 50_000
+
+
+class Table(BaseModel):
+    """A table of a document: it has no key that is not named here, and values of the very types; nobody changes it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def faults(error: ValidationError, document: type[BaseModel]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints
+from pydantic import FailFast, Field, StringConstraints
 
 from quickstart.measure.results import (
     CLOCKS,
@@ -20,6 +20,7 @@ from quickstart.measure.results import (
     STORAGES,
 )
 from quickstart.parse.bounded import INT64_MAX
+from quickstart.parse.faults import Table
 
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
 Instant = Annotated[int, Field(ge=-INT64_MAX, le=INT64_MAX)]
@@ -27,10 +28,6 @@ Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\
 Word = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 # A report is made of a stranger's results, too: nothing of them is without measure.
 Number = Annotated[int, Field(ge=1, le=1000)]
-
-
-class Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class CellEntry(Table):
@@ -106,8 +103,8 @@ class Document(Table):
     versions: dict[str, str]
     artefacts: dict[str, str]
     poll_interval_ms: Count
-    boots: dict[str, BootedEntry] = {}
-    contents: dict[str, dict[str, Count]] = {}
-    packages: dict[str, dict[str, str]] = {}
+    boots: dict[str, BootedEntry] = Field(default_factory=dict)
+    contents: dict[str, dict[str, Count]] = Field(default_factory=dict)
+    packages: dict[str, dict[str, str]] = Field(default_factory=dict)
     plan: Annotated[tuple[PlannedEntry, ...], Field(min_length=1, max_length=10_000), FailFast()]
     runs: Annotated[tuple[RunEntry, ...], FailFast()]

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from quickstart.measure.results import CLOCKS, COMMAND_LINES, CONFIGURATIONS, SIZES, STORAGES, Sample
 from quickstart.measure.statistics import Metric, claim_faster, summarise
+from quickstart.parse.faults import Table
 from quickstart.report.comparable import profile_name
 from quickstart.report.conclusions import T_APP, T_TOTAL, Measured
 
@@ -21,11 +22,7 @@ _FILE = Path(__file__).with_name("paper.toml")
 _MEGABYTE = 1_000_000
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Ours(_Table):
+class Ours(Table):
     """What of our results corresponds; paper.toml says what each metric is. Without ``storages``: that of the first picture."""
 
     metric: Literal["t_app", "t_total", "saved", "reads", "initramfs", "order"]
@@ -35,7 +32,7 @@ class Ours(_Table):
     storages: tuple[Literal[STORAGES], ...] = ()  # type: ignore[valid-type]
 
 
-class Said(_Table):
+class Said(Table):
     """A statement of the paper: ``printed`` are its numbers as they stand there, ``where`` and ``quote`` say where."""
 
     where: str
@@ -46,7 +43,7 @@ class Said(_Table):
     ours: Ours | None = None
 
 
-class _Document(_Table):
+class _Document(Table):
     schema_: Literal[1] = Field(alias="schema")
     said: tuple[Said, ...]
 

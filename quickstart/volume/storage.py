@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from quickstart.errors import BadInputError, StorageModelError
 from quickstart.host.assets import assets
 from quickstart.parse.bounded import MAX_TOML_BYTES, parse_toml, read_whole
-from quickstart.parse.faults import faults
+from quickstart.parse.faults import Table, faults
 from quickstart.profile import Name
 
 _HOUR_NS = 3600 * 10**9
@@ -46,11 +46,7 @@ Latency = Annotated[int, Field(ge=0, le=_HOUR_NS)]
 Source = Annotated[str, StringConstraints(min_length=1)]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class _Sources(_Table):
+class _Sources(Table):
     read_latency_ns: Source
     write_latency_ns: Source
     bandwidth_bytes_s: Source
@@ -60,7 +56,7 @@ class _Sources(_Table):
     seek_ns: Source | None = None
 
 
-class _Document(_Table):
+class _Document(Table):
     schema_: Annotated[Literal[1], Field(alias="schema")]
     name: Name
     description: str = ""

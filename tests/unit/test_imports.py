@@ -252,3 +252,14 @@ def test_a_question_for_the_date_is_found(source: str) -> None:
 )
 def test_c_asks_for_no_date(source: Path) -> None:
     assert not re.search(r"CLOCK_REALTIME|gettimeofday|[^_a-z]time\(", source.read_text())
+
+
+def test_tables_of_documents_have_one_base() -> None:
+    """faults.Table: what is strict about one is strict about all."""
+    bases = {
+        f"{name}: {node.name}"
+        for name in NAMES
+        for node in ast.walk(tree_of(name))
+        if isinstance(node, ast.ClassDef) and "BaseModel" in {ast.unparse(base) for base in node.bases}
+    }
+    assert bases == {"faults.py: Table"}
