@@ -10,7 +10,7 @@ SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/debootst
 AT_ONCE := -n 2 --dist loadfile
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup demo check unit contract vm test test-full fuzz fuzz-c man figures clean
+.PHONY: help setup demo check unit contract vm test test-full fuzz fuzz-c man figures reports clean
 
 help:
 	@echo "setup      install the Debian packages that are missing, and quickstart into $(VENV)"
@@ -21,6 +21,7 @@ help:
 	@echo "fuzz-c     our C programs under libFuzzer for FUZZ_C_S seconds (needs clang; 10 minutes)"
 	@echo "fuzz       hostile inputs for each parser, FUZZ_SECONDS=600 in all (docs/internals/fuzzing.md)"
 	@echo "man        make the manual pages in docs/man again"
+	@echo "reports    make report.html and figures of bench/results again, out of each results.json"
 	@echo "figures    draw the pictures in docs/figures again"
 	@echo "clean      remove $(VENV) and caches of the checkout (the store is kept)"
 
@@ -89,6 +90,11 @@ man: setup
 # The committed pictures of the documents, out of their scripts.
 figures: setup
 	$(VENV)/bin/python docs/figures/intervals.py
+
+# What is not committed: one page for each results.json, and its figures. RESULTS="bench/results/gate ..." makes these only.
+RESULTS :=
+reports: setup
+	$(VENV)/bin/python bench/reports.py $(RESULTS)
 
 test-full: test
 	$(VENV)/bin/pytest $(AT_ONCE) -m full tests

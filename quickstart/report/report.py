@@ -142,16 +142,25 @@ def _printable(value: object) -> object:
     return shown(value, LINES) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
-def _pictures(results: Results) -> tuple[Drawn, ...]:
-    """The page's first picture, then one of all cells of each clock, unless the first one has them all."""
+def first_picture(results: Results) -> Drawn | None:
+    """The page's first picture, overview.svg; None where no run of a single machine was planned."""
     samples = planned_samples(results)
     if not samples:
-        return ()
+        return None
     chosen = overview(samples)
     one = next(iter(chosen))
-    first = times(
+    return times(
         "overview", chosen, f"From launch to ready: {one.storage}, {one.size} machine, {one.clock} clock"
     )
+
+
+def _pictures(results: Results) -> tuple[Drawn, ...]:
+    """The page's first picture, then one of all cells of each clock, unless the first one has them all."""
+    first = first_picture(results)
+    if first is None:
+        return ()
+    samples = planned_samples(results)
+    chosen = overview(samples)
     clocks = _in_order([cell.clock for cell in samples], CLOCKS)
     cells = {clock: {c: runs for c, runs in samples.items() if c.clock == clock} for clock in clocks}
     others = (
