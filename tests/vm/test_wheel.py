@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -29,11 +31,17 @@ def called(*words: str | Path, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("built")
+    called(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", base, CHECKOUT, cwd=base)
+    (made,) = base.glob("quickstart_boot-*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with nothing but the wheel and its dependencies."""
     base = tmp_path_factory.mktemp("wheel")
-    called(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", base, CHECKOUT, cwd=base)
-    (wheel,) = base.glob("quickstart_boot-*.whl")
     called(sys.executable, "-m", "venv", base / "venv", cwd=base)
     called(base / "venv/bin/pip", "install", "-q", wheel, cwd=base)
     return base / "venv"
@@ -45,13 +53,58 @@ def files_below(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-def test_profiles_tracers_and_bench_are_the_wheels(installed: Path, tmp_path: Path) -> None:
+def test_it_holds_what_runs_and_no_more(wheel: Path) -> None:
+    assert wheel.stat().st_size <= 1_000_000
+    names = ZipFile(wheel).namelist()
+    beside = {name.split("/")[3] for name in names if name.startswith("quickstart/_data/bench/")}
+    assert beside == {"storage"}
+    assert [name for name in names if name.endswith(("results.json", ".html", ".svg", ".png"))] == []
+
+
+def test_profiles_tracers_and_storage_models_are_the_wheels(installed: Path, tmp_path: Path) -> None:
     text = "from quickstart.host.assets import assets\nfor each in 'profiles', 'tracers', 'bench': print(assets(each))"
-    for line in called(installed / "bin/python", "-c", text, cwd=tmp_path).splitlines():
-        assert Path(line).is_relative_to(installed)
-        theirs, ours = files_below(Path(line)), files_below(CHECKOUT / Path(line).name)
-        assert theirs == ours
-        assert ours
+    places = [Path(line) for line in called(installed / "bin/python", "-c", text, cwd=tmp_path).splitlines()]
+    assert len(places) == 3
+    for place in places:
+        assert place.is_relative_to(installed)
+        wanted = files_below(CHECKOUT / place.name)
+        if place.name == "bench":
+            wanted = {name: data for name, data in wanted.items() if name.startswith("storage/")}
+        assert wanted
+        assert files_below(place) == wanted
+
+
+def test_every_verb_is_there(installed: Path, tmp_path: Path) -> None:
+    """Each has its help, which takes the import of all that it needs."""
+    command = installed / "bin/quickstart"
+    pages = {path.stem for path in (CHECKOUT / "docs/man").iterdir()}
+    text = "from quickstart.cli.manpages import pages; print(*pages(), sep='\\n')"
+    verbs = called(installed / "bin/python", "-c", text, cwd=tmp_path).split()
+    assert {name.removesuffix(".1") for name in verbs} == pages
+    for verb in ("build", "run", "bench", "verify", "rebuild", "shell", "trace", "audit", "why"):
+        assert f"Usage: quickstart {verb}" in called(command, verb, "--help", cwd=tmp_path)
+
+
+def test_a_report_is_made_by_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
+    """Its template and the paper's figures come with it; a storage model is looked up by its name."""
+    shutil.copyfile(CHECKOUT / "bench/results/gate/results.json", tmp_path / "results.json")
+    command = installed / "bin/quickstart"
+    made = json.loads(called(command, "bench", "--report", "-o", tmp_path, "--json", cwd=tmp_path))["result"]
+    assert made["valid"]
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    words = (
+        "--profile",
+        "nginx",
+        "--configuration",
+        "standard",
+        "--storage",
+        "ebs-cold",
+        "--clock",
+        "virtual",
+        "--dry-run",
+    )
+    planned = json.loads(called(command, "bench", *words, "--json", cwd=tmp_path))["result"]
+    assert planned["plan"][0]["storage"] == "ebs-cold"
 
 
 def test_the_manual_pages_are_where_man_looks(installed: Path) -> None:
