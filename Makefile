@@ -10,14 +10,14 @@ SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/debootst
 AT_ONCE := -n 2 --dist loadfile
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup demo check unit contract vm test test-full fuzz fuzz-c man figures reports clean
+.PHONY: help setup demo static check unit contract vm test test-full fuzz fuzz-c man figures reports clean
 
 help:
 	@echo "setup      install the Debian packages that are missing, and quickstart into $(VENV)"
 	@echo "demo       setup; build nginx, boot it, show its times beside the stock boot's"
 	@echo "check      ruff, mypy --strict, shellcheck, unit tests (under a minute)"
 	@echo "test       setup; check, contract tests, tests in VMs (under 40 minutes)"
-	@echo "test-full  test, and what takes longer"
+	@echo "test-full  test, and what takes longer; goes on where it was interrupted; SHARD=1/3: a third of it"
 	@echo "fuzz-c     our C programs under libFuzzer for FUZZ_C_S seconds (needs clang; 10 minutes)"
 	@echo "fuzz       hostile inputs for each parser, FUZZ_SECONDS=600 in all (docs/internals/fuzzing.md)"
 	@echo "man        make the manual pages in docs/man again"
@@ -51,11 +51,13 @@ demo: setup
 	$(QUICKSTART) build --profile nginx -o quickstart-nginx
 	$(QUICKSTART) run quickstart-nginx --beside-stock
 
-check: setup
+static: setup
 	$(VENV)/bin/ruff check quickstart tests bench docs
 	$(VENV)/bin/ruff format --check quickstart tests bench docs
 	$(VENV)/bin/mypy
 	shellcheck $(SCRIPTS)
+
+check: static
 	$(VENV)/bin/pytest -q tests/unit
 
 contract: setup
@@ -65,11 +67,7 @@ vm: setup
 	$(VENV)/bin/pytest -q $(AT_ONCE) -m "not full" tests/vm
 
 # One pytest run, so that one closing line counts them all. Two modules at a time: each keeps a guest of its own busy.
-test: setup
-	$(VENV)/bin/ruff check quickstart tests bench docs
-	$(VENV)/bin/ruff format --check quickstart tests bench docs
-	$(VENV)/bin/mypy
-	shellcheck $(SCRIPTS)
+test: static
 	$(VENV)/bin/pytest $(AT_ONCE) -m "not full" tests
 
 # What it finds is in fuzz-c/TARGET: an input, and the log that says where.
@@ -96,8 +94,10 @@ RESULTS :=
 reports: setup
 	$(VENV)/bin/python bench/reports.py $(RESULTS)
 
-test-full: test
-	$(VENV)/bin/pytest $(AT_ONCE) -m full tests
+# What has passed is recorded in .full, for the tree as it is. SHARD=I/N: the I-th of N shares of the test files.
+SHARD := 1/1
+test-full: static
+	$(VENV)/bin/python -m tests.full --shard $(SHARD) -- $(AT_ONCE)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
