@@ -1,6 +1,8 @@
-"""Boot `standard` and `standard-tuned` once each and write what they consist of beside this file (as root; minutes).
+"""Boot `standard` and `standard-tuned` once each and write what they consist of (as root; minutes).
 
-sudo .venv/bin/python bench/baseline/record.py [PROFILE]      default: nginx
+sudo .venv/bin/python bench/baseline/record.py [PROFILE] [DIRECTORY]
+
+Writes into DIRECTORY; by default nginx, and the directory of this file.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ VIRTUAL = Accelerator("tcg, icount shift=0", _QEMU, "it repeats")
 NAMES = {"standard": "{}-standard.json", "standard-tuned": "{}-tuned.json"}
 
 
-def main(name: str) -> None:
+def main(name: str = "nginx", directory: str = str(Path(__file__).parent)) -> None:
     profile = load_profile(name)
     with Store(default_root()) as store:
         for configuration, file in NAMES.items():
@@ -35,10 +37,10 @@ def main(name: str) -> None:
             with launcher.launch(described, (), profile.ready) as guest:
                 readied = guest.wait_ready(profile.ready.timeout_s)
                 document = baseline.record(guest, profile, boot, readied, VIRTUAL.name)
-            target = Path(__file__).with_name(file.format(profile.name))
+            target = Path(directory, file.format(profile.name))
             target.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
             print(f"{target.name}: {document['state']}, {len(document['packages'])} packages")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "nginx")
+    main(*sys.argv[1:])

@@ -1,7 +1,9 @@
 """What a read from a real NFS server costs, and what our model of it says (docs/users/storage.md).
 
-sudo .venv/bin/python bench/nfs/measure.py [RUNS]      default: 10; writes figures.json beside this file, in two minutes; then
-                                                       the models' figures and docs/users/storage.md's table are to be made to agree
+sudo .venv/bin/python bench/nfs/measure.py [RUNS] [DIRECTORY]
+
+Writes DIRECTORY/figures.json; by default 10, which takes two minutes, and the directory of this file. Then the models' figures and
+docs/users/storage.md's table are to be made to agree.
 
 The same client reads the same 64 MiB of random bytes, which the server has in its page cache: from nfs-ganesha behind a wire
 of 100 Mbit/s (`wire`), from the same server behind a wire as fast as the host (`no wire`), and from the volume emulator with the
@@ -111,7 +113,7 @@ def written(versions: dict[str, str], runs: int, found: Found) -> str:
     return head + ',\n "figures": [\n' + ",\n".join(rows) + "\n ]\n}\n"
 
 
-def main(runs: int) -> None:
+def main(runs: str = "10", directory: str = str(Path(__file__).parent)) -> None:
     with Store(default_root()) as store, workspace("quickstart-nfs-figures-") as place:
         image = place / "image"
         image.write_bytes(random.Random(1).randbytes(SIZE_BYTES))  # noqa: S311
@@ -126,7 +128,7 @@ def main(runs: int) -> None:
             **{name: modelled(name) for name in ("nfs-100m", "nfs-cached", "local")},
         }
         found: Found = {(name, label): [] for name in places for label in READINGS}
-        for _ in range(runs):
+        for _ in range(int(runs)):
             for name, opened in places.items():
                 with opened() as volume:
                     for label, reading in READINGS.items():
@@ -137,8 +139,8 @@ def main(runs: int) -> None:
         "qemu": version("qemu-nbd", "--version"),
         "kernel": version("uname", "-r"),
     }
-    Path(__file__).with_name("figures.json").write_text(written(versions, runs, found))
+    Path(directory, "figures.json").write_text(written(versions, int(runs), found))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)
+    main(*sys.argv[1:])

@@ -1,6 +1,8 @@
 """What memory a fast start keeps, by the form of its initramfs (docs/internals/payload.md).
 
-sudo .venv/bin/python bench/payload/measure.py [PROFILE] [RUNS]      default: nginx 3; writes PROFILE.json beside this file
+sudo .venv/bin/python bench/payload/measure.py [PROFILE] [RUNS] [DIRECTORY]
+
+Writes DIRECTORY/PROFILE.json; by default nginx, 3, and the directory of this file.
 
 The virtual clock, size small, the root on a local file, our command line, `quickstart=stay`: no systemd is in the way. Asked a
 second after ready, once the page cache has been dropped: what is left of it, `cached`, is what the kernel cannot give back while
@@ -52,7 +54,7 @@ def run(profile: Profile, boot: Boot, store: Store) -> dict[str, int]:
     return dict(zip(KEYS, (1024 * int(each) for each in said.getvalue().split()), strict=True))
 
 
-def main(name: str, runs: int) -> None:
+def main(name: str = "nginx", runs: str = "3", directory: str = str(Path(__file__).parent)) -> None:
     profile = load_profile(name)
     found: dict[str, list[dict[str, int]]] = {each.value: [] for each in Payload}
     sizes: dict[str, int] = {}
@@ -64,7 +66,7 @@ def main(name: str, runs: int) -> None:
             )
             for each in Payload
         }
-        for _ in range(runs):
+        for _ in range(int(runs)):
             for label, boot in boots.items():
                 sizes[label] = boot.initramfs_bytes
                 found[label].append(run(profile, boot, store))
@@ -82,10 +84,10 @@ def main(name: str, runs: int) -> None:
             for label, samples in found.items()
         },
     }
-    target = Path(__file__).with_name(f"{profile.name}.json")
+    target = Path(directory, f"{profile.name}.json")
     target.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document["medians"]))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "nginx", int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+    main(*sys.argv[1:])

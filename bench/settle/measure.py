@@ -1,6 +1,8 @@
 """When is the whole machine there, and what memory does it take: `standard` against `quickstart` with and without --release.
 
-sudo .venv/bin/python bench/settle/measure.py [PROFILE] [RUNS]      default: nginx 3; writes PROFILE.json beside this file
+sudo .venv/bin/python bench/settle/measure.py [PROFILE] [RUNS] [DIRECTORY]
+
+Writes DIRECTORY/PROFILE.json; by default nginx, 3, and the directory of this file.
 
 The virtual clock, size small, the root on a local file, stock command line; runs are interleaved. The end of the boot is what
 systemd calls so: its start-up has finished, the last job of it being ours where there was a hand-off (systemd-analyze(1)).
@@ -23,11 +25,11 @@ from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
 from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
-from quickstart.initramfs.programs import programs
 from quickstart.launch import payload
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
 from quickstart.model import Machine, Profile
+from quickstart.pack.packing import with_prefetch
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import make_reference
 from quickstart.store.store import Store, default_root, source_digest
@@ -53,26 +55,28 @@ def machines(profile: Profile, store: Store, place: Path) -> dict[str, Machine]:
     reference = make_reference(profile, store, Quiet())
     disk = pipeline.make_disk(profile, reference, store, Quiet())
     traced = pipeline.trace(profile, pipeline.TraceOptions(), store, Quiet())
-    recipe = pipeline.recipe_of(profile, reference, disk, traced, programs(store))
-    initramfs = {"standard": reference.initrd}
+    recipe = pipeline.packed_from(profile, reference, disk, traced, store, Quiet())
+    recipe = with_prefetch(recipe, traced.traces)
+    # Ours has the disk whose blocks it asks for beforehand; the distribution's has the distribution's.
+    parts = {"standard": (reference.initrd, disk)}
     for name, hand_off in (("quickstart", HandOff.KEEP), ("quickstart --release", HandOff.RELEASE)):
-        initramfs[name] = place / f"{hand_off.value}.img"
-        write_initramfs(dataclasses.replace(recipe, hand_off=hand_off), initramfs[name])
+        parts[name] = (place / f"{hand_off.value}.img", recipe.disk)
+        write_initramfs(dataclasses.replace(recipe, hand_off=hand_off), parts[name][0])
     return {
         name: Machine(
             name="quickstart-settle",
             memory_mib=size.memory_mib,
             kernel=standard.kernel,
-            initrds=(path,),
-            cmdline=command_line(disk.superblock.uuid),
-            disk=disk.path,
+            initrds=(initrd,),
+            cmdline=command_line(volume.superblock.uuid),
+            disk=volume.path,
             disk_format="raw",
             snapshot=True,
             mac=pipeline.MAC,
             forward_port=None,
             guest_port=0,
         )
-        for name, path in initramfs.items()
+        for name, (initrd, volume) in parts.items()
     }
 
 
@@ -91,12 +95,12 @@ def run(profile: Profile, machine: Machine, store: Store) -> dict[str, int | str
     }
 
 
-def main(name: str, runs: int) -> None:
+def main(name: str = "nginx", runs: str = "3", directory: str = str(Path(__file__).parent)) -> None:
     profile = load_profile(name)
     found: dict[str, list[dict[str, int | str]]] = {}
     with Store(default_root()) as store, tempfile.TemporaryDirectory(prefix="quickstart-settle.") as place:
         described = machines(profile, store, Path(place))
-        for _ in range(runs):
+        for _ in range(int(runs)):
             for label, machine in described.items():
                 found.setdefault(label, []).append(run(profile, machine, store))
                 print(label, found[label][-1], flush=True)
@@ -120,10 +124,10 @@ def main(name: str, runs: int) -> None:
             for label in medians
         },
     }
-    target = Path(__file__).with_name(f"{profile.name}.json")
+    target = Path(directory, f"{profile.name}.json")
     target.write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document["settled_over_standard"]))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "nginx", int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+    main(*sys.argv[1:])

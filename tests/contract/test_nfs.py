@@ -217,3 +217,19 @@ def test_what_the_host_lacks_is_named_with_the_line_that_installs_it(
     with pytest.raises(MissingToolError) as caught:
         nfs.need_nfs()
     assert caught.value.hint == "apt-get install nfs-ganesha"
+
+
+def test_the_script_that_measures_it_runs(tmp_path: Path) -> None:
+    """bench/nfs/measure.py, one run: a row for each place and reading, as in the committed figures."""
+    script = Path(__file__).parents[2] / "bench/nfs/measure.py"
+    words = [sys.executable, str(script), "1", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, timeout=900, check=False, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found, committed = (
+        json.loads((place / "figures.json").read_text()) for place in (tmp_path, script.parent)
+    )
+    assert list(found) == list(committed)
+    assert [(row["place"], row["reading"]) for row in found["figures"]] == [
+        (row["place"], row["reading"]) for row in committed["figures"]
+    ]
+    assert min(row["best_median_ns"] for row in found["figures"]) > 0
