@@ -72,3 +72,7 @@ def test_directories_where_there_is_no_artefact() -> None:
 
 def test_an_absolute_name(tmp_path: Path) -> None:
     assert offered("run", f"{tmp_path}/we") == [("plain", f"{tmp_path}/web")]
+
+
+def test_moments() -> None:
+    assert offered("run", "--when", "") == [("plain", "ready"), ("plain", "settled")]
