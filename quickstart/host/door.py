@@ -235,14 +235,15 @@ def background(
     identity: Identity | None = None,
     pass_fds: Sequence[int] = (),
     env: Mapping[str, str] | None = None,
+    proxies: bool = False,
     cwd: Path | None = None,
 ) -> Iterator[Process]:
     """A process that runs while the context lasts and is killed at its end.
 
     Its output goes to the end of the file ``log``, or to the descriptor ``output`` where the amount has to be bounded, and its
     stderr to ``errors`` where that is another one; ``stdin`` is empty unless it is given. With an ``identity`` it is that user's;
-    ``pass_fds`` are the descriptors that it gets under their own numbers, ``env`` is more of its environment, ``cwd`` the directory
-    in which it starts: entered as who we are.
+    ``pass_fds`` are the descriptors that it gets under their own numbers, ``env`` is more of its environment, ``proxies``
+    whether it is told the host's proxies, ``cwd`` the directory in which it starts: entered as who we are.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with ExitStack() as stack:
@@ -251,7 +252,7 @@ def background(
             target = stack.enter_context(log.open("ab"))
         process = subprocess.Popen(
             _bound_to_us(words, identity),
-            env=environment(env, proxies=False),
+            env=environment(env, proxies=proxies),
             stdin=subprocess.DEVNULL if stdin is None else stdin,
             stdout=target,
             stderr=target if errors is None else errors,

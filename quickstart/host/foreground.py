@@ -50,7 +50,9 @@ def run(command: Callable[[bool], Sequence[str | Path]], *, env: Mapping[str, st
         streams = _streams(stack)
         stdin, output, errors = streams.theirs
         process = stack.enter_context(
-            door.background(command(streams.terminal), stdin=stdin, output=output, errors=errors, env=env)
+            door.background(
+                command(streams.terminal), stdin=stdin, output=output, errors=errors, env=env, proxies=True
+            )
         )
         streams.started()
         # What it has said before its end is here already.

@@ -87,7 +87,9 @@ def logged(
         stack.callback(kept.close)
         into, out = PipeEnds(stack), PipeEnds(stack)
         into.close(into.writing)
-        process = stack.enter_context(door.background(argv, stdin=into.reading, output=out.writing, env=env))
+        process = stack.enter_context(
+            door.background(argv, stdin=into.reading, output=out.writing, env=env, proxies=True)
+        )
         out.close(out.writing)
         while select.select([out.reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
             if not (data := os.read(out.reading, CHUNK_BYTES)):

@@ -262,4 +262,4 @@ def test_tables_of_documents_have_one_base() -> None:
         for node in ast.walk(tree_of(name))
         if isinstance(node, ast.ClassDef) and "BaseModel" in {ast.unparse(base) for base in node.bases}
     }
-    assert bases == {"faults.py: Table"}
+    assert bases == {"parse/faults.py: Table"}
