@@ -280,3 +280,26 @@ def test_filters(starter: Path, tmp_path: Path, line: str, denied: str, allowed:
     assert "denied 0" not in lines
     assert lines[-1] == "allowed 0"
     assert (field(found, "Seccomp"), field(found, "NoNewPrivs")) == ("2", "0")
+
+
+@pytest.mark.parametrize("mode", ["private", "shared"])
+def test_keyrings_are_those_of_the_units_user(starter: Path, tmp_path: Path, mode: str) -> None:
+    """keyrings(7): a session may read what is linked into its keyring. What root keeps in root's own is not the service's."""
+    found = start(
+        starter,
+        tmp_path,
+        ("user", "nobody"),
+        ("keyring", mode),
+        ("groups",),
+        ("become-user",),
+        command("main", "cat /proc/keys >/tmp/keys; exec sleep 600"),
+        status=STATUS,
+        keys="until [ -s /tmp/keys ]; do sleep 0.05; done; cat /tmp/keys",
+    )
+    rows = [line.split(maxsplit=8) for line in found.answers["keys"].splitlines()]
+    owners = {row[8].partition(":")[0]: row[5] for row in rows if row[7] == "keyring"}
+    links = next(row[8] for row in rows if row[8].startswith("_ses: "))
+    assert (owners["_ses"], links) == ("65534", "_ses: 1" if mode == "shared" else "_ses: empty")
+    assert "_uid.0" not in owners
+    # Nothing of the way there is left.
+    assert field(found, "Uid").split() == field(found, "Gid").split() == ["65534"] * 4

@@ -61,15 +61,23 @@ static void limit(const struct record *r) {
     if (setrlimit(resource, &both) < 0) fail("setrlimit: %m");
 }
 
+/* The kernel gives a keyring to the real user, and finds by him whose user's keyring is meant (keyctl(2)): for that long we are the
+   unit's. The effective user stays root, and so do the capabilities. */
+static void be_really(uid_t uid, gid_t gid) {
+    if (setregid(gid, (gid_t)-1) < 0 || setreuid(uid, (uid_t)-1) < 0) fail("setreuid: %m");
+}
+
 /* A session keyring of its own; `shared` has the user's linked in. */
 static void keyring(const struct record *r) {
-    if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) < 0) {
-        if (errno == ENOSYS || errno == EPERM || errno == EDQUOT) return;  /* as systemd: goes without */
-        fail("keyctl: %m");
-    }
-    if (strcmp(r->words[0], "shared") == 0 &&
+    const struct identity *who = identity();
+    be_really(who->name ? who->uid : 0, who->has_gid ? who->gid : 0);
+    bool joined = syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) >= 0;
+    /* As systemd: goes without. */
+    if (!joined && errno != ENOSYS && errno != EPERM && errno != EDQUOT) fail("keyctl: %m");
+    if (joined && strcmp(r->words[0], "shared") == 0 &&
         syscall(SYS_keyctl, KEYCTL_LINK, KEY_SPEC_USER_KEYRING, KEY_SPEC_SESSION_KEYRING) < 0)
         fail("keyctl: %m");
+    be_really(0, 0);
 }
 
 /* `working-directory required|optional PATH`; `~` is the user's home. */
