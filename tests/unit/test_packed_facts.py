@@ -113,6 +113,35 @@ def test_what_must_not_be_there(root: ImageRoot) -> None:
     assert not {"/etc/yes", "/x", "/y/*"} & found
 
 
+@pytest.mark.parametrize(
+    ("text", "slices"),
+    [
+        (TEXT, ("-.slice", "system.slice")),
+        (f"{TEXT}Slice=web-front.slice\n", ("-.slice", "web.slice", "web-front.slice")),
+    ],
+)
+def test_what_holds_for_the_slices_of_the_unit(root: ImageRoot, text: str, slices: tuple[str, ...]) -> None:
+    """`systemctl set-property system.slice IPAddressDeny=any` confines every service that it has."""
+    put(root.base, UNIT, text)
+    units = ("/etc/systemd/system.control", "/etc/systemd/system", "/usr/lib/systemd/system")
+    assert {f"{place}/{name}" for place in units for name in slices} <= files_of(root)
+    assert {f"{place}/{name}.d" for place in units for name in (*slices, "slice")} <= places_of(root)
+
+
+def test_what_is_pulled_in_before_the_unit_and_who_may_mask_it(root: ImageRoot) -> None:
+    """`systemctl add-requires app.service guard.service`; a generator of the administrator's."""
+    assert {
+        *(f"/etc/systemd/system/app.service.{kind}" for kind in ("wants", "requires", "upholds")),
+        "/etc/systemd/system-generators",
+        "/etc/systemd/system-environment-generators",
+        "/usr/local/lib/systemd/system-generators",
+    } <= places_of(root)
+    put(root.base, "/usr/lib/systemd/system/a@.service", TEXT)
+    assert {f"/etc/systemd/system/{name}.requires" for name in ("a@.service", "a@x.service")} <= places_of(
+        root, "a@x.service"
+    )
+
+
 def test_apparmor_counts_only_for_who_would_be_confined(root: ImageRoot) -> None:
     assert "/usr/sbin/apparmor_parser" not in files_of(root)
     put(root.base, UNIT, f"{TEXT}AppArmorProfile=-app\n")

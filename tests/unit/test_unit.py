@@ -386,3 +386,33 @@ def test_drop_ins_of_every_kind_count(tmp_path: Path, name: str) -> None:
     put(tmp_path, f"etc/systemd/system/{name}/x.conf", "[Service]\nUser=nobody\n")
     with pytest.raises(UnsupportedUnitError, match="User"):
         read_unit(ImageRoot(tmp_path), "my-app.service")
+
+
+@pytest.mark.parametrize(
+    ("place", "lines", "lost"),
+    [
+        ("/etc/systemd/system.control/system.slice.d/50-IPAddressDeny.conf", "IPAddressDeny=any", "system.slice has IPAddressDeny"),
+        ("/etc/systemd/system/-.slice.d/x.conf", "DevicePolicy=closed", "-.slice has DevicePolicy"),
+        ("/etc/systemd/system/slice.d/x.conf", "MemoryMax=1G\nSocketBindDeny=any", "-.slice has SocketBindDeny"),
+        ("/usr/lib/systemd/system/system.slice", "IPIngressFilterPath=/x", "system.slice has IPIngressFilterPath"),
+    ],
+)  # fmt: skip
+def test_a_slice_that_confines_refuses_the_early_start(
+    tmp_path: Path, place: str, lines: str, lost: str
+) -> None:
+    """It would hold from systemd's start on, seconds after the application's."""
+    put(tmp_path, place, f"[Slice]\n{lines}\n")
+    with pytest.raises(UnsupportedUnitError, match=f"its slice {lost}"):
+        read(tmp_path, SERVICE)
+    put(tmp_path, place, "[Slice]\nMemoryMax=1G\nCPUWeight=50\n")
+    assert read(tmp_path, SERVICE).group == "system.slice/app.service"
+
+
+def test_a_slice_of_another_unit_does_not_matter(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/systemd/system/user.slice.d/x.conf", "[Slice]\nIPAddressDeny=any\n")
+    assert read(tmp_path, SERVICE).group == "system.slice/app.service"
+
+
+def test_a_slice_below_too_many_others(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedUnitError, match="more than 32 slices deep"):
+        read(tmp_path, f"{SERVICE}Slice={'-'.join('a' * 40)}.slice\n")

@@ -13,6 +13,8 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.before import settling_files, settling_places
 from quickstart.inspect.unit.callgroups import library_of_groups
 from quickstart.inspect.unit.files import MANAGER_PATHS, UNIT_PATHS, assignments, drop_in_places, unit_texts
+from quickstart.inspect.unit.slices import slice_names
+from quickstart.inspect.unit.source import Source
 
 # systemd.unit(5): links in these make one unit pull in another.
 _PULLING = (".wants", ".requires", ".upholds")
@@ -20,6 +22,12 @@ _OWN = PurePosixPath("/etc/systemd/system")
 # tmpfiles.d(5): of the directories below /run that are made early the administrator's word counts. A package's own files do not:
 # each upgrade writes them anew, and systemd-tmpfiles comes to them some seconds later.
 _TMPFILES = (PurePosixPath("/etc/tmpfiles.d"), PurePosixPath("/usr/local/lib/tmpfiles.d"))
+# systemd.generator(7): the administrator's may mask any unit, or give each service an environment.
+_GENERATORS = tuple(
+    PurePosixPath(directory) / f"system-{kind}"
+    for directory in ("/etc/systemd", "/usr/local/lib/systemd")
+    for kind in ("generators", "environment-generators")
+)
 _APPARMOR = PurePosixPath("/usr/sbin/apparmor_parser")
 # The kernel's and init's own: never on the volume when init compares.
 _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
@@ -46,7 +54,7 @@ def deciding(root: ImageRoot, unit: str) -> Deciding:
     """
     files = {each for path in _files(root, unit) for each in way_to(root, path)}
     places: set[PurePosixPath] = set()
-    for place in (*_places(unit), *settling_places(root)):
+    for place in (*_places(root, unit), *settling_places(root)):
         *links, last = way_to(root, place)
         files.update(links)
         places.add(last)
@@ -81,6 +89,7 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
         yield directory / unit
         if at:
             yield directory / f"{stem}@.service"
+        yield from (directory / name for name in _slices(root, unit))
     yield from (PurePosixPath(directory) / "system.conf" for directory in MANAGER_PATHS)
     yield _OWN / "default.target"
     # A socket of its own would have its sockets handed over (unit/neighbours.py).
@@ -106,11 +115,27 @@ def _negated_conditions(texts: tuple[str, ...]) -> Iterator[PurePosixPath]:
             yield PurePosixPath(path)
 
 
-def _places(unit: str) -> Iterator[PurePosixPath]:
+def _slices(root: ImageRoot, unit: str) -> tuple[str, ...]:
+    assigned = assignments(unit_texts(root, unit), "[Service]")
+    return slice_names(Source(unit, assigned, {}))
+
+
+def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
+    """Drop-ins of the unit and of the slices that it lies in, and what pulls others in before it (`systemctl add-requires`)."""
+    stem, at, _ = unit.removesuffix(".service").partition("@")
+    pulled = (unit, f"{stem}@.service") if at else (unit,)
+    names = dict.fromkeys(
+        (
+            *drop_in_places(unit),
+            *(name for each in _slices(root, unit) for name in drop_in_places(each)),
+            *(f"{each}{kind}" for each in pulled for kind in _PULLING),
+        )
+    )
     for directory in UNIT_PATHS:
-        yield from (PurePosixPath(directory) / name for name in drop_in_places(unit))
+        yield from (PurePosixPath(directory) / name for name in names)
     yield from (PurePosixPath(directory) / "system.conf.d" for directory in MANAGER_PATHS)
     yield from _TMPFILES
+    yield from _GENERATORS
 
 
 def _enabling(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:

@@ -58,9 +58,10 @@ def directives(found: tuple[tuple[str, str], ...]) -> Directives:
 
 def _drop_in_names(unit: str) -> tuple[str, ...]:
     """The directories that drop-ins of ``unit`` lie in, the most specific first (systemd.unit(5), "Description")."""
-    stem = unit.removesuffix(".service")
+    stem, _, kind = unit.rpartition(".")
     dashes = [index for index, char in enumerate(stem) if char == "-"]
-    return (f"{unit}.d", *(f"{stem[: index + 1]}.service.d" for index in reversed(dashes)), "service.d")
+    prefixes = (f"{stem[: index + 1]}.{kind}.d" for index in reversed(dashes))
+    return tuple(dict.fromkeys((f"{unit}.d", *prefixes, f"{kind}.d")))
 
 
 def drop_in_places(unit: str) -> tuple[str, ...]:
@@ -117,6 +118,15 @@ def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
     found = (root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins))
     files = [main, *(file for file in found if file is not None and root.host(file).is_file())]
     return _texts(root, files, unit)
+
+
+def slice_texts(root: ImageRoot, name: str) -> tuple[str, ...]:
+    """The text of a slice's file, if it has one, then its drop-ins' in the order of their names."""
+    drop_ins = drop_ins_of(root, name)
+    mains = (root.resolve(PurePosixPath(directory) / name).canonical for directory in UNIT_PATHS)
+    main = next((place for place in mains if place is not None), None)
+    found = [main, *(root.resolve(drop_ins[each]).canonical for each in sorted(drop_ins))]
+    return _texts(root, (file for file in found if file is not None and root.host(file).is_file()), name)
 
 
 def manager_texts(root: ImageRoot) -> tuple[str, ...]:

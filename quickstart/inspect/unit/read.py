@@ -18,6 +18,7 @@ from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.mounts import late_binds
 from quickstart.inspect.unit.neighbours import instances_of, refuse_shared_namespaces, refuse_sockets
 from quickstart.inspect.unit.settings import settings
+from quickstart.inspect.unit.slices import refuse_slices, slice_path
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.tmpfiles import run_directories
 from quickstart.inspect.unit.values import BadValueError, boolean, span_us
@@ -37,8 +38,6 @@ _MANAGERS = (
     *("CPUAffinity", "NUMAPolicy", "NUMAMask", "TimerSlackNSec", "DefaultTimerSlackNSec"),
     *("DefaultOOMScoreAdjust", "DefaultRestrictSUIDSGID"),
 )
-# A file's name is no longer (NAME_MAX of limits.h).
-_MAX_NAME = 255
 
 
 def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitStart:
@@ -56,6 +55,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
     refuse_sockets(root, unit)
     refuse_shared_namespaces(root, unit)
     refuse_filters(root, unit)
+    refuse_slices(root, source)
     _refuse_confinement(root, source)
     kind = _type(root, source)
     pid_file = source.names.expand(source.last("PIDFile"))
@@ -73,7 +73,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
         start=start[0],
         conditions=_commands(root, source, "ExecCondition"),
         start_post=_commands(root, source, "ExecStartPost"),
-        group=f"{_slice_path(source)}/{unit}",
+        group=f"{slice_path(source)}/{unit}",
         timeout_ms=_timeout_ms(source),
         settings=(
             *_notify(source, kind),
@@ -196,20 +196,6 @@ def _commands(root: ImageRoot, source: Source, name: str) -> tuple[UnitCommand, 
         return kept
     # What `+` says of one command.
     return tuple(replace(each, flags="".join(sorted({*each.flags, "+"}))) for each in kept)
-
-
-def _slice_path(source: Source) -> str:
-    """The cgroup of the unit's slice (systemd.slice(5)): instances of a template share one of their own."""
-    default = "system.slice"
-    if source.names.instance:
-        prefix = source.names.prefix.replace("\\", "\\x5c").replace("-", "\\x2d")
-        default = f"system-{prefix}.slice"
-    name = source.names.expand(source.last("Slice", default))
-    known = re.fullmatch(r"[A-Za-z0-9:_.\\-]+\.slice", name) and len(name) <= _MAX_NAME
-    if not known or name.startswith("-"):
-        raise source.refusal("Slice", name, BadValueError("is no name of a slice"))
-    parts = name.removesuffix(".slice").split("-")
-    return "/".join(f"{'-'.join(parts[: count + 1])}.slice" for count in range(len(parts)))
 
 
 def _check_users(root: ImageRoot, source: Source) -> None:

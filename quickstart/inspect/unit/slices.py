@@ -1,0 +1,55 @@
+"""The slices that a unit lies in (systemd.slice(5)): what one of them forbids holds for every process below it.
+
+An early start comes before systemd has made them, so a slice that confines refuses the build. Limits of the slice's cgroup are as
+those of the unit's own: systemd sets them some seconds later.
+"""
+
+from __future__ import annotations
+
+import re
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.directives import CGROUP
+from quickstart.inspect.unit.files import assignments, directives, slice_texts
+from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.values import BadValueError
+
+_ROOT = "-.slice"
+# A file's name is no longer (NAME_MAX of limits.h).
+_MAX_NAME = 255
+# Each is looked for, with its drop-ins; systemd's own are two deep.
+_MAX_DEPTH = 32
+
+
+def slice_path(source: Source) -> str:
+    """The cgroup of the unit's slice: instances of a template share one of their own."""
+    return "/".join(slice_names(source)[1:])
+
+
+def slice_names(source: Source) -> tuple[str, ...]:
+    """The unit's slice behind those that it lies in, the root slice first; raises UnsupportedUnitError for no name of one."""
+    default = "system.slice"
+    if source.names.instance:
+        prefix = source.names.prefix.replace("\\", "\\x5c").replace("-", "\\x2d")
+        default = f"system-{prefix}.slice"
+    name = source.names.expand(source.last("Slice", default))
+    known = re.fullmatch(r"[A-Za-z0-9:_.\\-]+\.slice", name) and len(name) <= _MAX_NAME
+    if not known or name.startswith("-"):
+        raise source.refusal("Slice", name, BadValueError("is no name of a slice"))
+    parts = name.removesuffix(".slice").split("-")
+    if len(parts) > _MAX_DEPTH:
+        raise source.refusal("Slice", name, BadValueError(f"is more than {_MAX_DEPTH} slices deep"))
+    return (_ROOT, *(f"{'-'.join(parts[: count + 1])}.slice" for count in range(len(parts))))
+
+
+def refuse_slices(root: ImageRoot, source: Source) -> None:
+    """Raise UnsupportedUnitError when a slice of the unit's says what would not hold from its first instruction on."""
+    for name in slice_names(source):
+        found = directives(assignments(slice_texts(root, name), "[Slice]"))
+        lost = sorted(set(found) - CGROUP)
+        if lost:
+            raise UnsupportedUnitError(
+                f"{source.unit} cannot be started early: its slice {name} has {', '.join(lost)}",
+                hint="give the unit another slice (Slice=) in the image, or say it in the unit's own drop-in",
+            )
