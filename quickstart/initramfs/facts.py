@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from quickstart.initramfs.serving import is_library, served_files
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.ldconf import LD_SO_CONF, library_directories
+from quickstart.inspect.unit.apparmor import refuse_profiles
 from quickstart.inspect.unit.facts import Deciding, deciding, way_to
 from quickstart.model import IMAGE_TIME_S, FileKind, StartFile, StartSet
 
@@ -40,8 +41,12 @@ NOTHING = Watched()
 
 
 def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[PurePosixPath]) -> Watched:
-    """All that is compared with the volume beside the files that are served; raises UnsupportedUnitError without the unit."""
+    """All that is compared with the volume beside the files that are served.
+
+    Raises UnsupportedUnitError without the unit, and when a profile of AppArmor's attaches to one of the programs.
+    """
     served = served_files(start_set, bound)
+    refuse_profiles(root, unit, [file.path for file in served if not is_library(file.path)])
     everything = deciding(root, unit) + _before(root, served)
     found = replace(everything, places=tuple(path for path in everything.places if _is_sayable(path)))
     names = tuple(path for path in found.files if path not in {file.path for file in served})

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.apparmor import PARSER, profile_places
 from quickstart.inspect.unit.before import settling_files, settling_places
 from quickstart.inspect.unit.callgroups import library_of_groups
 from quickstart.inspect.unit.files import MANAGER_PATHS, UNIT_PATHS, assignments, drop_in_places, unit_texts
@@ -28,7 +29,6 @@ _GENERATORS = tuple(
     for directory in ("/etc/systemd", "/usr/local/lib/systemd")
     for kind in ("generators", "environment-generators")
 )
-_APPARMOR = PurePosixPath("/usr/sbin/apparmor_parser")
 # The kernel's and init's own: never on the volume when init compares.
 _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
 
@@ -99,7 +99,7 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     yield from _negated_conditions(texts)
     names = {name for name, _ in assignments(texts, "[Service]")}
     if "AppArmorProfile" in names:
-        yield _APPARMOR
+        yield PARSER
     if "SystemCallFilter" in names and (library := library_of_groups(root)) is not None:
         yield library
 
@@ -136,6 +136,7 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     yield from (PurePosixPath(directory) / "system.conf.d" for directory in MANAGER_PATHS)
     yield from _TMPFILES
     yield from _GENERATORS
+    yield from profile_places(root)
 
 
 def _enabling(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.apparmor import PARSER, refuse_profiles
 from quickstart.inspect.unit.before import refuse_filters
 from quickstart.inspect.unit.callgroups import call_groups
 from quickstart.inspect.unit.commands import is_needless_early, parse_commands, refuse_systemctl
@@ -65,6 +66,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
         raise UnsupportedUnitError(
             f"{unit} has {len(start)} ExecStart commands; exactly one can be started early"
         )
+    refuse_profiles(root, unit, [PurePosixPath(start[0].program)])
     return UnitStart(
         unit=unit,
         type=kind,
@@ -137,7 +139,7 @@ def _is_harmless(source: Source, name: str, harmless: str) -> bool:
 def _refuse_confinement(root: ImageRoot, source: Source) -> None:
     """AppArmorProfile=: its profiles are loaded by a service of their own; where nothing loads them, `-` means to go without."""
     value = source.last("AppArmorProfile")
-    loads = root.resolve(PurePosixPath("/usr/sbin/apparmor_parser")).canonical is not None
+    loads = root.resolve(PARSER).canonical is not None
     if value and (loads or not value.startswith("-")):
         raise source.refusal("AppArmorProfile", value, BadValueError("is not loaded before the hand-off"))
 

@@ -1,0 +1,156 @@
+"""Profiles of AppArmor that attach to programs by their paths (apparmor.d(5)).
+
+A service of the distribution's loads them in the middle of the boot, and a process that runs by then is never confined. Its own
+copy of a program has another path besides. So an early start of such a program is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import UNIT_PATHS
+
+PARSER = PurePosixPath("/usr/sbin/apparmor_parser")
+_PROFILES = PurePosixPath("/etc/apparmor.d")
+_DISABLED = _PROFILES / "disable"
+_SERVICE = "apparmor.service"
+# What the parser passes by in a directory (rc.apparmor.functions, skip_profile).
+_SKIPPED = (".rpmnew", ".rpmsave", ".orig", ".rej", "~", ".pacsave", ".pacnew")
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+# A brace on a line of its own belongs to the head before it.
+_LATE_BRACE = re.compile(r"\n[ \t]*\{")
+_FLAGS = re.compile(r"(?:(?:flags|xattrs)[ \t]*=[ \t]*)?\([^()\n]*\)")
+_WORD = re.compile(r'"[^"\n]*"|[^\s"]+')
+_VARIABLE = re.compile(r"@\{([A-Za-z0-9_]+)\}")
+_SET = re.compile(r"^[ \t]*@\{([A-Za-z0-9_]+)\}[ \t]*\+?=(.*)$", re.MULTILINE)
+_INNERMOST = re.compile(r"\{([^{}]*)\}")
+_WILD = re.compile(r"[]*?\[{}\\]")
+# What a variable stands for that nobody has set here, or that means too much: any path.
+_ANYTHING = "**"
+_MOST_MEANT = 64
+_MAX_PATTERN_CHARACTERS = 4096
+# Ubuntu's largest set of profiles has some hundreds of each.
+_MAX_PROFILES, _MAX_TEXT_CHARACTERS, _MAX_ATTACHMENTS = 4096, 1 << 22, 4096
+
+
+def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
+    """The directories, there or not, whose entries decide who is confined; none without a parser, which has to be enabled first."""
+    if root.resolve(PARSER).canonical is not None:
+        yield from (_PROFILES, _DISABLED)
+
+
+def refuse_profiles(root: ImageRoot, unit: str, programs: Iterable[PurePosixPath]) -> None:
+    """Raise UnsupportedUnitError when the image loads a profile that attaches to one of ``programs``."""
+    if root.resolve(PARSER).canonical is None or not _is_enabled(root):
+        return
+    wanted = sorted({each for path in programs for each in (path, root.resolve(path).canonical or path)})
+    for name, attachment, values in _attachments(root, unit):
+        meant = _meant(attachment, values)
+        found = next((path for path in wanted if any(_may_be(each, str(path)) for each in meant)), None)
+        if found is not None:
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: AppArmor's profile {_PROFILES / name} confines {found}, and is loaded later",
+                hint=f"`ln -s {_PROFILES / name} {_DISABLED}/` in the image goes without it",
+            )
+
+
+Values = Mapping[str, Sequence[str]]
+
+
+def _attachments(root: ImageRoot, unit: str) -> Iterator[tuple[str, str, Values]]:
+    """Each attachment of the image with the file that it is in, and the variables that hold there."""
+    shared: dict[str, list[str]] = {}
+    texts = {name: root.read_text(file) for name, file in _profiles(root)}
+    tunables = [
+        root.read_text(file) for each in ("tunables/*", "tunables/*.d/*") for _, file in _plain(root, each)
+    ]
+    if sum(map(len, (*texts.values(), *tunables))) > _MAX_TEXT_CHARACTERS:
+        raise UnsupportedUnitError(f"{unit}: {_PROFILES} has more than {_MAX_TEXT_CHARACTERS} characters")
+    for text in tunables:
+        _add_variables(shared, text)
+    count = 0
+    for name, text in texts.items():
+        values = {key: list(words) for key, words in shared.items()} if "@{" in text else shared
+        _add_variables(values, text)
+        for attachment in attachments(text):
+            count += 1
+            if count > _MAX_ATTACHMENTS:
+                raise UnsupportedUnitError(f"{unit}: {_PROFILES} has more than {_MAX_ATTACHMENTS} profiles")
+            yield name, attachment, values
+
+
+def attachments(text: str) -> tuple[str, ...]:
+    """The paths, with wildcards and variables, that profiles of ``text`` attach to."""
+    found = []
+    for line in _LATE_BRACE.sub(" {", _COMMENT.sub("", text)).split("\n"):
+        head, brace, _ = _FLAGS.sub(" ", line).replace("\t", " ").partition(" {")
+        words = [word.strip('"') for word in _WORD.findall(head)]
+        if brace and words and words[0] == "profile":
+            words = words[1:]
+        # A name, a path, or both; what has more words is a rule or a condition.
+        if brace and len(words) in (1, 2) and words[-1][:1] in tuple("/@{*"):
+            found.append(words[-1])
+    return tuple(found)
+
+
+def _is_enabled(root: ImageRoot) -> bool:
+    own = PurePosixPath(UNIT_PATHS[1])
+    masked = root.link_target(own / _SERVICE) == "/dev/null"
+    links = (root.glob(PurePosixPath(place) / f"*.wants/{_SERVICE}") for place in UNIT_PATHS)
+    return not masked and any(True for found in links for _ in found)
+
+
+def _profiles(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
+    disabled = root.resolve(_DISABLED).canonical
+    off = set(root.names(disabled)) if disabled is not None else set()
+    for name, file in _plain(root, "*"):
+        if name not in off and not name.endswith(_SKIPPED):
+            yield name, file
+
+
+def _plain(root: ImageRoot, pattern: str) -> Iterator[tuple[str, PurePosixPath]]:
+    """The plain files below /etc/apparmor.d by name, with where they lie."""
+    for path in root.glob(_PROFILES / pattern)[:_MAX_PROFILES]:
+        file = root.resolve(path).canonical
+        if file is not None and root.host(file).is_file():
+            yield path.name, file
+
+
+def _add_variables(values: dict[str, list[str]], text: str) -> None:
+    for name, words in _SET.findall(text):
+        known = values.setdefault(name, [])
+        if len(known) <= _MOST_MEANT:
+            known += [word.strip('"') for word in words.partition("#")[0].split()]
+
+
+def _meant(attachment: str, values: Values) -> list[str]:
+    """The patterns without variables and alternatives that ``attachment`` stands for."""
+    done: list[str] = []
+    left = [attachment]
+    for _ in range(_MOST_MEANT):
+        if not left:
+            return done
+        each = left.pop()
+        if len(each) > _MAX_PATTERN_CHARACTERS:
+            break
+        if variable := _VARIABLE.search(each):
+            found, words = variable, values.get(variable[1]) or (_ANYTHING,)
+        elif alternatives := _INNERMOST.search(each):
+            found, words = alternatives, alternatives[1].split(",")
+        else:
+            done.append(each)
+            continue
+        if len(words) > _MOST_MEANT:
+            break
+        left += [f"{each[: found.start()]}{word}{each[found.end() :]}" for word in words]
+    return [_ANYTHING]
+
+
+def _may_be(pattern: str, path: str) -> bool:
+    """Whether ``path`` has what is plain at the begin and the end of ``pattern``: rather too often than not often enough."""
+    plain = _WILD.split(re.sub("//+", "/", pattern))
+    return path == plain[0] if len(plain) == 1 else path.startswith(plain[0]) and path.endswith(plain[-1])

@@ -1,0 +1,150 @@
+"""Which profiles of AppArmor attach to a program of the unit's (apparmor.d(5))."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.initramfs.facts import watched
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit import read_unit
+from quickstart.inspect.unit.apparmor import attachments, refuse_profiles
+from quickstart.model import FileKind, StartSet
+from tests.unit.test_layout import start_file
+from tests.unit.test_packed_facts import TEXT, UNIT, places_of
+from tests.unit.test_unit import put
+
+D = "/etc/apparmor.d"
+ENABLED = "/etc/systemd/system/sysinit.target.wants/apparmor.service"
+NGINX = PurePosixPath("/usr/sbin/nginx")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> ImageRoot:
+    """With AppArmor as Debian installs it, and a unit."""
+    put(tmp_path, "/usr/sbin/apparmor_parser", "")
+    put(tmp_path, ENABLED, "")
+    put(tmp_path, f"{D}/lsb_release", "profile lsb_release {\n  /usr/bin/lsb_release r,\n}\n")
+    put(tmp_path, f"{D}/usr.sbin.mariadbd", "# This file is intentionally empty\n")
+    put(tmp_path, f"{D}/tunables/global", "@{bin}=/{,usr/}{,s}bin\n@{lib} = /usr/lib /usr/libexec # two\n")
+    put(tmp_path, UNIT, TEXT)
+    return ImageRoot(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/usr/sbin/nginx {\n}\n", ["/usr/sbin/nginx"]),
+        ("profile nginx /usr/sbin/nginx flags=(complain) {\n", ["/usr/sbin/nginx"]),
+        (
+            "profile nginx /usr/{s,}bin/nginx (attach_disconnected, enforce) {  # x\n",
+            ["/usr/{s,}bin/nginx"],
+        ),
+        ('profile "a b" "/usr/sbin/n x"\n{\n', ["/usr/sbin/n x"]),
+        ("profile @{exec_path} xattrs=(user.a=b) {\n", ["@{exec_path}"]),
+        ("\t/a/b\tflags=(complain)\t{\n", ["/a/b"]),
+        # No heads: a name, a child, rules, conditions.
+        ("profile nginx {\n  ^hat {\n /usr/{s,}bin/x rix,\n  if defined @{X} {\n # /x {\n", []),
+        ("  /etc/{a,b}/** r,\n  owner @{HOME}/{,**} rw,\n  dbus send bus=system peer=(name=/x),\n", []),
+    ],
+)
+def test_what_a_profile_attaches_to(text: str, expected: list[str]) -> None:
+    assert list(attachments(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "/usr/sbin/nginx {",
+        "profile web /usr/{,local/}sbin/nginx {",
+        "/{,usr/}sbin/{nginx,httpd} {",
+        "/usr/**/nginx {",
+        "profile any /usr/sbin/n[fg]inx {",
+        "@{bin}/nginx {",
+        "@{unknown}/nginx {",
+        "@{exec_path} {",
+        "@{exec_path} {\n}\n@{exec_path} = /usr/sbin/nginx\n",
+        '"/usr/sbin/nginx" {',
+    ],
+)
+def test_a_program_that_is_confined_is_not_started_early(root: ImageRoot, head: str) -> None:
+    refuse_profiles(root, "app.service", [NGINX])
+    put(root.base, f"{D}/web", f"{head}\n")
+    with pytest.raises(UnsupportedUnitError, match=f"profile {D}/web confines /usr/sbin/nginx"):
+        refuse_profiles(root, "app.service", [NGINX])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "/usr/bin/nginx {",
+        "/usr/sbin/nginx-debug {",
+        "/usr/lib/** {",
+        "@{lib}/nginx {",
+        "profile nginx {",
+        "@{exec_path} {\n}\n@{exec_path} = /usr/bin/man\n",
+    ],
+)
+def test_a_profile_of_another_program(root: ImageRoot, head: str) -> None:
+    put(root.base, f"{D}/web", f"{head}\n")
+    refuse_profiles(root, "app.service", [NGINX])
+
+
+def test_who_goes_by_the_hint_is_started_early(root: ImageRoot) -> None:
+    put(root.base, f"{D}/web", "/usr/sbin/nginx {\n}\n")
+    put(root.base, f"{D}/web.dpkg-old~", "/usr/sbin/nginx {\n}\n")
+    put(root.base, f"{D}/disable/web", "")
+    refuse_profiles(root, "app.service", [NGINX])
+
+
+def test_where_nothing_loads_profiles(root: ImageRoot) -> None:
+    put(root.base, f"{D}/web", "/usr/sbin/nginx {\n}\n")
+    (root.base / ENABLED[1:]).unlink()
+    refuse_profiles(root, "app.service", [NGINX])
+
+
+def test_the_unit_and_every_program_that_is_packed(root: ImageRoot) -> None:
+    put(root.base, f"{D}/helper", "/usr/bin/helper {\n}\n")
+    helper = start_file("/usr/bin/helper", FileKind.FILE, 0o100755)
+    assert read_unit(root, "app.service").start.program == "/usr/bin/app"
+    with pytest.raises(UnsupportedUnitError, match="confines /usr/bin/helper"):
+        watched(root, "app.service", StartSet((helper,), ()), ())
+    put(root.base, f"{D}/app", "/usr/bin/app {\n}\n")
+    with pytest.raises(UnsupportedUnitError, match="confines /usr/bin/app"):
+        read_unit(root, "app.service")
+
+
+def test_a_profile_that_comes_later_is_a_stock_boot(root: ImageRoot) -> None:
+    """Without a parser it is its service's link that is seen."""
+    assert {D, f"{D}/disable", "/etc/systemd/system/sysinit.target.wants"} <= places_of(root)
+    (root.base / "usr/sbin/apparmor_parser").unlink()
+    assert D not in places_of(root)
+    assert "/etc/systemd/system/sysinit.target.wants" in places_of(root)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@{a}" * 100_000 + " {\n@{a}=@{a}@{a}\n",
+        "/{a,b}" * 5_000 + " {\n",
+        "/" + "{" * 200_000 + " {\n",
+        "@{a} {\n" + "@{a}+=x\n" * 200_000,
+        "profile " + " " * 500_000 + "x" * 500_000 + " {\n",
+        "(" * 500_000 + ' {\n"' * 1000,
+    ],
+)
+def test_a_profile_that_nobody_would_write(root: ImageRoot, text: str) -> None:
+    """It ends soon, one way or the other; what cannot be understood attaches to all."""
+    put(root.base, f"{D}/web", text)
+    try:
+        refuse_profiles(root, "app.service", [NGINX])
+    except UnsupportedUnitError as error:
+        assert "app.service" in str(error)
+
+
+def test_too_many_profiles(root: ImageRoot) -> None:
+    put(root.base, f"{D}/web", "/x {\n}\n" * 5000)
+    with pytest.raises(UnsupportedUnitError, match="more than 4096 profiles"):
+        refuse_profiles(root, "app.service", [NGINX])
