@@ -230,6 +230,15 @@ def test_disabled_stays_disabled(machine: Machine) -> None:
     assert said.splitlines() == ["1:off", "1:off", "quickstart: enabled", "quickstart: enabled", "text"]
 
 
+def test_a_loss_of_power_in_the_middle_of_a_stamp_does_not_keep_it_from_being_disabled(
+    machine: Machine,
+) -> None:
+    said = machine(
+        "ln -s half /.quickstart.new; quickstart disable >/dev/null; readlink /.quickstart; [ ! -L /.quickstart.new ]"
+    )
+    assert said.split() == ["1:off"]
+
+
 def test_status_is_json_whatever_files_are_called(machine: Machine) -> None:
     said = machine(
         "quickstart record; chmod 600 /opt/app/*; sleep 0.1; quickstart status --json; umount -l /fast; "
