@@ -1,10 +1,11 @@
-"""What init's first half reads out of the kernel's command line, by the host's BusyBox in a root of its own (as root)."""
+"""What init reads out of the kernel's command line and of the superblock, by the host's BusyBox in a root of its own (as root)."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import time
 from importlib import resources
 from pathlib import Path
 
@@ -18,17 +19,24 @@ USUAL = "BOOT_IMAGE=/vmlinuz root=UUID=0123 ro quiet console=ttyS0 panic=10"
 
 def unwanted(root: Path, line: str, policy: str = "") -> str:
     """Why init boots the stock way at once with that command line; empty when it does not."""
+    (root / "proc").mkdir()
+    (root / "proc/cmdline").write_text(f"{line}\n")
+    (root / "sys/fs" / policy).mkdir(parents=True)
+    return said(root, f'UNIT={UNIT}; read_command_line; echo "$unwanted"')
+
+
+def said(root: Path, script: str) -> str:
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they chroot")
     shutil.copy(door.tool_path("busybox"), root / "busybox")
     first = resources.files("quickstart.initramfs").joinpath("init", "first")
     (root / "first").write_bytes(first.read_bytes())
-    (root / "proc").mkdir()
-    (root / "proc/cmdline").write_text(f"{line}\n")
-    (root / "sys/fs" / policy).mkdir(parents=True)
-    script = f'. /first; UNIT={UNIT}; read_command_line; echo "$unwanted"'
+    for name in ("bin", "dev"):
+        (root / name).mkdir()
+    (root / "dev/null").touch()
+    (root / "bin/od").symlink_to("/busybox")
     done = subprocess.run(
-        ["chroot", str(root), "/busybox", "sh", "-c", script],
+        ["chroot", str(root), "/busybox", "sh", "-c", f". /first; {script}"],
         capture_output=True,
         env={"PATH": "/bin:/usr/sbin:/usr/bin"},
         timeout=60,
@@ -87,3 +95,27 @@ def test_a_policy_that_comes_with_systemd(tmp_path: Path, policy: str) -> None:
     assert unwanted(tmp_path, USUAL, policy) == (
         f"the kernel confines services ({policy}), and its policy comes with the stock init"
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "age_s", "why"),
+    [
+        # mke2fs's own: no check by count or age.
+        (("-C", "500"), 10**9, ""),
+        (("-c", "30", "-C", "29"), 0, ""),
+        (("-c", "30", "-C", "30"), 0, "the root volume is due for a check (mount 30)"),
+        (("-c", "0", "-C", "16000"), 0, ""),
+        (("-i", "10d", "-C", "1"), 9 * 86400, ""),
+        (("-i", "10d", "-C", "1"), 11 * 86400, "the root volume is due for a check (by its age)"),
+        (("-E", "force_fsck"), 0, "the root volume needs a check (state 0003)"),
+    ],
+)
+def test_a_check_that_is_due(tmp_path: Path, settings: tuple[str, ...], age_s: int, why: str) -> None:
+    """systemd-fsck-root.service checks no volume that is mounted for writing already; e2fsck(8) says when it would."""
+    disk = tmp_path / "disk"
+    subprocess.run(["mke2fs", "-q", "-t", "ext4", disk, "4M"], check=True, timeout=60)
+    subprocess.run(["tune2fs", *settings, disk], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    clock = tmp_path / "sys/class/rtc/rtc0"
+    clock.mkdir(parents=True)
+    (clock / "since_epoch").write_text(f"{int(time.time()) + age_s}\n")
+    assert said(tmp_path, 'unwanted=; read_superblock /disk; needs_check; echo "$unwanted"') == why
