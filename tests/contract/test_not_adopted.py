@@ -73,7 +73,8 @@ def test_settle_starts_only_what_systemd_wanted(
 ) -> None:
     (tmp_path / "group").mkdir()
     (tmp_path / "group/cgroup.kill").touch()
-    text = f"{function('settle', 'about_unit')}\n{function('settle', 'see_to_unit')}".replace(
+    names = ("about_unit", "end_group", "see_to_unit")
+    text = "\n".join(function("settle", name) for name in names).replace(
         "/sys/fs/cgroup/$UNIT_GROUP", "$PLACE/group"
     )
     script = f"""{text.replace("/dev/console", "$PLACE/console")}
@@ -91,6 +92,41 @@ def test_settle_starts_only_what_systemd_wanted(
     assert (tmp_path / "group/cgroup.kill").read_text() == ("1\n" if killed else "")
     called = (tmp_path / "called").read_text() if (tmp_path / "called").exists() else ""
     assert called == ("restart --no-block app.service\n" if restarted else "")
+
+
+@pytest.mark.parametrize(
+    ("active", "populated", "killed"),
+    [
+        ("inactive", "1", True),
+        ("failed", "1", True),
+        ("inactive", "0", False),
+        # systemd has it, and is about to end it.
+        ("active", "1", False),
+        ("activating", "1", False),
+        ("deactivating", "1", False),
+        ("''", "1", False),
+    ],
+)
+def test_in_rescue_mode_nothing_is_left_that_systemd_does_not_know(
+    tmp_path: Path, active: str, populated: str, killed: bool
+) -> None:
+    """The whole script, as rescue.target and emergency.target have it started: it does no other thing."""
+    (tmp_path / "group").mkdir()
+    (tmp_path / "group/cgroup.kill").touch()
+    (tmp_path / "group/cgroup.events").write_text(f"populated {populated}\nfrozen 0\n")
+    (tmp_path / "config").write_text("UNIT=app.service UNIT_GROUP=group\n")
+    text = (INIT / "settle").read_text().replace("/sys/fs/cgroup/", f"{tmp_path}/")
+    text = text.replace("/dev/console", f"{tmp_path}/console").replace("/fast/quickstart", str(tmp_path))
+    calls = f"""systemctl() {{
+        [ "$*" = "show -p ActiveState --value app.service" ] || echo "$*" >>{tmp_path}/called
+        echo {active}
+    }}
+    """
+    script = f"set -- rescue\n{calls}{text}"
+    subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
+    assert (tmp_path / "group/cgroup.kill").read_text() == ("1\n" if killed else "")
+    assert (tmp_path / "console").exists() == killed
+    assert not (tmp_path / "called").exists()
 
 
 # `adopt` with what it calls; a process in a group below that of the test, which goes with it.
@@ -119,6 +155,29 @@ sh "$1" >/dev/null
 )
 def test_adopt_knows_the_units_own_group_alone(tmp_path: Path, group: str, called: str) -> None:
     """A user's manager may have a unit of the same name, and the process's number may be that of another by now."""
+    assert adopted(tmp_path, group) == called.split()
+
+
+@pytest.mark.parametrize(
+    ("unit", "status", "called"),
+    [
+        ("namespace slave\n", 0, "confine notify"),
+        # It may not go on as it is: systemd starts it.
+        ("namespace slave nosuid\n", 1, "confine reload restart"),
+        ("umask 022\n", 1, "notify"),
+    ],
+)
+def test_adopt_confines_what_was_mounted_later(tmp_path: Path, unit: str, status: int, called: str) -> None:
+    (tmp_path / "unit").write_text(unit)
+    (tmp_path / "bin").mkdir()
+    caretaker = tmp_path / "bin/caretaker"
+    caretaker.write_text(f"#!/bin/sh\necho $1 >>{tmp_path}/called\nexit {status}\n")
+    caretaker.chmod(0o755)
+    assert adopted(tmp_path, "app.service") == called.split()
+
+
+def adopted(tmp_path: Path, group: str) -> list[str]:
+    """What `adopt` calls for a process in that group."""
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they make control groups")
     programs = tmp_path / "programs"
@@ -139,4 +198,4 @@ def test_adopt_knows_the_units_own_group_alone(tmp_path: Path, group: str, calle
         [*own_namespaces(), "sh", "-c", ADOPTED, "sh", str(tmp_path / "adopt"), group],
         cwd=tmp_path, capture_output=True, timeout=SECONDS, check=False,
     )  # fmt: skip
-    assert (tmp_path / "called").read_text().split() == called.split()
+    return (tmp_path / "called").read_text().split()

@@ -201,6 +201,25 @@ def test_what_systemd_does_not_adopt_is_ended(store: Store, artefact: Path) -> N
 
 
 @pytest.mark.full
+def test_in_a_rescue_shell_the_application_does_not_run(store: Store, artefact: Path) -> None:
+    """A mount fails, so systemd never comes to the unit: as on a stock boot nothing of it runs beside the emergency shell."""
+    hook = (
+        "cd /run; mkdir -p systemd/system/local-fs.target.requires; cd systemd/system; "
+        "printf '[Unit]\\nDefaultDependencies=no\\n[Service]\\nType=oneshot\\nExecStart=/bin/false\\n' >lost.service; "
+        "ln -s ../lost.service local-fs.target.requires/; cd /"
+    )
+    # A bounded wait for what has to come, and for no more than that.
+    command = (
+        "for _ in $(seq 240); do systemctl is-active -q emergency.service && ! pgrep -x nginx >/dev/null && break; sleep 1; done; "
+        "systemctl is-active emergency.service nginx.service; pgrep -c nginx"
+    )
+    ended = boot(store, artefact, hook=hook, command=command)
+    assert ended.said == ["active", "inactive", "0"], ended.console[-3000:]
+    assert "what was started of nginx.service has been ended" in ended.console
+    assert ended.fallbacks == []
+
+
+@pytest.mark.full
 def test_a_log_that_is_a_link_is_not_written_through(masked: Path, store: Store) -> None:
     told(masked, f"rm {MASK}", "rm /var/log/quickstart.log", "symlink /var/log/quickstart.log /etc/victim")
     assert init_says(store, masked) == (
