@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.host.namespaces import own_namespaces
+from tests.contract.starterbox import SLEEP, start
 
 # It mounts what only root of the host may.
 pytestmark = pytest.mark.host_root
@@ -201,6 +202,63 @@ def test_a_directory_that_is_swapped_for_a_link_again_and_again(caretaker: Path,
         (tmp_path / "stop").write_text("")
         his.wait(SECONDS)
     assert len(list(victim.iterdir())) == 200
+
+
+# As systemd mounts them beside an application that runs already, in places of which its unit says something.
+LATER = """
+mkdir /run/later /run/plain; mount -t tmpfs a /run/later; mkdir /run/later/mine; mount -t tmpfs b /run/later/mine
+mount -t tmpfs c /run/plain
+see() { awk '$5 ~ "^/run/(later|plain)" { print substr($5, 6), $6 }' /proc/$1/mountinfo; }
+"""
+
+
+def test_what_is_mounted_later_is_what_the_unit_says_of_its_place(starter: Path, tmp_path: Path) -> None:
+    """It reaches the unit's namespace writable and executable, where a start by systemd would come to find it there."""
+    (tmp_path / "caretaker").write_bytes(starter.read_bytes())
+    (tmp_path / "caretaker").chmod(0o755)
+    found = start(
+        starter,
+        tmp_path,
+        ("mount", "read-only", "required", "/run"),
+        ("mount", "no-exec", "required", "/run/later-no"),
+        ("mount", "read-write", "required", "/run/later-rw"),
+        ("mount", "bind", "required", "/run/later-bound", "/run/source"),
+        ("mount", "tmpfs", "required", "/run/source"),
+        ("namespace", "slave"),
+        SLEEP,
+        before="mkdir -p /run/later-no /run/later-rw /run/source /run/later-bound",
+        early=f"{LATER} mount -t tmpfs d /run/later-no; mount -t tmpfs e /run/later-rw; see $MAIN",
+        confined="/run/box/caretaker confine $MAIN /run/unit; echo status $?; see $MAIN; echo outside; see self",
+    )
+    before = found.answers["early"].splitlines()
+    assert {"later rw,relatime", "later/mine rw,relatime"} <= set(before)
+    status, *after = found.answers["confined"].splitlines()
+    assert status == "status 0"
+    border = after.index("outside")
+    inside, outside = after[:border], after[border + 1 :]
+    assert {"later ro,relatime", "later/mine ro,relatime", "plain ro,relatime"} <= set(inside)
+    # A place with a rule of its own has no other; what was there before covers what comes.
+    assert inside[-1] == "later-rw rw,relatime"
+    assert {"later-no rw,noexec,relatime", "later-bound rw,relatime"} <= set(inside)
+    # The machine's own stay as they are.
+    assert outside and not any(" ro," in row for row in outside)
+
+
+def test_who_runs_with_the_machines_own_mounts_changes_none_of_them(starter: Path, tmp_path: Path) -> None:
+    """ExecStart=+ leaves the unit's namespace out."""
+    (tmp_path / "caretaker").write_bytes(starter.read_bytes())
+    (tmp_path / "caretaker").chmod(0o755)
+    found = start(
+        starter,
+        tmp_path,
+        ("mount", "read-only", "required", "/run"),
+        ("namespace", "slave"),
+        ("command", "main", "+", "/bin/sleep", "sleep", "600"),
+        confined=f"{LATER} /run/box/caretaker confine $MAIN /run/unit; echo status $?; see self",
+    )
+    status, *rows = found.answers["confined"].splitlines()
+    assert status == "status 0"
+    assert rows and not any(" ro," in row for row in rows)
 
 
 def test_another_call_says_how_it_is_called(caretaker: Path) -> None:

@@ -3,6 +3,7 @@
  *
  * caretaker take-away     unmounts the start set from every mount namespace of the machine
  * caretaker bind PID      binds what the lines of stdin say in the mount namespace of that process: ro|rw, required|optional, source, target, by tabs
+ * caretaker confine PID DESCRIPTION  makes the mounts in the namespace of that process what the unit's description says, the later ones too
  * caretaker remove        removes the files and trees that stdin names, a NUL behind each
  *
  * Ends with 0, with 1 when something could not be done, with 2 when it is called in another way.
@@ -50,7 +51,8 @@ int open_namespace(int proc, const char *pid, dev_t *device, ino_t *inode) {
 int take_care(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "take-away") == 0) return take_fast_away() ? 0 : 1;
     if (argc == 3 && strcmp(argv[1], "bind") == 0) return bind_into(argv[2], stdin) ? 0 : 1;
+    if (argc == 4 && strcmp(argv[1], "confine") == 0) return confine(argv[2], argv[3]) ? 0 : 1;
     if (argc == 2 && strcmp(argv[1], "remove") == 0) return remove_all(stdin) ? 0 : 1;
-    fprintf(stderr, "usage: caretaker take-away | bind PID | remove\n");
+    fprintf(stderr, "usage: caretaker take-away | bind PID | confine PID DESCRIPTION | remove\n");
     return 2;
 }

@@ -16,4 +16,5 @@ int open_namespace(int proc, const char *pid, dev_t *device, ino_t *inode);
 
 bool take_fast_away(void);
 bool bind_into(const char *pid, FILE *rows);
+bool confine(const char *pid, const char *description);
 bool remove_all(FILE *names);

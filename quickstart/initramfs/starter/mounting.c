@@ -179,8 +179,13 @@ static bool is_anothers(const char *point, const struct mount_entry *entries, si
 
 static void change_attributes(const char *point, __u64 set, __u64 clear) {
     struct attributes wanted = {.set = set, .clear = clear};
-    if (syscall(SYS_mount_setattr, AT_FDCWD, point, AT_SYMLINK_NOFOLLOW, &wanted, sizeof wanted) < 0 && errno != ENOENT)
+    if (syscall(SYS_mount_setattr, AT_FDCWD, point, AT_SYMLINK_NOFOLLOW, &wanted, sizeof wanted) < 0 && errno != ENOENT) {
+        int error = errno;
+        /* Beside a boot that goes on it may have been unmounted meanwhile. */
+        if (error == EINVAL && !is_mount_point(point)) return;
+        errno = error;
         fail("%s cannot be made read-only, nosuid or noexec: %m", point);
+    }
 }
 
 void make_read_only(const struct mount_entry *entries, size_t count, size_t which) {

@@ -26,6 +26,8 @@ static const struct { const char *name; enum mount_kind kind; bool read_only; } 
 
 static struct mount_entry *entries;
 static size_t entry_count;
+/* In a namespace that was made before nothing is made any more; what cannot be seen there needs no rule. */
+static bool made_before;
 
 bool is_below(const char *path, const char *above) {
     size_t length = strcmp(above, "/") == 0 ? 0 : strlen(above);
@@ -49,11 +51,11 @@ static void make_place(const struct mount_entry *entry) {
 }
 
 static void add(struct mount_entry entry) {
-    bool makes_place = has_source(entry.kind) || entry.kind == EMPTY_TMPFS;
-    if (has_source(entry.kind) && entry.optional && access(entry.source, F_OK) < 0) return;
+    bool makes_place = !made_before && (has_source(entry.kind) || entry.kind == EMPTY_TMPFS);
+    if (has_source(entry.kind) && !made_before && entry.optional && access(entry.source, F_OK) < 0) return;
     if (makes_place && access(entry.path, F_OK) < 0 && errno == ENOENT) make_place(&entry);
     char *canonical = realpath(entry.path, NULL);
-    if (!canonical && entry.optional && (errno == ENOENT || errno == ENOTDIR)) return;
+    if (!canonical && (entry.optional || made_before) && (errno == ENOENT || errno == ENOTDIR)) return;
     if (!canonical) fail("%s: %m", entry.path);
     entry.path = canonical;
     entry.no_exec |= entry.kind == NO_EXEC;
@@ -143,9 +145,35 @@ static void make_inaccessible_nodes(void) {
 
 static void add_incoming(void) {
     char *source = text("/run/systemd/propagate/%s", fact("unit", NULL));
-    make_directories(source, 0600);
-    make_directories(INCOMING, 0755);
+    if (!made_before) {
+        make_directories(source, 0600);
+        make_directories(INCOMING, 0755);
+    }
     add((struct mount_entry){.kind = BIND, .path = text("%s", INCOMING), .source = source, .options = "", .read_only = true});
+}
+
+static void read_entries(void) {
+    add_incoming();
+    for (const struct record *r = NULL; (r = next_record(r, "mount"));) add_record(r);
+    qsort(entries, entry_count, sizeof *entries, in_order);
+    drop_duplicates();
+    drop_needless();
+}
+
+static void set_attributes(bool nosuid) {
+    for (size_t i = 0; i < entry_count; i++)
+        if (entries[i].read_only) make_read_only(entries, entry_count, i);
+    for (size_t i = 0; i < entry_count; i++)
+        if (entries[i].no_exec || entries[i].exec) make_executable_or_not(entries, entry_count, i);
+    for (size_t i = 0; nosuid && i < entry_count; i++) make_nosuid(&entries[i]);
+}
+
+/* In the namespace that we are in, of a process that was started so before: what has arrived there since gets what the rules say of it. */
+void confine_later_mounts(void) {
+    const struct record *record = next_record(NULL, "namespace");
+    made_before = true;
+    read_entries();
+    set_attributes(record->count > 1);
 }
 
 /* `namespace shared|slave|private [nosuid]`: unshare, mount what the `mount` records say, then set what each is to have. */
@@ -156,19 +184,11 @@ void own_mounts(const struct record *record) {
     make_inaccessible_nodes();
     /* tmpfiles.d makes it later, when it could not be closed any more. */
     make_directories("/run/user", 0755);
-    add_incoming();
-    for (const struct record *r = NULL; (r = next_record(r, "mount"));) add_record(r);
-    qsort(entries, entry_count, sizeof *entries, in_order);
-    drop_duplicates();
-    drop_needless();
+    read_entries();
     /* What the machine mounts later reaches the unit, what the unit mounts does not reach the machine. */
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) < 0) fail("a mount namespace: %m");
     for (size_t i = 0; i < entry_count; i++) mount_entry(&entries[i]);
-    for (size_t i = 0; i < entry_count; i++)
-        if (entries[i].read_only) make_read_only(entries, entry_count, i);
-    for (size_t i = 0; i < entry_count; i++)
-        if (entries[i].no_exec || entries[i].exec) make_executable_or_not(entries, entry_count, i);
-    for (size_t i = 0; record->count > 1 && i < entry_count; i++) make_nosuid(&entries[i]);
+    set_attributes(record->count > 1);
     unsigned long flag = strcmp(how, "slave") == 0 ? MS_SLAVE : strcmp(how, "private") == 0 ? MS_PRIVATE : MS_SHARED;
     if (mount(NULL, "/", NULL, flag | MS_REC, NULL) < 0 || mount(NULL, INCOMING, NULL, MS_SLAVE, NULL) < 0)
         fail("propagation of mounts: %m");
