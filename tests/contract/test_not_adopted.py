@@ -94,6 +94,17 @@ def test_settle_starts_only_what_systemd_wanted(
     assert called == ("restart --no-block app.service\n" if restarted else "")
 
 
+@pytest.mark.parametrize("kind", ["simple", "notify", "forking"])
+def test_only_adopt_may_speak_to_systemd_meanwhile(tmp_path: Path, kind: str) -> None:
+    """Processes of the unit may be another user's: none but the one that is ExecStart may say which the main process is."""
+    script = f"{function('hand-off', 'write_drop_in')}\nUNITS={tmp_path} UNIT=app.service UNIT_TYPE={kind} Q=/q\nwrite_drop_in"
+    subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
+    lines = (tmp_path / "app.service.d/zzzz-quickstart.conf").read_text().splitlines()
+    spoken = [line for line in lines if line.startswith("NotifyAccess=")]
+    assert spoken == ([] if kind == "forking" else ["NotifyAccess=main"])
+    assert lines[-2:] == ["ExecStart=", "ExecStart=+/bin/sh /q/adopt"]
+
+
 @pytest.mark.parametrize(
     ("active", "populated", "killed"),
     [
