@@ -416,3 +416,16 @@ def test_a_slice_of_another_unit_does_not_matter(tmp_path: Path) -> None:
 def test_a_slice_below_too_many_others(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedUnitError, match="more than 32 slices deep"):
         read(tmp_path, f"{SERVICE}Slice={'-'.join('a' * 40)}.slice\n")
+
+
+@pytest.mark.parametrize(
+    "place", ["/usr/lib/systemd/system/app.service", "/etc/systemd/system/app.service.d/secret.conf"]
+)
+def test_what_not_everybody_may_read_of_a_unit_goes_into_no_archive(tmp_path: Path, place: str) -> None:
+    """The starter's description has its environment and its command lines; systemd would tell them to everybody of that machine."""
+    put(tmp_path, "/etc/systemd/system/app.service.d/secret.conf", "[Service]\nEnvironment=KEY=hidden\n")
+    assert ("environment", "KEY=hidden") in read(tmp_path, SERVICE).settings
+    (tmp_path / place[1:]).chmod(0o640)
+    with pytest.raises(UnsupportedUnitError, match=f"{place} is not for all to read") as caught:
+        read_unit(ImageRoot(tmp_path), "app.service")
+    assert "EnvironmentFile=" in (caught.value.hint or "")

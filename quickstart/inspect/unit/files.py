@@ -94,6 +94,11 @@ def drop_ins_of(root: ImageRoot, unit: str) -> dict[str, PurePosixPath]:
 
 def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """The unit file's text, then its drop-ins' in the order of their names; raises UnsupportedUnitError without a unit."""
+    return _texts(root, unit_files(root, unit), unit)
+
+
+def unit_files(root: ImageRoot, unit: str) -> list[PurePosixPath]:
+    """The unit file, then its drop-ins in the order of their names; raises UnsupportedUnitError without a unit."""
     drop_ins = drop_ins_of(root, unit)
     main: PurePosixPath | None = None
     template = _template(unit)
@@ -116,8 +121,7 @@ def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
         )
     # A drop-in may be a link, to /dev/null when it is switched off.
     found = (root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins))
-    files = [main, *(file for file in found if file is not None and root.host(file).is_file())]
-    return _texts(root, files, unit)
+    return [main, *(file for file in found if file is not None and root.host(file).is_file())]
 
 
 def slice_texts(root: ImageRoot, name: str) -> tuple[str, ...]:

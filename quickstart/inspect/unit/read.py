@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -14,7 +15,14 @@ from quickstart.inspect.unit.before import refuse_filters
 from quickstart.inspect.unit.callgroups import call_groups
 from quickstart.inspect.unit.commands import is_needless_early, parse_commands, refuse_systemctl
 from quickstart.inspect.unit.directives import HARMLESS, KNOWN
-from quickstart.inspect.unit.files import assignments, directives, drop_ins_of, manager_texts, unit_texts
+from quickstart.inspect.unit.files import (
+    assignments,
+    directives,
+    drop_ins_of,
+    manager_texts,
+    unit_files,
+    unit_texts,
+)
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.mounts import late_binds
 from quickstart.inspect.unit.neighbours import instances_of, refuse_shared_namespaces, refuse_sockets
@@ -53,6 +61,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
     refuse_unknown(source)
     _refuse_manager(source)
     _refuse_last_word(root, unit)
+    _refuse_hidden(root, unit)
     refuse_sockets(root, unit)
     refuse_shared_namespaces(root, unit)
     refuse_filters(root, unit)
@@ -123,6 +132,16 @@ def _refuse_last_word(root: ImageRoot, unit: str) -> None:
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: {path} is read after what the hand-off says",
                 hint=f"give it a name that sorts before {HAND_OFF_DROP_IN.decode()}",
+            )
+
+
+def _refuse_hidden(root: ImageRoot, unit: str) -> None:
+    """What a unit says goes into the archive, which everybody may read: not what the image has for some alone."""
+    for path in unit_files(root, unit):
+        if not root.host(path).stat().st_mode & stat.S_IROTH:
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {path} is not for all to read, and what it says would go into the archive",
+                hint="chmod a+r it, and put what is secret into a file of EnvironmentFile=, which is read at each start",
             )
 
 
