@@ -29,6 +29,7 @@ from quickstart.inspect.cloudinit import ALWAYS
 from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitStart
+from quickstart.inspect.unit.sysctl import KernelSetting
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
 
 OURS = "fast/quickstart"
@@ -97,7 +98,7 @@ class GuestConfig:
 
     ``ready_port`` is 0 where readiness names none, ``network`` is takeover.network_service's word, empty without a hand-off,
     ``early`` cloudinit.early_start's. ``image`` is the type of the file system that part B is, empty where that is the files.
-    ``watched`` is what is compared with the volume beside what is packed.
+    ``watched`` is what is compared with the volume beside what is packed. ``settings`` are the image's of sysctl.d(5).
     """
 
     build: str
@@ -114,6 +115,7 @@ class GuestConfig:
     bound: tuple[PurePosixPath, ...] = ()
     image: str = ""
     watched: Watched = NOTHING
+    settings: tuple[KernelSetting, ...] = ()
 
 
 def part_a(
@@ -138,6 +140,7 @@ def part_a(
         yield regular(f"{OURS}/prefetch.ranges", prefetch.ranges_text, 0o644)
         yield regular(f"{OURS}/prefetch.names", prefetch.names_text, 0o644)
     yield regular(f"{OURS}/config", _encoded(config_text(config)), 0o644)
+    yield regular(f"{OURS}/settings", _encoded(settings_text(config.settings)), 0o644)
     yield regular(f"{OURS}/unit", _encoded(unit_text(config, start_set, root)), 0o644)
     if config.unit.late_binds and config.hand_off is not HandOff.STAY:
         yield regular(f"{OURS}/late-binds", _encoded(late_binds_text(config.unit)), 0o644)
@@ -296,6 +299,15 @@ def late_binds_text(unit: UnitStart) -> str:
         for each in unit.late_binds
     )
     return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def settings_text(settings: Iterable[KernelSetting]) -> str:
+    """For init's second half, which sources it: `setting always|as-built KEY VALUE [SPARED…]`, a line for each."""
+    rows = (
+        ("setting", "as-built" if each.is_packages else "always", each.key, each.value, *each.spared)
+        for each in settings
+    )
+    return "".join(f"{shlex.join(row)}\n" for row in rows)
 
 
 def config_text(config: GuestConfig) -> str:

@@ -32,6 +32,7 @@ from quickstart.initramfs.prefetch import Prefetch
 from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import LateBind, UnitCommand, UnitStart
+from quickstart.inspect.unit.sysctl import KernelSetting
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
 from tests.unit.elfbuilder import LD_SO, elf
 from tests.unit.imagebuilder import programs_in
@@ -330,9 +331,17 @@ def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
     assert packed == packed_facts(START_SET, (), Watched())
     assert entries["fast/quickstart/bin/caretaker"].data == b"starter"
     assert entries["fast/quickstart/config"].data == config_text(CONFIG).encode()
+    assert entries["fast/quickstart/settings"].data == b""
     assert {(e.uid, e.gid, e.mtime) for e in entries.values()} == {(0, 0, 0)}
     # Part A must not hold anything of the start set: it has to be whole before B is looked at.
     assert not [name for name in entries if name.startswith(("fast/etc", "fast/usr"))]
+
+
+def test_part_a_has_the_kernel_settings_of_the_image(root: ImageRoot, tmp_path: Path) -> None:
+    config = replace(CONFIG, settings=(KernelSetting("kernel/x", "a b", False),))
+    ours = programs_in(tmp_path)
+    entries = by_name(part_a(config, ModuleSet((), ()), START_SET, root, ours, b"digests", PREFETCH))
+    assert entries["fast/quickstart/settings"].data == b"setting always kernel/x 'a b'\n"
 
 
 @pytest.mark.parametrize("served", [Served.VOLUME, Served.MEMORY])

@@ -32,6 +32,8 @@ QUESTIONS = {
     "fast": "findmnt -n -o SOURCE,FSTYPE,OPTIONS /fast; ls /fast/usr/sbin",
     "network": "ip -4 -o addr show enp0s3; ip route; cat /etc/resolv.conf",
     "hostname": "hostname",
+    # The kernel's own values are 0 and 32768; Debian's packages have others in sysctl.d, and systemd never comes here.
+    "settings": "cat /proc/sys/fs/protected_regular /proc/sys/kernel/pid_max",
     "checked": "dmesg | grep 'quickstart: integrity'; ls /fast/quickstart",
     "zombies": "for n in 1 2 3; do (setsid sh -c 'sleep 0.2 &' &); done; sleep 1; ps -eo stat,comm | grep -c '^Z'",
 }
@@ -77,6 +79,10 @@ def test_path_and_library_path_begin_with_fast_and_end_with_the_stock_ones(answe
     assert path[:6] == [f"/fast{name}" for name in path[6:]]
     assert "/usr/sbin" in path[6:]
     assert environment["LD_LIBRARY_PATH"] == "/fast/usr/lib/x86_64-linux-gnu"
+
+
+def test_kernel_settings_of_the_image_are_made_by_init(answers: dict[str, str]) -> None:
+    assert answers["settings"].split() == ["2", "4194304"]
 
 
 def test_a_program_that_is_only_on_the_root_volume_runs(answers: dict[str, str]) -> None:

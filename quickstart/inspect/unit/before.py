@@ -13,13 +13,13 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.cloudinit import has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, unit_texts
+from quickstart.inspect.unit.sysctl import ADMINISTRATORS
 
 _OWN = PurePosixPath("/etc/systemd/system")
 # systemd.special(7): what these pull in is there before a service without settings of its own is started.
 _EARLY_TARGETS = ("local-fs.target", "sysinit.target", "basic.target", "network-pre.target")
 # sysctl.d(5); the packages' own, below /usr/lib, are written anew by each upgrade.
 _KERNEL_FILES = ("/etc/sysctl.conf",)
-_KERNEL_PLACES = ("/etc/sysctl.d", "/usr/local/lib/sysctl.d")
 # What cloud-init writes on an instance's first boot, after which that machine starts early all the same.
 _MACHINE_FILES = ("/etc/fstab", "/etc/crypttab", "/etc/network/interfaces", "/etc/dhcp/dhclient.conf")
 _MACHINE_PLACES = ("/etc/network/interfaces.d", "/etc/network/if-pre-up.d", "/etc/systemd/network")
@@ -39,7 +39,7 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The directories, there or not, every entry of which does the same."""
-    yield from map(PurePosixPath, _KERNEL_PLACES)
+    yield from map(PurePosixPath, ADMINISTRATORS)
     for target in _EARLY_TARGETS:
         yield from (_OWN / f"{target}.{kind}" for kind in ("wants", "requires"))
     if not has_cloud_init(root):

@@ -1,0 +1,117 @@
+"""Kernel settings that systemd-sysctl(8) makes of an image's sysctl.d(5): init makes them before the application starts."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+
+# Of two files with one name the first counts. A change of the administrator's is a stock boot (unit/before.py).
+ADMINISTRATORS = ("/etc/sysctl.d", "/usr/local/lib/sysctl.d")
+_PACKAGES = ("/usr/lib/sysctl.d", "/lib/sysctl.d")
+# systemd ends a line at each of these.
+_LINE_ENDS = re.compile(r"[\n\r\0]")
+_BLANKS = " \t"
+_GLOB = re.compile(r"[*?\[]")
+_SWAPPED = str.maketrans("./", "/.")
+_MOST_CHARACTERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class KernelSetting:
+    """``key`` is a path below /proc/sys, or a pattern of such paths (glob(7)) that leaves those of ``spared`` alone.
+
+    ``is_packages`` says that only a package's file has it, which an upgrade may change without a stock boot.
+    """
+
+    key: str
+    value: str
+    is_packages: bool
+    spared: tuple[str, ...] = ()
+
+
+def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
+    """What systemd-sysctl(8) would write, in its order; without what it would refuse, a key that leads out of /proc/sys.
+
+    Raises UnsupportedUnitError for more than 1 MiB of text.
+    """
+    # None: a key that patterns are to leave alone.
+    found: dict[str, KernelSetting | None] = {}
+    for text, is_packages in _texts(root):
+        for key, value in _assignments(text):
+            earlier = found.get(key)
+            if key in found and (earlier.value if earlier else None) == value:
+                if earlier is not None:
+                    found[key] = replace(earlier, is_packages=earlier.is_packages and is_packages)
+                continue
+            # What is set anew is set later.
+            found.pop(key, None)
+            found[key] = None if value is None else KernelSetting(key, value, is_packages)
+    plain = [key for key in found if not _GLOB.search(key)]
+    return tuple(
+        replace(each, spared=tuple(key for key in plain if _may_match(each.key, key)))
+        if _GLOB.search(each.key)
+        else each
+        for each in found.values()
+        if each is not None and each.key and ".." not in each.key.split("/")
+    )
+
+
+def _may_match(pattern: str, key: str) -> bool:
+    """Whether glob(7) may find ``key``; it is asked again by who has found it, so brackets may do as they like here."""
+    ours, theirs = pattern.split("/"), key.split("/")
+    return len(ours) == len(theirs) and all(
+        "[" in part or fnmatchcase(name, part) for part, name in zip(ours, theirs, strict=True)
+    )
+
+
+def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
+    """Key and value of each line, by the rules of sysctl.d(5); the value is None for `-KEY`."""
+    for line in _LINE_ENDS.split(text):
+        line = line.strip(_BLANKS)
+        if not line or line[0] in "#;":
+            continue
+        name, is_assignment, value = line.partition("=")
+        if not is_assignment and line[0] != "-":
+            continue
+        yield (
+            _normalized(name.removeprefix("-").strip(_BLANKS)),
+            value.strip(_BLANKS) if is_assignment else None,
+        )
+
+
+def _normalized(name: str) -> str:
+    """A path below /proc/sys: where the first separator is a dot, dots and slashes change places."""
+    first = re.search(r"[./]", name)
+    path = name.translate(_SWAPPED) if first is not None and first[0] == "." else name
+    return "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def _texts(root: ImageRoot) -> Iterator[tuple[str, bool]]:
+    """The files' texts in the order of their names, and whether they are packages'."""
+    files: dict[str, tuple[PurePosixPath, bool]] = {}
+    for directory in (*ADMINISTRATORS, *_PACKAGES):
+        below = root.resolve(PurePosixPath(directory)).canonical
+        for name in root.names(below) if below is not None and root.host(below).is_dir() else ():
+            if below is not None and name.endswith(".conf") and not name.startswith("."):
+                files.setdefault(name, (below / name, directory in _PACKAGES))
+    left = _MOST_CHARACTERS
+    for name in sorted(files, key=os.fsencode):
+        path, is_packages = files[name]
+        canonical = root.resolve(path).canonical
+        if canonical is None or not root.host(canonical).is_file():
+            continue
+        text = root.read_text(canonical)
+        left -= len(text)
+        if left < 0:
+            raise UnsupportedUnitError(
+                f"the image's sysctl.d has more than {_MOST_CHARACTERS} characters, the last read is {path}",
+                hint="take away what is not needed of it",
+            )
+        yield text, is_packages

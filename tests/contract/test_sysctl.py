@@ -1,0 +1,127 @@
+"""The kernel settings that init makes are those of systemd-sysctl(8): both write into a directory of ours in place of /proc/sys."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from quickstart.host.namespaces import own_namespaces
+from quickstart.initramfs.layout import settings_text
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.sysctl import kernel_settings
+
+SYSTEMD_SYSCTL = "/usr/lib/systemd/systemd-sysctl"
+SECONDS = 60.0
+KEYS = (
+    *("a/b", "a/c", "a/d", "a/e.f", "kernel/x", "kernel/y", "kernel/z", "kernel/modules_disabled", "vm/v-1"),
+    *(f"net/ipv4/conf/{name}/rp_filter" for name in ("all", "default", "eth0", "eth0.7", "lo")),
+    *(f"net/ipv6/conf/{name}/use_tempaddr" for name in ("all", "default", "eth0")),
+)
+FILES = {
+    "etc/sysctl.d/10-a.conf": (
+        "# no\n ; no\na.b = 1\na.c=2\r\nnot an assignment\n-a.d = -n\n  kernel/x =  two  words \nkernel.absent=1\n"
+    ),
+    "etc/sysctl.d/20-masked.conf": "",
+    "usr/lib/sysctl.d/20-masked.conf": "a.b = masked\n",
+    "usr/local/lib/sysctl.d/30-glob.conf": (
+        "net.ipv4.conf.*.rp_filter = 2\n-net.ipv4.conf.all.rp_filter\nnet.ipv4.conf.default.rp_filter=1\n"
+    ),
+    "usr/lib/sysctl.d/30-glob.conf": "net.ipv4.conf.lo.rp_filter=9\n",
+    "usr/lib/sysctl.d/40-p.conf": (
+        "a/e.f = \\x41 $(x) 'q' \"r\"\nkernel.y=\nnet/ipv4/conf/eth0.7/rp_filter = 7\n/kernel//./z/=3\na.b=\n"
+        "/../../evil = 1\n/../../*/evil = 1\n= 5\nvm.v-1==6\n"
+        "net.ipv6.conf.[ae]*.use_tempaddr=2\nnet.ipv6.conf.eth[!1].use_tempaddr = 0\n"
+    ),
+    "usr/lib/sysctl.d/50-again.conf": "a.b = 4\nkernel.z = 3\n",
+    "usr/lib/sysctl.d/.hidden.conf": "a.c = hidden\n",
+    "usr/lib/sysctl.d/60-not.conf.bak": "a.c = not\n",
+}
+
+
+def written(base: Path) -> dict[str, str]:
+    return {str(path.relative_to(base)): path.read_text() for path in base.rglob("*") if path.is_file()}
+
+
+def unset_tree(base: Path) -> Path:
+    for key in KEYS:
+        (base / key).parent.mkdir(parents=True, exist_ok=True)
+        # Nothing is cut off before it is written to, and systemd leaves alone what is as it is to be.
+        (base / key).write_text("?")
+    return base
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    image = tmp_path / "image"
+    for name, text in FILES.items():
+        (image / name).parent.mkdir(parents=True, exist_ok=True)
+        (image / name).write_text(text, newline="")
+    (image / "etc/sysctl.conf").write_text("a.c = from the link\n")
+    (image / "etc/sysctl.d/99-sysctl.conf").symlink_to("../sysctl.conf")
+    (image / "etc/sysctl.d/50-again.conf").symlink_to("/dev/null")
+    (image / "etc/sysctl.d/70-dir.conf").mkdir()
+    return image
+
+
+def by_systemd(image: Path, settings: Path) -> dict[str, str]:
+    places = [("etc", "/etc"), ("usr/local/lib", "/usr/local/lib"), ("usr/lib/sysctl.d", "/usr/lib/sysctl.d")]
+    binds = "".join(f"mount --bind {image}/{name} {place}\n" for name, place in places)
+    script = (
+        f"set -e\n{binds}mount -t proc proc /proc\nmount --bind {settings} /proc/sys\n{SYSTEMD_SYSCTL} || :"
+    )
+    subprocess.run([*own_namespaces(), "sh", "-c", script], check=True, capture_output=True, timeout=SECONDS)
+    return written(settings)
+
+
+def by_init(image: Path, settings: Path, as_built: str, shell: tuple[str, ...]) -> tuple[dict[str, str], str]:
+    second = resources.files("quickstart.initramfs").joinpath("init", "second").read_text()
+    function = re.search(r"^setting\(\) \{.*?^\}", second, re.MULTILINE | re.DOTALL)
+    assert function
+    text = settings_text(kernel_settings(ImageRoot(image)))
+    script = f'AS_BUILT={as_built}\nnote() {{ echo "$*"; }}\n{function[0]}\n{text}'.replace(
+        "/proc/sys", str(settings)
+    )
+    done = subprocess.run(
+        [*shell, "-euc", script], check=True, capture_output=True, text=True, timeout=SECONDS
+    )
+    return written(settings), done.stdout
+
+
+@pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh")])
+def test_init_sets_what_systemd_would(image: Path, tmp_path: Path, shell: tuple[str, ...]) -> None:
+    theirs = by_systemd(image, unset_tree(tmp_path / "theirs"))
+    ours, said = by_init(image, unset_tree(tmp_path / "ours"), "yes", shell)
+    assert theirs["a/c"] == "from the link\n"
+    assert theirs["net/ipv4/conf/eth0/rp_filter"] == "2\n"
+    assert ours == theirs
+    assert said.splitlines() == ["kernel/absent is left to systemd-sysctl"]
+
+
+def test_a_package_s_settings_are_made_early_on_the_volume_of_the_build_only(
+    image: Path, tmp_path: Path
+) -> None:
+    """Such a file may have been upgraded, or be gone, without a stock boot: what it said is not to be set for good."""
+    ours, _ = by_init(image, unset_tree(tmp_path / "ours"), "no", ("dash",))
+    assert (ours["a/c"], ours["net/ipv4/conf/eth0/rp_filter"]) == ("from the link\n", "2\n")
+    assert {
+        ours[key] for key in ("a/e.f", "kernel/y", "kernel/z", "vm/v-1", "net/ipv6/conf/eth0/use_tempaddr")
+    } == {"?"}
+
+
+def test_the_settings_are_made_before_the_application_starts() -> None:
+    lines = resources.files("quickstart.initramfs").joinpath("init", "second").read_text().splitlines()
+    assert [line for line in lines if line in (". $Q/settings", "start_application")] == [
+        ". $Q/settings",
+        "start_application",
+    ]
+
+
+def test_kernel_modules_are_locked_by_systemd_alone(image: Path, tmp_path: Path) -> None:
+    (image / "etc/sysctl.d/10-a.conf").write_text("kernel.modules_disabled = 1\nkernel.x = 1\n")
+    ours, said = by_init(image, unset_tree(tmp_path / "ours"), "yes", ("busybox", "sh"))
+    assert (ours["kernel/modules_disabled"], ours["kernel/x"]) == ("?", "1\n")
+    assert "kernel/modules_disabled is left to systemd-sysctl" in said

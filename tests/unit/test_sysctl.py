@@ -1,0 +1,106 @@
+"""sysctl.d(5) of an image, by systemd-sysctl(8)'s rules; tests/contract/test_sysctl.py asks the real one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.initramfs.layout import settings_text
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.sysctl import KernelSetting, kernel_settings
+
+
+def settings_of(base: Path, **files: str) -> tuple[KernelSetting, ...]:
+    """Of files ``etc_NAME``, ``local_NAME`` and ``usr_NAME``."""
+    places = {"etc": "etc", "local": "usr/local/lib", "usr": "usr/lib"}
+    for name, text in files.items():
+        place, _, stem = name.partition("_")
+        path = base / places[place] / f"sysctl.d/{stem}.conf"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, newline="")
+    return kernel_settings(ImageRoot(base))
+
+
+def pairs(found: tuple[KernelSetting, ...]) -> list[tuple[str, str]]:
+    return [(each.key, each.value) for each in found]
+
+
+def test_an_image_without_any_has_none(tmp_path: Path) -> None:
+    assert settings_of(tmp_path) == ()
+    assert settings_text(()) == ""
+
+
+def test_the_last_of_a_key_counts_in_the_order_of_the_files_names(tmp_path: Path) -> None:
+    found = settings_of(tmp_path, usr_90="a.b=usr\n", etc_10="a.b=etc\nc.d=1\n", local_50="c.d=2\n")
+    assert pairs(found) == [("c/d", "2"), ("a/b", "usr")]
+    assert [each.is_packages for each in found] == [False, True]
+
+
+def test_of_two_files_with_one_name_the_administrator_s_counts(tmp_path: Path) -> None:
+    assert pairs(settings_of(tmp_path, usr_50="a.b=1\n", local_50="a.b=2\n", etc_50="")) == []
+    (tmp_path / "etc/sysctl.d/50.conf").unlink()
+    assert pairs(kernel_settings(ImageRoot(tmp_path))) == [("a/b", "2")]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("kernel.pid_max = 5", ("kernel/pid_max", "5")),
+        ("-kernel.pid_max=5", ("kernel/pid_max", "5")),
+        ("net/ipv4/conf/eth0.7/forwarding=1", ("net/ipv4/conf/eth0.7/forwarding", "1")),
+        ("net.ipv4.conf.eth0/7.forwarding=1", ("net/ipv4/conf/eth0.7/forwarding", "1")),
+        ("/vm//./x/ = a=b", ("vm/x", "a=b")),
+        ("a.b =", ("a/b", "")),
+        ("a.b = x\r", ("a/b", "x")),
+        ("a.b = \udcff", ("a/b", "\udcff")),
+    ],
+)
+def test_a_line(tmp_path: Path, line: str, expected: tuple[str, str]) -> None:
+    (tmp_path / "etc/sysctl.d").mkdir(parents=True)
+    (tmp_path / "etc/sysctl.d/a.conf").write_bytes(line.encode(errors="surrogateescape"))
+    assert pairs(kernel_settings(ImageRoot(tmp_path))) == [expected]
+
+
+@pytest.mark.parametrize(
+    "line", ["# a=b", "; a=b", "a.b", "= 5", "/../x = 1", "a/../../x=1", "/../*/x=1", "-a.b"]
+)
+def test_a_line_that_sets_nothing(tmp_path: Path, line: str) -> None:
+    assert settings_of(tmp_path, etc_a=f"{line}\n") == ()
+
+
+def test_a_pattern_spares_what_is_set_or_left_out_by_name(tmp_path: Path) -> None:
+    text = "n.*.f=2\n-n.all.f\nn.lo.f=1\nn.lo.g=1\nn.lo.deep.f=1\n-n.x*.f\n"
+    found = settings_of(tmp_path, etc_a=text)
+    assert found[0] == KernelSetting("n/*/f", "2", False, ("n/all/f", "n/lo/f"))
+    assert found[1] == KernelSetting("n/lo/f", "1", False)
+
+
+def test_what_the_administrator_says_too_is_his(tmp_path: Path) -> None:
+    assert not settings_of(tmp_path, usr_10="a.b=1\n", etc_20="a.b=1\n")[0].is_packages
+    assert not settings_of(tmp_path, etc_05="a.b=1\n")[0].is_packages
+
+
+def test_links_are_followed_inside_the_image(tmp_path: Path) -> None:
+    (tmp_path / "etc/sysctl.d").mkdir(parents=True)
+    (tmp_path / "etc/sysctl.conf").write_text("a.b=1\n")
+    (tmp_path / "etc/sysctl.d/99-sysctl.conf").symlink_to("../sysctl.conf")
+    (tmp_path / "etc/sysctl.d/98-away.conf").symlink_to("/nowhere")
+    (tmp_path / "etc/sysctl.d/97-dir.conf").mkdir()
+    assert pairs(kernel_settings(ImageRoot(tmp_path))) == [("a/b", "1")]
+
+
+def test_more_than_a_mebibyte_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedUnitError, match=r"the last read is /etc/sysctl\.d/b\.conf"):
+        settings_of(tmp_path, etc_a="#" * (1 << 19), etc_b="#" * (1 << 20))
+
+
+def test_no_value_is_anything_but_a_word_for_the_shell() -> None:
+    found = (
+        KernelSetting("kernel/x", "'; reboot; $(x) `y`", True),
+        KernelSetting("n/*/f", "1", False, ("n/a/f",)),
+    )
+    assert settings_text(found) == (
+        "setting as-built kernel/x ''\"'\"'; reboot; $(x) `y`'\nsetting always 'n/*/f' 1 n/a/f\n"
+    )
