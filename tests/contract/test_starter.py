@@ -223,6 +223,36 @@ def test_more_time_by_notify(box: Box) -> None:
     assert (found.status, found.reason) == (0, ""), found.log
 
 
+@pytest.mark.parametrize("asked", ["20000000", "9223372036854775807"])
+@pytest.mark.parametrize("timeout_ms", ["1000", "0"])
+def test_nobody_gets_more_time_than_an_early_start_has(box: Box, asked: str, timeout_ms: str) -> None:
+    """The whole machine waits for it: a service that asks again and again, or has no TimeoutStartSec=, is systemd's."""
+    more = f"\nwhile True: say('EXTEND_TIMEOUT_USEC={asked}'); time.sleep(0.1)"
+    limits = (("start-timeout-ms", timeout_ms), ("longest-start-ms", "2500"))
+    found = box.start(*NOTIFY, *limits, python(more), left="grep populated $GROUP/cgroup.events")
+    assert (found.status, found.reason) == (1, "no READY=1 within the time of an early start")
+    assert found.answers["left"] == "populated 0"
+
+
+def test_a_command_without_a_limit_has_that_of_an_early_start(box: Box) -> None:
+    limits = (("start-timeout-ms", "0"), ("longest-start-ms", "500"))
+    found = box.start(("type", "exec"), *limits, shell("pre", "sleep 600"), SLEEP)
+    assert (found.status, found.reason) == (1, "Exec pre: sh took longer than the time of an early start")
+
+
+def test_a_socket_that_is_never_empty_does_not_keep_the_machine(box: Box) -> None:
+    # Each line is looked up in /proc, so that to hear it takes longer than to say it.
+    flood = (
+        "\nlines = f'MAINPID={os.getpid()}\\n'.encode() * 200\nfor n in range(3): os.fork()"
+        "\nwith socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:"
+        "\n  to.connect(os.environ['NOTIFY_SOCKET'])\n  while True: to.send(lines)"
+    )
+    found = box.start(
+        ("type", "notify"), ("notify-access", "all"), ("start-timeout-ms", "1500"), python(flood)
+    )
+    assert (found.status, found.reason) == (1, "no READY=1 within the unit's TimeoutStartSec")
+
+
 def test_a_main_process_that_ends_before_it_is_ready(box: Box) -> None:
     found = box.start(*NOTIFY, python("sys.exit(0)"))
     assert (found.status, found.reason) == (1, "the main process ended before READY=1")

@@ -19,6 +19,8 @@
 enum { POLL_US = 10000, GUESS_MS = 1000, PID_FILE_MAX = 64 };
 
 static const char *run_directory;
+/* By which all is done, whatever the unit allows itself: the whole machine waits for it, which with systemd it would not. */
+static int64_t latest;
 
 static void put(const char *name, const char *content) {
     char *path = text("%s/%s", run_directory, name), *made = text("%s.new", path);
@@ -33,11 +35,13 @@ static void undo(const char *reason) {
     kill_group();
 }
 
-/* The time by which the next command has to be done; 0: any time. */
+/* The time by which the next command has to be done. */
 static int64_t deadline(void) {
-    int64_t allowed = number(fact("start-timeout-ms", "90000"));
-    return allowed ? now_ms() + allowed : 0;
+    int64_t allowed = number(fact("start-timeout-ms", "90000")), now = now_ms();
+    return allowed && allowed < latest - now ? now + allowed : latest;
 }
+
+const char *limit_of(int64_t deadline) { return deadline == latest ? "the time of an early start" : "the unit's TimeoutStartSec"; }
 
 static struct command command_of(const struct record *r) {
     if (r->count < 4) fail("the description's `command` lacks words");
@@ -45,9 +49,9 @@ static struct command command_of(const struct record *r) {
 }
 
 /* Fails unless the command has ended well, or its failure is ignored. */
-static void check_end(const struct command *command, int status) {
+static void check_end(const struct command *command, int status, int64_t until) {
     const char *when = command->when, *name = command->argv[0];
-    if (status == -1) fail("Exec %s: %s took longer than the unit's TimeoutStartSec", when, name);
+    if (status == -1) fail("Exec %s: %s took longer than %s", when, name, limit_of(until));
     if (status == 0 || strchr(command->flags, '-')) return;
     if (WIFEXITED(status)) fail("Exec %s: %s ended with status %d", when, name, WEXITSTATUS(status));
     fail("Exec %s: %s was ended by signal %d", when, name, WTERMSIG(status));
@@ -60,7 +64,7 @@ static void run_all(const char *when, pid_t main_pid) {
         if (strcmp(command.when, when) != 0) continue;
         int64_t until = deadline();
         pid_t child = start(&command, main_pid, until);
-        check_end(&command, child ? await_exit(child, until) : 0);
+        check_end(&command, child ? await_exit(child, until) : 0, until);
     }
 }
 
@@ -84,7 +88,7 @@ static pid_t find_daemon(int64_t until) {
         if (count == 1 || (any && count)) return pid;
         if (!*pid_file && now_ms() >= guess_until)
             fail("Type=forking without PIDFile=: %d processes are left, which is the main one?", count);
-        if (until && now_ms() >= until) fail("%s names no process of the unit", pid_file);
+        if (now_ms() >= until) fail("%s names no process of the unit", pid_file);
         usleep(POLL_US);
     }
 }
@@ -99,10 +103,10 @@ static pid_t start_main(void) {
     pid_t pid = start(&command, 0, until);
     if (!pid) fail("%s could not be executed", command.program);
     if (strcmp(type, "forking") == 0) {
-        check_end(&command, await_exit(pid, until));
+        check_end(&command, await_exit(pid, until), until);
         pid = find_daemon(until);
     } else if (strcmp(type, "notify") == 0) {
-        await_ready(&pid, until);
+        await_ready(&pid, until, latest);
     } else if (strcmp(type, "simple") != 0 && strcmp(type, "exec") != 0) {
         fail("the description has an unknown type `%s`", type);
     }
@@ -127,6 +131,7 @@ int main(int argc, char **argv) {
     when_failing(undo);
     read_description(argv[1]);
     check_keys();
+    latest = now_ms() + number(fact("longest-start-ms", "900000"));
     identity();
     make_group();
     make_run_directories();

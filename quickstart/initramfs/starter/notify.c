@@ -60,24 +60,25 @@ static bool may_speak(pid_t sender, pid_t main_pid) {
     return strcmp(fact("notify-access", NULL), "main") != 0 && sender > 0 && in_group(sender);
 }
 
-/* READY=1, MAINPID= and EXTEND_TIMEOUT_USEC= are heard; systemd hears all of them again later. */
-static bool says_ready(char *message, pid_t *main_pid, int64_t *deadline) {
+/* READY=1, MAINPID= and EXTEND_TIMEOUT_USEC= (systemd.service(5), TimeoutStartSec=) are heard; systemd hears all of them again later. */
+static bool says_ready(char *message, pid_t *main_pid, int64_t *deadline, int64_t latest) {
     bool ready = false;
     for (char *line; (line = strsep(&message, "\n"));) {
         if (strcmp(line, "READY=1") == 0) ready = true;
         else if (strncmp(line, "MAINPID=", 8) == 0) {
             pid_t named = (pid_t)strtol(line + 8, NULL, 10);
             if (named > 1 && in_group(named)) *main_pid = named;
-        } else if (strncmp(line, "EXTEND_TIMEOUT_USEC=", 20) == 0 && *deadline) {
+        } else if (strncmp(line, "EXTEND_TIMEOUT_USEC=", 20) == 0) {
             int64_t until = now_ms() + strtoll(line + 20, NULL, 10) / 1000;
-            if (until > *deadline) *deadline = until;
+            if (until > *deadline) *deadline = until < latest ? until : latest;
         }
     }
     return ready;
 }
 
-/* Returns when a process of the unit has said READY=1. A process that it has named before with MAINPID= counts as the main one. */
-void await_ready(pid_t *main_pid, int64_t deadline) {
+/* Returns when a process of the unit has said READY=1. A process that it has named before with MAINPID= counts as the main one. More
+   time than until `latest` nobody gets by asking for it. */
+void await_ready(pid_t *main_pid, int64_t deadline, int64_t latest) {
     char message[MESSAGE_MAX];
     pid_t sender, watched = 0;
     for (int pidfd = -1;;) {
@@ -88,11 +89,14 @@ void await_ready(pid_t *main_pid, int64_t deadline) {
             if (pidfd < 0) fail("the main process ended before READY=1");
         }
         /* What was said before the end counts, so the socket is emptied first. */
-        while (receive(message, &sender))
-            if (may_speak(sender, *main_pid) && says_ready(message, main_pid, &deadline)) return;
+        while (receive(message, &sender)) {
+            if (may_speak(sender, *main_pid) && says_ready(message, main_pid, &deadline, latest)) return;
+            /* Somebody may speak faster than is heard. */
+            if (now_ms() >= deadline) break;
+        }
         if (watched == *main_pid && wait_for(pidfd, now_ms())) fail("the main process ended before READY=1");
-        if (deadline && now_ms() >= deadline) fail("no READY=1 within the unit's TimeoutStartSec");
+        if (now_ms() >= deadline) fail("no READY=1 within %s", limit_of(deadline));
         int64_t slice = now_ms() + 100;
-        wait_for(notify_socket, deadline && deadline < slice ? deadline : slice);
+        wait_for(notify_socket, deadline < slice ? deadline : slice);
     }
 }

@@ -17,12 +17,12 @@ static const char LOG_FILE[] = "/var/log/quickstart.log";
 
 enum { REASON_MAX = 1024 };
 
-/* Until `fd` can be read or the time (of now_ms; 0: none) has come; false for the latter. */
+/* Until `fd` can be read or the time (of now_ms) has come; false for the latter. */
 bool wait_for(int fd, int64_t deadline) {
     for (;;) {
         struct pollfd wanted = {.fd = fd, .events = POLLIN};
         int64_t left = deadline - now_ms();
-        int timeout = !deadline ? -1 : left <= 0 ? 0 : left > INT_MAX ? INT_MAX : (int)left;
+        int timeout = left <= 0 ? 0 : left > INT_MAX ? INT_MAX : (int)left;
         int found = poll(&wanted, 1, timeout);
         if (found > 0) return true;
         if (found < 0 && errno != EINTR) fail("poll: %m");
@@ -126,7 +126,7 @@ pid_t start(const struct command *command, pid_t main_pid, int64_t deadline) {
         execute(command, main_pid);
     }
     close(ends[1]);
-    if (!wait_for(ends[0], deadline)) fail("%s was not executed within the unit's TimeoutStartSec", command->program);
+    if (!wait_for(ends[0], deadline)) fail("%s was not executed within %s", command->program, limit_of(deadline));
     ssize_t length = read(ends[0], reason, sizeof reason - 1);
     close(ends[0]);
     if (length > 0 && strchr(command->flags, '-')) {

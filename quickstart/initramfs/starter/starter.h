@@ -65,9 +65,12 @@ int orphans_in_group(pid_t *one);
 /* devices.c */
 void restrict_devices(const char *group);
 
+/* main.c: what a time (of now_ms) that has come was the end of. */
+const char *limit_of(int64_t deadline);
+
 /* notify.c */
 void open_notify(void);
-void await_ready(pid_t *main_pid, int64_t deadline);
+void await_ready(pid_t *main_pid, int64_t deadline, int64_t latest);
 
 /* process.c */
 pid_t start(const struct command *command, pid_t main_pid, int64_t deadline);

@@ -122,7 +122,7 @@ static const struct step *step_of(const char *key) {
 }
 
 /* Which is read where it is needed. */
-static const char *const FACTS[] = {"unit", "group", "type", "pid-file", "main-process", "start-timeout-ms", "notify-access", "watchdog-usec",
+static const char *const FACTS[] = {"unit", "group", "type", "pid-file", "main-process", "start-timeout-ms", "longest-start-ms", "notify-access", "watchdog-usec",
     "user", "main-group", "ignore-sigpipe", "stdout", "stderr", "private-tmp", "base-environment", "own-environment",
     "pass-environment", "environment", "environment-file", "unset-environment", "run-directory", "devices", "device", "mount", "command", NULL};
 
