@@ -320,6 +320,7 @@ def make_disk(profile: Profile, reference: ReferenceImage, store: Store, progres
                 profile.disk_mib,
                 reference.volume_uuid,
                 reference.volume_label,
+                entry.devices_of(reference),
             )
 
     path = store.get_or_make("disk", _disk_inputs(profile, reference), make).path / "root.raw"

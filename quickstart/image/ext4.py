@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import stat
 import struct
 import uuid
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 from quickstart.errors import ArtefactError, BadInputError, CommandError, MissingToolError
 from quickstart.host import door
 from quickstart.image.ext4layout import SUPERBLOCK_AT, SUPERBLOCK_BYTES, damaged, read_layout
+from quickstart.inspect.foreign.members import DeviceNode
 from quickstart.model import IMAGE_TIME_S, MIB, RootDisk, Superblock
 from quickstart.store.store import source_digest
 
@@ -56,8 +58,17 @@ def disk_recipe() -> Mapping[str, str]:
     }
 
 
-def write_disk(tree: Path, path: Path, size_mib: int, volume_uuid: str, label: str) -> RootDisk:
+def write_disk(
+    tree: Path,
+    path: Path,
+    size_mib: int,
+    volume_uuid: str,
+    label: str,
+    devices: tuple[DeviceNode, ...] = (),
+) -> RootDisk:
     """Write ``tree`` (owners and modes kept, so as root) to ``path`` as a sparse raw ext4 file system of ``size_mib``.
+
+    ``devices`` lie in directories of the tree; no node is ever made on the host.
 
     The same tree gives the same bytes, wherever and whenever: mke2fs takes names in sorted order and files' times of
     modification in seconds, all other times are IMAGE_TIME_S. Raises BadInputError when the tree does not fit.
@@ -76,6 +87,8 @@ def write_disk(tree: Path, path: Path, size_mib: int, volume_uuid: str, label: s
         raise
     # It holds /etc/shadow.
     path.chmod(0o600)
+    if devices:
+        _make_nodes(tree, path, devices)
     _fix_inodes(tree, path)
     return RootDisk(path, size_mib * MIB, read_superblock(path))
 
@@ -90,8 +103,44 @@ def _fix_inodes(tree: Path, path: Path) -> None:
     ]
     own = {"mode": f"0{root.st_mode:o}", "uid": root.st_uid, "gid": root.st_gid, "mtime": f"@{IMAGE_TIME_S}"}
     commands += [f"set_inode_field <{_ROOT_INODE}> {field} {value}\n" for field, value in own.items()]
+    _change(path, commands)
+
+
+def _make_nodes(tree: Path, path: Path, devices: tuple[DeviceNode, ...]) -> None:
+    """Device nodes in the image of ``tree``; what holds them keeps its time."""
+    commands = []
+    for node in devices:
+        holder, _, name = node.path.rpartition("/")
+        kind = "b" if stat.S_ISBLK(node.mode) else "c"
+        # debugfs' mknod knows minors of 16 bits only.
+        commands += [f"cd {_quoted('/' + holder)}\n", f"mknod {_quoted(name)} {kind} 0 0\n"]
+        fields: dict[str, str | int] = {"mode": f"0{node.mode:o}", "uid": node.uid, "gid": node.gid}
+        fields |= {"mtime": f"@{node.mtime_s}", **_device_number(node.major, node.minor)}
+        place = _quoted("/" + node.path)
+        commands += [f"set_inode_field {place} {field} {value}\n" for field, value in fields.items()]
+        mtime_s = int((tree / holder).lstat().st_mtime)
+        commands.append(f"set_inode_field {_quoted('/' + holder)} mtime @{mtime_s}\n")
+    _change(path, commands)
+
+
+def _device_number(major: int, minor: int) -> dict[str, int]:
+    """The fields of an inode that have it, in one of two forms (kernel: include/linux/kdev_t.h)."""
+    if major < 256 and minor < 256:
+        return {"block[0]": major << 8 | minor}
+    return {"block[1]": minor & 0xFF | major << 8 | (minor & ~0xFF) << 12}
+
+
+def _quoted(word: str) -> str:
+    """As libss takes words apart: between quotes, which are doubled where they are meant."""
+    return '"' + word.replace('"', '""') + '"'
+
+
+def _change(path: Path, commands: list[str]) -> None:
+    """Run debugfs(8) on the image."""
     argv: list[str | Path] = ["debugfs", "-w", "-f", "-", path]
-    done = door.run(argv, timeout_s=600, env=FIXED_TIME, stdin="".join(commands).encode())
+    done = door.run(
+        argv, timeout_s=600, env=FIXED_TIME, stdin="".join(commands).encode(errors="surrogateescape")
+    )
     # Its status does not tell; beside its version it says something only when a command fails.
     faults = [line for line in done.stderr.decode(errors="replace").splitlines()[1:] if line.strip()]
     if faults:

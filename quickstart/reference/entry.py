@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import ReferenceImageError
+from quickstart.inspect.foreign.members import DeviceNode
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import ReferenceImage
 from quickstart.store.store import Store
@@ -16,9 +19,14 @@ from quickstart.store.treehash import tree_hash
 _FACTS = "image.json"
 
 
-def write_facts(directory: Path, volume_uuid: str, volume_label: str) -> None:
-    """Hash the tree ``root`` in ``directory`` and keep what ``load`` needs."""
-    facts = {"image_hash": tree_hash(directory / "root"), "uuid": volume_uuid, "label": volume_label}
+def write_facts(
+    directory: Path, volume_uuid: str, volume_label: str, devices: tuple[DeviceNode, ...] = ()
+) -> None:
+    """Hash the tree ``root`` in ``directory``, and ``devices`` where there are some, and keep what ``load`` needs."""
+    image_hash, nodes = tree_hash(directory / "root"), [asdict(node) for node in devices]
+    if nodes:
+        image_hash = hashlib.sha256(f"{image_hash}\0{json.dumps(nodes, sort_keys=True)}".encode()).hexdigest()
+    facts = {"image_hash": image_hash, "uuid": volume_uuid, "label": volume_label, "devices": nodes}
     (directory / _FACTS).write_text(json.dumps(facts))
 
 
@@ -41,6 +49,12 @@ def load(directory: Path, origin: tuple[str, str]) -> ReferenceImage:
         volume_label=facts["label"],
         origin=origin,
     )
+
+
+def devices_of(image: ReferenceImage) -> tuple[DeviceNode, ...]:
+    """The nodes that the disk has beside the tree."""
+    facts = json.loads((image.tree.parent / _FACTS).read_text())
+    return tuple(DeviceNode(**node) for node in facts.get("devices", ()))
 
 
 def find(store: Store, inputs: Mapping[str, object]) -> ReferenceImage | None:

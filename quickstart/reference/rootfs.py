@@ -20,7 +20,8 @@ from quickstart.host import door
 from quickstart.host.progress import Progress
 from quickstart.host.unchanged import digest_of
 from quickstart.inspect.foreign.directory import read_directory
-from quickstart.inspect.foreign.home import bring_home, foreign_members, limits_of_disk
+from quickstart.inspect.foreign.home import NotHome, bring_home, foreign_members, limits_of_disk
+from quickstart.inspect.foreign.members import DeviceNode
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
 from quickstart.reference import customise, entry, guest
@@ -33,6 +34,7 @@ _NAMESPACE = uuid.UUID("0d0c7be2-5d7e-4b0a-8a55-0a3c5d1f2b00")
 _COMPRESSED = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"))
 # tar(5): the magic of a header, and the two empty records at the end.
 _TAR_MAGIC_AT, _TAR_MAGIC, _TAR_END_BYTES = 257, b"ustar", 1024
+_MOST_DEVICES = 4096
 _MOUNT_POINTS = ("proc", "sys", "dev", "run")
 _HOW_TO_TAR = "make it with tar --xattrs --xattrs-include='*' --acls --numeric-owner -C ROOT -c . (plain, gzip, xz or zstd)"
 
@@ -124,10 +126,9 @@ def reference_of(
         else:
             with progress.step(f"reference: unpack {rootfs.path}"):
                 left_out = unpack(rootfs.path, tree, profile.disk_mib * MIB, rootfs.digest)
-        if elsewhere := [name for name in left_out if not name.startswith("dev/")]:
-            progress.note(
-                f"left out, as device nodes and sockets are not copied: {', '.join(elsewhere[:20])}"
-            )
+        if left_out.sockets:
+            progress.note(f"left out, as sockets are not copied: {', '.join(left_out.sockets[:20])}")
+        check_devices(left_out.devices, rootfs.path)
         with progress.step("reference: check and hash"):
             check_machine(ImageRoot(tree), rootfs.path)
             own = RootLine(str(uuid.uuid5(_NAMESPACE, key_of("reference", inputs))), "root")
@@ -135,17 +136,17 @@ def reference_of(
             guest.forget_build(tree)
             if guest_package and not guest.place(tree):
                 progress.note("the root has no dpkg: quickstart-guest was left out")
-            entry.write_facts(directory, volume.uuid, volume.label)
+            entry.write_facts(directory, volume.uuid, volume.label, left_out.devices)
 
     image = entry.load(store.get_or_make("reference", inputs, make).path, (rootfs.kind, rootfs.digest))
     check_packages(ImageRoot(image.tree), profile, rootfs.path)
     return image
 
 
-def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) -> tuple[str, ...]:
+def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) -> NotHome:
     """Copy with owners, modes, ACLs, attributes, times, hard links and holes, never into what is mounted there.
 
-    Returns what was left out (device nodes, sockets); raises BadInputError for more than a disk of ``disk_bytes`` holds.
+    Returns what the tree does not get (device nodes, sockets); raises BadInputError for more than a disk of ``disk_bytes`` holds.
     """
     if store.root.resolve().is_relative_to(rootfs.path):
         raise BadInputError(
@@ -176,10 +177,10 @@ def _not_copied(source: Path, error: OSError) -> Exception:
     )
 
 
-def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> tuple[str, ...]:
+def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome:
     """Unpack a tar below ``tree``; names stay inside, and no link is followed.
 
-    Returns what was left out (device nodes, sockets). Raises BadInputError for an archive that cannot be taken whole, has more
+    Returns what the tree does not get (device nodes, sockets). Raises BadInputError for an archive that cannot be taken whole, has more
     than a disk of ``disk_bytes`` holds, or is not the one whose SHA-256 is ``digest``.
     """
     try:
@@ -189,6 +190,20 @@ def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> tuple[s
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise _not_copied(path, error) from error
+
+
+def check_devices(devices: tuple[DeviceNode, ...], source: Path) -> None:
+    """Raise BadInputError for more nodes than a root has, and for a name that debugfs(8) cannot be told."""
+    if len(devices) > _MOST_DEVICES:
+        raise BadInputError(
+            f"{source} has {len(devices)} device nodes; up to {_MOST_DEVICES} are taken",
+            hint="remove what no service needs",
+        )
+    for node in devices:
+        if "\n" in node.path:
+            raise BadInputError(
+                f"{source} has a device node with a line break in its name: {node.path!a}", hint="rename it"
+            )
 
 
 def check_machine(root: ImageRoot, source: Path) -> None:

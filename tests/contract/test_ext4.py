@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import stat
@@ -16,6 +17,7 @@ import pytest
 from quickstart.errors import ArtefactError, BadInputError
 from quickstart.image.ext4 import read_superblock, used_inodes, write_disk
 from quickstart.image.extents import file_extents
+from quickstart.inspect.foreign.members import DeviceNode
 from quickstart.model import IMAGE_TIME_S, MIB, RootDisk
 from tests.contract.ordinary import is_host_root
 
@@ -204,6 +206,50 @@ def test_times_on_a_disk(tree: Path, tmp_path: Path) -> None:
             f"mtime: 0x{1_600_000_000:08x}:00000000",
             f"crtime: {fixed}",
         }, name
+
+
+# By name: where it lies, what kind, its numbers, owner; the kernel keeps numbers beyond 255 another way.
+NODES = (
+    DeviceNode(path="d/null", mode=0o20666, uid=0, gid=0, major=1, minor=3, mtime_s=1_500_000_000),
+    DeviceNode(
+        path='d/e/with "quotes" \udcff', mode=0o60640, uid=70_000, gid=6, major=8, minor=17, mtime_s=1
+    ),
+    DeviceNode(
+        path="<2>", mode=0o21600, uid=65_534, gid=100_000, major=259, minor=70_000, mtime_s=1_600_000_000
+    ),
+)
+
+
+def test_device_nodes_on_a_disk(tree: Path, tmp_path: Path) -> None:
+    """No node is made on the host: the tree has none, and neither the directories' times nor anything else tells of it."""
+    disks = []
+    for name in ("x", "y"):
+        given = odd_tree(tmp_path / name, NAMES, 1_700_000_000)
+        (given / "node").unlink()
+        os.utime(given, (1_700_000_000, 1_600_000_000))
+        disks.append(write_disk(given, tmp_path / f"{name}.raw", 16, UUID, "root", NODES).path)
+        time.sleep(1.1)
+    assert disks[0].read_bytes() == disks[1].read_bytes()
+    checked = subprocess.run(
+        ["/usr/sbin/e2fsck", "-fn", disks[0]], capture_output=True, timeout=60, check=False
+    )
+    assert checked.returncode == 0, checked.stdout
+    shown = debugfs(disks[0], "stat /d/null")
+    assert "Type: character special" in shown and "Mode:  0666" in shown
+    assert "Device major/minor number: 01:03" in shown
+    times = {line.strip().split(" -- ")[0] for line in shown.splitlines() if "time: " in line}
+    fixed = f"0x{IMAGE_TIME_S:08x}:00000000"
+    assert times == {f"{name}: {fixed}" for name in ("ctime", "atime", "crtime")} | {
+        f"mtime: 0x{1_500_000_000:08x}:00000000"
+    }
+    shown = debugfs(disks[0], 'stat "/d/e/with ""quotes"" \udcff"')
+    assert "Type: block special" in shown and "Mode:  0640" in shown
+    assert re.search(r"User: +70000 +Group: +6 ", shown)
+    assert "Device major/minor number: 08:17" in shown
+    shown = debugfs(disks[0], "stat /<2>")
+    assert "Mode:  01600" in shown and re.search(r"User: +65534 +Group: +100000 ", shown)
+    assert "(New-style) Device major/minor number: 259:70000" in shown
+    assert f"mtime: 0x{1_600_000_000:08x}" in debugfs(disks[0], "stat /d")
 
 
 def test_a_files_extents_hold_its_bytes(tree: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import tarfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,13 @@ from quickstart.host.files import remove_tree
 from quickstart.host.namespaces import own_namespaces
 from quickstart.host.progress import Quiet
 from quickstart.host.workspace import workspace
-from quickstart.inspect.foreign.home import foreign_members
+from quickstart.inspect.foreign.home import NotHome, foreign_members
+from quickstart.inspect.foreign.members import DeviceNode
 from quickstart.inspect.foreign.reader import NOBODY
 from quickstart.model import MIB
 from quickstart.profile import load_profile
 from quickstart.reference.guest import forget_build
-from quickstart.reference.rootfs import copy_directory, examine, reference_of, unpack
+from quickstart.reference.rootfs import check_devices, copy_directory, examine, reference_of, unpack
 from quickstart.store.store import Store
 from tests.contract.test_hostile_disk import listing
 
@@ -202,22 +204,34 @@ def test_a_header_that_wants_gigabytes(tmp_path: Path) -> None:
         unpack(tmp_path / "big.tar.gz", tmp_path / "tree", DISK)
 
 
-def test_devices_and_sockets_are_left_out_and_named(tmp_path: Path) -> None:
+def test_devices_and_sockets_are_never_made_on_the_host(tmp_path: Path) -> None:
     def fill(archive: tarfile.TarFile, outside: Path) -> None:
         for name, kind in (("dev/sda", tarfile.BLKTYPE), ("opt/null", tarfile.CHRTYPE)):
-            add(archive, name, type=kind, devmajor=8, devminor=0)
+            add(archive, name, type=kind, devmajor=8, devminor=1, mode=0o640)
         add(archive, "pipe", type=tarfile.FIFOTYPE, mode=0o640)
 
     archive = made(tmp_path / "archive", fill, tmp_path)
-    assert unpack(archive, tmp_path / "tree", DISK) == ("dev/sda", "opt/null")
-    assert sorted(path.name for path in (tmp_path / "tree").iterdir()) == ["pipe"]
+    found = unpack(archive, tmp_path / "tree", DISK)
+    assert [(each.path, each.mode, each.major, each.minor) for each in found.devices] == [
+        ("dev/sda", 0o060640, 8, 1),
+        ("opt/null", 0o020640, 8, 1),
+    ]
+    left = [path for path in (tmp_path / "tree").rglob("*") if not path.is_dir()]
+    assert [path.name for path in left] == ["pipe"]
     given = tmp_path / "given"
     given.mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(given / "socket"))
-        assert copy_directory(examine(given), tmp_path / "copy", Store(tmp_path / "store"), DISK) == (
-            "socket",
-        )
+        found = copy_directory(examine(given), tmp_path / "copy", Store(tmp_path / "store"), DISK)
+    assert found == NotHome(sockets=("socket",))
+
+
+@pytest.mark.parametrize(("count", "name"), [(4097, "n{}"), (1, "a\nb")])
+def test_nodes_that_are_too_many_or_cannot_be_named(count: int, name: str) -> None:
+    node = DeviceNode(path="", mode=0o20666, uid=0, gid=0, major=1, minor=3, mtime_s=0)
+    nodes = tuple(replace(node, path=name.format(number)) for number in range(count))
+    with pytest.raises(BadInputError, match="device node"):
+        check_devices(nodes, Path("given"))
 
 
 def test_a_directory_deeper_than_a_path_can_be(tmp_path: Path) -> None:

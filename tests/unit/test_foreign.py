@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from quickstart.errors import BadInputError
 from quickstart.inspect.foreign.attributes import acl_attribute, attributes_in
-from quickstart.inspect.foreign.home import Limits, bring_home
+from quickstart.inspect.foreign.home import Limits, NotHome, bring_home
 from quickstart.inspect.foreign.members import Kind, Member, read_members, write_end, write_member
 from quickstart.inspect.foreign.reader import tell
 from quickstart.inspect.foreign.tar import read_archive
@@ -45,7 +45,7 @@ def file(path: str, data: bytes = b"x") -> tuple[Member, bytes]:
     return mine(path, Kind.FILE, size_bytes=len(data), segments=whole), data
 
 
-def home(tree: Path, *members: tuple[Member, bytes], limits: Limits = ROOM) -> tuple[str, ...]:
+def home(tree: Path, *members: tuple[Member, bytes], limits: Limits = ROOM) -> NotHome:
     return bring_home(read_members(stream_of(*members), "it"), tree, limits, "it")
 
 
@@ -173,12 +173,55 @@ def test_times_modes_holes_and_names(tmp_path: Path) -> None:
     directory = (mine("d", Kind.DIRECTORY, mtime_ns=5 * 10**9, mode=0o2750), b"")
     holes = (mine("d/h", Kind.FILE, size_bytes=2000, segments=((100, 3),)), b"abc")
     again = (Member(path="./d//again", kind=Kind.HARD, target="/d/h"), b"")
-    gone = (Member(path="d/null", kind=Kind.DEVICE), b"")
-    assert home(tmp_path / "tree", directory, file("d/h", b"first"), holes, again, gone) == ("d/null",)
+    gone = (Member(path="d/socket", kind=Kind.SOCKET), b"")
+    left_out = home(tmp_path / "tree", directory, file("d/h", b"first"), holes, again, gone)
+    assert left_out == NotHome(sockets=("d/socket",))
     found = tmp_path / "tree/d"
     assert (found.stat().st_mode & 0o7777, found.stat().st_mtime_ns) == (0o2750, 5 * 10**9)
     assert (found / "h").read_bytes() == bytes(100) + b"abc" + bytes(1897)
     assert (found / "again").samefile(found / "h")
+
+
+def node(path: str, kind: Kind = Kind.CHARACTER, **fields: Any) -> tuple[Member, bytes]:
+    return Member(path=path, kind=kind, **{"mode": 0o666, "major": 1, "minor": 3, **fields}), b""
+
+
+def test_device_nodes_come_home_as_facts_only(tmp_path: Path) -> None:
+    disk = node("a/sda", Kind.BLOCK, mode=0o660, uid=0, gid=6, major=8, minor=0, mtime_ns=7 * 10**9 + 5)
+    again = (Member(path="a/again", kind=Kind.HARD, target="./a//sda"), b"")
+    found = home(tmp_path / "tree", node("b/null"), disk, again)
+    assert [(each.path, oct(each.mode), each.major, each.minor) for each in found.devices] == [
+        ("a/again", "0o60660", 8, 0),
+        ("a/sda", "0o60660", 8, 0),
+        ("b/null", "0o20666", 1, 3),
+    ]
+    assert (found.devices[1].uid, found.devices[1].gid, found.devices[1].mtime_s) == (0, 6, 7)
+    # The directories that hold them are there.
+    assert sorted(str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*")) == [
+        "tree",
+        "tree/a",
+        "tree/b",
+    ]
+
+
+def test_of_a_node_and_another_member_of_its_name_the_later_counts(tmp_path: Path) -> None:
+    found = home(tmp_path / "tree", node("a"), file("a"), file("b"), node("b"), node("c"), node("c", minor=5))
+    assert [(each.path, each.minor) for each in found.devices] == [("b", 3), ("c", 5)]
+    assert [each.name for each in (tmp_path / "tree").iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("numbers", [(-1, 0), (4096, 0), (1, -1), (1, 1 << 20), (1 << 70, 1)])
+def test_numbers_that_no_device_has(tmp_path: Path, numbers: tuple[int, int]) -> None:
+    with pytest.raises(BadInputError, match="as none is numbered"):
+        home(tmp_path / "tree", node("a", major=numbers[0], minor=numbers[1]))
+
+
+def test_a_node_is_no_way_through(tmp_path: Path) -> None:
+    link = (mine("l", Kind.LINK, target="/etc"), b"")
+    with pytest.raises(BadInputError, match="leads through 'l', no directory"):
+        home(tmp_path / "tree", link, node("l/null"))
+    with pytest.raises(BadInputError, match="leads through 'n', no directory"):
+        home(tmp_path / "other", node("n"), file("n/a"))
 
 
 def test_a_fault_of_the_reader_is_told_with_the_sources_name() -> None:
@@ -198,7 +241,7 @@ def told(**fields: object) -> io.BytesIO:
     """A stream with one file, some of whose fields a reader that was taken over says in another way."""
     document = {
         "path": "a", "kind": "file", "mode": 0o644, "uid": os.getuid(), "gid": os.getgid(), "mtime_ns": 0, "ctime_s": 0,
-        "size_bytes": 0, "segments": [], "target": "", "xattrs": {}, "acls": {},
+        "size_bytes": 0, "major": 0, "minor": 0, "segments": [], "target": "", "xattrs": {}, "acls": {},
     }  # fmt: skip
     return told_so({**document, **fields}, {"fault": "", "hint": ""})
 
@@ -209,7 +252,7 @@ def told_so(*documents: object) -> io.BytesIO:
 
 
 def test_what_a_reader_says_that_was_not_taken_over(tmp_path: Path) -> None:
-    assert bring_home(read_members(told(), "it"), tmp_path / "tree", ROOM, "it") == ()
+    assert bring_home(read_members(told(), "it"), tmp_path / "tree", ROOM, "it") == NotHome()
     assert (tmp_path / "tree/a").exists()
 
 
@@ -219,7 +262,7 @@ def test_what_a_reader_says_that_was_not_taken_over(tmp_path: Path) -> None:
         *({name: value} for name in ("path", "kind", "target") for value in (None, 5, ["a"], "\ud800")),
         *(
             {name: value}
-            for name in ("mode", "uid", "gid", "mtime_ns", "ctime_s", "size_bytes")
+            for name in ("mode", "uid", "gid", "mtime_ns", "ctime_s", "size_bytes", "major", "minor")
             for value in (None, "5", 0.5, True, float("nan"))
         ),
         *({name: value} for name in ("xattrs", "acls") for value in (None, [1], {"a": 5}, {"\ud800": ""})),

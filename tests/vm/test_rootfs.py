@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,9 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.setxattr(directory / "srv/page", "user.x", b"noted")
     shutil.copy(directory / "usr/bin/sleep", directory / "srv/able")
     os.setxattr(directory / "srv/able", "security.capability", CAPABILITY)
+    # As in a chroot of postfix's.
+    os.mknod(directory / "srv/null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    (directory / "srv/null").chmod(0o666)
     yield directory
     shutil.rmtree(directory)
 
@@ -65,11 +69,14 @@ def built(out: Path, rootfs: Path) -> Path:
 
 
 def test_it_starts_from_fast_and_its_files_are_on_the_volume(from_tar: Path) -> None:
-    ask = "readlink /proc/$(cat /run/nginx.pid)/exe; stat -c '%a %u %g' /srv/page; ls -d /fast/usr/sbin/nginx"
-    called = quickstart("run", from_tar, "--snapshot", "--exec", ask)
-    assert called.out.split("\n") == ["/fast/usr/sbin/nginx", "2640 1234 2345", "/fast/usr/sbin/nginx", ""], (
-        called.err
+    ask = (
+        "readlink /proc/$(cat /run/nginx.pid)/exe; stat -c '%a %u %g' /srv/page; ls -d /fast/usr/sbin/nginx; "
     )
+    ask += "echo gone >/srv/null; wc -c </srv/null; stat -c '%F %a %u %t:%T' /srv/null"
+    called = quickstart("run", from_tar, "--snapshot", "--exec", ask)
+    node = ["0", "character special file 666 0 1:3"]
+    answers = ["/fast/usr/sbin/nginx", "2640 1234 2345", "/fast/usr/sbin/nginx", *node, ""]
+    assert called.out.split("\n") == answers, called.err
     disk = from_tar / "root.raw"
     assert guest_file(from_tar, "/srv/page") == "mine\n"
     assert 'user.x (5) = "noted"' in host("debugfs", "-R", "ea_list /srv/page", disk)

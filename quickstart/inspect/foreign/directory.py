@@ -23,8 +23,8 @@ _KINDS = {
     stat.S_IFREG: Kind.FILE,
     stat.S_IFLNK: Kind.LINK,
     stat.S_IFIFO: Kind.FIFO,
-    stat.S_IFCHR: Kind.DEVICE,
-    stat.S_IFBLK: Kind.DEVICE,
+    stat.S_IFCHR: Kind.CHARACTER,
+    stat.S_IFBLK: Kind.BLOCK,
     stat.S_IFSOCK: Kind.SOCKET,
 }
 
@@ -147,6 +147,8 @@ def _member(
         gid=status.st_gid,
         mtime_ns=status.st_mtime_ns if mtime_ns is None else mtime_ns,
         size_bytes=status.st_size if stat.S_ISREG(status.st_mode) else 0,
+        major=os.major(status.st_rdev),
+        minor=os.minor(status.st_rdev),
         segments=segments,
         target=target,
         xattrs={name: os.getxattr(what, name, follow_symlinks=follow) for name in names},

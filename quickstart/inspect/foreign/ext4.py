@@ -33,8 +33,9 @@ _KINDS = {
     stat.S_IFREG: Kind.FILE,
     stat.S_IFLNK: Kind.LINK,
     stat.S_IFIFO: Kind.FIFO,
-    stat.S_IFCHR: Kind.DEVICE,
-    stat.S_IFBLK: Kind.DEVICE,
+    # Their numbers stay on the disk with them.
+    stat.S_IFCHR: Kind.CHARACTER,
+    stat.S_IFBLK: Kind.BLOCK,
     stat.S_IFSOCK: Kind.SOCKET,
 }
 _HINT = "fsck it in a machine of its own"

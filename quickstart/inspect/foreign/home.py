@@ -11,7 +11,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quickstart.errors import BadInputError
@@ -20,7 +20,7 @@ from quickstart.host.identity import unprivileged
 from quickstart.host.namespaces import own_namespaces
 from quickstart.host.workspace import workspace
 from quickstart.inspect.foreign.attributes import acl_attribute
-from quickstart.inspect.foreign.members import Kind, Member, read_members
+from quickstart.inspect.foreign.members import DEVICES, DeviceNode, Kind, Member, read_members
 from quickstart.inspect.foreign.pump import pumped
 
 Members = Iterator[tuple[Member, Iterator[bytes]]]
@@ -30,6 +30,9 @@ _NAME_BYTES, _PATH_BYTES = 255, 4095
 _NO_ID = 0xFFFFFFFF
 # inodes.rst, "Inode Timestamps": 34 bits from 1901 on.
 _FIRST_TIME_S, _LAST_TIME_S = -(2**31), -(2**31) + 2**34
+# Of a device: what ext4 and the kernel keep of its numbers (kernel: include/linux/kdev_t.h, new_encode_dev).
+_MAJORS, _MINORS = 1 << 12, 1 << 20
+_TYPES = {Kind.CHARACTER: stat.S_IFCHR, Kind.BLOCK: stat.S_IFBLK}
 # Of what decompresses; nothing that it says is believed. Its user has no other process, and it starts few.
 _LIMITED = ("prlimit", "--as=1073741824", "--fsize=0", "--core=0", "--cpu=1800", "--nproc=16", "--")
 
@@ -41,6 +44,14 @@ class Limits:
     data_bytes: int
     members: int
     file_bytes: int
+
+
+@dataclass(frozen=True)
+class NotHome:
+    """What no tree on the host gets: ``sockets`` by their paths, which nobody needs, and ``devices``, both in order."""
+
+    sockets: tuple[str, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
 
 
 def limits_of_disk(disk_bytes: int) -> Limits:
@@ -80,8 +91,8 @@ def foreign_members(
             raise BadInputError(f"{source} cannot be unpacked whole: {fault}", hint="is it cut?")
 
 
-def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> tuple[str, ...]:
-    """Write ``members`` below ``tree``, a new directory; returns the paths of those that were left out: devices and sockets.
+def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> NotHome:
+    """Write ``members`` below ``tree``, a new directory; returns those that were left out: devices and sockets.
 
     A later member replaces an earlier one of its path, as tar(1) has it. Raises BadInputError for a name that leads out of ``tree``
     or through a link, for what goes beyond ``limits``, and as ``members`` does; outside ``tree`` nothing is ever written.
@@ -103,16 +114,15 @@ class _Home:
         self._top, self._limits, self._source = top, limits, source
         self._directories: dict[tuple[str, ...], Member] = {}
         self._data_bytes = self._members = 0
+        # By their paths; None: a socket.
+        self._left_out: dict[tuple[str, ...], DeviceNode | None] = {}
 
-    def take(self, members: Members) -> tuple[str, ...]:
-        left_out = []
+    def take(self, members: Members) -> NotHome:
         for member, data in members:
             self._count(member)
             parts = self._parts(member.path)
             self._check_numbers(member)
-            if member.kind in (Kind.DEVICE, Kind.SOCKET):
-                left_out.append("/".join(parts))
-            elif not parts:
+            if not parts:
                 if member.kind is not Kind.DIRECTORY:
                     raise self._refused(member.path, "is the root, and no directory")
                 self._directories[parts] = member
@@ -122,7 +132,29 @@ class _Home:
         for parts, member in sorted(self._directories.items(), reverse=True):
             with self._named(member), self._opened(parts) as directory:
                 self._dress(directory, member)
-        return tuple(left_out)
+        left_out = sorted(self._left_out.items())
+        return NotHome(
+            tuple("/".join(parts) for parts, node in left_out if node is None),
+            tuple(node for _, node in left_out if node is not None),
+        )
+
+    def _leave_out(self, parts: tuple[str, ...], member: Member) -> None:
+        if member.kind not in DEVICES:
+            self._left_out[parts] = None
+            return
+        if not 0 <= member.major < _MAJORS or not 0 <= member.minor < _MINORS:
+            raise self._refused(
+                member.path, f"is a device {member.major}:{member.minor}, as none is numbered"
+            )
+        self._left_out[parts] = DeviceNode(
+            path="/".join(parts),
+            mode=_TYPES[member.kind] | member.mode & 0o7777,
+            uid=member.uid,
+            gid=member.gid,
+            major=member.major,
+            minor=member.minor,
+            mtime_s=member.mtime_ns // 10**9,
+        )
 
     @contextmanager
     def _named(self, member: Member) -> Iterator[None]:
@@ -184,6 +216,10 @@ class _Home:
                 try:
                     below = os.open(part, _DIRECTORY, dir_fd=way)
                 except FileNotFoundError:
+                    if parts[: depth + 1] in self._left_out:
+                        raise self._refused(
+                            "/".join(parts), f"leads through {part!r}, no directory"
+                        ) from None
                     os.mkdir(part, 0o700, dir_fd=way)
                     self._directories[parts[: depth + 1]] = Member(path="", kind=Kind.DIRECTORY, mode=0o755)
                     below = os.open(part, _DIRECTORY, dir_fd=way)
@@ -200,11 +236,14 @@ class _Home:
         if not self._remove(directory, parts, member.kind):
             self._directories[parts] = member
             return
-        if member.kind is Kind.DIRECTORY:
+        self._left_out.pop(parts, None)
+        if member.kind in (*DEVICES, Kind.SOCKET):
+            self._leave_out(parts, member)
+        elif member.kind is Kind.DIRECTORY:
             os.mkdir(name, 0o700, dir_fd=directory)
             self._directories[parts] = member
         elif member.kind is Kind.HARD:
-            self._link(directory, name, member)
+            self._link(directory, parts, member)
         elif member.kind is Kind.FILE:
             self._write(directory, name, member, data)
         else:
@@ -237,13 +276,17 @@ class _Home:
             raise self._refused("/".join(parts), "is a directory already")
         return False
 
-    def _link(self, directory: int, name: str, member: Member) -> None:
+    def _link(self, directory: int, parts: tuple[str, ...], member: Member) -> None:
         target = self._parts(member.target)
         if not target:
             raise self._refused(member.path, "is a hard link to a directory")
+        if target in self._left_out:
+            first = self._left_out[target]
+            self._left_out[parts] = replace(first, path="/".join(parts)) if first else None
+            return
         with self._opened(target[:-1]) as other:
             try:
-                os.link(target[-1], name, src_dir_fd=other, dst_dir_fd=directory, follow_symlinks=False)
+                os.link(target[-1], parts[-1], src_dir_fd=other, dst_dir_fd=directory, follow_symlinks=False)
             except OSError as error:
                 raise self._refused(
                     member.path, f"is a hard link to {member.target!r}: {error.strerror}"

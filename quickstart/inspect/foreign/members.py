@@ -20,7 +20,7 @@ _HEADER_LIMIT_BYTES = 4 << 20
 CHUNK_BYTES = 1 << 20
 # What a member's fields are, as JSON has them.
 _STRINGS, _TABLES = ("path", "kind", "target"), ("xattrs", "acls")
-_NUMBERS = ("mode", "uid", "gid", "mtime_ns", "ctime_s", "size_bytes")
+_NUMBERS = ("mode", "uid", "gid", "mtime_ns", "ctime_s", "size_bytes", "major", "minor")
 # loff_t: no file is larger.
 _FILE_BYTES = (1 << 63) - 1
 
@@ -33,8 +33,12 @@ class Kind(enum.Enum):
     LINK = "link"
     HARD = "hard"
     FIFO = "fifo"
-    DEVICE = "device"
+    CHARACTER = "character"
+    BLOCK = "block"
     SOCKET = "socket"
+
+
+DEVICES = (Kind.CHARACTER, Kind.BLOCK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +46,7 @@ class Member:
     """``path`` is as the source has it, its bytes by os.fsdecode. Times are since the epoch.
 
     ``segments`` are the offsets and lengths, in bytes and in order, of what is not a hole of a file of ``size_bytes``.
-    ``acls`` are in the text form of acl(5) under `access` and `default`.
+    ``acls`` are in the text form of acl(5) under `access` and `default`. ``major`` and ``minor`` are a device's numbers.
     """
 
     path: str
@@ -53,6 +57,8 @@ class Member:
     mtime_ns: int = 0
     ctime_s: int = 0
     size_bytes: int = 0
+    major: int = 0
+    minor: int = 0
     segments: tuple[tuple[int, int], ...] = ()
     target: str = ""
     xattrs: Mapping[str, bytes] = field(default_factory=dict)
@@ -62,6 +68,22 @@ class Member:
     def data_bytes(self) -> int:
         """How many bytes of data follow the member in the stream."""
         return sum(length for _, length in self.segments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceNode:
+    """A character or block device (mknod(2)) of an image: on its disk, never in a tree on the host.
+
+    ``path`` is from the root on, without the leading slash, its bytes by os.fsdecode; ``mode`` has the type, too.
+    """
+
+    path: str
+    mode: int
+    uid: int
+    gid: int
+    major: int
+    minor: int
+    mtime_s: int
 
 
 def write_member(out: BinaryIO, member: Member, data: Iterator[bytes]) -> None:

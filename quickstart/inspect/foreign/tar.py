@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, Self, cast
 
 from quickstart.errors import BadInputError
-from quickstart.inspect.foreign.members import CHUNK_BYTES, Kind, Member
+from quickstart.inspect.foreign.members import CHUNK_BYTES, DEVICES, Kind, Member
 
 _XATTR, _ACL = "SCHILY.xattr.", "SCHILY.acl."
 _HINT = "is it cut?"
@@ -66,6 +66,8 @@ def _member(info: tarfile.TarInfo) -> Member:
         gid=info.gid,
         mtime_ns=int(whole) * 10**9 + int((fraction + "0" * 9)[:9]),
         size_bytes=info.size if kind is Kind.FILE else 0,
+        major=info.devmajor if kind in DEVICES else 0,
+        minor=info.devminor if kind in DEVICES else 0,
         segments=segments if kind is Kind.FILE else (),
         target=info.linkname if kind in (Kind.LINK, Kind.HARD) else "",
         xattrs={
@@ -89,7 +91,8 @@ def _kind(info: tarfile.TarInfo) -> Kind:
         (info.issym, Kind.LINK),
         (info.islnk, Kind.HARD),
         (info.isfifo, Kind.FIFO),
-        (info.isdev, Kind.DEVICE),
+        (info.ischr, Kind.CHARACTER),
+        (info.isblk, Kind.BLOCK),
     ):
         if is_it():
             return kind
