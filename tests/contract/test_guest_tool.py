@@ -204,6 +204,15 @@ def test_new_processes_of_every_namespace_load_from_the_volume(machine: Machine)
     assert said.split() == ["0", "0", BUILD]
 
 
+def test_until_settle_fast_stays_and_settle_is_told(machine: Machine) -> None:
+    """systemd starts adopt and settle from there: without them the unit could not be restarted in that boot."""
+    said = machine(
+        f"quickstart record; mkdir -p /run/quickstart; {CHANGE}; quickstart check {FAILS}; "
+        f"test -s /fast/quickstart/part-b; ls /run/quickstart; rm -r /run/quickstart; quickstart check {FAILS}; ls -A /fast | wc -l"
+    )
+    assert [line for line in said.splitlines() if line in ("take-away", "0")] == ["take-away", "0"]
+
+
 def test_a_chroot_takes_nothing_away_from_the_machine(machine: Machine) -> None:
     """An image that is made inside of a machine has dpkg triggers, too."""
     machine(

@@ -140,6 +140,33 @@ def test_in_rescue_mode_nothing_is_left_that_systemd_does_not_know(
     assert not (tmp_path / "called").exists()
 
 
+@pytest.mark.parametrize(
+    ("hand_off", "changed", "called"),
+    [
+        ("keep", True, "take-away"),
+        ("keep", False, ""),
+        ("release", True, "released"),
+        ("release", False, "released"),
+    ],
+)
+def test_settle_takes_away_what_changed_while_the_machine_changed_hands(
+    tmp_path: Path, hand_off: str, changed: bool, called: str
+) -> None:
+    left = tmp_path / "run/quickstart.left"
+    left.mkdir(parents=True)
+    if changed:
+        (left / "take-away").touch()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/caretaker").write_text("#!/bin/sh\necho $*\n")
+    (tmp_path / "bin/caretaker").chmod(0o755)
+    text = function("settle", "let_go_of_fast").replace("/run/", f"{tmp_path}/run/")
+    script = f"release() {{ echo released; }}\n{text}\nQ={tmp_path} HAND_OFF={hand_off}; let_go_of_fast"
+    done = subprocess.run(
+        ["dash", "-eu", "-c", script], check=True, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert (done.stdout.strip(), left.exists()) == (called, False)
+
+
 # `adopt` with what it calls; a process in a group below that of the test, which goes with it.
 ADOPTED = """
 set -eu
