@@ -116,6 +116,22 @@ def test_the_application_starts_with_the_kernel_settings_of_the_image(store: Sto
 
 
 @pytest.mark.full
+def test_an_upgrade_before_settle_leaves_a_unit_that_can_be_restarted(store: Store, artefact: Path) -> None:
+    """What dpkg's trigger finds then: /fast stays until settle, which takes it away. Settle is held up here until it was found."""
+    hook = "sed -i '5i until [ -e /run/found ]; do sleep 0.1; done' $Q/settle"
+    command = (
+        'until [ "$(cat /proc/1/comm)" = systemd ]; do sleep 0.1; done\n'
+        "cp /usr/sbin/nginx /root/newer; mount --bind /root/newer /usr/sbin/nginx\n"
+        "quickstart check >/dev/null || echo differs; umount /usr/sbin/nginx; ls /run/quickstart/take-away; touch /run/found\n"
+        f"{SETTLED}\nwait_settled; ls -A /fast | wc -l\n"
+        "systemctl restart nginx; systemctl is-active nginx; readlink /proc/$(cat /run/nginx.pid)/exe"
+    )
+    ended = boot(store, artefact, hook=hook, command=command)
+    assert ended.said == ["differs", "/run/quickstart/take-away", "0", "active", "/usr/sbin/nginx"]
+    assert ended.fallbacks == []
+
+
+@pytest.mark.full
 def test_a_process_that_dies_before_the_hand_off_is_started_the_stock_way(
     store: Store, artefact: Path
 ) -> None:
