@@ -82,6 +82,18 @@ def test_what_the_administrator_says_too_is_his(tmp_path: Path) -> None:
     assert not settings_of(tmp_path, etc_05="a.b=1\n")[0].is_packages
 
 
+def test_what_is_not_world_readable_is_left_to_systemd(tmp_path: Path) -> None:
+    """The archive is readable by whoever may read OUT; the key is systemd's, whatever another file or a pattern says of it."""
+    settings_of(
+        tmp_path, etc_10="n.a.f=1\n", etc_20="n.a.f=secret\nn.b.f=secret\nk.x=1\n", etc_30="n.*.f=2\nk.x=1\n"
+    )
+    (tmp_path / "etc/sysctl.d/20.conf").chmod(0o600)
+    found = kernel_settings(ImageRoot(tmp_path))
+    assert pairs(found) == [("n/*/f", "2"), ("k/x", "1")]
+    assert found[0].spared == ("n/a/f", "n/b/f")
+    assert "secret" not in settings_text(found)
+
+
 def test_links_are_followed_inside_the_image(tmp_path: Path) -> None:
     (tmp_path / "etc/sysctl.d").mkdir(parents=True)
     (tmp_path / "etc/sysctl.conf").write_text("a.b=1\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -36,15 +37,24 @@ class KernelSetting:
     spared: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _File:
+    text: str
+    is_packages: bool
+    is_secret: bool
+
+
 def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
-    """What systemd-sysctl(8) would write, in its order; without what it would refuse, a key that leads out of /proc/sys.
+    """What systemd-sysctl(8) would write, in its order; without what it would refuse, a key that leads out of /proc/sys, and
+    without what a file says that is not world-readable: that never enters the archive.
 
     Raises UnsupportedUnitError for more than 1 MiB of text.
     """
     # None: a key that patterns are to leave alone.
     found: dict[str, KernelSetting | None] = {}
-    for text, is_packages in _texts(root):
-        for key, value in _assignments(text):
+    for file in _files(root):
+        is_packages = file.is_packages
+        for key, value in _assignments(file.text):
             earlier = found.get(key)
             if key in found and (earlier.value if earlier else None) == value:
                 if earlier is not None:
@@ -52,7 +62,7 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
                 continue
             # What is set anew is set later.
             found.pop(key, None)
-            found[key] = None if value is None else KernelSetting(key, value, is_packages)
+            found[key] = None if value is None or file.is_secret else KernelSetting(key, value, is_packages)
     plain = [key for key in found if not _GLOB.search(key)]
     return tuple(
         replace(each, spared=tuple(key for key in plain if _may_match(each.key, key)))
@@ -93,8 +103,8 @@ def _normalized(name: str) -> str:
     return "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
-def _texts(root: ImageRoot) -> Iterator[tuple[str, bool]]:
-    """The files' texts in the order of their names, and whether they are packages'."""
+def _files(root: ImageRoot) -> Iterator[_File]:
+    """In the order of their names."""
     files: dict[str, tuple[PurePosixPath, bool]] = {}
     for directory in (*ADMINISTRATORS, *_PACKAGES):
         below = root.resolve(PurePosixPath(directory)).canonical
@@ -114,4 +124,4 @@ def _texts(root: ImageRoot) -> Iterator[tuple[str, bool]]:
                 f"the image's sysctl.d has more than {_MOST_CHARACTERS} characters, the last read is {path}",
                 hint="take away what is not needed of it",
             )
-        yield text, is_packages
+        yield _File(text, is_packages, not root.host(canonical).stat().st_mode & stat.S_IROTH)
