@@ -180,8 +180,8 @@ def _not_copied(source: Path, error: OSError) -> Exception:
 def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome:
     """Unpack a tar below ``tree``; names stay inside, and no link is followed.
 
-    Returns what the tree does not get (device nodes, sockets). Raises BadInputError for an archive that cannot be taken whole, has more
-    than a disk of ``disk_bytes`` holds, or is not the one whose SHA-256 is ``digest``.
+    Returns what the tree does not get (device nodes, sockets). Raises BadInputError for an archive that cannot be taken whole, has
+    more than a disk of ``disk_bytes`` holds, or is not the one whose SHA-256 is ``digest``.
     """
     try:
         with foreign_members(path, "tar", _check_tar(path), digest) as members:
