@@ -22,7 +22,7 @@ def unwanted(root: Path, line: str, policy: str = "") -> str:
     (root / "proc").mkdir()
     (root / "proc/cmdline").write_text(f"{line}\n")
     (root / "sys/fs" / policy).mkdir(parents=True)
-    return said(root, f'UNIT={UNIT}; read_command_line; echo "$unwanted"')
+    return said(root, f'UNIT={UNIT}; read_command_line; confined_by_policy; echo "$unwanted"')
 
 
 def said(root: Path, script: str) -> str:
