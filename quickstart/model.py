@@ -71,6 +71,7 @@ class Profile:
     disk_mib: int
     root_budget: RootBudget = RootBudget()
     payload: str = "cpio"
+    kernel_options: str = "boot"
 
 
 # ---------------------------------------------------------------- reference image
@@ -278,6 +279,7 @@ class Artefact:
     """OUT: a directory with the root disk, kernel, both initramfs and ``manifest.json`` (docs/users/artefact.md).
 
     ``superblock`` is the root disk's as it was built. ``early`` is cloudinit.SEEN or ALWAYS; ``uuid`` the machine's, or empty.
+    ``cmdline`` is the kernel's for our initramfs, with our kernel options; ``stock_cmdline`` goes with ``stock_initrd``.
     """
 
     directory: Path
@@ -290,6 +292,7 @@ class Artefact:
     initramfs: Path
     stock_initrd: Path
     cmdline: str
+    stock_cmdline: str
     memory_mib: int
     mac: str
     build_key: str

@@ -114,6 +114,8 @@ class _Document(Table):
     unit: Unit
     # payload.Payload
     payload: Literal["cpio", "gzip", "lz4", "zstd", "squashfs"] = "cpio"
+    # kerneloptions.BUILDABLE
+    kernel_options: Literal["boot", "stock"] = "boot"
     start: _Start = _Start()
     ready: _Ready
     files: _Files = _Files()
@@ -199,9 +201,17 @@ def profile_file(name: str) -> Path:
     path = Path(name)
     if name in known_profiles():
         path = assets("profiles") / name
-    elif not path.exists():
-        raise BadInputError(f"there is no profile {name!r}", hint=_nearest_profile(name))
+    elif not _exists(path):
+        raise BadInputError(f"there is no profile {name!r:.200}", hint=_nearest_profile(name))
     return path / "profile.toml" if path.is_dir() else path
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        # A name that is longer than any file's; a directory that is not ours to look into.
+        return False
 
 
 def spelled(name: str) -> str:
@@ -245,6 +255,7 @@ def _profile(document: _Document) -> Profile:
         disk_mib=document.disk.size_mib,
         root_budget=RootBudget(document.budget.root_requests, document.budget.root_bytes),
         payload=document.payload,
+        kernel_options=document.kernel_options,
     )
 
 

@@ -19,10 +19,10 @@ import tempfile
 from pathlib import Path
 
 from quickstart import __version__
-from quickstart.artefact.directory import command_line
 from quickstart.bench import prepare
 from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
+from quickstart.image.kerneloptions import stock_line
 from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
 from quickstart.launch import payload
@@ -68,7 +68,7 @@ def machines(profile: Profile, store: Store, place: Path) -> dict[str, Machine]:
             memory_mib=size.memory_mib,
             kernel=standard.kernel,
             initrds=(initrd,),
-            cmdline=command_line(volume.superblock.uuid),
+            cmdline=stock_line(volume.superblock.uuid),
             disk=volume.path,
             disk_format="raw",
             snapshot=True,

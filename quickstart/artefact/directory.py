@@ -30,6 +30,7 @@ from quickstart.host.beneath import opened_regular
 from quickstart.host.unchanged import digest_of
 from quickstart.image import qcow2
 from quickstart.image.ext4 import read_superblock
+from quickstart.image.kerneloptions import KernelOptions, stock_line, with_options
 from quickstart.inspect.cloudinit import early_start, has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import (
@@ -126,6 +127,7 @@ def _check_sums(artefact: Artefact) -> None:
 class Made:
     """All that an artefact says of itself; ``hand_off``, ``delivery`` and ``payload`` are the words of `build`'s options.
 
+    ``kernel_options`` are of the entry with our initramfs.
     ``uuid`` is the machine's that the disk is of already; without one an image with cloud-init gets one by its build.
     """
 
@@ -141,6 +143,7 @@ class Made:
     hand_off: str
     delivery: str
     payload: str
+    kernel_options: KernelOptions
     uuid: str = ""
 
 
@@ -151,7 +154,7 @@ def write(directory: Path, made: Made) -> None:
         _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)
     shutil.copyfile(reference.kernel, directory / "vmlinuz")
     shutil.copyfile(reference.initrd, directory / "initrd.img")
-    cmdline = command_line(disk.superblock.uuid)
+    stock = stock_line(disk.superblock.uuid)
     uuid = made.uuid or str(uuid5(_MACHINES, made.build_key))
     early = _early_facts(ImageRoot(reference.tree), profile, uuid)
     files = {name: _file_facts(directory / name) for name in _SUMMED if name != RUN_SCRIPT}
@@ -168,7 +171,9 @@ def write(directory: Path, made: Made) -> None:
         "hand_off": made.hand_off,
         **early,
         "ready": dataclasses.asdict(profile.ready),
-        "cmdline": cmdline,
+        "kernel_options": made.kernel_options.value,
+        "cmdline": with_options(stock, made.kernel_options),
+        "stock_cmdline": stock,
         "memory_mib": profile.memory_mib,
         "mac": made.mac,
         "disk": {"name": f"root.{disk_format}", "format": disk_format, "size_bytes": disk.size_bytes},
@@ -216,11 +221,6 @@ def _early_facts(root: ImageRoot, profile: Profile, uuid: str) -> Mapping[str, o
         "early": early_start(root, profile.early),
         "uuid": uuid if cloud_init else "",
     }
-
-
-def command_line(root_uuid: str) -> str:
-    """The kernel's command line of an artefact whose root volume has this UUID."""
-    return f"console=ttyS0 root=UUID={root_uuid} ro panic=10"
 
 
 def write_start_set(directory: Path, start_set: StartSet, traces: Sequence[Trace]) -> None:
@@ -279,6 +279,7 @@ def run_script(manifest: Manifest) -> str:
         "NAME": manifest.profile,
         "MEMORY": str(manifest.memory_mib),
         "CMDLINE": manifest.cmdline,
+        "STOCK_CMDLINE": manifest.stock_line,
         "DISK": manifest.disk.name,
         "FORMAT": manifest.disk.format,
         "GUEST_PORT": str(manifest.ready.port or 80),
@@ -362,6 +363,7 @@ def _artefact(directory: Path, manifest: Manifest) -> Artefact:
         initramfs=directory / "initramfs.img",
         stock_initrd=directory / "initrd.img",
         cmdline=manifest.cmdline,
+        stock_cmdline=manifest.stock_line,
         memory_mib=manifest.memory_mib,
         mac=manifest.mac,
         build_key=manifest.build_key,

@@ -61,6 +61,10 @@ _Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,128}$")]
 _Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _Version = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z.+_~-]{1,128}$")]
 _Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=_PATH_BYTES)]
+# run.sh has it between quotes: no ", $, ` or \\.
+_CommandLine = Annotated[
+    str, StringConstraints(pattern=r"^[ !#%-\[\]-_a-~]*$", max_length=_COMMAND_LINE_BYTES)
+]
 _Path = Annotated[str, AfterValidator(_path)]
 _Text = Annotated[str, AfterValidator(_text)]
 # newc has 32 bits for a file's size; no budget of a profile, by which the initramfs is bounded, is larger.
@@ -144,7 +148,8 @@ class _Budget(Table):
 
 
 class Manifest(_Open):
-    """manifest.json (artefact.md); the words of ``hand_off``, ``delivery`` and ``payload`` are those of `build`'s options.
+    """manifest.json (artefact.md); the words of ``hand_off``, ``delivery``, ``payload`` and ``kernel_options`` are those of
+    `build`'s options.
 
     ``unpacked_bytes`` is what the archives of the initramfs come to, padding included.
     """
@@ -155,8 +160,10 @@ class Manifest(_Open):
     profile: Name
     unit: Literal[""] | Unit = ""
     ready: _Ready
-    # run.sh has it between quotes: no ", $, ` or \\.
-    cmdline: Annotated[str, StringConstraints(pattern=r"^[ !#%-\[\]-_a-~]*$", max_length=_COMMAND_LINE_BYTES)]
+    cmdline: _CommandLine
+    # An OUT from before there were kernel options has one line for both entries.
+    stock_cmdline: _CommandLine | None = None
+    kernel_options: Literal["boot", "stock"] = "stock"
     memory_mib: Annotated[int, Field(ge=256, le=65536)]
     # The lowest bit of the first byte is a group's address.
     mac: Annotated[str, StringConstraints(pattern=r"^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$")]
@@ -197,6 +204,11 @@ class Manifest(_Open):
     def unpacked_bytes(self) -> int:
         """An OUT from before there were compressed ones does not say it."""
         return self.initramfs_unpacked_bytes or self.initramfs_bytes
+
+    @property
+    def stock_line(self) -> str:
+        """The kernel's command line of the stock entry."""
+        return self.cmdline if self.stock_cmdline is None else self.stock_cmdline
 
     @property
     def facts(self) -> Mapping[str, FileFacts]:

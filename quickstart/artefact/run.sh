@@ -6,7 +6,8 @@
 set -eu
 cd "$(dirname "$0")"
 initrd=initramfs.img
-[ "${1:-}" != stock ] || initrd=initrd.img
+cmdline="@CMDLINE@"
+[ "${1:-}" != stock ] || { initrd=initrd.img; cmdline="@STOCK_CMDLINE@"; }
 accel=${ACCEL:-tcg}
 cpu=max
 [ "$accel" != kvm ] || cpu=host
@@ -18,7 +19,7 @@ done
 exec qemu-system-x86_64 -name @NAME@ -M q35 -accel "$accel" -cpu "$cpu" -smp 1 -m @MEMORY@@UUID@ \
 	-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny \
 	-nodefaults -no-user-config -no-reboot -nographic -serial mon:stdio \
-	-kernel vmlinuz -initrd "$initrd" -append "@CMDLINE@" \
+	-kernel vmlinuz -initrd "$initrd" -append "$cmdline" \
 	-drive file=@DISK@,format=@FORMAT@,if=none,id=root -device virtio-blk-pci,drive=root,addr=4 \
 	-netdev "user,id=net,restrict=$restrict,hostfwd=tcp:127.0.0.1:${PORT:-8080}-:@GUEST_PORT@" \
 	-device virtio-net-pci,netdev=net,mac=@MAC@,addr=3,romfile=

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from quickstart.artefact.directory import command_line
 from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError
 from quickstart.host import door
 from quickstart.host.progress import Progress
 from quickstart.image.extents import Extent, file_extents, tail_extent
+from quickstart.image.kerneloptions import stock_line
 from quickstart.initramfs import ramboot
 from quickstart.initramfs.build import Recipe, append_files, write_initramfs
 from quickstart.initramfs.layout import HandOff, Served
@@ -144,7 +144,7 @@ def _boot(
     profile: Profile, configuration: str, reference: ReferenceImage, initramfs: Path, disk: RootDisk
 ) -> Boot:
     root = ImageRoot(reference.tree)
-    cmdline, attached = command_line(disk.superblock.uuid), configuration != "ramboot"
+    cmdline, attached = stock_line(disk.superblock.uuid), configuration != "ramboot"
     if not attached:
         # It would be the only word of the command line that names something that is not there.
         cmdline = cmdline.replace(f"root=UUID={disk.superblock.uuid} ro ", "")

@@ -14,6 +14,7 @@ from quickstart.artefact import directory as artefacts
 from quickstart.cli.completion import artefacts_here
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
+from quickstart.image.kerneloptions import added
 
 
 @click.command()
@@ -24,23 +25,33 @@ def audit(out: Path, as_json: bool) -> None:
 
     def work(verb: Verb) -> int:
         with verb.display().step("audit"):
-            findings = auditing.audit(artefacts.load(out.absolute()))
+            artefact = artefacts.load(out.absolute())
+            findings = auditing.audit(artefact)
+            words = added(artefact.cmdline, artefact.stock_cmdline)
         errors = sum(each.severity == auditing.ERROR for each in findings)
         result = {
             "clean": errors == 0,
             "errors": errors,
             "findings": [dataclasses.asdict(each) for each in findings],
+            "kernel_options": list(words),
         }
-        verb.result(result, lambda console: _show(console, out, findings, errors))
+        verb.result(result, lambda console: _show(console, out, findings, errors, words))
         return 1 if errors else 0
 
     sys.exit(run_verb("audit", as_json, work))
 
 
-def _show(console: Console, out: Path, findings: tuple[auditing.Finding, ...], errors: int) -> None:
+def _show(
+    console: Console,
+    out: Path,
+    findings: tuple[auditing.Finding, ...],
+    errors: int,
+    words: tuple[str, ...],
+) -> None:
     for each in findings:
         style = "red" if each.severity == auditing.ERROR else None
         say(console, f"{each.severity}: {each.object}: {each.what}", style)
         say(console, f"{'':4}→ {each.mend}", style)
+    say(console, f"kernel options: {' '.join(words) or 'none'}")
     notes = len(findings) - errors
     say(console, f"{out}: {errors} errors, {notes} notes" if findings else f"{out}: clean")

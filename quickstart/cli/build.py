@@ -15,12 +15,14 @@ from quickstart.cli.options import (
     TRACES,
     VERBOSE,
     guest_package_option,
+    kernel_options_option,
     profile_option,
     rootfs_option,
 )
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError
+from quickstart.image.kerneloptions import KernelOptions, added
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.serving import Delivery
@@ -87,6 +89,7 @@ _EARLY = {
     type=click.Choice([each.value for each in Payload]),
     help="The initramfs's form: plain, or compressed, which fetches less and computes more [the profile's].",
 )
+@kernel_options_option("the profile's")
 @click.option("--force", is_flag=True, help="Replace OUT even when its root disk has been used.")
 @click.option("--dry-run", is_flag=True, help="Say which stages would run, and run none.")
 @KEEP_ALL
@@ -104,6 +107,7 @@ def build(
     guest_package: bool,
     delivery: str,
     payload: str | None,
+    kernel_options: str | None,
     force: bool,
     dry_run: bool,
     keep: bool,
@@ -125,8 +129,16 @@ def build(
             return _show_plan(verb, profile, tracing, Store(default_root()))
         # Behind a link OUT is replaced where it lies.
         directory = (out or Path(f"quickstart-{profile.name}")).resolve()
-        ways = (_hand_off(stay, release), Delivery(delivery), Payload(payload) if payload else None)
-        options = pipeline.BuildOptions(directory, disk_format, force, tracing, *ways)
+        options = pipeline.BuildOptions(
+            directory,
+            disk_format,
+            force,
+            tracing,
+            hand_off=_hand_off(stay, release),
+            delivery=Delivery(delivery),
+            payload=Payload(payload) if payload else None,
+            kernel_options=KernelOptions(kernel_options) if kernel_options else None,
+        )
         with Store(default_root(), verb.display().note) as store:
             built = pipeline.build(profile, options, store, verb.display())
         verb.result(_result(built), lambda console: _show(console, built.artefact, built.made))
@@ -147,6 +159,7 @@ def _result(built: pipeline.Built) -> dict[str, object]:
         "start_set_bytes": artefact.start_set_bytes,
         "cloud_init": artefact.cloud_init,
         "early": artefact.early,
+        "kernel_options": list(added(artefact.cmdline, artefact.stock_cmdline)),
     }
 
 
@@ -168,6 +181,8 @@ def _show(console: Console, artefact: Artefact, made: bool) -> None:
     )
     if artefact.cloud_init:
         say(console, f"  cloud-init is in the image; {_EARLY[artefact.early]}")
+    if words := added(artefact.cmdline, artefact.stock_cmdline):
+        say(console, f"  kernel options: {' '.join(words)}")
     say(console, f"  next: quickstart run {artefact.directory}")
 
 

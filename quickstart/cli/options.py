@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import click
 
 from quickstart.cli.completion import profile_names
+from quickstart.image.kerneloptions import BUILDABLE
 from quickstart.model import Network
 
 _P = ParamSpec("_P")
@@ -73,6 +74,16 @@ def guest_package_option(text: str) -> Option:
     """``--no-guest-package`` as ``guest_package``, which is True without it."""
     return click.option(
         "--no-guest-package", "guest_package", is_flag=True, flag_value=False, default=True, help=text
+    )
+
+
+def kernel_options_option(default: str) -> Option:
+    """``--kernel-options`` as ``kernel_options``: one of the words, None where ``default`` says whose are taken."""
+    return click.option(
+        "--kernel-options",
+        type=click.Choice([each.value for each in BUILDABLE]),
+        help="boot: the kernel options that shorten a virtual machine's boot (docs/users/command-line.md). stock: none. "
+        f"The stock entry never has them [{default}].",
     )
 
 

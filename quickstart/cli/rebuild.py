@@ -10,9 +10,10 @@ from rich.console import Console
 
 from quickstart.artefact import directory as artefacts
 from quickstart.cli.completion import artefacts_here
-from quickstart.cli.options import JSON, KEEP_ALL, VERBOSE, profile_option
+from quickstart.cli.options import JSON, KEEP_ALL, VERBOSE, kernel_options_option, profile_option
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import rebuild as rebuilding
+from quickstart.image.kerneloptions import KernelOptions, added
 from quickstart.model import MIB
 from quickstart.profile import load_profile
 from quickstart.store.store import Store, default_root
@@ -21,10 +22,18 @@ from quickstart.store.store import Store, default_root
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path), shell_complete=artefacts_here)
 @profile_option("The application's profile [the one of that name that comes with us].")
+@kernel_options_option("those that OUT has")
 @KEEP_ALL
 @VERBOSE
 @JSON
-def rebuild(out: Path, profile_name: str | None, keep: bool, verbose: bool, as_json: bool) -> None:
+def rebuild(
+    out: Path,
+    profile_name: str | None,
+    kernel_options: str | None,
+    keep: bool,
+    verbose: bool,
+    as_json: bool,
+) -> None:
     """Pack anew what the application of OUT starts from, for its root disk as it is now.
 
     For a machine whose packages were upgraded: its disk is traced (what that boot writes is thrown away), and OUT gets the kernel
@@ -36,7 +45,14 @@ def rebuild(out: Path, profile_name: str | None, keep: bool, verbose: bool, as_j
         directory = out.resolve()
         name = profile_name or artefacts.load(directory).profile_name
         with Store(default_root(), verb.display().note) as store:
-            built = rebuilding.rebuild(directory, load_profile(name), store, verb.display(), keep=keep)
+            built = rebuilding.rebuild(
+                directory,
+                load_profile(name),
+                store,
+                verb.display(),
+                keep=keep,
+                kernel_options=KernelOptions(kernel_options) if kernel_options else None,
+            )
         artefact = built.artefact
         result = {
             "out": str(artefact.directory),
@@ -45,6 +61,7 @@ def rebuild(out: Path, profile_name: str | None, keep: bool, verbose: bool, as_j
             "initramfs_bytes": artefact.initramfs_bytes,
             "start_set_files": artefact.start_set_files,
             "start_set_bytes": artefact.start_set_bytes,
+            "kernel_options": list(added(artefact.cmdline, artefact.stock_cmdline)),
         }
 
         def text(console: Console) -> None:

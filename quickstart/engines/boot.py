@@ -15,6 +15,7 @@ from quickstart.host import door
 from quickstart.host.assets import assets
 from quickstart.host.progress import Progress
 from quickstart.image.ext4 import disk_recipe, read_superblock, write_disk
+from quickstart.image.kerneloptions import KernelOptions, chosen
 from quickstart.initramfs.build import Recipe, write_initramfs
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import Payload, check_kernel, compressors
@@ -71,7 +72,7 @@ class TraceOptions:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What the command line says of a build, beside the profile; no ``payload``: the profile's."""
+    """What the command line says of a build, beside the profile; no ``payload`` or ``kernel_options``: the profile's."""
 
     out: Path
     disk_format: str = "raw"
@@ -80,6 +81,7 @@ class BuildOptions:
     hand_off: HandOff = HandOff.KEEP
     delivery: Delivery = Delivery.OVERLAY
     payload: Payload | None = None
+    kernel_options: KernelOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
         "hand_off": options.hand_off.value,
         "delivery": options.delivery.value,
         "payload": [payload_of(profile, options.payload).value, compressors()],
+        "kernel_options": chosen(profile, options.kernel_options).value,
         "guest_package": options.tracing.guest_package,
         # Both end up in part A: BusyBox as it is, starter and checker as cc compiles them.
         **{name: hashlib.sha256(door.tool_path(name).read_bytes()).hexdigest() for name in ("busybox", "cc")},
@@ -190,8 +193,8 @@ def build(profile: Profile, options: BuildOptions, store: Store, progress: Progr
             )
             initramfs = write_initramfs(recipe, directory / "initramfs.img")
         with progress.step("image"):
-            made = made_of(recipe, traced.traces, initramfs, options.disk_format, key, MAC)
-            artefacts.write(directory, made)
+            words = (options.disk_format, key, MAC, chosen(profile, options.kernel_options))
+            artefacts.write(directory, made_of(recipe, traced.traces, initramfs, *words))
     with output.settled(options.out):
         return Built(artefacts.load(options.out), made=True)
 
@@ -379,13 +382,13 @@ def make_launcher(kernel: Path, store: Store, progress: Progress, *, keep: bool 
 def machine_of(
     artefact: Artefact, *, stock: bool, snapshot: bool, port: int | None, extra_cmdline: str = ""
 ) -> Machine:
-    """The machine that runs ``artefact``: our initramfs, or the distribution's own with ``stock``."""
+    """The machine that runs ``artefact``: our initramfs and kernel options, or with ``stock`` the distribution's own."""
     return Machine(
         name=f"quickstart-{artefact.profile_name}",
         memory_mib=artefact.memory_mib,
         kernel=artefact.kernel,
         initrds=(artefact.stock_initrd if stock else artefact.initramfs,),
-        cmdline=f"{artefact.cmdline} {extra_cmdline}".rstrip(),
+        cmdline=f"{artefact.stock_cmdline if stock else artefact.cmdline} {extra_cmdline}".rstrip(),
         disk=artefact.disk,
         disk_format=artefact.disk_format,
         snapshot=snapshot,

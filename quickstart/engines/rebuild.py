@@ -15,6 +15,7 @@ from quickstart.host import door
 from quickstart.host.progress import Progress
 from quickstart.host.unchanged import check_unchanged
 from quickstart.image.ext4 import read_superblock
+from quickstart.image.kerneloptions import KernelOptions
 from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import Payload, check_kernel
@@ -33,10 +34,17 @@ _LABEL = ""
 
 
 def rebuild(
-    out: Path, profile: Profile, store: Store, progress: Progress, *, keep: bool = False
+    out: Path,
+    profile: Profile,
+    store: Store,
+    progress: Progress,
+    *,
+    keep: bool = False,
+    kernel_options: KernelOptions | None = None,
 ) -> pipeline.Built:
     """Replace all of ``out`` but its root disk, which is not written to; every error leaves ``out`` as it was.
 
+    Without ``kernel_options`` it keeps those that it has.
     Raises BadInputError for a disk that is not raw or was not shut down in order, OutputExistsError while a machine runs from it.
     """
     before = _artefact(out, profile)
@@ -44,21 +52,22 @@ def rebuild(
     door.need_tools(*_TOOLS)
     with progress.step(f"hash {before.disk.name}"):
         used = examine_disk(before.disk)
-    key = _key(profile, used)
+    manifest = read_manifest(out)
+    options = kernel_options or KernelOptions(manifest.kernel_options)
+    key = _key(profile, used, options)
     if before.build_key == key:
         return pipeline.Built(before, made=False)
     reference = reference_of_disk(used, _LABEL, store, progress)
     read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     ours = programs(store)
-    manifest = read_manifest(out)
     hand_off, delivery = HandOff(manifest.hand_off), Delivery(manifest.delivery)
     payload = Payload(manifest.payload)
     door.need_tools(*payload.tools)
     check_includes(ImageRoot(reference.tree), profile.files)
     check_kernel(ImageRoot(reference.tree), reference.kernel_version, payload)
     disk = RootDisk(before.disk, before.disk.stat().st_size, used.superblock)
-    options = pipeline.TraceOptions(keep=keep)
-    traced = pipeline.trace_disk(profile, reference, disk, options, store, progress)
+    tracing = pipeline.TraceOptions(keep=keep)
+    traced = pipeline.trace_disk(profile, reference, disk, tracing, store, progress)
     start_set = with_times_of(traced.start_set, used)
 
     def used_meanwhile() -> bool:
@@ -77,7 +86,7 @@ def rebuild(
             recipe = with_prefetch(recipe, traced.traces)
             recipe = dataclasses.replace(recipe, hand_off=hand_off, payload=payload)
             initramfs = write_initramfs(recipe, directory / "initramfs.img")
-        made = made_of(recipe, traced.traces, initramfs, "raw", key, before.mac, before.uuid)
+        made = made_of(recipe, traced.traces, initramfs, "raw", key, before.mac, options, before.uuid)
         artefacts.write(directory, made)
     with output.settled(out):
         return pipeline.Built(artefacts.load(out), made=True)
@@ -98,9 +107,10 @@ def _artefact(out: Path, profile: Profile) -> Artefact:
     return before
 
 
-def _key(profile: Profile, used: UsedDisk) -> str:
+def _key(profile: Profile, used: UsedDisk, options: KernelOptions) -> str:
     inputs = {
         "profile": dataclasses.asdict(profile),
+        "kernel_options": options.value,
         "disk": used.digest,
         "tool": source_digest("quickstart"),
     }

@@ -1,4 +1,4 @@
-"""What is compared (paper section 4.1): how each configuration boots, and the two command lines of its kernel (pure).
+"""What is compared (paper section 4.1): how each configuration boots, and the command lines of its kernel (pure).
 
 ``quickstart.bench.prepare`` makes what a `Boot` names.
 """
@@ -11,21 +11,9 @@ from pathlib import Path
 
 from quickstart.errors import BadInputError
 from quickstart.image.extents import Extent
-from quickstart.measure.results import COMMAND_LINES
-from quickstart.model import Machine, Readiness
-
-# Options of the distribution's own kernel that make it faster on a virtual machine (command-line.md says what each costs).
-OUR_OPTIONS = (
-    "cryptomgr.notests",
-    "tsc=reliable",
-    "no_timer_check",
-    "i8042.noaux",
-    "i8042.nomux",
-    "i8042.dumbkbd",
-    "8250.nr_uarts=1",
-    "noreplace-smp",
-    "initcall_blacklist=crypto_kdf108_init,blake2s_mod_init,crc_t10dif_mod_init,ftrace_check_for_weak_functions,trace_eval_init",
-)
+from quickstart.image.kerneloptions import KernelOptions, chosen, with_options
+from quickstart.measure.results import COMMAND_LINES, STOCK_CONFIGURATIONS
+from quickstart.model import Machine, Profile, Readiness
 
 
 @dataclass(frozen=True)
@@ -69,7 +57,14 @@ def with_command_line(boot: Boot, command_line: str) -> Boot:
         )
     if boot.command_line != "stock" or command_line == "stock":
         return boot
-    return replace(boot, command_line=command_line, cmdline=" ".join((boot.cmdline, *OUR_OPTIONS)))
+    cmdline = with_options(boot.cmdline, KernelOptions(command_line))
+    return replace(boot, command_line=command_line, cmdline=cmdline)
+
+
+def built_with(configuration: str, profile: Profile) -> str:
+    """The command line of a configuration where none is asked for: the stock one of a distribution's own initramfs, else that
+    of the artefact that ``build`` makes of ``profile``, so that what is packed is all that our configurations differ in."""
+    return "stock" if configuration in STOCK_CONFIGURATIONS else chosen(profile, None).value
 
 
 def machine(boot: Boot, *, forward_port: int | None, guest_port: int) -> Machine:

@@ -9,8 +9,17 @@ SCHEMA = 3
 # Written by earlier versions, and still read: what came later is empty there.
 OLDER_SCHEMAS = (1, 2)
 CONFIGURATIONS = ("standard", "standard-tuned", "minimal", "ramboot", "quickstart")
-# The kernel's command line: the distribution's own, or with our options for a faster kernel.
-COMMAND_LINES = ("stock", "ours")
+# They boot the distribution's own initramfs and init.
+STOCK_CONFIGURATIONS = ("standard", "standard-tuned")
+# The kernel's command line, by the values of kerneloptions.KernelOptions: the distribution's own, what `build` puts in, the
+# experimental set.
+COMMAND_LINES = ("stock", "boot", "ours")
+# Of these the one that an artefact has, and what a reader calls those that are not the distribution's.
+BUILT = "boot"
+LINE_NAMES: Mapping[str, str] = {
+    BUILT: "the kernel options of a build",
+    "ours": "our experimental kernel options",
+}
 # Each has its model in bench/storage; from the fastest to the slowest.
 STORAGES = ("local", "nfs-cached", "ebs-warm", "hdd", "ebs-cold", "nfs-100m")
 CLOCKS = ("virtual", "kvm", "wall")

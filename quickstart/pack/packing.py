@@ -12,6 +12,7 @@ from quickstart.host.progress import Progress
 from quickstart.image.arrange import move, plan_moves
 from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import block_groups, disk_recipe, read_superblock
+from quickstart.image.kerneloptions import KernelOptions
 from quickstart.initramfs.build import Recipe
 from quickstart.initramfs.facts import watched
 from quickstart.initramfs.programs import Programs
@@ -92,9 +93,10 @@ def made_of(
     disk_format: str,
     build_key: str,
     mac: str,
+    kernel_options: KernelOptions,
     uuid: str = "",
 ) -> Made:
-    """What the artefact of this recipe says of itself; ``uuid`` as in Made."""
+    """What the artefact of this recipe says of itself; ``kernel_options`` and ``uuid`` as in Made."""
     return Made(
         profile=recipe.profile,
         reference=recipe.reference,
@@ -108,6 +110,7 @@ def made_of(
         hand_off=recipe.hand_off.value,
         delivery=recipe.delivery.value,
         payload=recipe.payload.value,
+        kernel_options=kernel_options,
         uuid=uuid,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ from quickstart.artefact import directory as artefacts
 from quickstart.errors import StartSetError
 from quickstart.host import door
 from quickstart.host.assets import assets
+from quickstart.image.kerneloptions import KernelOptions, words_of
 from quickstart.initramfs.build import Recipe, write_initramfs
 from quickstart.initramfs.facts import Watched, packed_facts
 from quickstart.initramfs.programs import Programs
@@ -193,8 +195,13 @@ def test_odd_names_on_the_command_line(image: ImageRoot, profile: Profile, tmp_p
         hand_off="keep",
         delivery="overlay",
         payload="cpio",
+        kernel_options=KernelOptions.BOOT,
     )
     artefacts.write(out, made)
+    said = json.loads((out / "manifest.json").read_text())
+    words = words_of(KernelOptions.BOOT)
+    assert said["kernel_options"] == "boot"
+    assert said["cmdline"].split() == [*said["stock_cmdline"].split(), *words]
     main = ("-c", "from quickstart.cli.main import entry_point; entry_point()")
     for name in ODD:
         said = run(sys.executable, *main, "why", os.fsencode(out), b"/opt/" + name).decode()

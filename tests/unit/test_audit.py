@@ -391,6 +391,18 @@ def test_a_run_sh_of_another_author(tmp_path: Path, edit: Callable[[str], str]) 
     assert "is not what quickstart writes" in the_error(audit(made)).what
 
 
+def test_a_word_for_the_kernel_that_no_build_puts_there(tmp_path: Path) -> None:
+    artefact(tmp_path)
+    stock = load(tmp_path).cmdline
+    change(
+        tmp_path, lambda document: document.update(cmdline=f"{stock} mitigations=off", stock_cmdline=stock)
+    )
+    (tmp_path / "run.sh").write_text(run_script(read_manifest(tmp_path)))
+    (note,) = audit(load(tmp_path))
+    assert (note.severity, note.object) == (NOTE, "manifest.json")
+    assert "mitigations=off" in note.what
+
+
 def test_a_run_sh_that_is_a_link(tmp_path: Path) -> None:
     made = artefact(tmp_path / "out")
     (tmp_path / "out/run.sh").rename(tmp_path / "run.sh")

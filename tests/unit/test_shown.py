@@ -44,11 +44,11 @@ def terminal() -> Terminal:
 
 
 def of_audit(console: Console) -> None:
-    audit._show(console, Path("/out"), (Finding(ERROR, "/x", f"holds {NAME}", "build again"),), 1)
+    audit._show(console, Path("/out"), (Finding(ERROR, "/x", f"holds {NAME}", "build again"),), 1, ())
 
 
 def of_audit_out(console: Console) -> None:
-    audit._show(console, Path(f"/{NAME}"), (), 0)
+    audit._show(console, Path(f"/{NAME}"), (), 0, ("ro",))
 
 
 def of_build(console: Console) -> None:
@@ -57,6 +57,8 @@ def of_build(console: Console) -> None:
         start_set_files=1,
         start_set_bytes=1,
         initramfs_bytes=1,
+        cmdline=f"ro {NAME}",
+        stock_cmdline="ro",
         cloud_init=True,
         early="seen",
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.image.kerneloptions import KernelOptions, words_of
 from quickstart.initramfs.newc_reader import CpioMember, read_archive
 from tests.vm.conftest import BUILD_S, host, quickstart
 
@@ -92,7 +93,8 @@ def test_modes_of_out_keep_the_disk_to_its_owner(artefact: Path) -> None:
 def test_the_audit_of_a_built_artefact_is_clean(artefact: Path) -> None:
     called = quickstart("audit", artefact, "--json")
     assert called.status == 0
-    assert called.result == {"clean": True, "errors": 0, "findings": []}
+    assert (called.result["clean"], called.result["errors"], called.result["findings"]) == (True, 0, [])
+    assert tuple(called.result["kernel_options"]) == words_of(KernelOptions.BOOT)
 
 
 def test_the_audit_finds_what_was_changed_in_an_artefact(used: Path) -> None:

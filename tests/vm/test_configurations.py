@@ -11,10 +11,11 @@ import pytest
 from quickstart.bench.prepare import prepare
 from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
+from quickstart.image.kerneloptions import KernelOptions, words_of
 from quickstart.initramfs.newc import directory, symlink, write_archive
 from quickstart.launch import payload
 from quickstart.launch.qemu import QemuGuest
-from quickstart.measure.configuration import OUR_OPTIONS, Boot, machine, with_command_line
+from quickstart.measure.configuration import Boot, machine, with_command_line
 from quickstart.model import Readied
 from quickstart.profile import load_profile
 from quickstart.store.store import Store, default_root
@@ -71,7 +72,7 @@ def booted(request: pytest.FixtureRequest) -> Iterator[Booted]:
 
 @pytest.mark.parametrize("booted", ["quickstart", "minimal", "ramboot", STANDARD, TUNED], indirect=True)
 def test_our_options_reach_the_kernel_and_the_console_stays(booted: Booted) -> None:
-    assert set(OUR_OPTIONS) <= set(booted.says("cat /proc/cmdline").split())
+    assert set(words_of(KernelOptions.OURS)) <= set(booted.says("cat /proc/cmdline").split())
     booted.says("echo the-console-is-heard >/dev/ttyS0")
     assert heard(booted.guest, "the-console-is-heard")
 

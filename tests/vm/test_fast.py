@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.image.kerneloptions import KernelOptions, words_of
 from quickstart.initramfs.newc_reader import read_archive
 from tests.vm.conftest import STAY, quickstart
 
@@ -30,6 +31,7 @@ QUESTIONS = {
     "fast-read-only": "touch /fast/x 2>&1; echo $?",
     "root": "findmnt -n -o SOURCE,FSTYPE,OPTIONS /",
     "fast": "findmnt -n -o SOURCE,FSTYPE,OPTIONS /fast; ls /fast/usr/sbin",
+    "kernel-line": "cat /proc/cmdline",
     "network": "ip -4 -o addr show enp0s3; ip route; cat /etc/resolv.conf",
     "hostname": "hostname",
     # The kernel's own values are 0 and 32768; Debian's packages have others in sysctl.d, and systemd never comes here.
@@ -95,6 +97,10 @@ def test_the_root_is_the_volume_and_fast_a_read_only_tree_in_memory(answers: dic
     assert answers["fast"].splitlines()[0].split()[1:] == ["rootfs", "ro"]
     assert "nginx" in answers["fast"].splitlines()
     assert answers["fast-read-only"].endswith("\n1")
+
+
+def test_the_kernel_has_the_options_of_a_build(answers: dict[str, str]) -> None:
+    assert set(words_of(KernelOptions.BOOT)) <= set(answers["kernel-line"].split())
 
 
 def test_network_and_name_are_those_of_the_image(answers: dict[str, str]) -> None:

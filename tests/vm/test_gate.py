@@ -12,7 +12,7 @@ import pytest
 from quickstart.bench.runner import QemuRunner
 from quickstart.bench.series import Bench, run_matrix
 from quickstart.host.progress import Quiet
-from quickstart.measure import configuration
+from quickstart.image import kerneloptions
 from quickstart.measure.matrix import load_matrix
 from quickstart.measure.results import Planned, Results
 from quickstart.profile import known_profiles
@@ -150,8 +150,9 @@ def test_a_kernel_option_that_got_lost_is_named(
     tmp_path: Path, now: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = "cryptomgr.notests"
-    left = tuple(each for each in configuration.OUR_OPTIONS if each != lost)
-    monkeypatch.setattr(configuration, "OUR_OPTIONS", left)
+    ours = kerneloptions.KernelOptions.OURS
+    left = tuple(each for each in kerneloptions.words_of(ours) if each != lost)
+    monkeypatch.setattr(kerneloptions, "WORDS", {**kerneloptions.WORDS, ours: left})
     after = measured(tmp_path / "b", "nginx", "quickstart", "local", "ours")
     cell, options = named(compared(tmp_path, cut(now, after.plan), after), "command_line")
     assert [each["text"] for each in options] == [f"option {lost} is lost"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.host.progress import Quiet
+from quickstart.image.kerneloptions import KernelOptions, words_of
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED
@@ -113,8 +114,16 @@ def unexplained(found: set[str], reasons: dict[str, str]) -> list[str]:
 
 def test_after_settle_the_machine_is_the_stock_one_but_for_what_is_named(artefact: Path) -> None:
     """All of /run, mounts, units, drop-ins, processes, control groups, addresses, and the root volume's files."""
-    ours = machine_lists(artefact, f"{SETTLED}wait_settled; left")
-    stock = machine_lists(artefact, "left", "--stock")
+    line = "echo '== kernel-line'; xargs -n 1 </proc/cmdline; "
+    ours = machine_lists(artefact, f"{SETTLED}wait_settled; {line}left")
+    stock = machine_lists(artefact, f"{line}left", "--stock")
+    # The stock entry's line is a part of ours, and has nothing of its own.
+    options = {f"kernel-line: {word}" for word in words_of(KernelOptions.BOOT)}
+    assert {each for each in ours - stock if each.startswith("kernel-line: ")} == options
+    assert {each for each in stock if each.startswith("kernel-line: ")} == {
+        each for each in ours - options if each.startswith("kernel-line: ")
+    }
+    ours -= options
     for name in ("run", "mounts", "units", "processes", "groups", "addresses", "files"):
         assert sum(each.startswith(f"{name}: ") for each in stock) > 5, name
     assert unexplained(ours - stock, OURS) == []

@@ -17,9 +17,10 @@ from pathlib import PurePosixPath
 from quickstart.artefact import inside
 from quickstart.artefact.audit.given import CONTENTS, LAUNCH, TRACER, Given, OutFile
 from quickstart.artefact.directory import RUN_SCRIPT
-from quickstart.artefact.manifest import Manifest
+from quickstart.artefact.manifest import MANIFEST, Manifest
 from quickstart.errors import ArtefactError
 from quickstart.host.beneath import kind_of
+from quickstart.image.kerneloptions import KernelOptions, added, stock_line, with_options
 from quickstart.initramfs.digests import read_list
 from quickstart.initramfs.layout import MARKER, OURS
 from quickstart.inspect.globs import matches
@@ -70,7 +71,8 @@ class Finding:
 def judge(given: Given) -> tuple[Finding, ...]:
     """The findings, errors first, each kind in the order of the archive (pure)."""
     secrets = given.manifest.secrets
-    findings = [*_out(given, secrets), *_parts(given), *_digests(given), *_agreement(given)]
+    findings = [*_out(given, secrets), *_command_lines(given.manifest), *_parts(given)]
+    findings += [*_digests(given), *_agreement(given)]
     closed = {
         PurePosixPath(member.name)
         for member in given.members
@@ -100,6 +102,16 @@ def _out(given: Given, secrets: tuple[str, ...]) -> Iterator[Finding]:
         )
     for name in sorted(expected - {file.name for file in given.files}):
         yield Finding(ERROR, name, "is missing", _REBUILD)
+
+
+def _command_lines(manifest: Manifest) -> Iterator[Finding]:
+    """Words for the kernel that no build puts there: a command line may switch protections off, or name another init."""
+    stock = stock_line(manifest.superblock.uuid)
+    ours = with_options(stock, KernelOptions(manifest.kernel_options))
+    for entry, line, usual in (("fast", manifest.cmdline, ours), ("stock", manifest.stock_line, stock)):
+        if strange := added(line, usual):
+            what = f"the {entry} entry's kernel command line has {' '.join(strange)}, which quickstart did not put there"
+            yield Finding(NOTE, MANIFEST, what, "ask who gave you OUT what it is for")
 
 
 def _out_file(file: OutFile, manifest: Manifest, is_expected: bool, is_private: bool) -> Iterator[Finding]:

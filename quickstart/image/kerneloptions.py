@@ -1,0 +1,76 @@
+"""The kernel's command line, and the options by which the distribution's own kernel starts a virtual machine faster (pure).
+
+command-line.md says of each option what it saves, what it does for the machine's life, and why it may stay. This module is
+the only place that knows the words.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from quickstart.model import Profile
+
+
+class KernelOptions(enum.Enum):
+    """A set of kernel options: none, those that every build puts in, or the bench's experimental ones.
+
+    No artefact is built with ``OURS``: some of these should not last on a machine in production.
+    """
+
+    STOCK = "stock"
+    BOOT = "boot"
+    OURS = "ours"
+
+
+# What an artefact may be built with; the first is the default.
+BUILDABLE = (KernelOptions.BOOT, KernelOptions.STOCK)
+# What saves nothing that can be measured, and what costs a running machine something, is not among them.
+_BOOT = (
+    "cryptomgr.notests",
+    "no_timer_check",
+    "initcall_blacklist=ftrace_check_for_weak_functions,trace_eval_init",
+)
+# As measured since the first series: results of before compare with these.
+_OURS = (
+    "cryptomgr.notests",
+    "tsc=reliable",
+    "no_timer_check",
+    "i8042.noaux",
+    "i8042.nomux",
+    "i8042.dumbkbd",
+    "8250.nr_uarts=1",
+    "noreplace-smp",
+    "initcall_blacklist=crypto_kdf108_init,blake2s_mod_init,crc_t10dif_mod_init,ftrace_check_for_weak_functions,trace_eval_init",
+)
+WORDS: Mapping[KernelOptions, tuple[str, ...]] = {
+    KernelOptions.STOCK: (),
+    KernelOptions.BOOT: _BOOT,
+    KernelOptions.OURS: _OURS,
+}
+
+
+def words_of(options: KernelOptions) -> tuple[str, ...]:
+    """The words that these options add to a command line."""
+    return WORDS[options]
+
+
+def chosen(profile: Profile, asked: KernelOptions | None) -> KernelOptions:
+    """The options of a build: those that were asked for, else the profile's."""
+    return asked or KernelOptions(profile.kernel_options)
+
+
+def stock_line(root_uuid: str) -> str:
+    """The command line of the stock entry of an artefact whose root volume has this UUID."""
+    return f"console=ttyS0 root=UUID={root_uuid} ro panic=10"
+
+
+def with_options(line: str, options: KernelOptions) -> str:
+    """``line`` with the words of ``options`` behind its own."""
+    return " ".join((line, *words_of(options)))
+
+
+def added(line: str, stock: str) -> tuple[str, ...]:
+    """The words of ``line`` that ``stock`` does not have, in their order."""
+    usual = set(stock.split())
+    return tuple(word for word in line.split() if word not in usual)

@@ -1,0 +1,47 @@
+"""run.sh of an artefact by the host's own shell, with a QEMU that only says what it was asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from quickstart.artefact.directory import run_script
+from quickstart.artefact.manifest import read_manifest
+from quickstart.image.kerneloptions import KernelOptions, stock_line, with_options
+from tests.unit.outs import SUPERBLOCK, write_manifest
+
+STOCK = stock_line(SUPERBLOCK.uuid)
+FAST = with_options(STOCK, KernelOptions.BOOT)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """An OUT that was built with kernel options, and a QEMU in bin/."""
+    write_manifest(tmp_path, cmdline=FAST, stock_cmdline=STOCK, kernel_options="boot")
+    (tmp_path / "run.sh").write_text(run_script(read_manifest(tmp_path)))
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/qemu-system-x86_64"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    return tmp_path
+
+
+def asked_for(out: Path, *words: str) -> dict[str, str]:
+    """What QEMU is to boot: its words by the option before them."""
+    env = {**os.environ, "PATH": f"{out / 'bin'}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sh", str(out / "run.sh"), *words], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    said = done.stdout.splitlines()
+    return {name: said[said.index(name) + 1] for name in ("-kernel", "-initrd", "-append")}
+
+
+def test_our_initramfs_is_booted_with_the_kernel_options(out: Path) -> None:
+    assert asked_for(out) == {"-kernel": "vmlinuz", "-initrd": "initramfs.img", "-append": FAST}
+
+
+def test_the_stock_entry_is_booted_with_the_stock_line(out: Path) -> None:
+    assert asked_for(out, "stock") == {"-kernel": "vmlinuz", "-initrd": "initrd.img", "-append": STOCK}
