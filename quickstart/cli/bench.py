@@ -91,7 +91,7 @@ class _Verbs(click.Group):
     "command_lines",
     multiple=True,
     type=click.Choice(COMMAND_LINES),
-    help="The kernel's options [stock].",
+    help="The kernel's options [as build has them; a distribution's own boot: stock].",
 )
 @click.option(
     "--storage",

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, ValidationError
 
 from quickstart.errors import BadInputError, MatrixError
+from quickstart.measure.configuration import built_with
 from quickstart.measure.patterns import block_problems, launches_of
 from quickstart.measure.results import (
     CLOCKS,
@@ -28,8 +29,10 @@ from quickstart.measure.results import (
     Planned,
     words_of,
 )
+from quickstart.model import Profile
 from quickstart.parse.bounded import MAX_TOML_BYTES, parse_toml, read_whole
 from quickstart.parse.faults import MAX_LINES, Table, faults, first_ones, near
+from quickstart.profile import load_profile
 
 SCHEMA = 1
 # A standard boot on the virtual clock takes 45 s on a slow host; ten times that is a guest that hangs.
@@ -57,7 +60,8 @@ Words = Annotated[tuple[str, ...], Field(min_length=1)]
 class _Block(Table):
     profiles: Words
     configurations: Words
-    command_lines: Words = ("stock",)
+    # None: what is built (configuration.built_with).
+    command_lines: Words | None = None
     storages: Words
     clocks: Words
     sizes: Words = ("small",)
@@ -90,7 +94,8 @@ class Matrix:
 def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
     """The matrix in ``text`` (TOML); ``profiles`` are the known names, a word with a slash is a profile's directory.
 
-    Raises MatrixError with every fault found in it.
+    A profile of a block without command lines is read for those that it is built with. Raises MatrixError with every fault found
+    in the matrix, BadInputError for such a profile that is not there or does not hold.
     """
     try:
         raw = parse_toml(text)
@@ -152,8 +157,9 @@ def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> 
         problems.append(f"block: {cells} cells, and a matrix has at most {_MAX_CELLS}")
     if len(problems) >= MAX_LINES or cells > _MAX_CELLS:
         raise MatrixError(source, problems, hint=_HINT)
-    plan = [planned for block in document.block for planned in _planned(block)]
-    problems += _twice(document.block)
+    lines = _Lines(profiles)
+    plan = [planned for block in document.block for planned in _planned(block, lines)]
+    problems += _twice(document.block, lines)
     problems += [
         f"block[{number}].{key}: only {_OURS} has one, which is not among the configurations"
         for number, block in enumerate(document.block)
@@ -180,15 +186,35 @@ def _count(block: _Block) -> int:
         block.instances or (1,),
     )
     forms = len(block.payloads) * len(block.deliveries)
-    return math.prod(map(len, lists)) * len(block.configurations) * len(block.command_lines) * forms
+    return math.prod(map(len, lists)) * len(block.configurations) * len(block.command_lines or (1,)) * forms
 
 
-def _planned(block: _Block) -> Iterator[Planned]:
+class _Lines:
+    """The command lines of a block's cells; each profile that is needed for them is read once."""
+
+    def __init__(self, known: Sequence[str]) -> None:
+        self._known = known
+        self._profiles: dict[str, Profile] = {}
+
+    def of(self, block: _Block, configuration: str, profile: str) -> Sequence[str]:
+        if block.command_lines is not None:
+            return block.command_lines
+        if profile not in self._known and "/" not in profile:
+            # That there is no such profile is said anyway.
+            return ("stock",)
+        if profile not in self._profiles:
+            self._profiles[profile] = load_profile(profile)
+        return (built_with(configuration, self._profiles[profile]),)
+
+
+def _planned(block: _Block, lines: _Lines) -> Iterator[Planned]:
     """The cells of a block: what is compared stands next to each other."""
     launches = launches_of(block.patterns, block.instances, block.stagger_ms)
     outer = itertools.product(block.clocks, block.storages, block.sizes, block.profiles, launches)
     for clock, storage, size, profile, (pattern, instances, stagger_ms) in outer:
-        for configuration, command_line in itertools.product(block.configurations, block.command_lines):
+        for configuration, command_line in (
+            (each, line) for each in block.configurations for line in lines.of(block, each, profile)
+        ):
             forms = itertools.product(block.payloads, block.deliveries)
             for form in forms if configuration == _OURS else (("", ""),):
                 cell = Cell(profile, configuration, command_line, storage, clock, size, *form)
@@ -229,10 +255,12 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     return near(word, known) or f"; known: {', '.join(known)}"
 
 
-def _twice(blocks: Sequence[_Block]) -> Iterator[str]:
+def _twice(blocks: Sequence[_Block], lines: _Lines) -> Iterator[str]:
     first: dict[Cell, int] = {}
     for number, block in enumerate(blocks):
-        again = [each.cell for each in _planned(block) if first.setdefault(each.cell, number) != number]
+        again = [
+            each.cell for each in _planned(block, lines) if first.setdefault(each.cell, number) != number
+        ]
         if again:
             one = again[0]
             yield (

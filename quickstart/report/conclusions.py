@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quickstart.measure.results import (
+    BUILT,
     CLOCKS,
     COMMAND_LINES,
     CONFIGURATIONS,
     DELIVERIES,
+    LINE_NAMES,
     PAYLOADS,
     SIZES,
+    STOCK_CONFIGURATIONS,
     STORAGES,
     Cell,
     Results,
@@ -77,9 +80,11 @@ def headline(results: Results) -> Headline | None:
     here = {cell: runs for cell, runs in samples.items() if cell.clock == clock}
     there = {cell.configuration for cell in here}
     rival = next((each for each in CONFIGURATIONS if each in there and each != OURS), "")
-    line = next((each for each in COMMAND_LINES if any(cell.command_line == each for cell in here)), "")
     if not rival or OURS not in there:
         return None
+    lines = {cell.command_line for cell in here if cell.configuration == OURS}
+    # What is built comes first; of a series of before the stock line, which others have too.
+    line = next(each for each in (BUILT, *COMMAND_LINES) if each in lines)
     storages = tuple(each for each in STORAGES if any(cell.storage == each for cell in here))
     forms = {(cell.payload, cell.delivery) for cell in here if cell.configuration == OURS}
     form = next(each for each in itertools.product(("", *PAYLOADS), _DELIVERIES) if each in forms)
@@ -87,9 +92,20 @@ def headline(results: Results) -> Headline | None:
     for profile, size in dict.fromkeys((cell.profile, cell.size) for cell in here):
         cells = [Cell(profile, OURS, line, storage, clock, size, *form) for storage in storages]
         for interval, metric in (("launch to ready (T_total)", T_TOTAL), ("kernel to ready (T_app)", T_APP)):
-            values = tuple(_verdict(here, cell, cell.beside(rival), metric) for cell in cells)
+            values = tuple(_verdict(here, cell, rival_of(here, cell, rival), metric) for cell in cells)
             rows.append(((f"{profile}, {size}", interval), values))
     return Headline(clock, rival, line, storages, tuple(rows))
+
+
+def rival_of(samples: Measured, cell: Cell, configuration: str) -> Cell:
+    """The cell of another configuration that ``cell`` of ours is compared with.
+
+    They have the same command line. Only what is built stands beside a distribution's boot as that is, where that was not measured
+    with the same options.
+    """
+    same = cell.beside(configuration)
+    alone = configuration in STOCK_CONFIGURATIONS and cell.command_line == BUILT and same not in samples
+    return replace(same, command_line="stock") if alone else same
 
 
 def _verdict(samples: Measured, ours: Cell, rival: Cell, metric: Metric) -> str:
@@ -128,14 +144,14 @@ def conclusions(results: Results) -> tuple[Conclusions, ...]:
 
 
 def _compared(samples: Measured) -> Iterator[str]:
-    """Ours and each other configuration, over all cells that differ in nothing else."""
+    """Ours and each other configuration, over all cells that differ in nothing else but what ``rival_of`` says."""
     for rival in CONFIGURATIONS:
         if rival == OURS:
             continue
         pairs = [
-            (cell, cell.beside(rival))
+            (cell, rival_of(samples, cell, rival))
             for cell in samples
-            if cell.configuration == OURS and cell.beside(rival) in samples
+            if cell.configuration == OURS and rival_of(samples, cell, rival) in samples
         ]
         if pairs:
             yield _comparison(samples, rival, pairs)
@@ -213,9 +229,10 @@ def _parts(samples: Measured) -> Iterator[str]:
             )
         if found := _differences(known, "configuration", "minimal", OURS):
             yield f"Serving the start set from memory saves {_range(found)} of T_app: quickstart beside minimal."
-    lines = {name: _differences(_of(known, name), "command_line", "stock", "ours") for name in here}
-    if said := "; ".join(f"{name} {_range(each)}" for name, each in lines.items() if each):
-        yield f"Our kernel command line saves of T_app: {said}."
+    for line, called in LINE_NAMES.items():
+        saved = {name: _differences(_of(known, name), "command_line", "stock", line) for name in here}
+        if said := "; ".join(f"{name} {_range(each)}" for name, each in saved.items() if each):
+            yield f"{called[:1].upper()}{called[1:]} save of T_app: {said}."
 
 
 def _of(known: Mapping[Cell, int], configuration: str) -> dict[Cell, int]:

@@ -26,6 +26,7 @@ from quickstart.measure.results import (
     COMMAND_LINES,
     CONFIGURATIONS,
     DELIVERIES,
+    LINE_NAMES,
     PAYLOADS,
     SIZES,
     STORAGES,
@@ -57,9 +58,8 @@ _PHASE_COLOURS: Mapping[str, str] = {
     "application start": "#009e73",
     "ready": "#66c2a5",
 }
-_OTHER_COLOUR = "#b3a100"
-_PR_COLOUR = "#d0d0d0"
-_OURS_HATCH = "///"
+_OTHER_COLOUR, _PR_COLOUR = "#b3a100", "#d0d0d0"
+_HATCHES = {"stock": "", "boot": "...", "ours": "///"}
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "quickstart",
     "svg.fonttype": "path",
@@ -232,7 +232,7 @@ def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> fl
     # T_pr may be below 0 by what the guest's uptime runs ahead at first (docs/users/times.md): a bar has no length below 0.
     below_s, whole_s = max(0, provisioning.median) / 1e9, total.median / 1e9
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6, "height": 0.84}
-    hatch = "" if cell.command_line == "stock" else _OURS_HATCH
+    hatch = _HATCHES[cell.command_line]
     axes.barh(at, below_s, color=_PR_COLOUR, **edge)
     axes.barh(at, whole_s - below_s, left=below_s, color=COLOURS[cell.configuration], hatch=hatch, **edge)
     axes.plot(
@@ -247,14 +247,14 @@ def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> fl
 def _bar_legend(samples: Mapping[Cell, Sequence[Sample]]) -> dict[str, Any]:
     """What stands for it, by what it means."""
     shown = [name for name in CONFIGURATIONS if any(cell.configuration == name for cell in samples)]
+    used = [each for each in LINE_NAMES.items() if any(cell.command_line == each[0] for cell in samples)]
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
     found: dict[str, Any] = {
         "T_pr: provisioning": Patch(facecolor=_PR_COLOUR, **edge),
         "T_app: application": tuple(Patch(facecolor=COLOURS[name], **edge) for name in shown),
         "first … last of the runs": Line2D([], [], color=INK, linewidth=1.4),
+        **{f"with {said}": Patch(facecolor=PAPER, hatch=_HATCHES[line], **edge) for line, said in used},
     }
-    if any(cell.command_line == "ours" for cell in samples):
-        found["with our kernel command line"] = Patch(facecolor=PAPER, hatch=_OURS_HATCH, **edge)
     if any(each.censored for runs in samples.values() for each in runs):
         found["(1 c.): 1 run censored"] = Patch(alpha=0)
     return found

@@ -15,6 +15,7 @@ from quickstart.measure.patterns import REAL, Launched, launched
 from quickstart.measure.results import (
     CLOCKS,
     CONFIGURATIONS,
+    LINE_NAMES,
     PATTERNS,
     SIZES,
     STORAGES,
@@ -120,7 +121,7 @@ def sentences(results: Results) -> tuple[str, ...]:
 
 def _sentence(cell: Cell, runs: Sequence[Sample]) -> str:
     total = launched(runs, T_TOTAL)
-    line = "" if cell.command_line == "stock" else " with its kernel options"
+    line = f" with {LINE_NAMES[cell.command_line]}" if cell.command_line in LINE_NAMES else ""
     last = "not all of them are" if total.p100 is None else f"the last is after {_seconds(total.p100)}"
     return (
         f"{cell.instances} machines at one moment from one volume ({cell.storage}, {cell.clock} clock), {cell.profile}, "
@@ -252,7 +253,10 @@ def _furnish(axes: Axes, title: str, counts: Sequence[int]) -> None:
 def _legend(figure: Figure, lines: Mapping[Cell, dict[str, Any]], censored: bool) -> None:
     handles = [
         Line2D(
-            [], [], label=kind.called + ("" if kind.command_line == "stock" else ", our command line"), **look
+            [],
+            [],
+            label=", ".join(word for word in (kind.called, LINE_NAMES.get(kind.command_line)) if word),
+            **look,
         )
         for kind, look in lines.items()
     ]

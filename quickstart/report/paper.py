@@ -12,7 +12,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from quickstart.measure.results import CLOCKS, COMMAND_LINES, CONFIGURATIONS, SIZES, STORAGES, Sample
+from quickstart.measure.results import (
+    CLOCKS,
+    COMMAND_LINES,
+    CONFIGURATIONS,
+    LINE_NAMES,
+    SIZES,
+    STOCK_CONFIGURATIONS,
+    STORAGES,
+    Sample,
+)
 from quickstart.measure.statistics import Metric, claim_faster, summarise
 from quickstart.parse.faults import Table
 from quickstart.report.comparable import profile_name
@@ -98,7 +107,7 @@ def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
         for line in COMMAND_LINES:
             sides = [_runs(samples, wanted, profile, name, line) for name in wanted.configurations]
             if all(sides) and (words := _METRICS[wanted.metric](sides)):
-                with_ours = "" if line == "stock" else ", our kernel options"
+                with_ours = f", {LINE_NAMES[line]}" if line in LINE_NAMES else ""
                 yield f"{profile}{with_ours}: {words}"
                 # The options are the boot loader's: the archive is the same.
                 if wanted.metric == "initramfs":
@@ -107,7 +116,7 @@ def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
 
 def _runs(samples: Measured, wanted: Ours, profile: str, configuration: str, line: str) -> Sequence[Sample]:
     """The runs of a cell. A stock boot that was measured with its own command line alone stands beside ours with our line, too."""
-    stands = configuration.startswith("standard") and len(wanted.configurations) > 1
+    stands = configuration in STOCK_CONFIGURATIONS and len(wanted.configurations) > 1
     for each in (line, "stock") if stands else (line,):
         for cell, runs in samples.items():
             named = (profile_name(cell.profile), cell.configuration, cell.command_line, cell.size)

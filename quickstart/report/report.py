@@ -36,7 +36,7 @@ from quickstart.measure.statistics import (
 from quickstart.model import MIB
 from quickstart.parse.printable import LINES, shown
 from quickstart.report import launch_report
-from quickstart.report.conclusions import OURS, conclusions, headline, overview, planned_samples
+from quickstart.report.conclusions import OURS, conclusions, headline, overview, planned_samples, rival_of
 from quickstart.report.figures import Drawn, all_phases, inline, phase_numbers, timeline, times
 from quickstart.report.paper import beside
 from quickstart.report.summary import summary
@@ -220,12 +220,13 @@ def _head(cell: Cell) -> tuple[str, ...]:
 
 
 def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
-    """Ours against every other configuration with the same rest."""
+    """Ours against every other configuration with the same rest (conclusions.rival_of)."""
     for cell, runs in samples.items():
         if cell.configuration != OURS or not runs:
             continue
         for name in CONFIGURATIONS:
-            rival = samples.get(cell.beside(name), ())
+            other = rival_of(samples, cell, name)
+            rival = samples.get(other, ())
             if name == OURS or not rival:
                 continue
             claim = claim_faster(runs, rival)
@@ -233,7 +234,8 @@ def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
             factor = f"{claim.factor:.2f}" if claim.factor else _NONE
             times_of = (_seconds(claim.ours_ns), _seconds(claim.rival_ns))
             p = _NONE if claim.p is None else f"{claim.p:.4f}"
-            line = ", ".join(word for word in (cell.command_line, cell.delivery, cell.payload) if word)
+            lines = " beside ".join(dict.fromkeys((cell.command_line, other.command_line)))
+            line = ", ".join(word for word in (lines, cell.delivery, cell.payload) if word)
             head = (f"{cell.profile}, {cell.size}", name, line)
             yield Row(head, (*times_of, factor, p, said), not claim.holds)
 
@@ -265,7 +267,7 @@ def _plain(profile: str) -> str:
 
 
 def _label(cell: Cell) -> str:
-    return cell.called if cell.command_line == "stock" else f"{cell.called}, ours"
+    return cell.called if cell.command_line == "stock" else f"{cell.called}, {cell.command_line}"
 
 
 def _middle_run(runs: Sequence[Sample]) -> Sample | None:

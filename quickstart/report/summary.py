@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from quickstart.measure.results import COMMAND_LINES, CONFIGURATIONS, Cell, Results, Sample
+from quickstart.measure.results import (
+    BUILT,
+    COMMAND_LINES,
+    CONFIGURATIONS,
+    LINE_NAMES,
+    STOCK_CONFIGURATIONS,
+    Cell,
+    Results,
+    Sample,
+)
 from quickstart.measure.statistics import Metric, claim_faster, summarise
 from quickstart.report.conclusions import OURS, T_APP, T_TOTAL, Measured, overview, planned_samples
 
@@ -38,7 +47,7 @@ def _lines(results: Results, samples: Measured, chosen: Measured) -> Iterator[st
     rival = next((name for name in CONFIGURATIONS if name != OURS and any(here[name])), None)
     if rival and any(here[OURS]):
         ours = next(runs for runs in here[OURS] if runs)[0].cell
-        options = " with its kernel options" if ours.command_line == "ours" else ""
+        options = f" with {LINE_NAMES[ours.command_line]}" if ours.command_line in LINE_NAMES else ""
         yield (
             f"From launch to the first correct answer, {_PLAIN[rival]} → quickstart{options}: "
             f"{_pairs(profiles, here, rival, T_TOTAL)}."
@@ -54,8 +63,8 @@ def _lines(results: Results, samples: Measured, chosen: Measured) -> Iterator[st
 
 
 def _best(chosen: Measured, profile: str, configuration: str) -> Sequence[Sample]:
-    """The runs with our command line where they are ours to choose, the distribution's own for its images."""
-    order = COMMAND_LINES if configuration.startswith("standard") else tuple(reversed(COMMAND_LINES))
+    """The runs with the options of a build where they are ours to choose, else with others; a distribution's own boot as it is."""
+    order = COMMAND_LINES if configuration in STOCK_CONFIGURATIONS else (BUILT, *reversed(COMMAND_LINES))
     for line in order:
         for cell, runs in chosen.items():
             if (cell.profile, cell.configuration, cell.command_line) == (

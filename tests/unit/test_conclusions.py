@@ -72,7 +72,41 @@ def test_what_does_not_hold_is_named_where_others_hold() -> None:
 def test_where_the_time_comes_from() -> None:
     text = said(realistic(configurations=CONFIGURATIONS, lines=COMMAND_LINES))
     assert "Not waiting for systemd saves 11.2" in text and "minimal, whose start set is empty" in text
-    assert "Our kernel command line saves of T_app: " in text and "; quickstart 0.9" in text
+    assert "Our experimental kernel options save of T_app: " in text and "; quickstart 0.9" in text
+
+
+BUILT = dataclasses.replace(CELL, command_line="boot")
+
+
+def test_what_is_built_stands_beside_a_distributions_boot_as_that_is() -> None:
+    """By default nobody boots a distribution's image with our options."""
+    results = measured(sample(BUILT, t_app_ns=S), sample(STANDARD, t_app_ns=8 * S))
+    assert "quickstart beside standard, T_app: faster in 1 of 1 comparisons, 8.00 times" in said(results)
+    first = headline(results)
+    assert first is not None
+    assert (first.command_line, first.rows[1][1]) == ("boot", ("8.00 s → 1.00 s, 8.0 times",))
+    # Nor is anything else taken for it: ours with the stock options is beside what has these.
+    minimal = measured(sample(BUILT, t_app_ns=S), sample(MINIMAL, t_app_ns=8 * S))
+    assert "quickstart beside minimal" not in said(minimal)
+    ours = measured(moved(sample(t_app_ns=S), command_line="ours"), sample(STANDARD, t_app_ns=8 * S))
+    assert "quickstart beside standard" not in said(ours)
+
+
+def test_the_same_options_come_before_a_distributions_own() -> None:
+    same = dataclasses.replace(STANDARD, command_line="boot")
+    results = measured(
+        sample(BUILT, t_app_ns=S), sample(STANDARD, t_app_ns=8 * S), sample(same, t_app_ns=5 * S)
+    )
+    assert "quickstart beside standard, T_app: faster in 1 of 1 comparisons, 5.00 times" in said(results)
+
+
+def test_what_is_built_is_the_headline_where_it_was_measured() -> None:
+    stock = measured(sample(t_app_ns=3 * S), sample(BUILT, t_app_ns=S), sample(STANDARD, t_app_ns=9 * S))
+    of_both, of_stock = headline(stock), headline(measured(sample(t_app_ns=3 * S), sample(STANDARD)))
+    assert of_both is not None and of_stock is not None
+    assert (of_both.command_line, of_stock.command_line) == ("boot", "stock")
+    assert of_both.rows[1][1] == ("9.00 s → 1.00 s, 9.0 times",)
+    assert "The kernel options of a build save of T_app: quickstart 2.00 s." in said(stock)
 
 
 def test_the_widest_spread_is_named() -> None:

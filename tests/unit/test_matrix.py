@@ -16,7 +16,7 @@ from quickstart.errors import BadInputError, MatrixError
 from quickstart.measure.matrix import load_matrix, matrix_of_options, order, parse_matrix
 from quickstart.measure.results import FETCHES, SIZES, Cell, Planned
 from quickstart.measure.run import FETCHING
-from quickstart.profile import known_profiles
+from quickstart.profile import known_profiles, profile_file
 from tests.unit.benchdata import CELL
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -74,9 +74,30 @@ def test_smoke_is_four_runs() -> None:
 def test_a_block_is_a_product_with_defaults() -> None:
     plan = parse_matrix(GOOD, "m", PROFILES).plan
     assert plan[0] == Planned(Cell("nginx", "standard", "stock", "ebs-cold", "virtual", "small"), 5, 600)
+    assert plan[1] == Planned(Cell("nginx", "quickstart", "boot", "ebs-cold", "virtual", "small"), 5, 600)
     assert [(each.cell.profile, each.cell.configuration) for each in plan] == [
         *(("nginx", "standard"), ("nginx", "quickstart"), ("apache", "standard"), ("apache", "quickstart")),
     ]
+
+
+def test_without_command_lines_a_profile_has_what_it_is_built_with(tmp_path: Path) -> None:
+    text = profile_file("nginx").read_text()
+    (tmp_path / "profile.toml").write_text(f'kernel_options = "stock"\n{text}')
+    matrix = GOOD.replace('"apache"', f'"{tmp_path}"')
+    asked = {(each.cell.profile, each.cell.command_line) for each in parse_matrix(matrix, "m", PROFILES).plan}
+    assert asked == {("nginx", "stock"), ("nginx", "boot"), (str(tmp_path), "stock")}
+    # What is asked for is the same for all, and the profile is not read for it.
+    said = f'{matrix}command_lines = ["ours"]\n'
+    (tmp_path / "profile.toml").unlink()
+    assert {each.cell.command_line for each in parse_matrix(said, "m", PROFILES).plan} == {"ours"}
+    with pytest.raises(BadInputError, match="cannot be read"):
+        parse_matrix(matrix, "m", PROFILES)
+
+
+def test_the_same_cell_asked_for_by_its_word_is_there_twice() -> None:
+    again = GOOD.partition("\n[[block]]")[2]
+    text = f'{GOOD}[[block]]{again}command_lines = ["boot"]\n'
+    assert any("of its cells are in an earlier block" in each for each in problems(text))
 
 
 def test_blocks_differ_in_runs() -> None:
@@ -143,9 +164,16 @@ def test_a_cell_in_two_blocks() -> None:
     )
 
 
-def test_a_profile_may_be_a_directory() -> None:
-    plan = parse_matrix(GOOD.replace('"nginx"', '"./mine"'), "m", PROFILES).plan
-    assert plan[0].cell.profile == "./mine"
+def test_a_profile_may_be_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "profile.toml").write_text(profile_file("nginx").read_text())
+    plan = parse_matrix(GOOD.replace('"nginx"', f'"{tmp_path}"'), "m", PROFILES).plan
+    assert plan[0].cell.profile == str(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["./none", "/" + "x" * 5000, "a/\\u0000", "/dev/null/x"])
+def test_a_profile_that_no_file_can_be(path: str) -> None:
+    with pytest.raises(BadInputError, match="no profile"):
+        parse_matrix(GOOD.replace("nginx", path), "m", PROFILES)
 
 
 def test_a_matrix_that_is_not_there(tmp_path: Path) -> None:
@@ -208,9 +236,7 @@ def test_deliveries_are_quickstarts_alone_and_asked_for_everywhere_or_nowhere() 
     }
     block = GOOD.partition("[[block]]")[2].replace('"standard", ', "")
     said = problems(f'{GOOD}\n[[block]]{block}deliveries = ["fast"]\n')
-    assert any(
-        "quickstart stock ebs-cold virtual small fast is there without a word" in each for each in said
-    )
+    assert any("quickstart boot ebs-cold virtual small fast is there without a word" in each for each in said)
     assert problems(f'{GOOD}deliveries = ["slow"]\n')[0].startswith(
         "block[0].deliveries[0]: no delivery 'slow'"
     )

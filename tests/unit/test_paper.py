@@ -116,7 +116,10 @@ def test_without_one_of_the_three_there_is_no_order() -> None:
 def test_ours_stands_beside_what_corresponds() -> None:
     one = found(whole(), "section 4.2 (Figure 1)", "RAMBoot")
     assert one.said.printed == ("7 s", "8.1 s")
-    assert [line.partition(":")[0] for line in one.ours] == ["apache", "apache, our kernel options"]
+    assert [line.partition(":")[0] for line in one.ours] == [
+        "apache",
+        "apache, our experimental kernel options",
+    ]
     assert re.fullmatch(r"apache: 2\.\d\d s → 3\.\d\d s \(0\.\d\d times\)", one.ours[0])
     (initramfs,) = found(whole(), "Table 2", "Nginx").ours
     assert initramfs == "nginx: 31.5 MB"
@@ -138,7 +141,7 @@ def test_a_stock_image_stands_for_itself_beside_our_options() -> None:
     )
     stock, ours = found(less, "section 4.2 (Figure 1)", "T_app): standard").ours
     assert stock.split(" → ")[0].removeprefix("apache: ") == ours.split(" → ")[0].removeprefix(
-        "apache, our kernel options: "
+        "apache, our experimental kernel options: "
     )
 
 
@@ -172,7 +175,8 @@ def test_five_lines(clock: str) -> None:
     )
     assert len(lines) == 5
     assert re.match(
-        r".* the ordinary image → quickstart with its kernel options: nginx \d+\.\d → \d", lines[0]
+        r".* the ordinary image → quickstart with our experimental kernel options: nginx \d+\.\d → \d",
+        lines[0],
     )
     assert "31 MB of initramfs, 70 reads" in lines[3]
     assert "Not measured: EC2." in lines[4] if clock == "kvm" else "Not measured: KVM and EC2." in lines[4]
