@@ -25,7 +25,7 @@ class KernelOptions(enum.Enum):
 
 # What an artefact may be built with; the first is the default.
 BUILDABLE = (KernelOptions.BOOT, KernelOptions.STOCK)
-# What saves nothing that can be measured, and what costs a running machine something, is not among them.
+# What was not seen to be of use, and what costs a running machine something, is not among them.
 _BOOT = (
     "cryptomgr.notests",
     "no_timer_check",
