@@ -240,10 +240,7 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class StartSet:
-    """The files that the application needs to become ready, sorted by path, and what was kept out by name.
-
-    ``traces`` is the number of traces that it was computed from.
-    """
+    """The files that the application needs to become ready, sorted by path, and what was kept out; of ``traces`` traces."""
 
     files: tuple[StartFile, ...]
     excluded: tuple[Exclusion, ...]

@@ -16,6 +16,7 @@ from quickstart.artefact.useddisk import UsedDisk
 from quickstart.engines.boot import BuildOptions, build_key, machine_of
 from quickstart.engines.rebuild import _key
 from quickstart.errors import ArtefactError, ProfileError
+from quickstart.host.unchanged import Seen
 from quickstart.image.kerneloptions import (
     BUILDABLE,
     KernelOptions,
@@ -109,7 +110,7 @@ def test_other_options_are_another_build(tmp_path: Path) -> None:
 
 
 def test_other_options_are_another_rebuild(tmp_path: Path) -> None:
-    profile, used = load_profile("nginx"), UsedDisk(tmp_path, "0", SUPERBLOCK)
+    profile, used = load_profile("nginx"), UsedDisk(tmp_path, "0", SUPERBLOCK, Seen(0, 0, 0, 0))
     assert len({_key(profile, used, each) for each in BUILDABLE}) == 2
 
 
