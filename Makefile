@@ -3,9 +3,9 @@ SHELL := /bin/sh
 VENV := .venv
 QUICKSTART := $(VENV)/bin/quickstart
 PACKAGES := quickstart/host/packages.txt
-SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/in-chroot.sh quickstart/reference/debootstrap.sh quickstart/image/run.sh quickstart/measure/nfs/serve.sh \
+SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/in-chroot.sh quickstart/reference/debootstrap.sh quickstart/artefact/run.sh quickstart/volume/nfs/serve.sh \
 	quickstart/shell/in-overlay.sh tests/contract/starterbox.sh tracers/strace-init tracers/ldd-all tracers/maps-all \
-	$(wildcard quickstart/guestpkg/scripts/*) $(wildcard tests/vm/guest/*.sh)
+	$(wildcard quickstart/reference/guestpkg/scripts/*) $(wildcard tests/vm/guest/*.sh)
 # A guest and its volume take a core; `make test AT_ONCE=` is one after the other.
 AT_ONCE := -n 2 --dist loadfile
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -19,12 +19,12 @@ help:
 	@echo "test       setup; check, contract tests, tests in VMs (under 40 minutes)"
 	@echo "test-full  test, and what takes longer"
 	@echo "fuzz-c     our C programs under libFuzzer for FUZZ_C_S seconds (needs clang; 10 minutes)"
-	@echo "fuzz       hostile inputs for each parser, FUZZ_SECONDS=600 in all (docs/fuzzing.md)"
+	@echo "fuzz       hostile inputs for each parser, FUZZ_SECONDS=600 in all (docs/internals/fuzzing.md)"
 	@echo "man        make the manual pages in docs/man again"
 	@echo "figures    draw the pictures in docs/figures again"
 	@echo "clean      remove $(VENV) and caches of the checkout (the store is kept)"
 
-# What two of the packages would start, on every address of the machine, and we start ourselves in a network of our own (docs/storage.md).
+# What two of the packages would start, on every address of the machine, and we start ourselves in a network of our own (docs/users/storage.md).
 UNSTARTED := nfs-ganesha.service nfs-ganesha-lock.service rpcbind.service rpcbind.socket
 
 # One list names what we need of Debian: tool, package, use. Whoever has a server of such a package already keeps it as it is.

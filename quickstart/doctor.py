@@ -11,11 +11,11 @@ from pathlib import Path
 from quickstart.errors import CommandError, MissingToolError, NeedsRootError
 from quickstart.host import door, userns
 from quickstart.host.files import free_bytes, temporary_directory
+from quickstart.host.progress import Progress
 from quickstart.launch import accel
-from quickstart.measure.nfs import nfs_server
 from quickstart.model import MIB
-from quickstart.progress import Progress
-from quickstart.store import Store
+from quickstart.store.store import Store
+from quickstart.volume.nfs import nfs_server
 
 FOUND, MISSING, BROKEN = "found", "missing", "broken"
 _LIMIT_S = 60.0

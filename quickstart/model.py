@@ -275,7 +275,7 @@ class Initramfs:
 
 @dataclass(frozen=True)
 class Artefact:
-    """OUT: a directory with the root disk, kernel, both initramfs and ``manifest.json`` (docs/artefact.md).
+    """OUT: a directory with the root disk, kernel, both initramfs and ``manifest.json`` (docs/users/artefact.md).
 
     ``superblock`` is the root disk's as it was built. ``early`` is cloudinit.SEEN or ALWAYS; ``uuid`` the machine's, or empty.
     """

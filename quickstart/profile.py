@@ -1,4 +1,4 @@
-"""profile: TOML → Profile, validated whole before any work (docs/profile.md)."""
+"""profile: TOML → Profile, validated whole before any work (docs/users/profile.md)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from quickstart.assets import assets
-from quickstart.bounded import MAX_TOML_BYTES, parse_toml, read_whole
 from quickstart.errors import BadInputError, ProfileError
-from quickstart.faults import faults
+from quickstart.host.assets import assets
 from quickstart.model import FileRules, Profile, Readiness, RootBudget
+from quickstart.parse.bounded import MAX_TOML_BYTES, parse_toml, read_whole
+from quickstart.parse.faults import faults
 
 SCHEMA = 1
 
@@ -36,7 +36,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 @dataclass(frozen=True)
 class BenchLayer:
-    """What the bench's image has beside the profile's, and when that is ready (docs/configurations.md); nothing that ships.
+    """What the bench's image has beside the profile's, and when that is ready (docs/users/configurations.md); nothing that ships.
 
     ``files`` are guest paths with the whole text; ``commands`` are shell lines that root runs in the image once they are there.
     No `Profile` has it, so no stage of a build can see it.
@@ -157,7 +157,7 @@ def _document(raw: Mapping[str, object], source: str) -> _Document:
         return _Document.model_validate_json(json.dumps(raw, default=str))
     except ValidationError as error:
         raise ProfileError(
-            source, faults(error, _Document), hint="docs/profile.md lists every key"
+            source, faults(error, _Document), hint="docs/users/profile.md lists every key"
         ) from error
 
 

@@ -1,6 +1,6 @@
-"""When a volume answers: the model's arithmetic a second time, as discrete events in integer nanoseconds (docs/storage.md).
+"""When a volume answers: the model's arithmetic a second time, as discrete events in integer nanoseconds (docs/users/storage.md).
 
-``quickstart/measure/volume/model.c`` does exactly the same; tests/contract/test_volume.py holds them against each other.
+``quickstart/volume/emulator/model.c`` does exactly the same; tests/contract/test_volume.py holds them against each other.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from quickstart.measure.nbd import Command
-from quickstart.measure.storage import StorageModel
+from quickstart.volume.nbd import Command
+from quickstart.volume.storage import StorageModel
 
 _SECOND_NS = 10**9
 

@@ -9,15 +9,15 @@ import json
 import sys
 from pathlib import Path
 
+from quickstart.bench.prepare import prepare
+from quickstart.host.progress import Quiet
 from quickstart.launch import payload
 from quickstart.launch.accel import Accelerator
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import baseline
 from quickstart.measure.configuration import machine
-from quickstart.prepare import prepare
 from quickstart.profile import load_profile
-from quickstart.progress import Quiet
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 
 # The virtual clock: guest time is instructions at 1 ns each, whatever else this host does.
 _QEMU = ("-accel", "tcg,thread=single", "-icount", "shift=0,sleep=on,align=off", "-cpu", "max")

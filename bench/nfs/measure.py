@@ -1,7 +1,7 @@
-"""What a read from a real NFS server costs, and what our model of it says (docs/storage.md).
+"""What a read from a real NFS server costs, and what our model of it says (docs/users/storage.md).
 
 sudo .venv/bin/python bench/nfs/measure.py [RUNS]      default: 10; writes figures.json beside this file, in two minutes; then
-                                                       the models' figures and docs/storage.md's table are to be made to agree
+                                                       the models' figures and docs/users/storage.md's table are to be made to agree
 
 The same client reads the same 64 MiB of random bytes, which the server has in its page cache: from nfs-ganesha behind a wire
 of 100 Mbit/s (`wire`), from the same server behind a wire as fast as the host (`no wire`), and from the volume emulator with the
@@ -26,12 +26,12 @@ from typing import Protocol
 
 from quickstart.host import door
 from quickstart.host.workspace import workspace
-from quickstart.measure.nbd import Command, Connection
-from quickstart.measure.nfs import exported
-from quickstart.measure.storage import load_model
-from quickstart.measure.volume import served, volume_binary
 from quickstart.model import MIB
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
+from quickstart.volume.emulator import served, volume_binary
+from quickstart.volume.nbd import Command, Connection
+from quickstart.volume.nfs import exported
+from quickstart.volume.storage import load_model
 
 SIZE_BYTES = 64 * MIB
 # By place and reading, of each run what `measure` says.

@@ -1,4 +1,4 @@
-"""What memory a fast start keeps, by the form of its initramfs (docs/payload.md).
+"""What memory a fast start keeps, by the form of its initramfs (docs/internals/payload.md).
 
 sudo .venv/bin/python bench/payload/measure.py [PROFILE] [RUNS]      default: nginx 3; writes PROFILE.json beside this file
 
@@ -17,7 +17,9 @@ import statistics
 import sys
 from pathlib import Path
 
-from quickstart import __version__, prepare
+from quickstart import __version__
+from quickstart.bench import prepare
+from quickstart.host.progress import Quiet
 from quickstart.initramfs.payload import Payload, compressors
 from quickstart.launch.payload import agent_binary
 from quickstart.launch.qemu import QemuLauncher
@@ -25,8 +27,7 @@ from quickstart.measure import clock
 from quickstart.measure.configuration import Boot, machine, with_command_line
 from quickstart.model import Profile
 from quickstart.profile import load_bench, load_profile
-from quickstart.progress import Quiet
-from quickstart.store import Store, default_root, source_digest
+from quickstart.store.store import Store, default_root, source_digest
 
 LIMIT_S = 300.0
 # In the order of /proc/meminfo.

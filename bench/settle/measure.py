@@ -16,8 +16,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from quickstart import __version__, pipeline, prepare
-from quickstart.image.artefact import command_line
+from quickstart import __version__
+from quickstart.artefact.directory import command_line
+from quickstart.bench import prepare
+from quickstart.engines import boot as pipeline
+from quickstart.host.progress import Quiet
 from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.programs import programs
@@ -26,9 +29,8 @@ from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
 from quickstart.model import Machine, Profile
 from quickstart.profile import load_profile
-from quickstart.progress import Quiet
 from quickstart.reference.debootstrap import make_reference
-from quickstart.store import Store, default_root, source_digest
+from quickstart.store.store import Store, default_root, source_digest
 
 LIMIT_S = 900.0
 # Settling is part of systemd's start-up. Memory is what is there without the page cache, a while later.

@@ -1,4 +1,4 @@
-"""Draws docs/figures/intervals.svg: every interval of docs/measuring.md, on both kinds of clocks.
+"""Draws docs/figures/intervals.svg: every interval of docs/users/measuring.md, on both kinds of clocks.
 
 .venv/bin/python docs/figures/intervals.py [FILE]
 """

@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from quickstart import audit as auditing
+from quickstart.artefact import audit as auditing
+from quickstart.artefact import directory as artefacts
 from quickstart.cli.completion import artefacts_here
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
-from quickstart.image import artefact as artefacts
 
 
 @click.command()

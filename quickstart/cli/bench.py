@@ -13,14 +13,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from quickstart import bench as benching
-from quickstart.bench import RESULTS, Bench, invalid
+from quickstart.bench import series as benching
+from quickstart.bench.runner import QemuRunner
+from quickstart.bench.series import RESULTS, Bench, invalid
 from quickstart.cli.compare import compare_command
 from quickstart.cli.completion import profile_names
 from quickstart.cli.options import JSON, VERBOSE
 from quickstart.cli.output import Verb, run_verb
 from quickstart.errors import BadInputError
-from quickstart.measure import document
 from quickstart.measure.matrix import Matrix, load_matrix, matrix_of_options, order, singular
 from quickstart.measure.patterns import launched
 from quickstart.measure.results import (
@@ -41,8 +41,8 @@ from quickstart.measure.results import (
 )
 from quickstart.measure.statistics import Summary, by_cell, summarise
 from quickstart.profile import known_profiles, spelled
-from quickstart.runner import QemuRunner
-from quickstart.store import Store, default_root
+from quickstart.report import document
+from quickstart.store.store import Store, default_root
 
 _NOT_VALID = 4
 _BELOW = "quickstart.cli.bench.below"
@@ -226,7 +226,7 @@ def _report_again(verb: Verb, out: Path | None) -> int:
 
 def _finish(verb: Verb, results: Results, directory: Path) -> int:
     # Only this verb pays for matplotlib, whose import takes half a second.
-    from quickstart.measure.report import write_report
+    from quickstart.report.report import write_report
 
     faults = invalid(results)
     with verb.display().step("report"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from quickstart import pipeline
+from quickstart.artefact.directory import DISK_FORMATS
 from quickstart.cli.options import (
     JSON,
     KEEP_ALL,
@@ -19,15 +19,15 @@ from quickstart.cli.options import (
     rootfs_option,
 )
 from quickstart.cli.output import Verb, run_verb, say
-from quickstart.cloudinit import ALWAYS, SEEN
+from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError
-from quickstart.image.artefact import DISK_FORMATS
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.serving import Delivery
+from quickstart.inspect.cloudinit import ALWAYS, SEEN
 from quickstart.model import MIB, Artefact, Profile
 from quickstart.profile import load_profile
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from quickstart.verify.untilclean import read_includes, with_includes
 
 _EARLY = {

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
-from quickstart.kept import Kept
 from quickstart.model import MIB
-from quickstart.store import Store, default_root
+from quickstart.store.kept import Kept
+from quickstart.store.store import Store, default_root
 
 _DAY_S = 86400
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from quickstart.bench import invalid
+from quickstart.bench.series import invalid
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb as Called
 from quickstart.cli.output import run_verb, say
-from quickstart.measure import document
-from quickstart.measure.causes import PHASES_OF, Cause
-from quickstart.measure.compare import Compared, Comparison, PhaseDifference, Time, compare, threshold_of
 from quickstart.measure.results import words_of
+from quickstart.report import document
+from quickstart.report.causes import PHASES_OF, Cause
+from quickstart.report.compare import Compared, Comparison, PhaseDifference, Time, compare, threshold_of
 
 _REGRESSION, _NOT_VALID = 1, 4
 # So many facts of a kind are named; JSON has them all.
@@ -48,7 +48,7 @@ def compare_command(
 ) -> None:
     """Compare two results.json of the same cells: by how much B is later than A, in which phase, and what changed.
 
-    Ends with 1 when a cell is later beyond the threshold, which its clock has to be sure of (docs/compare.md); with 2 when the two
+    Ends with 1 when a cell is later beyond the threshold, which its clock has to be sure of (compare.md); with 2 when the two
     cannot be compared; with 4 when one of them is not valid. Boots nothing.
     """
 

@@ -12,7 +12,7 @@ from quickstart import doctor as needs
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import HostLacksError
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 
 _MARKS = {
     needs.FOUND: ("found", "green"),

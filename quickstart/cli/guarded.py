@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from typing import BinaryIO, TextIO, cast
 
-from quickstart.printable import console_shown
+from quickstart.parse.printable import console_shown
 
 
 def guarded(stream: TextIO) -> BinaryIO:

@@ -11,13 +11,13 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from quickstart import inside
+from quickstart.artefact import directory as artefacts
+from quickstart.artefact import inside
+from quickstart.artefact.manifest import MANIFEST
 from quickstart.cli.completion import artefacts_here
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
-from quickstart.image import artefact as artefacts
-from quickstart.image.manifest import MANIFEST
 
 # What of a file is in memory at once, some four times.
 _JSON_BYTES = 32 << 20

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from quickstart.errors import QuickStartError
 from quickstart.host import userns
-from quickstart.printable import LINES, shown
+from quickstart.parse.printable import LINES, shown
 
 SCHEMA = 1
 _INTERRUPTED = 130

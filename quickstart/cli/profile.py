@@ -13,14 +13,14 @@ from quickstart.cli.completion import profile_names
 from quickstart.cli.options import JSON, KEEP_ALL, VERBOSE, rootfs_option
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.cli.run import free_port
+from quickstart.engines.boot import TraceOptions
 from quickstart.model import MIB
 from quickstart.newprofile.check import Checked, check
 from quickstart.newprofile.findings import Findings
 from quickstart.newprofile.make import PROFILE, Place, make
 from quickstart.newprofile.readme import command, request
 from quickstart.newprofile.request import first_draft, parse_ready
-from quickstart.pipeline import TraceOptions
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 
 
 @click.group()

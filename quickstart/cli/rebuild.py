@@ -8,14 +8,14 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from quickstart import rebuild as rebuilding
+from quickstart.artefact import directory as artefacts
 from quickstart.cli.completion import artefacts_here
 from quickstart.cli.options import JSON, KEEP_ALL, VERBOSE, profile_option
 from quickstart.cli.output import Verb, run_verb, say
-from quickstart.image import artefact as artefacts
+from quickstart.engines import rebuild as rebuilding
 from quickstart.model import MIB
 from quickstart.profile import load_profile
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 
 
 @click.command()

@@ -17,20 +17,20 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from quickstart import pipeline
+from quickstart.artefact import directory as artefacts
+from quickstart.artefact import output
 from quickstart.cli.completion import artefacts_here
 from quickstart.cli.guarded import Kept, guarded
 from quickstart.cli.options import JSON, boot_options
 from quickstart.cli.output import Verb, run_verb, say
+from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError, GuestEndedError
-from quickstart.image import artefact as artefacts
-from quickstart.image import output
 from quickstart.launch.drain import BoundedLog
 from quickstart.launch.forward import status_line
 from quickstart.launch.qemu import QemuGuest, QemuLauncher
 from quickstart.measure.times import Measurement, measure
 from quickstart.model import MIB, Artefact, Network
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 
 _POWER_OFF_S = 120.0
 _EXEC_S = 3600.0

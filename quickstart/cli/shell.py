@@ -12,15 +12,15 @@ from pathlib import Path
 
 import click
 
-from quickstart import pipeline
+from quickstart.artefact import directory as artefacts
+from quickstart.artefact import output
+from quickstart.artefact.manifest import read_manifest
 from quickstart.cli.completion import artefacts_here
 from quickstart.cli.options import boot_options, profile_option
 from quickstart.cli.output import Verb, run_verb
 from quickstart.cli.run import free_port, shut_down
+from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError, GuestError
-from quickstart.image import artefact as artefacts
-from quickstart.image import output
-from quickstart.image.manifest import read_manifest
 from quickstart.launch import payload
 from quickstart.launch.channel import Exit, Output
 from quickstart.launch.qemu import QemuGuest
@@ -29,7 +29,7 @@ from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import reference_inputs
 from quickstart.shell import places, terminal
 from quickstart.shell.reference import find_tree, run_shell
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 
 _SESSION_S = 3600.0
 _POLL_S = 0.001

@@ -9,14 +9,14 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from quickstart import pipeline
+from quickstart.artefact.traced import check_traced_place, keep_traced
 from quickstart.cli.options import JSON, KEEP_ALL, TRACES, VERBOSE, profile_option, rootfs_option
 from quickstart.cli.output import Verb, run_verb, say
-from quickstart.image.traced import check_traced_place, keep_traced
+from quickstart.engines import boot as pipeline
+from quickstart.engines.boot import Traced
 from quickstart.model import MIB
-from quickstart.pipeline import Traced
 from quickstart.profile import load_profile
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 
 
 @click.command()

@@ -11,7 +11,9 @@ from typing import Any
 import click
 from rich.console import Console
 
-from quickstart import pipeline
+from quickstart.artefact import directory as artefacts
+from quickstart.artefact import output
+from quickstart.artefact.manifest import read_manifest
 from quickstart.cli.completion import artefacts_here
 from quickstart.cli.options import (
     APPEND,
@@ -24,16 +26,14 @@ from quickstart.cli.options import (
     rootfs_option,
 )
 from quickstart.cli.output import Verb, run_verb, say
+from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError
-from quickstart.image import artefact as artefacts
-from quickstart.image import output
-from quickstart.image.manifest import read_manifest
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import Profile, RootBudget
 from quickstart.profile import load_profile
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from quickstart.verify import boot, shown
 from quickstart.verify.untilclean import Round, include_list, read_includes, until_clean, write_includes
 

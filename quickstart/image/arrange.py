@@ -1,4 +1,4 @@
-"""Put directories and small files side by side on an ext4 image, so that few requests read them (docs/prefetch.md).
+"""Put directories and small files side by side on an ext4 image, so that few requests read them (docs/internals/prefetch.md).
 
 Their inodes stay where they are; only the blocks that these point to are others. Nothing is mounted and no root is needed:
 the content is copied within the image, debugfs(8) does the rest, and e2fsck(8) has to find nothing afterwards. e4rat does the

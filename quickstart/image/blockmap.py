@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from quickstart.bounded import PATH_MAX
 from quickstart.errors import ArtefactError
 from quickstart.image.ext4 import used_inodes
 from quickstart.image.ext4layout import Layout, damaged, read_layout
+from quickstart.parse.bounded import PATH_MAX
 
 _ROOT_INODE, _RESIZE_INODE = 2, 7
 _COMPAT_SPARSE_SUPER2 = 0x200

@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from quickstart.cloudinit import early_start
 from quickstart.errors import StartSetError
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.digests import list_bytes, listed
 from quickstart.initramfs.facts import NOTHING, Watched
 from quickstart.initramfs.layout import GuestConfig, HandOff, Served, image_part_b, part_a, part_b
@@ -20,9 +18,11 @@ from quickstart.initramfs.prefetch import NOTHING_KNOWN, Prefetch
 from quickstart.initramfs.programs import Programs
 from quickstart.initramfs.serving import Delivery, bound_files
 from quickstart.initramfs.takeover import network_service
+from quickstart.inspect.cloudinit import early_start
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet
-from quickstart.store import source_digest
-from quickstart.unit.model import UnitStart
+from quickstart.store.store import source_digest
 
 BUILD_DIGITS = 32
 

@@ -1,4 +1,4 @@
-"""The description of the unit that the starter reads in the guest (docs/starter.md): pure but for reading the image."""
+"""The description of the unit that the starter reads in the guest (docs/internals/starter.md): pure but for reading the image."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError
-from quickstart.imageroot import ImageRoot
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.model import UnitCommand, UnitStart
+from quickstart.inspect.unit.words import HOST_NAME, SHORT_HOST_NAME
 from quickstart.model import StartSet
-from quickstart.unit.model import UnitCommand, UnitStart
-from quickstart.unit.words import HOST_NAME, SHORT_HOST_NAME
 
 FIRST_LINE = "quickstart-unit 1"
 # execve(2): the interpreter, then at most one argument; the kernel looks at this much of a script.

@@ -1,4 +1,4 @@
-"""The list of digests in part A: what part B is to be, by which the checker finds a damaged one (docs/integrity.md).
+"""The list of digests in part A: what part B is to be, by which the checker finds a damaged one (docs/internals/integrity.md).
 
 All numbers have 32 bits, little-endian. A head of 12 bytes: ``QSPARTB3`` and the number of entries. Then each member of part B in
 its order: st_mode, uid, gid, size, ``same_as``, CRC-32, the length of its name with the NUL at its end, that of its link's text;

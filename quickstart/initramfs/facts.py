@@ -1,4 +1,4 @@
-"""What has to be on the volume as it was, for init and /usr/sbin/quickstart to compare (docs/never-stale.md).
+"""What has to be on the volume as it was, for init and /usr/sbin/quickstart to compare (docs/users/never-stale.md).
 
 That is what processes take from /fast, what would be found before it if it were there, and what decides how the unit starts.
 """
@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.serving import is_library, served_files
-from quickstart.ldconf import LD_SO_CONF, library_directories
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.ldconf import LD_SO_CONF, library_directories
+from quickstart.inspect.unit.facts import Deciding, deciding, way_to
 from quickstart.model import IMAGE_TIME_S, FileKind, StartFile, StartSet
-from quickstart.unit.facts import Deciding, deciding, way_to
 
 STOCK_PATH = tuple(
     map(PurePosixPath, ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"))

@@ -16,10 +16,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path, PurePosixPath
 
-from quickstart.cloudinit import ALWAYS
-from quickstart.elf_file import read_elf
 from quickstart.errors import StartSetError
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.description import description_text
 from quickstart.initramfs.facts import NOTHING, STOCK_PATH, Watched, packed_facts
 from quickstart.initramfs.modules import ModuleSet, modloader_table, module_data, packed, packed_names
@@ -28,8 +25,11 @@ from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import Programs
 from quickstart.initramfs.serving import LIBRARY
 from quickstart.initramfs.squashfs import write_image
+from quickstart.inspect.cloudinit import ALWAYS
+from quickstart.inspect.elf_file import read_elf
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
-from quickstart.unit.model import UnitStart
 
 OURS = "fast/quickstart"
 # It fits into the 28 bytes that /lib64/ld-linux-x86-64.so.2 has in a program.

@@ -1,4 +1,4 @@
-"""LZ4 blocks that are unpacked with fewer steps: what a compressor made, without its short matches (docs/payload.md).
+"""LZ4 blocks that are unpacked with fewer steps: what a compressor made, without its short matches (docs/internals/payload.md).
 
 A block (lz4's lz4_Block_format.md) is a row of sequences: a token, literals, and, but for the last, a match: 2 bytes of offset
 and a length. A match refers to what has been unpacked, however that came about: one that is given up for literals of the same

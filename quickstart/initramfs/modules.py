@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError
-from quickstart.imageroot import ImageRoot
+from quickstart.inspect.imageroot import ImageRoot
 
 # Every disk, bus and network device that an image may meet on QEMU, Xen or EC2, and the port of the launch agent.
 # What the kernel has built in, or not at all, is left out. The first one makes the check of the others' signatures faster; udev

@@ -1,4 +1,4 @@
-"""The form in which the parts of the initramfs travel (docs/payload.md): as newc archives, or each as one compressed stream.
+"""The form in which the parts of the initramfs travel (payload.md): as newc archives, or each as one compressed stream.
 
 Part B may have a file system in one file, too (``initramfs.squashfs``). The kernel unpacks one stream after the other
 (Documentation/driver-api/early-userspace/buffer-format.rst, init/initramfs.c) and tells their form by the first bytes. Its LZ4
@@ -23,9 +23,9 @@ import lz4.block
 import zstandard
 
 from quickstart.errors import ArtefactError, BadInputError
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.lz4block import without_short_matches
 from quickstart.initramfs.newc import ARCHIVE_ALIGNMENT, Sink
+from quickstart.inspect.imageroot import ImageRoot
 
 _LENGTH = struct.Struct("<I")
 _LZ4_MAGIC = 0x184C2102
@@ -33,7 +33,7 @@ _LZ4_BLOCK_BYTES = 8 << 20
 # LZ4_COMPRESSBOUND of lz4.h.
 _LZ4_BOUND_BYTES = _LZ4_BLOCK_BYTES + _LZ4_BLOCK_BYTES // 255 + 16
 _LZ4_LEVEL = 9
-# docs/payload.md says why.
+# docs/internals/payload.md says why.
 _LZ4_SHORTEST_MATCH_BYTES = 12
 _GZIP_LEVEL = 9
 _ZSTD_LEVEL = 19

@@ -1,4 +1,4 @@
-"""What init asks the root volume for in one batch, and how part A says so to the prefetcher (docs/prefetch.md); pure."""
+"""What init asks the root volume for in one batch, and how part A says so to the prefetcher (docs/internals/prefetch.md); pure."""
 
 from __future__ import annotations
 

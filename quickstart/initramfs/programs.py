@@ -1,6 +1,6 @@
-"""The programs of part A: BusyBox is the host's; mounter and modloader (docs/guest.md), starter and, by
-another name, caretaker (docs/starter.md),
-checker (docs/integrity.md) and prefetcher (docs/prefetch.md) are ours."""
+"""The programs of part A: BusyBox is the host's; mounter and modloader (docs/internals/guest.md), starter and, by
+another name, caretaker (docs/internals/starter.md),
+checker (docs/internals/integrity.md) and prefetcher (docs/internals/prefetch.md) are ours."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from quickstart.compiled import compiled
 from quickstart.host import door
-from quickstart.store import Store
+from quickstart.store.compiled import compiled
+from quickstart.store.store import Store
 
 # With glibc it would be 0.8 MB larger. musl-gcc knows nothing of the kernel's headers, which are glibc's neighbours.
 STARTER_COMPILER = "musl-gcc"

@@ -11,8 +11,8 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.newc import CpioEntry
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import Event, FileRules, Op, StartSet, Trace
 
 # Made by the kernel or by init at each boot.

@@ -8,10 +8,10 @@ import re
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
-from quickstart.imageroot import ImageRoot
-from quickstart.ldconf import library_directories
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.ldconf import library_directories
+from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import FileKind, StartFile, StartSet
-from quickstart.unit.model import UnitStart
 
 LIBRARY = re.compile(r"\.so(\.|$)")
 # Kinds of `mount` records after which a path leads elsewhere (starter/mounts.c).

@@ -1,5 +1,5 @@
 """Part B as a SquashFS image of the start set, by squashfs-tools: written from a tar archive, so without root; the same entries
-make the same bytes by the same tool (docs/payload.md). `squashfs_reader` reads."""
+make the same bytes by the same tool (docs/internals/payload.md). `squashfs_reader` reads."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Who of the image takes the network over after the hand-off (docs/hand-off.md)."""
+"""Who of the image takes the network over after the hand-off (docs/users/hand-off.md)."""
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.imageroot import ImageRoot
+from quickstart.inspect.imageroot import ImageRoot
 
 _ENABLED = PurePosixPath("/etc/systemd/system/*.wants")
 # The unit that is enabled, and our word for it; the last two may be enabled beside each other.

@@ -19,7 +19,7 @@ from quickstart.host.workspace import workspace
 from quickstart.initramfs.newc import char_device, directory, regular, write_archive
 from quickstart.launch import jail
 from quickstart.launch.drain import drained, hand_over
-from quickstart.store import Store, key_of, source_digest
+from quickstart.store.store import Store, key_of, source_digest
 
 _TOKEN = b"quickstart-accelerator-works"
 _LIMIT_S = 20

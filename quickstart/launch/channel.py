@@ -1,4 +1,4 @@
-"""The host's end of the launch agent's stream (docs/agent.md): parse what it says (pure), and talk to it."""
+"""The host's end of the launch agent's stream (docs/internals/agent.md): parse what it says (pure), and talk to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quickstart.model import Beacon, Counters, ReadyStamp
 
 PROTOCOL = 2
 _MAX_LINE_BYTES = 4096
-# docs/agent.md: a message has at most 16 KiB.
+# docs/internals/agent.md: a message has at most 16 KiB.
 _MAX_BODY_BYTES = 1 << 16
 _MAX_DIGITS = 20
 _RECEIVE_BYTES = 1 << 16

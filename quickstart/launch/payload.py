@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
-from quickstart.compiled import compiled
 from quickstart.host.beneath import opened_regular
 from quickstart.initramfs.newc import CpioEntry, directory, regular, write_archive
 from quickstart.model import Readiness
-from quickstart.store import Store
+from quickstart.store.compiled import compiled
+from quickstart.store.store import Store
 
 PORT_NAME = "org.quickstart.agent"
 PROBE_INTERVAL_MS = 10
@@ -39,7 +39,7 @@ def agent_binary(store: Store) -> Path:
 
 
 def agent_words(ready: Readiness | None) -> tuple[str, ...]:
-    """The agent's arguments (docs/agent.md)."""
+    """The agent's arguments (docs/internals/agent.md)."""
     request: tuple[str, ...] = ("none",)
     where = ("loopback",) if ready is not None and ready.loopback else ()
     if ready is not None and ready.kind == "http":

@@ -332,7 +332,7 @@ class QemuGuest:
         return self.console.path
 
     def fallback(self) -> str:
-        """What init said when it left the way to the stock init (docs/guest.md); empty when it did not, by now."""
+        """What init said when it left the way to the stock init (docs/internals/guest.md); empty when it did not, by now."""
         match = next(self.console.lines(_FALLBACK), None)
         return match[1].decode(errors="replace") if match else ""
 

@@ -1,4 +1,4 @@
-"""The clocks of the bench, and what each makes of a size (docs/times.md).
+"""The clocks of the bench, and what each makes of a size (docs/users/times.md).
 
 ``virtual``: QEMU counts instructions (TCG, -icount): guest time is instructions × 2^shift ns + what the guest idles, so a boot
 repeats whatever else the host does. ``wall`` is TCG by the host's clock, ``kvm`` is KVM, where a guest was seen to boot on it.
@@ -13,7 +13,7 @@ from quickstart.errors import BadInputError, HostLacksError
 from quickstart.launch import accel
 from quickstart.launch.accel import Accelerator
 from quickstart.measure.results import CLOCKS, SIZES
-from quickstart.store import Store
+from quickstart.store.store import Store
 
 _MEMORY_MIB = {"small": 1740, "medium": 3840}
 # Nanoseconds per instruction as a power of two: medium has twice the CPU of small (paper section 4).

@@ -1,6 +1,6 @@
 """What is compared (paper section 4.1): how each configuration boots, and the two command lines of its kernel (pure).
 
-``quickstart.prepare`` makes what a `Boot` names.
+``quickstart.bench.prepare`` makes what a `Boot` names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quickstart.image.extents import Extent
 from quickstart.measure.results import COMMAND_LINES
 from quickstart.model import Machine, Readiness
 
-# Options of the distribution's own kernel that make it faster on a virtual machine (docs/command-line.md says what each costs).
+# Options of the distribution's own kernel that make it faster on a virtual machine (command-line.md says what each costs).
 OUR_OPTIONS = (
     "cryptomgr.notests",
     "tsc=reliable",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from quickstart.bounded import INT64_MAX, natural
 from quickstart.errors import GuestError
-from quickstart.measure.nbd import Command
 from quickstart.measure.results import Reads
-from quickstart.measure.volume import Request
+from quickstart.parse.bounded import INT64_MAX, natural
+from quickstart.volume.emulator import Request
+from quickstart.volume.nbd import Command
 
 _SECTOR_BYTES = 512
 # USER_HZ of x86: /proc/stat counts in it.

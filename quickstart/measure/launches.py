@@ -1,4 +1,4 @@
-"""One launch of several machines from one volume (docs/measuring.md): N boots beside or after each other → N Samples."""
+"""One launch of several machines from one volume (docs/users/measuring.md): N boots beside or after each other → N Samples."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from quickstart.measure.clock import Clock
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import Cell, Sample
 from quickstart.measure.run import Bench, Ran, boot_from, first_line, room_for_it, sample_of
-from quickstart.measure.storage import StorageModel
-from quickstart.measure.volume import Request, Volume, served
+from quickstart.volume.emulator import Request, Volume, served
+from quickstart.volume.storage import StorageModel
 
 # What QEMU has of the host's memory for one machine until the last is ready: of its own memory a guest touches only a part.
 TAKES_MIB = {"small": 900, "medium": 1300}

@@ -1,6 +1,6 @@
 """Launch patterns (pure): which launches a block of a matrix asks for, dilated time, and what N launches are summed up by.
 
-Dilated time: Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006); docs/measuring.md has
+Dilated time: Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006); docs/users/measuring.md has
 its assumptions.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from quickstart.errors import HostLacksError
 from quickstart.measure.results import Cell, Phase, Sample, words_of
 from quickstart.measure.statistics import Metric
-from quickstart.measure.storage import StorageModel
 from quickstart.model import MIB
+from quickstart.volume.storage import StorageModel
 
 # No dilation, in per cent.
 REAL = 100

@@ -1,4 +1,4 @@
-"""The parts of the way to ready, by what kernel, init and systemd stamped (docs/guest.md); pure but for the guest's script."""
+"""The parts of the way to ready, by what kernel, init and systemd stamped (guest.md); pure but for the guest's script."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns
 
     ``said`` is the output of `script`. ``network`` is beside the others; all others follow each other.
     """
-    # It may be below 0, by what the uptime runs ahead at first (docs/times.md); a phase has no length below 0.
+    # It may be below 0, by what the uptime runs ahead at first (docs/users/times.md); a phase has no length below 0.
     found = [Phase("before kernel", -max(0, before_kernel_ns), 0)]
     stamps = _kernel_stamps(said)
     units = dict(_units(said))

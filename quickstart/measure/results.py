@@ -15,7 +15,7 @@ COMMAND_LINES = ("stock", "ours")
 STORAGES = ("local", "nfs-cached", "ebs-warm", "hdd", "ebs-cold", "nfs-100m")
 CLOCKS = ("virtual", "kvm", "wall")
 DELIVERIES = ("fast", "overlay")
-# Forms of quickstart's initramfs (docs/payload.md).
+# Forms of quickstart's initramfs (docs/internals/payload.md).
 PAYLOADS = ("cpio", "gzip", "lz4", "zstd", "squashfs")
 FETCHES = ("boot-loader", "read-ahead")
 SIZES = ("small", "medium")
@@ -104,7 +104,7 @@ class Sample:
 
     ``t_pr_ns``, ``t_app_ns``, ``t_total_ns``, ``uptime_ns`` (at the beacon) and ``ready_uptime_ns`` are on the cell's clock.
     ``fetch_ns`` is the part of T_pr in which kernel and initramfs are fetched through the volume, ``before_kernel_ns`` the part
-    between the start of the machine and the kernel's uptime 0; it may be below 0 (docs/times.md). ``overlap_ns`` bounds what the
+    between the start of the machine and the kernel's uptime 0; it may be below 0 (times.md). ``overlap_ns`` bounds what the
     virtual clock may have charged too little for I/O; 0 on other clocks. ``volume`` is counted by the volume's log, ``guest`` by
     the guest's diskstats.
     ``delivery`` is how the start set reached the guest; empty where there is none.
@@ -139,7 +139,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Booted:
-    """What a configuration of a profile boots, in facts that a difference can be named by (docs/compare.md).
+    """What a configuration of a profile boots, in facts that a difference can be named by (docs/users/compare.md).
 
     ``initramfs`` (SHA-256) and ``image`` (the volume's UUID) are keys of Facts; ``command_lines`` are the kernel's, by
     results.COMMAND_LINES; ``unit_lines`` are the [Service] assignments of the application's ``unit``, drop-ins and all.

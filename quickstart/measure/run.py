@@ -1,4 +1,4 @@
-"""One run of a cell: fetch kernel and initramfs through the volume, boot from it, wait, count → Sample (docs/times.md)."""
+"""One run of a cell: fetch kernel and initramfs through the volume, boot from it, wait, count → Sample (docs/users/times.md)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from quickstart.launch.qemu import QemuGuest, QemuLauncher
 from quickstart.measure import counting
 from quickstart.measure.clock import Clock
 from quickstart.measure.configuration import Boot
-from quickstart.measure.nbd import read_extents
-from quickstart.measure.nfs import NfsVolume, exported
 from quickstart.measure.phases import phases, script, units
 from quickstart.measure.results import Cell, Phase, Reads, Sample
-from quickstart.measure.storage import StorageModel
 from quickstart.measure.times import client_times, virtual_times
-from quickstart.measure.volume import Request, Volume, served
 from quickstart.model import MIB, Machine, NbdSocket, Readied
+from quickstart.volume.emulator import Request, Volume, served
+from quickstart.volume.nbd import read_extents
+from quickstart.volume.nfs import NfsVolume, exported
+from quickstart.volume.storage import StorageModel
 
 _AFTERWARDS_S = 300.0
 # How often it is looked whether the volume is still there, without which the guest says no more.
@@ -56,7 +56,7 @@ class Bench:
     """What all runs share: the agent's and the volume emulator's programs, and a limit by the host's clock.
 
     ``limit_s`` is how long the guest may take until it is ready, and how long the fetch waits for any one answer.
-    ``fault`` is what goes wrong with the volume (docs/storage.md), for tests.
+    ``fault`` is what goes wrong with the volume (docs/users/storage.md), for tests.
     """
 
     agent: Path

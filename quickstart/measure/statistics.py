@@ -1,4 +1,4 @@
-"""What samples say (pure): medians, spreads, ratios, and how sure they are (docs/measuring.md)."""
+"""What samples say (pure): medians, spreads, ratios, and how sure they are (docs/users/measuring.md)."""
 
 from __future__ import annotations
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from quickstart import pipeline
+from quickstart.engines import boot as pipeline
+from quickstart.engines.boot import TraceOptions
 from quickstart.errors import ProfileError, QuickStartError
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import check_sizes
 from quickstart.initramfs.payload import Payload, check_kernel
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import Profile, StartSet
 from quickstart.newprofile.make import refusals
-from quickstart.pipeline import TraceOptions
 from quickstart.profile import load_profile, profile_file
-from quickstart.store import Store
-from quickstart.unit.model import UnitStart
+from quickstart.store.store import Store
 
 
 @dataclass(frozen=True)

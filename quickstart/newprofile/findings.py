@@ -8,16 +8,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.serving import served_files
+from quickstart.inspect.globs import matches
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit import directives as known
+from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import MIB, FileKind, Op, Profile, StartSet, Trace
 from quickstart.newprofile.reads import Reads
 from quickstart.newprofile.survey import Survey
 from quickstart.profile import DATA
-from quickstart.startset import matches
-from quickstart.unit import directives as known
-from quickstart.unit.model import UnitCommand, UnitStart
 
 # What makes a daemon only look at its configuration, of those that Debian packages call in ExecStartPre.
 _CHECKS = frozenset(
@@ -37,7 +37,7 @@ _MEMORY_STEP_MIB = 256
 _MEMORY_MIB = 1024
 _DISK_STEP_MIB = 512
 _DISK_MIB = 2048
-# From there LZ4 leaves out a third of a second of a cold volume's time, for less than a tenth of it in unpacking (docs/payload.md).
+# From there LZ4 leaves out a third of a second of a cold volume's time, for less than a tenth of it in unpacking (payload.md).
 _LARGE_MIB = 24
 
 
@@ -62,7 +62,7 @@ class Findings:
 
 
 def fate(name: str) -> str:
-    """What becomes of a directive (docs/starter.md)."""
+    """What becomes of a directive (docs/internals/starter.md)."""
     for names, said in (
         (known.START, "the start itself"),
         (known.REPEATED, "repeated"),

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from quickstart.bounded import natural
 from quickstart.model import Readiness
+from quickstart.parse.bounded import natural
 
 _PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "NRestarts", "UnitFileState")
 _LISTEN = "0A"

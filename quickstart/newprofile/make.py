@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from quickstart import pipeline
-from quickstart.dpkg import owners
+from quickstart.artefact import output
+from quickstart.engines import boot as pipeline
+from quickstart.engines.boot import TraceOptions
 from quickstart.errors import (
     BadInputError,
     NoProfileError,
@@ -17,29 +18,28 @@ from quickstart.errors import (
     QuickStartError,
     UnsupportedUnitError,
 )
-from quickstart.faults import near
+from quickstart.host.progress import Progress
 from quickstart.host.workspace import workspace
-from quickstart.image import output
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.build import root_mount, write_initramfs
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import Payload, check_kernel
 from quickstart.initramfs.serving import bound_files
 from quickstart.initramfs.takeover import network_service
+from quickstart.inspect.dpkg import owners
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit import parse_service, read_unit, unit_texts
+from quickstart.inspect.unit.files import has_init_script
+from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import Machine, Profile, ReferenceImage, RootDisk
 from quickstart.newprofile import findings, reads, survey
 from quickstart.newprofile.findings import Findings
 from quickstart.newprofile.readme import command, notes, readme_text
 from quickstart.newprofile.toml import profile_text
-from quickstart.packing import with_prefetch
-from quickstart.pipeline import TraceOptions
-from quickstart.progress import Progress
-from quickstart.startset import check_includes
-from quickstart.store import Store, source_digest
+from quickstart.pack.packing import with_prefetch
+from quickstart.pack.startset import check_includes
+from quickstart.parse.faults import near
+from quickstart.store.store import Store, source_digest
 from quickstart.trace.record import TRACE_MAC
-from quickstart.unit import parse_service, read_unit, unit_texts
-from quickstart.unit.files import has_init_script
-from quickstart.unit.model import UnitStart
 
 PROFILE = "profile.toml"
 README = "README.md"

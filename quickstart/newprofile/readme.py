@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
+from quickstart.inspect.unit.model import UnitCommand
 from quickstart.model import MIB, Readiness
 from quickstart.newprofile.findings import Findings, by_package, read_from_volume
 from quickstart.newprofile.look import is_loopback
-from quickstart.unit.model import UnitCommand
 
 _LARGEST = 12
 _LISTED = 20
@@ -31,7 +31,7 @@ def notes(found: Findings) -> Mapping[str, Sequence[str]]:
     profile, said = found.profile, {}
     said[""] = [
         f"{', '.join(profile.packages)}{' as Debian has it' * (not found.given)}. Written by `quickstart profile new`:",
-        "README.md says what was found; docs/profile.md has every key.",
+        "README.md says what was found; docs/users/profile.md has every key.",
     ]
     said["start.pre"] = [_pre_note(found)]
     if profile.ready.loopback:

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from quickstart import pipeline
+from quickstart.engines import boot as pipeline
+from quickstart.engines.boot import BuildOptions, TraceOptions
 from quickstart.errors import NoProfileError
+from quickstart.host.progress import Progress
 from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import Kind
 from quickstart.model import Profile, RootBudget
-from quickstart.pipeline import BuildOptions, TraceOptions
-from quickstart.progress import Progress
-from quickstart.store import Store, source_digest
+from quickstart.store.store import Store, source_digest
 from quickstart.verify import boot
 from quickstart.verify.ledger import Ledger
 

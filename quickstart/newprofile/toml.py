@@ -1,4 +1,4 @@
-"""A profile as commented TOML (pure): the same profile and notes, the same bytes; docs/profile.md has every key."""
+"""A profile as commented TOML (pure): the same profile and notes, the same bytes; docs/users/profile.md has every key."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from quickstart.errors import BadInputError, CommandError, HostLacksError, Refer
 from quickstart.host import door
 from quickstart.host.files import free_bytes
 from quickstart.host.namespaces import own_namespaces
+from quickstart.host.progress import Progress
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
-from quickstart.progress import Progress
 from quickstart.reference import customise, entry, guest, variant
 from quickstart.reference.sources import Sources, host_sources
 from quickstart.reference.variant import Variant
-from quickstart.store import Store, key_of, source_digest
+from quickstart.store.store import Store, key_of, source_digest
 
 # The machine that Debian's installer makes with "SSH server" and no desktop, less what only hardware needs.
 BASE_PACKAGES = (
@@ -54,7 +54,7 @@ def reference_inputs(
     return {
         "base": _base_inputs(profile.suite),
         "packages": list(profile.packages),
-        "hash": source_digest("quickstart.treehash"),
+        "hash": source_digest("quickstart.store.treehash"),
         **({"unit": profile.unit} if differing else {}),
         **variant.inputs(differing),
         **guest.inputs(guest_package),

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import ReferenceImageError
-from quickstart.imageroot import ImageRoot
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import ReferenceImage
-from quickstart.store import Store
-from quickstart.treehash import tree_hash
+from quickstart.store.store import Store
+from quickstart.store.treehash import tree_hash
 
 _FACTS = "image.json"
 

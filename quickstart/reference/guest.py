@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError
-from quickstart.guestpkg.package import (
+from quickstart.host.files import remove_tree
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.model import IMAGE_TIME_S
+from quickstart.reference.guestpkg.package import (
     NAME,
     GuestPackage,
     PackageFile,
@@ -22,10 +25,7 @@ from quickstart.guestpkg.package import (
     guest_package,
     md5,
 )
-from quickstart.host.files import remove_tree
-from quickstart.imageroot import ImageRoot
-from quickstart.model import IMAGE_TIME_S
-from quickstart.store import source_digest
+from quickstart.store.store import source_digest
 
 # In the root of the image, while it is made.
 DEB = f"{NAME}.deb"
@@ -40,7 +40,7 @@ _STATE = PurePosixPath("/var/lib/quickstart")
 
 def inputs(wanted: bool) -> Mapping[str, object]:
     """What the package adds to a reference image's inputs; without it nothing."""
-    return {"guest_package": source_digest("quickstart.guestpkg")} if wanted else {}
+    return {"guest_package": source_digest("quickstart.reference.guestpkg")} if wanted else {}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A user's own root, a directory or a tar, as the reference image (docs/build.md): copied, and left as it is but for two things.
+"""A user's own root, a directory or a tar, as the reference image (build.md): copied, and left as it is but for two things.
 
 These are the directory /fast, where the start set is bound, and a line for the root volume in an fstab that has none. The package
 quickstart-guest comes with them unless it is not wanted.
@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError, HostLacksError
-from quickstart.foreign.directory import read_directory
-from quickstart.foreign.home import bring_home, foreign_members, limits_of_disk
 from quickstart.host import door
-from quickstart.imageroot import ImageRoot
+from quickstart.host.progress import Progress
+from quickstart.inspect.foreign.directory import read_directory
+from quickstart.inspect.foreign.home import bring_home, foreign_members, limits_of_disk
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
-from quickstart.progress import Progress
 from quickstart.reference import customise, entry, guest
 from quickstart.reference.fstab import RootLine, root_volume
-from quickstart.store import Store, key_of, source_digest
-from quickstart.treehash import tree_hash
+from quickstart.store.store import Store, key_of, source_digest
+from quickstart.store.treehash import tree_hash
 
 _NAMESPACE = uuid.UUID("0d0c7be2-5d7e-4b0a-8a55-0a3c5d1f2b00")
 # What a compressed archive begins with, and the program that tar asks to read it.
@@ -96,7 +96,9 @@ def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str,
     return {
         "kind": rootfs.kind,
         "digest": rootfs.digest,
-        "recipe": source_digest("quickstart.reference", "quickstart.foreign", "quickstart.treehash"),
+        "recipe": source_digest(
+            "quickstart.reference", "quickstart.inspect.foreign", "quickstart.store.treehash"
+        ),
         **guest.inputs(guest_package),
     }
 

@@ -11,7 +11,7 @@ from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door
 from quickstart.host.namespaces import own_namespaces
 from quickstart.host.workspace import workspace
-from quickstart.store import Store
+from quickstart.store.store import Store
 
 
 def find_tree(store: Store, image_hash: str) -> Path:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
-from quickstart.bounded import lines_of
 from quickstart.model import Event, Op
+from quickstart.parse.bounded import lines_of
 from quickstart.trace.events import Blind, Born, Gone, Seen, read_events
 from quickstart.trace.strace import MAX_LINE_BYTES
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from quickstart.bounded import PATH_MAX, natural
 from quickstart.errors import TraceError
 from quickstart.model import Op
+from quickstart.parse.bounded import PATH_MAX, natural
 from quickstart.trace.place import MAX_PLACE_CHARACTERS, Bind, Place, join, plain, under
 from quickstart.trace.strace import Call, Ended, read_calls, unescape
 

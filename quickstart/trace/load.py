@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from quickstart.bounded import read_whole
 from quickstart.errors import TraceError
 from quickstart.model import Mapped, NetworkFacts, Trace
+from quickstart.parse.bounded import read_whole
 from quickstart.trace.collect import collect_file
 from quickstart.trace.strace import unescape
 

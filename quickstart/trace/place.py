@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from quickstart.bounded import PATH_MAX, natural
-from quickstart.descriptors import Descriptors
+from quickstart.host.descriptors import Descriptors
+from quickstart.parse.bounded import PATH_MAX, natural
 
 _OWN_DESCRIPTORS = "/proc/self/fd/"
 _DOTS = re.compile(r"/*+(?>(?:\.\.(?:/++|\Z))*)")

@@ -13,14 +13,14 @@ import json
 import shlex
 from pathlib import Path, PurePosixPath
 
-from quickstart.assets import assets
-from quickstart.elf import closure
 from quickstart.errors import TraceError
 from quickstart.guest import Guest, Launcher
 from quickstart.host import door
-from quickstart.imageroot import ImageRoot
+from quickstart.host.assets import assets
+from quickstart.host.progress import Progress
+from quickstart.inspect.elf import closure
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import MIB, Machine, Profile, ReferenceImage, RootDisk
-from quickstart.progress import Progress
 from quickstart.trace.collect import collect_file, loaded_files
 
 TRACE_MAC = "52:54:00:71:73:01"

@@ -11,21 +11,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from quickstart import pipeline
+from quickstart.artefact.manifest import read_start_set
+from quickstart.engines import boot as pipeline
 from quickstart.errors import GuestError, MeasurementError
 from quickstart.host import door
+from quickstart.host.progress import Progress
 from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import BlockMap, read_block_map
-from quickstart.image.manifest import read_start_set
 from quickstart.launch.qemu import QemuGuest
-from quickstart.measure.nbd import Command
-from quickstart.measure.storage import load_model
-from quickstart.measure.volume import Request, served, volume_binary
 from quickstart.model import Artefact, NbdSocket, Readied, RootIo
-from quickstart.progress import Progress
-from quickstart.store import Store
+from quickstart.store.store import Store
 from quickstart.verify.guesttrace import FETCH, TRACE_WORDS, GuestTrace, parse
 from quickstart.verify.ledger import Ledger, Packed, make_ledger
+from quickstart.volume.emulator import Request, served, volume_binary
+from quickstart.volume.nbd import Command
+from quickstart.volume.storage import load_model
 
 # The distribution's boot goes on beside it, on a slow CPU perhaps.
 _FETCH_S = 600.0

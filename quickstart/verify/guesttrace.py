@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from quickstart.bounded import PATH_MAX
-from quickstart.descriptors import Descriptors
+from quickstart.host.descriptors import Descriptors
+from quickstart.parse.bounded import PATH_MAX
 
 _NAME, _DIRECT, _FAULT = "qs_name", "qs_direct", "qs_fault"
 # getname_flags() brings every path that a system call is given into the kernel; iomap_dio_rw() is direct I/O, whoever asks for it
@@ -63,7 +63,7 @@ _ROOT = PurePosixPath("/")
 _ERRNO_MAX = 4095
 _ENOENT = 2
 _AT_FDCWD = 0xFFFFFF9C
-# Who asks whether the guest is ready (docs/agent.md). It stays in the initramfs' root.
+# Who asks whether the guest is ready (docs/internals/agent.md). It stays in the initramfs' root.
 _AGENT = "agent"
 _OPENING = frozenset({"open", "openat", "openat2", "creat"})
 # These take their first argument, a descriptor, for the file that they are about.

@@ -1,4 +1,4 @@
-"""Requests of the volume ∪ the guest's trace ∪ the volume's block map ∪ the start set → Ledger (pure; docs/verify.md)."""
+"""Requests of the volume ∪ the guest's trace ∪ the volume's block map ∪ the start set → Ledger (pure; docs/users/verify.md)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from quickstart.image.blockmap import BlockMap, Kind, Owner
-from quickstart.measure.nbd import Command
-from quickstart.measure.volume import Request
 from quickstart.verify.guesttrace import Asker, GuestTrace, Issued, Use, volume_paths
+from quickstart.volume.emulator import Request
+from quickstart.volume.nbd import Command
 
 _SECTOR_BYTES = 512
 _CHANGES = (Command.WRITE, Command.WRITE_ZEROES)
@@ -186,7 +186,7 @@ def advice(entry: Entry, packed: Packed) -> str:
     if entry.prober:
         return "nothing: the readiness command's own, not the application's"
     if entry.askers and all(each.program == _PREFETCHER for each in entry.askers):
-        return "nothing: init asks for it in one batch with the rest (docs/prefetch.md)"
+        return "nothing: init asks for it in one batch with the rest (docs/internals/prefetch.md)"
     if entry.ahead and entry.kind is Kind.INODE_TABLE:
         return "mount with inode_readahead_blks=0: nobody waited for it"
     path = next((owner.path for owner in entry.owners if owner.kind is Kind.FILE), None)

@@ -1,4 +1,4 @@
-"""A ledger as lines for people and as a document of JSON values (pure; docs/verify.md)."""
+"""A ledger as lines for people and as a document of JSON values (pure; docs/users/verify.md)."""
 
 from __future__ import annotations
 

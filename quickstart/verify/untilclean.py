@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError
+from quickstart.inspect.globs import matches
 from quickstart.model import Profile
-from quickstart.startset import matches
 from quickstart.verify.boot import Verified
 from quickstart.verify.ledger import lacking
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.measure.volume import volume_binary
-from quickstart.store import Store
+from quickstart.store.store import Store
+from quickstart.volume.emulator import volume_binary
 from tests.contract.agentbox import FLAGS, INTERVAL_MS, SECONDS, SOURCES, Namespaces, Peer, Start
 from tests.contract.starterbox import compiled
 from tests.contract.volumebox import IMAGE_BYTES

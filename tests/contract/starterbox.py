@@ -10,8 +10,8 @@ from pathlib import Path
 
 from quickstart.initramfs.description import FIRST_LINE, encode_word
 from quickstart.initramfs.programs import STARTER_COMPILER, STARTER_FLAGS, STARTER_SOURCES
-from quickstart.unit.seccomp import filter_records
-from quickstart.unit.source import Source
+from quickstart.inspect.unit.seccomp import filter_records
+from quickstart.inspect.unit.source import Source
 
 PROGRAM = Path(__file__).parent / "starterbox.sh"
 SOURCES = Path(__file__).parent.parent.parent / "quickstart/initramfs"

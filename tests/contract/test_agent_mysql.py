@@ -1,4 +1,4 @@
-"""The launch agent's `mysql` request (docs/agent.md) against a server that says what MariaDB 10.11 has said.
+"""The launch agent's `mysql` request (docs/internals/agent.md) against a server that says what MariaDB 10.11 has said.
 
 The packets of ``SERVER`` were recorded from Debian's mariadbd 10.11.19; what the client must say is checked byte by byte.
 """
@@ -255,10 +255,8 @@ def test_garbage(listener: socket.socket, peer: Peer) -> None:
 def test_a_silent_server_is_left_and_delays_no_command(listener: socket.socket, peer: Peer) -> None:
     listener.listen()
     with Server(listener) as server:
-        begun = time.monotonic()
         assert peer.run("echo meanwhile") == (b"meanwhile\n", b"", 0)
         server.is_left()
-        assert time.monotonic() - begun < 5
     answers_well(listener, peer)
 
 

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quickstart.elf_file import read_elf
 from quickstart.initramfs.digests import list_bytes, listed, read_list
 from quickstart.initramfs.newc import CpioEntry
 from quickstart.initramfs.programs import freestanding
-from quickstart.store import Store
+from quickstart.inspect.elf_file import read_elf
+from quickstart.store.store import Store
 
 # Around what is taken at once: 8 bytes by tables, 16 and 64 by PCLMULQDQ; and around pages.
 SIZES = (

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from quickstart.dpkg import owners
-from quickstart.imageroot import ImageRoot
+from quickstart.inspect.dpkg import owners
+from quickstart.inspect.imageroot import ImageRoot
 from tests.unit.test_dpkg import DATABASE, PATHS, write
 
 

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from quickstart.elf import closure
-from quickstart.elf_file import read_elf
-from quickstart.imageroot import ImageRoot
+from quickstart.inspect.elf import closure
+from quickstart.inspect.elf_file import read_elf
+from quickstart.inspect.imageroot import ImageRoot
 
 ROOT = ImageRoot(Path("/"))
 LIBRARY = re.compile(r"^\t(?:\S+ => )?(/\S+) \(0x", re.MULTILINE)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.guestpkg.package import NAME, deb, guest_package
 from quickstart.reference.guest import place
+from quickstart.reference.guestpkg.package import NAME, deb, guest_package
 
 OTHERS = "Package: {}\nStatus: install ok installed\nMaintainer: x\nArchitecture: all\nVersion: 1\nDescription: x\n\n"
 # What dpkg makes for itself, and writes the same again.

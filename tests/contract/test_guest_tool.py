@@ -64,7 +64,7 @@ def machine(tmp_path: Path, caretaker: Path) -> Machine:
         (root / name).mkdir(parents=True)
     for name in ("bin", "lib", "lib64", "sbin"):
         (root / name).symlink_to(f"usr/{name}")
-    scripts = resources.files("quickstart.guestpkg").joinpath("scripts")
+    scripts = resources.files("quickstart.reference.guestpkg").joinpath("scripts")
     for each in scripts.iterdir():
         target = root / "tool" / each.name
         target.write_bytes(each.read_bytes())

@@ -18,14 +18,15 @@ from uuid import UUID
 
 import pytest
 
-from quickstart.assets import assets
+from quickstart.artefact import directory as artefacts
 from quickstart.errors import StartSetError
 from quickstart.host import door
-from quickstart.image import artefact as artefacts
-from quickstart.imageroot import ImageRoot
+from quickstart.host.assets import assets
 from quickstart.initramfs.build import Recipe, write_initramfs
 from quickstart.initramfs.facts import Watched, packed_facts
 from quickstart.initramfs.programs import Programs
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import (
     IMAGE_TIME_S,
     FileRules,
@@ -36,9 +37,8 @@ from quickstart.model import (
     StartSet,
     Superblock,
 )  # fmt: skip
+from quickstart.pack.startset import compute
 from quickstart.profile import load_profile
-from quickstart.startset import compute
-from quickstart.unit.model import UnitCommand, UnitStart
 from tests.contract.ordinary import is_host_root
 from tests.unit.elfbuilder import LD_SO, elf
 from tests.unit.imagebuilder import trace

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.artefact.useddisk import examine_disk, reference_of_disk
 from quickstart.errors import BadInputError, QuickStartError
+from quickstart.host.progress import Quiet
 from quickstart.image.ext4 import read_superblock
-from quickstart.progress import Quiet
-from quickstart.store import Store
-from quickstart.useddisk import examine_disk, reference_of_disk
+from quickstart.store.store import Store
 from tests.contract.hostile_disk import Disk, made
 
 ROOT = 2

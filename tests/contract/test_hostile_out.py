@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import zstandard
 
+from quickstart.artefact.directory import check_output
+from quickstart.artefact.manifest import read_manifest
 from quickstart.errors import OutputExistsError
-from quickstart.image.artefact import check_output
-from quickstart.image.manifest import read_manifest
 from quickstart.initramfs.layout import IMAGE
 from quickstart.initramfs.newc import directory, regular, write_archive
 from quickstart.initramfs.payload import Payload

@@ -17,18 +17,18 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import BadInputError
-from quickstart.foreign.home import foreign_members
-from quickstart.foreign.reader import NOBODY
 from quickstart.host import door
 from quickstart.host.files import remove_tree
 from quickstart.host.namespaces import own_namespaces
+from quickstart.host.progress import Quiet
 from quickstart.host.workspace import workspace
+from quickstart.inspect.foreign.home import foreign_members
+from quickstart.inspect.foreign.reader import NOBODY
 from quickstart.model import MIB
 from quickstart.profile import load_profile
-from quickstart.progress import Quiet
 from quickstart.reference.guest import forget_build
 from quickstart.reference.rootfs import copy_directory, examine, reference_of, unpack
-from quickstart.store import Store
+from quickstart.store.store import Store
 from tests.contract.test_hostile_disk import listing
 
 DISK = 16 * MIB
@@ -267,7 +267,7 @@ def test_who_reads_has_no_power() -> None:
             sys.executable,
             "-P",
             "-m",
-            "quickstart.foreign.reader",
+            "quickstart.inspect.foreign.reader",
         ]
         with door.filtered([*argv, "tar", work / "empty"], reading) as found:
             pid = _reader_below(found.process.pid)
@@ -304,7 +304,7 @@ def _reader_below(pid: int) -> int:
 FORK = """
 import os, sys
 from pathlib import Path
-from quickstart.foreign.reader import give_up_rights
+from quickstart.inspect.foreign.reader import give_up_rights
 give_up_rights(Path(sys.argv[1]))
 try:
     if os.fork() == 0:

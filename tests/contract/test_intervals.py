@@ -1,4 +1,4 @@
-"""docs/figures/intervals.svg is what its script draws, and names every interval that docs/measuring.md has."""
+"""docs/figures/intervals.svg is what its script draws, and names every interval that docs/users/measuring.md has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_committed_picture_is_what_the_script_draws() -> None:
 
 def test_every_interval_of_the_table_is_in_the_picture() -> None:
     # The SVG has outlines for text, so the script is what can be asked.
-    rows = re.findall(r"^\| `(\w+_ns)` \|", (DOCS / "measuring.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+_ns)` \|", (DOCS / "users/measuring.md").read_text(), re.MULTILINE)
     assert len(rows) >= 5
     drawn = SCRIPT.read_text()
     assert [name for name in rows if name.removesuffix("_ns").replace("t_", "T_") not in drawn] == []

@@ -9,11 +9,11 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from quickstart.measure.figures import style
-from quickstart.measure.launch_report import launch_figure
-from quickstart.measure.report import write_report
 from quickstart.measure.results import Cell, Planned, Results, Sample
 from quickstart.measure.statistics import by_cell
+from quickstart.report.figures import style
+from quickstart.report.launch_report import launch_figure
+from quickstart.report.report import write_report
 from tests.contract.test_report import said, written
 from tests.unit.benchdata import S, censored, results_of, sample
 

@@ -22,12 +22,12 @@ from quickstart.measure import launches, run
 from quickstart.measure.clock import Clock
 from quickstart.measure.configuration import Boot
 from quickstart.measure.launches import launch
-from quickstart.measure.nbd import Command, Connection
 from quickstart.measure.results import Cell
 from quickstart.measure.run import Bench
-from quickstart.measure.storage import load_model
-from quickstart.measure.volume import Volume, served
 from quickstart.model import MIB, Readiness
+from quickstart.volume.emulator import Volume, served
+from quickstart.volume.nbd import Command, Connection
+from quickstart.volume.storage import load_model
 
 CELL = Cell("nginx", "quickstart", "stock", "ebs-warm", "wall", "small", pattern="burst", instances=3)
 WALL = Clock("wall", tcg("a test"), 256, 1)

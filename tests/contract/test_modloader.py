@@ -17,7 +17,7 @@ import pytest
 
 from quickstart.initramfs.modules import Module, ModuleSet, modloader_table
 from quickstart.initramfs.programs import freestanding
-from quickstart.store import Store
+from quickstart.store.store import Store
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.initramfs.programs import freestanding
-from quickstart.store import Store
+from quickstart.store.store import Store
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ import pytest
 from quickstart.errors import MissingToolError, VolumeError
 from quickstart.host.files import temporary_directory
 from quickstart.host.namespaces import own_namespaces
-from quickstart.measure import nfs
-from quickstart.measure.nbd import Connection, read_extents
-from quickstart.measure.nfs import NfsVolume, exported
+from quickstart.volume import nfs
+from quickstart.volume.nbd import Connection, read_extents
+from quickstart.volume.nfs import NfsVolume, exported
 
 # The server opens files by their handles.
 pytestmark = pytest.mark.host_root
@@ -162,7 +162,7 @@ def test_a_death_inside_ends_all_of_it_and_is_named(image: Path, name: str, said
 
 def test_it_ends_with_a_parent_that_is_killed_and_the_next_one_takes_its_place_away(image: Path) -> None:
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom quickstart.measure.nfs import exported\n"
+        "import sys, time\nfrom pathlib import Path\nfrom quickstart.volume.nfs import exported\n"
         "with exported(Path(sys.argv[1]), None) as volume:\n"
         "    print(volume.process.pid, volume.socket.parent, flush=True)\n    time.sleep(600)\n"
     )
@@ -192,7 +192,7 @@ def test_an_image_on_an_overlay_is_refused_with_what_to_do(tmp_path: Path) -> No
     )
     program = (
         "import sys\nfrom pathlib import Path\nfrom quickstart.errors import VolumeError\n"
-        "from quickstart.measure.nfs import exported\n"
+        "from quickstart.volume.nfs import exported\n"
         "try:\n    exported(Path(sys.argv[1]), None).__enter__()\n"
         "except VolumeError as error:\n    print(error.hint)\n"
     )

@@ -1,4 +1,4 @@
-"""What becomes of an early process that systemd does not take over: `adopt` and `settle` of init (docs/hand-off.md)."""
+"""What becomes of an early process that systemd does not take over: `adopt` and `settle` of init (docs/users/hand-off.md)."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.image.blockmap import read_block_map
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import freestanding
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import Event, Exclusion, FileKind, Op, StartFile, StartSet
-from quickstart.prefetch import foresee, plan
-from quickstart.store import Store
+from quickstart.pack.prefetch import foresee, plan
+from quickstart.store.store import Store
 from tests.unit.imagebuilder import trace
 
 MIB = 1024 * 1024

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from quickstart.errors import MixedClocksError
-from quickstart.measure.conclusions import headline
-from quickstart.measure.figures import style, timeline_figure, times, times_figure
-from quickstart.measure.report import write_report
 from quickstart.measure.results import COMMAND_LINES, CONFIGURATIONS, PAYLOADS, SIZES, Cell, Results, Sample
 from quickstart.measure.statistics import by_cell
+from quickstart.report.conclusions import headline
+from quickstart.report.figures import style, timeline_figure, times, times_figure
+from quickstart.report.report import write_report
 from tests.unit.benchdata import CELL, censored, realistic, sample
 
 PROFILES = ("apache", "mysql", "nginx")

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from quickstart.bench import invalid
+from quickstart.bench.series import invalid
 from quickstart.errors import BadInputError, IncomparableError, ResultsError
-from quickstart.measure import document
-from quickstart.measure.compare import compare
-from quickstart.measure.report import write_report
 from quickstart.measure.results import Circumstances, Phase, Planned, Results
+from quickstart.report import document
+from quickstart.report.compare import compare
+from quickstart.report.report import write_report
 from tests.unit.benchdata import realistic
 
 HOSTILE = {

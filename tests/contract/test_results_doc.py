@@ -1,4 +1,4 @@
-"""docs/results.md and docs/measuring.md say what the code reads and writes, no more and no less."""
+"""docs/users/results.md and docs/users/measuring.md say what the code reads and writes, no more and no less."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import textwrap
 from pathlib import Path
 
-from quickstart.measure.document import text_of
 from quickstart.measure.matrix import parse_matrix
 from quickstart.measure.results import (
     CLOCKS,
@@ -18,16 +17,17 @@ from quickstart.measure.results import (
     SIZES,
     STORAGES,
 )
-from quickstart.measure.storage import load_model, parse_model
+from quickstart.report.document import text_of
+from quickstart.volume.storage import load_model, parse_model
 from tests.unit.benchdata import realistic
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def sections() -> dict[str, dict[str, str]]:
-    """Heading → field → its type, as docs/results.md has them."""
+    """Heading → field → its type, as docs/users/results.md has them."""
     found: dict[str, dict[str, str]] = {}
-    for part in (DOCS / "results.md").read_text().split("\n## ")[1:]:
+    for part in (DOCS / "users/results.md").read_text().split("\n## ")[1:]:
         rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", part, re.MULTILINE)
         found[part.partition("\n")[0]] = dict(rows)
     return found
@@ -58,20 +58,20 @@ def test_the_words_of_a_cell_are_all_named() -> None:
 
 
 def test_the_example_of_a_matrix_holds_and_names_every_word() -> None:
-    example = (DOCS / "measuring.md").read_text().partition("```toml\n")[2].partition("```")[0]
-    assert parse_matrix(example, "docs/measuring.md", ["nginx"]).plan
+    example = (DOCS / "users/measuring.md").read_text().partition("```toml\n")[2].partition("```")[0]
+    assert parse_matrix(example, "docs/users/measuring.md", ["nginx"]).plan
     for words in (CONFIGURATIONS, STORAGES, CLOCKS):
         assert ", ".join(words) in example
 
 
 def test_the_example_of_a_storage_model_holds() -> None:
-    example = (DOCS / "measuring.md").read_text().partition("   ```toml\n")[2].partition("   ```")[0]
-    model = parse_model(textwrap.dedent(example), "docs/measuring.md")
-    assert f"bench/storage/{model.name}.toml" in (DOCS / "measuring.md").read_text()
+    example = (DOCS / "users/measuring.md").read_text().partition("   ```toml\n")[2].partition("   ```")[0]
+    model = parse_model(textwrap.dedent(example), "docs/users/measuring.md")
+    assert f"bench/storage/{model.name}.toml" in (DOCS / "users/measuring.md").read_text()
 
 
 def test_the_models_table_says_the_figures_of_the_files() -> None:
-    lines = (DOCS / "storage.md").read_text().partition("\n## The models\n")[2].splitlines()
+    lines = (DOCS / "users/storage.md").read_text().partition("\n## The models\n")[2].splitlines()
     rows = [[each.strip() for each in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
     table = {row[0]: row[1 : 1 + len(STORAGES)] for row in rows}
     assert table[""] == [f"`{name}`" for name in STORAGES]

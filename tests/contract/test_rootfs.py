@@ -14,8 +14,8 @@ import pytest
 
 from quickstart.errors import BadInputError
 from quickstart.reference.rootfs import copy_directory, examine, unpack
-from quickstart.store import Store
-from quickstart.treehash import tree_hash
+from quickstart.store.store import Store
+from quickstart.store.treehash import tree_hash
 from tests.contract.test_ext4 import ACL, NAMES, odd_tree
 
 DISK = 64 << 20
@@ -54,7 +54,7 @@ def assert_whole(copy: Path, given: Path) -> None:
 
 
 def packed(tree: Path, archive: Path, *options: str) -> Path:
-    """``archive`` of ``tree`` as docs/build.md says."""
+    """``archive`` of ``tree`` as docs/users/build.md says."""
     argv = ["tar", "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner", "-S", *options]
     subprocess.run([*argv, "-C", tree, "-cf", archive, "."], check=True, timeout=60)
     return archive

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import VolumeError
-from quickstart.measure.nbd import Command, Connection
-from quickstart.measure.volume import Volume, served
+from quickstart.volume.emulator import Volume, served
+from quickstart.volume.nbd import Command, Connection
 from tests.contract.agentbox import PORT, SECONDS, Namespaces, Start
 from tests.contract.starterbox import describe, run_starter
 from tests.contract.volumebox import LIMIT_S, LOCAL, MIB

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import VolumeError
-from quickstart.measure.nbd import Command, Connection, read_extents
-from quickstart.measure.volume import Volume, served
+from quickstart.volume.emulator import Volume, served
+from quickstart.volume.nbd import Command, Connection, read_extents
 from tests.contract.volumebox import COLD, GRANULE, KIB, LIMIT_S, LOCAL, MIB, WARM, demand_modelled
 
 

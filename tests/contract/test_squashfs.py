@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quickstart import inside
+from quickstart.artefact import inside
 from quickstart.errors import ArtefactError
 from quickstart.initramfs.layout import IMAGE, image_part_b
 from quickstart.initramfs.newc import CpioEntry, directory, hard_link, regular, symlink

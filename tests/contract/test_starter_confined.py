@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.unit.callfilter import call_filter_records
-from quickstart.unit.source import Source
-from quickstart.unit.words import HOST_NAME, SHORT_HOST_NAME
+from quickstart.inspect.unit.callfilter import call_filter_records
+from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.words import HOST_NAME, SHORT_HOST_NAME
 from tests.contract.starterbox import SLEEP, STATUS, command, field, seccomp, start
 
 # Units have cgroups.

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.artefact.output import new_directory
 from quickstart.errors import HostLacksError
 from quickstart.host import door
 from quickstart.image.ext4 import write_disk
-from quickstart.image.output import new_directory
 from quickstart.model import MIB
-from quickstart.store import MARK, Store, key_of
-from quickstart.treehash import tree_hash
+from quickstart.store.store import MARK, Store, key_of
+from quickstart.store.treehash import tree_hash
 
 COMMAND = Path(sys.executable).with_name("quickstart")
 LIMIT_S = 120.0
@@ -42,7 +42,7 @@ for module, name in ((os, "unlink"), (os, "rmdir"), (os, "sync"), (shutil, "rmtr
 MAKE = """
 import sys
 from pathlib import Path
-from quickstart.store import Store
+from quickstart.store.store import Store
 def make(directory):
     (directory / "sub").mkdir()
     (directory / "sub/result").write_text("made")
@@ -58,7 +58,7 @@ for _ in range(100):
 SWAP = """
 import sys
 from pathlib import Path
-from quickstart.image.output import new_directory
+from quickstart.artefact.output import new_directory
 with new_directory(Path(sys.argv[1])) as directory:
     (directory / "a").write_text("new")
     (directory / "b").write_text("new")

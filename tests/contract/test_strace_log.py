@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from quickstart.assets import assets
+from quickstart.host.assets import assets
 from quickstart.model import Op
 from quickstart.trace.events import Blind, Born, Seen, read_events
 

@@ -7,12 +7,12 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from quickstart.artefact.useddisk import examine_disk, reference_of_disk, with_times_of
 from quickstart.errors import BadInputError
+from quickstart.host.progress import Quiet
 from quickstart.image.ext4 import read_superblock, write_disk
 from quickstart.model import IMAGE_TIME_S, FileKind, StartFile, StartSet, Superblock
-from quickstart.progress import Quiet
-from quickstart.store import Store
-from quickstart.useddisk import examine_disk, reference_of_disk, with_times_of
+from quickstart.store.store import Store
 from tests.contract.test_ext4 import CAPABILITY
 
 UUID = "11111111-2222-3333-4444-555555555555"

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,7 +133,7 @@ print(hashlib.sha256((place / "disk.raw").read_bytes()).hexdigest())
 def test_what_is_in_the_store_is_whole_from_inside_and_outside(user: User) -> None:
     """`build` is in the namespace, `run` is not, and both take the agent from the store."""
     code = """
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 with Store(default_root(), print) as store:
     for name in sys.argv[1:]:
         print(store.get_or_make("agent", {"name": name}, lambda place: (place / "x").write_text("x")).made)
@@ -162,10 +161,8 @@ def test_a_signal_and_a_status_pass_as_they_are(user: User) -> None:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
-    began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == -signal.SIGTERM
-    assert time.monotonic() - began < 30
     process.stdout.close()
 
 

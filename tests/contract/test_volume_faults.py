@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import VolumeError
-from quickstart.measure.nbd import Command, Connection, read_extents
-from quickstart.measure.volume import served
+from quickstart.volume.emulator import served
+from quickstart.volume.nbd import Command, Connection, read_extents
 from tests.contract.volumebox import COLD, LIMIT_S, LOCAL, WARM, errors_of
 
 EIO = 5
@@ -169,8 +169,8 @@ def test_a_killed_parent_leaves_no_server_and_no_socket_and_its_directory_goes_w
     script = f"""
 import sys
 from pathlib import Path
-from quickstart.measure.storage import load_model
-from quickstart.measure.volume import served
+from quickstart.volume.storage import load_model
+from quickstart.volume.emulator import served
 with served(Path({str(emulator)!r}), Path({str(image)!r}), load_model("local")) as volume:
     print(volume.process.pid, volume.socket, flush=True)
     sys.stdin.read()

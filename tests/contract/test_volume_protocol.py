@@ -1,4 +1,4 @@
-"""The volume emulator's protocol, whatever a client sends, and its log of requests (docs/storage.md)."""
+"""The volume emulator's protocol, whatever a client sends, and its log of requests (docs/users/storage.md)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import VolumeError
-from quickstart.measure.nbd import Command, Connection
-from quickstart.measure.volume import read_log, served
+from quickstart.volume.emulator import read_log, served
+from quickstart.volume.nbd import Command, Connection
 from tests.contract.volumebox import LIMIT_S, LOCAL, MIB, WARM
 
 EINVAL, ENOSPC = 22, 28

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quickstart.measure.nbd import Command, Connection
-from quickstart.measure.storage import StorageModel, load_model
-from quickstart.measure.volume import Request, Volume
+from quickstart.volume.emulator import Request, Volume
+from quickstart.volume.nbd import Command, Connection
+from quickstart.volume.storage import StorageModel, load_model
 from tests.queueing import Asked, expected_ns
 
 KIB = 1024

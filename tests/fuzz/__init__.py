@@ -1,1 +1,1 @@
-"""Fuzz targets for every parser of foreign bytes, and what runs them (docs/fuzzing.md)."""
+"""Fuzz targets for every parser of foreign bytes, and what runs them (docs/internals/fuzzing.md)."""

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from quickstart.assets import assets
+from quickstart.host.assets import assets
 from quickstart.image.ext4 import parse_superblock
 from quickstart.initramfs.newc import directory, regular, symlink, write_archive
 from quickstart.initramfs.payload import Payload, packing
-from quickstart.measure.document import text_of
+from quickstart.report.document import text_of
 from tests.fuzz.places import joined
 from tests.fuzz.targets import DPKG_FILES, LD_FILES, MODULE_FILES, READY, TRACE_FILES, UNIT_FILES
 from tests.unit.benchdata import realistic

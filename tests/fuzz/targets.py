@@ -11,38 +11,40 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from quickstart import dpkg, inside
-from quickstart.bounded import lines_of
-from quickstart.cloudinit import has_cloud_init
-from quickstart.elf import closure
+from quickstart.artefact import directory as artefact
+from quickstart.artefact import inside
 from quickstart.errors import ArtefactError, BadInputError, GuestError
-from quickstart.image import artefact
 from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import block_groups, parse_superblock, read_superblock, used_inodes
 from quickstart.image.extents import parse_extents
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.modules import Module, modloader_table, module_data, module_set
 from quickstart.initramfs.newc_reader import read_archive
 from quickstart.initramfs.squashfs_reader import walk_image
+from quickstart.inspect import dpkg
+from quickstart.inspect.cloudinit import has_cloud_init
+from quickstart.inspect.elf import closure
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.ldconf import library_directories
+from quickstart.inspect.unit.callgroups import call_groups
+from quickstart.inspect.unit.read import read_unit
 from quickstart.launch.channel import Decoder
 from quickstart.launch.monitor import Monitor
-from quickstart.ldconf import library_directories
-from quickstart.measure import counting, document
+from quickstart.measure import counting
 from quickstart.measure.matrix import parse_matrix
-from quickstart.measure.nbd import Connection
-from quickstart.measure.storage import parse_model
-from quickstart.measure.volume import read_log
 from quickstart.model import Readiness
 from quickstart.newprofile import look
+from quickstart.parse.bounded import lines_of
 from quickstart.profile import parse_bench, parse_profile
 from quickstart.reference.fstab import root_volume
 from quickstart.reference.rootfs import installed_packages
+from quickstart.report import document
 from quickstart.trace.collect import collect, loaded_files
 from quickstart.trace.load import load_trace, parse_ldd, parse_maps
 from quickstart.trace.strace import MAX_LINE_BYTES
-from quickstart.unit.callgroups import call_groups
-from quickstart.unit.read import read_unit
 from quickstart.verify import guesttrace
+from quickstart.volume.emulator import read_log
+from quickstart.volume.nbd import Connection
+from quickstart.volume.storage import parse_model
 from tests.fuzz.places import parts_of, put, put_nodes
 
 # Gives one input to a parser; the directory is the process's own and keeps what the last input wrote.

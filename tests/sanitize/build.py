@@ -11,7 +11,7 @@ from quickstart.initramfs.programs import STARTER_SOURCES
 
 HERE = Path(__file__).parent
 OURS = HERE.parents[1] / "quickstart"
-VOLUME, AGENT = OURS / "measure/volume", OURS / "launch/agent"
+VOLUME, AGENT = OURS / "volume/emulator", OURS / "launch/agent"
 STARTER, WALK, PARTS = OURS / "initramfs/starter", OURS / "initramfs/walk", OURS / "initramfs"
 FREESTANDING = PARTS / "freestanding"
 

@@ -6,8 +6,8 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
-from quickstart.measure.compare import Compared, Comparison
 from quickstart.measure.results import Phase, Results, Sample
+from quickstart.report.compare import Compared, Comparison
 from tests.unit.benchdata import S, censored, realistic
 
 MS = S // 1000

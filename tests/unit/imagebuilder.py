@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.programs import Programs
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import Event, FileKind, FileRules, Mapped, NetworkFacts, Op, StartSet, Trace
-from quickstart.startset import compute
+from quickstart.pack.startset import compute
 from tests.unit.elfbuilder import LD_SO, MULTIARCH, elf
 
 RULES = FileRules(include=(), exclude=(), data=("/var/**",), secrets=())

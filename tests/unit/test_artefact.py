@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from quickstart.artefact.directory import check_output, keep_disk, load
 from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
-from quickstart.image.artefact import check_output, keep_disk, load
 from quickstart.image.ext4 import parse_superblock
 from tests.unit.outs import BUILD_KEY, change, write_manifest
 

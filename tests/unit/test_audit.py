@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from quickstart.audit import ERROR, LAUNCH_MARKS, NOTE, Finding, audit
+from quickstart.artefact.audit import ERROR, LAUNCH_MARKS, NOTE, Finding, audit
+from quickstart.artefact.directory import load, run_script
+from quickstart.artefact.manifest import read_manifest
 from quickstart.errors import ArtefactError
-from quickstart.image.artefact import load, run_script
-from quickstart.image.manifest import read_manifest
 from quickstart.initramfs.digests import list_bytes
 from quickstart.initramfs.digests import listed as digests_of
 from quickstart.initramfs.newc import (

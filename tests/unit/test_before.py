@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.unit.read import HAND_OFF_DROP_IN
+from quickstart.inspect.unit.read import HAND_OFF_DROP_IN
 from tests.unit.test_unit import SERVICE, put, read
 
 FILTER = "[Unit]\nWants=network-pre.target\nBefore=network-pre.target shutdown.target\n[Service]\nExecStart=/bin/nft\n"

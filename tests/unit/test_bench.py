@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from quickstart.bench import RESULTS, Bench, invalid, run_matrix, time_left
+from quickstart.bench.series import RESULTS, Bench, invalid, run_matrix, time_left
 from quickstart.cli import bench as cli
 from quickstart.cli.main import group
 from quickstart.errors import BadInputError, GuestError, OtherResultsError, ResultsError
-from quickstart.measure import document
 from quickstart.measure.matrix import Matrix, order
 from quickstart.measure.results import Cell, Circumstances, Planned, Reads, Sample
+from quickstart.report import document
 from tests.unit.benchdata import CELL, S, censored, circumstances, realistic, results_of, sample
 
 STANDARD = dataclasses.replace(CELL, configuration="standard")
@@ -230,7 +230,7 @@ def _call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
     def call(*arguments: str, runner: Stand | None = None) -> Result:
         with monkeypatch.context() as patched:
             patched.setattr(cli, "QemuRunner", lambda matrix, store, progress: runner or Stand())
-            patched.setattr("quickstart.measure.report.write_report", lambda results, faults, directory: None)
+            patched.setattr("quickstart.report.report.write_report", lambda results, faults, directory: None)
             return CliRunner().invoke(group, ["bench", *arguments])
 
     return call

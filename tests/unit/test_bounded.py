@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quickstart.bounded import MAX_TOML_BYTES, UINT64_MAX, lines_of, natural, parse_toml, read_whole
-from quickstart.descriptors import Descriptors
+from quickstart.host.descriptors import Descriptors
+from quickstart.parse.bounded import MAX_TOML_BYTES, UINT64_MAX, lines_of, natural, parse_toml, read_whole
 from tests.unit.hostile import bounded
 
 

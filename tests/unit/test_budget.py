@@ -9,6 +9,7 @@ import pytest
 
 from quickstart.errors import StartSetError
 from quickstart.initramfs.build import Recipe, write_initramfs
+from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import (
     MIB,
     FileKind,
@@ -19,7 +20,6 @@ from quickstart.model import (
     Superblock,
 )
 from quickstart.profile import load_profile
-from quickstart.unit.model import UnitCommand, UnitStart
 from tests.unit.imagebuilder import programs_in
 
 LARGE = PurePosixPath("/var/lib/app/large")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.engines.boot import BuildOptions, TraceOptions, build, build_tools
 from quickstart.errors import MissingToolError
-from quickstart.pipeline import BuildOptions, TraceOptions, build, build_tools
+from quickstart.host.progress import Quiet
 from quickstart.profile import load_profile
-from quickstart.progress import Quiet
 from quickstart.reference.debootstrap import reference_inputs
-from quickstart.store import Store
+from quickstart.store.store import Store
 
 PROFILE = load_profile("nginx")
 DEBOOTSTRAP = {"debootstrap", "unshare", "chroot"}

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.imageroot import ImageRoot
-from quickstart.unit.callfilter import call_filter_records
-from quickstart.unit.callgroups import call_groups
-from quickstart.unit.seccomp import RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS
-from quickstart.unit.source import Source
-from quickstart.unit.syscalls import I386, X86_64
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.callfilter import call_filter_records
+from quickstart.inspect.unit.callgroups import call_groups
+from quickstart.inspect.unit.seccomp import RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS
+from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.syscalls import I386, X86_64
 from tests.unit.test_seccomp import verdict
 
 GROUPS = {

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from quickstart import __version__
 from quickstart.cli.main import group
-from quickstart.pipeline import BuildOptions, build_tools
+from quickstart.engines.boot import BuildOptions, build_tools
 from quickstart.profile import load_profile
-from quickstart.store import MARK, Store, key_of
+from quickstart.store.store import MARK, Store, key_of
 
 
 @pytest.fixture(autouse=True)

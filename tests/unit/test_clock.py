@@ -10,7 +10,7 @@ from quickstart.errors import BadInputError, HostLacksError
 from quickstart.launch import accel
 from quickstart.launch.accel import Accelerator
 from quickstart.measure import clock
-from quickstart.store import Store
+from quickstart.store.store import Store
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.cloudinit import ALWAYS, SEEN, early_start, has_cloud_init
-from quickstart.imageroot import ImageRoot
+from quickstart.inspect.cloudinit import ALWAYS, SEEN, early_start, has_cloud_init
+from quickstart.inspect.imageroot import ImageRoot
 
 LOCAL = "cloud-init-local.service"
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from quickstart.errors import IncomparableError
-from quickstart.measure.compare import compare
 from quickstart.measure.results import Circumstances, Facts, Results, Sample
+from quickstart.report.compare import compare
 from tests.unit.benchdata import realistic
 from tests.unit.comparedata import (
     MS,

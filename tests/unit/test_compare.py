@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from quickstart.errors import IncomparableError
-from quickstart.measure import document
-from quickstart.measure.compare import compare
 from quickstart.measure.results import Phase, Reads, Sample, words_of
+from quickstart.report import document
+from quickstart.report.compare import compare
 from tests.unit.benchdata import S, realistic
 from tests.unit.comparedata import (
     MS,

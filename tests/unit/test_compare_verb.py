@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from quickstart.cli.main import group
 from quickstart.errors import BadInputError
-from quickstart.measure import document
-from quickstart.measure.compare import Threshold, threshold_of
 from quickstart.measure.results import Results
+from quickstart.report import document
+from quickstart.report.compare import Threshold, threshold_of
 from tests.unit.benchdata import S
 from tests.unit.comparedata import (
     MS,

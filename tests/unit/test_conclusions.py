@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from quickstart.measure.conclusions import conclusions, headline, overview, planned_samples
 from quickstart.measure.results import COMMAND_LINES, CONFIGURATIONS, SIZES, Cell, Planned, Results, Sample
+from quickstart.report.conclusions import conclusions, headline, overview, planned_samples
 from tests.unit.benchdata import CELL, S, censored, realistic, results_of, sample
 
 STANDARD = dataclasses.replace(CELL, configuration="standard")

@@ -11,10 +11,11 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.errors import BadInputError, StartSetError
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs import ramboot
 from quickstart.initramfs.layout import GuestConfig, HandOff, Served, config_text, part_b, unit_text
 from quickstart.initramfs.newc import CpioEntry, write_archive
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.launch.accel import Accelerator
 from quickstart.launch.arguments import Files, machine_arguments
 from quickstart.measure.configuration import OUR_OPTIONS, Boot, machine, with_command_line
@@ -34,7 +35,6 @@ from quickstart.model import (
 from quickstart.profile import load_bench, load_profile
 from quickstart.reference.debootstrap import reference_inputs, root_uuid
 from quickstart.reference.variant import TUNED, commands, of_bench, preset, together, write_files
-from quickstart.unit.model import UnitCommand, UnitStart
 
 FILES = Files(Path("/kernel"), Path("/initrd"), 7)
 BOOT = Boot(
@@ -64,7 +64,7 @@ CONFIG = GuestConfig(
     hand_off=HandOff.KEEP,
     network="ifupdown",
 )
-DOCUMENT = Path(__file__).parent.parent.parent / "docs/command-line.md"
+DOCUMENT = Path(__file__).parent.parent.parent / "docs/users/command-line.md"
 
 
 # ---------------------------------------------------------------- command lines and machines

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from quickstart.errors import GuestError
 from quickstart.measure import counting
-from quickstart.measure.nbd import Command
 from quickstart.measure.results import Reads
-from quickstart.measure.volume import Request
+from quickstart.volume.emulator import Request
+from quickstart.volume.nbd import Command
 
 COUNTERS = """\
 cpu  5 0 369 2 17 0 2 0 0 0

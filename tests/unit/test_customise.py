@@ -7,7 +7,7 @@ from pathlib import Path
 
 from quickstart.model import IMAGE_TIME_S
 from quickstart.reference import customise
-from quickstart.treehash import tree_hash
+from quickstart.store.treehash import tree_hash
 
 BEGIN_S = 1_700_000_000.5
 DAY = str(IMAGE_TIME_S // 86400)

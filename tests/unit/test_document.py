@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quickstart.errors import OtherResultsError, ResultsError
-from quickstart.measure import document
 from quickstart.measure.matrix import order
 from quickstart.measure.results import (
     CLOCKS,
@@ -31,6 +30,7 @@ from quickstart.measure.results import (
     Results,
     words_of,
 )
+from quickstart.report import document
 from tests.unit.benchdata import CELL, censored, circumstances, realistic, results_of, sample
 
 Edit = Callable[[dict[str, Any]], object]

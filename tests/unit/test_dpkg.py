@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from quickstart.dpkg import installed, owners
-from quickstart.imageroot import ImageRoot
+from quickstart.inspect.dpkg import installed, owners
+from quickstart.inspect.imageroot import ImageRoot
 
 STATUS = """\
 Package: coreutils

@@ -7,11 +7,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from quickstart.elf import ElfDependency, closure
-from quickstart.elf_file import ElfFacts, read_elf
 from quickstart.errors import StartSetError
-from quickstart.imageroot import ImageRoot
-from quickstart.ldconf import library_directories
+from quickstart.inspect.elf import ElfDependency, closure
+from quickstart.inspect.elf_file import ElfFacts, read_elf
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.ldconf import library_directories
 from tests.unit.elfbuilder import (
     AARCH64,
     I386,

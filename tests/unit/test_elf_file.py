@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quickstart.elf_file import ElfFacts, read_elf
 from quickstart.errors import StartSetError
+from quickstart.inspect.elf_file import ElfFacts, read_elf
 from tests.unit.elfbuilder import (
     DT_NEEDED,
     DT_STRSZ,

@@ -13,7 +13,7 @@ from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import reference_inputs
 from quickstart.reference.rootfs import Rootfs, rootfs_inputs
 from quickstart.shell.reference import find_tree
-from quickstart.store import Store
+from quickstart.store.store import Store
 
 
 def make_entry(root: Path, image_hash: str, **inputs: str) -> Path:

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quickstart.errors import BadInputError
-from quickstart.foreign.attributes import acl_attribute, attributes_in
-from quickstart.foreign.home import Limits, bring_home
-from quickstart.foreign.members import Kind, Member, read_members, write_end, write_member
-from quickstart.foreign.reader import tell
-from quickstart.foreign.tar import read_archive
+from quickstart.inspect.foreign.attributes import acl_attribute, attributes_in
+from quickstart.inspect.foreign.home import Limits, bring_home
+from quickstart.inspect.foreign.members import Kind, Member, read_members, write_end, write_member
+from quickstart.inspect.foreign.reader import tell
+from quickstart.inspect.foreign.tar import read_archive
 from tests.contract.test_ext4 import ACL
 
 ROOM = Limits(data_bytes=1000, members=10, file_bytes=2000)

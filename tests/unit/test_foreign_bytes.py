@@ -17,8 +17,6 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from quickstart import dpkg
-from quickstart.elf import closure
 from quickstart.errors import (
     BadInputError,
     GuestError,
@@ -31,30 +29,32 @@ from quickstart.errors import (
     UnsupportedUnitError,
     VolumeError,
 )
-from quickstart.faults import MAX_LINES
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.modules import Module, module_data, parse_dependencies
-from quickstart.ldconf import library_directories
-from quickstart.measure import document
+from quickstart.inspect import dpkg
+from quickstart.inspect.elf import closure
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.ldconf import library_directories
+from quickstart.inspect.unit.callfilter import call_filter
+from quickstart.inspect.unit.callgroups import call_groups
+from quickstart.inspect.unit.read import read_unit
+from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.values import BadValueError, cpu_list, integer, limit, size_bytes, span_us
+from quickstart.inspect.unit.words import Names, split_words
 from quickstart.measure.counting import disk_reads, iowait_ns
 from quickstart.measure.matrix import parse_matrix
-from quickstart.measure.nbd import Connection
-from quickstart.measure.storage import parse_model
 from quickstart.model import Readiness
 from quickstart.newprofile.look import failure, parse_look
+from quickstart.parse.faults import MAX_LINES
 from quickstart.profile import load_profile, parse_profile
 from quickstart.reference.fstab import root_volume
 from quickstart.reference.rootfs import installed_packages
+from quickstart.report import document
 from quickstart.trace.collect import collect
 from quickstart.trace.load import load_trace, parse_maps
 from quickstart.trace.strace import read_calls, unescape
-from quickstart.unit.callfilter import call_filter
-from quickstart.unit.callgroups import call_groups
-from quickstart.unit.read import read_unit
-from quickstart.unit.source import Source
-from quickstart.unit.values import BadValueError, cpu_list, integer, limit, size_bytes, span_us
-from quickstart.unit.words import Names, split_words
 from quickstart.verify import guesttrace
+from quickstart.volume.nbd import Connection
+from quickstart.volume.storage import parse_model
 from tests.unit.elfbuilder import LD_SO, elf
 from tests.unit.hostile import bounded
 from tests.unit.stracelog import items, log, paths

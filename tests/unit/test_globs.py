@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quickstart.startset import matches
+from quickstart.inspect.globs import matches
 
 PATHS = st.lists(st.text("ab.", min_size=1, max_size=4), min_size=1, max_size=4).map(
     lambda names: "/".join(names)

@@ -11,10 +11,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.errors import BadInputError
-from quickstart.guestpkg.package import NAME, deb, guest_package
 from quickstart.model import IMAGE_TIME_S
 from quickstart.reference.debootstrap import reference_inputs
 from quickstart.reference.guest import forget_build, inputs, place
+from quickstart.reference.guestpkg.package import NAME, deb, guest_package
 from quickstart.reference.rootfs import Rootfs, rootfs_inputs
 from tests.unit.test_build_tools import PROFILE
 

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quickstart import inside
+from quickstart.artefact import inside
+from quickstart.artefact.directory import start_set_document
 from quickstart.errors import StartSetError, UnsupportedUnitError
-from quickstart.image.artefact import start_set_document
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.modules import Module, module_data, module_set, parse_aliases
-from quickstart.ldconf import library_directories
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.ldconf import library_directories
+from quickstart.inspect.unit import read_unit
 from quickstart.model import FileKind, Op, Reason, StartFile, StartSet
-from quickstart.printable import shown
-from quickstart.unit import read_unit
+from quickstart.parse.printable import shown
 from tests.unit.elfbuilder import (
     LD_SO,
     MULTIARCH,

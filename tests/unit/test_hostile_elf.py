@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quickstart.elf import closure
-from quickstart.elf_file import ElfFacts, read_elf
 from quickstart.errors import StartSetError
-from quickstart.imageroot import ImageRoot
+from quickstart.inspect.elf import closure
+from quickstart.inspect.elf_file import ElfFacts, read_elf
+from quickstart.inspect.imageroot import ImageRoot
 from tests.unit.elfbuilder import (
     BASE,
     DT_NEEDED,

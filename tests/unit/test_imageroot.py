@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.errors import StartSetError
-from quickstart.imageroot import ImageRoot, Resolution
+from quickstart.inspect.imageroot import ImageRoot, Resolution
 
 
 def P(*paths: str) -> tuple[PurePosixPath, ...]:  # noqa: N802

@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from quickstart import inside
+from quickstart.artefact import inside
+from quickstart.artefact.directory import load
 from quickstart.errors import ArtefactError, BadInputError
-from quickstart.image.artefact import load
 from quickstart.initramfs.newc import CpioEntry, directory, hard_link, regular, symlink, write_archive
 from quickstart.initramfs.payload import Payload, packing
 from quickstart.model import Artefact

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quickstart import jsondoc
+from quickstart.parse import jsondoc
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.text(),

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from quickstart.elf_file import read_elf
 from quickstart.errors import StartSetError
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.facts import Watched, packed_facts
 from quickstart.initramfs.layout import (
     LOADER,
@@ -31,8 +29,10 @@ from quickstart.initramfs.layout import (
 from quickstart.initramfs.modules import ModuleSet
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.initramfs.prefetch import Prefetch
+from quickstart.inspect.elf_file import read_elf
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.model import LateBind, UnitCommand, UnitStart
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
-from quickstart.unit.model import LateBind, UnitCommand, UnitStart
 from tests.unit.elfbuilder import LD_SO, elf
 from tests.unit.imagebuilder import programs_in
 

@@ -10,13 +10,13 @@ import pytest
 
 from quickstart.errors import GuestError, MeasurementError
 from quickstart.image.blockmap import BlockMap, Kind, Owner
-from quickstart.measure.nbd import Command
-from quickstart.measure.volume import Request
 from quickstart.model import Beacon, Counters, Readied, ReadyStamp, RootBudget, RootIo
 from quickstart.verify import shown
 from quickstart.verify.boot import Verified, account, check_balance, guest_requests
 from quickstart.verify.guesttrace import Asker, GuestTrace, Issued, Use
 from quickstart.verify.ledger import Packed, by_kind, direct_reads, lacking, untouched
+from quickstart.volume.emulator import Request
+from quickstart.volume.nbd import Command
 
 BLOCK = 4096
 P = PurePosixPath

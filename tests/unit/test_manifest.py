@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from quickstart.artefact import manifest as manifests
+from quickstart.artefact.directory import load, run_script
+from quickstart.artefact.manifest import Manifest, read_manifest, read_start_set
 from quickstart.errors import ArtefactError, BadInputError
-from quickstart.image import manifest as manifests
-from quickstart.image.artefact import load, run_script
-from quickstart.image.manifest import Manifest, read_manifest, read_start_set
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.serving import Delivery

@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.errors import StartSetError
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.modules import (
     Module,
     ModuleSet,
@@ -21,6 +20,7 @@ from quickstart.initramfs.modules import (
     parse_aliases,
     parse_dependencies,
 )
+from quickstart.inspect.imageroot import ImageRoot
 
 # As depmod writes it for Debian's cloud kernel: the requirement to be loaded first comes last.
 DEP = """\

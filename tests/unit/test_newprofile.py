@@ -15,8 +15,11 @@ from quickstart.errors import (
     OutputExistsError,
     UnsupportedUnitError,
 )
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.payload import Payload
+from quickstart.inspect.globs import matches
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.directives import KNOWN
+from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import (
     Event,
     FileKind,
@@ -48,9 +51,6 @@ from quickstart.newprofile.request import first_draft, parse_ready
 from quickstart.newprofile.survey import Survey
 from quickstart.newprofile.toml import profile_text
 from quickstart.profile import DATA, parse_profile
-from quickstart.startset import matches
-from quickstart.unit.directives import KNOWN
-from quickstart.unit.model import UnitCommand, UnitStart
 from tests.unit.imagebuilder import Image, P, trace
 
 ANY = "0.0.0.0"  # noqa: S104 - where the guest listens

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.artefact import output
+from quickstart.artefact.output import check_unused, in_use, new_directory, settled
 from quickstart.errors import ArtefactError, BadInputError, HostLacksError, OutputExistsError
 from quickstart.host.files import remove_tree
-from quickstart.image import output
-from quickstart.image.output import check_unused, in_use, new_directory, settled
 
 
 @pytest.fixture

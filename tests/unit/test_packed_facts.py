@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.facts import Watched, packed_facts, watched
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.facts import deciding
 from quickstart.model import IMAGE_TIME_S, FileKind, StartSet
-from quickstart.unit.facts import deciding
 from tests.unit.test_layout import P, directory, link, start_file
 from tests.unit.test_unit import put
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from quickstart.measure.conclusions import overview, planned_samples
-from quickstart.measure.paper import Beside, beside, statements
 from quickstart.measure.results import Reads, Results, Sample
-from quickstart.measure.summary import summary
+from quickstart.report.conclusions import overview, planned_samples
+from quickstart.report.paper import Beside, beside, statements
+from quickstart.report.summary import summary
 from tests.unit.benchdata import censored, realistic
 
 # What the paper prints, by the place; a number that is not in it is one that somebody made up.

@@ -1,4 +1,4 @@
-"""The list of what may differ between an adopted and a restarted process is the one that docs/starter.md prints."""
+"""The list of what may differ between an adopted and a restarted process is the one that docs/internals/starter.md prints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.vm.parity_adopted import Process
 from tests.vm.parity_list import committed, differences
 
-DOCUMENT = Path(__file__).parents[2] / "docs/starter.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/internals/starter.md"
 
 
 def test_the_document_prints_the_list() -> None:

@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quickstart.errors import HostLacksError, MatrixError, ResultsError
-from quickstart.measure import document, launch_report
-from quickstart.measure.compare import compare
 from quickstart.measure.matrix import matrix_of_options, order, parse_matrix
 from quickstart.measure.patterns import (
     cell_problem,
@@ -27,9 +25,11 @@ from quickstart.measure.patterns import (
     undilated,
 )
 from quickstart.measure.results import Cell, Phase, Planned, Results, Sample, words_of
-from quickstart.measure.storage import load_model
-from quickstart.measure.summary import summary
 from quickstart.model import MIB
+from quickstart.report import document, launch_report
+from quickstart.report.compare import compare
+from quickstart.report.summary import summary
+from quickstart.volume.storage import load_model
 from tests.unit.benchdata import CELL, S, censored, results_of, sample
 
 ALONE = dataclasses.replace(CELL, clock="wall")

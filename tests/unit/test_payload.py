@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quickstart.errors import ArtefactError, BadInputError
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs import payload as payloads
 from quickstart.initramfs.newc import CpioEntry, directory, regular, symlink, write_archive
 from quickstart.initramfs.newc_reader import CpioMember, Limits, read_archive
 from quickstart.initramfs.payload import Payload, check_kernel, packing
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.measure.results import PAYLOADS
 
 COMPRESSED = [each for each in Payload if each.compresses]

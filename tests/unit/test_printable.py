@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner
 from rich.table import Table
 
-from quickstart.bench import RESULTS
+from quickstart.bench.series import RESULTS
 from quickstart.cli import output
 from quickstart.cli.main import group
 from quickstart.cli.output import Plain, run_verb, say
 from quickstart.cli.run import _followed
 from quickstart.launch.drain import BoundedLog
-from quickstart.measure import document
-from quickstart.printable import console_shown, shown
+from quickstart.parse.printable import console_shown, shown
+from quickstart.report import document
 from tests.unit.benchdata import censored, realistic
 
 ORDERS = "\x1b]0;owned\x07\x1b[2J\x1b]8;;http://x\x1b\\\x9b31m\u202e\u2066"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.engines.boot import payload_of
 from quickstart.errors import BadInputError, ProfileError
 from quickstart.initramfs.payload import Payload
 from quickstart.model import Readiness
-from quickstart.pipeline import payload_of
 from quickstart.profile import (
     BenchLayer,
     known_profiles,

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quickstart.cli.main import group
+from quickstart.engines.boot import TraceOptions
 from quickstart.newprofile.check import check
-from quickstart.pipeline import TraceOptions
 from quickstart.profile import parse_profile, spelled
 from quickstart.reference import entry
 from quickstart.reference.debootstrap import reference_inputs
-from quickstart.store import Store
+from quickstart.store.store import Store
 from tests.unit.imagebuilder import Image, small_image
 
 NEW = ("profile", "new", "app", "--package", "app", "--unit", "app", "--ready", "http:80/")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quickstart.measure.nbd import Command, pieces
-from quickstart.measure.storage import StorageModel, load_model
+from quickstart.volume.nbd import Command, pieces
+from quickstart.volume.storage import StorageModel, load_model
 from tests.queueing import Asked, closed_loop_ns, expected_ns
 
 KIB = 1024

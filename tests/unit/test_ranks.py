@@ -9,7 +9,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quickstart.measure.ranks import later_p, shift, shift_interval, two_sided_p
+from quickstart.report.ranks import later_p, shift, shift_interval, two_sided_p
 
 FEW = st.lists(st.integers(0, 1000), min_size=1, max_size=5)
 

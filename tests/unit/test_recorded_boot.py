@@ -10,11 +10,11 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.image.blockmap import BlockMap
-from quickstart.measure.volume import Request
 from quickstart.model import Beacon, Counters, Readied, ReadyStamp, RootIo
 from quickstart.verify.boot import account
 from quickstart.verify.guesttrace import parse
 from quickstart.verify.ledger import Ledger, Packed
+from quickstart.volume.emulator import Request
 
 LOGS = Path(__file__).parent.parent / "logs"
 MIB = 1024 * 1024

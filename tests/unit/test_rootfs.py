@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import BadInputError
-from quickstart.imageroot import ImageRoot
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import IMAGE_TIME_S, Profile
 from quickstart.profile import load_profile
 from quickstart.reference.entry import newest_kernel, version_key

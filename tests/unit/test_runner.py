@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quickstart import runner
+from quickstart.bench import runner
 from quickstart.errors import BadInputError
 from quickstart.profile import BenchLayer, parse_profile
 from tests.unit.test_profile import GOOD

@@ -7,8 +7,15 @@ import struct
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.unit.seccomp import ARCH_I386, ARCH_X86_64, RET_ALLOW, RET_ERRNO, RET_KILL, filter_records
-from quickstart.unit.source import Source
+from quickstart.inspect.unit.seccomp import (
+    ARCH_I386,
+    ARCH_X86_64,
+    RET_ALLOW,
+    RET_ERRNO,
+    RET_KILL,
+    filter_records,
+)
+from quickstart.inspect.unit.source import Source
 
 ARCHITECTURES = {"x86-64": ARCH_X86_64, "i386": ARCH_I386, "x32": ARCH_X86_64, "other": 0xC00000B7}
 X32 = 0x40000000

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.serving import bound_files, served_files
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.model import UnitCommand
 from quickstart.model import FileKind, StartSet
-from quickstart.unit.model import UnitCommand
 from tests.unit.test_layout import UNIT, P, directory, link, start_file
 
 

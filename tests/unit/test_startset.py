@@ -7,9 +7,9 @@ import os
 import pytest
 
 from quickstart.errors import StartSetError
-from quickstart.imageroot import ImageRoot
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import Event, FileKind, Op, StartSet
-from quickstart.startset import compute
+from quickstart.pack.startset import compute
 from tests.unit.elfbuilder import LD_SO, MULTIARCH, elf
 from tests.unit.imagebuilder import RULES, Image, P, excluded, files, links, reasons, rules, trace
 

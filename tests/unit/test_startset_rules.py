@@ -7,8 +7,8 @@ import os
 import pytest
 
 from quickstart.errors import StartSetError
+from quickstart.inspect.globs import matches
 from quickstart.model import Op
-from quickstart.startset import matches
 from tests.unit.elfbuilder import MULTIARCH, elf
 from tests.unit.imagebuilder import Image, P, excluded, files, links, reasons, rules
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.assets import assets
 from quickstart.errors import BadInputError, StorageModelError
+from quickstart.host.assets import assets
 from quickstart.measure.results import STORAGES
-from quickstart.measure.storage import known_models, load_model, parse_model
+from quickstart.volume.storage import known_models, load_model, parse_model
 
 FIGURES = {
     "read_latency_ns": 1,

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import BadInputError, HostLacksError
-from quickstart.store import MARK, Entry, Store, default_root, key_of, source_digest
-from quickstart.treehash import tree_hash
+from quickstart.store.store import MARK, Entry, Store, default_root, key_of, source_digest
+from quickstart.store.treehash import tree_hash
 from tests.unit.deep import DEEP, little_recursion, nest
 
 INPUTS = {"a": 1, "b": ["x", "y"]}
@@ -93,10 +93,11 @@ def test_default_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_source_digest() -> None:
     digests = {
-        source_digest(name) for name in ("quickstart.trace", "quickstart.trace.strace", "quickstart.elf")
+        source_digest(name)
+        for name in ("quickstart.trace", "quickstart.trace.strace", "quickstart.inspect.elf")
     }
     assert len(digests) == 3
-    assert source_digest("quickstart.elf") in digests
+    assert source_digest("quickstart.inspect.elf") in digests
 
 
 def test_entries_and_their_removal(tmp_path: Path) -> None:

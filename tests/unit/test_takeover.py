@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.takeover import network_service
+from quickstart.inspect.imageroot import ImageRoot
 
 
 def image(base: Path, *units: str) -> ImageRoot:

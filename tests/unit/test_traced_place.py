@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from quickstart.artefact.manifest import START_SET
+from quickstart.artefact.traced import check_traced_place, keep_traced
 from quickstart.cli.main import group
 from quickstart.errors import OutputExistsError
-from quickstart.image.manifest import START_SET
-from quickstart.image.traced import check_traced_place, keep_traced
 from quickstart.model import StartSet
 
 NOTHING = StartSet((), (), 0)

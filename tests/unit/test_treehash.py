@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from quickstart import treehash
 from quickstart.host.files import remove_tree
+from quickstart.host.walk import walk
 from quickstart.model import MIB
-from quickstart.treehash import tree_hash
-from quickstart.walk import walk
+from quickstart.store import treehash
+from quickstart.store.treehash import tree_hash
 from tests.unit.deep import DEEP, little_recursion, nest
 
 FAR = 5 * MIB + 1234

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.imageroot import ImageRoot
-from quickstart.unit import parse_commands, parse_service, read_unit, unit_texts
-from quickstart.unit.directives import KNOWN
-from quickstart.unit.model import LateBind, UnitCommand, UnitStart
-from quickstart.unit.read import refuse_unknown
-from quickstart.unit.source import Source
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit import parse_commands, parse_service, read_unit, unit_texts
+from quickstart.inspect.unit.directives import KNOWN
+from quickstart.inspect.unit.model import LateBind, UnitCommand, UnitStart
+from quickstart.inspect.unit.read import refuse_unknown
+from quickstart.inspect.unit.source import Source
 
 DIRECTORIES = ("/run", "/var/lib", "/var/cache", "/var/log", "/tmp", "/var/tmp", "/etc")
 SERVICE = "[Service]\nType=simple\nExecStart=/usr/bin/app\n"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.description import encode_word
-from quickstart.unit import parse_commands, read_unit
-from quickstart.unit.commands import is_needless_early
-from quickstart.unit.directives import CGROUP, HARMLESS, INERT, JOURNAL, REPEATED, START
-from quickstart.unit.model import UnitStart
-from quickstart.unit.values import BadValueError, capability_set, cpu_list, limit, span_us
-from quickstart.unit.words import HOST_NAME, SHORT_HOST_NAME
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit import parse_commands, read_unit
+from quickstart.inspect.unit.commands import is_needless_early
+from quickstart.inspect.unit.directives import CGROUP, HARMLESS, INERT, JOURNAL, REPEATED, START
+from quickstart.inspect.unit.model import UnitStart
+from quickstart.inspect.unit.values import BadValueError, capability_set, cpu_list, limit, span_us
+from quickstart.inspect.unit.words import HOST_NAME, SHORT_HOST_NAME
 
 Record = tuple[str, ...]
 USERS = "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/nonexistent:/usr/sbin/nologin\n"

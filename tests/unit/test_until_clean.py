@@ -9,9 +9,9 @@ import pytest
 
 from quickstart.errors import BadInputError
 from quickstart.image.blockmap import Kind, Owner
+from quickstart.inspect.globs import matches
 from quickstart.model import Profile, RootIo
 from quickstart.profile import load_profile
-from quickstart.startset import matches
 from quickstart.verify.boot import Verified
 from quickstart.verify.ledger import Entry, Ledger, Packed
 from quickstart.verify.untilclean import (

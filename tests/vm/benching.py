@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.measure import document
 from quickstart.measure.results import Sample
-from quickstart.store import default_root
+from quickstart.report import document
+from quickstart.store.store import default_root
 from tests.vm.conftest import COMMAND, Called, assert_gone
 from tests.vm.meddled import descendants
 from tests.vm.test_kill import mount

@@ -1,6 +1,6 @@
 """One boot of an artefact with something wrong in it, or about its machine, and what came of it.
 
-A hook is shell that init reads out of the launch archive before it does anything of note (docs/agent.md), here to damage what init
+A hook is shell that init reads out of the launch archive before it does anything of note (agent.md), here to damage what init
 has. ``qemu`` are more words for QEMU: another clock, another disk.
 """
 
@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from quickstart import pipeline
+from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
-from quickstart.image import artefact as artefacts
+from quickstart.engines import boot as pipeline
+from quickstart.host.progress import Quiet
 from quickstart.launch import payload
 from quickstart.launch import qemu as qemu_launcher
 from quickstart.launch.arguments import machine_arguments
-from quickstart.progress import Quiet
-from quickstart.store import Store
+from quickstart.store.store import Store
 from tests.vm.conftest import BOOT_S
 
 WHOLE = (

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from quickstart.image import artefact as artefacts
+from quickstart.artefact import directory as artefacts
+from quickstart.artefact.manifest import read_manifest
 from quickstart.image.extents import file_extents, tail_extent
-from quickstart.image.manifest import read_manifest
 from quickstart.launch import payload
 from quickstart.measure.configuration import Boot
 from quickstart.measure.run import Bench
-from quickstart.measure.volume import volume_binary
 from quickstart.model import MIB
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
+from quickstart.volume.emulator import volume_binary
 from tests.conftest import NO_ROOT
 
 COMMAND = Path(sys.executable).with_name("quickstart")

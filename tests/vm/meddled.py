@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from quickstart import pipeline
 from quickstart.cli.output import Verb, run_verb
+from quickstart.engines import boot as pipeline
 from quickstart.profile import load_profile
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from tests.vm.conftest import children
 
 

@@ -7,10 +7,10 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from quickstart.imageroot import ImageRoot
 from quickstart.initramfs.description import description_text
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit import read_unit
 from quickstart.model import StartSet
-from quickstart.unit import read_unit
 from tests.vm.conftest import STAY, quickstart
 
 # Both start from the root volume, so that the same program is compared.

@@ -1,6 +1,6 @@
 """Boots in which systemd adopts synthetic units that were started before it, and what their processes look like then.
 
-A hook in the launch archive (docs/agent.md) gives init's own files more to do: nothing is built for it, and OUT is as it was.
+A hook in the launch archive (agent.md) gives init's own files more to do: nothing is built for it, and OUT is as it was.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from quickstart import pipeline
+from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
-from quickstart.image import artefact as artefacts
-from quickstart.imageroot import ImageRoot
+from quickstart.engines import boot as pipeline
+from quickstart.host.progress import Quiet
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.launch import payload
-from quickstart.progress import Quiet
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BOOT_S, guest_file, host
 from tests.vm.parity import described
 

@@ -28,7 +28,7 @@ class Difference:
     why: str
 
     def row(self) -> str:
-        """The entry as a row of the table in docs/starter.md."""
+        """The entry as a row of the table in docs/internals/starter.md."""
         return f"| {self.file} | {', '.join(self.what)} | {self.why} |"
 
 

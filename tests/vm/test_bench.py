@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from quickstart import pipeline
-from quickstart.measure import document
+from quickstart.engines import boot as pipeline
 from quickstart.measure.matrix import load_matrix, order
 from quickstart.measure.results import Cell, Results
 from quickstart.profile import known_profiles, load_profile
-from quickstart.store import MARK, Store, default_root, key_of
+from quickstart.report import document
+from quickstart.store.store import MARK, Store, default_root, key_of
 from tests.vm.benching import CALL_S, Booting, Ground, fill, ground_of, small
 from tests.vm.conftest import Called, assert_gone, host
 from tests.vm.test_errors import profile

@@ -6,13 +6,13 @@ import io
 
 import pytest
 
-from quickstart import pipeline
+from quickstart.bench.prepare import prepare
+from quickstart.engines import boot as pipeline
+from quickstart.host.progress import Quiet
 from quickstart.launch import payload
 from quickstart.measure.configuration import machine, with_command_line
-from quickstart.prepare import prepare
 from quickstart.profile import load_bench, load_profile
-from quickstart.progress import Quiet
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 
 pytestmark = pytest.mark.full
 

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
-from quickstart.image import artefact as artefacts
+from quickstart.engines.boot import machine_of
 from quickstart.launch import accel
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
 from quickstart.measure.configuration import Boot
-from quickstart.measure.nbd import pieces
 from quickstart.measure.results import Cell
 from quickstart.measure.run import BOOT_LOADER, Bench, run_once
-from quickstart.measure.storage import StorageModel, load_model
-from quickstart.pipeline import machine_of
+from quickstart.volume.nbd import pieces
+from quickstart.volume.storage import StorageModel, load_model
 from tests.vm.conftest import MEASURED_S, assert_gone, children
 
 CELL = Cell("nginx", "quickstart", "stock", "5ms", "virtual", "small")

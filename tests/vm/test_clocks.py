@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from tests.vm.booting import FAST, SETTLED, WHOLE, WORKING, Ended, boot
 from tests.vm.conftest import host
 from tests.vm.test_stale import TOOL

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from quickstart.host.progress import Quiet
 from quickstart.model import IMAGE_TIME_S
 from quickstart.profile import load_profile
-from quickstart.progress import Quiet
 from quickstart.reference.debootstrap import make_reference
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BUILD_S, Called, host, quickstart
 from tests.vm.test_hand_off import answers
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from quickstart import pipeline
+from quickstart.bench.prepare import prepare
+from quickstart.engines import boot as pipeline
+from quickstart.host.progress import Quiet
 from quickstart.initramfs.newc import directory, symlink, write_archive
 from quickstart.launch import payload
 from quickstart.launch.qemu import QemuGuest
 from quickstart.measure.configuration import OUR_OPTIONS, Boot, machine, with_command_line
 from quickstart.model import Readied
-from quickstart.prepare import prepare
 from quickstart.profile import load_profile
-from quickstart.progress import Quiet
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 
 PROFILE = load_profile("nginx")
 # systemd takes a minute under emulation; the others seconds.

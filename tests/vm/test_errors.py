@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.assets import assets
+from quickstart.host.assets import assets
 from tests.vm.conftest import BUILD_S, COMMAND, assert_gone, children, quickstart
 
 NGINX = (assets("profiles") / "nginx" / "profile.toml").read_text()

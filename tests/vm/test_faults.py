@@ -27,13 +27,13 @@ from pathlib import Path
 
 import pytest
 
-from quickstart import pipeline
+from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
-from quickstart.image import artefact as artefacts
+from quickstart.engines import boot as pipeline
+from quickstart.host.progress import Quiet
 from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.newc_reader import read_archive
-from quickstart.progress import Quiet
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from tests.vm.booting import FAST, SETTLED, WHOLE, WHOLE_S, WORKING, boot
 from tests.vm.conftest import BOOT_S, STAY, host, quickstart
 from tests.vm.test_stale import LIBRARY, TOOL

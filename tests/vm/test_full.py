@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.pipeline import make_disk
+from quickstart.engines.boot import make_disk
+from quickstart.host.progress import Quiet
 from quickstart.profile import load_profile
-from quickstart.progress import Quiet
 from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED
-from quickstart.store import Store
+from quickstart.store.store import Store
 from tests.vm.conftest import BUILD_S, quickstart
 
 pytestmark = pytest.mark.full

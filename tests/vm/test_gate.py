@@ -1,4 +1,4 @@
-"""The gate on ourselves (docs/regression-gate.md): now beside the committed series, and three regressions that are made here."""
+"""The gate on ourselves (regression-gate.md): now beside the committed series, and three regressions that are made here."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from quickstart.bench import Bench, run_matrix
-from quickstart.measure import configuration, document
+from quickstart.bench.runner import QemuRunner
+from quickstart.bench.series import Bench, run_matrix
+from quickstart.host.progress import Quiet
+from quickstart.measure import configuration
 from quickstart.measure.matrix import load_matrix
 from quickstart.measure.results import Planned, Results
 from quickstart.profile import known_profiles
-from quickstart.progress import Quiet
-from quickstart.runner import QemuRunner
-from quickstart.store import Store, default_root
+from quickstart.report import document
+from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BUILD_S, Called, quickstart
 
 pytestmark = pytest.mark.full

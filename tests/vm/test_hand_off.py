@@ -1,4 +1,4 @@
-"""The hand-off: nginx answers first, then the distribution's own system grows around it (docs/hand-off.md)."""
+"""The hand-off: nginx answers first, then the distribution's own system grows around it (docs/users/hand-off.md)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.host.progress import Quiet
 from quickstart.profile import load_profile
-from quickstart.progress import Quiet
 from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from tests.vm.booting import boot
 from tests.vm.conftest import BUILD_S, host, quickstart
 
@@ -29,7 +29,7 @@ OURS = {
     r"units: systemd-(fsck-root|fsckd)\.(service|socket) .*": "the root volume came mounted read-write, from a clean journal",
     r"units: systemd-machine-id-commit\.service .*": "the root volume could be written to from the beginning",
     r"addresses: 1: lo +inet6 ::1/128 scope host *\\? *": "the kernel's own address: init brings lo up before systemd does",
-    r"files: d 755 root root /var/lib/quickstart(/ID)?": "what is packed (docs/never-stale.md)",
+    r"files: d 755 root root /var/lib/quickstart(/ID)?": "what is packed (docs/users/never-stale.md)",
     r"files: f 644 root root /var/lib/quickstart/ID/(facts|kernel|modules|names|places)": "the same",
     r"files: l 777 root root /var/lib/quickstart/current": "the same",
     r"files: f 640 root adm /var/log/quickstart\.log": "the application's output until its first restart",

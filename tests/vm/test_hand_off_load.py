@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from quickstart import pipeline
+from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
-from quickstart.image import artefact as artefacts
-from quickstart.progress import Quiet
-from quickstart.store import Store, default_root
+from quickstart.engines import boot as pipeline
+from quickstart.host.progress import Quiet
+from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BOOT_S, guest_file, host
 
 CONNECTIONS = 4

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from quickstart import pipeline
+from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
-from quickstart.image import artefact as artefacts
+from quickstart.engines import boot as pipeline
+from quickstart.host.progress import Quiet
 from quickstart.launch import payload
-from quickstart.progress import Quiet
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from tests.vm.booting import SETTLED, boot
 from tests.vm.conftest import BOOT_S, BUILD_S, host, quickstart
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from quickstart import pipeline
+from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
-from quickstart.image import artefact as artefacts
+from quickstart.engines import boot as pipeline
+from quickstart.host.progress import Quiet
 from quickstart.launch import drain, payload
 from quickstart.launch.channel import Exit, Output
 from quickstart.launch.qemu import QemuGuest
-from quickstart.progress import Quiet
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BOOT_S, STAY, quickstart
 
 CHECKOUT = Path(__file__).parents[2]

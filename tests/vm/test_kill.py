@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from quickstart import pipeline
+from quickstart.engines import boot as pipeline
+from quickstart.host.progress import Quiet
 from quickstart.profile import load_profile
-from quickstart.progress import Quiet
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BUILD_S, COMMAND, Called, assert_gone, quickstart
 
 CHECKOUT = Path(__file__).parents[2]

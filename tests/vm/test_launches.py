@@ -22,12 +22,12 @@ from quickstart.measure import clock
 from quickstart.measure.clock import Clock
 from quickstart.measure.configuration import Boot, machine
 from quickstart.measure.launches import launch
-from quickstart.measure.nbd import Command, Connection, pieces
 from quickstart.measure.results import Cell
 from quickstart.measure.run import BOOT_LOADER, Bench
-from quickstart.measure.storage import load_model
-from quickstart.measure.volume import served
 from quickstart.model import NbdSocket
+from quickstart.volume.emulator import served
+from quickstart.volume.nbd import Command, Connection, pieces
+from quickstart.volume.storage import load_model
 from tests.vm.conftest import MEASURED_S, assert_gone, children
 
 CELL = Cell("nginx", "quickstart", "stock", "ebs-cold", "wall", "small", pattern="burst", instances=2)

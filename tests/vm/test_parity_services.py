@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.imageroot import ImageRoot
+from quickstart.host.progress import Quiet
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.profile import load_profile
-from quickstart.progress import Quiet
 from quickstart.reference.debootstrap import make_reference
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BUILD_S, quickstart
 from tests.vm.parity import (
     Machine,

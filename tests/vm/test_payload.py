@@ -20,7 +20,7 @@ from quickstart.initramfs.layout import IMAGE
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.initramfs.newc_reader import CpioMember, read_archive
 from quickstart.initramfs.payload import Payload, packing
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from tests.vm.booting import FAST, SETTLED, WHOLE, WORKING, boot
 from tests.vm.conftest import BOOT_S, BUILD_S, host, quickstart
 

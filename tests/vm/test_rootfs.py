@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.host.progress import Quiet
 from quickstart.profile import load_profile
-from quickstart.progress import Quiet
 from quickstart.reference.debootstrap import make_reference
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from tests.contract.test_ext4 import CAPABILITY
 from tests.vm.conftest import BUILD_S, guest_file, host, quickstart
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from quickstart.elf import closure
-from quickstart.elf_file import read_elf
-from quickstart.imageroot import ImageRoot
+from quickstart.host.progress import Quiet
+from quickstart.inspect.elf import closure
+from quickstart.inspect.elf_file import read_elf
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.profile import load_profile
-from quickstart.progress import Quiet
 from quickstart.reference.debootstrap import make_reference
-from quickstart.store import Store, default_root
+from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BUILD_S, quickstart
 
 SERVICES = Path(__file__).parent.parent / "services"

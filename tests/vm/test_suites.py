@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.assets import assets
+from quickstart.host.assets import assets
 from tests.vm.booting import FAST, SETTLED, WHOLE
 from tests.vm.conftest import BUILD_S, quickstart
 

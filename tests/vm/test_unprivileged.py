@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.store import Store, default_root, source_digest
+from quickstart.store.store import Store, default_root, source_digest
 from tests.contract.ordinary import UID, User, is_host_root, ordinary_user
 from tests.vm.conftest import BOOT_S, BUILD_S, COMMAND, Called
 

@@ -46,7 +46,7 @@ def files_below(directory: Path) -> dict[str, bytes]:
 
 
 def test_profiles_tracers_and_bench_are_the_wheels(installed: Path, tmp_path: Path) -> None:
-    text = "from quickstart.assets import assets\nfor each in 'profiles', 'tracers', 'bench': print(assets(each))"
+    text = "from quickstart.host.assets import assets\nfor each in 'profiles', 'tracers', 'bench': print(assets(each))"
     for line in called(installed / "bin/python", "-c", text, cwd=tmp_path).splitlines():
         assert Path(line).is_relative_to(installed)
         theirs, ours = files_below(Path(line)), files_below(CHECKOUT / Path(line).name)

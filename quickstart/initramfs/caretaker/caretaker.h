@@ -1,5 +1,5 @@
 /* What is ours to do in the machine after the application has started, and where somebody else may be at work beside it: each step by
-   descriptor, and no program is executed in a namespace that is not our own (docs/hand-off.md). */
+   descriptor, and no program is executed in a namespace that is not our own (docs/users/hand-off.md). */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stddef.h>

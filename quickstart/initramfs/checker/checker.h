@@ -1,4 +1,4 @@
-// The checker: is what lies below ROOT what the list of digests says (docs/integrity.md)?
+// The checker: is what lies below ROOT what the list of digests says (docs/internals/integrity.md)?
 
 #ifndef CHECKER_H
 #define CHECKER_H

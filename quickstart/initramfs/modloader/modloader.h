@@ -1,4 +1,4 @@
-// Loads kernel modules for the devices that are there (docs/guest.md, "Modules").
+// Loads kernel modules for the devices that are there (docs/internals/guest.md, "Modules").
 
 #ifndef MODLOADER_H
 #define MODLOADER_H

@@ -1,5 +1,5 @@
 // usage: mounter <TABLE
-// Mounts what its standard input says (docs/guest.md, "Mounts"): a line has type, source, target and options as in fstab(5), and
+// Mounts what its standard input says (docs/internals/guest.md, "Mounts"): a line has type, source, target and options as in fstab(5), and
 // `move` or `rshared` (mount(8), --move and --make-rshared) among them. One process for several mounts, as each costs init more to start than
 // to do. Status 1: a mount failed, which is named, and the lines after it were not begun; 2: called wrongly.
 

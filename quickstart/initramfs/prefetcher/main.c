@@ -1,6 +1,6 @@
 // usage: prefetcher DEVICE ROOT RANGES NAMES
 // Asks DEVICE for all of RANGES at once, and waits for none of it; a child of it then asks for the content of all files of NAMES below
-// ROOT (docs/prefetch.md). What it asks for in vain costs a read; so it has no error but 2, when it was called wrongly.
+// ROOT (docs/internals/prefetch.md). What it asks for in vain costs a read; so it has no error but 2, when it was called wrongly.
 
 // O_NOATIME
 #define _GNU_SOURCE

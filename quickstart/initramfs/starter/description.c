@@ -1,4 +1,4 @@
-/* The description of the unit: one record a line, words separated by one space, odd bytes as \xHH (docs/starter.md). */
+/* The description of the unit: one record a line, words separated by one space, odd bytes as \xHH (docs/internals/starter.md). */
 #include "starter.h"
 
 #include <limits.h>

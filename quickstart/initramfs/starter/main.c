@@ -1,7 +1,7 @@
 /*
  * starter DESCRIPTION RUNDIR: starts a unit by the description that was made of its directives at build time. Ends with 0 when the
  * unit has started by the definition of its Type=, with RUNDIR/main.pid; else with 1, the unit's processes killed and one line in
- * RUNDIR/reason (docs/starter.md). Under the name `caretaker` it does what caretaker.c says.
+ * RUNDIR/reason (docs/internals/starter.md). Under the name `caretaker` it does what caretaker.c says.
  */
 #include "starter.h"
 

@@ -1,4 +1,4 @@
-/* Starts a unit as its own description says (docs/starter.md). What the files of this program share. */
+/* Starts a unit as its own description says (docs/internals/starter.md). What the files of this program share. */
 #pragma once
 #define _GNU_SOURCE
 #include <stdbool.h>

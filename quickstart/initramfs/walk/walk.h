@@ -1,4 +1,4 @@
-/* Ways to a file through directories that somebody other than root may write to (docs/starter.md, "Links"). */
+/* Ways to a file through directories that somebody other than root may write to (docs/internals/starter.md, "Links"). */
 #ifndef WALK_H
 #define WALK_H
 

@@ -1,6 +1,6 @@
 /*
  * QuickStart's launch agent: prober, beacon and --exec shell inside a guest. The initramfs starts it before the root
- * volume is entered. Arguments and protocol: docs/agent.md.
+ * volume is entered. Arguments and protocol: docs/internals/agent.md.
  *
  * Two processes: the main one owns the port and runs commands, a forked one (probe.c) finds the address and probes the
  * application. The prober stamps what it sees at once and hands whole messages over a packet pipe, so neither a

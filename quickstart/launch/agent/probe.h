@@ -5,7 +5,7 @@
 enum kind { READY_NONE, READY_HTTP, READY_TCP, READY_MYSQL, READY_EXEC };
 struct ready { enum kind kind; bool loopback; uint16_t port; char *status, *path, *account, *command; };
 
-/* READY of the command line (docs/agent.md); ends the program when it is malformed. */
+/* READY of the command line (docs/internals/agent.md); ends the program when it is malformed. */
 struct ready parse_ready(int count, char **words);
 /* The prober: finds the address, asks until the answer is right, and writes whole messages to `out`, a pipe of packets. */
 _Noreturn void probe(const struct ready *ready, int interval_ms, int out);

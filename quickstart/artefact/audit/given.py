@@ -1,0 +1,123 @@
+"""An artefact as it is read for the audit: all that `judge` looks at, and what is looked for in contents."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.artefact import inside
+from quickstart.artefact.directory import RUN_SCRIPT, run_script
+from quickstart.artefact.manifest import Manifest, StartSetFacts, read_manifest, read_start_set
+from quickstart.errors import BadInputError
+from quickstart.host.beneath import open_regular, read_bounded
+from quickstart.inspect.secrets import PRIVATE_KEY
+from quickstart.model import Artefact
+
+# crypt(5): NAME:$ID$SALT$HASH, as in shadow(5) and in htpasswd's files.
+_PASSWORD = re.compile(
+    rb"^[A-Za-z0-9_.@-]{1,64}:!{0,2}\$(?:[1-9a-z][a-z0-9-]{0,9})\$[./A-Za-z0-9$,=+-]{12,}", re.M
+)
+# PuTTY's own format of private keys (PuTTY manual, appendix C).
+_PUTTY_KEY = re.compile(rb"^PuTTY-User-Key-File-[0-9]: [a-z]", re.M)
+CONTENTS = {
+    "a password hash": (b"$", _PASSWORD),
+    "a private key": (b"PRIVATE KEY", PRIVATE_KEY),
+    "a private key (PuTTY)": (b"PuTTY-User-Key-File-", _PUTTY_KEY),
+}
+# Of the agent's program, of the hook that starts it, and of the tracers' scripts.
+LAUNCH_MARKS = (b"usage: agent PORT_NAME INTERVAL_MS", b"/launch/agent ", b"/run/quickstart-trace")
+LAUNCH, TRACER = "a launch", "a tracer"
+_SOUGHT = (
+    *(inside.Sought(name, literal, pattern) for name, (literal, pattern) in CONTENTS.items()),
+    *(inside.Sought(LAUNCH, mark, re.compile(re.escape(mark))) for mark in LAUNCH_MARKS),
+    inside.Sought(TRACER, b"sage: strace ", re.compile(rb"[Uu]sage: strace ")),
+)
+_BLOCK_BYTES = 4 << 20
+_SCRIPT_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class OutFile:
+    """A file of OUT: its whole st_mode, its SHA-256 where the manifest names one (else empty), and the LAUNCH_MARKS in it."""
+
+    name: str
+    mode: int
+    sha256: str
+    marks: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Given:
+    """All that is judged: OUT's own mode, its files, manifest.json, start-set.json, the archive, and whether run.sh is what
+    quickstart writes for such a manifest."""
+
+    mode: int
+    files: tuple[OutFile, ...]
+    manifest: Manifest
+    start_set: StartSetFacts
+    members: tuple[inside.Member, ...]
+    script_is_ours: bool
+
+
+def gather(artefact: Artefact) -> Given:
+    """Read OUT, the data of the root disk included (holes are not). Of what is no plain file nothing is read."""
+    manifest = read_manifest(artefact.directory)
+    return Given(
+        mode=stat.S_IMODE(artefact.directory.stat().st_mode),
+        files=tuple(_look_at(path, manifest) for path in sorted(artefact.directory.iterdir())),
+        manifest=manifest,
+        start_set=read_start_set(artefact.directory),
+        members=inside.members(artefact, _SOUGHT),
+        script_is_ours=_script_is_ours(artefact.directory / RUN_SCRIPT, manifest),
+    )
+
+
+def _look_at(path: Path, manifest: Manifest) -> OutFile:
+    mode = path.lstat().st_mode
+    if not stat.S_ISREG(mode):
+        return OutFile(path.name, mode, "", ())
+    with os.fdopen(open_regular(path), "rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest() if path.name in manifest.facts else ""
+        return OutFile(path.name, os.fstat(file.fileno()).st_mode, sha256, _marks(file.fileno()))
+
+
+def _script_is_ours(path: Path, manifest: Manifest) -> bool:
+    try:
+        return read_bounded(path, _SCRIPT_BYTES) == run_script(manifest).encode()
+    except FileNotFoundError:
+        # That it is missing is said anyway.
+        return True
+    except BadInputError:
+        return False
+
+
+def _marks(fd: int) -> tuple[bytes, ...]:
+    longest = max(len(mark) for mark in LAUNCH_MARKS)
+    found: set[bytes] = set()
+    tail = b""
+    for block in _data(fd):
+        text = tail + block
+        found.update(mark for mark in LAUNCH_MARKS if mark in text)
+        tail = text[1 - longest :]
+    return tuple(sorted(found))
+
+
+def _data(fd: int) -> Iterator[bytes]:
+    """The file's blocks without its holes (lseek(2), SEEK_DATA)."""
+    at, end = 0, os.fstat(fd).st_size
+    while at < end:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:
+            # ENXIO: nothing but a hole is left.
+            return
+        hole = os.lseek(fd, at, os.SEEK_HOLE)
+        while at < hole:
+            block = os.pread(fd, min(_BLOCK_BYTES, hole - at), at)
+            at += len(block) or hole - at
+            yield block

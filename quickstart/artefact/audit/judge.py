@@ -1,0 +1,293 @@
+"""Whether an artefact holds what it should: secrets, modes, strangers, and whether its parts agree (pure).
+
+What is packed is in the clear and readable by whoever may read the archive, whatever a file's own mode says; so modes inside count
+only for the running guest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from quickstart.artefact import inside
+from quickstart.artefact.audit.given import CONTENTS, LAUNCH, TRACER, Given, OutFile
+from quickstart.artefact.directory import RUN_SCRIPT
+from quickstart.artefact.manifest import Manifest
+from quickstart.errors import ArtefactError
+from quickstart.host.beneath import kind_of
+from quickstart.initramfs.digests import read_list
+from quickstart.initramfs.layout import MARKER, OURS
+from quickstart.inspect.globs import matches
+from quickstart.inspect.secrets import SECRET_GLOBS
+
+ERROR = "error"
+NOTE = "note"
+_SECRET_NAMES = (
+    *SECRET_GLOBS,
+    *(
+        "/**/id_rsa",
+        "/**/id_ecdsa",
+        "/**/id_ed25519",
+        "/**/id_dsa",
+        "/**/.pgpass",
+        "/**/.netrc",
+        "/**/.my.cnf",
+    ),
+    *("/**/.htpasswd", "/etc/mysql/debian.cnf"),
+)
+_LAUNCH_NAMES = frozenset({"launch", "conf"})
+_TRACER_NAMES = frozenset({"strace", "strace-init", "ldd-all", "maps-all"})
+_DIGESTS = f"{OURS}/digests"
+_PART_A = (
+    "init",
+    f"{OURS}/busybox",
+    f"{OURS}/config",
+    f"{OURS}/unit",
+    f"{OURS}/bin/starter",
+    f"{OURS}/bin/checker",
+    _DIGESTS,
+    f"{OURS}/modules",
+)
+_REBUILD = "build it again with --force"
+_NAME_IT = "exclude the file in the profile, or name it in files.secrets"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``severity`` is ``error`` or ``note``, ``object`` a file of OUT, or /NAME of the archive, ``mend`` what to do."""
+
+    severity: str
+    object: str
+    what: str
+    mend: str
+
+
+def judge(given: Given) -> tuple[Finding, ...]:
+    """The findings, errors first, each kind in the order of the archive (pure)."""
+    secrets = given.manifest.secrets
+    findings = [*_out(given, secrets), *_parts(given), *_digests(given), *_agreement(given)]
+    closed = {
+        PurePosixPath(member.name)
+        for member in given.members
+        if stat.S_ISDIR(member.mode) and not member.mode & stat.S_IXOTH
+    }
+    for member in given.members:
+        findings += [*_secret(member, secrets), *_mode(member, secrets, closed)]
+        findings += [*_stranger(member), *_link(member)]
+    return tuple(sorted(findings, key=lambda each: each.severity != ERROR))
+
+
+# ---------------------------------------------------------------- OUT
+
+
+def _out(given: Given, secrets: tuple[str, ...]) -> Iterator[Finding]:
+    disk = given.manifest.disk.name
+    expected = {disk, *given.manifest.facts, "manifest.json", "start-set.json", RUN_SCRIPT}
+    private = {disk} | ({"initramfs.img"} if secrets else set())
+    if given.mode & stat.S_IWOTH:
+        yield Finding(ERROR, ".", f"mode {given.mode:04o}: everybody may write", "chmod o-w")
+    for file in given.files:
+        yield from _out_file(file, given.manifest, file.name in expected, file.name in private)
+    if not given.script_is_ours:
+        what = "is not what quickstart writes for this manifest: it may do anything"
+        yield Finding(
+            ERROR, RUN_SCRIPT, what, "read it before you start it, or start OUT by `quickstart run`"
+        )
+    for name in sorted(expected - {file.name for file in given.files}):
+        yield Finding(ERROR, name, "is missing", _REBUILD)
+
+
+def _out_file(file: OutFile, manifest: Manifest, is_expected: bool, is_private: bool) -> Iterator[Finding]:
+    bits = stat.S_IMODE(file.mode)
+    if not stat.S_ISREG(file.mode):
+        what = f"is {kind_of(file.mode)}, not a plain file"
+        yield Finding(ERROR, file.name, what, "remove it: an artefact holds plain files only")
+        return
+    if not is_expected:
+        yield Finding(NOTE, file.name, "not a file of an artefact", "remove it before OUT is given away")
+    if bits & (stat.S_ISUID | stat.S_ISGID):
+        yield Finding(ERROR, file.name, f"mode {bits:04o}: setuid or setgid", f"chmod ug-s {file.name}")
+    if file.marks:
+        said = ", ".join(mark.decode().strip() for mark in file.marks)
+        yield Finding(ERROR, file.name, f"the launch agent or a tracer is in it ({said})", _REBUILD)
+    if is_private and bits & 0o077:
+        yield Finding(ERROR, file.name, f"mode {bits:04o}, and it holds secrets", f"chmod 0600 {file.name}")
+    elif bits & stat.S_IWOTH:
+        yield Finding(ERROR, file.name, f"mode {bits:04o}: everybody may write", "chmod o-w")
+    fact = manifest.facts.get(file.name)
+    if fact is not None and fact.sha256 != file.sha256:
+        yield Finding(ERROR, file.name, "its SHA-256 is not the manifest's", _REBUILD)
+
+
+# ---------------------------------------------------------------- the archive as a whole
+
+
+def _parts(given: Given) -> Iterator[Finding]:
+    by_part = {part: {each.name: each for each in given.members if each.part == part} for part in ("A", "B")}
+    for (part, name), count in Counter((each.part, each.name) for each in given.members).items():
+        if count > 1:
+            yield Finding(ERROR, f"/{name}", f"is in part {part} {count} times", _REBUILD)
+    for name in _PART_A:
+        if name not in by_part["A"]:
+            where = "behind the beginning of part B" if name in by_part["B"] else "missing"
+            yield Finding(ERROR, f"/{name}", f"is to be in part A and is {where}", _REBUILD)
+    for name in by_part["A"]:
+        if name.startswith("fast/") and name != OURS and not name.startswith(f"{OURS}/"):
+            yield Finding(ERROR, f"/{name}", "is of the start set, but in part A", _REBUILD)
+    marker = by_part["B"].get(MARKER)
+    if marker is None or given.members[-1] is not marker:
+        yield Finding(ERROR, f"/{MARKER}", "is to be the last file of part B and is not", _REBUILD)
+    config = by_part["A"].get(f"{OURS}/config")
+    build = re.search(rb"^BUILD=(\S+)$", config.data, re.M) if config else None
+    if marker is not None and build is not None and marker.data.strip() != build[1]:
+        yield Finding(ERROR, f"/{MARKER}", "names another build than part A", _REBUILD)
+
+
+def _digests(given: Given) -> Iterator[Finding]:
+    """Part B is what part A's list says: else each boot would be a stock one."""
+    text = next((each.data for each in given.members if (each.part, each.name) == ("A", _DIGESTS)), None)
+    if text is None:
+        return
+    try:
+        wanted = {os.fsdecode(each.name): each for each in read_list(text)}
+    except ArtefactError as error:
+        yield Finding(ERROR, f"/{_DIGESTS}", error.message, _REBUILD)
+        return
+    packed = {each.name: each for each in given.members if each.part == "B"}
+    for name in sorted(wanted.keys() ^ packed.keys()):
+        where = "is packed, but not listed there" if name in packed else "is listed there, but not packed"
+        yield Finding(ERROR, f"/{name}", f"/{_DIGESTS}: {where}", _REBUILD)
+    for name in sorted(wanted.keys() & packed.keys()):
+        member, entry = packed[name], wanted[name]
+        first = wanted[os.fsdecode(entry.same_as)] if entry.same_as else entry
+        found = (member.mode, member.uid, member.gid, member.size_bytes, os.fsencode(member.target))
+        if (*found, member.crc) != (
+            entry.mode,
+            entry.uid,
+            entry.gid,
+            entry.size_bytes,
+            entry.text,
+            first.crc,
+        ):
+            yield Finding(ERROR, f"/{name}", f"is not what /{_DIGESTS} says", _REBUILD)
+
+
+def _agreement(given: Given) -> Iterator[Finding]:
+    """start-set.json and part B name the same files; kinds and sizes are alike, and each has its reasons."""
+    packed = {f"/{each.name.removeprefix('fast/')}": each for each in given.members if _is_start_file(each)}
+    listed = {file.path: file for file in given.start_set.files}
+    for path, member in packed.items():
+        if path not in listed:
+            yield Finding(
+                ERROR, f"/{member.name}", "is packed, but start-set.json does not list it", _REBUILD
+            )
+    for path, file in listed.items():
+        found = packed.get(path)
+        if not file.reasons:
+            yield Finding(ERROR, path, "start-set.json gives no reason for it", _REBUILD)
+        if found is None:
+            yield Finding(ERROR, path, "start-set.json lists it, but it is not packed", _REBUILD)
+        elif _kind(found) != file.kind:
+            yield Finding(ERROR, path, f"is listed as {file.kind} and packed as {_kind(found)}", _REBUILD)
+        elif file.kind == "file" and found.size_bytes != file.size_bytes:
+            yield Finding(
+                ERROR, path, f"has {found.size_bytes} bytes, listed are {file.size_bytes}", _REBUILD
+            )
+    for each in given.start_set.excluded:
+        if each.path in packed:
+            yield Finding(ERROR, each.path, f"is packed, though excluded by {each.rule}", _REBUILD)
+
+
+def _is_start_file(member: inside.Member) -> bool:
+    name = PurePosixPath(member.name)
+    # Ours: what init needs, and the link by which the packed programs name their loader.
+    loader = stat.S_ISLNK(member.mode) and name.name == "ld.so" and "/ld-linux" in f"/{member.target}"
+    below = member.name.startswith("fast/") and member.name != OURS
+    return below and not member.name.startswith(f"{OURS}/") and not loader
+
+
+def _kind(member: inside.Member) -> str:
+    kinds = {stat.S_IFREG: "file", stat.S_IFLNK: "symlink", stat.S_IFDIR: "directory"}
+    return kinds.get(stat.S_IFMT(member.mode), "something else")
+
+
+# ---------------------------------------------------------------- one member
+
+
+def _on_root(member: inside.Member) -> PurePosixPath:
+    return PurePosixPath("/", member.name.removeprefix("fast/"))
+
+
+def _is_named(member: inside.Member, secrets: Iterable[str]) -> bool:
+    return any(matches(_on_root(member), glob) for glob in secrets)
+
+
+def _secret(member: inside.Member, secrets: tuple[str, ...]) -> Iterator[Finding]:
+    if stat.S_ISDIR(member.mode) or stat.S_ISLNK(member.mode):
+        return
+    whats = [f"by its name a secret ({glob})" for glob in _SECRET_NAMES if matches(_on_root(member), glob)][
+        :1
+    ]
+    whats += [f"it holds {what}" for what in CONTENTS if what in member.found]
+    for what in whats:
+        if _is_named(member, secrets):
+            yield Finding(
+                NOTE,
+                f"/{member.name}",
+                f"{what}; the profile names it",
+                "give OUT to nobody who may not know it",
+            )
+        else:
+            yield Finding(ERROR, f"/{member.name}", what, _NAME_IT)
+
+
+def _mode(
+    member: inside.Member, secrets: tuple[str, ...], closed: Collection[PurePosixPath]
+) -> Iterator[Finding]:
+    bits, name = stat.S_IMODE(member.mode), f"/{member.name}"
+    if (member.uid, member.gid) != (0, 0):
+        yield Finding(ERROR, name, f"belongs to {member.uid}:{member.gid}, not to root", _REBUILD)
+    if stat.S_ISLNK(member.mode):
+        return
+    if bits & (stat.S_ISUID | stat.S_ISGID):
+        yield Finding(ERROR, name, f"mode {bits:04o}: setuid or setgid", "exclude the file in the profile")
+    sticky = stat.S_ISDIR(member.mode) and bits & stat.S_ISVTX
+    if bits & stat.S_IWOTH and not sticky:
+        yield Finding(ERROR, name, f"mode {bits:04o}: everybody may write", "mend its mode in the image")
+    below = next((each for each in PurePosixPath(member.name).parents if each in closed), None)
+    if stat.S_ISREG(member.mode) and (not bits & stat.S_IROTH or below):
+        named = _is_named(member, secrets)
+        what = f"mode {bits:04o}{f' below /{below}' if below else ''}: on the root volume not everybody may read it"
+        yield Finding(
+            NOTE if named else ERROR, name, what, "nothing: the profile names it" if named else _NAME_IT
+        )
+
+
+def _stranger(member: inside.Member) -> Iterator[Finding]:
+    name = PurePosixPath(member.name)
+    ordinary = stat.S_ISREG(member.mode) or stat.S_ISDIR(member.mode) or stat.S_ISLNK(member.mode)
+    console = member.name == "dev/console" and stat.S_ISCHR(member.mode) and member.device == (5, 1)
+    if not ordinary and not console:
+        numbers = ":".join(str(number) for number in member.device)
+        yield Finding(ERROR, f"/{member.name}", f"is a device ({numbers}), a FIFO or a socket", _REBUILD)
+    if name.parts[0] in _LAUNCH_NAMES:
+        yield Finding(ERROR, f"/{member.name}", "is of a launch (agent, hooks), not of an artefact", _REBUILD)
+    elif LAUNCH in member.found:
+        yield Finding(ERROR, f"/{member.name}", "is the launch agent, or starts it or a tracer", _REBUILD)
+    elif name.name in _TRACER_NAMES or TRACER in member.found:
+        yield Finding(ERROR, f"/{member.name}", "is a tracer", "exclude it in the profile")
+
+
+def _link(member: inside.Member) -> Iterator[Finding]:
+    if not stat.S_ISLNK(member.mode) or not member.name.startswith("fast/"):
+        return
+    absolute = member.target.startswith("/")
+    place = os.path.normpath(f"/{PurePosixPath(member.name).parent}/{'' if absolute else member.target}")
+    leads_to = os.path.normpath(member.target) if absolute else place
+    if leads_to != "/fast" and not leads_to.startswith("/fast/"):
+        yield Finding(ERROR, f"/{member.name}", f"leads out of /fast, to {member.target}", _REBUILD)

@@ -1,0 +1,383 @@
+"""What is in OUT: written, read back and checked (docs/users/artefact.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from uuid import UUID, uuid5
+
+from quickstart import __version__
+from quickstart.artefact.manifest import (
+    MANIFEST,
+    REBUILD,
+    SCHEMA,
+    START_SET,
+    Manifest,
+    is_ours,
+    read_manifest,
+    validated,
+)
+from quickstart.errors import ArtefactError, BadInputError, OutputExistsError
+from quickstart.host import door
+from quickstart.host.beneath import opened_regular
+from quickstart.image import qcow2
+from quickstart.image.ext4 import read_superblock
+from quickstart.inspect.cloudinit import early_start, has_cloud_init
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.model import (
+    Artefact,
+    Initramfs,
+    Profile,
+    ReferenceImage,
+    RootDisk,
+    StartSet,
+    Trace,
+)
+
+DISK_FORMATS = ("raw", "qcow2")
+# The kind of a reference image that was taken out of an artefact's own disk: what that holds is a machine's.
+USED_DISK = "disk"
+RUN_SCRIPT = "run.sh"
+_SUMMED = ("vmlinuz", "initrd.img", "initramfs.img", RUN_SCRIPT)
+_NAMES = frozenset({MANIFEST, START_SET, *_SUMMED, *(f"root.{name}" for name in DISK_FORMATS)})
+# Of the machines that boot an artefact; any fixed one will do.
+_MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
+
+
+def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
+    """The artefact at ``out`` when it is what would be built; None when ``out`` is free or may be replaced.
+
+    Raises OutputExistsError for what is not an artefact, for another user's, and for one whose root disk has been used since it was
+    built: a build does not throw away what a machine wrote.
+    """
+    if not out.exists():
+        if out.is_symlink():
+            raise OutputExistsError(
+                f"{out} is a link that leads nowhere", hint="remove it, or choose another -o"
+            )
+        return None
+    if not is_artefact(out):
+        raise OutputExistsError(
+            f"{out} exists and is not an artefact of quickstart", hint="choose another -o"
+        )
+    if strange := sorted({path.name for path in out.iterdir()} - _NAMES):
+        raise OutputExistsError(
+            f"{out} holds more than an artefact: {', '.join(strange)}",
+            hint="move that away, or choose another -o",
+        )
+    if force:
+        return None
+    _check_owner(out)
+    try:
+        artefact = load(out)
+        if artefact.build_key == build_key:
+            _check_sums(artefact)
+            return artefact
+    except BadInputError as error:
+        raise OutputExistsError(
+            f"{out} is damaged: {error.message}", hint="--force replaces it, its root disk too"
+        ) from error
+    if (
+        _is_rebuilt(artefact)
+        or artefact.disk_format != "raw"
+        or read_superblock(artefact.disk) != artefact.superblock
+    ):
+        raise OutputExistsError(
+            f"{out} is another build, and its root disk may have been used since",
+            hint="choose another -o, or --force to throw it away",
+        )
+    return None
+
+
+def _check_owner(out: Path) -> None:
+    """Raise OutputExistsError for an OUT that another user has put there: what he says in it that it is would be taken for ours."""
+    for uid in (out.lstat().st_uid, out.stat().st_uid):
+        if uid not in (os.geteuid(), 0):
+            raise OutputExistsError(
+                f"{out} belongs to another user ({uid}), who may have made it",
+                hint="choose another -o, or --force to replace it",
+            )
+
+
+def _is_rebuilt(artefact: Artefact) -> bool:
+    """Whether its superblock was taken when the disk had been used already (docs/users/never-stale.md)."""
+    reference = read_manifest(artefact.directory).reference
+    return reference is not None and reference.kind == USED_DISK
+
+
+def _check_sums(artefact: Artefact) -> None:
+    """Raise ArtefactError when a file is not what was built; the root disk and run.sh are the user's."""
+    for name, fact in read_manifest(artefact.directory).facts.items():
+        if name != RUN_SCRIPT and _file_facts(artefact.directory / name) != fact.model_dump():
+            raise ArtefactError(f"{name} is not what was built", hint=REBUILD)
+    with _opened(artefact.directory / START_SET):
+        pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """All that an artefact says of itself; ``hand_off``, ``delivery`` and ``payload`` are the words of `build`'s options.
+
+    ``uuid`` is the machine's that the disk is of already; without one an image with cloud-init gets one by its build.
+    """
+
+    profile: Profile
+    reference: ReferenceImage
+    disk: RootDisk
+    disk_format: str
+    traces: tuple[Trace, ...]
+    start_set: StartSet
+    initramfs: Initramfs
+    build_key: str
+    mac: str
+    hand_off: str
+    delivery: str
+    payload: str
+    uuid: str = ""
+
+
+def write(directory: Path, made: Made) -> None:
+    """Fill ``directory``; the initramfs is in it already, and the root disk when it is to stay the one that it was."""
+    profile, reference, disk, disk_format = made.profile, made.reference, made.disk, made.disk_format
+    if not (directory / f"root.{disk_format}").exists():
+        _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)
+    shutil.copyfile(reference.kernel, directory / "vmlinuz")
+    shutil.copyfile(reference.initrd, directory / "initrd.img")
+    cmdline = command_line(disk.superblock.uuid)
+    uuid = made.uuid or str(uuid5(_MACHINES, made.build_key))
+    early = _early_facts(ImageRoot(reference.tree), profile, uuid)
+    files = {name: _file_facts(directory / name) for name in _SUMMED if name != RUN_SCRIPT}
+    manifest: dict[str, object] = {
+        "schema": SCHEMA,
+        "quickstart": __version__,
+        "build_key": made.build_key,
+        "profile": profile.name,
+        **_origin(reference, made.traces),
+        "unit": profile.unit,
+        "delivery": made.delivery,
+        "payload": made.payload,
+        "target": "qemu",
+        "hand_off": made.hand_off,
+        **early,
+        "ready": dataclasses.asdict(profile.ready),
+        "cmdline": cmdline,
+        "memory_mib": profile.memory_mib,
+        "mac": made.mac,
+        "disk": {"name": f"root.{disk_format}", "format": disk_format, "size_bytes": disk.size_bytes},
+        "superblock": dataclasses.asdict(disk.superblock),
+        "busybox_sha256": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
+        "files": files,
+        **_sizes(made.initramfs, made.start_set),
+        "secrets": list(profile.files.secrets),
+        "budget": dataclasses.asdict(profile.root_budget),
+    }
+    write_start_set(directory, made.start_set, made.traces)
+    # What nobody could open again is not to become OUT.
+    _write_run_script(directory, validated(manifest, directory / MANIFEST))
+    files[RUN_SCRIPT] = _file_facts(directory / RUN_SCRIPT)
+    _write_json(directory / MANIFEST, manifest)
+
+
+def _origin(reference: ReferenceImage, traces: Sequence[Trace]) -> Mapping[str, object]:
+    """Where the image came from, and what was seen of it."""
+    return {
+        "reference": dict(zip(("kind", "hash"), reference.origin, strict=True)),
+        "kernel_version": reference.kernel_version,
+        "image_hash": reference.image_hash,
+        "trace_hashes": [trace.trace_hash for trace in traces],
+        "interface": traces[0].network.interface,
+    }
+
+
+def _sizes(initramfs: Initramfs, start_set: StartSet) -> Mapping[str, int]:
+    return {
+        "initramfs_bytes": initramfs.size_bytes,
+        "initramfs_part_a_bytes": initramfs.part_a_bytes,
+        "initramfs_part_b_bytes": initramfs.part_b_bytes,
+        "initramfs_unpacked_bytes": initramfs.unpacked_bytes,
+        "start_set_files": start_set.regular_files,
+        "start_set_bytes": start_set.size_bytes,
+    }
+
+
+def _early_facts(root: ImageRoot, profile: Profile, uuid: str) -> Mapping[str, object]:
+    """When the image starts early, and the machine's identity, by which that is told where cloud-init is."""
+    cloud_init = has_cloud_init(root)
+    return {
+        "cloud_init": cloud_init,
+        "early": early_start(root, profile.early),
+        "uuid": uuid if cloud_init else "",
+    }
+
+
+def command_line(root_uuid: str) -> str:
+    """The kernel's command line of an artefact whose root volume has this UUID."""
+    return f"console=ttyS0 root=UUID={root_uuid} ro panic=10"
+
+
+def write_start_set(directory: Path, start_set: StartSet, traces: Sequence[Trace]) -> None:
+    """Write ``start-set.json`` (docs/users/artefact.md)."""
+    _write_json(directory / START_SET, start_set_document(start_set, traces))
+
+
+def start_set_document(start_set: StartSet, traces: Sequence[Trace]) -> Mapping[str, object]:
+    """The start set with its reasons, what was kept out, and what the traces say beside it, as JSON values."""
+    return {
+        "schema": SCHEMA,
+        "traces": start_set.traces,
+        "blind": sorted({program for trace in traces for program in trace.blind}),
+        "modules": {
+            "before": sorted({name for trace in traces for name in trace.modules_before}),
+            "at_ready": sorted({name for trace in traces for name in trace.modules}),
+        },
+        "files": [
+            {
+                "path": str(file.path),
+                "kind": file.kind.value,
+                "size_bytes": file.size_bytes,
+                "target": file.target,
+                "seen_in": file.seen_in,
+                "package": file.package,
+                "reasons": [f"{reason.source}: {reason.detail}" for reason in file.reasons],
+            }
+            for file in start_set.files
+        ],
+        "excluded": [{"path": str(each.path), "rule": each.rule} for each in start_set.excluded],
+    }
+
+
+def _write_json(path: Path, document: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=True) + "\n")
+
+
+def _file_facts(path: Path) -> Mapping[str, int | str]:
+    with opened_regular(path) as fd, os.fdopen(os.dup(fd), "rb") as file:
+        return {
+            "size_bytes": os.fstat(fd).st_size,
+            "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
+        }
+
+
+def _copy_disk(source: Path, target: Path, disk_format: str) -> None:
+    if disk_format == "raw":
+        door.run(["cp", "--reflink=auto", "--sparse=always", source, target], timeout_s=1800)
+    else:
+        door.run(["qemu-img", "convert", "-f", "raw", "-O", disk_format, source, target], timeout_s=1800)
+    # It holds /etc/shadow.
+    target.chmod(0o600)
+
+
+def run_script(manifest: Manifest) -> str:
+    """What run.sh is to be, by its manifest, whose patterns let no word through that a shell would take for another."""
+    text = resources.files("quickstart.artefact").joinpath(RUN_SCRIPT).read_text()
+    values = {
+        "NAME": manifest.profile,
+        "MEMORY": str(manifest.memory_mib),
+        "CMDLINE": manifest.cmdline,
+        "DISK": manifest.disk.name,
+        "FORMAT": manifest.disk.format,
+        "GUEST_PORT": str(manifest.ready.port or 80),
+        "MAC": manifest.mac,
+        "UUID": f" -uuid {manifest.uuid}" if manifest.uuid else "",
+    }
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def _write_run_script(directory: Path, manifest: Manifest) -> None:
+    path = directory / RUN_SCRIPT
+    path.write_text(run_script(manifest))
+    path.chmod(0o755)
+
+
+def is_artefact(directory: Path) -> bool:
+    """Whether ``directory`` is an artefact, perhaps a damaged one: not only we write a manifest.json.
+
+    Its manifest has our keys; or, when it cannot be read, the directory holds an initramfs and nothing but files of ours.
+    """
+    ours = is_ours(directory)
+    if ours is not None:
+        return ours
+    names = {each.name for each in directory.iterdir()}
+    return "initramfs.img" in names and names <= _NAMES
+
+
+def load(directory: Path) -> Artefact:
+    """The artefact in ``directory``, whose files are plain ones and as large as its manifest says (docs/users/artefact.md).
+
+    Raises BadInputError when there is none, or a file of it is a link, a pipe or a device; ArtefactError when it is damaged.
+    """
+    manifest = read_manifest(directory)
+    for name, fact in manifest.facts.items():
+        # The script may be changed as one likes.
+        if name != RUN_SCRIPT:
+            with _opened(directory / name) as fd:
+                if os.fstat(fd).st_size != fact.size_bytes:
+                    raise ArtefactError(f"{directory / name} is missing or cut", hint=REBUILD)
+    _check_disk(directory / manifest.disk.name, manifest)
+    return _artefact(directory, manifest)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    try:
+        with opened_regular(path) as fd:
+            yield fd
+    except FileNotFoundError as error:
+        raise ArtefactError(f"{path} is missing", hint=REBUILD) from error
+
+
+def _check_disk(path: Path, manifest: Manifest) -> None:
+    """Raise ArtefactError for a disk that is cut, or would bring other files of this host into the guest.
+
+    A raw one is what it is, whatever it begins with: QEMU is told the format, and does not look for one. It may have been made
+    larger since.
+    """
+    with _opened(path) as fd:
+        size_bytes = os.fstat(fd).st_size
+        if manifest.disk.format == "qcow2":
+            try:
+                size_bytes = qcow2.virtual_bytes(fd)
+            except ValueError as error:
+                raise ArtefactError(f"{path} is not a disk of ours: {error}", hint=REBUILD) from error
+    if size_bytes < manifest.disk.size_bytes:
+        raise ArtefactError(f"{path} is missing or cut", hint=REBUILD)
+
+
+def _artefact(directory: Path, manifest: Manifest) -> Artefact:
+    return Artefact(
+        directory=directory,
+        profile_name=manifest.profile,
+        ready=manifest.readiness,
+        disk=directory / manifest.disk.name,
+        disk_format=manifest.disk.format,
+        superblock=manifest.built_superblock,
+        kernel=directory / "vmlinuz",
+        initramfs=directory / "initramfs.img",
+        stock_initrd=directory / "initrd.img",
+        cmdline=manifest.cmdline,
+        memory_mib=manifest.memory_mib,
+        mac=manifest.mac,
+        build_key=manifest.build_key,
+        initramfs_bytes=manifest.initramfs_bytes,
+        start_set_files=manifest.start_set_files,
+        start_set_bytes=manifest.start_set_bytes,
+        cloud_init=manifest.cloud_init,
+        early=manifest.early,
+        uuid=manifest.uuid,
+    )
+
+
+def keep_disk(disk: Path, directory: Path) -> None:
+    """Make ``disk`` another name in ``directory``: no link is followed, and what is no plain file is BadInputError."""
+    os.link(disk, directory / disk.name, follow_symlinks=False)
+    with opened_regular(directory / disk.name):
+        pass

@@ -1,0 +1,329 @@
+"""Look inside an artefact: what its archive holds, and why each file is in it. It reads, and changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from quickstart.artefact.manifest import read_manifest, read_start_set
+from quickstart.errors import ArtefactError, BadInputError
+from quickstart.host.beneath import opened_regular
+from quickstart.initramfs.layout import IMAGE, MARKER, OURS
+from quickstart.initramfs.newc import PATH_MAX
+from quickstart.initramfs.newc_reader import CpioMember, Limits, walk_archive
+from quickstart.initramfs.squashfs_reader import walk_image
+from quickstart.model import Artefact
+
+_FAST = "fast"
+_MAX_LINKS = 40
+# Of these the content is held, up to this size: they say what the rest is to be.
+_HELD = frozenset({f"{OURS}/config", f"{OURS}/digests", MARKER})
+_HELD_BYTES = 8 << 20
+# What is looked at together, and so much of it again with what follows: longer than anything that is looked for.
+_LOOK_BYTES = 1 << 18
+_OVERLAP_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Sought:
+    """What is looked for in contents, by its name in `Member.found`: a pattern that matches no more than 4 KiB.
+
+    ``literal`` is in whatever matches; without it the pattern, which takes a hundred times as long, is not tried.
+    """
+
+    name: str
+    literal: bytes
+    pattern: re.Pattern[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file of the archive; ``part`` is ``A``, ``B`` or, of what is in an image in B, ``image``.
+
+    ``target`` is a link's, ``device`` a node's major and minor number. Of content there are SHA-256, CRC-32 (zlib's) and the names
+    of the patterns found; ``data`` is held only of init's configuration, the list of digests and the marker. `content` reads the
+    rest, at ``place``.
+    """
+
+    name: str
+    part: str
+    mode: int
+    size_bytes: int
+    target: str
+    data: bytes
+    uid: int = 0
+    gid: int = 0
+    device: tuple[int, int] = (0, 0)
+    sha256: bytes = b""
+    crc: int = 0
+    found: frozenset[str] = frozenset()
+    place: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class _Met:
+    """A member on the way through the archive, with its content; ``key`` is what other names of the same file have, too."""
+
+    member: Member
+    pieces: Iterator[bytes]
+    key: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Why:
+    """Why a file of the image is in the start set (``reasons``), or the rule that keeps it out (``excluded``).
+
+    ``package`` is whose it is, or empty.
+    """
+
+    path: PurePosixPath
+    reasons: tuple[str, ...]
+    excluded: str
+    package: str = ""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A name that two archives do not have alike; ``what`` is added, removed or changed, and how."""
+
+    name: str
+    what: str
+
+
+def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, ...]:
+    """Every member of the archive in its order, with the names of what is ``sought`` and in its content.
+
+    The archive is read in pieces, and no further than the manifest says that it goes; raises
+    ArtefactError for a damaged one, and where there is more.
+    """
+    found: list[tuple[Member, tuple[int, int] | None]] = []
+    held: set[tuple[str, str]] = set()
+    for met in _walk(artefact):
+        kept = (met.member.part, met.member.name)
+        hold = met.member.name in _HELD and kept not in held and met.member.size_bytes <= _HELD_BYTES
+        held |= {kept} if hold else set()
+        found.append((_looked_at(met, sought, hold), met.key))
+    # One of a file's names has its content; it stands under every one of them.
+    linked = {key: member for member, key in found if key is not None and member.size_bytes}
+    return tuple(_with_content(member, linked[key]) if key in linked else member for member, key in found)
+
+
+def _walk(artefact: Artefact) -> Iterator[_Met]:
+    """All members, and behind an image what is in it, by the names in the guest."""
+    limits = Limits(unpacked_bytes=read_manifest(artefact.directory).unpacked_bytes)
+    with ExitStack() as stack:
+        fd = stack.enter_context(opened_regular(artefact.initramfs))
+        stream = stack.enter_context(os.fdopen(os.dup(fd), "rb"))
+        for number, (raw, pieces) in enumerate(walk_archive(stream, limits)):
+            key = (raw.archive, raw.inode) if raw.nlink > 1 and stat.S_ISREG(raw.mode) else None
+            yield _Met(_member(raw, pieces, number), pieces, key)
+            if raw.name == IMAGE and stat.S_ISREG(raw.mode):
+                yield from _in_image(fd, raw, number)
+
+
+def _in_image(fd: int, raw: CpioMember, number: int) -> Iterator[_Met]:
+    if raw.in_stream:
+        raise ArtefactError(
+            f"/{IMAGE} is in a compressed stream, as no build makes it", hint="build the artefact again"
+        )
+    reader = functools.partial(_read_at, fd, raw.offset)
+    for place, (file, pieces) in enumerate(walk_image(reader, raw.size), 1):
+        # Where part A's own files are to be seen.
+        if (name := f"{_FAST}/{file.name}") != OURS:
+            member = Member(
+                name, "image", file.mode, file.size_bytes, file.target, b"", place=(number, place)
+            )
+            yield _Met(member, pieces)
+
+
+def _read_at(fd: int, begin: int, at: int, count: int) -> bytes:
+    return os.pread(fd, count, begin + at)
+
+
+def _member(raw: CpioMember, pieces: Iterator[bytes], number: int) -> Member:
+    target = b"".join(pieces).decode(errors="surrogateescape") if stat.S_ISLNK(raw.mode) else ""
+    return Member(
+        name=raw.name,
+        part="B" if raw.archive else "A",
+        mode=raw.mode,
+        size_bytes=raw.size,
+        target=target,
+        data=b"",
+        uid=raw.uid,
+        gid=raw.gid,
+        device=(raw.rdev_major, raw.rdev_minor),
+        place=(number, 0),
+    )
+
+
+def _looked_at(met: _Met, sought: Sequence[Sought], hold: bool) -> Member:
+    if not stat.S_ISREG(met.member.mode):
+        return met.member
+    digest, crc, found = hashlib.sha256(), 0, set[str]()
+    kept: list[bytes] = []
+    text, begin = b"", 0
+    for piece in _joined(met.pieces):
+        digest.update(piece)
+        crc = zlib.crc32(piece, crc)
+        kept += [piece] if hold else []
+        text += piece
+        found |= {each.name for each in sought if each.literal in text and each.pattern.search(text, begin)}
+        # A byte more: what stands before a line's beginning is to be seen.
+        text, begin = text[-_OVERLAP_BYTES - 1 :], min(len(text), 1)
+    return dataclasses.replace(
+        met.member, data=b"".join(kept), sha256=digest.digest(), crc=crc, found=frozenset(found)
+    )
+
+
+def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes in larger pieces."""
+    gathered = bytearray()
+    for piece in pieces:
+        gathered += piece
+        if len(gathered) >= _LOOK_BYTES:
+            yield bytes(gathered)
+            gathered.clear()
+    if gathered:
+        yield bytes(gathered)
+
+
+def _with_content(member: Member, other: Member) -> Member:
+    return dataclasses.replace(
+        other, name=member.name, mode=member.mode, uid=member.uid, gid=member.gid, part=member.part
+    )
+
+
+def content(artefact: Artefact, member: Member) -> Iterator[bytes]:
+    """What a regular file of the archive holds, in pieces of at most a MiB; raises ArtefactError as `members`."""
+    for met in _walk(artefact):
+        if met.member.place == member.place:
+            yield from met.pieces
+            return
+
+
+def find(artefact: Artefact, path: str) -> Member:
+    """The file that ``path`` names: as in the archive (fast/usr/…), in the guest (/fast/usr/…), or on the root volume (/usr/…).
+
+    Links inside the archive are followed. Raises BadInputError when it has no such file.
+    """
+    by_name = {each.name: each for each in members(artefact)}
+    plain = path.lstrip("/")
+    for name in (plain, f"{_FAST}/{plain}"):
+        if (found := _follow(by_name, name)) is not None:
+            return found
+    raise BadInputError(f"{artefact.initramfs} has no file {path}", hint="`quickstart ls` lists what it has")
+
+
+def _follow(by_name: Mapping[str, Member], name: str, depth: int = 0) -> Member | None:
+    """The member behind ``name``, through links in any of its components."""
+    if depth > _MAX_LINKS:
+        raise ArtefactError(f"{name[:200]} is a loop of links")
+    if len(name) > PATH_MAX:
+        return None
+    parts = PurePosixPath(name).parts
+    for count in range(1, len(parts) + 1):
+        here = by_name.get("/".join(parts[:count]))
+        if here is not None and here.target:
+            base = "/".join(parts[: count - 1])
+            return _follow(by_name, _join(base, here.target, parts[count:]), depth + 1)
+    return by_name.get(name)
+
+
+def _join(base: str, target: str, rest: tuple[str, ...]) -> str:
+    place: list[str] = [] if target.startswith("/") else base.split("/") if base else []
+    for part in (*target.split("/"), *rest):
+        if part == "..":
+            del place[-1:]
+        elif part not in ("", "."):
+            place.append(part)
+    return "/".join(place)
+
+
+def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
+    """What the start-set.json of an artefact, or of `quickstart trace`, says of a file of the image, in any spelling of its path.
+
+    A name below /fast stands for the file it was packed from; with the ``artefact`` the files of part A are known too. Raises
+    BadInputError for a file that the trace never met and no rule named.
+    """
+    asked = PurePosixPath("/", path.lstrip("/"))
+    if artefact is not None and _is_ours(artefact, asked):
+        return Why(asked, ("part A: what init needs itself",), "")
+    wanted = PurePosixPath("/", *asked.parts[2:]) if asked.parts[1:2] == (_FAST,) else asked
+    known = _known(directory)
+    if str(wanted) in known:
+        return known[str(wanted)]
+    canonical = _through_links(directory, wanted)
+    if str(canonical) in known:
+        return known[str(canonical)]
+    raise BadInputError(f"{wanted} was not met: no trace, library, link or rule leads to it")
+
+
+def _is_ours(artefact: Artefact, asked: PurePosixPath) -> bool:
+    """Whether part A itself has such a file; directories are the start set's as well."""
+    name = str(asked)[1:]
+    return any(
+        each.part == "A" and each.name == name and not stat.S_ISDIR(each.mode) for each in members(artefact)
+    )
+
+
+def _through_links(directory: Path, wanted: PurePosixPath) -> PurePosixPath:
+    """``wanted`` with the links of the start set followed: /bin/sh is /usr/bin/dash."""
+    links = {file.path: file.target for file in read_start_set(directory).files if file.target}
+    name = str(wanted)[1:]
+    for _ in range(_MAX_LINKS):
+        parts = PurePosixPath(name).parts
+        heads = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+        link = next((head for head in heads if f"/{head}" in links), None)
+        if link is None or len(name) > PATH_MAX:
+            break
+        rest = parts[len(PurePosixPath(link).parts) :]
+        name = _join(link.rpartition("/")[0], links[f"/{link}"], rest)
+    return PurePosixPath("/", name)
+
+
+def _known(directory: Path) -> Mapping[str, Why]:
+    """What start-set.json says, by path."""
+    document = read_start_set(directory)
+    found = {each.path: Why(PurePosixPath(each.path), (), each.rule) for each in document.excluded}
+    for file in document.files:
+        found[file.path] = Why(PurePosixPath(file.path), file.reasons, "", file.package)
+    return found
+
+
+def diff(first: Artefact, second: Artefact) -> tuple[Difference, ...]:
+    """What the archive of ``second`` has otherwise than that of ``first``, by name."""
+    old, new = _by_place(members(first)), _by_place(members(second))
+    found = []
+    for key in sorted(old.keys() | new.keys(), key=lambda pair: pair[1]):
+        if key not in new:
+            found.append(Difference(key[1], "removed"))
+        elif key not in old:
+            found.append(Difference(key[1], "added"))
+        elif how := _changes(old[key], new[key]):
+            found.append(Difference(key[1], f"changed: {how}"))
+    return tuple(found)
+
+
+def _by_place(found: Iterable[Member]) -> Mapping[tuple[bool, str], Member]:
+    # In the guest what is in an image lies where part B's files do.
+    return {(each.part == "A", each.name): each for each in found}
+
+
+def _changes(old: Member, new: Member) -> str:
+    changes = []
+    if old.mode != new.mode:
+        changes.append(f"mode {old.mode:o} → {new.mode:o}")
+    if old.size_bytes != new.size_bytes:
+        changes.append(f"size {old.size_bytes} → {new.size_bytes}")
+    elif (old.sha256, old.target) != (new.sha256, new.target):
+        changes.append(f"target {old.target} → {new.target}" if old.target else "content")
+    return ", ".join(changes)

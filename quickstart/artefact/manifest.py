@@ -1,0 +1,333 @@
+"""manifest.json and start-set.json as they may be: types, ranges and patterns of all that an artefact says of itself.
+
+OUT may come from a stranger. What is said here becomes words of QEMU's command line, of the agent's and of a console's, names of
+files and sizes that are read; so nothing of it is used that these models have not let through (docs/users/artefact.md).
+
+Keys that we do not know are a newer quickstart's, and are passed by, but not in the tables that become nouns of ours. What an
+OUT of an earlier quickstart lacks has a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from quickstart.errors import ArtefactError, BadInputError
+from quickstart.host.beneath import read_bounded
+from quickstart.model import MIB, Readiness, RootBudget, Superblock
+from quickstart.parse import jsondoc
+from quickstart.parse.faults import faults
+from quickstart.profile import Account, Name, Unit
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+START_SET = "start-set.json"
+# A damaged OUT is not replaced by itself: its root disk may hold what a machine wrote.
+REBUILD = "build it again with --force, which throws its root disk away"
+# Ours have 2 KiB, and some 400 bytes for each file of the start set.
+_MANIFEST_BYTES = 1 * MIB
+_START_SET_BYTES = 16 * MIB
+_GIB = 1 << 30
+# The kernel's of x86 (COMMAND_LINE_SIZE in arch/x86/include/asm/setup.h).
+_COMMAND_LINE_BYTES = 2048
+_PATH_BYTES = 4096
+_MOST_CHARACTERS = 300
+
+
+def _path(path: str) -> str:
+    # Any bytes are a name, as surrogates: no pattern of pydantic's takes them.
+    if not path.startswith("/") or "\0" in path or len(path) > _PATH_BYTES:
+        raise ValueError(f"not an absolute path of at most {_PATH_BYTES} characters")
+    return path
+
+
+def _text(text: str) -> str:
+    if len(text) > 2 * _PATH_BYTES:
+        raise ValueError(f"more than {2 * _PATH_BYTES} characters")
+    return text
+
+
+_Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,128}$")]
+_Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+_Version = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z.+_~-]{1,128}$")]
+_Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=_PATH_BYTES)]
+_Path = Annotated[str, AfterValidator(_path)]
+_Text = Annotated[str, AfterValidator(_text)]
+# newc has 32 bits for a file's size; no budget of a profile, by which the initramfs is bounded, is larger.
+_FileBytes = Annotated[int, Field(ge=1, le=4 * _GIB)]
+# Twice what a profile may ask for, and a disk may be made larger: 2**46 are 64 TiB.
+_DiskBytes = Annotated[int, Field(ge=1, le=1 << 46)]
+_Count = Annotated[int, Field(ge=0, le=1 << 40)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, populate_by_name=False)
+
+
+class _Closed(_Table):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Ready(_Closed):
+    kind: Literal["http", "tcp", "mysql", "exec"]
+    port: Annotated[int, Field(ge=0, le=65535)]
+    path: Annotated[str, StringConstraints(pattern=r"^/[!-~]*$", max_length=2048)]
+    status: Annotated[int, Field(ge=100, le=599)]
+    command: _Line
+    timeout_s: Annotated[int, Field(ge=1, le=7200)]
+    loopback: bool = False
+    account: Literal[""] | Account = ""
+
+    @model_validator(mode="after")
+    def _complete(self) -> _Ready:
+        if self.kind != "exec" and not self.port:
+            raise ValueError(f'kind "{self.kind}" needs a port')
+        if self.kind == "mysql" and not self.account:
+            raise ValueError('kind "mysql" needs an account')
+        if self.kind == "exec" and not self.command:
+            raise ValueError('kind "exec" needs a command')
+        return self
+
+
+class _Superblock(_Closed):
+    uuid: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?$")]
+    mount_count: Annotated[int, Field(ge=0, le=0xFFFF)]
+    write_time_s: _Count
+    clean: bool
+    needs_recovery: bool
+    has_errors: bool
+
+
+class _Disk(_Table):
+    name: Literal["root.raw", "root.qcow2"]
+    format: Literal["raw", "qcow2"]
+    size_bytes: _DiskBytes
+
+    @model_validator(mode="after")
+    def _agree(self) -> _Disk:
+        if self.name != f"root.{self.format}":
+            raise ValueError(f"{self.name} is no name of a disk of format {self.format}")
+        return self
+
+
+class FileFacts(_Table):
+    """What a file of OUT was when it was built."""
+
+    size_bytes: _FileBytes
+    sha256: _Sha256
+
+
+class _Files(_Closed):
+    kernel: FileFacts = Field(alias="vmlinuz")
+    stock_initrd: FileFacts = Field(alias="initrd.img")
+    initramfs: FileFacts = Field(alias="initramfs.img")
+    # The first artefacts did not say it.
+    run_script: FileFacts | None = Field(alias="run.sh", default=None)
+
+
+class _Reference(_Table):
+    kind: Literal["debootstrap", "directory", "tar", "disk"]
+    hash: _Hash
+
+
+class _Budget(_Closed):
+    requests: _Count = RootBudget.requests
+    read_bytes: _Count = RootBudget.read_bytes
+
+
+class Manifest(_Table):
+    """manifest.json (artefact.md); the words of ``hand_off``, ``delivery`` and ``payload`` are those of `build`'s options.
+
+    ``unpacked_bytes`` is what the archives of the initramfs come to, padding included.
+    """
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    quickstart: _Version
+    build_key: _Hash
+    profile: Name
+    unit: Literal[""] | Unit = ""
+    ready: _Ready
+    # run.sh has it between quotes: no ", $, ` or \\.
+    cmdline: Annotated[str, StringConstraints(pattern=r"^[ !#%-\[\]-_a-~]*$", max_length=_COMMAND_LINE_BYTES)]
+    memory_mib: Annotated[int, Field(ge=256, le=65536)]
+    # The lowest bit of the first byte is a group's address.
+    mac: Annotated[str, StringConstraints(pattern=r"^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$")]
+    disk: _Disk
+    superblock: _Superblock
+    files: _Files
+    initramfs_bytes: _FileBytes
+    initramfs_part_a_bytes: _Count = 0
+    initramfs_part_b_bytes: _Count = 0
+    initramfs_unpacked_bytes: _FileBytes | None = None
+    start_set_files: _Count
+    start_set_bytes: _Count
+    cloud_init: bool = False
+    early: Literal["seen", "always"] = "always"
+    uuid: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?$")] = ""
+    reference: _Reference | None = None
+    kernel_version: Literal[""] | _Version = ""
+    image_hash: Literal[""] | _Hash = ""
+    trace_hashes: Annotated[tuple[_Hash, ...], Field(strict=False, max_length=1000, fail_fast=True)] = ()
+    interface: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z_.:-]{0,15}$")] = ""
+    target: Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,32}$")] = "qemu"
+    hand_off: Literal["no", "keep", "release"] = "keep"
+    delivery: Literal["fast", "overlay"] = "fast"
+    payload: Literal["cpio", "gzip", "lz4", "zstd", "squashfs"] = "cpio"
+    busybox_sha256: Literal[""] | _Sha256 = ""
+    secrets: Annotated[tuple[_Path, ...], Field(strict=False, max_length=1000, fail_fast=True)] = ()
+    budget: _Budget = _Budget()
+
+    @model_validator(mode="after")
+    def _agree(self) -> Manifest:
+        if self.files.initramfs.size_bytes != self.initramfs_bytes:
+            raise ValueError(
+                f"initramfs_bytes is {self.initramfs_bytes}, but files says {self.files.initramfs.size_bytes}"
+            )
+        return self
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """An OUT from before there were compressed ones does not say it."""
+        return self.initramfs_unpacked_bytes or self.initramfs_bytes
+
+    @property
+    def facts(self) -> Mapping[str, FileFacts]:
+        """What ``files`` says, by the name in OUT."""
+        found = {
+            "vmlinuz": self.files.kernel,
+            "initrd.img": self.files.stock_initrd,
+            "initramfs.img": self.files.initramfs,
+        }
+        return {**found, "run.sh": self.files.run_script} if self.files.run_script else found
+
+    @property
+    def readiness(self) -> Readiness:
+        return Readiness(**self.ready.model_dump())
+
+    @property
+    def built_superblock(self) -> Superblock:
+        return Superblock(**self.superblock.model_dump())
+
+    @property
+    def root_budget(self) -> RootBudget:
+        return RootBudget(**self.budget.model_dump())
+
+
+class StartFileFacts(_Table):
+    """A file of the start set as start-set.json has it; ``seen_in`` and ``package`` the first artefacts did not say."""
+
+    path: _Path
+    kind: Literal["file", "symlink", "directory"]
+    size_bytes: Annotated[int, Field(ge=0, le=1 << 62)]
+    target: Annotated[str, AfterValidator(_text)] = ""
+    seen_in: _Count = 0
+    package: _Text = ""
+    reasons: Annotated[tuple[_Text, ...], Field(strict=False, fail_fast=True)]
+
+
+class Excluded(_Table):
+    """A traced file that is not packed, and why."""
+
+    path: _Path
+    rule: _Text
+
+
+class StartSetFacts(_Table):
+    """start-set.json, as far as somebody reads it again."""
+
+    files: Annotated[tuple[StartFileFacts, ...], Field(strict=False, fail_fast=True)]
+    excluded: Annotated[tuple[Excluded, ...], Field(strict=False, fail_fast=True)]
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of the artefact in ``directory``.
+
+    Raises BadInputError when there is none, or when it is not a plain file; ArtefactError when it does not hold.
+    """
+    path = directory / MANIFEST
+    try:
+        data = read_bounded(path, _MANIFEST_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise BadInputError(
+            f"{directory} is not an artefact: it has no {MANIFEST}",
+            hint="quickstart build --profile nginx makes one",
+        ) from error
+    try:
+        return validated(jsondoc.parse(data), path)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, str(error)) from error
+
+
+def validated(document: object, path: Path) -> Manifest:
+    """The manifest that a document is, to be read from or written to ``path``; raises ArtefactError when it does not hold."""
+    schema = document.get("schema", SCHEMA) if isinstance(document, dict) else SCHEMA
+    # 1 and True are equal.
+    if type(schema) is not int or schema != SCHEMA:
+        raise ArtefactError(f"{path} has schema {schema!r:.50}, this quickstart knows {SCHEMA}")
+    try:
+        return Manifest.model_validate(document)
+    except ValidationError as error:
+        raise _damaged(path, _first(faults(error, Manifest))) from error
+
+
+def is_ours(directory: Path) -> bool | None:
+    """Whether the manifest in ``directory`` has our keys; None when it is a plain file that cannot be read.
+
+    Not only we write a manifest.json.
+    """
+    try:
+        document = jsondoc.parse(read_bounded(directory / MANIFEST, _MANIFEST_BYTES))
+    except OSError:
+        return False
+    except BadInputError:
+        return None if _is_plain(directory / MANIFEST) else False
+    except (ValueError, RecursionError):
+        return None
+    return isinstance(document, dict) and {"schema", "quickstart", "build_key"} <= document.keys()
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def read_start_set(directory: Path) -> StartSetFacts:
+    """start-set.json in ``directory``.
+
+    Raises BadInputError when there is none, or when it is not a plain file; ArtefactError when it does not hold.
+    """
+    path = directory / START_SET
+    try:
+        return StartSetFacts.model_validate(jsondoc.parse(read_bounded(path, _START_SET_BYTES)))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise BadInputError(
+            f"{directory} has no {START_SET}", hint="`quickstart build` or `quickstart trace -o` makes one"
+        ) from error
+    except ValidationError as error:
+        raise _unreadable(path, _first(faults(error, StartSetFacts))) from error
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(path, str(error)) from error
+
+
+def _first(problems: list[str]) -> str:
+    """One line, however much of a document does not hold."""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{problems[0]}{more}"
+
+
+def _damaged(path: Path, what: str) -> ArtefactError:
+    return ArtefactError(f"{path} is damaged: {what[:_MOST_CHARACTERS]}", hint=REBUILD)
+
+
+def _unreadable(path: Path, what: str) -> ArtefactError:
+    return ArtefactError(f"{path} cannot be read: {what[:_MOST_CHARACTERS]}", hint=REBUILD)

@@ -1,0 +1,38 @@
+"""Where a trace's start set is kept without an artefact: a directory with ``start-set.json`` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from quickstart.artefact import directory as artefacts
+from quickstart.artefact import output
+from quickstart.artefact.manifest import START_SET
+from quickstart.errors import OutputExistsError
+from quickstart.model import StartSet, Trace
+
+
+def check_traced_place(out: Path) -> None:
+    """Raise OutputExistsError when ``keep_traced`` would not write to ``out``, BadInputError when it has no directory."""
+    with output.settled(out):
+        _refuse_others(out)
+
+
+def keep_traced(start_set: StartSet, traces: Sequence[Trace], out: Path) -> None:
+    """Write ``start-set.json`` into a new directory ``out``; an empty one, or one that holds only such a file, is replaced."""
+
+    def refuse() -> bool:
+        _refuse_others(out)
+        return False
+
+    with output.new_directory(out, refuse) as directory:
+        artefacts.write_start_set(directory, start_set, traces)
+
+
+def _refuse_others(out: Path) -> None:
+    if out.is_dir():
+        if {path.name for path in out.iterdir()} <= {START_SET}:
+            return
+        raise OutputExistsError(f"{out} exists and holds something else", hint="choose another -o")
+    if out.exists():
+        raise OutputExistsError(f"{out} exists and is not a directory", hint="choose another -o")

@@ -1,0 +1,101 @@
+"""The root of a machine as it is now, taken out of its disk without mounting it: the reference image of a rebuild.
+
+Whoever was root in the machine may have written any byte of the disk. So a process without any power reads it, and one that
+refuses bad names writes what it found (``foreign``). Device nodes, FIFOs and sockets stay on the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from quickstart.artefact.directory import USED_DISK
+from quickstart.errors import BadInputError
+from quickstart.host.progress import Progress
+from quickstart.inspect.foreign.home import Limits, Members, bring_home, foreign_members
+from quickstart.inspect.foreign.members import Kind, Member
+from quickstart.model import ReferenceImage, StartSet, Superblock
+from quickstart.reference import entry
+from quickstart.store.store import Store, source_digest
+
+# mke2fs(8): an inode is made for 1 KiB at least.
+_LEAST_INODE_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class UsedDisk:
+    """A raw root disk whose machine is off; ``digest`` is the SHA-256 of its bytes, ``superblock`` what it says of itself."""
+
+    path: Path
+    digest: str
+    superblock: Superblock
+
+
+def examine_disk(path: Path, superblock: Superblock) -> UsedDisk:
+    """The disk at ``path``; raises BadInputError for one whose machine was not shut down in order."""
+    if superblock.needs_recovery or superblock.has_errors or not superblock.clean:
+        raise BadInputError(
+            f"{path} was not shut down in order",
+            hint="boot the machine once (quickstart run OUT) and end it with Ctrl-C",
+        )
+    with path.open("rb") as file:
+        return UsedDisk(path, hashlib.file_digest(file, "sha256").hexdigest(), superblock)
+
+
+def reference_of_disk(disk: UsedDisk, label: str, store: Store, progress: Progress) -> ReferenceImage:
+    """What is on ``disk`` as a reference image, out of the store or copied now (as root, for the owners)."""
+    inputs = {
+        "kind": USED_DISK,
+        "digest": disk.digest,
+        "recipe": source_digest(
+            "quickstart.artefact.useddisk", "quickstart.inspect.foreign", "quickstart.store.treehash"
+        ),
+    }
+
+    def make(directory: Path) -> None:
+        tree = directory / "root"
+        with (
+            progress.step(f"reference: copy what is on {disk.path.name}"),
+            foreign_members(disk.path, "ext4") as members,
+        ):
+            # A FIFO stays on the disk, too: nobody packs one.
+            wanted = ((each, data) for each, data in members if each.kind is not Kind.FIFO)
+            bring_home(wanted, tree, _limits(disk.path), str(disk.path))
+        with progress.step("reference: hash the image"):
+            entry.write_facts(directory, disk.superblock.uuid, label)
+
+    made = store.get_or_make("reference", inputs, make)
+    return entry.load(made.path, (USED_DISK, disk.digest))
+
+
+def _limits(disk: Path) -> Limits:
+    """No more than lies on the disk; holes cost nothing, and ext4 takes files of 16 TiB."""
+    size_bytes = disk.stat().st_size
+    return Limits(data_bytes=size_bytes, members=size_bytes // _LEAST_INODE_BYTES, file_bytes=16 << 40)
+
+
+def with_times_of(start_set: StartSet, disk: Path) -> StartSet:
+    """The start set with the times of modification and change that the volume has, which init compares."""
+    with foreign_members(disk, "ext4-list") as members:
+        times = {
+            PurePosixPath("/", member.path): (member.mtime_ns // 10**9, member.ctime_s)
+            for member, _ in _with_times(members)
+        }
+    if missing := [file.path for file in start_set.files if file.path not in times]:
+        raise BadInputError(f"{missing[0]} is not on {disk}", hint="was the disk used meanwhile?")
+    files = (
+        replace(file, mtime_s=times[file.path][0], ctime_s=times[file.path][1]) for file in start_set.files
+    )
+    return replace(start_set, files=tuple(files))
+
+
+def _with_times(members: Members) -> Members:
+    """The members, with the inode's times for its second names too."""
+    first: dict[str, Member] = {}
+    for member, data in members:
+        if member.kind is Kind.HARD:
+            yield replace(first[member.target], path=member.path), data
+            continue
+        first[member.path] = member
+        yield member, data

@@ -1,0 +1,1 @@
+"""A matrix of runs in sequence, and what each run boots from."""

@@ -1,0 +1,210 @@
+"""What measures a matrix's cells on this host: images and initramfs made once, then runs in QEMU (bench.Runner)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import os
+import platform
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from quickstart import __version__
+from quickstart.bench.prepare import prepare
+from quickstart.engines.boot import BuildOptions
+from quickstart.errors import BadInputError
+from quickstart.host import door
+from quickstart.host.progress import Progress
+from quickstart.host.userns import is_host_root
+from quickstart.image.ext4 import read_superblock
+from quickstart.initramfs.contents import file_sizes
+from quickstart.initramfs.payload import Payload, compressors
+from quickstart.initramfs.serving import Delivery
+from quickstart.launch.arguments import Files, machine_arguments
+from quickstart.launch.payload import PROBE_INTERVAL_MS, agent_binary
+from quickstart.measure import launches, run
+from quickstart.measure.clock import clock_of
+from quickstart.measure.configuration import Boot, with_command_line
+from quickstart.measure.configuration import machine as plain_machine
+from quickstart.measure.matrix import Matrix
+from quickstart.measure.results import COMMAND_LINES, Booted, Cell, Circumstances, Facts, Sample
+from quickstart.model import Profile
+from quickstart.profile import BenchLayer, known_profiles, load_bench, load_profile, profile_file
+from quickstart.store.store import Store, source_digest
+from quickstart.volume.emulator import volume_binary
+from quickstart.volume.nfs import nfs_server
+from quickstart.volume.storage import load_model
+
+# Of a machine that is only described.
+_NO_FILES = Files(Path("kernel"), Path("initrd"), None)
+# Profile, configuration, and what was asked for of it: delivery and payload.
+_Key = tuple[str, str, str, str]
+
+
+@dataclass
+class QemuRunner:
+    """Prepares each (profile, configuration, delivery, payload) of the matrix once; a run takes what is there."""
+
+    matrix: Matrix
+    store: Store
+    progress: Progress
+    _boots: dict[_Key, Boot] = field(default_factory=dict)
+
+    def circumstances(self) -> Circumstances:
+        """Make what is not there yet, and say what the numbers depend on."""
+        on_nfs = any(
+            load_model(each.cell.storage).nfs_rate and each.cell.clock != "virtual"
+            for each in self.matrix.plan
+        )
+        # Before anything costly is done.
+        served_by = {"nfs server": nfs_server()} if on_nfs else {}
+        profiles: dict[str, Profile] = {}
+        for each in self.matrix.plan:
+            if each.cell.instances > 1:
+                launches.demand_room(each.cell)
+        for cell in (each.cell for each in self.matrix.plan):
+            profile = profiles.setdefault(cell.profile, load_profile(cell.profile))
+            key = _key(cell)
+            if key not in self._boots:
+                layer = load_bench(cell.profile)
+                _demand_own_commands(cell.profile, layer)
+                form = Payload(cell.payload) if cell.payload else None
+                delivery = Delivery(cell.delivery) if cell.delivery else BuildOptions.delivery
+                self._boots[key] = prepare(
+                    profile, cell.configuration, self.store, self.progress, layer, form, delivery
+                )
+        qemu = door.run(["qemu-system-x86_64", "--version"], timeout_s=30).stdout.decode().splitlines()[0]
+        kernels = {name: boot.kernel.name for (name, *_), boot in self._boots.items()}
+        return Circumstances(
+            host=_host(),
+            versions={
+                "quickstart": f"{__version__}, source {source_digest('quickstart')[:16]}",
+                "qemu": qemu,
+                "fetch": self.matrix.fetch,
+                **{
+                    f"payload {each.name}": f"{each.payload} where none is asked for"
+                    for each in profiles.values()
+                },
+                "compressors": compressors(),
+                **{f"kernel {k}": v for k, v in kernels.items()},
+                **self._machines(),
+                **served_by,
+            },
+            artefacts=dict(_artefacts(key, boot) for key, boot in sorted(self._boots.items())),
+            poll_interval_ms=PROBE_INTERVAL_MS,
+            facts=_facts(self._boots),
+        )
+
+    def _machines(self) -> dict[str, str]:
+        """What a machine of each clock and size is made of: a number of another machine says something else."""
+        found: dict[str, str] = {}
+        for cell in (each.cell for each in self.matrix.plan):
+            if f"machine {cell.clock} {cell.size}" not in found:
+                boot = self._boots[_key(cell)]
+                clock = clock_of(cell.clock, cell.size, boot.kernel, self.store)
+                machine = dataclasses.replace(
+                    plain_machine(boot, forward_port=None, guest_port=0),
+                    memory_mib=clock.memory_mib,
+                    vcpus=clock.vcpus,
+                )
+                words = machine_arguments(machine, clock.accelerator, _NO_FILES)
+                found[f"machine {cell.clock} {cell.size}"] = " ".join(_of_the_machine(words))
+        return found
+
+    def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:
+        """One run of ``cell`` (measure.run, measure.launches)."""
+        boot = with_command_line(self._boots[_key(cell)], cell.command_line)
+        bench = run.Bench(
+            agent_binary(self.store),
+            volume_binary(self.store),
+            float(timeout_s),
+            run.FETCHING[self.matrix.fetch],
+        )
+        clock = clock_of(cell.clock, cell.size, boot.kernel, self.store)
+        patient = dataclasses.replace(boot, ready=dataclasses.replace(boot.ready, timeout_s=timeout_s))
+        model = load_model(cell.storage)
+        if cell.instances > 1:
+            return launches.launch(bench, patient, clock, model, cell, number)
+        return (run.run_once(bench, patient, clock, model, cell, number),)
+
+
+def _demand_own_commands(name: str, layer: BenchLayer | None) -> None:
+    """Raise BadInputError where root of the host would run commands that somebody else could have written into a profile.
+
+    They run in a chroot with all of root's capabilities, which binds nobody who means harm.
+    """
+    if layer is None or not layer.commands or name in known_profiles() or not is_host_root():
+        return
+    file = profile_file(name)
+    status = file.stat()
+    if status.st_uid != 0 or stat.S_IMODE(status.st_mode) & 0o022:
+        raise BadInputError(
+            f"{file} has bench.commands, which root would run, and others can write to it",
+            hint="run the bench as an ordinary user; or read the file, and make it root's alone",
+        )
+
+
+def _key(cell: Cell) -> _Key:
+    return cell.profile, cell.configuration, cell.delivery, cell.payload
+
+
+def _named(key: _Key) -> str:
+    return "/".join(word for word in key if word)
+
+
+def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
+    """By its content what is booted, by its superblock's UUID (a hash of its recipe) the volume."""
+    digest = hashlib.sha256()
+    for path in (boot.kernel, *boot.initrds):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return _named(key), f"{digest.hexdigest()} on {read_superblock(boot.volume).uuid}"
+
+
+def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
+    """Of QEMU's arguments those that every machine of a clock and size has."""
+    wanted = {"-M", "-accel", "-icount", "-cpu", "-rtc", "-seed", "-smp", "-m"}
+    for option, value in itertools.pairwise(words):
+        if option in wanted:
+            yield f"{option} {value}"
+
+
+def _facts(boots: Mapping[_Key, Boot]) -> Facts:
+    """What they boot from; an archive or an image that several have is in it once."""
+    booted: dict[str, Booted] = {}
+    contents: dict[str, Mapping[str, int]] = {}
+    packages: dict[str, Mapping[str, str]] = {}
+    for key, boot in sorted(boots.items()):
+        (initrd,) = boot.initrds
+        with initrd.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest not in contents and (sizes := file_sizes(initrd)) is not None:
+            contents[digest] = sizes
+        image = read_superblock(boot.volume).uuid
+        packages[image] = boot.packages
+        booted[_named(key)] = Booted(
+            kernel=boot.kernel.name,
+            initramfs=digest,
+            image=image,
+            command_lines={line: with_command_line(boot, line).cmdline for line in COMMAND_LINES},
+            unit=boot.unit,
+            unit_lines=boot.unit_lines,
+        )
+    return Facts(booted, contents, packages)
+
+
+def _host() -> dict[str, str]:
+    """Facts of this machine that do not change between two calls."""
+    model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return {
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpu": model[1] if model else "",
+        "cores": str(os.cpu_count()),
+        "memory_mib": str(int(memory[1]) // 1024 if memory else 0),
+    }

@@ -1,0 +1,156 @@
+"""A matrix measured: its runs in order, each sample kept as soon as it is there, a report at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from quickstart.errors import BadInputError
+from quickstart.host.progress import Progress
+from quickstart.measure.matrix import Matrix, order
+from quickstart.measure.results import Cell, Circumstances, Results, Sample, words_of
+from quickstart.measure.statistics import by_cell
+from quickstart.report import document
+from quickstart.report.wholefile import remove_partial
+
+RESULTS = "results.json"
+# The guest counts a request when it is done, the volume when it comes: those in flight at ready are the difference.
+_FLIGHT_BYTES = 1024 * 1024
+_FLIGHT_SHARE = 0.02
+_MINUTE_S = 60
+
+
+class Runner(Protocol):
+    """What measures one cell. Its machines are made before the first run, so that a run is nothing but a run."""
+
+    def circumstances(self) -> Circumstances:
+        """What the numbers will depend on; images and initramfs are made for it where they are not there yet."""
+        ...
+
+    def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:
+        """One run: a sample of each machine that it launches.
+
+        A guest that is not ready in time makes a censored one; any other failure raises QuickStartError.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One call of the verb: what to measure, where the results go, and how it was asked for (command line, UTC time)."""
+
+    matrix: Matrix
+    directory: Path
+    command: tuple[str, ...]
+    began: str
+
+
+def run_matrix(bench: Bench, runner: Runner, progress: Progress) -> Results:
+    """Measure what ``directory``/results.json does not have yet, and write it after every sample.
+
+    Whatever ends it, Ctrl-C too, the samples until then are in the file, and the same call goes on from there. Raises
+    ResultsError for a file that does not hold, OtherResultsError for one that was measured differently, and what the runner raises.
+    """
+    bench.directory.mkdir(parents=True, exist_ok=True)
+    file = bench.directory / RESULTS
+    with _alone(bench.directory):
+        remove_partial(file)
+        before = document.load(file) if file.exists() else None
+        if before is not None:
+            # What can be known before anything costly is done.
+            document.demand_same(before, bench.matrix.plan, before.circumstances, str(file))
+        circumstances = runner.circumstances()
+        if before is not None:
+            document.demand_same(before, bench.matrix.plan, circumstances, str(file))
+        results = before or Results(
+            bench.matrix.name, bench.command, bench.began, circumstances, bench.matrix.plan, ()
+        )
+        return _measure(results, runner, file, progress)
+
+
+def _measure(results: Results, runner: Runner, file: Path, progress: Progress) -> Results:
+    timeouts = {each.cell: each.timeout_s for each in results.plan}
+    runs = order(results.plan)
+    missing = document.remaining(results, runs)
+    if len(missing) < len(runs):
+        progress.note(f"{len(runs) - len(missing)} of {len(runs)} runs are in {file} and are kept")
+    for index, (cell, number) in enumerate(missing):
+        done = len(runs) - len(missing) + index + 1
+        left = time_left(results.samples, [each for each, _ in missing[index:]])
+        with progress.step(f"{done}/{len(runs)} {words_of(cell)} run {number}{left}"):
+            began_ns = time.monotonic_ns()
+            samples = runner.run(cell, number, timeouts[cell])
+        took_ns = time.monotonic_ns() - began_ns
+        samples = tuple(dataclasses.replace(each, took_ns=took_ns) for each in samples)
+        for sample in samples:
+            if sample.censored:
+                progress.note(f"censored: {words_of(cell)} run {number}{_machine(sample)}: {sample.censored}")
+        results = dataclasses.replace(results, samples=(*results.samples, *samples))
+        document.save(results, file)
+    return results
+
+
+def time_left(samples: Sequence[Sample], cells: Sequence[Cell]) -> str:
+    """``; about 4 min left`` for runs of ``cells``, from what those of the same kind took; empty while nothing is known."""
+    if not samples:
+        return ""
+    known: dict[tuple[str, str, str], list[int]] = {}
+    for sample in samples:
+        known.setdefault(_kind(sample.cell), []).append(sample.took_ns)
+    means = {kind: sum(took) / len(took) for kind, took in known.items()}
+    usual_ns = sum(sample.took_ns for sample in samples) / len(samples)
+    seconds = sum(means.get(_kind(cell), usual_ns) for cell in cells) / 1e9
+    if seconds < _MINUTE_S:
+        return "; less than a minute left"
+    minutes = round(seconds / _MINUTE_S)
+    return f"; about {minutes} min left" if minutes < 120 else f"; about {minutes / 60:.1f} h left"
+
+
+def _machine(sample: Sample) -> str:
+    return f", machine {sample.instance}" if sample.cell.instances > 1 else ""
+
+
+def _kind(cell: Cell) -> tuple[str, str, str]:
+    return cell.clock, cell.configuration, cell.launched
+
+
+def invalid(results: Results) -> tuple[str, ...]:
+    """Why the measurement is not valid, one line for each reason; nothing when it is (exit code 4 otherwise)."""
+    return tuple(_faults(results.samples))
+
+
+def _faults(samples: Sequence[Sample]) -> Iterator[str]:
+    for cell, runs in by_cell(samples).items():
+        if all(sample.censored for sample in runs):
+            what = "runs" if cell.instances == 1 else "machines"
+            yield f"{words_of(cell)}: none of {len(runs)} {what} got ready: {runs[-1].censored}"
+        for sample in runs:
+            here, there = sample.guest.read_bytes, sample.volume.read_bytes
+            if abs(here - there) > max(_FLIGHT_BYTES, _FLIGHT_SHARE * max(here, there)):
+                yield (
+                    f"{words_of(cell)} run {sample.number}{_machine(sample)}: the guest read {here} bytes of its root, "
+                    f"the volume was asked for {there}"
+                )
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Hold the directory against another bench; raises BadInputError when one has it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BadInputError(
+                f"another bench writes to {directory}", hint="wait for it, or another -o"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Ways in which a machine becomes ready, each a sequence of stages."""

@@ -1,0 +1,395 @@
+"""The only place where stages are put in sequence: profile → reference → trace → start set → initramfs → image."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.artefact import directory as artefacts
+from quickstart.artefact import output
+from quickstart.errors import TraceError
+from quickstart.host import door
+from quickstart.host.assets import assets
+from quickstart.host.progress import Progress
+from quickstart.image.ext4 import read_superblock, write_disk
+from quickstart.initramfs.build import Recipe, write_initramfs
+from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.payload import Payload, check_kernel, compressors
+from quickstart.initramfs.programs import programs
+from quickstart.initramfs.serving import Delivery
+from quickstart.inspect.cloudinit import SEEN, early_start
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit import read_unit, unit_texts
+from quickstart.launch import accel, payload
+from quickstart.launch.qemu import QemuLauncher
+from quickstart.model import (
+    MIB,
+    Artefact,
+    Machine,
+    Profile,
+    ReferenceImage,
+    RootDisk,
+    StartSet,
+    Trace,
+)
+from quickstart.pack.packing import made_of, recipe_of, with_arranged_disk, with_prefetch
+from quickstart.pack.startset import check_includes, compute
+from quickstart.reference import entry
+from quickstart.reference.debootstrap import make_reference, reference_inputs
+from quickstart.reference.rootfs import Rootfs, examine, reference_of, rootfs_inputs
+from quickstart.store.store import Store, key_of, source_digest
+from quickstart.trace import record
+from quickstart.trace.load import load_trace
+
+_TOOLS = (
+    *("mkfs.ext4", "debugfs", "e2fsck", "qemu-system-x86_64", "setpriv"),
+    *("busybox", "strace", "cc", "musl-gcc", "cp"),
+)
+_ROOT_STEP = "making and tracing an image (debootstrap, chroot, owners in the root disk)"
+_NEVER_SEEN = (
+    "cloud-init is in the image and quickstart-guest, which notes where it has been, is not: each boot will be a stock one "
+    '(docs/users/cloud-init.md; early = "always" in the profile starts early all the same)'
+)
+MAC = "52:54:00:71:73:02"
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """How many boots are traced, what root is taken instead of a debootstrap'd one, whether guests' workspaces are kept.
+
+    ``guest_package`` says whether quickstart-guest goes into the image.
+    """
+
+    traces: int = 1
+    rootfs: Path | None = None
+    keep: bool = False
+    guest_package: bool = True
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What the command line says of a build, beside the profile; no ``payload``: the profile's."""
+
+    out: Path
+    disk_format: str = "raw"
+    force: bool = False
+    tracing: TraceOptions = TraceOptions()
+    hand_off: HandOff = HandOff.KEEP
+    delivery: Delivery = Delivery.OVERLAY
+    payload: Payload | None = None
+
+
+@dataclass(frozen=True)
+class Built:
+    """``made`` is False when OUT was up to date."""
+
+    artefact: Artefact
+    made: bool
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A start set with the traces that it was computed from."""
+
+    start_set: StartSet
+    traces: tuple[Trace, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a build would do: each stage with its key, and whether the store has its result."""
+
+    stages: tuple[tuple[str, str, bool], ...]
+
+
+def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) -> str:
+    """Names a build by all that goes into it: profile, a user's root, tool, format, number of traces."""
+    inputs = {
+        "profile": dataclasses.asdict(profile),
+        "tool": source_digest("quickstart"),
+        "tracers": _tracers_digest(),
+        "format": options.disk_format,
+        "traces": options.tracing.traces,
+        "rootfs": rootfs_inputs(rootfs) if rootfs else None,
+        "hand_off": options.hand_off.value,
+        "delivery": options.delivery.value,
+        "payload": [payload_of(profile, options.payload).value, compressors()],
+        "guest_package": options.tracing.guest_package,
+        # Both end up in part A: BusyBox as it is, starter and checker as cc compiles them.
+        **{name: hashlib.sha256(door.tool_path(name).read_bytes()).hexdigest() for name in ("busybox", "cc")},
+    }
+    return key_of("build", inputs)
+
+
+def payload_of(profile: Profile, asked: Payload | None) -> Payload:
+    """The form of the initramfs: what was asked for, else the profile's own."""
+    return asked or Payload(profile.payload)
+
+
+def plan(profile: Profile, options: TraceOptions, store: Store) -> Plan:
+    """The stages that a build of ``profile`` takes; changes nothing."""
+    rootfs = examine(options.rootfs) if options.rootfs else None
+    reference = _reference_inputs(profile, rootfs, options)
+    image = entry.find(store, reference)
+    stages = [("reference", key_of("reference", reference), image is not None)]
+    if image:
+        rest = [("disk", _disk_inputs(profile, image))]
+        rest += [("trace", _trace_inputs(profile, image, number)) for number in range(1, options.traces + 1)]
+        stages += [(name, key_of(name, each), store.find(name, each) is not None) for name, each in rest]
+    return Plan(tuple(stages))
+
+
+def in_store(
+    profile: Profile, options: TraceOptions, store: Store
+) -> tuple[ReferenceImage | None, StartSet | None]:
+    """The image and the start set of ``profile``, as far as the store has them; changes nothing."""
+    rootfs = examine(options.rootfs) if options.rootfs else None
+    image = entry.find(store, _reference_inputs(profile, rootfs, options))
+    if image is None:
+        return None, None
+    numbers = range(1, options.traces + 1)
+    kept = [store.find("trace", _trace_inputs(profile, image, number)) for number in numbers]
+    traces = [load_trace(path, profile.unit) for path in kept if path is not None]
+    if len(traces) < len(kept):
+        return image, None
+    return image, compute(traces, ImageRoot(image.tree), profile.files)
+
+
+def build(profile: Profile, options: BuildOptions, store: Store, progress: Progress) -> Built:
+    """Build the artefact of ``profile`` at ``options.out``, or find it there; every error leaves ``out`` as it was."""
+    rootfs = rootfs_of(options.tracing, progress)
+    key = build_key(profile, options, rootfs)
+    with output.settled(options.out):
+        if present := artefacts.check_output(options.out, key, options.force):
+            return Built(present, made=False)
+        output.check_unused(options.out)
+    door.need_root(_ROOT_STEP)
+    door.need_tools(*build_tools(profile, options, store))
+    reference = _reference(profile, rootfs, options.tracing, store, progress)
+    read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
+    check_includes(ImageRoot(reference.tree), profile.files)
+    check_kernel(ImageRoot(reference.tree), reference.kernel_version, payload_of(profile, options.payload))
+    if not options.tracing.guest_package and early_start(ImageRoot(reference.tree), profile.early) == SEEN:
+        progress.note(_NEVER_SEEN)
+    disk = make_disk(profile, reference, store, progress)
+    traced = trace_disk(profile, reference, disk, options.tracing, store, progress)
+    recipe = packed_from(profile, reference, disk, traced, store, progress, options.delivery)
+
+    def made_meanwhile() -> bool:
+        # By a build beside this one. A machine may run from it by now.
+        return artefacts.check_output(options.out, key, options.force) is not None
+
+    with output.new_directory(options.out, made_meanwhile) as directory:
+        with progress.step("initramfs"):
+            recipe = with_prefetch(recipe, traced.traces)
+            recipe = dataclasses.replace(
+                recipe, hand_off=options.hand_off, payload=payload_of(profile, options.payload)
+            )
+            initramfs = write_initramfs(recipe, directory / "initramfs.img")
+        with progress.step("image"):
+            made = made_of(recipe, traced.traces, initramfs, options.disk_format, key, MAC)
+            artefacts.write(directory, made)
+    with output.settled(options.out):
+        return Built(artefacts.load(options.out), made=True)
+
+
+def packed_from(
+    profile: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    traced: Traced,
+    store: Store,
+    progress: Progress,
+    delivery: Delivery = Delivery.OVERLAY,
+) -> Recipe:
+    """What ``build`` packs, and the disk that goes with it; without a hand-off, and the prefetch is still to be planned."""
+    ours = programs(store)
+    recipe = recipe_of(profile, reference, disk, traced.traces, traced.start_set, ours, delivery)
+    return with_arranged_disk(recipe, traced.traces, store, progress)
+
+
+def build_tools(profile: Profile, options: BuildOptions, store: Store) -> tuple[str, ...]:
+    """What a build with these options needs of the host, down to its last step."""
+    own = ("qemu-img",) if options.disk_format == "qcow2" else ()
+    return (*_trace_tools(profile, options.tracing, store), *own, *payload_of(profile, options.payload).tools)
+
+
+def _trace_tools(profile: Profile, options: TraceOptions, store: Store) -> tuple[str, ...]:
+    if options.rootfs is not None:
+        # The program that reads a compressed one is asked for with its first bytes (reference/rootfs.py).
+        return (*_TOOLS, *(() if options.rootfs.is_dir() else ("tar",)))
+    have = store.find("reference", _reference_inputs(profile, None, options)) is not None
+    return (*_TOOLS, *(() if have else ("debootstrap", "unshare", "chroot")))
+
+
+def reference_image(
+    profile: Profile, options: TraceOptions, store: Store, progress: Progress
+) -> ReferenceImage:
+    """The image that a trace of ``profile`` boots; asks first for root and the tools of all that comes until then."""
+    door.need_root(_ROOT_STEP)
+    door.need_tools(*_trace_tools(profile, options, store))
+    return _reference(profile, rootfs_of(options, progress), options, store, progress)
+
+
+def trace(profile: Profile, options: TraceOptions, store: Store, progress: Progress) -> Traced:
+    """The start set of ``profile``. It goes without an image, so for units that cannot start early too."""
+    return trace_image(profile, reference_image(profile, options, store, progress), options, store, progress)
+
+
+def trace_image(
+    profile: Profile, reference: ReferenceImage, options: TraceOptions, store: Store, progress: Progress
+) -> Traced:
+    """The start set of ``profile`` in an image that is there already."""
+    door.need_root(_ROOT_STEP)
+    door.need_tools(*_TOOLS)
+    unit_texts(ImageRoot(reference.tree), profile.unit)
+    check_includes(ImageRoot(reference.tree), profile.files)
+    disk = make_disk(profile, reference, store, progress)
+    return trace_disk(profile, reference, disk, options, store, progress)
+
+
+def trace_disk(
+    profile: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    options: TraceOptions,
+    store: Store,
+    progress: Progress,
+) -> Traced:
+    """The start set of a reference image by traces of its disk, out of the store or recorded now."""
+    traces = tuple(
+        make_trace(profile, reference, disk, number, store, progress, options.keep)
+        for number in range(1, options.traces + 1)
+    )
+    names = sorted({each.network.interface for each in traces})
+    if len(names) > 1:
+        raise TraceError(f"the network interface has another name in each trace: {', '.join(names)}")
+    with progress.step("start set"):
+        start_set = compute(traces, ImageRoot(reference.tree), profile.files)
+    for program in sorted({program for each in traces for program in each.blind}):
+        progress.note(f"{program} uses io_uring: what it opens by that is not in the trace")
+    return Traced(start_set, traces)
+
+
+def rootfs_of(options: TraceOptions, progress: Progress) -> Rootfs | None:
+    """The user's own root, if there is one, with its hash."""
+    if options.rootfs is None:
+        return None
+    with progress.step(f"hash {options.rootfs}"):
+        return examine(options.rootfs)
+
+
+def _reference_inputs(profile: Profile, rootfs: Rootfs | None, options: TraceOptions) -> Mapping[str, object]:
+    wanted = options.guest_package
+    return (
+        rootfs_inputs(rootfs, guest_package=wanted)
+        if rootfs
+        else reference_inputs(profile, guest_package=wanted)
+    )
+
+
+def _reference(
+    profile: Profile, rootfs: Rootfs | None, options: TraceOptions, store: Store, progress: Progress
+) -> ReferenceImage:
+    wanted = options.guest_package
+    if rootfs:
+        return reference_of(profile, rootfs, store, progress, guest_package=wanted)
+    return make_reference(profile, store, progress, guest_package=wanted)
+
+
+def _disk_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, object]:
+    return {
+        "image": reference.image_hash,
+        "size_mib": profile.disk_mib,
+        "volume": [reference.volume_uuid, reference.volume_label],
+        "recipe": source_digest("quickstart.image.ext4"),
+    }
+
+
+def make_disk(profile: Profile, reference: ReferenceImage, store: Store, progress: Progress) -> RootDisk:
+    """The reference image as a root disk, out of the store or written now."""
+
+    def make(directory: Path) -> None:
+        with progress.step("reference: root disk"):
+            write_disk(
+                reference.tree,
+                directory / "root.raw",
+                profile.disk_mib,
+                reference.volume_uuid,
+                reference.volume_label,
+            )
+
+    path = store.get_or_make("disk", _disk_inputs(profile, reference), make).path / "root.raw"
+    return RootDisk(path, profile.disk_mib * MIB, read_superblock(path))
+
+
+def _tracers_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(assets("tracers").iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> Mapping[str, object]:
+    return {
+        "number": number,
+        "image": reference.image_hash,
+        "disk": key_of("disk", _disk_inputs(profile, reference)),
+        "unit": profile.unit,
+        # How long to wait for ready does not change what is traced.
+        "ready": dataclasses.asdict(dataclasses.replace(profile.ready, timeout_s=0)),
+        "memory_mib": profile.memory_mib,
+        "tracers": _tracers_digest(),
+        "recipe": source_digest("quickstart.trace", "quickstart.launch"),
+    }
+
+
+def make_trace(
+    profile: Profile,
+    reference: ReferenceImage,
+    disk: RootDisk,
+    number: int,
+    store: Store,
+    progress: Progress,
+    keep: bool,
+) -> Trace:
+    """The trace of the reference boot of that number, out of the store or recorded now."""
+
+    def make(directory: Path) -> None:
+        launcher = make_launcher(reference.kernel, store, progress, keep=keep)
+        cpio = payload.launch_cpio(payload.agent_binary(store), profile.ready, record.tracer_files())
+        record.record(profile, reference, disk, launcher, cpio, directory, progress)
+
+    path = store.get_or_make("trace", _trace_inputs(profile, reference, number), make).path
+    with progress.step("trace: parse"):
+        return load_trace(path, profile.unit)
+
+
+def make_launcher(kernel: Path, store: Store, progress: Progress, *, keep: bool = False) -> QemuLauncher:
+    """QEMU with an accelerator that works here."""
+    with progress.step("choose an accelerator"):
+        accelerator = accel.choose(kernel, store)
+    return QemuLauncher(accelerator, payload.agent_binary(store), keep=keep)
+
+
+def machine_of(
+    artefact: Artefact, *, stock: bool, snapshot: bool, port: int | None, extra_cmdline: str = ""
+) -> Machine:
+    """The machine that runs ``artefact``: our initramfs, or the distribution's own with ``stock``."""
+    return Machine(
+        name=f"quickstart-{artefact.profile_name}",
+        memory_mib=artefact.memory_mib,
+        kernel=artefact.kernel,
+        initrds=(artefact.stock_initrd if stock else artefact.initramfs,),
+        cmdline=f"{artefact.cmdline} {extra_cmdline}".rstrip(),
+        disk=artefact.disk,
+        disk_format=artefact.disk_format,
+        snapshot=snapshot,
+        mac=artefact.mac,
+        forward_port=port,
+        guest_port=artefact.ready.port or 80,
+        uuid=artefact.uuid,
+    )

@@ -1,1 +1,0 @@
-"""The Debian package quickstart-guest: what stays in a machine to see that a packed file changed (docs/never-stale.md)."""

@@ -1,0 +1,1 @@
+"""What is inside an image root: files, ELF, units, packages."""

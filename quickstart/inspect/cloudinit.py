@@ -1,0 +1,41 @@
+"""cloud-init in an image, and what it means for the early start (docs/users/cloud-init.md)."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from quickstart.inspect.imageroot import ImageRoot
+
+ALWAYS, SEEN = "always", "seen"
+# The first stages' units; -main and -network are those of cloud-init 24.3 and later.
+_UNITS = (
+    "cloud-init-local.service",
+    "cloud-init.service",
+    "cloud-init-main.service",
+    "cloud-init-network.service",
+)
+_UNIT_DIRECTORIES = ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
+# cloud-init documentation, "How to disable cloud-init".
+_DISABLED = PurePosixPath("/etc/cloud/cloud-init.disabled")
+
+
+def has_cloud_init(root: ImageRoot) -> bool:
+    """Whether a boot of the image runs cloud-init: a unit of its first stages is enabled, there, and not masked."""
+    if root.resolve(_DISABLED).canonical is not None:
+        return False
+    return any(_is_enabled(root, name) for name in _UNITS)
+
+
+def _is_enabled(root: ImageRoot, unit: str) -> bool:
+    if root.link_target(PurePosixPath(_UNIT_DIRECTORIES[0], unit)) == "/dev/null":
+        return False
+    # A link that leads nowhere is none.
+    return any(root.glob(PurePosixPath(base, "*.wants", unit)) for base in _UNIT_DIRECTORIES)
+
+
+def early_start(root: ImageRoot, wanted: str) -> str:
+    """When the image starts early: SEEN, in machines that cloud-init has been through before, or ALWAYS.
+
+    ``wanted`` is the profile's word, which counts only with cloud-init.
+    """
+    return SEEN if wanted == SEEN and has_cloud_init(root) else ALWAYS

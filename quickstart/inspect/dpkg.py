@@ -1,0 +1,200 @@
+"""Which Debian package a file of the image is of, by dpkg's own database (dpkg(1), deb-version(7), /var/lib/dpkg).
+
+dpkg knows a file by the one spelling that is in its package: on a merged /usr /bin/ls and /usr/bin/ls are one file, and the
+lists may say either. So the directories of the lists are resolved in the image. A diversion (dpkg-divert(1)) is taken
+literally, as dpkg does. An image without dpkg, and what a damaged file of the database said, have no owner.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from quickstart.errors import StartSetError
+from quickstart.inspect.imageroot import MAX_TEXT_BYTES, ImageRoot
+
+_DATABASE = PurePosixPath("/var/lib/dpkg")
+_ALTERNATIVES = PurePosixPath("/etc/alternatives")
+_FIELD = re.compile(rb"^(Package|Status|Version|Architecture):(.*)$", re.MULTILINE)
+# Package names, versions and architectures (deb-control(5), deb-version(7)); anything else is damage.
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
+
+Canonical = Callable[[str], PurePosixPath | None]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The package of a file. For a link that update-alternatives(1) made, ``alternative`` is its name and ``file`` what it
+    leads to now; the package is then that file's, or empty."""
+
+    package: str
+    version: str
+    architecture: str
+    alternative: str = ""
+    file: PurePosixPath | None = None
+
+    def __str__(self) -> str:
+        of = f"{self.package} {self.version}" if self.package else ""
+        return f"alternative {self.alternative} of {of or 'no package'}'s {self.file}" if self.file else of
+
+
+def owners(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Mapping[PurePosixPath, Owner]:
+    """The owner of each of these canonical guest paths that has one; of packages that share a file the first by name."""
+    canonical: Canonical = functools.partial(_canonical, functools.cache(functools.partial(_directory, root)))
+    wanted = set(paths)
+    chosen = _alternatives(root, wanted, canonical)
+    packages = _packages(root, wanted | {file for _, file in chosen.values()}, canonical)
+    found = {path: packages[path] for path in wanted if path in packages}
+    for path, (name, file) in chosen.items():
+        owner = packages.get(file, Owner("", "", ""))
+        found.setdefault(path, replace(owner, alternative=name, file=file))
+    return found
+
+
+def installed(root: ImageRoot) -> Mapping[str, str]:
+    """The image's packages and their versions, by name; nothing for an image without dpkg."""
+    return {each.package: each.version for _, each in sorted(_status(root).items())}
+
+
+def _directory(root: ImageRoot, spelled: str) -> PurePosixPath | None:
+    try:
+        return root.resolve(PurePosixPath(spelled)).canonical
+    except StartSetError:
+        return None
+
+
+def _canonical(directory: Canonical, spelled: str) -> PurePosixPath | None:
+    """The path with its directory resolved; the last component may be a link, which is a file of its own."""
+    head, _, name = spelled.rpartition("/")
+    if not spelled.startswith("/") or name in ("", ".", ".."):
+        return None
+    parent = directory(head or "/")
+    return parent / name if parent is not None else None
+
+
+def _packages(
+    root: ImageRoot, wanted: set[PurePosixPath], canonical: Canonical
+) -> Mapping[PurePosixPath, Owner]:
+    known = _status(root)
+    diversions = _diversions(root)
+    names = {_encode(path.name) for path in wanted}
+    found: dict[PurePosixPath, Owner] = {}
+    for list_name in _names(root, _DATABASE / "info") if known and diversions is not None else ():
+        owner = known.get(list_name.removesuffix(".list")) if list_name.endswith(".list") else None
+        lines = _lines(root, _DATABASE / "info" / list_name) if owner else ()
+        in_order = sorted(lines)
+        for line in lines:
+            diverted = (diversions or {}).get(line)
+            if diverted is not None and diverted[1] != _encode(owner.package if owner else ""):
+                line = diverted[0]
+            # Of a hundred thousand lines few have a name that is asked for, and only these are resolved.
+            if line[line.rfind(b"/") + 1 :] in names and owner:
+                path = canonical(_decode(line))
+                # The directory of a package may be a link in the image, as /lib is.
+                if path in wanted and path not in found and not _has_below(in_order, line):
+                    found.setdefault(path, owner)
+    return found
+
+
+def _has_below(in_order: Sequence[bytes], line: bytes) -> bool:
+    """Whether one of the sorted names lies in the directory ``line``."""
+    at = bisect.bisect_left(in_order, line + b"/")
+    return at < len(in_order) and in_order[at].startswith(line + b"/")
+
+
+def _status(root: ImageRoot) -> Mapping[str, Owner]:
+    """The packages of the status file by the names that their lists have: NAME, and NAME:ARCHITECTURE."""
+    content = _read(root, _DATABASE / "status") or b""
+    stanzas = content.split(b"\n\n")
+    if not content.endswith(b"\n"):
+        del stanzas[-1:]
+    found: dict[str, Owner] = {}
+    for stanza in stanzas:
+        if b"Package:" not in stanza:
+            continue
+        fields = {key: _decode(value.strip(b" \t")) for key, value in _FIELD.findall(stanza)}
+        name, version, architecture = (
+            fields.get(key, "") for key in (b"Package", b"Version", b"Architecture")
+        )
+        whole = all(_WORD.fullmatch(word) for word in (name, version, architecture))
+        if whole and not fields.get(b"Status", "").endswith("not-installed"):
+            owner = Owner(name, version, architecture)
+            found.setdefault(name, owner)
+            found[f"{name}:{architecture}"] = owner
+    return found
+
+
+def _diversions(root: ImageRoot) -> Mapping[bytes, tuple[bytes, bytes]] | None:
+    """Where a package's file lies that is diverted, and by which package; None when that cannot be known.
+
+    The file has three lines for each: the name, where it goes, and the package whose own file keeps the name, or ``:`` when
+    the administrator's file has it.
+    """
+    content = _read(root, _DATABASE / "diversions")
+    lines = (content or b"").split(b"\n")
+    if content is None or lines.pop() or len(lines) % 3:
+        return None
+    return {lines[at]: (lines[at + 1], lines[at + 2]) for at in range(0, len(lines), 3)}
+
+
+def _alternatives(
+    root: ImageRoot, wanted: Iterable[PurePosixPath], canonical: Canonical
+) -> Mapping[PurePosixPath, tuple[str, PurePosixPath]]:
+    """Name and present file of the alternative, for each path that is one of update-alternatives' links."""
+    known = set(_alternative_names(root))
+    found: dict[PurePosixPath, tuple[str, PurePosixPath]] = {}
+    for path in wanted if known else ():
+        at = path if path.parent == _ALTERNATIVES else PurePosixPath(root.link_target(path) or "/")
+        if at.parent == _ALTERNATIVES and at.name in known:
+            file = canonical(root.link_target(at) or "")
+            if file is not None:
+                found[path] = at.name, file
+    return found
+
+
+def _alternative_names(root: ImageRoot) -> Iterator[str]:
+    """The names that update-alternatives keeps: of each file's own, and of its slaves.
+
+    A file has a line with its state, one with the master's link, two for each slave, an empty one, and the choices.
+    """
+    directory = _DATABASE / "alternatives"
+    for name in _names(root, directory):
+        lines = _lines(root, directory / name)
+        if len(lines) > 2 and b"" in lines[2:]:
+            yield name
+            yield from (_decode(line) for line in lines[2 : lines.index(b"", 2) : 2])
+
+
+def _names(root: ImageRoot, directory: PurePosixPath) -> list[str]:
+    try:
+        found = root.resolve(directory).canonical
+        return root.names(found) if found is not None else []
+    except StartSetError:
+        return []
+
+
+def _lines(root: ImageRoot, path: PurePosixPath) -> Sequence[bytes]:
+    """The lines of a whole file; one without a newline at its end was cut, and its last line may say anything."""
+    content = _read(root, path) or b""
+    return content.split(b"\n")[:-1] if content.endswith(b"\n") else ()
+
+
+def _read(root: ImageRoot, path: PurePosixPath) -> bytes | None:
+    """Nothing of a file that is not there, None of one that cannot be read."""
+    try:
+        found = root.resolve(path).canonical
+        return b"" if found is None else root.read_bytes(found, MAX_TEXT_BYTES)
+    except StartSetError:
+        return None
+
+
+def _encode(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
+
+
+def _decode(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")

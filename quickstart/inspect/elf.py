@@ -1,0 +1,219 @@
+"""The ELF closure inside an image root: which interpreter and libraries ld.so loads for a program or library.
+
+Source: ld.so(8). Nothing of the image is executed.
+
+Of ld.so(8) this leaves out what an image does not say: LD_LIBRARY_PATH, LD_PRELOAD and relative directories.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import string
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from quickstart.errors import StartSetError
+from quickstart.inspect.elf_file import ElfFacts, read_elf
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.ldconf import library_directories
+
+# ld.so(8), "Hardware capabilities": which of them ld.so takes depends on the CPU that the guest will have.
+HWCAPS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
+
+_LIB = {32: ("lib/i386-linux-gnu", "lib"), 64: ("lib/x86_64-linux-gnu", "lib64", "lib")}
+# Up to glibc 2.36 $PLATFORM depends on the CPU, so every value counts.
+_PLATFORM = ("haswell", "xeon_phi", "x86_64")
+
+ReadElf = Callable[[Path], ElfFacts | None]
+Kind = Literal["needed", "interpreter", "dlopen"]
+
+
+@dataclass(frozen=True)
+class ElfDependency:
+    """A file that ld.so maps for another: ``path`` is canonical, ``links`` are the symlinks on the way to it.
+
+    ``name`` is the soname asked for, or ``PT_INTERP``; ``needed_by`` is the first to ask.
+    """
+
+    path: PurePosixPath
+    links: tuple[PurePosixPath, ...]
+    needed_by: PurePosixPath
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class _Object:
+    """An ELF file as one process maps it; ``opened`` is the path that ld.so used, and its parent $ORIGIN."""
+
+    path: PurePosixPath
+    links: tuple[PurePosixPath, ...]
+    opened: PurePosixPath
+    facts: ElfFacts
+    loader: _Object | None
+
+
+@dataclass(frozen=True)
+class _Request:
+    """``names`` are alternatives, best first."""
+
+    loader: _Object
+    names: tuple[str, ...]
+    kind: Kind
+
+
+def closure(
+    root: ImageRoot, starts: Iterable[PurePosixPath], read: ReadElf = read_elf
+) -> tuple[ElfDependency, ...]:
+    """What ld.so loads for each start: a program, or a library that one opens; other files add nothing.
+
+    Each start is loaded for itself, breadth first; starts go by path, so their order does not count. A file
+    that is reached through other links is a dependency of its own. Every glibc-hwcaps variant of a library
+    counts beside the plain one. A library without PT_INTERP may need a library that only the program that
+    opens it can find, when that one is a start too. ``read`` may bring a cache for several closures.
+
+    Raises StartSetError for a start that is missing, a needed library or interpreter that is not in the
+    image, a damaged ELF file and a loop of links. What a ``.note.dlopen`` names is optional.
+    """
+    search = _Search(root, read)
+    objects = [found for start in sorted(set(starts)) if (found := search.start(start)) is not None]
+    companions = {each.facts.soname: each for each in reversed(objects) if each.facts.soname}
+    dependencies: dict[tuple[PurePosixPath, tuple[PurePosixPath, ...], Kind], ElfDependency] = {}
+    for found in objects:
+        for dependency in _load(search, found, {} if found.facts.interpreter else companions):
+            dependencies.setdefault((dependency.path, dependency.links, dependency.kind), dependency)
+    return tuple(dependencies.values())
+
+
+def _load(search: _Search, start: _Object, companions: Mapping[str, _Object]) -> Iterator[ElfDependency]:
+    """One process: first all that is needed, then what may be opened later with what that needs."""
+    loaded = {start.path}
+    names = {start.facts.soname}
+    soon, later = deque(_requests(start)), deque(_optional(start))
+    while soon or later:
+        request = (soon or later).popleft()
+        for name, found in _answer(search, request, names, companions):
+            label = "PT_INTERP" if request.kind == "interpreter" else name
+            yield ElfDependency(found.path, found.links, request.loader.path, label, request.kind)
+            names.update((name, found.facts.soname))
+            if found.path not in loaded:
+                loaded.add(found.path)
+                soon.extend(_requests(found))
+                later.extend(_optional(found))
+
+
+def _answer(
+    search: _Search, request: _Request, loaded: set[str | None], companions: Mapping[str, _Object]
+) -> list[tuple[str, _Object]]:
+    for name in request.names:
+        # ld.so does not search for what the process has under that name already.
+        if name in loaded:
+            return []
+        if found := search.find(name, request.loader):
+            return [(name, each) for each in found]
+    if request.kind == "dlopen":
+        return []
+    name = request.names[0]
+    if name in companions:
+        return [(name, replace(companions[name], loader=request.loader))]
+    what = "interpreter" if request.kind == "interpreter" else "library"
+    raise StartSetError(
+        f"{request.loader.path} needs {what} {name}, which the image does not have for its machine",
+        hint=f"add the package that has {name} to the profile, or exclude {request.loader.path}",
+    )
+
+
+def _requests(loader: _Object) -> Iterator[_Request]:
+    if loader.facts.interpreter is not None and loader.loader is None:
+        yield _Request(loader, (loader.facts.interpreter,), "interpreter")
+    for name in loader.facts.needed:
+        yield _Request(loader, (name,), "needed")
+
+
+def _optional(loader: _Object) -> Iterator[_Request]:
+    return (_Request(loader, names, "dlopen") for names in loader.facts.dlopen_notes)
+
+
+class _Search:
+    """Finds objects by name in one image, with what it has read and found so far."""
+
+    def __init__(self, root: ImageRoot, read: ReadElf) -> None:
+        self._host = root.host
+        self._resolve = functools.cache(root.resolve)
+        self._read = functools.cache(read)
+        # A configuration may name any number of directories that are not there.
+        self._directories = [
+            each for each in library_directories(root) if self._resolve(each).canonical is not None
+        ]
+
+    def start(self, path: PurePosixPath) -> _Object | None:
+        if self._resolve(path).canonical is None:
+            raise StartSetError(f"{path} is not in the image", hint="build the image and its trace again")
+        found = self._open(path, None)
+        # A program's $ORIGIN is that of /proc/self/exe, which is canonical; a library's is as it was opened.
+        return replace(found, opened=found.path) if found and found.facts.interpreter else found
+
+    def find(self, name: str, loader: _Object) -> list[_Object]:
+        """The objects of that name, hwcaps variants first, as ld.so(8) searches; empty if none is there."""
+        if "/" in name:
+            return self._open_all(_expand(name, loader), loader)[:1]
+        tried: list[PurePosixPath] = []
+        for directory in _own_directories(loader):
+            tried += [*_variants(directory, name), directory / name]
+            if self._open(tried[-1], loader) is not None:
+                return self._open_all(tried, loader)
+        # ld.so.cache prefers a variant in whatever directory to the plain library of an earlier one.
+        tried += (variant for each in self._directories for variant in _variants(each, name))
+        plain = (each / name for each in self._directories)
+        return self._open_all(tried, loader) + self._open_all(plain, loader)[:1]
+
+    def _open_all(self, paths: Iterable[PurePosixPath], loader: _Object) -> list[_Object]:
+        """Those that are there, each file once."""
+        found: dict[PurePosixPath, _Object] = {}
+        for path in paths:
+            if (each := self._open(path, loader)) is not None:
+                found.setdefault(each.path, each)
+        return list(found.values())
+
+    def _open(self, path: PurePosixPath, loader: _Object | None) -> _Object | None:
+        """None for what is not there, no ELF file, or of another class or machine than the loader."""
+        resolution = self._resolve(path)
+        if resolution.canonical is None:
+            return None
+        facts = self._read(self._host(resolution.canonical))
+        if facts is None or (loader is not None and _target(facts) != _target(loader.facts)):
+            return None
+        return _Object(resolution.canonical, resolution.links, path, facts, loader)
+
+
+def _target(facts: ElfFacts) -> tuple[int, str]:
+    return facts.elf_class, facts.machine
+
+
+def _variants(directory: PurePosixPath, name: str) -> list[PurePosixPath]:
+    return [directory / "glibc-hwcaps" / level / name for level in HWCAPS]
+
+
+def _own_directories(loader: _Object) -> Iterator[PurePosixPath]:
+    """DT_RPATH of the loader and of those that loaded it, or DT_RUNPATH, which makes DT_RPATH void."""
+    each: _Object | None = None if loader.facts.runpath else loader
+    while each is not None:
+        for entry in () if each.facts.runpath else each.facts.rpath:
+            yield from _expand(entry, each)
+        each = each.loader
+    for entry in loader.facts.runpath:
+        yield from _expand(entry, loader)
+
+
+def _expand(text: str, found: _Object) -> tuple[PurePosixPath, ...]:
+    """The absolute paths that an entry with $ORIGIN, $LIB and $PLATFORM can mean."""
+    template = string.Template(text)
+    expanded = (
+        template.safe_substitute(ORIGIN=found.opened.parent, LIB=lib, PLATFORM=platform)
+        for lib, platform in itertools.product(_LIB[found.facts.elf_class], _PLATFORM)
+    )
+    return tuple(PurePosixPath(path) for path in dict.fromkeys(expanded) if path.startswith("/"))

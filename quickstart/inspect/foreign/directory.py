@@ -1,0 +1,153 @@
+"""A directory of this host → members.
+
+Somebody else may write to it meanwhile: every name is opened in an open directory, and no link is followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from quickstart.errors import BadInputError
+from quickstart.inspect.foreign.members import CHUNK_BYTES, Kind, Member
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_PATH_BYTES = 4095
+_KINDS = {
+    stat.S_IFDIR: Kind.DIRECTORY,
+    stat.S_IFREG: Kind.FILE,
+    stat.S_IFLNK: Kind.LINK,
+    stat.S_IFIFO: Kind.FIFO,
+    stat.S_IFCHR: Kind.DEVICE,
+    stat.S_IFBLK: Kind.DEVICE,
+    stat.S_IFSOCK: Kind.SOCKET,
+}
+
+
+def read_directory(directory: Path, mounted_mtime_ns: int) -> Iterator[tuple[Member, Iterator[bytes]]]:
+    """The members below ``directory``, parents first, by name; of what is mounted there only the mount point, with that time.
+
+    Raises BadInputError for a path that no program can open, OSError for what changes while it is read.
+    """
+    top = os.open(directory, _DIRECTORY & ~os.O_NOFOLLOW)
+    try:
+        device = os.fstat(top).st_dev
+        first_names: dict[int, str] = {}
+        waiting = [""]
+        while waiting:
+            path = waiting.pop()
+            with _opened(top, path) as way:
+                status = os.fstat(way)
+                if status.st_dev != device:
+                    yield _member(path, status, way, mounted_mtime_ns), iter(())
+                    continue
+                yield _member(path, status, way), iter(())
+                for name in sorted(os.listdir(way)):  # noqa: PTH208 - an open directory has no path
+                    child = f"{path}/{name}" if path else name
+                    if len(os.fsencode(child)) > _PATH_BYTES:
+                        raise BadInputError(
+                            f"{directory} has a path of more than {_PATH_BYTES} bytes: {child[:100]!r}…",
+                            hint="no program opens it by that name; move or remove it",
+                        )
+                    if stat.S_ISDIR(os.stat(name, dir_fd=way, follow_symlinks=False).st_mode):
+                        waiting.append(child)
+                    else:
+                        yield _other(way, name, child, first_names)
+    finally:
+        os.close(top)
+
+
+@contextmanager
+def _opened(top: int, path: str) -> Iterator[int]:
+    way = os.dup(top)
+    try:
+        for part in path.split("/") if path else ():
+            below = os.open(part, _DIRECTORY, dir_fd=way)
+            os.close(way)
+            way = below
+        yield way
+    finally:
+        os.close(way)
+
+
+def _other(way: int, name: str, path: str, first_names: dict[int, str]) -> tuple[Member, Iterator[bytes]]:
+    """What is no directory."""
+    status = os.stat(name, dir_fd=way, follow_symlinks=False)
+    if status.st_nlink > 1 and (first := first_names.setdefault(status.st_ino, path)) != path:
+        return Member(path=path, kind=Kind.HARD, target=first), iter(())
+    if not stat.S_ISREG(status.st_mode):
+        target = os.readlink(name, dir_fd=way) if stat.S_ISLNK(status.st_mode) else ""
+        return _member(path, status, f"/proc/self/fd/{way}/{name}", target=target), iter(())
+    fd = os.open(name, _FILE, dir_fd=way)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EBUSY, "it was replaced while it was read", path)
+        member = _member(path, status, fd, segments=tuple(_segments(fd, status.st_size)))
+        return member, _data(way, name, status, member.segments)
+    finally:
+        os.close(fd)
+
+
+def _segments(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Where a file has data (lseek(2), SEEK_DATA)."""
+    end = 0
+    while end < size_bytes:
+        try:
+            begin = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        end = os.lseek(fd, begin, os.SEEK_HOLE)
+        yield begin, end - begin
+
+
+def _data(
+    way: int, name: str, status: os.stat_result, segments: tuple[tuple[int, int], ...]
+) -> Iterator[bytes]:
+    """Opened only when it is asked for: who leaves a member out leaves no descriptor open."""
+    fd = os.open(name, _FILE, dir_fd=way)
+    try:
+        if not os.path.samestat(os.fstat(fd), status):
+            raise OSError(errno.EBUSY, "it was replaced while it was read", name)
+        for offset, length in segments:
+            end = offset + length
+            while offset < end:
+                chunk = os.pread(fd, min(CHUNK_BYTES, end - offset), offset)
+                if not chunk:
+                    raise OSError(errno.EBUSY, "it got shorter while it was read")
+                offset += len(chunk)
+                yield chunk
+    finally:
+        os.close(fd)
+
+
+def _member(
+    path: str,
+    status: os.stat_result,
+    what: int | str,
+    mtime_ns: int | None = None,
+    *,
+    target: str = "",
+    segments: tuple[tuple[int, int], ...] = (),
+) -> Member:
+    follow = isinstance(what, int)
+    names = os.listxattr(what, follow_symlinks=follow)
+    return Member(
+        path=path,
+        kind=_KINDS[stat.S_IFMT(status.st_mode)],
+        mode=stat.S_IMODE(status.st_mode),
+        uid=status.st_uid,
+        gid=status.st_gid,
+        mtime_ns=status.st_mtime_ns if mtime_ns is None else mtime_ns,
+        size_bytes=status.st_size if stat.S_ISREG(status.st_mode) else 0,
+        segments=segments,
+        target=target,
+        xattrs={name: os.getxattr(what, name, follow_symlinks=follow) for name in names},
+    )

@@ -1,0 +1,283 @@
+"""Foreign members → a tree below a directory of ours: each by a plain name in an open directory, and within limits.
+
+What is not understood here does not matter to the host: nothing of the source's own reading happens in this process (``reader``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.errors import BadInputError
+from quickstart.host import door
+from quickstart.host.identity import unprivileged
+from quickstart.host.namespaces import own_namespaces
+from quickstart.host.workspace import workspace
+from quickstart.inspect.foreign.attributes import acl_attribute
+from quickstart.inspect.foreign.members import Kind, Member, read_members
+
+Members = Iterator[tuple[Member, Iterator[bytes]]]
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NAME_BYTES, _PATH_BYTES = 255, 4095
+_NO_ID = 0xFFFFFFFF
+# inodes.rst, "Inode Timestamps": 34 bits from 1901 on.
+_FIRST_TIME_S, _LAST_TIME_S = -(2**31), -(2**31) + 2**34
+# Of what decompresses; nothing that it says is believed. Its user has no other process, and it starts few.
+_LIMITED = ("prlimit", "--as=1073741824", "--fsize=0", "--core=0", "--cpu=1800", "--nproc=16", "--")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What may come home: bytes of data, members, and the size of one file with its holes."""
+
+    data_bytes: int
+    members: int
+    file_bytes: int
+
+
+def limits_of_disk(disk_bytes: int) -> Limits:
+    """What an ext4 of that size can hold; mke2fs.conf makes an inode for 4 KiB at least."""
+    return Limits(data_bytes=disk_bytes, members=disk_bytes // 4096, file_bytes=disk_bytes)
+
+
+@contextmanager
+def foreign_members(source: Path, form: str, decompressor: tuple[str, ...] = ()) -> Iterator[Members]:
+    """What the reader finds in the file ``source``, read as ``form`` behind ``decompressor``, a filter's argv.
+
+    Raises BadInputError for what it finds wrong. Needs root, or a user namespace in which we are root.
+    """
+    with workspace("quickstart-reader-") as work, source.open("rb") as file, ExitStack() as stack:
+        (empty := work / "empty").mkdir(mode=0o755)
+        filtered, alone = file.fileno(), own_namespaces(network=True)
+        unpacking = None
+        if decompressor:
+            # Nobody's own /proc/PID/mem, of a daemon of the host, would be open to it: so it is a user without any other process.
+            words = door.identity_words(unprivileged())
+            stranger = (*alone, "setpriv", *words, "--", *_LIMITED, *decompressor)
+            unpacking = stack.enter_context(door.filtered(stranger, filtered))
+            filtered = unpacking.stdout.fileno()
+        module = "quickstart.inspect.foreign.reader"
+        argv: list[str | Path] = [*alone, sys.executable, "-P", "-m", module, form, empty]
+        with door.filtered(argv, filtered) as reading:
+            if unpacking:
+                # Else it would not see that its reader has ended.
+                unpacking.stdout.close()
+            yield read_members(reading.stdout, str(source))
+        if unpacking and (fault := unpacking.fault()):
+            raise BadInputError(f"{source} cannot be unpacked whole: {fault}", hint="is it cut?")
+
+
+def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> tuple[str, ...]:
+    """Write ``members`` below ``tree``, a new directory; returns the paths of those that were left out: devices and sockets.
+
+    A later member replaces an earlier one of its path, as tar(1) has it. Raises BadInputError for a name that leads out of ``tree``
+    or through a link, for what goes beyond ``limits``, and as ``members`` does; outside ``tree`` nothing is ever written.
+    """
+    tree.mkdir()
+    # Where no member says how the root is.
+    tree.chmod(0o755)
+    top = os.open(tree, _DIRECTORY)
+    try:
+        return _Home(top, limits, source).take(members)
+    finally:
+        os.close(top)
+
+
+class _Home:
+    """``top`` is the open directory; directories get their modes and times when nothing is written into them any more."""
+
+    def __init__(self, top: int, limits: Limits, source: str) -> None:
+        self._top, self._limits, self._source = top, limits, source
+        self._directories: dict[tuple[str, ...], Member] = {}
+        self._data_bytes = self._members = 0
+
+    def take(self, members: Members) -> tuple[str, ...]:
+        left_out = []
+        for member, data in members:
+            self._count(member)
+            parts = self._parts(member.path)
+            self._check_numbers(member)
+            if member.kind in (Kind.DEVICE, Kind.SOCKET):
+                left_out.append("/".join(parts))
+            elif not parts:
+                if member.kind is not Kind.DIRECTORY:
+                    raise self._refused(member.path, "is the root, and no directory")
+                self._directories[parts] = member
+            else:
+                with self._named(member), self._opened(parts[:-1]) as directory:
+                    self._make(directory, parts, member, data)
+        for parts, member in sorted(self._directories.items(), reverse=True):
+            with self._named(member), self._opened(parts) as directory:
+                self._dress(directory, member)
+        return tuple(left_out)
+
+    @contextmanager
+    def _named(self, member: Member) -> Iterator[None]:
+        """What the system does not take of a member is bad input; a full disk is none of its faults."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            why = error.strerror if isinstance(error, OSError) else error
+            raise self._refused(
+                member.path,
+                f"cannot be made here with the owner {member.uid}:{member.gid}, {member.size_bytes} bytes: {why}",
+            ) from error
+
+    def _check_numbers(self, member: Member) -> None:
+        """Ids as chown(2) takes them, without its -1 for none; times as ext4 keeps them."""
+        ids = 0 <= member.uid < _NO_ID and 0 <= member.gid < _NO_ID
+        if not ids or not _FIRST_TIME_S <= member.mtime_ns // 10**9 < _LAST_TIME_S:
+            raise self._refused(member.path, "has an owner or a time that no file can have")
+
+    def _count(self, member: Member) -> None:
+        self._members += 1
+        self._data_bytes += member.data_bytes
+        limits = self._limits
+        if self._members > limits.members or self._data_bytes > limits.data_bytes:
+            raise BadInputError(
+                f"{self._source} does not fit on the disk: more than {limits.members} files or {limits.data_bytes} bytes",
+                hint="raise disk.size_mib in the profile",
+            )
+        if member.size_bytes > limits.file_bytes:
+            raise BadInputError(
+                f"{self._source} does not fit on the disk: {member.path!r} has {member.size_bytes} bytes, holes and all",
+                hint="raise disk.size_mib in the profile, or make the file anew",
+            )
+
+    def _refused(self, path: str, why: str) -> BadInputError:
+        shown = path if len(path) < 200 else f"{path[:200]}…"
+        return BadInputError(
+            f"{self._source} cannot be unpacked whole: {shown!r} {why}", hint="nothing of it was kept"
+        )
+
+    def _parts(self, path: str) -> tuple[str, ...]:
+        """The names on the way to ``path``; a leading / and dots that stay where they are do not count."""
+        if len(os.fsencode(path)) > _PATH_BYTES:
+            raise self._refused(path, f"is a path of more than {_PATH_BYTES} bytes")
+        parts = tuple(part for part in path.split("/") if part not in ("", "."))
+        for part in parts:
+            if part == ".." or "\0" in part or len(os.fsencode(part)) > _NAME_BYTES:
+                raise self._refused(path, "has a name that no file can have")
+        return parts
+
+    @contextmanager
+    def _opened(self, parts: tuple[str, ...]) -> Iterator[int]:
+        """The directory of that path, made where it is missing; no link is followed on the way."""
+        way = os.dup(self._top)
+        try:
+            for depth, part in enumerate(parts):
+                try:
+                    below = os.open(part, _DIRECTORY, dir_fd=way)
+                except FileNotFoundError:
+                    os.mkdir(part, 0o700, dir_fd=way)
+                    self._directories[parts[: depth + 1]] = Member(path="", kind=Kind.DIRECTORY, mode=0o755)
+                    below = os.open(part, _DIRECTORY, dir_fd=way)
+                except OSError as error:
+                    raise self._refused("/".join(parts), f"leads through {part!r}, no directory") from error
+                os.close(way)
+                way = below
+            yield way
+        finally:
+            os.close(way)
+
+    def _make(self, directory: int, parts: tuple[str, ...], member: Member, data: Iterator[bytes]) -> None:
+        name = parts[-1]
+        if not self._remove(directory, parts, member.kind):
+            self._directories[parts] = member
+            return
+        if member.kind is Kind.DIRECTORY:
+            os.mkdir(name, 0o700, dir_fd=directory)
+            self._directories[parts] = member
+        elif member.kind is Kind.HARD:
+            self._link(directory, name, member)
+        elif member.kind is Kind.FILE:
+            self._write(directory, name, member, data)
+        else:
+            if member.kind is Kind.LINK:
+                if (
+                    not member.target
+                    or "\0" in member.target
+                    or len(os.fsencode(member.target)) > _PATH_BYTES
+                ):
+                    raise self._refused(member.path, "is a link that leads nowhere")
+                os.symlink(member.target, name, dir_fd=directory)
+            else:
+                os.mkfifo(name, 0o600, dir_fd=directory)
+            os.chown(name, member.uid, member.gid, dir_fd=directory, follow_symlinks=False)
+            if member.kind is not Kind.LINK:
+                os.chmod(name, member.mode & 0o7777, dir_fd=directory)
+            self._attributes(f"/proc/self/fd/{directory}/{name}", member)
+            os.utime(name, ns=(member.mtime_ns,) * 2, dir_fd=directory, follow_symlinks=False)
+
+    def _remove(self, directory: int, parts: tuple[str, ...], kind: Kind) -> bool:
+        """Make room for a member; False when it is a directory that is there already."""
+        try:
+            mode = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return True
+        if not stat.S_ISDIR(mode):
+            os.unlink(parts[-1], dir_fd=directory)
+            return True
+        if kind is not Kind.DIRECTORY:
+            raise self._refused("/".join(parts), "is a directory already")
+        return False
+
+    def _link(self, directory: int, name: str, member: Member) -> None:
+        target = self._parts(member.target)
+        if not target:
+            raise self._refused(member.path, "is a hard link to a directory")
+        with self._opened(target[:-1]) as other:
+            try:
+                os.link(target[-1], name, src_dir_fd=other, dst_dir_fd=directory, follow_symlinks=False)
+            except OSError as error:
+                raise self._refused(
+                    member.path, f"is a hard link to {member.target!r}: {error.strerror}"
+                ) from error
+
+    def _write(self, directory: int, name: str, member: Member, data: Iterator[bytes]) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, 0o600, dir_fd=directory)
+        try:
+            end = 0
+            for offset, length in member.segments:
+                if offset < end or offset + length > member.size_bytes:
+                    raise self._refused(member.path, "has pieces that overlap or lie beyond its end")
+                end = offset + length
+                while offset < end:
+                    offset += os.pwrite(fd, next(data), offset)
+            os.ftruncate(fd, member.size_bytes)
+            self._dress(fd, member)
+        finally:
+            os.close(fd)
+
+    def _dress(self, fd: int, member: Member) -> None:
+        """Owner first: to change it takes set-uid bits and capabilities away."""
+        os.fchown(fd, member.uid, member.gid)
+        os.fchmod(fd, member.mode & 0o7777)
+        self._attributes(fd, member)
+        os.utime(fd, ns=(member.mtime_ns,) * 2)
+
+    def _attributes(self, what: int | str, member: Member) -> None:
+        """Of an open file, or of a path whose last component is not followed."""
+        try:
+            acls = {f"system.posix_acl_{which}": acl_attribute(text) for which, text in member.acls.items()}
+        except BadInputError as error:
+            raise BadInputError(f"{self._source} {error.message}", hint=error.hint) from error
+        for name, value in {**member.xattrs, **acls}.items():
+            try:
+                os.setxattr(what, name, value, follow_symlinks=isinstance(what, int))
+            except (OSError, ValueError) as error:
+                why = error.strerror if isinstance(error, OSError) else error
+                raise BadInputError(
+                    f"{self._source}: {member.path!r} has an attribute {name} that cannot be given here: {why}",
+                    hint="only root may give some of them: run it as root, or leave the attribute out",
+                ) from error

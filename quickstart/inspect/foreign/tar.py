@@ -1,0 +1,108 @@
+"""A tar of a stranger → members, as a stream (tar(5): ustar, pax and GNU's additions).
+
+It is read by Python's tarfile, in a process without any power (``reader``); what is bounded here is what that would keep in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from typing import BinaryIO, Self, cast
+
+from quickstart.errors import BadInputError
+from quickstart.inspect.foreign.members import CHUNK_BYTES, Kind, Member
+
+_XATTR, _ACL = "SCHILY.xattr.", "SCHILY.acl."
+_HINT = "is it cut?"
+
+
+class _Strict(tarfile.TarInfo):
+    """tarfile takes a damaged header for the archive's end, unless it is the first."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"{error} at byte {archive.offset}") from error
+
+
+def read_archive(stream: BinaryIO) -> Iterator[tuple[Member, Iterator[bytes]]]:
+    """The members of the plain tar in ``stream``, in its order, each with its data; raises BadInputError for a damaged one."""
+    try:
+        with tarfile.open(
+            fileobj=stream, mode="r|", bufsize=CHUNK_BYTES, tarinfo=_Strict, errors="surrogateescape"
+        ) as archive:
+            for info in archive:
+                member = _member(info)
+                # In a stream it goes forward only, and counts as the archive does.
+                within = cast("BinaryIO", archive.fileobj)
+                yield member, _data(within, info, member.data_bytes)
+                # It keeps all of them, and only hard links could ask for an earlier one.
+                archive.members = []  # type: ignore[attr-defined]
+        # Behind its end is padding, which a filter before us has to get rid of.
+        while stream.read(CHUNK_BYTES):
+            pass
+    except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError) as error:
+        # The last three come of numbers and pax records that are none.
+        raise BadInputError(f"cannot be unpacked whole: {error}", hint=_HINT) from error
+
+
+def _member(info: tarfile.TarInfo) -> Member:
+    kind = _kind(info)
+    sparse: list[tuple[int, int]] | None = getattr(info, "sparse", None)
+    segments = tuple((int(at), int(length)) for at, length in (sparse or [(0, info.size)]) if length)
+    headers = info.pax_headers
+    # A pax time has a fraction; as a float it would lose some of its nanoseconds.
+    whole, _, fraction = headers.get("mtime", str(int(info.mtime))).partition(".")
+    return Member(
+        path=info.name,
+        kind=kind,
+        mode=info.mode & 0o7777,
+        uid=info.uid,
+        gid=info.gid,
+        mtime_ns=int(whole) * 10**9 + int((fraction + "0" * 9)[:9]),
+        size_bytes=info.size if kind is Kind.FILE else 0,
+        segments=segments if kind is Kind.FILE else (),
+        target=info.linkname if kind in (Kind.LINK, Kind.HARD) else "",
+        xattrs={
+            _plain(name.removeprefix(_XATTR)): os.fsencode(value)
+            for name, value in headers.items()
+            if name.startswith(_XATTR)
+        },
+        acls={name.removeprefix(_ACL): value for name, value in headers.items() if name.startswith(_ACL)},
+    )
+
+
+def _plain(name: str) -> str:
+    """An attribute's name; GNU tar writes = and % in one as %3D and %25."""
+    return name.replace("%3D", "=").replace("%25", "%")
+
+
+def _kind(info: tarfile.TarInfo) -> Kind:
+    for is_it, kind in (
+        (info.isdir, Kind.DIRECTORY),
+        (info.isreg, Kind.FILE),
+        (info.issym, Kind.LINK),
+        (info.islnk, Kind.HARD),
+        (info.isfifo, Kind.FIFO),
+        (info.isdev, Kind.DEVICE),
+    ):
+        if is_it():
+            return kind
+    raise BadInputError(f"cannot be unpacked whole: {info.name!r} is of an unknown kind ({info.type!r})")
+
+
+def _data(stream: BinaryIO, info: tarfile.TarInfo, length: int) -> Iterator[bytes]:
+    """What the archive has of a file, which lies there in one piece whatever holes the file has."""
+    if length:
+        stream.seek(info.offset_data)
+    while length > 0:
+        chunk = stream.read(min(CHUNK_BYTES, length))
+        if not chunk:
+            raise tarfile.ReadError("unexpected end of data")
+        length -= len(chunk)
+        yield chunk

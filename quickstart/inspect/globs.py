@@ -1,0 +1,52 @@
+"""Patterns of paths as a profile writes them: `*`, `?`, character classes, and `**` across directories."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import re
+from pathlib import PurePosixPath
+
+_GLOB_PARTS = re.compile(r"(\*\*|\*|\?|\[!?\]?[^]]*\])")
+
+
+def matches(path: PurePosixPath, glob: str) -> bool:
+    """Whether ``path`` matches: ``*`` and ``?`` stay within a name, ``**`` crosses directories, a directory's glob without a
+    wildcard covers what is below it."""
+    if not any(char in glob for char in "*?["):
+        return path == PurePosixPath(glob) or PurePosixPath(glob) in path.parents
+    return _compiled(glob).fullmatch(str(path)) is not None
+
+
+@functools.cache
+def _compiled(glob: str) -> re.Pattern[str]:
+    """A glob may be a stranger's: its pattern takes time quadratic in the path's length at most.
+
+    What stands between two ``**`` is taken at the first place where it fits, and ``*`` as short as it can be, without a second
+    try (atomic groups): since ``*`` crosses no slash, a later place never ends earlier.
+    """
+    parts: list[list[str]] = [[""]]
+    for part in _GLOB_PARTS.split(glob):
+        if part == "**":
+            parts.append([""])
+        elif part == "*":
+            parts[-1].append("")
+        else:
+            parts[-1][-1] += "[^/]" if part == "?" else _class_or_text(part)
+    first, *others = [_within_names(part, part is parts[-1]) for part in parts]
+    return re.compile(first + "".join(f"(?>.*?{other})" for other in others), re.DOTALL)
+
+
+def _within_names(fixed: list[str], is_last: bool) -> str:
+    """What has ``*`` alone between its ``fixed`` parts, up to the end of the path where it is the last."""
+    tails = [f"(?>[^/]*?{part})" for part in fixed[1:]]
+    if is_last:
+        tails[-1:] = [f"[^/]*{part}" for part in fixed[1:][-1:]]
+    return fixed[0] + "".join(tails) + (r"\Z" if is_last else "")
+
+
+def _class_or_text(part: str) -> str:
+    if len(part) < 3 or part[0] != "[" or part[-1] != "]":
+        return re.escape(part)
+    # fnmatch translates a character class; what it writes around it differs between versions of Python. No slash is one of it.
+    return "(?!/)" + re.sub(r"\A\(\?s:(.*)\)\\[zZ]\Z", r"\1", fnmatch.translate(part), flags=re.DOTALL)

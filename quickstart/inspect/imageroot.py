@@ -1,0 +1,234 @@
+"""A directory on the host taken as a root: guest paths resolve inside it and never leave it.
+
+The rules are those of path_resolution(7) for a process that is chrooted into the directory: an absolute link
+target starts at the directory, ``..`` stops at it, and more than 40 links are a loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import itertools
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from quickstart.errors import StartSetError
+from quickstart.parse.bounded import PATH_MAX, read_whole
+
+MAX_LINKS = 40
+# Configuration, unit files, dpkg's lists: what is larger is none of these. A kernel module or library may be.
+MAX_TEXT_BYTES = 16 << 20
+MAX_WHOLE_BYTES = 64 << 20
+# Of a path with all that its links say: the kernel's own limit of 40 links of a page each is far above.
+_MAX_COMPONENTS = 4096
+_MAX_MATCHES = 65536
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+_MAGIC = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Where a guest path leads.
+
+    ``canonical`` is the path without any link, or None when nothing is there. ``links`` are the symlinks met,
+    in order and once each; the directory that holds each is canonical. A dangling link is in ``links`` too.
+    """
+
+    canonical: PurePosixPath | None
+    links: tuple[PurePosixPath, ...]
+
+
+@dataclass(frozen=True)
+class ImageRoot:
+    """``base`` is the host directory that the guest sees as ``/``."""
+
+    base: Path
+
+    def host(self, canonical: PurePosixPath) -> Path:
+        """The host path of a guest path; ``resolve`` it first, for the host follows links its own way.
+
+        Raises StartSetError for a path that is relative or has ``..``.
+        """
+        if not canonical.is_absolute() or ".." in canonical.parts:
+            raise StartSetError(f"{canonical} is not a canonical guest path", hint="resolve it first")
+        return self.base.joinpath(*canonical.parts[1:])
+
+    def read_text(self, canonical: PurePosixPath) -> str:
+        """A text file's content; bytes that are not UTF-8 are surrogate-escaped.
+
+        Raises StartSetError, naming the path, when it cannot be read, is no regular file or larger than 16 MiB.
+        """
+        return self.read_bytes(canonical, MAX_TEXT_BYTES).decode("utf-8", "surrogateescape")
+
+    def read_bytes(self, canonical: PurePosixPath, most_bytes: int = MAX_WHOLE_BYTES) -> bytes:
+        """The content of a file that is read whole, of at most ``most_bytes``; errors as of ``read_text``."""
+        host = self.host(canonical)
+        try:
+            status = host.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                raise StartSetError(f"{canonical} is not a regular file", hint="build the image again")
+            if status.st_size > most_bytes:
+                raise StartSetError(
+                    f"{canonical} has {status.st_size} bytes; such a file is read up to {most_bytes}",
+                    hint="build the image again",
+                )
+            return read_whole(host, most_bytes)
+        except ValueError as error:
+            raise StartSetError(
+                f"{str(canonical)!r} is no file's name", hint="build the image again"
+            ) from error
+        except OSError as error:
+            raise StartSetError(
+                f"{canonical} cannot be read: {error.strerror}", hint="build the image again"
+            ) from error
+
+    def link_target(self, canonical: PurePosixPath) -> str | None:
+        """The text of a symbolic link; None for what is none."""
+        try:
+            return str(self.host(canonical).readlink())
+        except (OSError, ValueError):
+            return None
+
+    def names(self, canonical: PurePosixPath) -> list[str]:
+        """What a directory holds, in byte order; raises StartSetError, naming it, when it cannot be read."""
+        try:
+            return sorted((each.name for each in os.scandir(self.host(canonical))), key=os.fsencode)
+        except OSError as error:
+            raise _unreadable(canonical, error) from error
+
+    def below(self, canonical: PurePosixPath) -> Iterator[PurePosixPath]:
+        """All that is below a directory and no directory itself, at any depth, in no order; links are not followed.
+
+        Left out is what lies so deep that no path can name it. Raises StartSetError for a directory that cannot be read.
+        """
+        pending = [canonical]
+        while pending:
+            directory = pending.pop()
+            try:
+                with os.scandir(self.host(directory)) as entries:
+                    for entry in entries:
+                        if entry.is_dir(follow_symlinks=False):
+                            pending.append(directory / entry.name)
+                        else:
+                            yield directory / entry.name
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise _unreadable(directory, error) from error
+
+    def hard_links(self) -> Mapping[tuple[int, int], tuple[PurePosixPath, ...]]:
+        """The names of each regular file of the tree that has several, by device and inode, in byte order."""
+        found: dict[tuple[int, int], list[PurePosixPath]] = {}
+        for path in self.below(PurePosixPath("/")):
+            status = self.host(path).lstat()
+            if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
+                found.setdefault((status.st_dev, status.st_ino), []).append(path)
+        return {inode: tuple(sorted(names, key=os.fsencode)) for inode, names in found.items()}
+
+    def resolve(self, path: PurePosixPath) -> Resolution:
+        """Follow every link of an absolute guest path, the last one too.
+
+        Raises StartSetError, naming the path, when it is relative, meets more than 40 links, or cannot be
+        read.
+        """
+        if len(str(path)) >= PATH_MAX:
+            return Resolution(None, ())
+        if not path.is_absolute():
+            raise StartSetError(f"{path} is not an absolute guest path", hint="give it from / on")
+        pending = list(reversed(path.parts[1:]))
+        place: list[str] = []
+        links: dict[PurePosixPath, None] = {}
+        followed = components = 0
+        while pending:
+            part = pending.pop()
+            components += 1
+            if components > _MAX_COMPONENTS:
+                raise StartSetError(
+                    f"{path} has more than {_MAX_COMPONENTS} components with those of its links",
+                    hint="the image has links there that lead to and fro; remove them",
+                )
+            if part == "..":
+                del place[-1:]
+                continue
+            here = PurePosixPath("/", *place, part)
+            host = self.host(here)
+            mode = _mode(host, path)
+            if mode is None or (pending and not stat.S_ISDIR(mode) and not stat.S_ISLNK(mode)):
+                return Resolution(None, tuple(links))
+            if not stat.S_ISLNK(mode):
+                place.append(part)
+                continue
+            followed += 1
+            if followed > MAX_LINKS:
+                raise StartSetError(
+                    f"{path} meets more than {MAX_LINKS} symbolic links, the last at {here}",
+                    hint="the image has a loop of links there; remove it",
+                )
+            links[here] = None
+            target = PurePosixPath(host.readlink())
+            if target.is_absolute():
+                place.clear()
+            pending.extend(reversed(_components(target)))
+        return Resolution(PurePosixPath("/", *place), tuple(links))
+
+    def glob(self, pattern: PurePosixPath) -> tuple[PurePosixPath, ...]:
+        """The existing paths that an absolute pattern matches, as spelled by it, in byte order (glob(3)).
+
+        ``*``, ``?`` and ``[…]`` stay within a component, and a leading dot has to be written out. Raises StartSetError for more
+        names than anybody means.
+        """
+        if len(str(pattern)) >= PATH_MAX:
+            return ()
+        found = [PurePosixPath("/")]
+        for part in pattern.parts[1:]:
+            matches = (base / name for base in found for name in self._matches(base, part))
+            found = list(itertools.islice(matches, _MAX_MATCHES + 1))
+            if len(found) > _MAX_MATCHES:
+                raise StartSetError(
+                    f"{pattern} matches more than {_MAX_MATCHES} names",
+                    hint="the image asks for too much there",
+                )
+        present = (path for path in found if self.resolve(path).canonical is not None)
+        return tuple(sorted(present, key=os.fsencode))
+
+    def _matches(self, base: PurePosixPath, pattern: str) -> Iterable[str]:
+        if not _MAGIC.search(pattern):
+            return (pattern,)
+        canonical = self.resolve(base).canonical
+        if canonical is None or not self.host(canonical).is_dir():
+            return ()
+        names = self.names(canonical)
+        return [
+            name
+            for name in names
+            if fnmatch.fnmatchcase(name, pattern) and (pattern[0] == "." or name[0] != ".")
+        ]
+
+
+def _components(target: PurePosixPath) -> tuple[str, ...]:
+    return target.parts[1:] if target.is_absolute() else target.parts
+
+
+def _mode(host: Path, asked: PurePosixPath) -> int | None:
+    """``st_mode`` of the path itself; None when it does not exist."""
+    try:
+        return host.lstat().st_mode
+    except ValueError:
+        # A NUL or a lone surrogate: no file has such a name.
+        return None
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise StartSetError(
+            f"{asked} cannot be looked up: {host}: {error.strerror}",
+            hint="run as a user who may read the image",
+        ) from error
+
+
+def _unreadable(path: PurePosixPath, error: OSError) -> StartSetError:
+    return StartSetError(
+        f"{path} cannot be read: {error.strerror}", hint="run as a user who may read the image"
+    )

@@ -1,0 +1,91 @@
+"""Where ld.so looks for a library that no program says the place of: ld.so.conf and its own directories (ldconfig(8), ld.so(8))."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from quickstart.errors import StartSetError
+from quickstart.inspect.imageroot import ImageRoot
+
+LD_SO_CONF = PurePosixPath("/etc/ld.so.conf")
+# ld.so(8): "the default path /lib, and then /usr/lib"; Debian's amd64 glibc has the multiarch ones before.
+DEFAULT_DIRECTORIES = tuple(
+    PurePosixPath("/", up, name) for name in ("lib/x86_64-linux-gnu", "lib", "lib64") for up in ("", "usr")
+)
+
+
+# Debian's own has one pattern of files to include and five directories. A pattern is held against whole directories.
+_MAX_PATTERNS = 1024
+_MAX_INCLUDES = 16384
+_MAX_DIRECTORIES = 65536
+
+
+def library_directories(root: ImageRoot) -> tuple[PurePosixPath, ...]:
+    """The directories of /etc/ld.so.conf and its includes, in order, then ld.so's own; each as spelled, once.
+
+    Raises StartSetError when a configuration file cannot be read, and for more than a system means.
+    """
+    found: dict[PurePosixPath, None] = {}
+    for path in itertools.chain(_configured(root), DEFAULT_DIRECTORIES):
+        found[path] = None
+        if len(found) > _MAX_DIRECTORIES:
+            raise _too_much(f"{_MAX_DIRECTORIES} directories")
+    return tuple(found)
+
+
+@dataclass
+class _Includes:
+    plain: int = 0
+    patterns: int = 0
+
+    def count(self, pattern: str) -> None:
+        """Raises StartSetError for more than a system has."""
+        if set(pattern) & set("*?["):
+            self.patterns += 1
+        else:
+            self.plain += 1
+        if self.patterns > _MAX_PATTERNS or self.plain > _MAX_INCLUDES:
+            raise _too_much(f"{_MAX_PATTERNS} patterns or {_MAX_INCLUDES} files to include")
+
+
+def _too_much(what: str) -> StartSetError:
+    return StartSetError(f"{LD_SO_CONF} names more than {what}", hint="shorten it in the image")
+
+
+def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
+    """Each file once, an included one in the place of its line; no recursion, for the includes may go as deep as they like."""
+    seen: set[PurePosixPath] = set()
+    includes = _Includes()
+    pending = [_statements(root, LD_SO_CONF, seen, includes)]
+    while pending:
+        found = next(pending[-1], None)
+        if found is None:
+            pending.pop()
+            continue
+        path, included = found
+        if included:
+            pending.append(_statements(root, path, seen, includes))
+        else:
+            yield path
+
+
+def _statements(
+    root: ImageRoot, conf: PurePosixPath, seen: set[PurePosixPath], includes: _Includes
+) -> Iterator[tuple[PurePosixPath, bool]]:
+    """What a file says, line by line: a path, and whether it is a file to include. ``includes`` counts those of all files."""
+    canonical = root.resolve(conf).canonical
+    if canonical is None or canonical in seen:
+        return
+    seen.add(canonical)
+    for line in root.read_text(canonical).splitlines():
+        words = line.partition("#")[0].split() or [""]
+        if words[0] == "include":
+            for pattern in words[1:]:
+                includes.count(pattern)
+                yield from ((path, True) for path in root.glob(conf.parent / pattern))
+        elif words[0].startswith("/"):
+            # "DIRECTORY=TYPE" was the libc5 way to say what is in it.
+            yield PurePosixPath(words[0].partition("=")[0]), False

@@ -1,0 +1,15 @@
+"""What counts as a secret of an image: by its name, and by how a private key begins."""
+
+from __future__ import annotations
+
+import re
+
+SECRET_GLOBS = (
+    "/etc/shadow*",
+    "/etc/gshadow*",
+    "/etc/security/opasswd",
+    "/etc/ssh/ssh_host_*_key",
+    "/etc/ssl/private/**",
+)
+# With the beginning of a key behind it: the marker alone is in every library that reads keys.
+PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----[ \t]*\r?\n\s*[A-Za-z0-9+/]")

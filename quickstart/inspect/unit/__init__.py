@@ -1,0 +1,9 @@
+"""How a systemd unit starts its main process, read from the image, and which of its directives an early start repeats."""
+
+from __future__ import annotations
+
+from quickstart.inspect.unit.commands import parse_commands
+from quickstart.inspect.unit.files import assignments, parse_service, unit_texts
+from quickstart.inspect.unit.read import read_unit
+
+__all__ = ["assignments", "parse_commands", "parse_service", "read_unit", "unit_texts"]

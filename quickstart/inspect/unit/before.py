@@ -1,0 +1,79 @@
+"""What a stock boot has done before it starts a service: mounts, kernel settings, the network, the packet filter.
+
+An early start comes before all of that. It may do so as long as that is what the build saw (never-stale.md); a packet filter,
+without which the service would be open to the network meanwhile, refuses the build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.cloudinit import has_cloud_init
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, unit_texts
+
+_OWN = PurePosixPath("/etc/systemd/system")
+# systemd.special(7): what these pull in is there before a service without settings of its own is started.
+_EARLY_TARGETS = ("local-fs.target", "sysinit.target", "basic.target", "network-pre.target")
+# sysctl.d(5); the packages' own, below /usr/lib, are written anew by each upgrade.
+_KERNEL_FILES = ("/etc/sysctl.conf",)
+_KERNEL_PLACES = ("/etc/sysctl.d", "/usr/local/lib/sysctl.d")
+# What cloud-init writes on an instance's first boot, after which that machine starts early all the same.
+_MACHINE_FILES = ("/etc/fstab", "/etc/crypttab", "/etc/network/interfaces", "/etc/dhcp/dhclient.conf")
+_MACHINE_PLACES = ("/etc/network/interfaces.d", "/etc/network/if-pre-up.d", "/etc/systemd/network")
+# Packet filters that are enabled for multi-user.target, and not for one of the early targets.
+_FILTERS = ("ferm", "firewalld", "ipset", "iptables", "netfilter-persistent", "nftables", "shorewall", "ufw")
+# They order themselves before the network as a filter does (systemd.special(7), network-pre.target), and filter nothing.
+_NO_FILTERS = ("cloud-", "systemd-")
+
+
+def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
+    """The files, there or not, by which the machine is made ready for services."""
+    yield from map(PurePosixPath, _KERNEL_FILES)
+    yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in _FILTERS)
+    if not has_cloud_init(root):
+        yield from map(PurePosixPath, _MACHINE_FILES)
+
+
+def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
+    """The directories, there or not, every entry of which does the same."""
+    yield from map(PurePosixPath, _KERNEL_PLACES)
+    for target in _EARLY_TARGETS:
+        yield from (_OWN / f"{target}.{kind}" for kind in ("wants", "requires"))
+    if not has_cloud_init(root):
+        yield from map(PurePosixPath, _MACHINE_PLACES)
+
+
+def refuse_filters(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError when an enabled unit goes before the network: an early start would answer without it."""
+    for name in sorted(_enabled(root)):
+        before = directives(assignments(unit_texts(root, name), "[Unit]")).get("Before", ())
+        if "network-pre.target" in " ".join(before).split():
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {name} is enabled and goes before the network, as a packet filter does",
+                hint=f"disable {name} in the image, and filter outside of the machine",
+            )
+
+
+def _enabled(root: ImageRoot) -> set[str]:
+    """The services that links pull in, whose unit files are there and not masked."""
+    return {
+        link.name
+        for place in UNIT_PATHS
+        for kind in ("wants", "requires")
+        for link in root.glob(PurePosixPath(place) / f"*.{kind}/*.service")
+        if not link.name.startswith(_NO_FILTERS) and _has_file(root, link.name)
+    }
+
+
+def _has_file(root: ImageRoot, unit: str) -> bool:
+    """Whether the first of the unit's name is a plain file, which a mask is not."""
+    for directory in map(PurePosixPath, UNIT_PATHS):
+        if root.link_target(directory / unit) == "/dev/null":
+            return False
+        canonical = root.resolve(directory / unit).canonical
+        if canonical is not None:
+            return root.host(canonical).is_file()
+    return False

@@ -1,0 +1,165 @@
+"""SystemCallFilter= as a program of our own (systemd.exec(5); config_parse_syscall_filter() and apply_syscall_filter() of systemd).
+
+It is one program for x86-64, x32 and i386, where systemd loads one for each. The calls are known by name: each architecture
+has numbers of its own, and a call that one does not have counts there as any other that is not named.
+"""
+
+from __future__ import annotations
+
+import errno as errors
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from quickstart.inspect.unit.seccomp import (
+    ARCH_I386,
+    ARCH_X86_64,
+    ARGUMENTS,
+    EQUAL,
+    GREATER_EQUAL,
+    JUMP,
+    LOAD,
+    LOAD_ARCH,
+    LOAD_NUMBER,
+    RET_ALLOW,
+    RET_ERRNO,
+    RET_KILL_PROCESS,
+    RETURN,
+    X32_BIT,
+    Instruction,
+    assembled,
+)
+from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.syscalls import I386, IPC, SOCKETCALL, X32, X86_64
+from quickstart.inspect.unit.values import BadValueError
+from quickstart.inspect.unit.words import shown
+from quickstart.parse.bounded import natural
+
+_DEFAULT = "@default"
+_MAX_ERRNO = 4095
+# There are some 400 calls and 30 groups.
+_MAX_WORDS = 4096
+# Whose sub-calls are told by the first argument (socketcall(2), ipc(2)).
+_SHARED = {"socketcall": SOCKETCALL, "ipc": IPC}
+
+
+@dataclass(frozen=True)
+class CallFilter:
+    """``named`` are calls with what becomes of them, ``others`` what becomes of all others; both as seccomp(2) returns it."""
+
+    named: Mapping[str, int]
+    others: int
+
+
+def call_filter(source: Source) -> CallFilter | None:
+    """What SystemCallFilter= and SystemCallErrorNumber= of ``source`` come to; raises UnsupportedUnitError."""
+    values = source.all("SystemCallFilter")
+    if not values:
+        return None
+    if sum(len(value.split()) for value in values) > _MAX_WORDS:
+        raise source.refusal(
+            "SystemCallFilter",
+            shown(values[-1]),
+            BadValueError(f"has, with the others, more than {_MAX_WORDS} words"),
+        )
+    allows = not values[0].startswith("~")
+    # Calls with their errno, None where none is said.
+    listed: dict[str, int | None] = dict.fromkeys(_calls(source, _DEFAULT)) if allows else {}
+    for value in values:
+        takes_away = value.startswith("~")
+        for word in value.removeprefix("~").split():
+            name, _, said = word.partition(":")
+            verdict = _verdict(source, "SystemCallFilter", said) if said else None
+            if said and not takes_away:
+                raise source.refusal("SystemCallFilter", word, BadValueError("allows with an error number"))
+            for call in _calls(source, name):
+                if takes_away != allows or verdict is not None:
+                    listed[call] = verdict
+                else:
+                    listed.pop(call, None)
+    refused = _verdict(source, "SystemCallErrorNumber", source.last("SystemCallErrorNumber", "kill"))
+    otherwise = RET_ALLOW if allows else refused
+    named = {call: otherwise if verdict is None else verdict for call, verdict in listed.items()}
+    if not allows and not named:
+        return None
+    return CallFilter(named, refused if allows else RET_ALLOW)
+
+
+def _calls(source: Source, name: str) -> Iterator[str]:
+    """The calls that a name stands for. Unknown ones are nobody's: systemd passes them by."""
+    if not name.startswith("@"):
+        yield name
+        return
+    if _DEFAULT not in source.call_groups:
+        raise source.refusal(
+            "SystemCallFilter",
+            name,
+            BadValueError("is a group, and the image's systemd does not show its groups"),
+        )
+    # A library of somebody's may have groups that have each other in them.
+    pending, met = [name], {name}
+    while pending:
+        for each in source.call_groups.get(pending.pop(), ()):
+            if each not in met:
+                met.add(each)
+                if each.startswith("@"):
+                    pending.append(each)
+                else:
+                    yield each
+
+
+def _verdict(source: Source, directive: str, text: str) -> int:
+    if text == "kill":
+        return RET_KILL_PROCESS
+    number = (
+        natural(text) or 0 if text.isdecimal() else getattr(errors, text, 0) if text.startswith("E") else 0
+    )
+    if not 0 < number <= _MAX_ERRNO:
+        raise source.refusal(directive, text, BadValueError("is neither `kill` nor an error"))
+    return RET_ERRNO | number
+
+
+def call_filter_records(source: Source) -> Iterator[tuple[str, ...]]:
+    """The `seccomp` step of SystemCallFilter=, the last before the program is executed."""
+    found = call_filter(source)
+    if found is not None:
+        yield "seccomp", program(found).hex()
+
+
+def program(found: CallFilter) -> bytes:
+    """The filter, as `seccomp.assembled` has it; other architectures than x86's are let through, as by systemd."""
+    x32 = {name: X32.get(name, number) | X32_BIT for name, number in X86_64.items()}
+    x86_64 = [*_ladder(found, X86_64), (RETURN, 0, 0, found.others)]
+    native: list[Instruction] = [LOAD_NUMBER, (GREATER_EQUAL, 0, 1, X32_BIT), (JUMP, 0, 0, len(x86_64))]
+    native += [*x86_64, *_ladder(found, x32), (RETURN, 0, 0, found.others)]
+    i386 = [LOAD_NUMBER, *_shared(found), *_ladder(found, I386), (RETURN, 0, 0, found.others)]
+    return assembled(
+        [
+            LOAD_ARCH,
+            *((EQUAL, 1, 0, ARCH_X86_64), (JUMP, 0, 0, len(native))),
+            *native,
+            *((EQUAL, 1, 0, ARCH_I386), (RETURN, 0, 0, RET_ALLOW)),
+            *i386,
+        ]
+    )
+
+
+def _ladder(found: CallFilter, numbers: Mapping[str, int]) -> Iterator[Instruction]:
+    """Returns what becomes of the number that is loaded, run by run; goes on behind itself above the last one named."""
+    verdicts = {numbers[name]: verdict for name, verdict in found.named.items() if name in numbers}
+    reached, current = 0, found.others
+    for number in sorted({each for at in verdicts for each in (at, at + 1)}):
+        following = verdicts.get(number, found.others)
+        if following != current:
+            if number > reached:
+                yield from ((GREATER_EQUAL, 1, 0, number), (RETURN, 0, 0, current))
+            reached, current = number, following
+
+
+def _shared(found: CallFilter) -> Iterator[Instruction]:
+    """The calls of i386 that are one number; they too are left with the number loaded."""
+    for name, calls in _SHARED.items():
+        if name in found.named or not calls.keys() & found.named.keys():
+            continue
+        inner = [(LOAD, 0, 0, ARGUMENTS), *_ladder(found, calls), (RETURN, 0, 0, found.others)]
+        yield (EQUAL, 0, len(inner), I386[name])
+        yield from inner

@@ -1,0 +1,118 @@
+"""The groups of system calls (`@system-service` …) of an image's own systemd, out of its library (systemd.exec(5)).
+
+systemd keeps them as an array of (name, help, value), value being names that a NUL ends each, in libsystemd-shared. The pointers
+of the array are relocations, so they are found by those.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.parse.bounded import read_whole
+
+_PLACES = ("/usr/lib/x86_64-linux-gnu/systemd", "/usr/lib/systemd")
+# Each array's first group, in all versions that have groups.
+_FIRST = b"@default\0"
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_RELA, _DT_RELASZ = 7, 8
+_R_X86_64_RELATIVE = 8
+_ENTRY_BYTES = 24
+_MAX_TEXT_BYTES = 1 << 16
+# systemd 257's has 5 MiB, 12 program headers and 30 groups.
+_MAX_BYTES = 64 << 20
+_MAX_SEGMENTS = 64
+_MAX_GROUPS = 256
+
+Groups = Mapping[str, tuple[str, ...]]
+
+
+def call_groups(root: ImageRoot) -> Groups:
+    """The groups by name, each with its calls and groups; empty where the image's systemd does not show them."""
+    library = library_of_groups(root)
+    return _read(root.host(library)) if library is not None else {}
+
+
+def library_of_groups(root: ImageRoot) -> PurePosixPath | None:
+    """The library of the image's systemd that has the groups, by its canonical path."""
+    for place in _PLACES:
+        for path in root.glob(PurePosixPath(place) / "libsystemd-shared-*.so"):
+            canonical = root.resolve(path).canonical
+            if canonical is not None and _read(root.host(canonical)):
+                return canonical
+    return None
+
+
+def _read(path: Path) -> Groups:
+    try:
+        return dict(_Library(read_whole(path, _MAX_BYTES)).groups())
+    except (struct.error, ValueError, KeyError, OverflowError, OSError):
+        return {}
+
+
+class _Library:
+    """A 64-bit little-endian shared library; what is wrong with it is a struct.error, ValueError or KeyError."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        if content[:6] != b"\x7fELF\x02\x01":
+            raise ValueError("no 64-bit ELF file")
+        (headers,) = struct.unpack_from("<Q", content, 32)
+        size, count = struct.unpack_from("<HH", content, 54)
+        if count > _MAX_SEGMENTS:
+            raise ValueError(f"it has {count} program headers")
+        found = [struct.unpack_from("<IIQQQQ", content, headers + each * size) for each in range(count)]
+        self._loads: list[tuple[int, int, int]] = [
+            (address, offset, length) for kind, _, offset, address, _, length in found if kind == _PT_LOAD
+        ]
+        ((offset, length),) = (
+            (offset, length) for kind, _, offset, _, _, length in found if kind == _PT_DYNAMIC
+        )
+        self._dynamic = offset, length
+
+    def groups(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        pointers = dict(self._pointers())
+        texts = (address for address in pointers if self._bytes(pointers[address], len(_FIRST)) == _FIRST)
+        for address in sorted(texts):
+            for _ in range(_MAX_GROUPS):
+                name = self._text(pointers.get(address))
+                if not name.startswith("@"):
+                    return
+                yield name, tuple(self._texts(pointers[address + 16]))
+                address += _ENTRY_BYTES
+            return
+
+    def _pointers(self) -> Iterator[tuple[int, int]]:
+        """Where the loader puts which address."""
+        offset, length = self._dynamic
+        tags = dict(struct.iter_unpack("<QQ", self._content[offset : offset + length]))
+        at = self._offset(tags[_DT_RELA])
+        for place, kind, value in struct.iter_unpack("<QQQ", self._content[at : at + tags[_DT_RELASZ]]):
+            if kind == _R_X86_64_RELATIVE:
+                yield place, value
+
+    def _offset(self, address: int) -> int:
+        for start, offset, length in self._loads:
+            if start <= address < start + length:
+                return address - start + offset
+        raise ValueError(f"nothing is loaded at {address:#x}")
+
+    def _bytes(self, address: int, length: int) -> bytes:
+        """What is there; nothing where no file is."""
+        if any(start <= address < start + size for start, _, size in self._loads):
+            at = self._offset(address)
+            return self._content[at : at + length]
+        return b""
+
+    def _text(self, address: int | None) -> str:
+        return next(self._texts(address), "") if address is not None else ""
+
+    def _texts(self, address: int) -> Iterator[str]:
+        """The strings one after the other up to an empty one."""
+        whole = self._bytes(address, _MAX_TEXT_BYTES)
+        for text in whole.split(b"\0"):
+            if not text:
+                return
+            yield text.decode("ascii", "replace")

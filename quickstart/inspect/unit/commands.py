@@ -1,0 +1,85 @@
+"""Exec lines: prefixes, program, words (systemd.service(5), "Command Lines")."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.model import UnitCommand
+from quickstart.inspect.unit.words import SEPARATOR, Names, shown, split_words
+
+_PREFIXES = "@-:+!|"
+# Where systemd looks for a program without a path (ExecSearchPath=).
+_SEARCHED = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+# Commands that only change the environment block of a manager that is not there yet: nothing to do.
+_FORGETS = re.compile(r"(?:\S*/)?systemctl\s+unset-environment(?:\s+\w+)+\s*;?")
+# Each has a process of its own; no unit has a tenth of it.
+_MAX_COMMANDS = 256
+_MENTIONS = re.compile(r"(?<![\w-])systemctl(?![\w-])")
+
+
+def parse_commands(unit: str, line: str, root: ImageRoot | None = None) -> tuple[UnitCommand, ...]:
+    """The commands of an Exec line; a `;` that stands alone separates them.
+
+    A program without a path is looked for in ``root``. Raises UnsupportedUnitError for what only systemd can do, or not even it.
+    """
+    found: list[UnitCommand] = []
+    words: list[str] = []
+    for word in [*split_words(unit, line), f"{SEPARATOR}\0"]:
+        if word != f"{SEPARATOR}\0":
+            words.append(word)
+        elif words:
+            if len(found) >= _MAX_COMMANDS:
+                raise UnsupportedUnitError(f"{unit}: `{shown(line)}` has more than {_MAX_COMMANDS} commands")
+            found.append(_command(unit, line, words, root))
+            words = []
+    return tuple(found)
+
+
+def _command(unit: str, line: str, words: list[str], root: ImageRoot | None) -> UnitCommand:
+    first = words[0].lstrip(_PREFIXES)
+    prefixes = words[0][: len(words[0]) - len(first)]
+    if "|" in prefixes or "!!" in prefixes or any(prefixes.count(each) > 1 for each in _PREFIXES):
+        raise UnsupportedUnitError(
+            f"{unit}: the prefix of `{shown(line)}` cannot be repeated without systemd"
+        )
+    names = Names(unit)
+    expanded = [names.expand(word) for word in (first, *words[1:])]
+    if any("\0" in word for word in expanded):
+        raise UnsupportedUnitError(f"{unit}: `{shown(line)}` has a NUL")
+    program = _program(unit, line, expanded[0], root)
+    argv = expanded[1:] if "@" in prefixes else expanded
+    if not argv:
+        raise UnsupportedUnitError(f"{unit}: `{shown(line)}` has the prefix @ but no name")
+    return UnitCommand(program, tuple(argv), "".join(sorted(set(prefixes) - {"@"})))
+
+
+def _program(unit: str, line: str, name: str, root: ImageRoot | None) -> str:
+    if name.startswith("/"):
+        return name
+    for directory in _SEARCHED if root is not None and name and "/" not in name else ():
+        path = PurePosixPath(directory) / name
+        if root is not None and root.resolve(path).canonical is not None:
+            return str(path)
+    raise UnsupportedUnitError(f"{unit}: `{shown(line)}` does not begin with an absolute path")
+
+
+def is_needless_early(command: UnitCommand) -> bool:
+    """Whether the command only takes variables out of the manager's environment block, which is empty before the hand-off."""
+    words = command.words
+    if PurePosixPath(words[0]).name in ("sh", "bash", "dash") and len(words) == 3 and words[1] == "-c":
+        return _FORGETS.fullmatch(words[2].strip()) is not None
+    return _FORGETS.fullmatch(" ".join(words)) is not None
+
+
+def refuse_systemctl(unit: str, name: str, command: UnitCommand) -> None:
+    """Raise UnsupportedUnitError for a command that talks to systemd: it is not there before the hand-off."""
+    if any(_MENTIONS.search(word) for word in (command.program, *command.words)):
+        raise UnsupportedUnitError(
+            f"{unit}: {name} calls systemctl, which has no systemd to speak to before the hand-off",
+            hint="`pre = false` in the profile's [start] leaves ExecStartPre out"
+            if name.endswith("Pre")
+            else None,
+        )

@@ -1,0 +1,38 @@
+"""DevicePolicy= and DeviceAllow= as records of the starter's description (systemd.resource-control(5))."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.values import BadValueError, choice
+
+Record = tuple[str, ...]
+
+_POLICIES = ("auto", "closed", "strict")
+_PATTERN = re.compile(r"/dev/.+|(char|block)-.+")
+
+
+def device_records(source: Source) -> Iterator[Record]:
+    """What the processes of the unit may open, where that is less than everything; raises UnsupportedUnitError."""
+    policy = source.value("DevicePolicy", lambda value: choice(value, _POLICIES)) or "auto"
+    if policy == "auto" and source.flag("PrivateDevices"):
+        policy = "closed"
+    allowed = [_allowed(source, value) for value in source.all("DeviceAllow")]
+    if policy == "auto" and not allowed:
+        return
+    if source.flag("ProtectClock"):
+        allowed.append(("device", "r", "char-rtc"))
+    yield "devices", "none" if policy == "strict" else "usual"
+    yield from allowed
+
+
+def _allowed(source: Source, value: str) -> Record:
+    pattern, _, access = value.partition(" ")
+    pattern, access = source.names.expand(pattern), access.strip() or "rwm"
+    if not _PATTERN.fullmatch(pattern) or not set(access) <= set("rwm"):
+        raise source.refusal(
+            "DeviceAllow", value, BadValueError("is no device with what of `rwm` is allowed")
+        )
+    return "device", access, pattern

@@ -1,0 +1,161 @@
+"""Which [Service] directives an early start knows, and what becomes of each. One that is in none of these sets refuses it."""
+
+from __future__ import annotations
+
+# What the start itself does: the type, the commands, and how the main process is told.
+START = frozenset(
+    {
+        *("Type", "PIDFile", "GuessMainPID", "NotifyAccess", "TimeoutStartSec", "TimeoutSec"),
+        *("ExecCondition", "ExecStartPre", "ExecStart", "ExecStartPost", "Slice"),
+        *("PermissionsStartOnly", "AppArmorProfile"),
+    }
+)
+# They act at reload, stop, a crash or a restart: systemd's own work, and it has it when it has adopted the unit.
+INERT = frozenset(
+    {
+        *(
+            "ExecReload",
+            "ExecStop",
+            "ExecStopPost",
+            "ReloadSignal",
+            "KillMode",
+            "KillSignal",
+            "RestartKillSignal",
+        ),
+        *(
+            "FinalKillSignal",
+            "WatchdogSignal",
+            "SendSIGHUP",
+            "SendSIGKILL",
+            "Restart",
+            "RestartMode",
+            "RestartSec",
+        ),
+        *("RestartSteps", "RestartMaxDelaySec", "RestartPreventExitStatus", "RestartForceExitStatus"),
+        *(
+            "SuccessExitStatus",
+            "TimeoutStopSec",
+            "TimeoutAbortSec",
+            "TimeoutStartFailureMode",
+            "RuntimeMaxSec",
+        ),
+        *("TimeoutStopFailureMode", "RuntimeRandomizedExtraSec", "StartLimitInterval", "StartLimitBurst"),
+        *("StartLimitAction", "FailureAction", "SuccessAction", "RebootArgument", "OOMPolicy", "ExitType"),
+        *("RemainAfterExit", "NonBlocking", "RuntimeDirectoryPreserve", "RemoveIPC", "TimeoutCleanSec"),
+    }
+)
+# Of the journal, which does not have the unit's output before its first restart.
+JOURNAL = frozenset(
+    {
+        *(
+            "SyslogIdentifier",
+            "SyslogFacility",
+            "SyslogLevel",
+            "SyslogLevelPrefix",
+            "LogLevelMax",
+            "LogExtraFields",
+        ),
+        *("LogRateLimitIntervalSec", "LogRateLimitBurst", "LogNamespace", "LogFilterPatterns"),
+    }
+)
+# Of the cgroup: systemd sets them when it adopts it, until then there is no limit.
+CGROUP = frozenset(
+    {
+        *("CPUAccounting", "CPUWeight", "StartupCPUWeight", "CPUShares", "StartupCPUShares", "CPUQuota"),
+        *("CPUQuotaPeriodSec", "AllowedCPUs", "StartupAllowedCPUs", "AllowedMemoryNodes"),
+        *(
+            "StartupAllowedMemoryNodes",
+            "MemoryAccounting",
+            "MemoryMin",
+            "MemoryLow",
+            "MemoryHigh",
+            "MemoryMax",
+        ),
+        *("MemorySwapMax", "MemoryZSwapMax", "MemoryLimit", "StartupMemoryLow", "StartupMemoryHigh"),
+        *(
+            "StartupMemoryMax",
+            "StartupMemorySwapMax",
+            "DefaultMemoryMin",
+            "DefaultMemoryLow",
+            "TasksAccounting",
+        ),
+        *("TasksMax", "IOAccounting", "IOWeight", "StartupIOWeight", "IODeviceWeight", "IOReadBandwidthMax"),
+        *(
+            "IOWriteBandwidthMax",
+            "IOReadIOPSMax",
+            "IOWriteIOPSMax",
+            "IODeviceLatencyTargetSec",
+            "IPAccounting",
+        ),
+        *("BlockIOAccounting", "BlockIOWeight", "StartupBlockIOWeight", "BlockIODeviceWeight"),
+        *("BlockIOReadBandwidth", "BlockIOWriteBandwidth", "ManagedOOMSwap", "ManagedOOMMemoryPressure"),
+        *("ManagedOOMMemoryPressureLimit", "ManagedOOMPreference", "MemoryPressureWatch"),
+        *("MemoryPressureThresholdSec", "CoredumpReceive"),
+    }
+)
+# What the starter repeats (quickstart.inspect.unit.settings, .mounts, .seccomp).
+REPEATED = frozenset(
+    {
+        *(
+            "User",
+            "Group",
+            "SupplementaryGroups",
+            "UMask",
+            "WorkingDirectory",
+            "Environment",
+            "EnvironmentFile",
+        ),
+        *(
+            "PassEnvironment",
+            "UnsetEnvironment",
+            "Nice",
+            "OOMScoreAdjust",
+            "CPUSchedulingPolicy",
+            "TimerSlackNSec",
+        ),
+        *("CPUSchedulingPriority", "CPUSchedulingResetOnFork", "CPUAffinity", "IOSchedulingClass"),
+        *(
+            "IOSchedulingPriority",
+            "CapabilityBoundingSet",
+            "AmbientCapabilities",
+            "NoNewPrivileges",
+            "SecureBits",
+        ),
+        *("RuntimeDirectory", "StateDirectory", "CacheDirectory", "LogsDirectory", "ConfigurationDirectory"),
+        *("RuntimeDirectoryMode", "StateDirectoryMode", "CacheDirectoryMode", "LogsDirectoryMode"),
+        *("ConfigurationDirectoryMode", "PrivateTmp", "ProtectSystem", "ProtectHome", "ReadWritePaths"),
+        *("ReadWriteDirectories", "ReadOnlyPaths", "ReadOnlyDirectories", "InaccessiblePaths"),
+        *("InaccessibleDirectories", "BindPaths", "BindReadOnlyPaths", "TemporaryFileSystem", "MountFlags"),
+        *("PrivateMounts", "ProtectControlGroups", "KeyringMode", "StandardOutput"),
+        *("StandardError", "IgnoreSIGPIPE", "WatchdogSec", "PrivateDevices", "ProtectKernelTunables"),
+        *("ProtectKernelModules", "ProtectKernelLogs", "ProtectClock", "ProtectHostname", "LockPersonality"),
+        *("RestrictRealtime", "RestrictSUIDSGID", "RestrictNamespaces", "RestrictAddressFamilies"),
+        *(
+            "MemoryDenyWriteExecute",
+            "SystemCallArchitectures",
+            "ProtectProc",
+            "ProcSubset",
+            "NoExecPaths",
+            "ExecPaths",
+            "PrivateUsers",
+            "DevicePolicy",
+            "DeviceAllow",
+            "PrivateNetwork",
+            "SystemCallFilter",
+            "SystemCallErrorNumber",
+        ),
+        *(f"Limit{name}" for name in ("CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE")),
+        *(f"Limit{name}" for name in ("MEMLOCK", "AS", "LOCKS", "SIGPENDING", "MSGQUEUE", "NICE", "RTPRIO")),
+        "LimitRTTIME",
+    }
+)
+# Only the value that changes nothing is taken; `no` stands for all of a boolean's.
+HARMLESS = {
+    **dict.fromkeys(("DynamicUser", "PrivateIPC", "PrivatePIDs"), "no"),
+    **dict.fromkeys(("Delegate", "RootDirectoryStartOnly", "RootEphemeral", "DelegateNamespaces"), "no"),
+    "StandardInput": "null",
+    "NUMAPolicy": "default",
+    "BusName": "",
+    "FileDescriptorStoreMax": "0",
+}
+KNOWN = START | INERT | JOURNAL | CGROUP | REPEATED | frozenset(HARMLESS)

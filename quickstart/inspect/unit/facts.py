@@ -1,0 +1,126 @@
+"""What of an image decides how, and whether, systemd starts a unit: where one of these changes an early start is not to be made.
+
+The build reads it once. At boot it is compared by names alone (docs/users/never-stale.md), so what is not there is named, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.before import settling_files, settling_places
+from quickstart.inspect.unit.callgroups import library_of_groups
+from quickstart.inspect.unit.files import MANAGER_PATHS, UNIT_PATHS, assignments, drop_in_places, unit_texts
+
+# systemd.unit(5): links in these make one unit pull in another.
+_PULLING = (".wants", ".requires", ".upholds")
+_OWN = PurePosixPath("/etc/systemd/system")
+# tmpfiles.d(5): of the directories below /run that are made early the administrator's word counts. A package's own files do not:
+# each upgrade writes them anew, and systemd-tmpfiles comes to them some seconds later.
+_TMPFILES = (PurePosixPath("/etc/tmpfiles.d"), PurePosixPath("/usr/local/lib/tmpfiles.d"))
+_APPARMOR = PurePosixPath("/usr/sbin/apparmor_parser")
+# The kernel's and init's own: never on the volume when init compares.
+_VOLATILE = frozenset({"proc", "sys", "dev", "run"})
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """``files`` by canonical path, links not followed, whether they are there or not; ``places`` are directories, there or not,
+    of which every entry counts."""
+
+    files: tuple[PurePosixPath, ...] = ()
+    places: tuple[PurePosixPath, ...] = ()
+
+    def __add__(self, other: Deciding) -> Deciding:
+        return Deciding(
+            tuple(sorted({*self.files, *other.files})), tuple(sorted({*self.places, *other.places}))
+        )
+
+
+def deciding(root: ImageRoot, unit: str) -> Deciding:
+    """The unit file, its drop-ins, the links that enable it, and what else an early start takes from the image's configuration.
+
+    Raises UnsupportedUnitError without such a unit.
+    """
+    files = {each for path in _files(root, unit) for each in way_to(root, path)}
+    places: set[PurePosixPath] = set()
+    for place in (*_places(unit), *settling_places(root)):
+        *links, last = way_to(root, place)
+        files.update(links)
+        places.add(last)
+        if root.resolve(place).canonical is not None:
+            # A drop-in may be a link; the entry itself is looked at with the place.
+            files.update(
+                each for name in root.names(last) for each in way_to(root, last / name) if each.parent != last
+            )
+    files |= set(_enabling(root, unit))
+    return Deciding(tuple(sorted(_kept(files))), tuple(sorted(_kept(places))))
+
+
+def way_to(root: ImageRoot, path: PurePosixPath) -> tuple[PurePosixPath, ...]:
+    """The links on the way to ``path``, and where they lead, or would: all canonical."""
+    found = root.resolve(path)
+    if found.canonical is not None:
+        return (*found.links, found.canonical)
+    *links, parent = way_to(root, path.parent)
+    here = parent / path.name
+    # Of a link that leads nowhere it matters where it lies.
+    return (*dict.fromkeys((*links, *found.links)), here)
+
+
+def _kept(paths: set[PurePosixPath]) -> Iterator[PurePosixPath]:
+    return (path for path in paths if len(path.parts) > 1 and path.parts[1] not in _VOLATILE)
+
+
+def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
+    """In which a unit may be defined, masked or made to start otherwise; as spelled."""
+    stem, at, _ = unit.removesuffix(".service").partition("@")
+    for directory in map(PurePosixPath, UNIT_PATHS):
+        yield directory / unit
+        if at:
+            yield directory / f"{stem}@.service"
+    yield from (PurePosixPath(directory) / "system.conf" for directory in MANAGER_PATHS)
+    yield _OWN / "default.target"
+    # A socket of its own would have its sockets handed over (unit/neighbours.py).
+    yield _OWN / f"sockets.target.wants/{unit.removesuffix('.service')}.socket"
+    yield from settling_files(root)
+    texts = unit_texts(root, unit)
+    yield from _negated_conditions(texts)
+    names = {name for name, _ in assignments(texts, "[Service]")}
+    if "AppArmorProfile" in names:
+        yield _APPARMOR
+    if "SystemCallFilter" in names and (library := library_of_groups(root)) is not None:
+        yield library
+
+
+def _negated_conditions(texts: tuple[str, ...]) -> Iterator[PurePosixPath]:
+    """What must not be there: ConditionPathExists=!PATH and its like (systemd.unit(5), "Conditions and Asserts")."""
+    for name, value in assignments(texts, "[Unit]"):
+        word = value.removeprefix("|").strip()
+        path = word.removeprefix("!").strip()
+        kind = name.removeprefix("Condition").removeprefix("Assert")
+        is_about_paths = kind != name and kind.startswith(("Path", "File", "Directory"))
+        if is_about_paths and word.startswith("!/") and not set(path) & set("%*?["):
+            yield PurePosixPath(path)
+
+
+def _places(unit: str) -> Iterator[PurePosixPath]:
+    for directory in UNIT_PATHS:
+        yield from (PurePosixPath(directory) / name for name in drop_in_places(unit))
+    yield from (PurePosixPath(directory) / "system.conf.d" for directory in MANAGER_PATHS)
+    yield from _TMPFILES
+
+
+def _enabling(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
+    """The links by which others pull the unit in, and where those would be masked."""
+    for directory in UNIT_PATHS:
+        canonical = root.resolve(PurePosixPath(directory)).canonical
+        for name in root.names(canonical) if canonical is not None else ():
+            puller = next((name.removesuffix(each) for each in _PULLING if name.endswith(each)), "")
+            place = root.resolve(PurePosixPath(directory) / name).canonical if puller else None
+            if place is None or not root.host(place).is_dir() or unit not in root.names(place):
+                continue
+            yield place / unit
+            yield from way_to(root, _OWN / puller)

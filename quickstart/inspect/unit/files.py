@@ -1,0 +1,148 @@
+"""Unit files of an image and their drop-ins, down to the assignments of a section (systemd.unit(5), systemd.syntax(7))."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.words import MAX_LINE_CHARACTERS
+
+# systemd.unit(5), "Unit File Load Path": the first that has the unit wins; drop-ins of all are read.
+UNIT_PATHS = (
+    *("/etc/systemd/system.control", "/etc/systemd/system", "/etc/systemd/system.attached"),
+    *("/usr/local/lib/systemd/system", "/usr/lib/systemd/system"),
+)
+# systemd-system.conf(5): the manager's own file, then its drop-ins.
+MANAGER_PATHS = ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
+
+# A unit with its drop-ins, and system.conf with its own; the largest of Debian have a few KiB.
+_MAX_TEXT_CHARACTERS = 2 * MAX_LINE_CHARACTERS
+
+Directives = Mapping[str, tuple[str, ...]]
+
+
+def assignments(texts: tuple[str, ...], wanted: str) -> tuple[tuple[str, str], ...]:
+    """Every `name=value` of the section ``wanted`` (``[Service]``), in order, the empty ones too."""
+    found: list[tuple[str, str]] = []
+    for text in texts:
+        section = ""
+        # Comments go first: they neither continue nor end a line that is continued.
+        plain = "\n".join(line for line in text.split("\n") if line.lstrip()[:1] not in ("#", ";"))
+        for line in plain.replace("\\\n", " ").split("\n"):
+            line = line.strip()
+            if line.startswith("["):
+                section = line
+            elif section == wanted and "=" in line:
+                name, _, value = (part.strip() for part in line.partition("="))
+                found.append((name, value))
+    return tuple(found)
+
+
+def parse_service(texts: tuple[str, ...]) -> Directives:
+    """The [Service] directives of a unit and its drop-ins, in order; an empty assignment clears what came before."""
+    return directives(assignments(texts, "[Service]"))
+
+
+def directives(found: tuple[tuple[str, str], ...]) -> Directives:
+    """The values of each name, without those that an empty assignment clears."""
+    kept: dict[str, list[str]] = {}
+    for name, value in found:
+        if value:
+            kept.setdefault(name, []).append(value)
+        else:
+            kept[name] = []
+    return {name: tuple(values) for name, values in kept.items() if values}
+
+
+def _drop_in_names(unit: str) -> tuple[str, ...]:
+    """The directories that drop-ins of ``unit`` lie in, the most specific first (systemd.unit(5), "Description")."""
+    stem = unit.removesuffix(".service")
+    dashes = [index for index, char in enumerate(stem) if char == "-"]
+    return (f"{unit}.d", *(f"{stem[: index + 1]}.service.d" for index in reversed(dashes)), "service.d")
+
+
+def drop_in_places(unit: str) -> tuple[str, ...]:
+    """The same, with those of the template that ``unit`` is an instance of."""
+    template = _template(unit)
+    return (*_drop_in_names(unit), *(_drop_in_names(template) if template else ()))
+
+
+def _template(unit: str) -> str:
+    """NAME@.service of an instance NAME@INSTANCE.service; empty for other units."""
+    stem, at, instance = unit.removesuffix(".service").partition("@")
+    return f"{stem}@.service" if at and instance else ""
+
+
+def has_init_script(root: ImageRoot, unit: str) -> bool:
+    """Whether systemd-sysv-generator(8) would make ``unit``, if there is no unit file."""
+    return root.resolve(PurePosixPath("/etc/init.d") / unit.removesuffix(".service")).canonical is not None
+
+
+def drop_ins_of(root: ImageRoot, unit: str) -> dict[str, PurePosixPath]:
+    """Where the drop-ins of ``unit`` lie, by their names; of one name the first in the order of places."""
+    found: dict[str, PurePosixPath] = {}
+    for directory in UNIT_PATHS:
+        for name in drop_in_places(unit):
+            below = root.resolve(PurePosixPath(directory) / name).canonical
+            for file in sorted(root.host(below).glob("*.conf")) if below is not None else ():
+                found.setdefault(file.name, PurePosixPath(directory) / name / file.name)
+    return found
+
+
+def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
+    """The unit file's text, then its drop-ins' in the order of their names; raises UnsupportedUnitError without a unit."""
+    drop_ins = drop_ins_of(root, unit)
+    main: PurePosixPath | None = None
+    template = _template(unit)
+    for directory in UNIT_PATHS:
+        found_here = root.resolve(PurePosixPath(directory) / unit)
+        if main is None and found_here.canonical is None and found_here.links:
+            raise UnsupportedUnitError(f"{unit} is masked in the image by {found_here.links[-1]}")
+        main = main or found_here.canonical
+    if main is None and template:
+        places = (root.resolve(PurePosixPath(directory) / template).canonical for directory in UNIT_PATHS)
+        main = next((place for place in places if place is not None), None)
+    if main is None and has_init_script(root, unit):
+        raise UnsupportedUnitError(
+            f"{unit} is the script /etc/init.d/{unit.removesuffix('.service')}, of which systemd makes a unit at each boot",
+            hint="an early start wants a unit file: put one into a root of yours (--rootfs)",
+        )
+    if main is None or not root.host(main).is_file():
+        raise UnsupportedUnitError(
+            f"the image has no unit {unit}", hint="`unit` and `packages` in the profile must fit"
+        )
+    # A drop-in may be a link, to /dev/null when it is switched off.
+    found = (root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins))
+    files = [main, *(file for file in found if file is not None and root.host(file).is_file())]
+    return _texts(root, files, unit)
+
+
+def manager_texts(root: ImageRoot) -> tuple[str, ...]:
+    """The texts of system.conf and its drop-ins, in the order in which they are read."""
+    places = (root.resolve(PurePosixPath(directory) / "system.conf").canonical for directory in MANAGER_PATHS)
+    main = next((place for place in places if place is not None and root.host(place).is_file()), None)
+    drop_ins: dict[str, PurePosixPath] = {}
+    for directory in MANAGER_PATHS:
+        below = root.resolve(PurePosixPath(directory) / "system.conf.d").canonical
+        for file in root.host(below).glob("*.conf") if below is not None else ():
+            drop_ins.setdefault(file.name, below / file.name if below else main or PurePosixPath("/"))
+    found = [root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins)]
+    files = [place for place in (main, *found) if place is not None and root.host(place).is_file()]
+    return _texts(root, files, "system.conf")
+
+
+def _texts(root: ImageRoot, files: Iterable[PurePosixPath], what: str) -> tuple[str, ...]:
+    """The files' texts; raises UnsupportedUnitError for more of it than a unit can mean."""
+    found: list[str] = []
+    left = _MAX_TEXT_CHARACTERS
+    for file in files:
+        text = root.read_text(file)
+        left -= len(text)
+        if left < 0:
+            raise UnsupportedUnitError(
+                f"{what} and its drop-ins have more than {_MAX_TEXT_CHARACTERS} characters, the last read is {file}"
+            )
+        found.append(text)
+    return tuple(found)

@@ -1,0 +1,51 @@
+"""The nouns: a unit as an early start sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+
+@dataclass(frozen=True)
+class UnitCommand:
+    """A command of the unit: the program as it is to be found, its argv (variables not yet expanded), its prefixes of ``-+!:``."""
+
+    program: str
+    words: tuple[str, ...]
+    flags: str = ""
+
+
+@dataclass(frozen=True)
+class LateBind:
+    """A bind of the unit's namespace that has to wait for systemd: what it binds is made by a service of systemd's own."""
+
+    source: str
+    target: str
+    read_only: bool
+    required: bool
+
+
+@dataclass(frozen=True)
+class UnitStart:
+    """How the unit starts its main process (systemd.service(5)).
+
+    ``settings`` are the records of the starter's description for what its other directives say (starter.md); ``group`` is its
+    cgroup below the root. ``timeout_ms`` is 0 when there is none. ``late_binds`` are made when systemd adopts the process.
+    """
+
+    unit: str
+    type: str
+    pid_file: PurePosixPath | None
+    start_pre: tuple[UnitCommand, ...]
+    start: UnitCommand
+    conditions: tuple[UnitCommand, ...] = ()
+    start_post: tuple[UnitCommand, ...] = ()
+    group: str = ""
+    timeout_ms: int = 90_000
+    settings: tuple[tuple[str, ...], ...] = ()
+    late_binds: tuple[LateBind, ...] = ()
+
+    @property
+    def commands(self) -> tuple[UnitCommand, ...]:
+        """All in the order in which they run."""
+        return (*self.conditions, *self.start_pre, self.start, *self.start_post)

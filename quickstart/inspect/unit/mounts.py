@@ -1,0 +1,203 @@
+"""The mounts of a unit's own namespace, as `mount` records (systemd.exec(5), "Sandboxing"; the tables are systemd 252's)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quickstart.inspect.unit.model import LateBind
+from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.values import BadValueError, choice
+
+Record = tuple[str, ...]
+
+_HOMES = ("/home", "/run/user", "/root")
+_PROC_READ_ONLY = (
+    "acpi",
+    "apm",
+    "asound",
+    "bus",
+    "fs",
+    "irq",
+    "latency_stats",
+    "mtrr",
+    "scsi",
+    "sys",
+    "sysrq-trigger",
+)
+# What systemd lets a tmpfs of a unit take.
+_LARGE_TMPFS = "size=10%,nr_inodes=400k"
+# Sockets of journald: who logs to them looks again each time, so they may come with systemd.
+_LOGS = ("/dev/log", "/run/systemd/journal", "/run/systemd/journal/dev-log", "/run/systemd/journal/socket")
+# What only systemd's own services make: not there when we start.
+_LATE = ("/dev/log", "/run/systemd/", "/run/dbus/", "/run/udev/", "/run/user/")
+
+
+def mount_records(source: Source) -> Iterator[Record]:
+    """What the directives of ``source`` mount, in any order; raises UnsupportedUnitError."""
+    yield from _protect_system(source)
+    yield from _protect_home(source)
+    yield from _protect_kernel(source)
+    yield from _paths(source)
+    yield from _binds(source)
+    if source.flag("PrivateDevices"):
+        yield "mount", "private-dev", "required", "/dev"
+    if is_private_tmp(source):
+        yield "mount", "private-tmp", "required", "/tmp"  # noqa: S108
+        yield "mount", "private-tmp", "required", "/var/tmp"  # noqa: S108
+
+
+def host_name_records(source: Source) -> Iterator[Record]:
+    """What ProtectHostname= closes in a namespace that the unit has for other reasons; by itself it makes none."""
+    if source.flag("ProtectHostname"):
+        # A /proc of processes alone has neither.
+        needed = "optional" if source.last("ProcSubset") == "pid" else "required"
+        for name in ("hostname", "domainname"):
+            yield "mount", "read-only", needed, f"/proc/sys/kernel/{name}"
+
+
+def is_private_tmp(source: Source) -> bool:
+    """PrivateTmp=, of which `disconnected` (a tmpfs of its own) is not known."""
+    return source.flag("PrivateTmp")
+
+
+def namespace(source: Source, records: tuple[Record, ...]) -> tuple[Record, ...]:
+    """The `namespace` step, where there is something to mount or the unit asks for a namespace by itself."""
+    how = source.value("MountFlags", lambda value: choice(value, ("shared", "slave", "private"))) or "shared"
+    wanted = bool(records or late_binds(source)) or source.flag("PrivateMounts") or how != "shared"
+    # What NoNewPrivileges= gives up is taken from the unit's own mounts as well.
+    nosuid = ("nosuid",) if source.flag("NoNewPrivileges") else ()
+    return (("namespace", how, *nosuid),) if wanted else ()
+
+
+def _protect_system(source: Source) -> Iterator[Record]:
+    value = source.last("ProtectSystem")
+    if value == "strict":
+        yield "mount", "read-only", "required", "/"
+        for path in ("/proc", "/sys", "/dev"):
+            yield "mount", "read-write-implicit", "required", path
+        for path in _HOMES:
+            yield "mount", "read-write-implicit", "optional", path
+        return
+    if value == "full" or source.flag("ProtectSystem", but=("full",)):
+        yield "mount", "read-only", "required", "/usr"
+        yield from (("mount", "read-only", "optional", path) for path in ("/boot", "/efi"))
+        yield from (("mount", "read-only", "optional", path) for path in ("/bin", "/sbin", "/lib", "/lib64"))
+    if value == "full":
+        yield "mount", "read-only", "required", "/etc"
+
+
+def _protect_home(source: Source) -> Iterator[Record]:
+    value = source.last("ProtectHome")
+    if value == "tmpfs":
+        # Plain ones: 252 drops the options of its own table.
+        yield from (("mount", "tmpfs", "optional", path) for path in _HOMES)
+    elif value == "read-only":
+        yield from (("mount", "read-only", "optional", path) for path in _HOMES)
+    elif source.flag("ProtectHome", but=("read-only", "tmpfs")):
+        yield from (("mount", "inaccessible", "optional", path) for path in _HOMES)
+
+
+def _protect_kernel(source: Source) -> Iterator[Record]:
+    if source.flag("ProtectKernelTunables"):
+        yield from (("mount", "read-only", "optional", f"/proc/{name}") for name in _PROC_READ_ONLY)
+        yield from (("mount", "inaccessible", "optional", f"/proc/{name}") for name in ("kallsyms", "kcore"))
+        yield "mount", "read-only", "required", "/sys"
+        for path in ("/sys/fs/bpf", "/sys/kernel/debug", "/sys/kernel/tracing"):
+            yield "mount", "read-only", "optional", path
+        yield "mount", "read-write-implicit", "required", "/sys/fs/cgroup"
+    if source.flag("ProtectKernelModules"):
+        yield from (
+            ("mount", "inaccessible", "optional", path) for path in ("/usr/lib/modules", "/lib/modules")
+        )
+    if source.flag("ProtectKernelLogs"):
+        yield from (("mount", "inaccessible", "optional", path) for path in ("/proc/kmsg", "/dev/kmsg"))
+    if source.flag("ProtectKernelTunables") or source.flag("ProtectControlGroups") or _proc_options(source):
+        # They imply MountAPIVFS=: these are entries of their own, which ProtectSystem=strict does not make read-only.
+        yield "mount", "fresh-proc", "required", "/proc", *_proc_options(source)
+        yield from (("mount", "as-it-is", "required", path) for path in ("/dev", "/run", "/sys"))
+    if source.flag("ProtectControlGroups"):
+        yield "mount", "read-only", "required", "/sys/fs/cgroup"
+
+
+def _proc_options(source: Source) -> tuple[str, ...]:
+    """The options of a /proc of the unit's own, as one word; none without ProtectProc= and ProcSubset=."""
+    kinds = ("default", "noaccess", "invisible", "ptraceable")
+    protected = source.value("ProtectProc", lambda value: choice(value, kinds)) or "default"
+    subset = source.value("ProcSubset", lambda value: choice(value, ("all", "pid"))) or "all"
+    if (protected, subset) == ("default", "all"):
+        return ()
+    hidden = f"hidepid={'off' if protected == 'default' else protected}"
+    return (hidden if subset == "all" else f"{hidden},subset=pid",)
+
+
+_PATHS = {
+    "ReadWritePaths": "read-write",
+    "ReadWriteDirectories": "read-write",
+    "ReadOnlyPaths": "read-only",
+    "ReadOnlyDirectories": "read-only",
+    "InaccessiblePaths": "inaccessible",
+    "InaccessibleDirectories": "inaccessible",
+    "ExecPaths": "exec",
+    "NoExecPaths": "no-exec",
+}
+
+
+def _path(source: Source, name: str, text: str) -> str:
+    path = source.names.expand(text)
+    if not path.startswith("/") or ".." in path.split("/"):
+        raise source.refusal(name, text, BadValueError("is no absolute path"))
+    return path
+
+
+def _paths(source: Source) -> Iterator[Record]:
+    for name, kind in _PATHS.items():
+        for word in source.words(name):
+            bare = word.lstrip("-+")
+            optional = "optional" if "-" in word[: len(word) - len(bare)] else "required"
+            yield "mount", kind, optional, _path(source, name, bare)
+    for word in source.words("TemporaryFileSystem"):
+        path, _, options = word.partition(":")
+        chosen = [each for each in options.split(",") if each]
+        if any(each != "ro" and not each.startswith(("size=", "mode=", "nr_inodes=")) for each in chosen):
+            raise source.refusal(
+                "TemporaryFileSystem", word, BadValueError("has an option that is not known")
+            )
+        given = ",".join(["mode=0755", _LARGE_TMPFS, *(each for each in chosen if each != "ro")])
+        kind = "tmpfs-read-only" if "ro" in chosen else "tmpfs"
+        yield "mount", kind, "required", _path(source, "TemporaryFileSystem", path), given
+
+
+def _binds(source: Source) -> Iterator[Record]:
+    for name, suffix in (("BindPaths", ""), ("BindReadOnlyPaths", "-read-only")):
+        for word in source.words(name):
+            optional = "optional" if word.startswith("-") else "required"
+            what, where, how = _bind(source, name, word)
+            if what in _LOGS:
+                continue
+            if f"{what}/".startswith(_LATE) or what in _LATE:
+                raise source.refusal(
+                    name, word, BadValueError(f"binds {what}, which is not there before the hand-off")
+                )
+            kind = {"": "bind-all", "rbind": "bind-all", "norbind": "bind"}.get(how)
+            if kind is None:
+                raise source.refusal(name, word, BadValueError("has an option that is not known"))
+            yield "mount", kind + suffix, optional, where, what
+
+
+def _bind(source: Source, name: str, word: str) -> tuple[str, str, str]:
+    """What is bound, where, and the option."""
+    what, _, rest = word.removeprefix("-").partition(":")
+    where, _, how = rest.partition(":")
+    what = _path(source, name, what)
+    return what, _path(source, name, where) if where else what, how
+
+
+def late_binds(source: Source) -> tuple[LateBind, ...]:
+    """The binds of log sockets, which are there when systemd adopts the process."""
+    found = []
+    for name in ("BindPaths", "BindReadOnlyPaths"):
+        for word in source.words(name):
+            what, where, _ = _bind(source, name, word)
+            if what in _LOGS:
+                found.append(LateBind(what, where, name == "BindReadOnlyPaths", not word.startswith("-")))
+    return tuple(found)

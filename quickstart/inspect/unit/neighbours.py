@@ -1,0 +1,81 @@
+"""What the image's other units say of one: sockets that systemd would hand to it, instances that do its work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, unit_texts
+from quickstart.inspect.unit.values import BadValueError, boolean
+
+_PULLS_IN = ("Requires", "Wants", "BindsTo", "Requisite", "Upholds")
+_SOCKET = ".socket"
+# Each is looked at.
+_MAX_SOCKETS = 1024
+
+
+def refuse_sockets(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError when a socket unit hands its listening sockets to ``unit``: only systemd has them."""
+    wanted = {path.name for path in _enabled(root)} | set(_pulled_in(root, unit))
+    if len(wanted) > _MAX_SOCKETS:
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: {len(wanted)} sockets are enabled or wanted"
+        )
+    own = _file(root, unit)
+    for name in sorted(wanted):
+        service = _service_of(root, name)
+        if service and (service == unit or (own is not None and _file(root, service) == own)):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {name} is enabled and hands its sockets over",
+                hint=f"disable {name} in the image, if the service can listen by itself",
+            )
+
+
+def refuse_shared_namespaces(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError for a unit that is to have another one's /tmp and network: that one is not there yet."""
+    for name in directives(assignments(unit_texts(root, unit), "[Unit]")).get("JoinsNamespaceOf", ()):
+        raise UnsupportedUnitError(f"{unit} cannot be started early: JoinsNamespaceOf={name}")
+
+
+def instances_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
+    """The template of the same name as ``unit``, and what Debian has of its instances."""
+    names = {
+        path.name
+        for place in UNIT_PATHS
+        for path in root.glob(PurePosixPath(place) / f"{unit.removesuffix('.service')}@*.service")
+    }
+    return tuple(sorted(names))
+
+
+def _enabled(root: ImageRoot) -> Iterator[PurePosixPath]:
+    for place in UNIT_PATHS:
+        for kind in ("wants", "requires"):
+            yield from root.glob(PurePosixPath(place) / f"*.{kind}/*{_SOCKET}")
+
+
+def _pulled_in(root: ImageRoot, unit: str) -> Iterator[str]:
+    """The socket units that ``unit`` itself has started."""
+    found = directives(assignments(unit_texts(root, unit), "[Unit]"))
+    for name in _PULLS_IN:
+        yield from (word for value in found.get(name, ()) for word in value.split() if word.endswith(_SOCKET))
+
+
+def _service_of(root: ImageRoot, socket: str) -> str:
+    """Whom systemd starts for that socket unit (systemd.socket(5)); empty when nobody, or one for each connection."""
+    path = _file(root, socket)
+    if path is None or not root.host(path).is_file():
+        return ""
+    found = directives(assignments((root.read_text(path),), "[Socket]"))
+    try:
+        if boolean(found.get("Accept", ("no",))[-1]):
+            return ""
+    except BadValueError:
+        pass
+    return found.get("Service", (f"{socket.removesuffix(_SOCKET)}.service",))[-1]
+
+
+def _file(root: ImageRoot, unit: str) -> PurePosixPath | None:
+    found = (root.resolve(PurePosixPath(place) / unit).canonical for place in UNIT_PATHS)
+    return next((path for path in found if path is not None), None)

@@ -1,0 +1,233 @@
+"""A unit of the image as UnitStart: everything of it that an early start repeats (systemd.service(5), systemd.exec(5))."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.before import refuse_filters
+from quickstart.inspect.unit.callgroups import call_groups
+from quickstart.inspect.unit.commands import is_needless_early, parse_commands, refuse_systemctl
+from quickstart.inspect.unit.directives import HARMLESS, KNOWN
+from quickstart.inspect.unit.files import assignments, directives, drop_ins_of, manager_texts, unit_texts
+from quickstart.inspect.unit.model import UnitCommand, UnitStart
+from quickstart.inspect.unit.mounts import late_binds
+from quickstart.inspect.unit.neighbours import instances_of, refuse_shared_namespaces, refuse_sockets
+from quickstart.inspect.unit.settings import settings
+from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.tmpfiles import run_directories
+from quickstart.inspect.unit.values import BadValueError, boolean, span_us
+
+_NO_TEXT = re.compile(r"[\0-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_TYPES = ("simple", "exec", "forking", "notify", "notify-reload")
+_ACCESS = ("none", "main", "exec", "all")
+_D_BUS = "it speaks to D-Bus, which comes with systemd; see docs/internals/starter.md"
+_DEFAULT_TIMEOUT = "90s"
+# Each has a process of its own; no unit has a tenth of it.
+_MAX_COMMANDS = 256
+# As init calls it (initramfs/init/hand-off).
+HAND_OFF_DROP_IN = b"zzzz-quickstart.conf"
+# systemd-system.conf(5): what is not read here, and every service has it, or gets it from PID 1.
+_MANAGERS = (
+    *("CapabilityBoundingSet", "NoNewPrivileges", "SystemCallArchitectures", "DefaultEnvironment"),
+    *("CPUAffinity", "NUMAPolicy", "NUMAMask", "TimerSlackNSec", "DefaultTimerSlackNSec"),
+    *("DefaultOOMScoreAdjust", "DefaultRestrictSUIDSGID"),
+)
+# A file's name is no longer (NAME_MAX of limits.h).
+_MAX_NAME = 255
+
+
+def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitStart:
+    """How ``unit`` of the image starts; without ``run_start_pre`` its ExecStartPre is left out.
+
+    Raises UnsupportedUnitError naming what an early start could not repeat.
+    """
+    assigned = assignments(unit_texts(root, unit), "[Service]")
+    # Only who needs them pays for reading systemd's library.
+    groups = call_groups(root) if any(name == "SystemCallFilter" for name, _ in assigned) else {}
+    source = Source(unit, assigned, directives(assignments(manager_texts(root), "[Manager]")), groups)
+    refuse_unknown(source)
+    _refuse_manager(source)
+    _refuse_last_word(root, unit)
+    refuse_sockets(root, unit)
+    refuse_shared_namespaces(root, unit)
+    refuse_filters(root, unit)
+    _refuse_confinement(root, source)
+    kind = _type(root, source)
+    pid_file = source.names.expand(source.last("PIDFile"))
+    _check_users(root, source)
+    start = _commands(root, source, "ExecStart")
+    if len(start) != 1:
+        raise UnsupportedUnitError(
+            f"{unit} has {len(start)} ExecStart commands; exactly one can be started early"
+        )
+    return UnitStart(
+        unit=unit,
+        type=kind,
+        pid_file=(PurePosixPath("/run") / pid_file) if pid_file else None,
+        start_pre=_commands(root, source, "ExecStartPre") if run_start_pre else (),
+        start=start[0],
+        conditions=_commands(root, source, "ExecCondition"),
+        start_post=_commands(root, source, "ExecStartPost"),
+        group=f"{_slice_path(source)}/{unit}",
+        timeout_ms=_timeout_ms(source),
+        settings=(
+            *_notify(source, kind),
+            *_main_process(source, kind),
+            *run_directories(root),
+            *settings(source),
+        ),
+        late_binds=late_binds(source),
+    )
+
+
+def refuse_unknown(source: Source) -> None:
+    """Raise UnsupportedUnitError naming every directive that an early start does not know, or not with that value."""
+    for name, values in source.found.items():
+        # systemd ignores a line that is not UTF-8; whoever wrote it meant something else.
+        if any(_NO_TEXT.search(each) for each in (name, *values)):
+            raise UnsupportedUnitError(
+                f"{source.unit}: {name!r} has bytes that are no UTF-8 text: {values!r}"
+            )
+    unknown = {name for name in source.found if name not in KNOWN}
+    unknown |= {name for name, harmless in HARMLESS.items() if not _is_harmless(source, name, harmless)}
+    if unknown:
+        raise UnsupportedUnitError(
+            f"{source.unit} cannot be started early: it has {', '.join(sorted(unknown))}",
+            hint=_D_BUS
+            if "BusName" in unknown
+            else "these directives would be lost; see docs/internals/starter.md",
+        )
+
+
+def _refuse_manager(source: Source) -> None:
+    """What system.conf says for PID 1 and so for every service, which an early start would be without."""
+    lost = [name for name in _MANAGERS if name in source.manager]
+    if lost:
+        raise UnsupportedUnitError(
+            f"{source.unit} cannot be started early: the image's system.conf has {', '.join(lost)}",
+            hint="say it in drop-ins of the services (service.d) instead; see docs/internals/starter.md",
+        )
+
+
+def _refuse_last_word(root: ImageRoot, unit: str) -> None:
+    """A drop-in that systemd reads after the one by which it adopts the process: the application would be started a second time."""
+    for name, path in drop_ins_of(root, unit).items():
+        if os.fsencode(name) >= HAND_OFF_DROP_IN:
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {path} is read after what the hand-off says",
+                hint=f"give it a name that sorts before {HAND_OFF_DROP_IN.decode()}",
+            )
+
+
+def _is_harmless(source: Source, name: str, harmless: str) -> bool:
+    value = source.last(name, harmless)
+    if harmless != "no":
+        return value == harmless
+    try:
+        return not boolean(value)
+    except BadValueError:
+        return False
+
+
+def _refuse_confinement(root: ImageRoot, source: Source) -> None:
+    """AppArmorProfile=: its profiles are loaded by a service of their own; where nothing loads them, `-` means to go without."""
+    value = source.last("AppArmorProfile")
+    loads = root.resolve(PurePosixPath("/usr/sbin/apparmor_parser")).canonical is not None
+    if value and (loads or not value.startswith("-")):
+        raise source.refusal("AppArmorProfile", value, BadValueError("is not loaded before the hand-off"))
+
+
+def _type(root: ImageRoot, source: Source) -> str:
+    kind = source.last("Type", "simple")
+    if kind not in _TYPES:
+        instances = instances_of(root, source.unit) if kind == "oneshot" else ()
+        hint = f"known: {', '.join(_TYPES)}"
+        if instances:
+            hint = (
+                f"the work is done by {', '.join(instances)}: `unit` takes an instance, NAME@INSTANCE.service"
+            )
+        raise UnsupportedUnitError(f"{source.unit} cannot be started early: Type={kind}", hint=hint)
+    # A reload is systemd's.
+    return "notify" if kind == "notify-reload" else kind
+
+
+def _main_process(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
+    """Without a PID file and a guess systemd knows none: it is enough that there are processes."""
+    guesses = source.flag("GuessMainPID", otherwise=True)
+    unknown = kind == "forking" and not guesses and "PIDFile" not in source.found
+    return (("main-process", "any"),) if unknown else ()
+
+
+def _notify(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
+    """Who may speak to the notify socket; nobody without need."""
+    needs = kind == "notify" or "WatchdogSec" in source.found
+    access = source.last("NotifyAccess", "none")
+    if access not in _ACCESS:
+        raise source.refusal("NotifyAccess", access, BadValueError(f"is none of {', '.join(_ACCESS)}"))
+    if access == "none":
+        return (("notify-access", "main"),) if needs else ()
+    return (("notify-access", access),)
+
+
+def _timeout_ms(source: Source) -> int:
+    """0 when there is none."""
+    given = next((name for name in ("TimeoutStartSec", "TimeoutSec") if name in source.found), None)
+    if given is None:
+        default = source.manager.get("DefaultTimeoutStartSec", (_DEFAULT_TIMEOUT,))[-1]
+        found = source.converted("DefaultTimeoutStartSec", default, span_us)
+    else:
+        found = source.value(given, span_us)
+    return (found or 0) // 1000
+
+
+def _commands(root: ImageRoot, source: Source, name: str) -> tuple[UnitCommand, ...]:
+    if len(source.all(name)) > _MAX_COMMANDS:
+        raise UnsupportedUnitError(f"{source.unit} has more than {_MAX_COMMANDS} lines of {name}")
+    found = [each for line in source.all(name) for each in parse_commands(source.unit, line, root)]
+    kept = tuple(each for each in found if name == "ExecStart" or not is_needless_early(each))
+    for command in kept:
+        refuse_systemctl(source.unit, name, command)
+    if name == "ExecStart" or not source.flag("PermissionsStartOnly"):
+        return kept
+    # What `+` says of one command.
+    return tuple(replace(each, flags="".join(sorted({*each.flags, "+"}))) for each in kept)
+
+
+def _slice_path(source: Source) -> str:
+    """The cgroup of the unit's slice (systemd.slice(5)): instances of a template share one of their own."""
+    default = "system.slice"
+    if source.names.instance:
+        prefix = source.names.prefix.replace("\\", "\\x5c").replace("-", "\\x2d")
+        default = f"system-{prefix}.slice"
+    name = source.names.expand(source.last("Slice", default))
+    known = re.fullmatch(r"[A-Za-z0-9:_.\\-]+\.slice", name) and len(name) <= _MAX_NAME
+    if not known or name.startswith("-"):
+        raise source.refusal("Slice", name, BadValueError("is no name of a slice"))
+    parts = name.removesuffix(".slice").split("-")
+    return "/".join(f"{'-'.join(parts[: count + 1])}.slice" for count in range(len(parts)))
+
+
+def _check_users(root: ImageRoot, source: Source) -> None:
+    """The starter knows /etc/passwd and /etc/group, and no other name services."""
+    wanted = [("User", "/etc/passwd", source.last("User")), ("Group", "/etc/group", source.last("Group"))]
+    wanted += [("SupplementaryGroups", "/etc/group", word) for word in source.words("SupplementaryGroups")]
+    known: dict[str, frozenset[str]] = {}
+    for name, file, value in wanted:
+        if not value:
+            continue
+        if file not in known:
+            known[file] = _names_of(root, file)
+        if source.names.expand(value) not in known[file]:
+            raise source.refusal(name, value, BadValueError(f"is not in the image's {file}"))
+
+
+def _names_of(root: ImageRoot, file: str) -> frozenset[str]:
+    """Names and numbers in passwd(5) or group(5); none without the file."""
+    path = root.resolve(PurePosixPath(file)).canonical
+    rows = (line.split(":", 3) for line in root.read_text(path).splitlines()) if path else ()
+    return frozenset(word for row in rows for word in (row[0], *row[2:3]))

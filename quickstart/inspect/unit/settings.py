@@ -1,0 +1,255 @@
+"""The directives that make the process what it is, as records of the starter's description (systemd.exec(5), starter.md).
+
+Facts come first; the steps that a process takes before it executes follow in the order in which systemd takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from quickstart.inspect.unit.callfilter import call_filter_records
+from quickstart.inspect.unit.devices import device_records
+from quickstart.inspect.unit.mounts import Record, host_name_records, is_private_tmp, mount_records, namespace
+from quickstart.inspect.unit.seccomp import filter_records
+from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.values import (
+    ALL_CAPABILITIES,
+    CAPABILITY,
+    LIMITS,
+    BadValueError,
+    boolean,
+    capability_set,
+    choice,
+    cpu_list,
+    file_mode,
+    integer,
+    limit,
+    span_us,
+)
+
+_DIRECTORIES = {
+    "RuntimeDirectory": "/run",
+    "StateDirectory": "/var/lib",
+    "CacheDirectory": "/var/cache",
+    "LogsDirectory": "/var/log",
+    "ConfigurationDirectory": "/etc",
+}
+_VARIABLES = {
+    "RuntimeDirectory": "RUNTIME_DIRECTORY",
+    "StateDirectory": "STATE_DIRECTORY",
+    "CacheDirectory": "CACHE_DIRECTORY",
+    "LogsDirectory": "LOGS_DIRECTORY",
+    "ConfigurationDirectory": "CONFIGURATION_DIRECTORY",
+}
+_POLICIES = {"other": 0, "fifo": 1, "rr": 2, "batch": 3, "idle": 5}
+_IO_CLASSES = {"none": 0, "realtime": 1, "best-effort": 2, "idle": 3, "0": 0, "1": 1, "2": 2, "3": 3}
+_SECURE_BITS = {
+    "noroot": 1,
+    "noroot-locked": 2,
+    "no-setuid-fixup": 4,
+    "no-setuid-fixup-locked": 8,
+    "keep-caps": 16,
+    "keep-caps-locked": 32,
+}
+# What each of them takes out of the bounding set (systemd's unit_patch_contexts).
+_TAKES_AWAY = {
+    "PrivateDevices": ("CAP_MKNOD", "CAP_SYS_RAWIO"),
+    "ProtectKernelModules": ("CAP_SYS_MODULE",),
+    "ProtectKernelLogs": ("CAP_SYSLOG",),
+    "ProtectClock": ("CAP_SYS_TIME", "CAP_WAKE_ALARM"),
+}
+# PID 1's defaults for services (systemd-system.conf(5)): 252's and 257's.
+_DEFAULT_LIMITS = {"NOFILE": "1024:524288", "MEMLOCK": "8M"}
+_LOG = frozenset({"journal", "syslog", "kmsg", "journal+console", "syslog+console", "kmsg+console"})
+
+
+def settings(source: Source) -> tuple[Record, ...]:
+    """All records of ``source`` beside its commands; raises UnsupportedUnitError naming the directive that it cannot take."""
+    mounted = tuple(mount_records(source))
+    own = namespace(source, mounted)
+    directories = tuple(_directories(source))
+    writable = tuple(("mount", "read-write", "required", record[3]) for record in directories) if own else ()
+    filters = (*filter_records(source), *call_filter_records(source))
+    return (
+        *_facts(source),
+        *device_records(source),
+        *_environment(source),
+        *_scheduling(source),
+        *directories,
+        *_keyring(source),
+        *((("own-network",),) if source.flag("PrivateNetwork") else ()),
+        *(mounted + writable),
+        *(host_name_records(source) if own else ()),
+        *own,
+        *((("own-host-name",),) if source.flag("ProtectHostname") else ()),
+        *_identity(source, bool(filters)),
+        *filters,
+    )
+
+
+def _facts(source: Source) -> Iterator[Record]:
+    for name, key in (("User", "user"), ("Group", "main-group")):
+        if name in source.found:
+            yield key, source.names.expand(source.last(name))
+    if not source.flag("IgnoreSIGPIPE", otherwise=True):
+        yield "ignore-sigpipe", "no"
+    yield from _output(source, "StandardOutput", "stdout")
+    yield from _output(source, "StandardError", "stderr")
+    if is_private_tmp(source):
+        yield "private-tmp", "yes"
+    watchdog = source.value("WatchdogSec", span_us)
+    if watchdog:
+        yield "watchdog-usec", str(watchdog)
+
+
+def _output(source: Source, name: str, key: str) -> Iterator[Record]:
+    value = source.last(name, "inherit")
+    kind, colon, path = value.partition(":")
+    if value == "null":
+        yield key, "null"
+    elif colon and kind in ("file", "append", "truncate"):
+        yield key, kind, source.names.expand(path)
+    elif value in _LOG and key == "stderr":
+        yield key, "log"
+    elif value != "inherit" and value not in _LOG:
+        raise source.refusal(name, value, BadValueError("cannot be repeated"))
+
+
+def _environment(source: Source) -> Iterator[Record]:
+    for name, base in _DIRECTORIES.items():
+        paths = [f"{base}/{each}" for each in _directory_names(source, name)]
+        if paths:
+            yield "own-environment", f"{_VARIABLES[name]}={':'.join(paths)}"
+    if "PIDFile" in source.found:
+        path = source.names.expand(source.last("PIDFile"))
+        yield "own-environment", f"PIDFILE={path if path.startswith('/') else f'/run/{path}'}"
+    yield from (("pass-environment", word) for word in source.words("PassEnvironment"))
+    for word in source.words("Environment"):
+        assignment = source.names.expand(word, with_host_name=True)
+        if not assignment.partition("=")[0].isidentifier() or "=" not in assignment:
+            raise source.refusal("Environment", word, BadValueError("is no assignment"))
+        yield "environment", assignment
+    for value in source.all("EnvironmentFile"):
+        path = source.names.expand(value.removeprefix("-"))
+        if not path.startswith("/") or set(path) & set("*?["):
+            raise source.refusal("EnvironmentFile", value, BadValueError("is no absolute path of one file"))
+        yield "environment-file", "optional" if value.startswith("-") else "required", path
+    yield from (("unset-environment", source.names.expand(word)) for word in source.words("UnsetEnvironment"))
+
+
+def _scheduling(source: Source) -> Iterator[Record]:
+    if score := source.value("OOMScoreAdjust", lambda value: integer(value, -1000, 1000)):
+        yield "oom-score-adjust", score
+    if nice := source.value("Nice", lambda value: integer(value, -20, 19)):
+        yield "nice", nice
+    policy = source.value("CPUSchedulingPolicy", lambda value: _POLICIES[choice(value, _POLICIES)])
+    priority = source.value("CPUSchedulingPriority", lambda value: integer(value, 0, 99))
+    reset = source.flag("CPUSchedulingResetOnFork")
+    if policy is not None or priority is not None or reset:
+        real_time = policy in (_POLICIES["fifo"], _POLICIES["rr"])
+        yield "scheduler", str(policy or 0), priority or ("1" if real_time else "0"), str(int(reset))
+    if "CPUAffinity" in source.found:
+        yield (
+            "cpus",
+            *source.converted(
+                "CPUAffinity", " ".join(source.all("CPUAffinity")), lambda all: cpu_list([all])
+            ),
+        )
+    io_class = source.value("IOSchedulingClass", lambda value: _IO_CLASSES[choice(value, _IO_CLASSES)])
+    io_priority = source.value("IOSchedulingPriority", lambda value: integer(value, 0, 7))
+    if io_class is not None or io_priority is not None:
+        yield "io-priority", str(2 if io_class is None else io_class), io_priority or "4"
+    slack = source.value(
+        "TimerSlackNSec", lambda value: value if value.isdigit() else str((span_us(value) or 0) * 1000)
+    )
+    if slack is not None:
+        yield "timer-slack-ns", slack
+    yield "umask", source.value("UMask", file_mode) or "022"
+
+
+def _directory_names(source: Source, name: str) -> tuple[str, ...]:
+    found = tuple(source.names.expand(word) for word in source.words(name))
+    for each in found:
+        if each.startswith("/") or ":" in each or ".." in each.split("/"):
+            raise source.refusal(name, each, BadValueError("is no plain relative path"))
+    return found
+
+
+def _directories(source: Source) -> Iterator[Record]:
+    for name, base in _DIRECTORIES.items():
+        mode = source.value(f"{name}Mode", file_mode) or "0755"
+        owner = "root" if name == "ConfigurationDirectory" else "user"
+        for each in _directory_names(source, name):
+            yield "directory", owner, mode, f"{base}/{each}"
+
+
+def _keyring(source: Source) -> Iterator[Record]:
+    mode = (
+        source.value("KeyringMode", lambda value: choice(value, ("inherit", "private", "shared")))
+        or "private"
+    )
+    if mode != "inherit":
+        yield "keyring", mode
+
+
+def _limits(source: Source) -> Iterator[Record]:
+    for name in LIMITS:
+        convert = partial(limit, name)
+        if f"Limit{name}" in source.found:
+            yield "limit", *source.converted(f"Limit{name}", source.last(f"Limit{name}"), convert)
+        elif name == "RTPRIO" and source.flag("RestrictRealtime"):
+            yield "limit", *limit(name, "0")
+        elif f"DefaultLimit{name}" in source.manager:
+            value = source.manager[f"DefaultLimit{name}"][-1]
+            yield "limit", *source.converted(f"DefaultLimit{name}", value, convert)
+        elif name in _DEFAULT_LIMITS:
+            yield "limit", *limit(name, _DEFAULT_LIMITS[name])
+
+
+def _identity(source: Source, has_filters: bool) -> Iterator[Record]:
+    """Groups, limits, capabilities, user: what takes privileges away."""
+    if {"User", "Group", "SupplementaryGroups"} & set(source.found):
+        yield "groups", *(source.names.expand(word) for word in source.words("SupplementaryGroups"))
+    yield from _limits(source)
+    if source.flag("PrivateUsers"):
+        yield ("own-users",)
+    bounding = source.converted(
+        "CapabilityBoundingSet",
+        " ".join(source.every("CapabilityBoundingSet")),
+        lambda _: capability_set(source.every("CapabilityBoundingSet"), ALL_CAPABILITIES),
+    )
+    for name, taken in _TAKES_AWAY.items():
+        if source.flag(name):
+            bounding &= ~sum(CAPABILITY[each] for each in taken)
+    if bounding != ALL_CAPABILITIES:
+        yield "bounding-set", f"{bounding:x}"
+    ambient = source.converted(
+        "AmbientCapabilities",
+        " ".join(source.every("AmbientCapabilities")),
+        lambda _: capability_set(source.every("AmbientCapabilities"), 0),
+    ) & sum(CAPABILITY.values())
+    if ambient:
+        yield "ambient", f"{ambient:x}"
+    if "User" in source.found:
+        yield ("become-user",)
+    yield from _working_directory(source)
+    bits = 0
+    for word in source.words("SecureBits"):
+        bits |= source.converted("SecureBits", word, lambda each: _SECURE_BITS[choice(each, _SECURE_BITS)])
+    if bits:
+        yield "secure-bits", f"{bits:x}"
+    if source.value("NoNewPrivileges", boolean):
+        yield "no-new-privileges", "always"
+    elif has_filters:
+        yield "no-new-privileges", "for-filters"
+
+
+def _working_directory(source: Source) -> Iterator[Record]:
+    value = source.last("WorkingDirectory")
+    if not value:
+        return
+    path = source.names.expand(value.removeprefix("-"))
+    if path != "~" and not path.startswith("/"):
+        raise source.refusal("WorkingDirectory", value, BadValueError("is no absolute path"))
+    yield "working-directory", "optional" if value.startswith("-") else "required", path

@@ -1,0 +1,74 @@
+"""What a unit says, with the questions that its readers ask; each answer names the directive when it cannot be given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.unit.files import Directives, directives
+from quickstart.inspect.unit.values import BadValueError, boolean
+from quickstart.inspect.unit.words import Names, shown, split_words
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Source:
+    """The [Service] assignments of ``unit`` in order, and the [Manager] assignments of the image's system.conf.
+
+    ``call_groups`` are the groups of system calls of the image's systemd.
+    """
+
+    unit: str
+    assigned: tuple[tuple[str, str], ...]
+    manager: Directives
+    call_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def found(self) -> Directives:
+        """The directives that have a value in the end."""
+        return directives(self.assigned)
+
+    @cached_property
+    def names(self) -> Names:
+        return Names(self.unit)
+
+    def refusal(self, name: str, value: str, why: BadValueError) -> UnsupportedUnitError:
+        return UnsupportedUnitError(f"{self.unit} cannot be started early: {name}={shown(value)} {why}")
+
+    def all(self, name: str) -> tuple[str, ...]:
+        return self.found.get(name, ())
+
+    def last(self, name: str, otherwise: str = "") -> str:
+        """The value that wins, or ``otherwise``."""
+        return self.found.get(name, (otherwise,))[-1]
+
+    def value(self, name: str, convert: Callable[[str], T]) -> T | None:
+        """The value that wins as ``convert`` takes it; None without one. Raises UnsupportedUnitError for what it refuses."""
+        if name not in self.found:
+            return None
+        return self.converted(name, self.last(name), convert)
+
+    def converted(self, name: str, value: str, convert: Callable[[str], T]) -> T:
+        try:
+            return convert(value)
+        except BadValueError as error:
+            raise self.refusal(name, value, error) from error
+
+    def flag(self, name: str, otherwise: bool = False, but: Iterable[str] = ()) -> bool:
+        """A boolean; the values ``but`` are no fault, and no `yes`."""
+        if self.last(name) in but:
+            return False
+        found = self.value(name, boolean)
+        return otherwise if found is None else found
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """The words of all the values."""
+        return tuple(word for value in self.all(name) for word in split_words(self.unit, value))
+
+    def every(self, name: str) -> tuple[str, ...]:
+        """Every assignment, the empty ones too."""
+        return tuple(value for each, value in self.assigned if each == name)

@@ -1,0 +1,65 @@
+"""The directories below /run that tmpfiles.d(5) asks for: services count on them, and systemd-tmpfiles has not run yet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from quickstart.inspect.imageroot import ImageRoot
+
+_PATHS = ("/etc/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
+# `d` and `D` make a directory; `!`, `-`, `+` … behind them say when and how, which does not matter for one that is not there.
+_LINE = re.compile(r"[dD][!+=~^-]*\s+(\S+)(?:\s+(\S+))?(?:\s+(\S+))?(?:\s+(\S+))?")
+# Of services that systemd itself starts; nobody can count on them before it. (A look-up of their users would read the volume.)
+_OF_SYSTEMD = ("/run/systemd/", "/run/log/", "/run/user/", "/run/credentials/", "/run/dbus/")
+_MODE = re.compile(r"[~:]*([0-7]{3,4})")
+
+
+def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
+    """The `run-directory` records, those above first; what has a specifier or a user whom the image lacks is left out."""
+    users, groups = _names(root, "/etc/passwd"), _names(root, "/etc/group")
+    found: dict[str, tuple[str, ...]] = {}
+    for text in _texts(root):
+        for path, mode, user, group in _directories(text):
+            if user in users and group in groups:
+                found.setdefault(path, ("run-directory", mode, user, group, path))
+    return tuple(found[path] for path in sorted(found))
+
+
+def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
+    for line in text.splitlines():
+        match = _LINE.match(line.strip())
+        if match is None:
+            continue
+        path = re.sub(r"^(/var/run|%t)(?=/)", "/run", match[1]).rstrip("/")
+        mode = _MODE.fullmatch(match[2] or "0755")
+        if path.startswith("/run/") and not set(path) & set("%\"'\\") and ".." not in path.split("/"):
+            if f"{path}/".startswith(_OF_SYSTEMD):
+                continue
+            user, group = (
+                ("root" if name in (None, "-") else name.lstrip(":")) for name in (match[3], match[4])
+            )
+            yield path, f"0{int(mode[1] if mode else '755', 8):o}", user, group
+
+
+def _texts(root: ImageRoot) -> Iterator[str]:
+    """The files in the order of their names; of two with the same name the administrator's."""
+    files: dict[str, PurePosixPath] = {}
+    for directory in _PATHS:
+        below = root.resolve(PurePosixPath(directory)).canonical
+        for file in root.host(below).glob("*.conf") if below is not None else ():
+            files.setdefault(file.name, PurePosixPath(directory) / file.name)
+    for name in sorted(files):
+        canonical = root.resolve(files[name]).canonical
+        if canonical is not None and root.host(canonical).is_file():
+            yield root.read_text(canonical)
+
+
+def _names(root: ImageRoot, file: str) -> frozenset[str]:
+    path = root.resolve(PurePosixPath(file)).canonical
+    return (
+        frozenset(line.partition(":")[0] for line in root.read_text(path).splitlines())
+        if path
+        else frozenset()
+    )

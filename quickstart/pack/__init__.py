@@ -1,0 +1,1 @@
+"""Trace and image root become the start set, and the recipe of the archive."""

@@ -1,0 +1,211 @@
+"""What a fast start will ask the root volume for, known beforehand: trace → Foreseen → Prefetch (docs/internals/prefetch.md).
+
+Reads the image's tree, writes nothing. A guess that is wrong costs a read, never an answer: the guest's own reads decide.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from quickstart.image.blockmap import BlockMap, Kind
+from quickstart.initramfs.prefetch import Prefetch
+from quickstart.initramfs.serving import LIBRARY, served_files
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.model import Event, FileKind, Op, StartSet, Trace
+
+# What init and the starter themselves look at on the root volume, read there and look through. The log may have to be made.
+_OURS = ("/fast", "/etc/locale.conf", "/var/log/quickstart.log")
+_OURS_READ = ("/etc/hostname", "/etc/default/locale", "/etc/passwd", "/etc/group")
+_LISTED = ("/tmp", "/var/tmp")  # noqa: S108
+# Nothing below these is on the root volume when the application starts.
+_ELSEWHERE = frozenset({"proc", "sys", "dev", "run", "fast"})
+# One request for two blocks that lie so close together costs less than two requests: half a MiB is a cloud volume's own piece.
+_GAP_BLOCKS = 128
+# Larger files are read in part, or past the page cache, as a database does.
+_FILE_BYTES = 512 * 1024
+# What is opened to be written to is read too when it is a table, an index or a state; a log is only longer.
+_WRITTEN_BYTES = 64 * 1024
+# A fresh volume brings a snapshot's block of this size when it is first touched (storage.md): one read pays for all of it.
+_PIECE_BYTES = 512 * 1024
+# Of one large file: what is past that is a matter of its use, not of the start.
+_PIECES = 32
+_BITMAPS = (Kind.BLOCK_BITMAP, Kind.INODE_BITMAP)
+# Bitmaps lie side by side for so many block groups (mke2fs(8), flex_bg).
+_FLEX_GROUPS = 16
+_OWN_BLOCKS = (Kind.DIRECTORY, Kind.EXTENTS, Kind.ATTRIBUTES, Kind.LINK)
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What the application will come to on the root volume, beside what is served from /fast, by canonical path.
+
+    ``names`` have inodes that are looked at, ``directories`` are looked into, ``files`` are read, ``large`` ones in part or past
+    the page cache, ``makes`` says whether files are made.
+    """
+
+    names: frozenset[PurePosixPath]
+    directories: frozenset[PurePosixPath]
+    files: frozenset[PurePosixPath]
+    large: frozenset[PurePosixPath]
+    makes: bool
+
+
+def foresee(
+    traces: Sequence[Trace], start_set: StartSet, root: ImageRoot, bound: Collection[PurePosixPath] = ()
+) -> Foreseen:
+    """By the traces. ``bound`` are the files that something of /fast is laid over: their places are looked up, their content
+    is not read."""
+    seen = _Seen(root)
+    for name in _OURS:
+        seen.look(PurePosixPath(name))
+    for name in _OURS_READ:
+        seen.read(PurePosixPath(name))
+    for name in _LISTED:
+        if found := seen.look(PurePosixPath(name)):
+            seen.directories.add(found)
+    served = {file.path for file in served_files(start_set, bound) if file.kind is FileKind.FILE}
+    for path in bound:
+        seen.look(path)
+    for trace in traces:
+        not_now = _not_now(trace, start_set, root)
+        for event in trace.events:
+            if event.program not in not_now:
+                _follow(seen, event, served)
+    return Foreseen(
+        frozenset(seen.names),
+        frozenset(seen.directories),
+        frozenset(seen.files),
+        frozenset(seen.large),
+        seen.makes,
+    )
+
+
+def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
+    """Where on the volume of this map the metadata lie, and the files, in the order in which they lie there."""
+    wanted = _metadata(foreseen, blocks)
+    places = {
+        run.path: run.first_block for run in blocks.runs if run.kind is Kind.FILE and run.offset_bytes == 0
+    }
+    files = sorted(foreseen.files, key=lambda path: (places.get(path, 0), os.fsencode(path)))
+    ranges = [*_joined(wanted, blocks.block_bytes)]
+    ranges += [
+        (block * blocks.block_bytes, blocks.block_bytes) for block in _touched(foreseen, blocks, ranges)
+    ]
+    return Prefetch(tuple(sorted(ranges)), tuple(files))
+
+
+class _Seen:
+    """What is looked at on the volume: names have an inode, directories are looked into, files are read."""
+
+    def __init__(self, root: ImageRoot) -> None:
+        self.root = root
+        self.names: set[PurePosixPath] = {PurePosixPath("/")}
+        self.directories: set[PurePosixPath] = {PurePosixPath("/")}
+        self.files: set[PurePosixPath] = set()
+        self.large: set[PurePosixPath] = set()
+        self.makes = False
+
+    def look(self, path: PurePosixPath) -> PurePosixPath | None:
+        """Look ``path`` up as the kernel does; where it leads, or None."""
+        found = self.root.resolve(path)
+        for each in (*found.links, *([found.canonical] if found.canonical else [])):
+            self.names.update((each, *each.parents))
+            self.directories.update(each.parents)
+        if found.canonical is None and path != path.parent and (parent := self.look(path.parent)):
+            # It is not there: the directory that should have it is searched whole.
+            self.directories.add(parent)
+        return found.canonical
+
+    def read(self, path: PurePosixPath, limit_bytes: int = _FILE_BYTES) -> None:
+        """Note ``path`` as read whole, or as large, when it is a file that is not empty."""
+        found = self.look(path)
+        host = self.root.host(found) if found else None
+        if found and host and host.is_file() and (size := host.stat().st_size):
+            (self.files if size <= limit_bytes else self.large).add(found)
+
+
+def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
+    """The programs that the profile keeps out of the start set (``exclude``): they have their time after ready."""
+    kept_out = {each.path for each in start_set.excluded if each.rule.startswith("exclude: ")}
+    return {
+        event.program
+        for event in trace.events
+        if event.op is Op.EXEC and event.error is None and root.resolve(event.path).canonical in kept_out
+    }
+
+
+def _follow(seen: _Seen, event: Event, served: set[PurePosixPath]) -> None:
+    """What ``event`` will need of the volume. Programs and libraries come from /fast, and are looked for there first."""
+    if len(event.path.parts) < 2 or event.path.parts[1] in _ELSEWHERE:
+        return
+    if event.error is not None and (LIBRARY.search(event.path.name) or event.path.name == "glibc-hwcaps"):
+        return
+    if event.path.name == "ld.so.cache" or seen.root.resolve(event.path).canonical in served:
+        return
+    found = seen.look(event.path)
+    if event.op is Op.LIST and found:
+        seen.directories.add(found)
+    if event.op is Op.WRITE and found is None:
+        seen.makes = True
+    if event.op in (Op.OPEN, Op.MAP, Op.EXEC) and event.error is None:
+        seen.read(event.path)
+    elif event.op is Op.WRITE and event.error is None and found is not None:
+        seen.read(event.path, _WRITTEN_BYTES)
+
+
+def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
+    """The numbers of the blocks that hold it: parts of inode tables, directories, what leads to a file's data, bitmaps."""
+    wanted = set(blocks.inode_blocks(seen.names))
+    bitmaps = 0
+    for run in blocks.runs:
+        if run.kind in _OWN_BLOCKS and (
+            run.path in seen.directories or (run.kind is not Kind.DIRECTORY and run.path in seen.names)
+        ):
+            wanted.update(range(run.first_block, run.first_block + run.blocks))
+        elif seen.makes and run.kind in _BITMAPS and bitmaps < 2 * _FLEX_GROUPS:
+            # Where new files will lie is the allocator's choice.
+            wanted.update(range(run.first_block, run.first_block + run.blocks))
+            bitmaps += run.blocks
+    return wanted
+
+
+def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    """A block of each piece of the volume that large files have data in and nothing else is asked for.
+
+    What is read past the page cache cannot be had beforehand, but a cold volume can be made to bring it.
+    """
+    each = _PIECE_BYTES // blocks.block_bytes
+    pieces = set[int]()
+    for offset, length in ranges:
+        pieces.update(range(offset // _PIECE_BYTES, (offset + length - 1) // _PIECE_BYTES + 1))
+    for run in blocks.runs:
+        if run.kind is Kind.FILE and run.path in foreseen.files:
+            pieces.update(range(run.first_block // each, (run.first_block + run.blocks - 1) // each + 1))
+    found: dict[int, int] = {}
+    taken: Counter[PurePosixPath] = Counter()
+    for run in sorted(blocks.runs, key=lambda run: run.offset_bytes):
+        if run.kind is not Kind.FILE or run.path is None or run.path not in foreseen.large:
+            continue
+        for piece in range(run.first_block // each, (run.first_block + run.blocks - 1) // each + 1):
+            if piece not in pieces and piece not in found and taken[run.path] < _PIECES:
+                found[piece] = max(run.first_block, piece * each)
+                taken[run.path] += 1
+    return tuple(sorted(found.values()))
+
+
+def _joined(wanted: Iterable[int], block_bytes: int) -> Iterator[tuple[int, int]]:
+    """Blocks as (offset, length) in bytes, with what little lies between neighbours."""
+    begin = end = -1
+    for block in sorted(wanted):
+        if begin >= 0 and block - end > _GAP_BLOCKS:
+            yield begin * block_bytes, (end - begin) * block_bytes
+            begin = block
+        elif begin < 0:
+            begin = block
+        end = block + 1
+    if begin >= 0:
+        yield begin * block_bytes, (end - begin) * block_bytes

@@ -1,0 +1,337 @@
+"""trace ∪ ELF closure ∪ script interpreters ∪ symlink chains ∪ profile rules → StartSet. It reads the image's tree, writes nothing.
+
+Every file remembers why it is in the set, every traced file that is not in it the rule that keeps it out.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
+
+from quickstart.errors import StartSetError
+from quickstart.inspect.dpkg import owners
+from quickstart.inspect.elf import closure
+from quickstart.inspect.elf_file import read_elf
+from quickstart.inspect.globs import matches
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.secrets import PRIVATE_KEY, SECRET_GLOBS
+from quickstart.model import (
+    IMAGE_TIME_S,
+    Event,
+    Exclusion,
+    FileKind,
+    FileRules,
+    Op,
+    Reason,
+    StartFile,
+    StartSet,
+    Trace,
+)
+
+# Nothing below these is a file of the image: the kernel or init makes it at each boot.
+_VOLATILE = frozenset({"proc", "sys", "dev", "run"})
+_MADE = "made: the boot writes it before it is read"
+_KEY_SEARCH_BYTES = 1 << 20
+# The kernel reads 256 bytes (binfmt_script.c); a name that they cut short is not run.
+_SCRIPT_BYTES = 256
+_SCRIPT = re.compile(rb"#![ \t]*([^ \t\n\0]+)(?:[ \t\n\0]|$)")
+
+
+def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> StartSet:
+    """The start set of one or more traces of the same image, ``root``.
+
+    Raises StartSetError when a needed library is missing, an ELF file is damaged, a file or directory cannot be read, or a trace
+    has lost an event: what processes had mapped at ready has to be in the set or kept out by a rule.
+    """
+    try:
+        return _compute(traces, root, rules)
+    except OSError as error:
+        raise StartSetError(
+            f"{error.filename or root.base} cannot be read: {error.strerror}",
+            hint="run as a user who may read the image",
+        ) from error
+
+
+def check_includes(root: ImageRoot, rules: FileRules) -> None:
+    """Raise StartSetError, with all of them, for `include` rules that name nothing in the image: before anything is traced."""
+    builder = _Builder(root, rules)
+    _demand_named([glob for glob in rules.include if not any(builder.named_by(glob))])
+
+
+def _demand_named(lost: Sequence[str]) -> None:
+    """``lost`` are the `include` rules that name nothing."""
+    if lost:
+        raise StartSetError(
+            f"files.include of the profile names nothing in the image: {', '.join(lost)}",
+            hint="correct or remove it",
+        )
+
+
+def _compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> StartSet:
+    builder = _Builder(root, rules)
+    for number, trace in enumerate(traces, 1):
+        for event in trace.events:
+            builder.traced(event, number, f" of trace {number}" if len(traces) > 1 else "")
+    builder.close(traces)
+    _demand_named([glob for glob in rules.include if not builder.include(glob)])
+    builder.hard_links()
+    for trace in traces:
+        builder.check_mapped(trace)
+    return builder.finish(len(traces))
+
+
+def _rules(root: ImageRoot, globs: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Each glob twice, as spelled and with the directories before its first wildcard resolved, and what to call it.
+
+    On a merged /usr a rule for /bin/tool is one for /usr/bin/tool.
+    """
+    found: dict[tuple[str, str], None] = {}
+    for glob in globs:
+        found[(glob, glob)] = None
+        parts = PurePosixPath(glob).parts
+        plain = next(
+            (n for n, part in enumerate(parts) if any(char in part for char in "*?[")), len(parts) - 1
+        )
+        head = root.resolve(PurePosixPath(*parts[:plain])).canonical if plain else None
+        if head is not None:
+            found[(str(head.joinpath(*parts[plain:])), glob)] = None
+    return tuple(found)
+
+
+class _Builder:
+    """Collects reasons by canonical path; the tree is looked at once a path."""
+
+    def __init__(self, root: ImageRoot, rules: FileRules) -> None:
+        self.root = root
+        self.exclude, self.data, self.secrets, self.secret_places = (
+            _rules(root, globs) for globs in (rules.exclude, rules.data, rules.secrets, SECRET_GLOBS)
+        )
+        self.reasons: dict[PurePosixPath, dict[Reason, None]] = {}
+        self.excluded: dict[PurePosixPath, str] = {}
+        self.seen: dict[PurePosixPath, set[int]] = {}
+        self._read = functools.cache(read_elf)
+        self._closed: set[PurePosixPath] = set()
+
+    def traced(self, event: Event, number: int, suffix: str) -> None:
+        """A file that the unit opened for reading, mapped or executed, in the trace of that number."""
+        if event.error is not None or event.op not in (Op.OPEN, Op.MAP, Op.EXEC):
+            return
+        if event.made:
+            if (file := self._file_at(self.root.resolve(event.path).canonical)) is not None:
+                self.excluded.setdefault(file, _MADE)
+            return
+        reason = Reason("trace", f"{event.op.value} by {event.program} (line {event.line}{suffix})")
+        packed = self.add(event.path, reason)
+        if packed is None and event.real is not None:
+            # Spelled by way of a directory that only the running system has.
+            packed = self.add(event.real, reason)
+        if packed is not None:
+            self.seen.setdefault(packed, set()).add(number)
+
+    def add(self, path: PurePosixPath, reason: Reason) -> PurePosixPath | None:
+        """``path`` with every link on the way to it; its canonical path, or None when a rule keeps it out."""
+        found = self.root.resolve(path)
+        file = self._file_at(found.canonical)
+        if file is None:
+            return None
+        if rule := self._excluding_rule((file, path), reason):
+            self.excluded.setdefault(file, rule)
+            return None
+        self.reasons.setdefault(file, {})[reason] = None
+        for link in found.links:
+            self.reasons.setdefault(link, {})[Reason("symlink", f"on the way of {path}")] = None
+        return file
+
+    def _file_at(self, canonical: PurePosixPath | None) -> PurePosixPath | None:
+        """``canonical`` when it is a file of the image: no directory, and nothing that each boot makes anew."""
+        if canonical is None or len(canonical.parts) < 2 or canonical.parts[1] in _VOLATILE:
+            return None
+        return None if self.root.host(canonical).is_dir() else canonical
+
+    def _excluding_rule(self, names: tuple[PurePosixPath, ...], reason: Reason) -> str | None:
+        """The rule that keeps a file out; ``names`` are its canonical path, and how else it was asked for."""
+
+        def first(rules: Iterable[tuple[str, str]]) -> str | None:
+            return next((said for glob, said in rules if any(matches(name, glob) for name in names)), None)
+
+        named = first(self.secrets) is not None
+        if not named and (said := first(self.secret_places)):
+            return f"secret: {said}"
+        if said := first(self.exclude):
+            return f"exclude: {said}"
+        if reason.source != "rule" and (said := first(self.data)):
+            return f"data: {said}"
+        return self._excluding_property(names[0], named)
+
+    def _excluding_property(self, path: PurePosixPath, named: bool) -> str | None:
+        host = self.root.host(path)
+        status = host.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            return "kind: not a regular file"
+        if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
+            return "setuid: such a file is never packed"
+        if not named and not status.st_mode & stat.S_IROTH:
+            return "secret: not readable by all"
+        if not named and (closed := self._closed_directory(path.parent)):
+            return f"secret: not everybody may enter {closed}"
+        if any(name.startswith("security.") for name in os.listxattr(host)):
+            return "security.*: newc carries no extended attributes"
+        if not named and status.st_size <= _KEY_SEARCH_BYTES and PRIVATE_KEY.search(host.read_bytes()):
+            return "secret: it holds a private key"
+        return None
+
+    def _closed_directory(self, directory: PurePosixPath) -> PurePosixPath | None:
+        """The first directory on the way, from below, that not everybody may enter."""
+        for each in (directory, *directory.parents):
+            if not self.root.host(each).lstat().st_mode & stat.S_IXOTH:
+                return each
+        return None
+
+    def close(self, traces: Sequence[Trace]) -> None:
+        """Add what the files of the set need: interpreters of scripts, then libraries by ELF and by the guest's ldd."""
+        self._close_added()
+        for trace in traces:
+            for program, libraries in trace.ldd.items():
+                for library in libraries:
+                    self.add(library, Reason("ldd", f"of {program}"))
+
+    def _add_with_links(self, path: PurePosixPath, links: Iterable[PurePosixPath], reason: Reason) -> None:
+        self.add(path, reason)
+        if path in self.reasons:
+            for link in links:
+                self.reasons.setdefault(link, {})[Reason("symlink", f"on the way of {path}")] = None
+
+    def _is_file(self, path: PurePosixPath) -> bool:
+        return stat.S_ISREG(self.root.host(path).lstat().st_mode)
+
+    def _add_script_interpreter(self, path: PurePosixPath) -> None:
+        if not self._is_file(path):
+            return
+        with self.root.host(path).open("rb") as file:
+            head = file.read(_SCRIPT_BYTES)
+        match = _SCRIPT.match(head)
+        if match is None or not match[1].startswith(b"/") or match.end(1) == _SCRIPT_BYTES:
+            return
+        interpreter = PurePosixPath(os.fsdecode(match[1]))
+        self.add(interpreter, Reason("script", f"#! of {path}"))
+
+    def include(self, glob: str) -> bool:
+        """The files that a rule of the profile names, with what they need; whether it names any."""
+        named = False
+        for file in self.named_by(glob):
+            named = True
+            self.add(file, Reason("rule", f"include: {glob}"))
+        self._close_added()
+        return named
+
+    def hard_links(self) -> None:
+        """The other names that files of the set have in the image, and what a program needs under such a name."""
+        linked = functools.cache(self.root.hard_links)
+        seen: set[PurePosixPath] = set()
+        while added := [path for path in sorted(self.reasons) if path not in seen and self._is_file(path)]:
+            seen.update(added)
+            for path in added:
+                status = self.root.host(path).lstat()
+                names = linked().get((status.st_dev, status.st_ino), ()) if status.st_nlink > 1 else ()
+                for name in names:
+                    if name not in self.reasons:
+                        self.add(name, Reason("hardlink", f"another name of {path}"))
+            self._close_added()
+
+    def _close_added(self) -> None:
+        """What the files that came last need."""
+        for path in sorted(self.reasons):
+            self._add_script_interpreter(path)
+        added = [path for path in sorted(self.reasons) if path not in self._closed and self._is_file(path)]
+        for dependency in closure(self.root, added, self._read):
+            how = "PT_INTERP" if dependency.kind == "interpreter" else f"{dependency.kind} {dependency.name}"
+            self._add_with_links(
+                dependency.path, dependency.links, Reason("elf", f"{how} of {dependency.needed_by}")
+            )
+        self._closed.update(added)
+
+    def named_by(self, glob: str) -> Iterator[PurePosixPath]:
+        """The files that a glob names, as it spells them; a directory names all that is below it."""
+        head, crosses, _ = glob.partition("**")
+        pattern = PurePosixPath(head).parent if crosses and not head.endswith("/") else PurePosixPath(head)
+        for path in self.root.glob(pattern):
+            found = self.root.resolve(path).canonical
+            if found is None:
+                continue
+            if not self.root.host(found).is_dir():
+                if not crosses or matches(path, glob):
+                    yield path
+                continue
+            below = [path / each.relative_to(found) for each in self._below(found)]
+            yield from (each for each in below if not crosses or matches(each, glob))
+
+    def _below(self, directory: PurePosixPath) -> list[PurePosixPath]:
+        """What is below that is no directory; where a link leads is for ``add`` to say, by the image's root."""
+        return sorted(self.root.below(directory))
+
+    def check_mapped(self, trace: Trace) -> None:
+        """Raise StartSetError for a mapped file that nothing accounts for; a rule that keeps one out is noted."""
+        for mapped in trace.mapped:
+            file = self._file_at(self.root.resolve(mapped.path).canonical)
+            if file is None or file in self.reasons or file in self.excluded:
+                continue
+            rule = self._excluding_rule((file, mapped.path), Reason("trace", ""))
+            if rule is None:
+                raise StartSetError(
+                    f"{file} was mapped by {mapped.program} (process {mapped.pid}) at ready, but no event of the trace"
+                    " leads to it: events were lost",
+                    hint="trace again; if it stays so, name the file in files.include of the profile",
+                )
+            self.excluded[file] = rule
+
+    def finish(self, traces: int) -> StartSet:
+        """The set with the directories that hold its files, sorted by path."""
+        parents = {parent for path in self.reasons for parent in path.parents if parent != PurePosixPath("/")}
+        for parent in parents:
+            self.reasons.setdefault(parent, {})[Reason("parent", "holds files of the set")] = None
+        paths = sorted(self.reasons, key=os.fsencode)
+        owned = owners(self.root, paths)
+        firsts: dict[tuple[int, int], PurePosixPath] = {}
+        files = tuple(self._file(path, str(owned.get(path, "")), firsts) for path in paths)
+        excluded = tuple(
+            Exclusion(path, self.excluded[path]) for path in sorted(self.excluded) if path not in self.reasons
+        )
+        return StartSet(files, excluded, traces)
+
+    def _file(
+        self, path: PurePosixPath, package: str, firsts: dict[tuple[int, int], PurePosixPath]
+    ) -> StartFile:
+        host = self.root.host(path)
+        status = host.lstat()
+        kind = FileKind.FILE
+        if stat.S_ISLNK(status.st_mode):
+            kind = FileKind.SYMLINK
+        elif stat.S_ISDIR(status.st_mode):
+            kind = FileKind.DIRECTORY
+        elif not stat.S_ISREG(status.st_mode):
+            raise StartSetError(
+                f"{path} is neither file, link nor directory", hint="exclude it in the profile"
+            )
+        facts = self._read(host) if kind is FileKind.FILE else None
+        shared = kind is FileKind.FILE and status.st_nlink > 1
+        first = firsts.setdefault((status.st_dev, status.st_ino), path) if shared else path
+        return StartFile(
+            path=path,
+            kind=kind,
+            mode=status.st_mode,
+            size_bytes=status.st_size if kind is not FileKind.DIRECTORY else 0,
+            # Not the floating-point times: they round a last fraction of a second up to the next one.
+            mtime_s=status.st_mtime_ns // 10**9,
+            # On the volume, whose every inode begins with it (image/ext4.py); the host's own is never seen there.
+            ctime_s=IMAGE_TIME_S,
+            target=str(host.readlink()) if kind is FileKind.SYMLINK else "",
+            interpreter=(facts.interpreter or "") if facts else "",
+            reasons=tuple(sorted(self.reasons[path])),
+            seen_in=len(self.seen.get(path, ())),
+            package=package if kind is not FileKind.DIRECTORY else "",
+            hard_link_to=first if first != path else None,
+        )

@@ -1,0 +1,1 @@
+"""Bytes and documents of strangers, read within limits and shown without harm."""

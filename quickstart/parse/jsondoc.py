@@ -1,0 +1,75 @@
+"""JSON that a stranger may have written, parsed within limits of depth, number and length.
+
+`json.loads` alone recurses as deep as the text nests, takes a number of any length, NaN and Infinity, and of two equal keys the
+last. Every one of these is a ValueError here, found before or while the text is parsed, in time linear in its length.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Never
+
+# Objects and lists within each other. None of our documents has more than six.
+_MOST_DEEP = 16
+# Objects and lists at all; and values, keys included. They bound the memory: some 300 and 100 bytes each.
+_MOST_CONTAINERS = 400_000
+_MOST_VALUES = 1_500_000
+# 2**63 has 19 digits.
+_MOST_DIGITS = 20
+# Possessive, and to the end of the text where the closing quote is lacking: no place is looked at twice.
+# (?>(?:…)*) and not (?:…)*+: see quickstart.parse.bounded.
+_STRING = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)(?:"|\\?\Z)', re.DOTALL)
+_ALL_BUT_SYNTAX = bytes(sorted(set(range(256)) - set(b"[]{},:")))
+
+
+def parse(data: bytes) -> object:
+    """The document that ``data`` (UTF-8) is; raises ValueError, with words for a person, for what is none or over a limit."""
+    _check_shape(data)
+    try:
+        return json.loads(
+            data.decode("utf-8"),
+            parse_int=_integer,
+            parse_constant=_no_constant,
+            object_pairs_hook=_object,
+        )
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from error
+
+
+def _check_shape(data: bytes) -> None:
+    syntax = _STRING.sub(b"", data).translate(None, _ALL_BUT_SYNTAX)
+    containers = syntax.count(b"[") + syntax.count(b"{")
+    if containers > _MOST_CONTAINERS:
+        raise ValueError(f"{containers} objects and lists, at most {_MOST_CONTAINERS} are read")
+    values = containers + syntax.count(b",") + syntax.count(b":")
+    if values > _MOST_VALUES:
+        raise ValueError(f"more than {_MOST_VALUES} values")
+    nested = syntax.translate(None, b",:")
+    # Each round removes what is innermost; of text that is no JSON something may be left, too.
+    for _ in range(_MOST_DEEP):
+        if not nested:
+            return
+        nested = nested.replace(b"[]", b"").replace(b"{}", b"")
+    if nested:
+        raise ValueError(f"not JSON, or nested more than {_MOST_DEEP} deep")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _no_constant(name: str) -> Never:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice in one object")
+    return found

@@ -1,0 +1,172 @@
+"""quickstart-guest as a noun, and as the bytes of a .deb: a pure function of our scripts, whatever host or day."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import PurePosixPath
+
+from quickstart import __version__
+from quickstart.model import IMAGE_TIME_S
+
+NAME = "quickstart-guest"
+# Where packages put what an application may map or execute. dpkg's file triggers know a path as the package spells it.
+WATCHED = (
+    "/bin",
+    "/etc/alternatives",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt",
+    "/sbin",
+    "/usr/bin",
+    "/usr/games",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/libexec",
+    "/usr/libx32",
+    "/usr/local",
+    "/usr/sbin",
+)
+_SCRIPTS = {
+    "/etc/kernel/postinst.d/zz-quickstart": "kernel-hook",
+    "/usr/lib/systemd/system-shutdown/quickstart": "shutdown",
+    "/usr/sbin/quickstart": "quickstart",
+}
+_MAINTAINER_SCRIPTS = ("postinst", "postrm", "prerm")
+_DESCRIPTION = """\
+fast start of this machine, seen from inside
+ Tells whether the files that QuickStart starts from memory are as they were
+ packed, stamps the root volume at shutdown so that the next boot need not
+ compare them, and takes the packed copies away when a package changes one.
+ `quickstart status` says how this boot started, and why.
+"""
+_COPYRIGHT = """\
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: QuickStart
+
+Files: *
+Copyright: the QuickStart authors
+License: Apache-2.0
+ On Debian systems the text is in /usr/share/common-licenses/Apache-2.0.
+"""
+_AR_MAGIC = b"!<arch>\n"
+
+
+@dataclass(frozen=True)
+class PackageFile:
+    """A file of the package by its guest path."""
+
+    path: PurePosixPath
+    data: bytes
+    mode: int
+
+
+@dataclass(frozen=True)
+class GuestPackage:
+    """``fields`` are those of deb-control(5) in dpkg's order; ``scripts`` the maintainer scripts by name (deb-postinst(5) …)."""
+
+    fields: Mapping[str, str]
+    files: tuple[PackageFile, ...]
+    scripts: Mapping[str, bytes]
+    triggers: str
+
+    @property
+    def conffiles(self) -> tuple[PackageFile, ...]:
+        return tuple(file for file in self.files if file.path.parts[1] == "etc")
+
+    @property
+    def directories(self) -> tuple[PurePosixPath, ...]:
+        """What holds the files, each before what is in it."""
+        return tuple(sorted({parent for file in self.files for parent in file.path.parents}))
+
+
+def guest_package() -> GuestPackage:
+    """The package of this quickstart."""
+    scripts = resources.files("quickstart.reference.guestpkg").joinpath("scripts")
+    files = [
+        PackageFile(PurePosixPath(place), scripts.joinpath(name).read_bytes(), 0o755)
+        for place, name in _SCRIPTS.items()
+    ]
+    files.append(PackageFile(PurePosixPath(f"/usr/share/doc/{NAME}/copyright"), _COPYRIGHT.encode(), 0o644))
+    fields = {
+        "Package": NAME,
+        "Priority": "optional",
+        "Section": "admin",
+        "Installed-Size": str(_installed_kib(files)),
+        "Maintainer": "QuickStart <quickstart@localhost>",
+        "Architecture": "all",
+        "Version": __version__,
+        "Description": _DESCRIPTION.rstrip("\n"),
+    }
+    return GuestPackage(
+        fields,
+        tuple(files),
+        {name: scripts.joinpath(name).read_bytes() for name in _MAINTAINER_SCRIPTS},
+        "".join(f"interest-noawait {path}\n" for path in WATCHED),
+    )
+
+
+def _installed_kib(files: list[PackageFile]) -> int:
+    """deb-substvars(5): each file rounded up to 1 KiB; directories count as one each, dpkg-gencontrol's own way."""
+    directories = {parent for file in files for parent in file.path.parents} - {PurePosixPath("/")}
+    return len(directories) + sum(-(-len(file.data) // 1024) for file in files)
+
+
+def md5sums(package: GuestPackage) -> str:
+    """The control file md5sums: what is no configuration, by path."""
+    kept = (file for file in package.files if file not in package.conffiles)
+    return "".join(f"{md5(file.data)}  {str(file.path)[1:]}\n" for file in kept)
+
+
+def md5(data: bytes) -> str:
+    """What dpkg's database has of a file; nothing rests on it being hard to forge."""
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def control_files(package: GuestPackage) -> Mapping[str, tuple[bytes, int]]:
+    """The members of control.tar but `control` itself, by name, with their modes."""
+    return {
+        "conffiles": ("".join(f"{file.path}\n" for file in package.conffiles).encode(), 0o644),
+        "md5sums": (md5sums(package).encode(), 0o644),
+        **{name: (data, 0o755) for name, data in package.scripts.items()},
+        "triggers": (package.triggers.encode(), 0o644),
+    }
+
+
+def deb(package: GuestPackage) -> bytes:
+    """The package as deb(5). Its members are not compressed: no library's version is in the bytes."""
+    control = "".join(f"{name}: {value}\n" for name, value in package.fields.items())
+    members = {"control": (control.encode(), 0o644), **control_files(package)}
+    control_tar = _tar([(".", None, 0o755), *((f"./{name}", *each) for name, each in members.items())])
+    rows: list[tuple[str, bytes | None, int]] = [(f".{path}", None, 0o755) for path in package.directories]
+    rows += [(f".{file.path}", file.data, file.mode) for file in package.files]
+    return _ar({"debian-binary": b"2.0\n", "control.tar": control_tar, "data.tar": _tar(rows)})
+
+
+def _tar(rows: list[tuple[str, bytes | None, int]]) -> bytes:
+    """A ustar archive of names, contents (None for a directory) and modes; everything is root's and of IMAGE_TIME_S."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, data, mode in rows:
+            info = tarfile.TarInfo(name)
+            info.type = tarfile.REGTYPE if data is not None else tarfile.DIRTYPE
+            info.size, info.mode, info.mtime = len(data or b""), mode, IMAGE_TIME_S
+            info.uname = info.gname = "root"
+            archive.addfile(info, io.BytesIO(data or b""))
+    return stream.getvalue()
+
+
+def _ar(members: Mapping[str, bytes]) -> bytes:
+    """ar(5) as deb(5) wants it: names of up to 16 bytes, members at even offsets."""
+    parts = [_AR_MAGIC]
+    for name, data in members.items():
+        parts.append(f"{name:<16}{IMAGE_TIME_S:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode())
+        parts.append(data + b"\n" * (len(data) % 2))
+    return b"".join(parts)

@@ -1,0 +1,1 @@
+"""Results become documents, tables, figures and comparisons."""

@@ -1,0 +1,201 @@
+"""What differs in what two measurements booted: the facts that a difference of times can be named by (pure; compare.md)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from quickstart.measure.results import Booted, Cell, Phase, Results, Sample
+from quickstart.measure.statistics import median
+from quickstart.model import MIB
+from quickstart.report.comparable import booted
+
+# Kind of a fact → the phases that depend on it. The kernel unpacks the archive before it executes /init.
+_UNPACKED = ("fetch", "before kernel", "kernel", "initramfs", "init", "integrity")
+_KERNELS = ("before kernel", "kernel")
+_APPLICATIONS = ("application start", "ready")
+PHASES_OF: Mapping[str, tuple[str, ...]] = {
+    "initramfs": _UNPACKED,
+    "command_line": _KERNELS,
+    "kernel": ("fetch", *_KERNELS, "modules"),
+    "unit": ("systemd", "network", *_APPLICATIONS),
+    "unit_line": _APPLICATIONS,
+    "package": ("initramfs", "systemd", *_APPLICATIONS),
+    "reads": ("initramfs", "systemd", "root mount", "enter root", *_APPLICATIONS),
+}
+# Files and units below these are counted, not listed: nobody looks for half a second there.
+_SMALL_BYTES = 4096
+_SHORT_NS = 20_000_000
+_FEW_REQUESTS = 10
+_FEW_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One fact that changed: ``kind`` of PHASES_OF, ``change`` new, gone or changed, and the values, None where there is none.
+
+    Numbers are bytes, nanoseconds or requests, as ``text`` says in words.
+    """
+
+    kind: str
+    change: str
+    name: str
+    a: int | str | None
+    b: int | str | None
+    text: str
+
+
+Runs = Sequence[Sample]
+T = TypeVar("T", int, str)
+
+
+def causes(
+    first: Results, second: Results, cells: tuple[Cell, Cell], runs: tuple[Runs, Runs]
+) -> tuple[Cause, ...]:
+    """What changed for one cell, by kind, the largest of a kind first; ``cells`` and ``runs`` are the two results'."""
+    before, after = booted(first, cells[0]), booted(second, cells[1])
+    ready = tuple([each for each in side if not each.censored] for side in runs)
+    found: list[Cause] = []
+    if before is not None and after is not None:
+        found += _initramfs(first, before, second, after) or _form(before, after, ready)
+        found += _command_line(before, after, cells[0].command_line)
+        found += _kernel(before, after)
+    found += _units(*ready)
+    if before is not None and after is not None:
+        found += _lines(before, after)
+        found += _packages(first, before, second, after)
+    found += _reads(*ready)
+    return tuple(found)
+
+
+def _initramfs(first: Results, before: Booted, second: Results, after: Booted) -> list[Cause]:
+    return list(_files(first, before, second, after)) if before.initramfs != after.initramfs else []
+
+
+def _form(before: Booted, after: Booted, ready: Sequence[Sequence[Sample]]) -> Iterator[Cause]:
+    """The same files in another form: compressed, or no more."""
+    if before.initramfs != after.initramfs and all(ready):
+        old, new = (max(each.initramfs_bytes for each in side) for side in ready)
+        if abs(new - old) > _SMALL_BYTES:
+            yield _cause("initramfs", "the same files, as transferred", old, new, mib)
+
+
+def _files(first: Results, before: Booted, second: Results, after: Booted) -> Iterator[Cause]:
+    old = first.circumstances.facts.contents.get(before.initramfs)
+    new = second.circumstances.facts.contents.get(after.initramfs)
+    if old is None or new is None:
+        yield Cause("initramfs", "changed", "", None, None, "another archive, whose files are not recorded")
+        return
+    changed = sorted(
+        (name for name in {**old, **new} if old.get(name) != new.get(name)),
+        key=lambda name: (-abs(new.get(name, 0) - old.get(name, 0)), name),
+    )
+    small = [name for name in changed if max(old.get(name, 0), new.get(name, 0)) <= _SMALL_BYTES]
+    for name in changed:
+        if name not in small:
+            yield _cause("initramfs", name, old.get(name), new.get(name), mib)
+    if small:
+        a, b = (sum(each.get(name, 0) for name in small) for each in (old, new))
+        text = f"{len(small)} files of at most {_SMALL_BYTES} bytes, {b - a:+} bytes"
+        yield Cause("initramfs", "changed", "", a, b, text)
+
+
+def _command_line(before: Booted, after: Booted, line: str) -> Iterator[Cause]:
+    old, new = (Counter(each.command_lines.get(line, "").split()) for each in (before, after))
+    lost, added = list((old - new).elements()), list((new - old).elements())
+    # Another image has another volume, which is no option.
+    if before.image != after.image:
+        lost, added = ([w for w in words if not w.startswith("root=UUID=")] for words in (lost, added))
+    for word in lost:
+        key = word.partition("=")[0]
+        again = next((each for each in added if each.partition("=")[0] == key), None)
+        if again is None:
+            yield Cause("command_line", "gone", key, word, None, f"option {word} is lost")
+        else:
+            added.remove(again)
+            yield Cause("command_line", "changed", key, word, again, f"option {word} is {again} now")
+    for word in added:
+        yield Cause("command_line", "new", word.partition("=")[0], None, word, f"option {word} is new")
+
+
+def _kernel(before: Booted, after: Booted) -> Iterator[Cause]:
+    if before.kernel != after.kernel:
+        text = f"{before.kernel} is {after.kernel} now"
+        yield Cause("kernel", "changed", "", before.kernel, after.kernel, text)
+
+
+def _units(before: Runs, after: Runs) -> Iterator[Cause]:
+    """Units by the median of what they took; a run without one has 0."""
+    if not before or not after:
+        return
+    found: list[tuple[int, Cause]] = []
+    names = {unit.name for run in (*before, *after) for unit in run.units}
+    for name in names:
+        old, new = (_medians(side, name) for side in (before, after))
+        seen = [any(unit.name == name for run in side for unit in run.units) for side in (before, after)]
+        if abs(new - old) >= _SHORT_NS:
+            cause = _cause("unit", name, old if seen[0] else None, new if seen[1] else None, seconds)
+            found.append((abs(new - old), cause))
+    # What is new or gone before what took longer: the order of units on one CPU moves the latter about.
+    order = sorted(found, key=lambda each: (each[1].change == "changed", -each[0], each[1].name))
+    yield from (cause for _, cause in order)
+
+
+def _medians(runs: Runs, name: str) -> int:
+    return median([_length(run.units, name) for run in runs])
+
+
+def _length(units: Sequence[Phase], name: str) -> int:
+    return sum(unit.end_ns - unit.begin_ns for unit in units if unit.name == name)
+
+
+def _lines(before: Booted, after: Booted) -> Iterator[Cause]:
+    old, new = Counter(before.unit_lines), Counter(after.unit_lines)
+    for change, lines in (("gone", old - new), ("new", new - old)):
+        for line in lines.elements():
+            a, b = (line, None) if change == "gone" else (None, line)
+            yield Cause("unit_line", change, before.unit, a, b, f"{after.unit}: {line} is {change}")
+
+
+def _packages(first: Results, before: Booted, second: Results, after: Booted) -> Iterator[Cause]:
+    if before.image == after.image:
+        return
+    old = first.circumstances.facts.packages.get(before.image, {})
+    new = second.circumstances.facts.packages.get(after.image, {})
+    for name in sorted({**old, **new}):
+        if old.get(name) != new.get(name):
+            yield _cause("package", name, old.get(name), new.get(name), str)
+
+
+def _reads(before: Runs, after: Runs) -> Iterator[Cause]:
+    """More or fewer reads of the root volume, where no run of the one had as many as any of the other."""
+    if not before or not after:
+        return
+    requests = [[run.guest.requests for run in side] for side in (before, after)]
+    sizes = [[run.guest.read_bytes for run in side] for side in (before, after)]
+    for name, (old, new), least, say in (
+        ("requests", requests, _FEW_REQUESTS, str),
+        ("bytes", sizes, _FEW_BYTES, mib),
+    ):
+        a, b = median(old), median(new)
+        if abs(b - a) >= least and (min(new) > max(old) or max(new) < min(old)):
+            text = f"root {name} read before ready: {say(a)}, {say(b)} now"
+            yield Cause("reads", "changed", name, a, b, text)
+
+
+def _cause(kind: str, name: str, a: T | None, b: T | None, say: Callable[[T], str]) -> Cause:
+    """``name`` with the values of both, of which one at least is there."""
+    if a is not None and b is not None:
+        return Cause(kind, "changed", name, a, b, f"{name}: {say(a)}, {say(b)} now")
+    change, value = ("new", b) if a is None else ("gone", a)
+    return Cause(kind, change, name, a, b, f"{name} is {change}{'' if value is None else f', {say(value)}'}")
+
+
+def mib(size_bytes: int) -> str:
+    return f"{size_bytes / MIB:.2f} MiB" if size_bytes >= MIB // 10 else f"{size_bytes} bytes"
+
+
+def seconds(ns: int) -> str:
+    return f"{ns / 1e9:.2f} s"

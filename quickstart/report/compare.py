@@ -1,0 +1,345 @@
+"""Two results of the same cells: which is later, in which phase, and what changed that it depends on (pure; compare.md)."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from quickstart.errors import BadInputError, IncomparableError
+from quickstart.measure.results import Cell, Results, Sample, words_of
+from quickstart.measure.statistics import CONFIDENCE, by_cell, median, summarise
+from quickstart.report.causes import PHASES_OF, Cause, causes
+from quickstart.report.comparable import demand_comparable, paired, plain
+from quickstart.report.ranks import later_p, shift, shift_interval, two_sided_p
+
+# Configurations whose init starts things side by side: the order of events is another one in each run (docs/users/times.md).
+_RACING = ("standard", "standard-tuned")
+# What rank and share a stock boot has to be later by; docs/users/compare.md says why.
+_RACE_P = Fraction(5, 1000)
+_RACE_SHARE = Fraction(30, 100)
+# A single run of ours may be late by chance, three are not.
+_SURE_RUNS = 3
+_STARTED = "application start"
+# A phase that is less than this apart is not said to be later.
+_PHASE_NS = 20_000_000
+_UNITS_NS = {"ms": 10**6, "s": 10**9}
+_THRESHOLD = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|%)")
+
+# More runs than anybody makes of a cell.
+_MANY_RUNS = 100
+
+Runs = Sequence[Sample]
+Metric = Callable[[Sample], int]
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """B may be later by ``least_ns`` or by ``share`` of A's T_total, whichever is more."""
+
+    least_ns: int = 100_000_000
+    share: Fraction = Fraction(3, 100)
+
+    def of(self, t_total_ns: int) -> int:
+        return max(self.least_ns, int(self.share * t_total_ns))
+
+
+@dataclass(frozen=True)
+class Time:
+    """One of the times that are compared: medians, and on wall and kvm the shift with its interval and p.
+
+    ``verdict`` is later, earlier or same; ``why`` says what it rests on, or what kept it from being more than "same".
+    """
+
+    name: str
+    a_ns: int
+    b_ns: int
+    difference_ns: int
+    threshold_ns: int
+    verdict: str
+    why: str
+    p: float | None = None
+    interval_ns: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class PhaseDifference:
+    """Medians of what a phase took, None where no run has it; ``causes`` are indices of its cell's."""
+
+    name: str
+    a_ns: int | None
+    b_ns: int | None
+    difference_ns: int
+    causes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One cell; ``runs`` and ``censored`` are A's and B's. ``cell`` has its profile by name."""
+
+    cell: Cell
+    runs: tuple[int, int]
+    censored: tuple[int, int]
+    times: tuple[Time, ...]
+    phases: tuple[PhaseDifference, ...]
+    causes: tuple[Cause, ...]
+
+    @property
+    def regression(self) -> bool:
+        return any(each.verdict == "later" for each in self.times)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``faults`` say which cells have no median to compare: then the measurement is not valid. ``notes`` are for the reader."""
+
+    cells: tuple[Compared, ...]
+    faults: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def regression(self) -> bool:
+        return any(each.regression for each in self.cells)
+
+
+def threshold_of(words: Sequence[str]) -> Threshold:
+    """The threshold of ``100ms``, ``0.1s`` or ``3%``, at most one of each kind; what is not given does not count.
+
+    Raises BadInputError.
+    """
+    if not words:
+        return Threshold()
+    least_ns: int | None = None
+    share: Fraction | None = None
+    for word in words:
+        found = _THRESHOLD.fullmatch(word)
+        if found is None:
+            raise BadInputError(f"no threshold: {word!r}", hint="for example 150ms, 0.2s or 5%")
+        if (share if found[2] == "%" else least_ns) is not None:
+            raise BadInputError(
+                f"two thresholds of one kind: {' '.join(words)}", hint="one time and one share"
+            )
+        if found[2] == "%":
+            share = Fraction(found[1]) / 100
+        else:
+            least_ns = int(Fraction(found[1]) * _UNITS_NS[found[2]])
+    return Threshold(least_ns or 0, share or Fraction(0))
+
+
+def compare(
+    first: Results, second: Results, threshold: Threshold = Threshold(), *, across_versions: bool = False
+) -> Comparison:
+    """``second`` beside ``first``, cell by cell; raises IncomparableError."""
+    notes = list(demand_comparable(first, second, across_versions=across_versions))
+    before, after = by_cell(first.samples), by_cell(second.samples)
+    cells: list[Compared] = []
+    faults: list[str] = []
+    # Machines of one launch are no independent runs: a test of ranks would be too sure of them.
+    pairs = [pair for pair in paired(first, second) if pair[0].instances == 1]
+    if not pairs:
+        raise IncomparableError(["every cell launches several machines at a time: none can be compared"])
+    if left_out := len(first.plan) - len(pairs):
+        notes.append(f"{left_out} cells launch several machines at a time: they are not compared")
+    family = _family([cell for cell, _ in pairs])
+    for pair in pairs:
+        runs = before.get(pair[0], ()), after.get(pair[1], ())
+        lacking = list(_lacking(plain(pair[0]), runs))
+        faults += lacking
+        if not lacking:
+            found = causes(first, second, pair, runs)
+            cells.append(_compared(plain(pair[0]), runs, found, threshold, family))
+    notes += _few(cells, family)
+    return Comparison(tuple(cells), tuple(faults), tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Family:
+    """What is asked of one cell because it is one of many (Bonferroni): the more are looked at, the more are late by chance."""
+
+    real_tests: int
+    race_p: Fraction
+
+
+def _family(cells: Sequence[Cell]) -> _Family:
+    # On a real clock T_app and T_total of each; those of a stock boot on the virtual one are late together.
+    races = sum(_races(cell) for cell in cells)
+    return _Family(2 * sum(cell.clock != "virtual" for cell in cells), _RACE_P / max(1, races))
+
+
+def _races(cell: Cell) -> bool:
+    return cell.clock == "virtual" and cell.configuration in _RACING
+
+
+def _lacking(cell: Cell, runs: tuple[Runs, Runs]) -> Iterator[str]:
+    for word, side in zip("AB", runs, strict=True):
+        if not side:
+            yield f"{words_of(cell)}: not run in {word}"
+        elif summarise(side, _T_TOTAL).median is None:
+            lost = sum(1 for each in side if each.censored)
+            why = next(each.censored for each in side if each.censored)
+            yield f"{words_of(cell)}: no median in {word}, {lost} of {len(side)} runs are censored: {why}"
+
+
+_T_APP: Metric = operator.attrgetter("t_app_ns")
+_T_TOTAL: Metric = operator.attrgetter("t_total_ns")
+
+
+def _compared(
+    cell: Cell, runs: tuple[Runs, Runs], found: tuple[Cause, ...], threshold: Threshold, family: _Family
+) -> Compared:
+    metrics: dict[str, Metric] = {"t_app": _T_APP, "t_total": _T_TOTAL}
+    if cell.clock == "virtual" and all(_has_started(side) for side in runs):
+        metrics["started"] = _started_ns
+    limit_ns = threshold.of(_median(runs[0], _T_TOTAL))
+    if cell.clock == "virtual":
+        times = [_virtual(cell, name, metric, runs, limit_ns, family) for name, metric in metrics.items()]
+    else:
+        times = [_real(name, metric, runs, limit_ns, family.real_tests) for name, metric in metrics.items()]
+    return Compared(
+        cell,
+        (len(runs[0]), len(runs[1])),
+        (_censored(runs[0]), _censored(runs[1])),
+        tuple(times),
+        tuple(_phases(runs, found)),
+        found,
+    )
+
+
+def _virtual(
+    cell: Cell, name: str, metric: Metric, runs: tuple[Runs, Runs], limit_ns: int, family: _Family
+) -> Time:
+    a_ns, b_ns = _median(runs[0], metric), _median(runs[1], metric)
+    raced = functools.partial(_raced, family.race_p)
+    judge = functools.partial(raced if _races(cell) else _sequential, metric, limit_ns)
+    verdict, why = judge(runs)
+    if b_ns < a_ns:
+        back, why = judge((runs[1], runs[0]))
+        verdict = "earlier" if back == "later" else back
+    return Time(name, a_ns, b_ns, b_ns - a_ns, limit_ns, verdict, why)
+
+
+def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
+    """Whether the second are later than the first, and what that rests on."""
+
+    def charged(sample: Sample) -> int:
+        return metric(sample) + sample.overlap_ns
+
+    if _median(runs[1], metric) - _median(runs[0], metric) <= limit_ns:
+        return "same", "within the threshold"
+    before, after = _values(runs, metric)
+    if min(after) <= max(before):
+        return "same", "the runs of the two overlap"
+    # I/O beside a busy CPU is charged to one run and not to another. What may be missing is counted by the host's clock, so a busy
+    # host makes it too much, never too little: the least of each side is the nearest.
+    before, after = _values(runs, charged)
+    if min(after) - min(before) <= limit_ns:
+        return "same", "within the threshold with the overlap"
+    return "later", "every run"
+
+
+def _raced(race_p: Fraction, metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
+    """The same of a stock boot, whose units race."""
+    difference_ns = _median(runs[1], metric) - _median(runs[0], metric)
+    if difference_ns <= limit_ns:
+        return "same", "within the threshold"
+    before, after = _values(runs, metric)
+    p = later_p(before, after)
+    if p <= race_p:
+        return "later", f"by rank, p = {float(p):.4f}"
+    race_ns = int(_RACE_SHARE * _median(runs[0], _T_APP))
+    if min(after) > max(before) and difference_ns > race_ns:
+        return "later", "every run, by more than a stock boot's race"
+    return "same", f"may be a stock boot's race, p = {float(p):.4f}"
+
+
+def _real(name: str, metric: Metric, runs: tuple[Runs, Runs], limit_ns: int, tests: int) -> Time:
+    a_ns, b_ns = _median(runs[0], metric), _median(runs[1], metric)
+    before, after = _values(runs, metric)
+    # Of a censored run there is no number, and so no difference: only its rank.
+    whole = not any(_censored(side) for side in runs)
+    difference_ns = shift(before, after) if whole else b_ns - a_ns
+    p = min(Fraction(1), two_sided_p(before, after) * tests)
+    verdict, why = "same", "within the threshold"
+    if abs(difference_ns) > limit_ns:
+        sure = p <= 1 - CONFIDENCE
+        verdict = ("later" if difference_ns > 0 else "earlier") if sure else "same"
+        why = f"p = {float(p):.4f} of {tests} tests"
+    interval_ns = shift_interval(before, after) if whole else None
+    return Time(name, a_ns, b_ns, difference_ns, limit_ns, verdict, why, float(p), interval_ns)
+
+
+def _values(runs: tuple[Runs, Runs], metric: Metric) -> tuple[list[int], list[int]]:
+    """The runs' times; a censored one counts as later than every other, of both."""
+    last = max(metric(each) for side in runs for each in side if not each.censored) + 1
+    before, after = ([last if each.censored else metric(each) for each in side] for side in runs)
+    return before, after
+
+
+def _median(runs: Runs, metric: Metric) -> int:
+    """Of runs that have one (`_lacking`)."""
+    return summarise(runs, metric).median or 0
+
+
+def _censored(runs: Runs) -> int:
+    return sum(1 for each in runs if each.censored)
+
+
+def _has_started(runs: Runs) -> bool:
+    return all(each.censored or any(phase.name == _STARTED for phase in each.phases) for each in runs)
+
+
+def _started_ns(sample: Sample) -> int:
+    return next(phase.end_ns for phase in sample.phases if phase.name == _STARTED)
+
+
+def _phases(runs: tuple[Runs, Runs], found: Sequence[Cause]) -> Iterator[PhaseDifference]:
+    """In the order of the way; one that only one side has counts whole."""
+    before, after = (_lengths(side) for side in runs)
+    for name in {**before, **after}:
+        a_ns, b_ns = (median(each[name]) if name in each else None for each in (before, after))
+        difference_ns = (b_ns or 0) - (a_ns or 0)
+        indices = [at for at, cause in enumerate(found) if name in PHASES_OF[cause.kind]]
+        named = tuple(indices) if abs(difference_ns) >= _PHASE_NS else ()
+        yield PhaseDifference(name, a_ns, b_ns, difference_ns, named)
+
+
+def _lengths(runs: Runs) -> Mapping[str, list[int]]:
+    """What each phase took, of the runs that have it; the fetch is the first."""
+    found: dict[str, list[int]] = {}
+    for sample in runs:
+        if not sample.censored:
+            found.setdefault("fetch", []).append(sample.fetch_ns)
+            for phase in sample.phases:
+                found.setdefault(phase.name, []).append(phase.end_ns - phase.begin_ns)
+    return found
+
+
+def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
+    """Where there are too few runs to be told anything, or to be told it surely."""
+    stock = [each for each in cells if _races(each.cell)]
+    if few := [each for each in stock if _least_p(*each.runs) > family.race_p]:
+        enough = next(runs for runs in range(1, _MANY_RUNS) if _least_p(runs, runs) <= family.race_p)
+        yield (
+            f"{len(few)} cells of a stock boot have too few runs to see less than {float(_RACE_SHARE):.0%} of T_app, {enough} of "
+            f"each are enough; the first is {words_of(few[0].cell)}"
+        )
+    ours = [each for each in cells if each.cell.clock == "virtual" and each not in stock]
+    if few := [each for each in ours if min(each.runs) < _SURE_RUNS]:
+        yield (
+            f"{len(few)} cells have fewer than {_SURE_RUNS} runs, and one that is late by chance would count; the first is "
+            f"{words_of(few[0].cell)}"
+        )
+    real = [each for each in cells if each.cell.clock != "virtual"]
+    if few := [each for each in real if 2 * family.real_tests * _least_p(*each.runs) > 1 - CONFIDENCE]:
+        yield (
+            f"{len(few)} cells on a real clock have too few runs for p ≤ {float(1 - CONFIDENCE):.2f} in {family.real_tests} tests, "
+            f"whatever they measure; the first is {words_of(few[0].cell)}"
+        )
+
+
+def _least_p(first: int, second: int) -> Fraction:
+    """The one-sided p when every run of the one side is later than every run of the other, of so many."""
+    return later_p([0] * first, [1] * second)

@@ -1,0 +1,113 @@
+"""results.json as pydantic models: what is in it, of which type, in which range (docs/users/results.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints
+
+from quickstart.measure.results import (
+    CLOCKS,
+    COMMAND_LINES,
+    CONFIGURATIONS,
+    DELIVERIES,
+    INSTANCES_MAX,
+    OLDER_SCHEMAS,
+    PATTERNS,
+    PAYLOADS,
+    SCHEMA,
+    SIZES,
+    STORAGES,
+)
+from quickstart.parse.bounded import INT64_MAX
+
+Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
+Instant = Annotated[int, Field(ge=-INT64_MAX, le=INT64_MAX)]
+Time = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+# A report is made of a stranger's results, too: nothing of them is without measure.
+Number = Annotated[int, Field(ge=1, le=1000)]
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class CellEntry(Table):
+    profile: Word
+    configuration: Literal[CONFIGURATIONS]  # type: ignore[valid-type]
+    command_line: Literal[COMMAND_LINES]  # type: ignore[valid-type]
+    storage: Literal[STORAGES]  # type: ignore[valid-type]
+    clock: Literal[CLOCKS]  # type: ignore[valid-type]
+    size: Literal[SIZES]  # type: ignore[valid-type]
+    # Results of before say nothing of it.
+    payload: Literal[("", *PAYLOADS)] = ""  # type: ignore[valid-type]
+    pattern: Literal[PATTERNS] = "single"  # type: ignore[valid-type]
+    instances: Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = 1
+    stagger_ms: Annotated[int, Field(ge=0, le=3_600_000)] = 0
+
+
+class PlannedEntry(CellEntry):
+    # As for the payload. A run says how it was delivered, asked for or not.
+    delivery: Literal[("", *DELIVERIES)] = ""  # type: ignore[valid-type]
+    # As in a matrix.
+    runs: Number
+    timeout_s: Annotated[int, Field(ge=1, le=86400)]
+
+
+class PhaseEntry(Table):
+    name: Word
+    begin_ns: Instant
+    end_ns: Instant
+
+
+class RunEntry(CellEntry):
+    delivery: str
+    number: Number
+    instance: Number = 1
+    launched_ns: Count = 0
+    dilation_percent: Annotated[int, Field(ge=100, le=1_000_000)] = 100
+    censored: str
+    t_pr_ns: Instant
+    t_app_ns: Instant
+    t_total_ns: Instant
+    uptime_ns: Count
+    ready_uptime_ns: Count
+    fetch_ns: Count
+    # Below 0 where the guest's uptime runs ahead at first (docs/users/times.md).
+    before_kernel_ns: Instant
+    overlap_ns: Count
+    volume_reads: Count
+    volume_read_bytes: Count
+    root_reads: Count
+    root_read_bytes: Count
+    initramfs_bytes: Count
+    phases: Annotated[tuple[PhaseEntry, ...], Field(max_length=64), FailFast()]
+    units: Annotated[tuple[PhaseEntry, ...], Field(max_length=10_000), FailFast()] = ()
+    took_ns: Count
+
+
+class BootedEntry(Table):
+    kernel: Word
+    initramfs: Word
+    image: Word
+    command_lines: dict[str, str]
+    unit: Word
+    unit_lines: Annotated[tuple[str, ...], FailFast()]
+
+
+# FailFast: of a list only the first member with faults is told, with all of its own; a small file could have millions.
+class Document(Table):
+    schema_: Annotated[Literal[*OLDER_SCHEMAS, SCHEMA], Field(alias="schema")]  # type: ignore[valid-type]
+    name: Word
+    command: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000), FailFast()]
+    began: Time
+    host: dict[str, str]
+    versions: dict[str, str]
+    artefacts: dict[str, str]
+    poll_interval_ms: Count
+    boots: dict[str, BootedEntry] = {}
+    contents: dict[str, dict[str, Count]] = {}
+    packages: dict[str, dict[str, str]] = {}
+    plan: Annotated[tuple[PlannedEntry, ...], Field(min_length=1, max_length=10_000), FailFast()]
+    runs: Annotated[tuple[RunEntry, ...], FailFast()]

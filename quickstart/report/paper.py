@@ -1,0 +1,187 @@
+"""The paper's own numbers (paper.toml) beside those of ours that correspond (pure but for reading the file)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from quickstart.measure.results import CLOCKS, COMMAND_LINES, CONFIGURATIONS, SIZES, STORAGES, Sample
+from quickstart.measure.statistics import Metric, claim_faster, summarise
+from quickstart.report.comparable import profile_name
+from quickstart.report.conclusions import T_APP, T_TOTAL, Measured
+
+_FILE = Path(__file__).with_name("paper.toml")
+_MEGABYTE = 1_000_000
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Ours(_Table):
+    """What of our results corresponds; paper.toml says what each metric is. Without ``storages``: that of the first picture."""
+
+    metric: Literal["t_app", "t_total", "saved", "reads", "initramfs", "order"]
+    profiles: tuple[str, ...]
+    size: Literal[SIZES]  # type: ignore[valid-type]
+    configurations: tuple[Literal[CONFIGURATIONS], ...]  # type: ignore[valid-type]
+    storages: tuple[Literal[STORAGES], ...] = ()  # type: ignore[valid-type]
+
+
+class Said(_Table):
+    """A statement of the paper: ``printed`` are its numbers as they stand there, ``where`` and ``quote`` say where."""
+
+    where: str
+    what: str
+    printed: tuple[str, ...]
+    quote: str
+    differs: str
+    ours: Ours | None = None
+
+
+class _Document(_Table):
+    schema_: Literal[1] = Field(alias="schema")
+    said: tuple[Said, ...]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A statement and what ours is, in words; no words where nothing of it was measured."""
+
+    said: Said
+    ours: tuple[str, ...]
+
+
+def statements() -> tuple[Said, ...]:
+    """All of paper.toml."""
+    raw = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    # By way of JSON, whose strict mode takes an array for a tuple.
+    return _Document.model_validate_json(json.dumps(raw)).said
+
+
+def beside(samples: Measured, others: Measured | None = None) -> tuple[Beside, ...]:
+    """Every statement with ours out of ``samples``, which are of one clock and storage model.
+
+    What names storage models is looked for in ``others``, a line for each clock.
+    """
+    return tuple(
+        Beside(each, tuple(_lines(samples, others or {}, each.ours)) if each.ours else ())
+        for each in statements()
+    )
+
+
+def _lines(samples: Measured, others: Measured, wanted: Ours) -> Iterator[str]:
+    return _by_storage(others, wanted) if wanted.storages else _ours(samples, wanted)
+
+
+def _by_storage(samples: Measured, wanted: Ours) -> Iterator[str]:
+    """The one configuration that is named, with the distribution's command line, on all of those storage models."""
+    (configuration,) = wanted.configurations
+    for profile, clock in itertools.product(wanted.profiles, CLOCKS):
+        places = [
+            {cell: runs for cell, runs in samples.items() if (cell.storage, cell.clock) == (storage, clock)}
+            for storage in wanted.storages
+        ]
+        sides = [_runs(place, wanted, profile, configuration, "stock") for place in places]
+        if all(sides):
+            words = _METRICS[wanted.metric](sides)
+            yield f"{profile} on {', '.join(wanted.storages)}, {clock} clock: {words}"
+
+
+def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
+    """A line for each profile and each of our command lines."""
+    for profile in wanted.profiles:
+        for line in COMMAND_LINES:
+            sides = [_runs(samples, wanted, profile, name, line) for name in wanted.configurations]
+            if all(sides) and (words := _METRICS[wanted.metric](sides)):
+                with_ours = "" if line == "stock" else ", our kernel options"
+                yield f"{profile}{with_ours}: {words}"
+                # The options are the boot loader's: the archive is the same.
+                if wanted.metric == "initramfs":
+                    break
+
+
+def _runs(samples: Measured, wanted: Ours, profile: str, configuration: str, line: str) -> Sequence[Sample]:
+    """The runs of a cell. A stock boot that was measured with its own command line alone stands beside ours with our line, too."""
+    stands = configuration.startswith("standard") and len(wanted.configurations) > 1
+    for each in (line, "stock") if stands else (line,):
+        for cell, runs in samples.items():
+            named = (profile_name(cell.profile), cell.configuration, cell.command_line, cell.size)
+            if named == (profile, configuration, each, wanted.size) and runs:
+                return runs
+    return ()
+
+
+Sides = Sequence[Sequence[Sample]]
+
+
+def _medians(sides: Sides, metric: Metric) -> list[int] | None:
+    found = [summarise(side, metric).median for side in sides]
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(found) else None
+
+
+def _times(sides: Sides, metric: Metric) -> str:
+    medians = _medians(sides, metric)
+    if medians is None:
+        return "censored"
+    text = " → ".join(f"{each / 1e9:.2f} s" for each in medians)
+    # As the paper says it of Minimal: the first as a multiple of the last.
+    return f"{text} ({medians[0] / medians[-1]:.2f} times)" if len(medians) > 1 and medians[-1] else text
+
+
+def _order(sides: Sides) -> str:
+    """Whether the medians fall, as they stand in the paper; T_total has the fetch of kernel and initramfs, too."""
+    return "; ".join(
+        f"{name} {_falling(sides, metric)}" for name, metric in (("T_app", T_APP), ("T_total", T_TOTAL))
+    )
+
+
+def _falling(sides: Sides, metric: Metric) -> str:
+    medians = _medians(sides, metric)
+    if medians is None:
+        return "censored"
+    text = f"{' / '.join(f'{each / 1e9:.2f}' for each in medians)} s"
+    if any(slow <= fast for slow, fast in itertools.pairwise(medians)):
+        return f"{text}, another order"
+    # Of runs that differ by chance the medians alone: three of them are too few for a test.
+    virtual = sides[0][0].cell.clock == "virtual"
+    if virtual and not all(
+        claim_faster(fast, slow, metric).holds for slow, fast in itertools.pairwise(sides)
+    ):
+        return f"{text}, the same order, but not with the overlap added"
+    return f"{text}, the same order"
+
+
+def _saved(sides: Sides) -> str:
+    medians = _medians(sides, T_APP)
+    return "censored" if medians is None else f"{1 - medians[-1] / medians[0]:.0%}"
+
+
+def _reads(sides: Sides) -> str:
+    medians = _medians(sides, lambda sample: sample.guest.requests)
+    if not medians or not medians[-1]:
+        return ""
+    return f"{medians[0]} → {medians[-1]} requests ({medians[0] / medians[-1]:.1f} times)"
+
+
+def _initramfs(sides: Sides) -> str:
+    medians = _medians(sides, lambda sample: sample.initramfs_bytes)
+    return "" if not medians else f"{medians[-1] / _MEGABYTE:.1f} MB"
+
+
+_METRICS: Mapping[str, Callable[[Sides], str]] = {
+    "t_app": lambda sides: _times(sides, T_APP),
+    "t_total": lambda sides: _times(sides, T_TOTAL),
+    "saved": _saved,
+    "reads": _reads,
+    "initramfs": _initramfs,
+    "order": _order,
+}

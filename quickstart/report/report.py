@@ -1,0 +1,342 @@
+"""report.html and figures out of results: one page without script or network, conclusions first, every number below."""
+
+from __future__ import annotations
+
+import operator
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from quickstart.errors import BadInputError
+from quickstart.measure.results import (
+    CLOCKS,
+    COMMAND_LINES,
+    CONFIGURATIONS,
+    PATTERNS,
+    SIZES,
+    STORAGES,
+    Cell,
+    Results,
+    Sample,
+    words_of,
+)
+from quickstart.measure.statistics import (
+    Metric,
+    Summary,
+    by_cell,
+    claim_faster,
+    median_interval,
+    ratios,
+    summarise,
+)
+from quickstart.model import MIB
+from quickstart.parse.printable import LINES, shown
+from quickstart.report import launch_report
+from quickstart.report.conclusions import OURS, conclusions, headline, overview, planned_samples
+from quickstart.report.figures import Drawn, all_phases, inline, phase_numbers, timeline, times
+from quickstart.report.paper import beside
+from quickstart.report.summary import summary
+from quickstart.report.wholefile import replace_file
+
+_TEMPLATE = "report.html.j2"
+_NONE = "-"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of a table, in words: the application, the configuration, then what the headings say."""
+
+    head: tuple[str, ...]
+    values: tuple[str, ...]
+    censored: bool
+
+
+@dataclass(frozen=True)
+class Timeline:
+    figure: str
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """All of one clock and one storage model; times of two clocks are never in one table."""
+
+    title: str
+    name: str
+    clock: str
+    rows: tuple[Row, ...]
+    claims: tuple[Row, ...]
+    timelines: tuple[Timeline, ...]
+
+
+def write_report(results: Results, faults: Sequence[str], directory: Path) -> None:
+    """Write report.html and figures/*.svg and *.png into ``directory``; ``faults`` say why the measurement is not valid.
+
+    The same results make the same bytes. Raises BadInputError where ``figures`` leads elsewhere, HostLacksError when there is no
+    space.
+    """
+    figures = directory / "figures"
+    if figures.is_symlink():
+        raise BadInputError(f"{figures} is a link, and the report writes into it", hint="remove the link")
+    figures.mkdir(parents=True, exist_ok=True)
+    sections, timelines = _sections(results)
+    pictures = _pictures(results)
+    launches = launch_report.figures(results)
+    for each in (*pictures, *timelines, *launches):
+        replace_file(figures / f"{each.name}.svg", each.svg.encode())
+        replace_file(figures / f"{each.name}.png", each.png)
+    replace_file(directory / "report.html", page(results, pictures, sections, faults, launches).encode())
+
+
+def page(
+    results: Results,
+    pictures: Sequence[Drawn],
+    sections: Sequence[Section],
+    faults: Sequence[str],
+    launches: Sequence[Drawn] = (),
+) -> str:
+    """The page as text; the first of ``pictures``, if there is one, is at its beginning."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    singles = planned_samples(results)
+    chosen = overview(singles) if singles else {}
+    one = next(iter(chosen), None)
+    # Every text is escaped: reasons and facts come from guests and hosts, and the results may be a stranger's.
+    environment = jinja2.Environment(
+        loader=loader,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_printable,
+    )
+    return environment.get_template(_TEMPLATE).render(
+        results=results,
+        run_count=len({(sample.cell, sample.number) for sample in results.samples}),
+        command=shlex.join(results.command),
+        summary=(*summary(results), *launch_report.sentences(results)),
+        headline=headline(results),
+        paper=beside(chosen, planned_samples(results)),
+        paper_on=f"{one.storage}, {one.size} machine, {one.clock} clock (medians)" if one else "",
+        conclusions=conclusions(results),
+        real=any(planned.cell.clock != "virtual" for planned in results.plan),
+        pictures=[(each.title, inline(each)) for each in pictures],
+        sections=sections,
+        launches=launch_report.table(results),
+        launch_figures=[(each.title, inline(each)) for each in launches],
+        faults=faults,
+        missing=tuple(_missing(results)),
+        censored=tuple(_censored(results)),
+        left_out=tuple(_left_out(results)),
+        poll_ms=results.circumstances.poll_interval_ms,
+    )
+
+
+def _printable(value: object) -> object:
+    """What a page may have; a figure, which is marked as safe, was made of such texts."""
+    return shown(value, LINES) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _pictures(results: Results) -> tuple[Drawn, ...]:
+    """The page's first picture, then one of all cells of each clock, unless the first one has them all."""
+    samples = planned_samples(results)
+    if not samples:
+        return ()
+    chosen = overview(samples)
+    one = next(iter(chosen))
+    first = times(
+        "overview", chosen, f"From launch to ready: {one.storage}, {one.size} machine, {one.clock} clock"
+    )
+    clocks = _in_order([cell.clock for cell in samples], CLOCKS)
+    cells = {clock: {c: runs for c, runs in samples.items() if c.clock == clock} for clock in clocks}
+    others = (
+        times(f"times-{clock}", here, f"From launch to ready: all cells, {clock} clock")
+        for clock, here in cells.items()
+        if here.keys() != chosen.keys()
+    )
+    return (first, *others)
+
+
+def _sections(results: Results) -> tuple[tuple[Section, ...], tuple[Drawn, ...]]:
+    samples = planned_samples(results)
+    sections: list[Section] = []
+    drawn: list[Drawn] = []
+    for clock in _in_order([cell.clock for cell in samples], CLOCKS):
+        for storage in _in_order([cell.storage for cell in samples if cell.clock == clock], STORAGES):
+            here = {c: runs for c, runs in samples.items() if (c.clock, c.storage) == (clock, storage)}
+            title, name = f"{storage}, {clock} clock", f"{clock}-{storage}"
+            lines = list(_timelines(here, name, title))
+            drawn += [figure for figure, _ in lines]
+            timelines = tuple(each for _, each in lines)
+            sections.append(Section(title, name, clock, tuple(_rows(here)), tuple(_claims(here)), timelines))
+    return tuple(sections), tuple(drawn)
+
+
+def _rows(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
+    """The table's rows; its headings are in the template."""
+    app = {cell: summarise(runs, operator.attrgetter("t_app_ns")) for cell, runs in samples.items()}
+    versus = ratios(app, "configuration", "standard")
+    for cell, runs in samples.items():
+        time, ratio = app[cell], versus.get(cell)
+
+        def middle(metric: Metric, runs: Sequence[Sample] = runs) -> int | None:
+            return summarise(runs, metric).median
+
+        values = (
+            str(time.n),
+            str(time.censored),
+            _seconds(middle(operator.attrgetter("t_pr_ns"))),
+            _median(time, runs),
+            _range(time),
+            _spread(time),
+            _seconds(middle(operator.attrgetter("t_total_ns"))),
+            _NONE if ratio is None else f"{ratio:.2f}",
+            _seconds(middle(operator.attrgetter("overlap_ns")))
+            if cell.clock == "virtual"
+            else _interval(runs),
+            _count(middle(lambda sample: sample.guest.requests)),
+            _mib(middle(lambda sample: sample.guest.read_bytes)),
+            _mib(middle(lambda sample: sample.initramfs_bytes)),
+        )
+        yield Row(_head(cell), values, time.median is None)
+
+
+def _head(cell: Cell) -> tuple[str, ...]:
+    return f"{cell.profile}, {cell.size}", cell.called, cell.command_line
+
+
+def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
+    """Ours against every other configuration with the same rest."""
+    for cell, runs in samples.items():
+        if cell.configuration != OURS or not runs:
+            continue
+        for name in CONFIGURATIONS:
+            rival = samples.get(cell.beside(name), ())
+            if name == OURS or not rival:
+                continue
+            claim = claim_faster(runs, rival)
+            said = "yes" if claim.holds else "no"
+            factor = f"{claim.factor:.2f}" if claim.factor else _NONE
+            times_of = (_seconds(claim.ours_ns), _seconds(claim.rival_ns))
+            p = _NONE if claim.p is None else f"{claim.p:.4f}"
+            line = ", ".join(word for word in (cell.command_line, cell.delivery, cell.payload) if word)
+            head = (f"{cell.profile}, {cell.size}", name, line)
+            yield Row(head, (*times_of, factor, p, said), not claim.holds)
+
+
+def _timelines(
+    samples: Mapping[Cell, Sequence[Sample]], name: str, title: str
+) -> Iterator[tuple[Drawn, Timeline]]:
+    for profile, size in dict.fromkeys((cell.profile, cell.size) for cell in samples):
+        rows = [
+            (_label(cell), middle)
+            for cell, runs in samples.items()
+            if (cell.profile, cell.size) == (profile, size) and (middle := _middle_run(runs)) is not None
+        ]
+        if not any(sample.phases for _, sample in rows):
+            continue
+        heading = f"Where the time goes: {profile}, {size}, {title}"
+        figure = timeline(f"phases-{_plain(profile)}-{size}-{name}", rows, heading)
+        numbers = phase_numbers(rows)
+        table = tuple(
+            Row((label,), _phase_times(sample, list(numbers)), censored=False) for label, sample in rows
+        )
+        headings = tuple(f"{number} {phase}" for phase, number in numbers.items())
+        yield figure, Timeline(inline(figure), heading, headings, table)
+
+
+def _plain(profile: str) -> str:
+    """A profile's name, which may be a directory's, in the name of a file."""
+    return re.sub(r"[^a-z0-9._-]+", "-", profile.lower()).strip("-.")
+
+
+def _label(cell: Cell) -> str:
+    return cell.called if cell.command_line == "stock" else f"{cell.called}, ours"
+
+
+def _middle_run(runs: Sequence[Sample]) -> Sample | None:
+    """The run at the median, or just before it: phases of several runs have no common median."""
+    ready = sorted((sample for sample in runs if not sample.censored), key=lambda sample: sample.t_app_ns)
+    return ready[(len(ready) - 1) // 2] if ready else None
+
+
+def _phase_times(sample: Sample, names: Sequence[str]) -> tuple[str, ...]:
+    spans = {phase.name: phase for phase in all_phases(sample)}
+    return tuple(
+        f"{(spans[name].end_ns - spans[name].begin_ns) / 1e9:.2f} s" if name in spans else _NONE
+        for name in names
+    )
+
+
+def _missing(results: Results) -> Iterator[str]:
+    found = by_cell(results.samples)
+    for planned in results.plan:
+        lacking = planned.runs - len({sample.number for sample in found.get(planned.cell, ())})
+        if lacking:
+            yield f"{words_of(planned.cell)}: {lacking} of {planned.runs} runs"
+
+
+def _censored(results: Results) -> Iterator[str]:
+    for sample in results.samples:
+        if sample.censored:
+            machine = f", machine {sample.instance}" if sample.cell.instances > 1 else ""
+            yield f"{words_of(sample.cell)}, run {sample.number}{machine}: {sample.censored}"
+
+
+def _left_out(results: Results) -> Iterator[str]:
+    """What the project has words for and this matrix does not ask for."""
+    # A bench of single machines has always been silent about patterns.
+    patterns = (("pattern", PATTERNS),) if launch_report.several(results) else ()
+    for axis, known in (
+        ("configuration", CONFIGURATIONS),
+        ("command_line", COMMAND_LINES),
+        ("storage", STORAGES),
+        ("clock", CLOCKS),
+        ("size", SIZES),
+        *patterns,
+    ):
+        asked = {getattr(planned.cell, axis) for planned in results.plan}
+        if absent := [word for word in known if word not in asked]:
+            yield f"{axis.replace('_', ' ')}: {', '.join(absent)}"
+
+
+def _in_order(words: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    return tuple(each for each in known if each in words)
+
+
+def _seconds(ns: int | None) -> str:
+    return _NONE if ns is None else f"{ns / 1e9:.2f} s"
+
+
+def _median(time: Summary, runs: Sequence[Sample]) -> str:
+    return "not run" if not runs else "censored" if time.median is None else _seconds(time.median)
+
+
+def _range(time: Summary) -> str:
+    if time.minimum is None or time.maximum is None:
+        return _NONE
+    return f"{time.minimum / 1e9:.2f} … {time.maximum / 1e9:.2f}"
+
+
+def _spread(time: Summary) -> str:
+    share = "" if time.spread_share is None else f" ({time.spread_share:.1%})"
+    return _NONE if time.spread is None or time.n == 1 else f"{time.spread / 1e6:.0f} ms{share}"
+
+
+def _interval(runs: Sequence[Sample]) -> str:
+    """The interval of the median; none among censored runs, whose times are not known."""
+    found = None if any(s.censored for s in runs) else median_interval([s.t_app_ns for s in runs])
+    return _NONE if found is None else f"{found[0] / 1e9:.2f} … {found[1] / 1e9:.2f} s"
+
+
+def _count(value: int | None) -> str:
+    return _NONE if value is None else f"{value}"
+
+
+def _mib(size_bytes: int | None) -> str:
+    return _NONE if size_bytes is None else f"{size_bytes / MIB:.1f}"

@@ -1,0 +1,1 @@
+"""The content-addressed store and what is kept in it."""

@@ -1,0 +1,35 @@
+"""Our own C programs: each compiled once for its source text, compiler and flags."""
+
+from __future__ import annotations
+
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from quickstart.host import door
+from quickstart.store.store import Store
+
+
+def compiled(
+    store: Store, name: str, flags: tuple[str, ...], *folders: Traversable, compiler: str = "cc"
+) -> Path:
+    """The program ``name``, from all C files in ``folders``, out of the store's stage of that name.
+
+    Raises MissingToolError without the compiler, CommandError for sources that it refuses.
+    """
+    sources = {
+        each.name: each.read_bytes()
+        for folder in folders
+        for each in folder.iterdir()
+        if each.name.endswith((".c", ".h"))
+    }
+    version = door.run([compiler, "--version"], timeout_s=30).stdout.decode(errors="replace").splitlines()[0]
+
+    def make(target: Path) -> None:
+        for each, text in sources.items():
+            (target / each).write_bytes(text)
+        units = sorted(target / each for each in sources if each.endswith(".c"))
+        door.run([compiler, *flags, "-o", target / name, *units], timeout_s=120)
+
+    texts = {each: text.decode() for each, text in sources.items()}
+    inputs = {"sources": texts, "compiler": [compiler, version], "flags": list(flags)}
+    return store.get_or_make(name, inputs, make).path / name

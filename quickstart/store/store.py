@@ -1,0 +1,393 @@
+"""A content-addressed cache of what stages make: an entry's name is the hash of its stage's inputs.
+
+Layout below the root (`$QUICKSTART_CACHE`, else `$XDG_CACHE_HOME/quickstart`, else `~/.cache/quickstart`)::
+
+    STAGE/KEY/            a finished entry, with `entry.json` beside what the stage made
+    STAGE/KEY.partial/    one that is being made or removed, or was when that process died
+    STAGE/KEY.lock        flock(2): exclusive who makes or removes the entry, shared who uses it
+
+`entry.json` has the stage, its inputs and the tree hash of all the rest; its modification time is the entry's last use.
+
+Locks: who waits for an entry keeps his shared locks on others. Two of them never wait for each other, because all ask for stages in
+one order (pipeline.build's: ledger, reference, base, disk, survey, trace, agent, mounter, modloader, starter,
+checker, prefetcher, arranged).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from quickstart.errors import BadInputError, HostLacksError
+from quickstart.host.files import full_disk_named, remove_tree
+from quickstart.host.locks import EXCLUSIVE, SHARED, lock, try_lock
+from quickstart.store.kept import Kept, check_trusted, discard, forget, kept
+from quickstart.store.treehash import tree_hash
+
+KEY_DIGITS = 32
+MARK = "entry.json"
+_KEY = "[0-9a-f]" * KEY_DIGITS
+_KEYS = f"*/{_KEY}"
+# Each is one more time that another process removed the lock file that this one was about to lock.
+_ATTEMPTS = 100
+_POLL_S = 0.05
+# Their entries hold nothing of an image. In the others are its set-uid programs, device nodes and password hashes, which are
+# nobody's business on this host, so their stages' directories are 0700.
+_OPEN_STAGES = ("agent",)
+_TREES = ("base", "reference")
+_LOCK_HINT = "set QUICKSTART_CACHE to a local file system"
+_FULL_HINT = "free some space (quickstart cache gc), or set QUICKSTART_CACHE to another file system"
+
+
+def default_root() -> Path:
+    """Where the store lies on this host."""
+    if chosen := os.environ.get("QUICKSTART_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "quickstart"
+
+
+def key_of(stage: str, inputs: Mapping[str, object]) -> str:
+    """The name of the entry that ``stage`` makes of ``inputs`` (JSON values)."""
+    text = json.dumps({"stage": stage, "inputs": inputs}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
+
+
+def source_digest(*packages: str) -> str:
+    """SHA-256 over the files of our own ``packages`` (dotted names; a module's name counts too).
+
+    It goes into a stage's inputs, so that a changed tool never takes a cached result of the old one.
+    """
+    digest = hashlib.sha256()
+    for name in packages:
+        parent, _, last = name.rpartition(".")
+        module = resources.files(parent).joinpath(f"{last}.py") if parent else None
+        roots = [module] if module is not None and module.is_file() else [resources.files(name)]
+        for path, file in sorted(_walk(roots[0], name)):
+            digest.update(path.encode() + b"\0" + hashlib.sha256(file).digest())
+    return digest.hexdigest()
+
+
+def _walk(node: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+    if node.is_file():
+        yield name, node.read_bytes()
+        return
+    for child in node.iterdir():
+        if child.name != "__pycache__":
+            yield from _walk(child, f"{name}/{child.name}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A finished entry: ``path`` is its directory; ``made`` is False when it was there already."""
+
+    path: Path
+    key: str
+    made: bool
+
+
+class _DamagedError(Exception):
+    """An entry is not what its stage made; the text says what is wrong."""
+
+
+def _unheard(text: str) -> None:
+    """For who does not want to hear notes."""
+
+
+class Store:
+    """The store below ``root``. Entries that were asked for are locked against removal until the store is closed.
+
+    ``note`` is told, in one line each, that a damaged entry is made again and that another process is waited for.
+    """
+
+    def __init__(self, root: Path, note: Callable[[str], None] = _unheard) -> None:
+        self.root = root
+        self._note = note
+        self._locks = ExitStack()
+        self._held: set[Path] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of every entry: from now on they may be removed."""
+        self._held.clear()
+        self._locks.close()
+
+    def holds_trees(self) -> bool:
+        """Whether images lie here: files that belong to others, for whom an ordinary user needs his user namespace."""
+        return any((self.root / stage).is_dir() for stage in _TREES)
+
+    def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
+        """The finished entry of ``inputs``, neither verified nor locked, or None."""
+        path = self.root / stage / key_of(stage, inputs)
+        check_trusted(self.root, path)
+        # Another user's store is none of ours.
+        with suppress(PermissionError):
+            if (path / MARK).is_file():
+                return path
+        return None
+
+    def get_or_make(self, stage: str, inputs: Mapping[str, object], make: Callable[[Path], None]) -> Entry:
+        """Return the entry of ``inputs``, or call ``make`` with an empty directory and keep what it leaves there.
+
+        An entry is verified by its hash when it is first asked for; a damaged one is made again, when nobody uses it any more.
+        When ``make`` raises nothing is kept. A second process that wants the same entry waits for the first. Raises
+        HostLacksError for a store that is full or cannot be written.
+        """
+        key = key_of(stage, inputs)
+        final = self.root / stage / key
+        if final in self._held:
+            return Entry(final, key, made=False)
+        check_trusted(self.root, final)
+        look, made = _Look(final), False
+        # flock(2) turns a shared lock into an exclusive one, or back, by letting go of it first. So do we, and look again. Nobody
+        # queues for the exclusive lock: he would stand there until the last user of what another has made meanwhile ends.
+        while True:
+            with ExitStack() as stack:
+                stack.enter_context(self._lock(final, exclusive=False))
+                if look.is_whole():
+                    self._use(final, stack)
+                    return Entry(final, key, made)
+            try:
+                lock = self._lock(final, exclusive=True)
+            except BlockingIOError:
+                if look.damage and not look.waited:
+                    self._note(f"waiting for another quickstart that uses {stage}/{key}, which is damaged")
+                look.waited = True
+                time.sleep(_POLL_S)
+                continue
+            with lock:
+                if not look.has_changed():
+                    if look.damage:
+                        self._note(f"store entry {stage}/{key} is damaged ({look.damage}): made again")
+                    look.trusted, made = self._make(final, stage, inputs, make), True
+
+    def use(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
+        """The entry of ``inputs``, verified and held as by get_or_make, or None when there is none; makes and removes nothing.
+
+        Raises BadInputError when it is damaged.
+        """
+        final = self.root / stage / key_of(stage, inputs)
+        if final in self._held:
+            return final
+        if self.find(stage, inputs) is None:
+            return None
+        look = _Look(final)
+        with ExitStack() as stack:
+            stack.enter_context(self._lock(final, exclusive=False))
+            if look.is_whole():
+                self._use(final, stack)
+                return final
+        if look.damage:
+            raise BadInputError(
+                f"store entry {stage}/{final.name} is damaged ({look.damage})", hint="a build makes it again"
+            )
+        return None
+
+    def marks(self, stage: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
+        """The finished entries of ``stage`` by key, with their inputs, as they lie there: neither verified nor locked."""
+        for path in sorted(self.root.glob(f"{stage}/{_KEY}")):
+            check_trusted(self.root, path)
+            # It may be removed while we look, or be another version's.
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                inputs = json.loads((path / MARK).read_bytes())["inputs"]
+                if key_of(stage, inputs) == path.name:
+                    yield path, inputs
+
+    def _use(self, final: Path, lock: ExitStack) -> None:
+        self._locks.push(lock.pop_all())
+        self._held.add(final)
+        # Who may read a store but not write it can use it all the same.
+        with suppress(OSError):
+            os.utime(final / MARK)
+
+    def _make(
+        self, final: Path, stage: str, inputs: Mapping[str, object], make: Callable[[Path], None]
+    ) -> str:
+        """Make the entry under its exclusive lock, in place of whatever is there; returns its tree hash."""
+        partial = final.with_name(f"{final.name}.partial")
+        # What the user's own lets a group write would be trusted no more (kept.check_trusted), and differ from other users'.
+        umask = os.umask(0o022)
+        try:
+            with self._writable():
+                discard(final)
+                partial.mkdir()
+            with full_disk_named(self.root, "the store", _FULL_HINT):
+                make(partial)
+                found = tree_hash(partial, without=MARK)
+                document = {"stage": stage, "inputs": inputs, "tree_hash": found}
+                (partial / MARK).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+                os.sync()
+                partial.rename(final)
+        finally:
+            os.umask(umask)
+            remove_tree(partial)
+        return found
+
+    def entries(self) -> tuple[Kept, ...]:
+        """Every finished entry, by stage and key; those of other versions of this program too."""
+        return tuple(kept(self.root.glob(_KEYS), MARK))
+
+    def leftovers(self) -> tuple[Kept, ...]:
+        """What killed makers left, by stage and key."""
+        return tuple(each for each in kept(self.root.glob(f"{_KEYS}.partial"), MARK) if self._is_free(each))
+
+    def remove(self, found: Kept) -> bool:
+        """Remove an entry or leftover unless somebody uses it, makes it or has used it since; False when it stays."""
+        with suppress(BlockingIOError), self._lock(found.entry, exclusive=True) as lock:
+            now = next(kept([found.path], MARK), None)
+            if now is None or now.used_s > found.used_s:
+                return False
+            if found.partial:
+                remove_tree(found.path)
+            else:
+                discard(found.entry)
+            forget(found.entry, lock)
+            return True
+        return False
+
+    def remove_locks(self) -> None:
+        """Remove the lock files of entries that are gone."""
+        for path in self.root.glob(f"{_KEYS}.lock"):
+            entry = path.with_suffix("")
+            with suppress(BlockingIOError), self._lock(entry, exclusive=True) as lock:
+                forget(entry, lock)
+
+    def _is_free(self, found: Kept) -> bool:
+        with suppress(BlockingIOError), self._lock(found.entry, exclusive=True):
+            return True
+        return False
+
+    def _lock(self, final: Path, *, exclusive: bool) -> BinaryIO:
+        """The open lock file of an entry, locked by flock(2); to close it unlocks it.
+
+        A shared lock is waited for, while somebody makes or removes the entry. Raises BlockingIOError for an exclusive one that
+        cannot be had now. A lock on a file that has lost its name, because its entry was removed, is none.
+        """
+        kind, of = (EXCLUSIVE if exclusive else SHARED), f"the store {self.root}"
+        for _ in range(_ATTEMPTS):
+            with ExitStack() as stack:
+                file = stack.enter_context(self._open_lock(final.with_name(f"{final.name}.lock")))
+                if not try_lock(file.fileno(), kind, of, _LOCK_HINT):
+                    if exclusive:
+                        raise BlockingIOError
+                    self._note(f"waiting for another quickstart that makes {final.parent.name}/{final.name}")
+                    lock(file.fileno(), kind, of, _LOCK_HINT)
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(file.fileno()), Path(file.name).stat()):
+                        stack.pop_all()
+                        return file
+        raise HostLacksError(f"{final}.lock is removed by another process again and again")
+
+    def _open_lock(self, path: Path) -> BinaryIO:
+        with self._writable():
+            self._make_stage(path.parent)
+            try:
+                return path.open("a+b")
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EROFS) or not path.exists():
+                    raise
+            # flock(2) asks for no right to write: who may read a store may use it.
+            return path.open("rb")
+
+    def _make_stage(self, directory: Path) -> None:
+        private = directory.name not in _OPEN_STAGES
+        for parent in (*reversed(self.root.parents), self.root):
+            # Not by `parents`: that gives them modes by the umask, which may let a group write here.
+            parent.mkdir(mode=0o755, exist_ok=True)
+        directory.mkdir(mode=0o700 if private else 0o755, exist_ok=True)
+        # One that an older version made.
+        if private and directory.stat().st_mode & 0o077:
+            with suppress(OSError):
+                directory.chmod(0o700)
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            with full_disk_named(self.root, "the store", _FULL_HINT):
+                yield
+        except OSError as error:
+            raise HostLacksError(
+                f"the store {self.root} cannot be written: {error.strerror}",
+                hint="set QUICKSTART_CACHE to a directory of yours",
+            ) from error
+
+
+class _Look:
+    """What one who wants an entry has seen of it: ``damage`` says what is wrong with it, empty while nothing is.
+
+    ``trusted`` is a tree hash that need not be computed again.
+    """
+
+    def __init__(self, final: Path) -> None:
+        self.damage = ""
+        self.trusted = ""
+        self.waited = False
+        self._final = final
+        self._seen: tuple[int, int] | None = None
+
+    def is_whole(self) -> bool:
+        """Whether the entry is there as it was made (its shared lock is held); a damaged one is read only once."""
+        if self.has_changed() or not self.damage:
+            self._seen = self._identity()
+            try:
+                self.trusted, self.damage = _verified(self._final, self.trusted), ""
+            except _DamagedError as error:
+                self.trusted, self.damage = "", str(error)
+        return self.trusted != ""
+
+    def has_changed(self) -> bool:
+        """Whether the entry was removed or replaced since the last look."""
+        return self._identity() != self._seen
+
+    def _identity(self) -> tuple[int, int] | None:
+        with suppress(FileNotFoundError):
+            status = self._final.lstat()
+            # The rename to its final name is in its ctime.
+            return status.st_ino, status.st_ctime_ns
+        return None
+
+
+def _verified(final: Path, trusted: str) -> str:
+    """The tree hash of a whole entry, empty when there is none; its files are not read when the hash is ``trusted``.
+
+    Raises _DamagedError.
+    """
+    if not os.path.lexists(final):
+        return ""
+    try:
+        document = json.loads((final / MARK).read_bytes())
+        remembered = str(document["tree_hash"])
+        key = key_of(document["stage"], document["inputs"])
+    except FileNotFoundError:
+        raise _DamagedError(f"it has no {MARK}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _DamagedError(f"its {MARK} cannot be read") from error
+    if key != final.name:
+        raise _DamagedError(f"its {MARK} is another entry's")
+    if trusted and remembered == trusted:
+        return trusted
+    try:
+        found = tree_hash(final, without=MARK)
+    except OSError as error:
+        raise _DamagedError(f"it cannot be read: {error.strerror}") from error
+    if found != remembered:
+        raise _DamagedError("its files are not what was made")
+    return found

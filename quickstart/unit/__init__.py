@@ -1,9 +1,0 @@
-"""How a systemd unit starts its main process, read from the image, and which of its directives an early start repeats."""
-
-from __future__ import annotations
-
-from quickstart.unit.commands import parse_commands
-from quickstart.unit.files import assignments, parse_service, unit_texts
-from quickstart.unit.read import read_unit
-
-__all__ = ["assignments", "parse_commands", "parse_service", "read_unit", "unit_texts"]

@@ -1,0 +1,1 @@
+"""Storage models, and the volumes that serve an image by them."""

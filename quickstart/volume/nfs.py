@@ -1,0 +1,133 @@
+"""An image on a real NFS server behind a link, for clocks that count the host's time (docs/users/storage.md, nfs/serve.sh)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from urllib.parse import quote
+
+from quickstart.errors import HostLacksError, MissingToolError, VolumeError
+from quickstart.host import door, userns
+from quickstart.host.namespaces import own_namespaces
+from quickstart.host.workspace import room_for_sockets, workspace
+from quickstart.volume.nbd import Connection
+
+TOOLS = ("ip", "tc", "unshare", "rpcbind", "ganesha.nfsd", "qemu-img", "qemu-nbd")
+# What QEMU and ganesha load when it is asked for; no program has its name.
+PLUGINS = ("qemu/block-nfs.so", "ganesha/libfsalvfs.so")
+_LIMIT_S = 30.0
+_POLL_S = 0.01
+# A client may see the end of the connection a moment before the process is seen to have ended.
+_DYING_S = 0.5
+# In quotes in ganesha's configuration.
+_UNQUOTABLE = '"\\\n'
+_NO_HANDLES = (
+    "the image has to be on a file system with file handles, as ext4, xfs or tmpfs; an overlay has none"
+)
+_CONFIGURATION = """
+NFS_CORE_PARAM {{ Protocols = 3; Enable_NLM = false; Enable_RQUOTA = false; mount_path_pseudo = true; }}
+NFSV4 {{ Graceless = true; RecoveryBackend = fs; }}
+EXPORT {{
+	Export_Id = 1;
+	Path = "{directory}";
+	Pseudo = "/export";
+	Access_Type = RO;
+	Squash = no_root_squash;
+	SecType = sys;
+	Transports = TCP;
+	FSAL {{ Name = VFS; }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class NfsVolume:
+    """The image, as long as `exported` lasts; everything it needs runs in namespaces of its own and ends with ``process``."""
+
+    process: door.Process
+    socket: Path
+    output_file: Path
+
+    @property
+    def uri(self) -> str:
+        """Its place, for QEMU."""
+        return f"nbd+unix:///?socket={quote(str(self.socket))}"
+
+    def is_running(self) -> bool:
+        return not door.has_ended(self.process, 0)
+
+    @property
+    def last_words(self) -> str:
+        """What was said there, by the NFS server too; when that is nothing, how it ended."""
+        return door.log_tail(self.output_file) or door.bad_end(self.process)
+
+
+@contextmanager
+def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
+    """``image`` on an NFS server behind a wire of that ``rate``, in tc(8)'s words (``100mbit``); None: as fast as the host is.
+
+    Whoever speaks NBD reads and writes it by the UNIX socket ``.socket``, from whatever network; what he writes is kept on
+    this side and thrown away. The client keeps nothing that it has read. Raises NeedsRootError, MissingToolError, and VolumeError
+    when it does not come up, or has ended by itself when the context does.
+    """
+    userns.need_host_root("an NFS server, which opens files by their handles,")
+    need_nfs()
+    image = image.resolve()
+    if any(letter in str(image.parent) for letter in _UNQUOTABLE):
+        raise VolumeError(f"an NFS server cannot be told of {image.parent}")
+    with workspace("quickstart-nfs-") as place, room_for_sockets(place) as sockets:
+        socket = sockets / "socket"
+        (place / "ganesha.conf").write_text(_CONFIGURATION.format(directory=image.parent))
+        with resources.as_file(resources.files("quickstart.volume").joinpath("nfs/serve.sh")) as script:
+            words = (script, "client", place, socket, quote(image.name), rate or "none")
+            with door.background(
+                [*own_namespaces(network=True), "sh", *words], log=place / "output"
+            ) as process:
+                volume = NfsVolume(process, socket, place / "output")
+                _wait(volume)
+                try:
+                    yield volume
+                except HostLacksError:
+                    raise
+                except Exception as error:
+                    if door.has_ended(process, _DYING_S):
+                        raise VolumeError("the NFS volume ended", last_words=volume.last_words) from error
+                    raise
+                if not volume.is_running():
+                    raise VolumeError("the NFS volume ended", last_words=volume.last_words)
+
+
+def need_nfs() -> None:
+    """Raise MissingToolError for the first thing that `exported` lacks here."""
+    door.need_tools(*TOOLS)
+    for plugin in PLUGINS:
+        name = plugin.rpartition("/")[2]
+        if not any(Path("/usr/lib").glob(f"*/{plugin}")):
+            raise MissingToolError(name, door.package_of(name))
+
+
+def nfs_server() -> str:
+    """Which server that is; raises as `need_nfs`."""
+    need_nfs()
+    said = door.run(["ganesha.nfsd", "-v"], timeout_s=_LIMIT_S).stdout.decode(errors="replace")
+    return said.partition("\n")[0].strip()
+
+
+def _wait(volume: NfsVolume) -> None:
+    """Until it answers."""
+    end_s = time.monotonic() + _LIMIT_S
+    while True:
+        try:
+            # The socket is there a moment before anybody listens.
+            with Connection(volume.socket, _LIMIT_S):
+                return
+        except VolumeError:
+            if not volume.is_running() or time.monotonic() > end_s:
+                said = volume.last_words
+                hint = _NO_HANDLES if "MNT3ERR_ACCES" in said else None
+                raise VolumeError("the NFS volume did not come up", last_words=said, hint=hint) from None
+        time.sleep(_POLL_S)
