@@ -57,7 +57,7 @@ class Trust:
 
 
 def trusted() -> Trust:
-    """Root, the user who we are, and whoever could change the program that runs here: he can do all that we can already.
+    """Root, the user who we are, and whom the program that runs here belongs to: that user can do all that we can already.
 
     In a user namespace the ids that it does not map are all one; who asks for one asks about his places before (cli.output).
     """
