@@ -94,6 +94,12 @@ def test_what_is_not_world_readable_is_left_to_systemd(tmp_path: Path) -> None:
     assert "secret" not in settings_text(found)
 
 
+def test_what_lies_in_a_closed_directory_is_left_to_systemd(tmp_path: Path) -> None:
+    settings_of(tmp_path, etc_10="n.a.f=secret\n", usr_20="k.x=1\n")
+    (tmp_path / "etc/sysctl.d").chmod(0o700)
+    assert pairs(kernel_settings(ImageRoot(tmp_path))) == [("k/x", "1")]
+
+
 def test_links_are_followed_inside_the_image(tmp_path: Path) -> None:
     (tmp_path / "etc/sysctl.d").mkdir(parents=True)
     (tmp_path / "etc/sysctl.conf").write_text("a.b=1\n")

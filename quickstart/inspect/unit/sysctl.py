@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -12,6 +11,7 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import hidden_at
 
 # Of two files with one name the first counts. A change of the administrator's is a stock boot (unit/before.py).
 ADMINISTRATORS = ("/etc/sysctl.d", "/usr/local/lib/sysctl.d")
@@ -124,4 +124,4 @@ def _files(root: ImageRoot) -> Iterator[_File]:
                 f"the image's sysctl.d has more than {_MOST_CHARACTERS} characters, the last read is {path}",
                 hint="take away what is not needed of it",
             )
-        yield _File(text, is_packages, not root.host(canonical).stat().st_mode & stat.S_IROTH)
+        yield _File(text, is_packages, hidden_at(root, canonical) is not None)
