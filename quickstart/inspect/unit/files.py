@@ -126,7 +126,7 @@ def unit_files(root: ImageRoot, unit: str) -> list[PurePosixPath]:
 
 
 def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
-    """What keeps somebody of the image from reading ``file``, a canonical path: itself, or a directory that not everybody may enter.
+    """What keeps others from reading ``file``, a canonical path: itself, or a directory that not everybody may enter.
 
     The archive does not know of either: what it has, everybody reads who may read OUT.
     """
