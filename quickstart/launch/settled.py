@@ -24,6 +24,9 @@ _DONE = ("running", "degraded")
 # Rescue or emergency mode, and a shutdown: no boot goes on from there.
 _NEVER = ("maintenance", "stopping")
 _MICROSECONDS = re.compile(r"[0-9]{1,18}", re.ASCII)
+# What systemctl calls a state or a kind of job. A guest may say anything, and what it says is shown.
+_WORD = re.compile(r"[a-z][a-z-]{0,31}", re.ASCII)
+_MOST_UNITS = 1024
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}", re.ASCII)
 # `--wait` ends when the boot does. Its output comes at its end, so none means that the slice was too short.
 ASK = f"""\
@@ -89,16 +92,16 @@ def parse(text: str) -> Answer:
     jobs: list[tuple[bool, str]] = []
     for line in text.splitlines():
         match line.split():
-            case ["state", word] if word.isalpha():
+            case ["state", word] if _WORD.fullmatch(word):
                 state = word
             case ["finished", number] if _MICROSECONDS.fullmatch(number):
                 finished_us = int(number)
             case ["failed", unit] if _UNIT.fullmatch(unit):
                 failed.append(unit)
-            case ["job", unit, kind, phase] if _UNIT.fullmatch(unit) and kind.replace("-", "").isalpha():
+            case ["job", unit, kind, phase] if _UNIT.fullmatch(unit) and _WORD.fullmatch(kind):
                 jobs.append((phase != "running", f"{unit} {kind}"))
     ordered = tuple(name for _, name in sorted(jobs))
-    return Answer(state, finished_us, tuple(sorted(failed)), ordered)
+    return Answer(state, finished_us, tuple(sorted(failed[:_MOST_UNITS])), ordered)
 
 
 def wait_settled(guest: Asked, timeout_s: float = LIMIT_S) -> Settled:

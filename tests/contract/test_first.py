@@ -46,6 +46,9 @@ def unwanted(tmp_path: Path, shell: tuple[str, ...], line: str) -> str:
             "break=premount",
         ),
         *("systemd.run=/bin/true", "systemd.volatile=yes"),
+        # What PID 1 hands on to each service, and who makes the kernel's settings.
+        *("systemd.setenv=HTTP_PROXY=http://x/", "systemd.cpu_affinity=0", "systemd.cpu-affinity=0"),
+        *("systemd.mask=systemd-sysctl", "systemd.mask=systemd-sysctl.service"),
     ],
 )
 def test_who_asks_for_another_boot_gets_the_stock_one(

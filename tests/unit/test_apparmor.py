@@ -45,8 +45,18 @@ def root(tmp_path: Path) -> ImageRoot:
         ('profile "a b" "/usr/sbin/n x"\n{\n', ["/usr/sbin/n x"]),
         ("profile @{exec_path} xattrs=(user.a=b) {\n", ["@{exec_path}"]),
         ("\t/a/b\tflags=(complain)\t{\n", ["/a/b"]),
+        # Seen to be taken by apparmor_parser 3.0.8.
+        ("profile one\n  /usr/sbin/nginx\n  flags=(complain)\n{\n", ["/usr/sbin/nginx"]),
+        ("profile two /usr/sbin/nginx # {\n{\n}\n", ["/usr/sbin/nginx"]),
+        ("profile three /a/b flags=(complain,\n  attach_disconnected) {\n}\n", ["/a/b"]),
+        (
+            "/a/b\n# {\nflags = (complain)  # x\n{ } profile c /c/d { }\n/e/f {}/g/h {}\n",
+            ["/a/b", "/c/d", "/e/f", "/g/h"],
+        ),
+        ('profile five "/a/b"{\n}\n/c/d xattrs=(user.a="b) {") {\n', ["/a/b", "/c/d"]),
         # No heads: a name, a child, rules, conditions.
         ("profile nginx {\n  ^hat {\n /usr/{s,}bin/x rix,\n  if defined @{X} {\n # /x {\n", []),
+        ("@{X}=/a /b\nprofile nginx {\n  if not @{X} {\n  /a/b r,\n  ^hat\n {\n", []),
         ("  /etc/{a,b}/** r,\n  owner @{HOME}/{,**} rw,\n  dbus send bus=system peer=(name=/x),\n", []),
     ],
 )
@@ -66,6 +76,7 @@ def test_what_a_profile_attaches_to(text: str, expected: list[str]) -> None:
         "@{unknown}/nginx {",
         "@{exec_path} {",
         "@{exec_path} {\n}\n@{exec_path} = /usr/sbin/nginx\n",
+        "@{exec_path} =\\\n  /usr/sbin/nginx\nprofile web @{exec_path}\n  flags=(attach_disconnected) # x\n{",
         '"/usr/sbin/nginx" {',
     ],
 )

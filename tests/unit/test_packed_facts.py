@@ -208,7 +208,8 @@ def test_what_the_machine_is_before_a_service_counts(root: ImageRoot) -> None:
     put(root.base, "/etc/fstab", "UUID=1 / ext4 defaults 0 1\n")
     put(root.base, "/etc/sysctl.d/local.conf", "kernel.unprivileged_userns_clone=0\n")
     assert {*MACHINE, "/etc/sysctl.conf"} <= files_of(root)
-    assert f"{WANTS}/ufw.service" in files_of(root)
+    assert {f"{WANTS}/ufw.service", "/etc/systemd/system/systemd-sysctl.service"} <= files_of(root)
+    assert "/etc/systemd/system/systemd-sysctl.service.d" in places_of(root)
     early = {
         f"/etc/systemd/system/{name}.target.wants" for name in ("local-fs", "sysinit", "basic", "network-pre")
     }

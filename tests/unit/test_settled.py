@@ -206,3 +206,11 @@ def test_the_verb_refuses_before_it_boots(tmp_path: Path, monkeypatch: pytest.Mo
     found = CliRunner().invoke(group, words)
     assert found.exit_code == 2
     assert "never settles" in json.loads(found.stdout)["error"]["message"]
+
+
+def test_what_a_hostile_guest_says_stays_short() -> None:
+    """It is shown in a message, and on a terminal."""
+    words = ("x" * 100_000, "\u0661", "\u05d0\u05d1", "\u202ex", "-")
+    for word in words:
+        assert parse(f"state {word}\njob a.service {word} running\n") == parse("")
+    assert len(parse("".join(f"failed {n}.service\n" for n in range(50_000))).failed_units) == 1024

@@ -94,6 +94,35 @@ def test_what_is_not_world_readable_is_left_to_systemd(tmp_path: Path) -> None:
     assert "secret" not in settings_text(found)
 
 
+def test_what_lies_in_a_closed_directory_is_left_to_systemd(tmp_path: Path) -> None:
+    settings_of(tmp_path, etc_10="n.a.f=secret\n", usr_20="k.x=1\n")
+    (tmp_path / "etc/sysctl.d").chmod(0o700)
+    assert pairs(kernel_settings(ImageRoot(tmp_path))) == [("k/x", "1")]
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "is_left"),
+    [
+        ("etc/systemd/system/systemd-sysctl.service", None, True),
+        ("etc/systemd/system/systemd-sysctl.service", "[Service]\nExecStart=/bin/true\n", True),
+        ("usr/lib/systemd/system/systemd-sysctl.service", "[Service]\nExecStart=/x\n", False),
+        ("etc/systemd/system/systemd-sysctl.service.d/a.conf", "[Unit]\nConditionVirtualization=no\n", True),
+        ("usr/lib/systemd/system/systemd-.service.d/a.conf", "[Service]\nExecStart=\n", True),
+        ("etc/systemd/system/service.d/a.conf", "[Service]\nLimitCORE=0\n", False),
+    ],
+)
+def test_where_systemd_sysctl_is_masked_or_changed_nothing_is_set(
+    tmp_path: Path, place: str, text: str | None, is_left: bool
+) -> None:
+    """What the stock boot never sets would stay for the machine's life."""
+    (tmp_path / place).parent.mkdir(parents=True)
+    if text is None:
+        (tmp_path / place).symlink_to("/dev/null")
+    else:
+        (tmp_path / place).write_text(text)
+    assert (settings_of(tmp_path, etc_10="k.x=1\n") == ()) is is_left
+
+
 def test_links_are_followed_inside_the_image(tmp_path: Path) -> None:
     (tmp_path / "etc/sysctl.d").mkdir(parents=True)
     (tmp_path / "etc/sysctl.conf").write_text("a.b=1\n")

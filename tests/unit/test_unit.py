@@ -429,3 +429,8 @@ def test_what_not_everybody_may_read_of_a_unit_goes_into_no_archive(tmp_path: Pa
     with pytest.raises(UnsupportedUnitError, match=f"{place} is not for all to read") as caught:
         read_unit(ImageRoot(tmp_path), "app.service")
     assert "EnvironmentFile=" in (caught.value.hint or "")
+    (tmp_path / place[1:]).chmod(0o644)
+    (tmp_path / place[1:]).parent.chmod(0o710)
+    with pytest.raises(UnsupportedUnitError, match="is not for all to read by way of") as caught:
+        read_unit(ImageRoot(tmp_path), "app.service")
+    assert f"chmod a+x {PurePosixPath(place).parent}," in (caught.value.hint or "")

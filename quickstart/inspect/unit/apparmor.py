@@ -20,11 +20,8 @@ _DISABLED = _PROFILES / "disable"
 _SERVICE = "apparmor.service"
 # What the parser passes by in a directory (rc.apparmor.functions, skip_profile).
 _SKIPPED = (".rpmnew", ".rpmsave", ".orig", ".rej", "~", ".pacsave", ".pacnew")
-_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
-# A brace on a line of its own belongs to the head before it.
-_LATE_BRACE = re.compile(r"\n[ \t]*\{")
-_FLAGS = re.compile(r"(?:(?:flags|xattrs)[ \t]*=[ \t]*)?\([^()\n]*\)")
-_WORD = re.compile(r'"[^"\n]*"|[^\s"]+')
+# The parser takes a head apart by words: it may have several lines, with comments behind them.
+_TOKEN = re.compile(r'"[^"\n]*"|#[^\n]*|[()]|[^\s"()]+')
 _VARIABLE = re.compile(r"@\{([A-Za-z0-9_]+)\}")
 _SET = re.compile(r"^[ \t]*@\{([A-Za-z0-9_]+)\}[ \t]*\+?=(.*)$", re.MULTILINE)
 _INNERMOST = re.compile(r"\{([^{}]*)\}")
@@ -85,16 +82,36 @@ def _attachments(root: ImageRoot, unit: str) -> Iterator[tuple[str, str, Values]
 
 def attachments(text: str) -> tuple[str, ...]:
     """The paths, with wildcards and variables, that profiles of ``text`` attach to."""
-    found = []
-    for line in _LATE_BRACE.sub(" {", _COMMENT.sub("", text)).split("\n"):
-        head, brace, _ = _FLAGS.sub(" ", line).replace("\t", " ").partition(" {")
-        words = [word.strip('"') for word in _WORD.findall(head)]
-        if brace and words and words[0] == "profile":
-            words = words[1:]
-        # A name, a path, or both; what has more words is a rule or a condition.
-        if brace and len(words) in (1, 2) and words[-1][:1] in tuple("/@{*"):
-            found.append(words[-1])
+    found: list[str] = []
+    # The last words, the very last one at the end.
+    first = before = last = ""
+    inside = False
+    for word in _TOKEN.findall(text):
+        kind = word[0]
+        if kind == "(":
+            inside = True
+            # What it is a list of: flags=, xattrs =.
+            if last == "=":
+                last = first
+            elif last.endswith("="):
+                before, last = first, before
+        elif kind == ")":
+            inside = False
+        elif kind in "{}":
+            if kind == "{" and _attaches(before, last):
+                found.append(last.strip('"'))
+            inside = False
+            rest = word.lstrip("{}")
+            first, before, last = "", "", rest if rest[:1] in ("/", "@") else word
+        elif kind != "#" and not inside:
+            first, before, last = before, last, word
     return tuple(found)
+
+
+def _attaches(before: str, last: str) -> bool:
+    """Whether the ``last`` word before a brace is a path, and no condition's variable."""
+    is_condition = last.startswith("@{") and before in ("if", "defined", "not")
+    return last.lstrip('"')[:1] in ("/", "@", "{", "*") and last not in ("{", "{}") and not is_condition
 
 
 def _is_enabled(root: ImageRoot) -> bool:
@@ -121,7 +138,7 @@ def _plain(root: ImageRoot, pattern: str) -> Iterator[tuple[str, PurePosixPath]]
 
 
 def _add_variables(values: dict[str, list[str]], text: str) -> None:
-    for name, words in _SET.findall(text):
+    for name, words in _SET.findall(text.replace("\\\n", " ")):
         known = values.setdefault(name, [])
         if len(known) <= _MOST_MEANT:
             known += [word.strip('"') for word in words.partition("#")[0].split()]

@@ -12,8 +12,8 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.cloudinit import has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, unit_texts
-from quickstart.inspect.unit.sysctl import ADMINISTRATORS
+from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, drop_in_places, unit_texts
+from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE
 
 _OWN = PurePosixPath("/etc/systemd/system")
 # systemd.special(7): what these pull in is there before a service without settings of its own is started.
@@ -32,6 +32,7 @@ _NO_FILTERS = ("cloud-", "systemd-")
 def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The files, there or not, by which the machine is made ready for services."""
     yield from map(PurePosixPath, _KERNEL_FILES)
+    yield from (directory / SERVICE for directory in ADMINISTRATORS_UNITS)
     yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in _FILTERS)
     if not has_cloud_init(root):
         yield from map(PurePosixPath, _MACHINE_FILES)
@@ -40,6 +41,7 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The directories, there or not, every entry of which does the same."""
     yield from map(PurePosixPath, ADMINISTRATORS)
+    yield from (directory / name for directory in ADMINISTRATORS_UNITS for name in drop_in_places(SERVICE))
     for target in _EARLY_TARGETS:
         yield from (_OWN / f"{target}.{kind}" for kind in ("wants", "requires"))
     if not has_cloud_init(root):

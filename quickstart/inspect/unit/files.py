@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
@@ -122,6 +123,18 @@ def unit_files(root: ImageRoot, unit: str) -> list[PurePosixPath]:
     # A drop-in may be a link, to /dev/null when it is switched off.
     found = (root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins))
     return [main, *(file for file in found if file is not None and root.host(file).is_file())]
+
+
+def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
+    """What keeps others from reading ``file``, a canonical path: itself, or a directory that not everybody may enter.
+
+    The archive does not know of either: what it has, everybody reads who may read OUT.
+    """
+    if not root.host(file).stat().st_mode & stat.S_IROTH:
+        return file
+    # Its root everybody enters (reference/rootfs.py).
+    closed = (each for each in file.parents[:-1] if not root.host(each).stat().st_mode & stat.S_IXOTH)
+    return next(closed, None)
 
 
 def slice_texts(root: ImageRoot, name: str) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -19,6 +18,7 @@ from quickstart.inspect.unit.files import (
     assignments,
     directives,
     drop_ins_of,
+    hidden_at,
     manager_texts,
     unit_files,
     unit_texts,
@@ -138,10 +138,11 @@ def _refuse_last_word(root: ImageRoot, unit: str) -> None:
 def _refuse_hidden(root: ImageRoot, unit: str) -> None:
     """What a unit says goes into the archive, which everybody may read: not what the image has for some alone."""
     for path in unit_files(root, unit):
-        if not root.host(path).stat().st_mode & stat.S_IROTH:
+        if (hidden := hidden_at(root, path)) is not None:
+            way, mode = ("", "a+r") if hidden == path else (f" by way of {hidden}", "a+x")
             raise UnsupportedUnitError(
-                f"{unit} cannot be started early: {path} is not for all to read, and what it says would go into the archive",
-                hint="chmod a+r it, and put what is secret into a file of EnvironmentFile=, which is read at each start",
+                f"{unit} cannot be started early: {path} is not for all to read{way}, and what it says would go into the archive",
+                hint=f"chmod {mode} {hidden}, and put what is secret into a file of EnvironmentFile=, which is read at each start",
             )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -12,10 +11,15 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import UNIT_PATHS, assignments, drop_ins_of, hidden_at
 
 # Of two files with one name the first counts. A change of the administrator's is a stock boot (unit/before.py).
 ADMINISTRATORS = ("/etc/sysctl.d", "/usr/local/lib/sysctl.d")
 _PACKAGES = ("/usr/lib/sysctl.d", "/lib/sysctl.d")
+# What makes them on a stock boot, and where the administrator would have it otherwise.
+SERVICE = "systemd-sysctl.service"
+ADMINISTRATORS_UNITS = tuple(map(PurePosixPath, UNIT_PATHS[:-1]))
+_HOW_IT_RUNS = ("Exec", "Condition", "Assert")
 # systemd ends a line at each of these.
 _LINE_ENDS = re.compile(r"[\n\r\0]")
 _BLANKS = " \t"
@@ -46,10 +50,13 @@ class _File:
 
 def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
     """What systemd-sysctl(8) would write, in its order; without what it would refuse, a key that leads out of /proc/sys, and
-    without what a file says that is not world-readable: that never enters the archive.
+    without what a file says that is not world-readable: that never enters the archive. None where the image masks the service
+    or has it run in another way.
 
     Raises UnsupportedUnitError for more than 1 MiB of text.
     """
+    if _is_changed(root):
+        return ()
     # None: a key that patterns are to leave alone.
     found: dict[str, KernelSetting | None] = {}
     for file in _files(root):
@@ -70,6 +77,21 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
         else each
         for each in found.values()
         if each is not None and each.key and ".." not in each.key.split("/")
+    )
+
+
+def _is_changed(root: ImageRoot) -> bool:
+    """Whether the administrator has the service otherwise than the package has it: nobody would make good what we set then."""
+    for place in (root.resolve(directory).canonical for directory in ADMINISTRATORS_UNITS):
+        if place is not None and SERVICE in root.names(place):
+            return True
+    places = (root.resolve(path).canonical for path in drop_ins_of(root, SERVICE).values())
+    files = (place for place in places if place is not None and root.host(place).is_file())
+    return any(
+        name.startswith(_HOW_IT_RUNS)
+        for text in map(root.read_text, files)
+        for section in ("[Unit]", "[Service]")
+        for name, _ in assignments((text,), section)
     )
 
 
@@ -124,4 +146,4 @@ def _files(root: ImageRoot) -> Iterator[_File]:
                 f"the image's sysctl.d has more than {_MOST_CHARACTERS} characters, the last read is {path}",
                 hint="take away what is not needed of it",
             )
-        yield _File(text, is_packages, not root.host(canonical).stat().st_mode & stat.S_IROTH)
+        yield _File(text, is_packages, hidden_at(root, canonical) is not None)
