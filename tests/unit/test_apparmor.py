@@ -10,7 +10,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.initramfs.facts import watched
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
-from quickstart.inspect.unit.apparmor import attachments, refuse_profiles
+from quickstart.inspect.unit.apparmor import attachments, profile_places, refuse_profiles
 from quickstart.model import FileKind, StartSet
 from tests.unit.test_layout import start_file
 from tests.unit.test_packed_facts import TEXT, UNIT, places_of
@@ -159,3 +159,18 @@ def test_too_many_profiles(root: ImageRoot) -> None:
     put(root.base, f"{D}/web", "/x {\n}\n" * 5000)
     with pytest.raises(UnsupportedUnitError, match="more than 4096 profiles"):
         refuse_profiles(root, "app.service", [NGINX])
+
+
+@pytest.mark.parametrize(
+    "line", ["include <sub/x>", "#include <sub/x>", f'include if exists "{D}/sub/x"', "include <sub>"]
+)
+def test_a_profile_of_an_included_file_counts(root: ImageRoot, line: str) -> None:
+    """apparmor_parser loads what a file of /etc/apparmor.d includes, wherever it lies."""
+    put(root.base, f"{D}/nginx", f"include <tunables/global>\n{line}\n")
+    refuse_profiles(root, "nginx.service", [NGINX])
+    put(root.base, f"{D}/sub/x", "include <nginx>\n/usr/sbin/nginx {\n}\n")
+    with pytest.raises(UnsupportedUnitError, match="confines /usr/sbin/nginx"):
+        refuse_profiles(root, "nginx.service", [NGINX])
+    places = list(profile_places(root))
+    assert PurePosixPath(D, "sub") in places
+    assert PurePosixPath(D, "tunables") not in places

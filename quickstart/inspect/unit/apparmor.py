@@ -17,11 +17,15 @@ from quickstart.inspect.unit.files import UNIT_PATHS
 PARSER = PurePosixPath("/usr/sbin/apparmor_parser")
 _PROFILES = PurePosixPath("/etc/apparmor.d")
 _DISABLED = _PROFILES / "disable"
+# Directories of what profiles share; packages put no profiles there, and each of their upgrades may change them.
+_FRAGMENTS = ("abstractions", "abi", "local", "tunables")
 _SERVICE = "apparmor.service"
 # What the parser passes by in a directory (rc.apparmor.functions, skip_profile).
 _SKIPPED = (".rpmnew", ".rpmsave", ".orig", ".rej", "~", ".pacsave", ".pacnew")
 # The parser takes a head apart by words: it may have several lines, with comments behind them.
 _TOKEN = re.compile(r'"[^"\n]*"|#[^\n]*|[()]|[^\s"()]+')
+# With a number sign or without; what a comment only seems to include is read as well, and changes nothing.
+_INCLUDE = re.compile(r'#?include[ \t]+(?:if[ \t]+exists[ \t]+)?(?:<([^<>\n]+)>|"([^"\n]+)"|(/\S+))')
 _VARIABLE = re.compile(r"@\{([A-Za-z0-9_]+)\}")
 _SET = re.compile(r"^[ \t]*@\{([A-Za-z0-9_]+)\}[ \t]*\+?=(.*)$", re.MULTILINE)
 _INNERMOST = re.compile(r"\{([^{}]*)\}")
@@ -38,6 +42,14 @@ def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The directories, there or not, whose entries decide who is confined; none without a parser, which has to be enabled first."""
     if root.resolve(PARSER).canonical is not None:
         yield from (_PROFILES, _DISABLED)
+        parents = {file.parent for file in _with_included(root).values()}
+        yield from sorted(
+            parent for parent in parents if parent.relative_to("/").parts[:2] != _PROFILES.parts[1:]
+        )
+        below = (parent for parent in parents if parent != _PROFILES and _PROFILES in parent.parents)
+        yield from sorted(
+            parent for parent in below if parent.relative_to(_PROFILES).parts[0] not in _FRAGMENTS
+        )
 
 
 def refuse_profiles(root: ImageRoot, unit: str, programs: Iterable[PurePosixPath]) -> None:
@@ -61,7 +73,7 @@ Values = Mapping[str, Sequence[str]]
 def _attachments(root: ImageRoot, unit: str) -> Iterator[tuple[str, str, Values]]:
     """Each attachment of the image with the file that it is in, and the variables that hold there."""
     shared: dict[str, list[str]] = {}
-    texts = {name: root.read_text(file) for name, file in _profiles(root)}
+    texts = {name: root.read_text(file) for name, file in _with_included(root).items()}
     tunables = [
         root.read_text(file) for each in ("tunables/*", "tunables/*.d/*") for _, file in _plain(root, each)
     ]
@@ -127,6 +139,25 @@ def _profiles(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
     for name, file in _plain(root, "*"):
         if name not in off and not name.endswith(_SKIPPED):
             yield name, file
+
+
+def _with_included(root: ImageRoot) -> Mapping[str, PurePosixPath]:
+    """The profiles and all that they include, by name below /etc/apparmor.d: an included file may have whole profiles, too."""
+    found: dict[str, PurePosixPath] = {}
+    left = list(_profiles(root))
+    while left and len(found) <= _MAX_PROFILES:
+        name, file = left.pop()
+        if name in found:
+            continue
+        found[name] = file
+        for target in map("".join, _INCLUDE.findall(root.read_text(file))):
+            path = _PROFILES / target
+            place = root.resolve(path).canonical
+            if place is not None and root.host(place).is_dir():
+                left += [(f"{target}/{below}", inside) for below, inside in _plain(root, f"{target}/*")]
+            elif place is not None and root.host(place).is_file():
+                left.append((target, place))
+    return found
 
 
 def _plain(root: ImageRoot, pattern: str) -> Iterator[tuple[str, PurePosixPath]]:
