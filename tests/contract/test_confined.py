@@ -289,6 +289,38 @@ def test_its_ids_are_those_that_they_were(box: Box) -> None:
     assert said[-1] == "allow"
 
 
+def test_the_host_s_interpreters_are_none_of_its_own(box: Box, tree: Path, tmp_path: Path) -> None:
+    """One that is kept open is a file of the host's: by /proc/PID/exe root of the image would change its mode and owner."""
+    (tree / "bin/foreign").write_bytes(b"QSFM" + bytes(64))
+    (tree / "bin/foreign").chmod(0o755)
+    shutil.copy(door.tool_path("busybox"), tmp_path / "echo")
+    (tmp_path / "binfmt").mkdir()
+    # In a user namespace's own list of them.
+    script = """
+    mount -t binfmt_misc binfmt_misc "$0/binfmt" || exit 99
+    echo ":quickstart:M::QSFM::$0/echo:F" >"$0/binfmt/register" && "$1" || exit 98
+    "$2" "$3" /bin/foreign
+    """
+    words: list[str | Path] = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        script,
+        tmp_path,
+    ]
+    done = subprocess.run(
+        [*words, tree / "bin/foreign", box.program, tree],
+        stdin=subprocess.PIPE, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    if done.returncode == 99:
+        pytest.skip("this kernel has one binfmt_misc for all user namespaces, or none")
+    assert done.stdout.decode().splitlines() == [str(tree / "bin/foreign")], done.stderr
+    assert done.returncode == 126
+
+
 def test_it_ends_with_us(box: Box) -> None:
     """Whoever started it may be killed."""
     words = [

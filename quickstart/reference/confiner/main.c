@@ -96,6 +96,7 @@ static _Noreturn void be_first(const struct task *task, int outside)
 		loopback_up();
 	/* Last, so that no right in it is one over the other namespaces. */
 	take_users(self);
+	forget_interpreters();
 	/* The kernel may forget it where rights change (prctl(2)). */
 	die_with(outside);
 	must((int)syscall(SYS_close_range, 3U, ~0U, 0U), "close_range");

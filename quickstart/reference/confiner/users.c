@@ -12,8 +12,12 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+/* linux/mount.h, which musl's sys/mount.h has not. */
+#define FSCONFIG_CMD_CREATE 6
 
 /* user_namespaces(7): one write, of less than a page. */
 struct map {
@@ -77,4 +81,18 @@ void take_users(int self)
 	must(waitpid(helper, &status, 0), "waitpid");
 	if (status != 0)
 		_exit(NOT_CONFINED);
+}
+
+void forget_interpreters(void)
+{
+	int status;
+	/* In a mount namespace that is gone with it: without one of this user namespace's nothing could be mounted. */
+	pid_t helper = must(fork(), "fork");
+	if (helper == 0) {
+		int fs = -1;
+		if (unshare(CLONE_NEWNS) == 0)
+			fs = (int)syscall(SYS_fsopen, "binfmt_misc", 0);
+		_exit(fs < 0 || syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0);
+	}
+	must(waitpid(helper, &status, 0), "waitpid");
 }
