@@ -55,6 +55,9 @@ def run(command: Callable[[bool], Sequence[str | Path]], *, env: Mapping[str, st
             )
         )
         streams.started()
+        for each in streams.outputs:
+            # The program may open its end of a pipe again, and take back what was there to be read.
+            os.set_blocking(each, False)
         # What it has said before its end is here already.
         while streams.outputs or process.poll() is None:
             _pass(streams)

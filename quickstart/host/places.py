@@ -11,6 +11,7 @@ import ctypes
 import grp
 import os
 import pwd
+import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,6 +29,9 @@ _STATFS_BYTES = 256
 _OVERFLOW = 65534
 _UNKNOWN = -1
 _ACL = "system.posix_acl_access"
+# nsswitch.conf(5): where users come from, and which of these tell them all (getpwent(3)).
+_SOURCES = Path("/etc/nsswitch.conf")
+_LISTING = frozenset({"files", "compat", "systemd"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +217,31 @@ def _is_private(gid: int, trust: Trust) -> bool:
     if trust.unmapped and gid == _OVERFLOW:
         return True
     try:
-        uids = {pwd.getpwnam(name).pw_uid for name in grp.getgrgid(gid).gr_mem}
+        group = grp.getgrgid(gid)
+        uids = {pwd.getpwnam(name).pw_uid for name in group.gr_mem}
     except KeyError:
+        return False
+    if not (_lists_all() or _is_named_after_one(group, trust)):
         return False
     uids |= {each.pw_uid for each in pwd.getpwall() if each.pw_gid == gid}
     return all(trust.has(uid) for uid in uids)
+
+
+def _is_named_after_one(group: grp.struct_group, trust: Trust) -> bool:
+    """Whether it is a trusted user's own, as useradd(8) makes it; no directory has another user in that."""
+    for uid in trust.users:
+        with suppress(KeyError):
+            user = pwd.getpwuid(uid)
+            if (user.pw_name, user.pw_gid) == (group.gr_name, group.gr_gid):
+                return True
+    return False
+
+
+def _lists_all() -> bool:
+    """Whether all users of this host are told when all are asked for: those of a directory (LDAP, by sssd) mostly are not."""
+    try:
+        text = _SOURCES.read_text(errors="replace")
+    except OSError:
+        return True
+    rows = dict(line.partition("#")[0].partition(":")[::2] for line in text.splitlines())
+    return set(re.sub(r"\[[^]]*\]", " ", rows.get("passwd", "")).split()) <= _LISTING

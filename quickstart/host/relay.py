@@ -10,7 +10,7 @@ import os
 import select
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from quickstart.errors import CommandError
@@ -87,14 +87,17 @@ def logged(
         stack.callback(kept.close)
         into, out = PipeEnds(stack), PipeEnds(stack)
         into.close(into.writing)
+        # It may open its end again, and take back what was there to be read.
+        os.set_blocking(out.reading, False)
         process = stack.enter_context(
             door.background(argv, stdin=into.reading, output=out.writing, env=env, proxies=True)
         )
         out.close(out.writing)
         while select.select([out.reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            if not (data := os.read(out.reading, CHUNK_BYTES)):
-                break
-            kept.add(data)
+            with suppress(BlockingIOError):
+                if not (data := os.read(out.reading, CHUNK_BYTES)):
+                    break
+                kept.add(data)
             if time.monotonic() > deadline:
                 break
         # It may have closed what it said into, and go on.

@@ -39,6 +39,9 @@ _ROOT_INODE = 2
 # mke2fs.conf(5): the features and sizes of each kind of file system.
 _SETTINGS = Path("/etc/mke2fs.conf")
 _FIRST_INODE = 11
+# debugfs(8) takes a longer line for two (BUFSIZ, 8192 with glibc), and runs a shell for one that begins with an exclamation mark.
+_COMMAND_BYTES = 4096
+_BREAK = re.compile(r"[\r\n]")
 
 
 @cache
@@ -136,7 +139,13 @@ def _quoted(word: str) -> str:
 
 
 def _change(path: Path, commands: list[str]) -> None:
-    """Run debugfs(8) on the image."""
+    """Run debugfs(8) on the image; raises BadInputError for a command that it would not take for one."""
+    for each in commands:
+        if _BREAK.search(each[:-1]) or len(each.encode(errors="surrogateescape")) > _COMMAND_BYTES:
+            raise BadInputError(
+                f"the image has a name that debugfs cannot be told: {each[:200]!a}",
+                hint="rename it, or move it up",
+            )
     argv: list[str | Path] = ["debugfs", "-w", "-f", "-", path]
     done = door.run(
         argv, timeout_s=600, env=FIXED_TIME, stdin="".join(commands).encode(errors="surrogateescape")

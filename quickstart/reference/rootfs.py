@@ -34,7 +34,7 @@ _NAMESPACE = uuid.UUID("0d0c7be2-5d7e-4b0a-8a55-0a3c5d1f2b00")
 _COMPRESSED = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"))
 # tar(5): the magic of a header, and the two empty records at the end.
 _TAR_MAGIC_AT, _TAR_MAGIC, _TAR_END_BYTES = 257, b"ustar", 1024
-_MOST_DEVICES = 4096
+_MOST_DEVICES, _DEVICE_PATH_BYTES = 4096, 1024
 _MOUNT_POINTS = ("proc", "sys", "dev", "run")
 _HOW_TO_TAR = "make it with tar --xattrs --xattrs-include='*' --acls --numeric-owner -C ROOT -c . (plain, gzip, xz or zstd)"
 
@@ -200,9 +200,11 @@ def check_devices(devices: tuple[DeviceNode, ...], source: Path) -> None:
             hint="remove what no service needs",
         )
     for node in devices:
-        if "\n" in node.path:
+        if {"\n", "\r"} & set(node.path) or len(os.fsencode(node.path)) > _DEVICE_PATH_BYTES:
             raise BadInputError(
-                f"{source} has a device node with a line break in its name: {node.path!a}", hint="rename it"
+                f"{source} has a device node with a line break in its name, or more than {_DEVICE_PATH_BYTES} bytes: "
+                f"{node.path[:200]!a}",
+                hint="rename it, or move it up",
             )
 
 

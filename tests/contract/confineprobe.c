@@ -124,6 +124,9 @@ static void processes(void)
 	TRY("TIOCSTI", ioctl(0, 0x5412, "x"));
 	TRY("TIOCSTI-high", syscall(SYS_ioctl, 0, 0x100005412UL, "x"));
 	TRY("TIOCLINUX", ioctl(0, 0x541c, "x"));
+	char snapshot[4096] = {0};
+	TRY("btrfs-snapshot", ioctl(0, 0x50009401, snapshot));
+	TRY("btrfs-snapshot-2", ioctl(0, 0x50009417, snapshot));
 	int own = open("/proc/1/exe", O_RDONLY);
 	say("first-program", own);
 	TRY("first-root", open("/proc/1/root/bin", O_RDONLY));

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -249,6 +250,75 @@ def test_what_it_leaves_running_ends_with_it(box: Box) -> None:
     )
     lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not [line for line in lines if b"54322" in line]
+
+
+def running(number: int) -> Iterator[int]:
+    """The processes of that user, as this side has them."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if path.stat().st_uid == number:
+                yield int(path.name)
+
+
+def test_a_user_of_the_host_with_the_same_id_does_not_get_in(box: Box, tree: Path) -> None:
+    """By /proc/PID/root he gets at a socket of the image, and sends its root a descriptor of the host's root directory."""
+    outsider = 54_321
+    (tree / "etc/passwd").write_text(f"root:x:0:0::/:/bin/sh\nfriend:x:{outsider}:{outsider}::/:/bin/sh\n")
+    script = "exec /bin/busybox su friend -c 'echo here; exec /bin/busybox sleep 300'"
+    words = [str(box.program), str(box.tree), "/bin/sh", "-c", script]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"here\n"
+            (friend,) = running(outsider)
+            done = subprocess.run(
+                ["/bin/ls", f"/proc/{friend}/root/"],
+                user=outsider, group=outsider, extra_groups=[], capture_output=True, timeout=60, check=False,
+            )  # fmt: skip
+        finally:
+            process.kill()
+    assert b"Permission denied" in done.stderr, done
+    assert done.stdout == b""
+
+
+def test_its_ids_are_those_that_they_were(box: Box) -> None:
+    """Owners on the disk stay what they are."""
+    own = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    said = box.shell("cat /proc/self/uid_map; cat /proc/self/setgroups").splitlines()
+    assert [line.split() for line in said[:-1]] == [[first, first, count] for first, _, count in own]
+    assert said[-1] == "allow"
+
+
+def test_the_host_s_interpreters_are_none_of_its_own(box: Box, tree: Path, tmp_path: Path) -> None:
+    """One that is kept open is a file of the host's: by /proc/PID/exe root of the image would change its mode and owner."""
+    (tree / "bin/foreign").write_bytes(b"QSFM" + bytes(64))
+    (tree / "bin/foreign").chmod(0o755)
+    shutil.copy(door.tool_path("busybox"), tmp_path / "echo")
+    (tmp_path / "binfmt").mkdir()
+    # In a user namespace's own list of them.
+    script = """
+    mount -t binfmt_misc binfmt_misc "$0/binfmt" || exit 99
+    echo ":quickstart:M::QSFM::$0/echo:F" >"$0/binfmt/register" && "$1" || exit 98
+    "$2" "$3" /bin/foreign
+    """
+    words: list[str | Path] = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        script,
+        tmp_path,
+    ]
+    done = subprocess.run(
+        [*words, tree / "bin/foreign", box.program, tree],
+        stdin=subprocess.PIPE, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    if done.returncode == 99:
+        pytest.skip("this kernel has one binfmt_misc for all user namespaces, or none")
+    assert done.stdout.decode().splitlines() == [str(tree / "bin/foreign")], done.stderr
+    assert done.returncode == 126
 
 
 def test_it_ends_with_us(box: Box) -> None:

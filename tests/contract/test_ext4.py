@@ -252,6 +252,19 @@ def test_device_nodes_on_a_disk(tree: Path, tmp_path: Path) -> None:
     assert f"mtime: 0x{1_600_000_000:08x}" in debugfs(disks[0], "stat /d")
 
 
+@pytest.mark.parametrize(
+    "path",
+    # Of the last debugfs' line is longer than it reads at once; what is beyond begins with the exclamation mark.
+    ["d\n!false/n", "d\rd/n", "/".join([*(['"' * 255] * 15), '"' * 254 + "!"])],
+)
+def test_a_name_is_never_a_command_of_debugfs(tree: Path, tmp_path: Path, path: str) -> None:
+    """`!` runs a shell on this host."""
+    (tree / path).parent.mkdir(parents=True)
+    node = DeviceNode(path=path, mode=0o20666, uid=0, gid=0, major=1, minor=3, mtime_s=1)
+    with pytest.raises(BadInputError, match="debugfs cannot be told"):
+        write_disk(tree, tmp_path / "disk", 16, UUID, "root", (node,))
+
+
 def test_a_files_extents_hold_its_bytes(tree: Path, tmp_path: Path) -> None:
     # Named so that debugfs needs quotes, and with a hole, which lies nowhere.
     odd = tree / "dir/a kernel"

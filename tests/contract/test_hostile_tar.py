@@ -226,7 +226,7 @@ def test_devices_and_sockets_are_never_made_on_the_host(tmp_path: Path) -> None:
     assert found == NotHome(sockets=("socket",))
 
 
-@pytest.mark.parametrize(("count", "name"), [(4097, "n{}"), (1, "a\nb")])
+@pytest.mark.parametrize(("count", "name"), [(4097, "n{}"), (1, "a\nb"), (1, "a\rb"), (1, "a/" * 512 + "n")])
 def test_nodes_that_are_too_many_or_cannot_be_named(count: int, name: str) -> None:
     node = DeviceNode(path="", mode=0o20666, uid=0, gid=0, major=1, minor=3, mtime_s=0)
     nodes = tuple(replace(node, path=name.format(number)) for number in range(count))

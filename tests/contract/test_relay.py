@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,3 +44,15 @@ def test_it_ends_when_its_time_is_over(tmp_path: Path, script: str) -> None:
     assert caught.value.returncode is None
     lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not [line for line in lines if b"54324" in line]
+
+
+def test_what_is_taken_back_before_it_is_read_delays_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may open its own stdout to read (/proc/self/fd/1): what was there for us is gone when we look."""
+    ready = SimpleNamespace(select=lambda reading, *_: (reading, [], []))
+    monkeypatch.setattr(relay, "select", ready)
+    with pytest.raises(CommandError) as caught:
+        relay.logged(["sh", "-c", "sleep 20; echo late"], timeout_s=0.5, log=tmp_path / "log")
+    assert caught.value.returncode is None
+    assert (tmp_path / "log").read_text() == ""

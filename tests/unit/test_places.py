@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 from pathlib import Path
 
@@ -161,3 +163,33 @@ def test_no_workspace_there(opened: Path) -> None:
     ):
         pytest.fail("it was made")
     assert "TMPDIR=/tmp" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("sources", "group", "private"),
+    [
+        ("passwd: files systemd", "staff", True),
+        ("passwd:\tfiles [NOTFOUND=return] compat # ldap\ngroup: sss", "staff", True),
+        # Of a directory's users nobody knows whose group it is.
+        ("passwd: files sss", "staff", False),
+        ("group: files\npasswd: files ldap", "staff", False),
+        # But a user's own, which is called as he is.
+        ("passwd: files sss", "builder", True),
+    ],
+)
+def test_a_group_whose_members_nobody_tells_has_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: str, group: str, private: bool
+) -> None:
+    (file := tmp_path / "nsswitch.conf").write_text(f"# whose\n{sources}\n")
+    monkeypatch.setattr(places, "_SOURCES", file)
+    user = pwd.struct_passwd(("builder", "x", 4242, 5555, "", "/", "/bin/sh"))
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((group, "x", gid, [])))
+    monkeypatch.setattr(pwd, "getpwall", lambda: [user])
+
+    def of_id(uid: int) -> pwd.struct_passwd:
+        if uid != 4242:
+            raise KeyError(uid)
+        return user
+
+    monkeypatch.setattr(pwd, "getpwuid", of_id)
+    assert places._is_private(5555, places.Trust(frozenset({0, 4242}))) == private

@@ -15,6 +15,12 @@ int must(int result, const char *what);
 /* mounts.c: makes `root` the root of this process's mount namespace, with /proc, /sys and /dev, and nothing else in it. */
 void enter_root(const char *root);
 
+/* users.c: puts this process into a user namespace of its own, with the same IDs; `self` is its directory of /proc, open. */
+void take_users(int self);
+/* users.c: the host's interpreters for other programs (binfmt_misc) are none here, as far as the kernel lets each user namespace have its
+   own (Linux 6.7). One that is kept open (flag F: qemu-user) would be a file of the host's, which root finds by /proc/PID/exe. */
+void forget_interpreters(void);
+
 /* rights.c: gives up all capabilities but those that packages need, and refuses what is not for them. `network` says that the
    network is the host's. For this process and all that it starts, for good. */
 void give_up_rights(bool network);

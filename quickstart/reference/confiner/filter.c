@@ -72,8 +72,10 @@ static const int REFUSED[] = {
 };
 /* As if the kernel did not have them: libraries then take the older call, which the filter can look into, or none. */
 static const int UNKNOWN[] = {CLONE3, 425 /* io_uring_setup */, 426 /* io_uring_enter */, 427 /* io_uring_register */};
-/* asm-generic/ioctls.h: to type for another process, and the console's selection; both architectures have the same numbers. */
-static const uint32_t IOCTLS[] = {0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */};
+/* asm-generic/ioctls.h: to type for another process, and the console's selection. linux/btrfs.h: a snapshot is of all the subvolume that a
+   file lies in, the rest of the host's files, too (before Linux 6.8). Both architectures have the same numbers. */
+static const uint32_t IOCTLS[] = {0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */, 0x50009401 /* BTRFS_IOC_SNAP_CREATE */,
+                                  0x50009417 /* BTRFS_IOC_SNAP_CREATE_V2 */};
 /* linux/socket.h. A UNIX socket without a file reaches whoever has the same network; the others are sides of the kernel's that nobody
    needs here. */
 static const uint32_t FAMILIES[] = {2 /* INET */, 10 /* INET6 */, 16 /* NETLINK */, 1 /* UNIX; the last */};

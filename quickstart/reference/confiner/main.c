@@ -1,7 +1,7 @@
 /*
  * confiner [--network] [--terminal] ROOT COMMAND [ARGUMENT...]
  *
- * Runs COMMAND as root of an image and of nothing else. It has namespaces of its own (mount, PID, IPC, UTS, cgroup; network unless
+ * Runs COMMAND as root of an image and of nothing else. It has namespaces of its own (mount, PID, IPC, UTS, cgroup, user; network unless
  * --network), ROOT as its root directory with nothing of the host in sight, few capabilities (rights.c) and a filter of system calls
  * (filter.c). With --terminal its stdin becomes its controlling terminal. Its status is COMMAND's, 128 + N after signal N.
  *
@@ -14,6 +14,7 @@
 #include "confiner.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
@@ -76,17 +77,28 @@ static _Noreturn void run_command(const struct task *task)
 	_exit(number == ENOENT ? NOT_FOUND : CANNOT_RUN);
 }
 
-/* PID 1 of the namespace: it reaps what loses its parent, and with it all others end. */
-static _Noreturn void be_first(const struct task *task, int outside)
+/* It dies with the process outside, which may have died before this line. */
+static void die_with(int outside)
 {
-	/* It dies with the process outside, which may have died before this line. */
 	must(prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG");
 	struct pollfd gone = {.fd = outside};
 	if (poll(&gone, 1, 0) != 0)
 		_exit(NOT_CONFINED);
+}
+
+/* PID 1 of the namespace: it reaps what loses its parent, and with it all others end. */
+static _Noreturn void be_first(const struct task *task, int outside)
+{
+	die_with(outside);
+	int self = must(open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC), "/proc/self");
 	enter_root(task->root);
 	if (!task->network)
 		loopback_up();
+	/* Last, so that no right in it is one over the other namespaces. */
+	take_users(self);
+	forget_interpreters();
+	/* The kernel may forget it where rights change (prctl(2)). */
+	die_with(outside);
 	must((int)syscall(SYS_close_range, 3U, ~0U, 0U), "close_range");
 	give_up_rights(task->network);
 	/* /proc/1/exe would be this program as it lies on the host, for root of the image to write to. */

@@ -1,0 +1,98 @@
+/*
+ * A user namespace in which every ID is what it was.
+ *
+ * Root of an image may become any user. Without it he would be that user of the host's, to whom /proc/PID/root is open by the same ID:
+ * by it the user has a way to the image's sockets, and can send root there a descriptor of the host's root directory (SCM_RIGHTS).
+ * Processes of another user namespace are open to nobody who has no capability there (ptrace(2), access mode checking).
+ */
+#define _GNU_SOURCE
+#include "confiner.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* linux/mount.h, which musl's sys/mount.h has not. */
+#define FSCONFIG_CMD_CREATE 6
+
+/* user_namespaces(7): one write, of less than a page. */
+struct map {
+	char rows[4096];
+	size_t length;
+};
+
+/* Our own map `name` (uid_map, gid_map), as it has to be said to a child namespace for the same IDs; `self` is our directory of /proc. */
+static void read_map(struct map *map, int self, const char *name)
+{
+	unsigned first, outside, count;
+	FILE *file = fdopen(must(openat(self, name, O_RDONLY | O_CLOEXEC), name), "r");
+	if (!file)
+		fail(name);
+	map->length = 0;
+	while (fscanf(file, "%u %u %u", &first, &outside, &count) == 3) {
+		size_t left = sizeof map->rows - map->length;
+		map->length += (size_t)snprintf(map->rows + map->length, left, "%u %u %u\n", first, first, count);
+		if (map->length >= sizeof map->rows) {
+			errno = E2BIG;
+			fail(name);
+		}
+	}
+	fclose(file);
+}
+
+static void write_map(const struct map *map, int self, const char *name)
+{
+	int fd = must(openat(self, name, O_WRONLY | O_CLOEXEC), name);
+	must((int)write(fd, map->rows, map->length), name);
+	close(fd);
+}
+
+void take_users(int self)
+{
+	struct map users, groups;
+	int begun[2], status;
+	char byte;
+	read_map(&users, self, "uid_map");
+	read_map(&groups, self, "gid_map");
+	must(pipe(begun), "a pipe");
+	/* Only a process that is still outside may map more than one ID. */
+	pid_t helper = must(fork(), "fork");
+	if (helper == 0) {
+		close(begun[1]);
+		if (read(begun[0], &byte, 1) != 1)
+			_exit(NOT_CONFINED);
+		write_map(&users, self, "uid_map");
+		write_map(&groups, self, "gid_map");
+		_exit(0);
+	}
+	close(begun[0]);
+	if (unshare(CLONE_NEWUSER) < 0) {
+		/* unshare(2) calls that a full disk, which it would be taken for. */
+		if (errno == ENOSPC)
+			errno = EUSERS;
+		fail("a user namespace of its own (sysctl user.max_user_namespaces)");
+	}
+	must((int)write(begun[1], "", 1), "the user namespace");
+	close(begun[1]);
+	must(waitpid(helper, &status, 0), "waitpid");
+	if (status != 0)
+		_exit(NOT_CONFINED);
+}
+
+void forget_interpreters(void)
+{
+	int status;
+	/* In a mount namespace that is gone with it: without one of this user namespace's nothing could be mounted. */
+	pid_t helper = must(fork(), "fork");
+	if (helper == 0) {
+		int fs = -1;
+		if (unshare(CLONE_NEWNS) == 0)
+			fs = (int)syscall(SYS_fsopen, "binfmt_misc", 0);
+		_exit(fs < 0 || syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0);
+	}
+	must(waitpid(helper, &status, 0), "waitpid");
+}
