@@ -6,7 +6,9 @@ group=quickstart-test-$$-$(cut -c1-8 /proc/sys/kernel/random/uuid)
 mount -t cgroup2 cgroup2 /sys/fs/cgroup || exit 1
 mount -t tmpfs -o mode=755 run /run && mkdir /run/box && mount --bind "$work" /run/box || exit 1
 cp "$starter" /run/starter
-for name in /tmp /var/tmp /var/log; do mount -t tmpfs -o mode=1777 box $name || exit 1; done
+for name in /tmp /var/tmp; do mount -t tmpfs -o mode=1777 box $name || exit 1; done
+# As Debian has it. In a sticky one the host's fs.protected_regular (proc_sys_fs(5)) would decide who may open whose log.
+mount -t tmpfs -o mode=755 box /var/log || exit 1
 for name in /etc/locale.conf /etc/default/locale; do [ ! -e $name ] || mount --bind /dev/null $name || exit 1; done
 mount --make-rshared /
 cd /
