@@ -158,7 +158,7 @@ def test_a_program_that_ends_early_is_started_the_stock_way(store: Store, used: 
 def test_a_volume_with_errors_is_checked_by_the_distribution(used: Path) -> None:
     """Its fsck mends the volume and reboots the machine, which then comes up."""
     host("debugfs", "-w", "-R", "set_super_value state 2", used / "root.raw")
-    called = quickstart("run", used, "--console", "--json", "--exec", WHOLE, timeout_s=600)
+    called = quickstart("run", used, "--console", "--json", "--exec", WHOLE, timeout_s=1200)
     assert called.status == 0, called.err
     assert called.result["exec_stdout"].split() == WORKING
     assert (
@@ -298,7 +298,7 @@ def test_a_newer_kernel_and_then_without_the_old_ones_modules(store: Store, used
 def test_without_a_driver_the_boot_loaders_way_back(used: Path) -> None:
     """Fallback 2 is a reboot, after which the boot loader, here `run`, takes the stock entry."""
     rename_in(used / "initramfs.img", b"/modules.d/virtio_blk.ko\0", b"/modules.d/virtio_bl_.ko\0")
-    called = quickstart("run", used, "--snapshot", "--console", "--json", "--exec", WHOLE, timeout_s=600)
+    called = quickstart("run", used, "--snapshot", "--console", "--json", "--exec", WHOLE, timeout_s=1200)
     assert called.status == 0, called.err
     assert called.result["exec_stdout"].split() == WORKING
     assert called.result["fallback"].startswith("fallback 2: the guest ended before it was ready")
@@ -344,7 +344,7 @@ def test_a_damaged_part_a_is_answered_by_the_stock_entry(used: Path) -> None:
     with (used / "initramfs.img").open("r+b") as file:
         file.seek(6)
         file.write(b"x" * 100)
-    called = quickstart("run", used, "--snapshot", "--json", "--exec", WHOLE, timeout_s=600)
+    called = quickstart("run", used, "--snapshot", "--json", "--exec", WHOLE, timeout_s=1200)
     assert called.status == 0, called.err
     assert called.result["exec_stdout"].split() == WORKING
     assert called.result["fallback"].startswith("fallback 2: the guest ended before it was ready")

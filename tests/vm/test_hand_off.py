@@ -72,7 +72,7 @@ def machine(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first_boot(machine: Path) -> dict[str, str]:
-    called = quickstart("run", machine, *EARLY, "--exec", FIRST_BOOT, "--json", timeout_s=600)
+    called = quickstart("run", machine, *EARLY, "--exec", FIRST_BOOT, "--json", timeout_s=1200)
     assert called.status == 0, called.err + called.out
     assert called.result["fallback"] is None
     return answers(called.result["exec_stdout"])
@@ -92,7 +92,7 @@ def test_nothing_of_ours_is_left_but_fast(first_boot: dict[str, str]) -> None:
 
 def machine_lists(out: Path, command: str, *options: str) -> set[str]:
     """``WHAT: LINE`` for everything that left.sh lists, without what is random or of the instant."""
-    called = quickstart("run", out, "--snapshot", *options, "--exec", LEFT + command, "--json", timeout_s=600)
+    called = quickstart("run", out, "--snapshot", *options, "--exec", LEFT + command, "--json", timeout_s=1200)
     assert called.result["fallback"] is None
     text = called.result["exec_stdout"]
     assert text.endswith("== end\n")
@@ -180,13 +180,13 @@ def test_released_memory_is_the_machines(artefact: Path, tmp_path: Path) -> None
     ask = f"systemctl restart nginx; sleep 2; sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; {memory}"
     ours = quickstart(
         "run", out, "--snapshot", "--json", "--exec",
-        f"{SETTLED}wait_settled; ls -A /fast; grep -c /fast /proc/self/mountinfo; systemctl is-active nginx; {ask}", timeout_s=600,
+        f"{SETTLED}wait_settled; ls -A /fast; grep -c /fast /proc/self/mountinfo; systemctl is-active nginx; {ask}", timeout_s=1200,
     )  # fmt: skip
     mounts, active, ours_kib = ours.result["exec_stdout"].split()
     assert (mounts, active) == ("0", "active")
     stock = quickstart(
         "run", out, "--snapshot", "--stock", "--json", "--exec", f"systemctl is-system-running --wait; {ask}",
-        timeout_s=600,
+        timeout_s=1200,
     )  # fmt: skip
     stock_kib = stock.result["exec_stdout"].split()[-1]
     assert int(ours_kib) <= int(stock_kib) + 5000

@@ -176,7 +176,7 @@ def test_a_drop_in_hardens_the_very_next_boot(masked: Path) -> None:
         "pid=$(cat /run/nginx.pid); grep NoNewPrivs /proc/$pid/status; grep 'Max open files' /proc/$pid/limits; "
         "grep -c ' /tmp ' /proc/$pid/mountinfo"
     )
-    called = quickstart("run", masked, "--snapshot", "--json", "--exec", ask, timeout_s=600)
+    called = quickstart("run", masked, "--snapshot", "--json", "--exec", ask, timeout_s=1200)
     assert called.result["fallback"] == (
         f"fallback 1: {place}/hard.conf is not as it was packed; the stock init takes over"
     )

@@ -23,7 +23,7 @@ def test_trixie(tmp_path: Path) -> None:
     # As it was built, and then as it was stamped.
     for reason in ("as built", "as stamped"):
         ask = f"cut -d. -f1 /etc/debian_version; {SETTLED}wait_settled; {WHOLE}; quickstart status --json"
-        ran = quickstart("run", out, "--json", "--exec", ask, timeout_s=600)
+        ran = quickstart("run", out, "--json", "--exec", ask, timeout_s=1200)
         assert ran.status == 0, ran.err
         assert ran.result["fallback"] is None
         version, *said, status = ran.result["exec_stdout"].splitlines()

@@ -19,7 +19,7 @@ BUDGET = "[budget]\nroot_requests = 200\nroot_bytes = 2_000_000\n"
 @pytest.fixture(scope="module")
 def ledger(artefact: Path) -> dict[str, Any]:
     """Of a boot that stays with init: after ready nobody reads, so that both counts are of the same requests."""
-    called = quickstart("verify", artefact, *STAY, "--json", timeout_s=600)
+    called = quickstart("verify", artefact, *STAY, "--json", timeout_s=1200)
     assert called.out, called.err
     assert called.status == (0 if called.result["clean"] else 1)
     return called.result
