@@ -92,7 +92,9 @@ def test_nothing_of_ours_is_left_but_fast(first_boot: dict[str, str]) -> None:
 
 def machine_lists(out: Path, command: str, *options: str) -> set[str]:
     """``WHAT: LINE`` for everything that left.sh lists, without what is random or of the instant."""
-    called = quickstart("run", out, "--snapshot", *options, "--exec", LEFT + command, "--json", timeout_s=1200)
+    called = quickstart(
+        "run", out, "--snapshot", *options, "--exec", LEFT + command, "--json", timeout_s=1200
+    )
     assert called.result["fallback"] is None
     text = called.result["exec_stdout"]
     assert text.endswith("== end\n")
