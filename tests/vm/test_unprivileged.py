@@ -54,8 +54,9 @@ def test_ones_own_artefact(artefact: Path, home: Path) -> None:
     assert as_nobody(home, "audit", mine).out.endswith(": clean\n")
     # A directory whose name is too long for a socket, and that QEMU would take for an option's end.
     deep = home / ("temporary, and long" * 6)
-    deep.mkdir(mode=0o777)
-    deep.chmod(0o777)
+    deep.mkdir()
+    # As /tmp is: in one without the sticky bit anybody could swap what lies there.
+    deep.chmod(0o1777)
     ran = as_nobody(home, "run", mine, "--exec", "readlink /proc/$(cat /run/nginx.pid)/exe", temporary=deep)
     assert ran.out == "/fast/usr/sbin/nginx\n", ran.err
     assert list(deep.iterdir()) == []
