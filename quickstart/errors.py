@@ -35,6 +35,7 @@ Only ``quickstart.cli`` turns one of them into an exit code; everything else rai
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 
 class QuickStartError(Exception):
@@ -179,9 +180,12 @@ class GuestEndedError(GuestError):
 class NotSettledError(GuestError):
     """The machine was ready, but the distribution's boot did not come to its end in time."""
 
+    HINT: ClassVar[str] = (
+        "`--when ready` does not wait for the whole machine; `--settle-timeout S` waits longer"
+    )
+
     def __init__(self, message: str, console_tail: str = "") -> None:
-        hint = "`--when ready` does not wait for the whole machine; `--timeout S` waits longer"
-        super().__init__(message, console_tail=console_tail, hint=hint)
+        super().__init__(message, console_tail=console_tail, hint=self.HINT)
 
 
 class VolumeError(QuickStartError):

@@ -11,7 +11,7 @@ from quickstart.artefact.manifest import read_manifest
 from quickstart.cli.options import Option
 from quickstart.cli.output import Verb
 from quickstart.errors import BadInputError
-from quickstart.launch.settled import LIMIT_S, Asked, Settled, hands_over, wait_settled
+from quickstart.launch.settled import LIMIT_S, LONGEST_S, Asked, Settled, hands_over, wait_settled
 from quickstart.model import Artefact
 
 
@@ -26,7 +26,14 @@ WHEN: Option = click.option(
     "--when",
     type=click.Choice([each.value for each in When]),
     help="Run CMD, or end by --check, once the application answers, or once the distribution's boot is done too "
-    f"(at most --timeout or {LIMIT_S:g} s later) [settled for --exec where there is a hand-off, else ready].",
+    "[settled for --exec where there is a hand-off, else ready].",
+)
+SETTLE_TIMEOUT: Option = click.option(
+    "--settle-timeout",
+    "settle_timeout_s",
+    metavar="S",
+    type=click.FloatRange(min=0, min_open=True, max=LONGEST_S),
+    help=f"Seconds to wait from ready to settled [--timeout, else {LIMIT_S:g}].",
 )
 
 

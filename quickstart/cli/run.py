@@ -21,7 +21,16 @@ from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.cli.completion import artefacts_here
 from quickstart.cli.guarded import Kept, guarded
-from quickstart.cli.moment import WHEN, When, demand_settling, moment, settle, settled_cell, settled_facts
+from quickstart.cli.moment import (
+    SETTLE_TIMEOUT,
+    WHEN,
+    When,
+    demand_settling,
+    moment,
+    settle,
+    settled_cell,
+    settled_facts,
+)
 from quickstart.cli.options import JSON, boot_options
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
@@ -51,6 +60,7 @@ class RunOptions:
     check: bool
     command: str | None
     when: When | None
+    settle_timeout_s: float | None
     console: bool
     port: int | None
     timeout_s: float | None
@@ -89,6 +99,7 @@ class Ran:
     help="Run CMD in the guest as root once it has settled, then end; its status is ours.",
 )
 @WHEN
+@SETTLE_TIMEOUT
 @click.option(
     "--stock", is_flag=True, help="Boot the ordinary way: the distribution's own initramfs and init."
 )
@@ -103,6 +114,7 @@ def run(
     check: bool,
     command: str | None,
     when: str | None,
+    settle_timeout_s: float | None,
     stock: bool,
     beside_stock: bool,
     snapshot: bool,
@@ -127,6 +139,7 @@ def run(
         check=check or beside_stock,
         command=command,
         when=When(when) if when else None,
+        settle_timeout_s=settle_timeout_s,
         console=console,
         port=port,
         timeout_s=timeout_s,
@@ -215,7 +228,9 @@ def _while_ready(
         f"ready: {artefact.profile_name} answers{where}, {measurement.ready_uptime_ns / 1e9:.2f} s after the machine's start"
     )
     if when is When.SETTLED:
-        ran = dataclasses.replace(ran, settled=settle(verb, guest, options.timeout_s))
+        ran = dataclasses.replace(
+            ran, settled=settle(verb, guest, options.settle_timeout_s or options.timeout_s)
+        )
     if options.command is not None:
         return _execute(verb, guest, options.command, ran)
     if not options.check:

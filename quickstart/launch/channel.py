@@ -21,6 +21,8 @@ _MAX_LINE_BYTES = 4096
 _MAX_BODY_BYTES = 1 << 16
 _MAX_DIGITS = 20
 _RECEIVE_BYTES = 1 << 16
+# A guest that never reads its port fills the connection's buffer. QEMU itself may take this long to read on a busy host.
+_SEND_S = 60.0
 # What the kernel takes for an interface's name (dev_valid_name, net/core/dev.c), without what a shell or a path has a use for.
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,14}", re.ASCII)
 # Messages with a body, and which word of theirs is its size.
@@ -150,10 +152,15 @@ class Channel:
                 return
 
     def start(self, command: str) -> None:
-        """Have ``command`` run in the guest; what `messages` brings next is its output and its end."""
+        """Have ``command`` run in the guest; what `messages` brings next is its output and its end.
+
+        Raises OSError when the guest is gone, or does not read it for a minute.
+        """
         encoded = command.encode()
-        self._socket.sendall(b"exec %d\n" % len(encoded) + encoded)
+        # Even where it is sent in part: the agent would take the next one for the rest of it.
         self._running += 1
+        self._socket.settimeout(_SEND_S)
+        self._socket.sendall(b"exec %d\n" % len(encoded) + encoded)
 
     def execute(
         self,

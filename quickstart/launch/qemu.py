@@ -274,7 +274,10 @@ class QemuGuest:
 
     def start(self, command: str) -> None:
         """Run ``command`` as `execute` does, without waiting for its end; `messages` has its output and end."""
-        self._open_channel().start(command)
+        try:
+            self._open_channel().start(command)
+        except OSError as error:
+            raise GuestError("the guest takes no command", console_tail=self.console_tail()) from error
 
     def messages(self, timeout_s: float) -> Iterator[Message]:
         """What the agent says in this time; ends early with the guest."""

@@ -2,6 +2,8 @@
 
 systemd itself is asked (systemctl(1), is-system-running), again and again: it may not have begun, and says nothing while it
 loads its units anew. `settle` is a job of the boot, so nothing of the hand-off is left when the last job is done.
+
+The guest is not trusted. How long it is asked, how often, and how much it says are bounded, whatever it answers.
 """
 
 from __future__ import annotations
@@ -14,11 +16,19 @@ from typing import BinaryIO, Protocol
 
 from quickstart.errors import GuestError, NotSettledError
 
-LIMIT_S = 600.0
+# A stock boot takes half a minute on two slow cores without KVM; systemd gives a job 90 s (DefaultTimeoutStartSec=).
+LIMIT_S = 300.0
+LONGEST_S = 86_400.0
 _SLICE_S = 10
 # Beyond a slice: a slow machine under load, and systemctl's own limit of 90 s for an answer on the bus (sd_bus_call(3)).
 _GRACE_S = 240.0
-_SAID_BYTES = 1 << 20
+# The last question's answer may come this long after the time is up; it names the jobs.
+_LAST_GRACE_S = 30.0
+# From one question to the next. An honest answer takes longer; a hostile guest could answer thousands of times a second.
+_PAUSE_S = 0.5
+# An honest answer has at most `_MOST_LINES` lines of about 60 bytes.
+_SAID_BYTES = 1 << 18
+_MOST_LINES = 1024
 _SHOWN = 5
 _DONE = ("running", "degraded")
 # Rescue or emergency mode, and a shutdown: no boot goes on from there.
@@ -26,7 +36,6 @@ _NEVER = ("maintenance", "stopping")
 _MICROSECONDS = re.compile(r"[0-9]{1,18}", re.ASCII)
 # What systemctl calls a state or a kind of job. A guest may say anything, and what it says is shown.
 _WORD = re.compile(r"[a-z][a-z-]{0,31}", re.ASCII)
-_MOST_UNITS = 1024
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}", re.ASCII)
 # `--wait` ends when the boot does. Its output comes at its end, so none means that the slice was too short.
 ASK = f"""\
@@ -35,9 +44,10 @@ echo "state ${{state:-starting}}"
 case $state in
 running | degraded)
 	echo "finished $(systemctl show -P FinishTimestampMonotonic)"
-	systemctl list-units --failed --plain --no-legend --no-pager | while read -r unit _; do echo "failed $unit"; done ;;
+	systemctl list-units --failed --plain --no-legend --no-pager | head -n {_MOST_LINES} |
+		while read -r unit _; do echo "failed $unit"; done ;;
 *)
-	timeout -k 5 {_SLICE_S} systemctl list-jobs --plain --no-legend --no-pager 2>/dev/null |
+	timeout -k 5 {_SLICE_S} systemctl list-jobs --plain --no-legend --no-pager 2>/dev/null | head -n {_MOST_LINES} |
 		while read -r _ unit kind phase; do echo "job $unit $kind $phase"; done
 	sleep 0.5 ;;
 esac
@@ -100,43 +110,60 @@ def parse(text: str) -> Answer:
                 failed.append(unit)
             case ["job", unit, kind, phase] if _UNIT.fullmatch(unit) and _WORD.fullmatch(kind):
                 jobs.append((phase != "running", f"{unit} {kind}"))
-    ordered = tuple(name for _, name in sorted(jobs))
-    return Answer(state, finished_us, tuple(sorted(failed[:_MOST_UNITS])), ordered)
+    ordered = tuple(name for _, name in sorted(jobs[:_MOST_LINES]))
+    return Answer(state, finished_us, tuple(sorted(failed[:_MOST_LINES])), ordered)
 
 
 def wait_settled(guest: Asked, timeout_s: float = LIMIT_S) -> Settled:
-    """Wait until the machine has settled; ``timeout_s`` is this host's time from now.
+    """Wait until the machine has settled; ``timeout_s`` is this host's time from now, and ends 30 s late at most.
 
-    Raises NotSettledError when it has not by then, or never will; GuestError when it does not answer.
+    Raises NotSettledError when it has not by then, or never will; GuestError when it does not answer, or says too much.
     """
     deadline_s = time.monotonic() + timeout_s
+    last: Answer | None = None
     while True:
-        answer = _ask(guest)
-        if answer.state in _DONE:
+        asked_s = time.monotonic()
+        answer = _ask(guest, deadline_s) or last
+        if answer is not None and answer.state in _DONE:
             return Settled(answer.state, answer.finished_us * 1000, answer.failed_units)
-        if answer.state in _NEVER:
+        if answer is not None and answer.state in _NEVER:
             raise NotSettledError(
                 f"the machine does not settle: systemd is in {answer.state}", guest.console_tail()
             )
+        last = answer
+        # It ends early with the guest, which the next question finds out.
+        guest.wait(max(0.0, asked_s + _PAUSE_S - time.monotonic()))
         if time.monotonic() >= deadline_s:
             raise NotSettledError(
-                f"the machine has not settled {timeout_s:g} s after it was ready: {_waits_for(answer)}",
+                f"the machine has not settled {timeout_s:g} s after it was ready: {_waits_for(last)}",
                 guest.console_tail(),
             )
 
 
-def _ask(guest: Asked) -> Answer:
+def _ask(guest: Asked, deadline_s: float) -> Answer | None:
+    """One question; None when the time is up before the answer."""
     said, sink = io.BytesIO(), io.BytesIO()
+    left_s = max(0.0, deadline_s - time.monotonic())
+    limit_s = min(_SLICE_S + _GRACE_S, left_s + _LAST_GRACE_S)
     try:
-        guest.execute(ASK, said, sink, _SLICE_S + _GRACE_S, _SAID_BYTES)
+        guest.execute(ASK, said, sink, limit_s, _SAID_BYTES)
     except GuestError as error:
-        if not guest.wait(0):
-            raise
-        raise NotSettledError("the guest ended before it had settled", guest.console_tail()) from error
+        if guest.wait(0):
+            raise NotSettledError("the guest ended before it had settled", guest.console_tail()) from error
+        if time.monotonic() >= deadline_s:
+            return None
+        raise GuestError(
+            "the machine does not say whether its boot is done: "
+            f"it had {limit_s:g} s for an answer of at most {_SAID_BYTES >> 10} KiB",
+            console_tail=guest.console_tail(),
+            hint=NotSettledError.HINT,
+        ) from error
     return parse(said.getvalue().decode(errors="replace"))
 
 
-def _waits_for(answer: Answer) -> str:
+def _waits_for(answer: Answer | None) -> str:
+    if answer is None:
+        return "it has not answered what it waits for"
     if not answer.jobs:
         return f"systemd says {answer.state}"
     more = f" and {len(answer.jobs) - _SHOWN} more" if len(answer.jobs) > _SHOWN else ""

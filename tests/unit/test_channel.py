@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
+import threading
 import time
 from collections.abc import Iterable
 
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quickstart.errors import GuestError
+from quickstart.launch import channel as channel_module
 from quickstart.launch.channel import Channel, Decoder, Exit, Hello, Message, Output
 from quickstart.model import Beacon, Counters, ReadyStamp
 
@@ -217,4 +219,29 @@ def test_a_guest_that_is_gone_makes_no_other_error() -> None:
         agent.close()
         assert list(channel.messages(time.monotonic_ns() + 10**10, lambda: True)) == []
         assert channel.execute("true", sink, sink, 10, lambda: True) is None
+        channel.close()
+
+
+def test_a_guest_that_reads_no_command_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers before it was asked, again and again, until what was sent fills the connection."""
+    monkeypatch.setattr(channel_module, "_SEND_S", 0.1)
+    ours, agent = socket.socketpair()
+    channel, sink = Channel(ours), io.BytesIO()
+    ended = threading.Event()
+
+    def ask_on() -> None:
+        status: int | None = 0
+        while status is not None:
+            agent.sendall(b"exit 0\n")
+            status = channel.execute("x" * 65_536, sink, sink, 60, lambda: True)
+        ended.set()
+
+    asking = threading.Thread(target=ask_on, daemon=True)
+    asking.start()
+    try:
+        assert ended.wait(60)
+        assert channel.busy
+    finally:
+        agent.close()
+        asking.join(60)
         channel.close()
