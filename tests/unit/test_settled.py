@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import BinaryIO
 
 import pytest
@@ -96,7 +97,7 @@ class Slow(Guest):
 def test_no_guest_makes_the_wait_longer(answer_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither one that answers at once, which is asked twice a second at most, nor one that is just in time."""
     guest = Slow(STARTING, answer_s)
-    monkeypatch.setattr(settled.time, "monotonic", lambda: guest.now_s)
+    monkeypatch.setattr(settled, "time", SimpleNamespace(monotonic=lambda: guest.now_s))
     with pytest.raises(GuestError) as raised:
         wait_settled(guest, 300)
     assert guest.now_s - 1000 <= 330
@@ -108,7 +109,7 @@ def test_no_guest_makes_the_wait_longer(answer_s: float, monkeypatch: pytest.Mon
 
 def test_a_wait_that_ends_before_the_first_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     guest = Slow(STARTING, 60)
-    monkeypatch.setattr(settled.time, "monotonic", lambda: guest.now_s)
+    monkeypatch.setattr(settled, "time", SimpleNamespace(monotonic=lambda: guest.now_s))
     with pytest.raises(NotSettledError, match="20 s after it was ready: it has not answered") as raised:
         wait_settled(guest, 20)
     assert raised.value.hint is not None and "--settle-timeout" in raised.value.hint
