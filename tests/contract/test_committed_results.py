@@ -57,12 +57,26 @@ def test_the_same_results_make_the_same_bytes(tmp_path: Path) -> None:
     assert {"report.html", "figures/overview.png"} < first.keys()
 
 
-def test_nothing_else_is_committed() -> None:
-    """What git has or would take: no report, and no figure but the overview."""
-    if not (CHECKOUT / ".git").exists():
-        pytest.skip("not a checkout")
-    words = ["git", "-c", f"safe.directory={CHECKOUT}", "-C", str(CHECKOUT)]
+# What git has or would take of the results: no report, and no figure but the overview.
+KEPT = ("results.json", "README.md", "figures/overview.svg")
+
+
+def of_git(checkout: Path) -> list[str]:
+    """The names below bench/results that git has or would take."""
+    words = ["git", "-c", f"safe.directory={checkout}", "-C", str(checkout)]
     words += ["ls-files", "--cached", "--others", "--exclude-standard", "bench/results"]
     done = subprocess.run(words, capture_output=True, timeout=60, check=True, text=True)
-    kept = ("results.json", "README.md", "figures/overview.svg")
-    assert [name for name in done.stdout.split() if not name.endswith(kept)] == []
+    return done.stdout.splitlines()
+
+
+def test_nothing_else_is_committed(tmp_path: Path) -> None:
+    """Of a copy without its git directory all files count but those that .gitignore names."""
+    checkout = CHECKOUT
+    if not (CHECKOUT / ".git").exists():
+        checkout = tmp_path / "copy"
+        shutil.copytree(RESULTS, checkout / "bench/results")
+        shutil.copy(CHECKOUT / ".gitignore", checkout)
+        subprocess.run(["git", "init", "-q", str(checkout)], timeout=60, check=True)
+    names = of_git(checkout)
+    assert len(names) > len(PICTURES)
+    assert [name for name in names if not name.endswith(KEPT)] == []
