@@ -3,7 +3,7 @@ SHELL := /bin/sh
 VENV := .venv
 QUICKSTART := $(VENV)/bin/quickstart
 PACKAGES := quickstart/host/packages.txt
-SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/reference/debootstrap.sh quickstart/artefact/run.sh quickstart/volume/nfs/serve.sh \
+SCRIPTS := $(wildcard quickstart/initramfs/init/*) quickstart/artefact/run.sh quickstart/volume/nfs/serve.sh \
 	quickstart/shell/in-overlay.sh tests/contract/starterbox.sh tracers/strace-init tracers/ldd-all tracers/maps-all \
 	$(wildcard quickstart/reference/guestpkg/scripts/*) $(wildcard tests/vm/guest/*.sh)
 # A guest and its volume take a core; `make test AT_ONCE=` is one after the other.

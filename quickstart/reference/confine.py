@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from quickstart.host import relay
 from quickstart.store.compiled import compiled
@@ -17,6 +17,9 @@ FLAGS = (
     *("-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"),
 )
 _LIMIT_S = 1800
+# confiner/confiner.h: where the image is for a program of the host's, and the status when nothing was started.
+TARGET = PurePosixPath("/target")
+NOT_CONFINED = 125
 
 
 def confiner(store: Store) -> Path:
@@ -33,10 +36,12 @@ def run_in(
     env: Mapping[str, str],
     *,
     network: bool = False,
+    host_tools: bool = False,
 ) -> None:
     """Run a program of the image ``root`` by ``program``, the confiner, to its end; what it says goes to the end of ``log``.
 
-    It has the host's network only with ``network``, and then no UNIX sockets. Raises CommandError as ``relay.logged`` does.
+    It has the host's network only with ``network``, and then no UNIX sockets. With ``host_tools`` it is a program of the host's, to
+    which the image is `TARGET`; ``root`` must have a directory ``dev``. Raises CommandError as ``relay.logged`` does.
     """
-    options = ("--network",) if network else ()
+    options = (*(("--network",) if network else ()), *(("--host-tools",) if host_tools else ()))
     relay.logged([program, *options, root, *argv], timeout_s=_LIMIT_S, log=log, env=env)

@@ -7,17 +7,15 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from quickstart.errors import BadInputError, CommandError, HostLacksError, ReferenceImageError
 from quickstart.host import door
 from quickstart.host.files import free_bytes
-from quickstart.host.namespaces import own_namespaces
 from quickstart.host.progress import Progress
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
 from quickstart.reference import customise, entry, guest, variant
-from quickstart.reference.confine import COMPILER, confiner, run_in
+from quickstart.reference.confine import COMPILER, NOT_CONFINED, TARGET, confiner, run_in
 from quickstart.reference.sources import Sources, host_sources
 from quickstart.reference.variant import Variant
 from quickstart.store.store import Store, key_of, source_digest
@@ -45,7 +43,6 @@ BASE_PACKAGES = (
     "udev",
     "zstd",
 )
-_LIMIT_S = 1800
 _NEED_BYTES = 3 * 1024 * MIB
 _NAMESPACE = uuid.UUID("6f0c3c8e-4a43-4a52-9d8e-5b1f5f1f2a00")
 
@@ -123,7 +120,7 @@ def make_reference(
 
 def _check_host(store: Store) -> None:
     door.need_root("making a reference image (debootstrap, chroot)")
-    door.need_tools("debootstrap", "unshare", "cp", COMPILER)
+    door.need_tools("debootstrap", "cp", COMPILER)
     store.root.mkdir(parents=True, exist_ok=True)
     free = free_bytes(store.root)
     if free < _NEED_BYTES:
@@ -168,23 +165,37 @@ class _Image:
         """Run a program of the image that fetches packages and runs none of their scripts."""
         run_in(self.root, argv, self.confiner, self.log, env, network=True)
 
+    def unpack(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Run a program of the host that fetches packages and unpacks them into `TARGET`, and runs none of their scripts."""
+        run_in(self.root, argv, self.confiner, self.log, env, network=True, host_tools=True)
+
 
 def _debootstrap(image: _Image, suite: str, sources: Sources) -> None:
-    """The first stage unpacks, by the host's debootstrap; the second runs the packages' scripts, in the image."""
+    """The first stage unpacks, by the host's debootstrap; the second runs the packages' scripts, in the image; both confined."""
+    for directory in (image.root, image.root / "dev"):
+        directory.mkdir()
+        directory.chmod(0o755)
     mirror = (sources.mirror,) if sources.mirror else ()
-    words: tuple[str | Path, ...] = (image.root, "--variant=minbase", suite, image.root, *mirror)
-    with resources.as_file(resources.files("quickstart.reference").joinpath("debootstrap.sh")) as script:
-        argv = (*own_namespaces(), "sh", script, *words)
-        door.run(argv, timeout_s=_LIMIT_S, log=image.log, env=sources.environment)
+    argv = ("debootstrap", "--foreign", "--variant=minbase", suite, str(TARGET), *mirror)
     # As which it takes /proc, /sys and /dev for what is there.
-    image.run(("/debootstrap/debootstrap", "--second-stage"), {"container": "lxc"})
+    container = {"container": "lxc"}
+    image.unpack(argv, {**sources.environment, **container})
+    image.run(("/debootstrap/debootstrap", "--second-stage"), container)
 
 
 def _debootstrap_failed(suite: str, error: CommandError) -> Exception:
+    if error.returncode == NOT_CONFINED:
+        return _not_confined(error)
     if "No such script" in error.tail:
         return BadInputError(f"debootstrap knows no suite {suite!r}", hint="for example bookworm or trixie")
     return ReferenceImageError(
         f"debootstrap of {suite} failed\n{error.tail}", hint="is the package archive in reach?"
+    )
+
+
+def _not_confined(error: CommandError) -> Exception:
+    return HostLacksError(
+        f"programs of an image cannot be confined here\n{error.tail}", hint="mend what the line above names"
     )
 
 
@@ -199,6 +210,8 @@ def _install(image: _Image, packages: tuple[str, ...], sources: Sources) -> None
             image.run((*apt, "--no-download", *wanted))
         image.run(("apt-get", "clean"))
     except CommandError as error:
+        if error.returncode == NOT_CONFINED:
+            raise _not_confined(error) from error
         unknown = re.findall(
             r"Unable to locate package (\S+)|Package '(\S+)' has no installation candidate", error.tail
         )

@@ -1,4 +1,4 @@
-/* confiner [--network] [--terminal] ROOT COMMAND [ARGUMENT...]: see main.c. */
+/* confiner [--network] [--terminal] [--host-tools] ROOT COMMAND [ARGUMENT...]: see main.c. */
 #ifndef CONFINER_H
 #define CONFINER_H
 
@@ -12,8 +12,11 @@ _Noreturn void fail(const char *what);
 /* `result`, unless it is negative: then it fails. */
 int must(int result, const char *what);
 
-/* mounts.c: makes `root` the root of this process's mount namespace, with /proc, /sys and /dev, and nothing else in it. */
-void enter_root(const char *root);
+/* Where an image is for programs of the host. */
+#define TARGET "/target"
+/* mounts.c: makes `root` the root of this process's mount namespace, with /proc, /sys and /dev, and nothing else in it. With `host_tools`
+   its root has the host's programs, read-only, and `root` is TARGET; there must be a directory `root`/dev, which nobody else can swap. */
+void enter_root(const char *root, bool host_tools);
 
 /* users.c: puts this process into a user namespace of its own, with the same IDs; `self` is its directory of /proc, open. */
 void take_users(int self);

@@ -1,9 +1,12 @@
 /*
- * confiner [--network] [--terminal] ROOT COMMAND [ARGUMENT...]
+ * confiner [--network] [--terminal] [--host-tools] ROOT COMMAND [ARGUMENT...]
  *
  * Runs COMMAND as root of an image and of nothing else. It has namespaces of its own (mount, PID, IPC, UTS, cgroup, user; network unless
  * --network), ROOT as its root directory with nothing of the host in sight, few capabilities (rights.c) and a filter of system calls
  * (filter.c). With --terminal its stdin becomes its controlling terminal. Its status is COMMAND's, 128 + N after signal N.
+ *
+ * With --host-tools COMMAND is a program of the host's instead, which has ROOT as /target: of the host it sees /usr and a few files of
+ * /etc, read-only (mounts.c).
  *
  * What was open beside stdin, stdout and stderr is closed. Those three must be pipes or a terminal of nobody else's: root may change
  * mode and owner of whatever is behind a descriptor.
@@ -35,7 +38,7 @@
 #endif
 
 struct task {
-	bool network, terminal;
+	bool network, terminal, host_tools;
 	char *root;
 	char **command;
 };
@@ -91,7 +94,7 @@ static _Noreturn void be_first(const struct task *task, int outside)
 {
 	die_with(outside);
 	int self = must(open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC), "/proc/self");
-	enter_root(task->root);
+	enter_root(task->root, task->host_tools);
 	if (!task->network)
 		loopback_up();
 	/* Last, so that no right in it is one over the other namespaces. */
@@ -127,11 +130,13 @@ static struct task parse(char **words)
 			task.network = true;
 		else if (strcmp(*words, "--terminal") == 0)
 			task.terminal = true;
+		else if (strcmp(*words, "--host-tools") == 0)
+			task.host_tools = true;
 		else
 			break;
 	}
 	if (words[0] == NULL || words[1] == NULL) {
-		fputs("usage: confiner [--network] [--terminal] ROOT COMMAND [ARGUMENT...]\n", stderr);
+		fputs("usage: confiner [--network] [--terminal] [--host-tools] ROOT COMMAND [ARGUMENT...]\n", stderr);
 		exit(NOT_CONFINED);
 	}
 	task.root = words[0];

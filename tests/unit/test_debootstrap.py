@@ -1,0 +1,63 @@
+"""debootstrap's two stages: each by the confiner, none by the host itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import BadInputError, CommandError, HostLacksError
+from quickstart.host import door
+from quickstart.reference import debootstrap
+from quickstart.reference.sources import Sources
+
+
+class Calls:
+    """What is run of an image, and how; nothing is run."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[tuple[str, ...], dict[str, object]]] = []
+
+    def run_in(self, root: Path, argv: Sequence[str], *_: object, **how: object) -> None:
+        self.seen.append((tuple(argv), how))
+
+
+def test_both_stages_are_confined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls()
+
+    def refused(argv: Sequence[object], **_: object) -> None:
+        raise AssertionError(f"run by the host itself: {argv}")
+
+    monkeypatch.setattr(door, "run", refused)
+    monkeypatch.setattr(debootstrap, "run_in", calls.run_in)
+    image = debootstrap._Image(tmp_path / "root", tmp_path / "confiner", tmp_path / "log")
+    debootstrap._debootstrap(image, "bookworm", Sources("http://mirror.example/debian", ()))
+    first = (
+        "debootstrap",
+        "--foreign",
+        "--variant=minbase",
+        "bookworm",
+        "/target",
+        "http://mirror.example/debian",
+    )
+    assert calls.seen == [
+        (first, {"network": True, "host_tools": True}),
+        (("/debootstrap/debootstrap", "--second-stage"), {}),
+    ]
+    # The confiner mounts a /dev there.
+    assert [oct(path.stat().st_mode & 0o777) for path in (image.root, image.root / "dev")] == ["0o755"] * 2
+
+
+@pytest.mark.parametrize(
+    ("status", "tail", "kind"),
+    [
+        (125, "confiner: root of the image could change the host's interpreter", HostLacksError),
+        (1, "E: No such script: /usr/share/debootstrap/scripts/none", BadInputError),
+    ],
+)
+def test_what_failed_is_named(status: int, tail: str, kind: type[Exception]) -> None:
+    error = debootstrap._debootstrap_failed("none", CommandError(("debootstrap",), status, tail))
+    assert isinstance(error, kind)
+    if kind is HostLacksError:
+        assert tail in str(error)
