@@ -146,6 +146,11 @@ static void devices(void)
 	TRY("core_pattern", open("/proc/sys/kernel/core_pattern", O_WRONLY));
 	TRY("sysrq", open("/proc/sysrq-trigger", O_WRONLY));
 	TRY("uid_map", open("/proc/self/uid_map", O_WRONLY));
+	/* Interpreters for other programs, which are all the host's before Linux 6.7. */
+	TRY("binfmt-register", open("/proc/sys/fs/binfmt_misc/register", O_WRONLY));
+	TRY("binfmt-new", open("/proc/sys/fs/binfmt_misc/quickstart", O_WRONLY | O_CREAT, 0600));
+	TRY_APART("binfmt-mount", mount("none", "/tmp", "binfmt_misc", 0, NULL));
+	TRY("binfmt-fsopen", syscall(430, "binfmt_misc", 0));
 }
 
 static void sockets(const char *abstract)

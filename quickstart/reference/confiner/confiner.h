@@ -20,9 +20,12 @@ void enter_root(const char *root, bool host_tools);
 
 /* users.c: puts this process into a user namespace of its own, with the same IDs; `self` is its directory of /proc, open. */
 void take_users(int self);
-/* users.c: the host's interpreters for other programs (binfmt_misc) are none here, as far as the kernel lets each user namespace have its
-   own (Linux 6.7). One that is kept open (flag F: qemu-user) would be a file of the host's, which root finds by /proc/PID/exe. */
-void forget_interpreters(void);
+/* users.c: the host's interpreters for other programs (binfmt_misc), as an open directory of one file each; -1 where they are no affair
+   of this process's user namespace. */
+int list_interpreters(void);
+/* users.c: makes them none here, as far as the kernel lets each user namespace have its own (Linux 6.7). One of `list` that is kept open
+   (flag F: qemu-user) would be a file of the host's, which root finds by /proc/PID/exe: then nothing is started. */
+void forget_interpreters(int list);
 
 /* rights.c: gives up all capabilities but those that packages need, and refuses what is not for them. `network` says that the
    network is the host's. For this process and all that it starts, for good. */

@@ -94,12 +94,13 @@ static _Noreturn void be_first(const struct task *task, int outside)
 {
 	die_with(outside);
 	int self = must(open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC), "/proc/self");
+	int interpreters = list_interpreters();
 	enter_root(task->root, task->host_tools);
 	if (!task->network)
 		loopback_up();
 	/* Last, so that no right in it is one over the other namespaces. */
 	take_users(self);
-	forget_interpreters();
+	forget_interpreters(interpreters);
 	/* The kernel may forget it where rights change (prctl(2)). */
 	die_with(outside);
 	must((int)syscall(SYS_close_range, 3U, ~0U, 0U), "close_range");

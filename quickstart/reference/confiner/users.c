@@ -8,15 +8,19 @@
 #define _GNU_SOURCE
 #include "confiner.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 /* linux/mount.h, which musl's sys/mount.h has not. */
+#define FSOPEN_CLOEXEC 1
+#define FSMOUNT_CLOEXEC 1
 #define FSCONFIG_CMD_CREATE 6
 
 /* user_namespaces(7): one write, of less than a page. */
@@ -83,7 +87,52 @@ void take_users(int self)
 		_exit(NOT_CONFINED);
 }
 
-void forget_interpreters(void)
+int list_interpreters(void)
+{
+	int fs = (int)syscall(SYS_fsopen, "binfmt_misc", FSOPEN_CLOEXEC);
+	if (fs < 0 || syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
+		/* The kernel has none, or lets the host's root alone look: then files of his are no others' to change. */
+		return -1;
+	int tree = must((int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0), "binfmt_misc");
+	close(fs);
+	return must(openat(tree, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), "binfmt_misc");
+}
+
+/* Whether the entry `name` of binfmt_misc has flag F and is in use (Documentation/admin-guide/binfmt-misc.rst). */
+static bool is_kept_open(int list, const char *name)
+{
+	char line[512];
+	bool enabled = false, open_flag = false;
+	int fd = openat(list, name, O_RDONLY | O_CLOEXEC);
+	FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
+	if (!file)
+		return false;
+	while (fgets(line, sizeof line, file)) {
+		enabled |= strcmp(line, "enabled\n") == 0;
+		open_flag |= strncmp(line, "flags: ", 7) == 0 && strchr(line + 7, 'F') != NULL;
+	}
+	fclose(file);
+	return enabled && open_flag;
+}
+
+static void demand_none_kept_open(int list)
+{
+	DIR *directory = fdopendir(list);
+	if (!directory)
+		fail("binfmt_misc");
+	for (struct dirent *entry; (entry = readdir(directory));) {
+		if (!is_kept_open(list, entry->d_name))
+			continue;
+		fprintf(stderr,
+			"confiner: root of the image could change the host's interpreter %s (binfmt_misc, flag F). "
+			"Linux 6.7 or later, or building as an ordinary user, avoids that; so does `update-binfmts --disable %s`\n",
+			entry->d_name, entry->d_name);
+		_exit(NOT_CONFINED);
+	}
+	closedir(directory);
+}
+
+void forget_interpreters(int list)
 {
 	int status;
 	/* In a mount namespace that is gone with it: without one of this user namespace's nothing could be mounted. */
@@ -95,4 +144,6 @@ void forget_interpreters(void)
 		_exit(fs < 0 || syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0);
 	}
 	must(waitpid(helper, &status, 0), "waitpid");
+	if (status != 0 && list >= 0)
+		demand_none_kept_open(list);
 }
