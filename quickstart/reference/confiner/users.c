@@ -125,7 +125,7 @@ static void demand_none_kept_open(int list)
 			continue;
 		fprintf(stderr,
 			"confiner: root of the image could change the host's interpreter %s (binfmt_misc, flag F). "
-			"Linux 6.7 or later, or building as an ordinary user, avoids that; so does `update-binfmts --disable %s`\n",
+			"Build as an ordinary user, or switch it off meanwhile: echo 0 > /proc/sys/fs/binfmt_misc/%s\n",
 			entry->d_name, entry->d_name);
 		_exit(NOT_CONFINED);
 	}
