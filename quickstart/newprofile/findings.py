@@ -68,7 +68,8 @@ def fate(name: str) -> str:
         (known.REPEATED, "repeated"),
         (known.INERT, "systemd's own, from the hand-off on"),
         (known.JOURNAL, "the journal's, from the first restart on"),
-        (known.CGROUP, "the control group's, from the hand-off on"),
+        (known.CGROUP, "the control group's, repeated"),
+        (known.CGROUP_LATE, "the control group's, from the hand-off on"),
         (known.HARMLESS, "changes nothing with this value"),
     ):
         if name in names:

@@ -20,6 +20,8 @@ DIRECTORIES = ("/run", "/var/lib", "/var/cache", "/var/log", "/tmp", "/var/tmp",
 SERVICE = "[Service]\nType=simple\nExecStart=/usr/bin/app\n"
 
 
+# Of all that the machine may have.
+TASKS = ("cgroup-attribute", "0", "pids.max", "tasks", "1500", "10000")
 DEFAULTS = (
     ("umask", "022"),
     ("keyring", "private"),
@@ -232,7 +234,7 @@ WantedBy=multi-user.target
         start_pre=(UnitCommand("/usr/sbin/nginx", test),),
         start=UnitCommand("/usr/sbin/nginx", start),
         group="system.slice/app.service",
-        settings=(("own-environment", "PIDFILE=/run/nginx.pid"), *DEFAULTS),
+        settings=(TASKS, ("own-environment", "PIDFILE=/run/nginx.pid"), *DEFAULTS),
     )
     assert read_unit(ImageRoot(tmp_path), "app.service", run_start_pre=False).start_pre == ()
 
@@ -245,7 +247,7 @@ def test_defaults(tmp_path: Path) -> None:
         start_pre=(),
         start=UnitCommand("/bin/x", ("/bin/x",)),
         group="system.slice/app.service",
-        settings=(("own-environment", "PIDFILE=/run/x.pid"), *DEFAULTS),
+        settings=(TASKS, ("own-environment", "PIDFILE=/run/x.pid"), *DEFAULTS),
     )
 
 

@@ -10,7 +10,7 @@ from quickstart.initramfs.description import encode_word
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import parse_commands, read_unit
 from quickstart.inspect.unit.commands import is_needless_early
-from quickstart.inspect.unit.directives import CGROUP, HARMLESS, INERT, JOURNAL, REPEATED, START
+from quickstart.inspect.unit.directives import CGROUP, CGROUP_LATE, HARMLESS, INERT, JOURNAL, REPEATED, START
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.values import BadValueError, capability_set, cpu_list, limit, span_us
 from quickstart.inspect.unit.words import HOST_NAME, SHORT_HOST_NAME
@@ -278,7 +278,7 @@ def test_what_only_forgets_variables_is_left_out(line: str, needless: bool) -> N
 
 
 def test_a_directive_is_in_one_list() -> None:
-    lists = (START, INERT, JOURNAL, CGROUP, REPEATED, frozenset(HARMLESS))
+    lists = (START, INERT, JOURNAL, CGROUP, CGROUP_LATE, REPEATED, frozenset(HARMLESS))
     assert sum(map(len, lists)) == len(frozenset().union(*lists))
 
 

@@ -131,6 +131,7 @@ def adopt_beside(artefact: Path, units: Mapping[str, str], base: Path) -> str:
         "echo '== nginx.service early first 1 tmp'; ls -d /tmp/*-file /var/tmp/*-file /tmp/*-old /var/tmp/*-old 2>/dev/null\n"
         "for place in /run/early-units/*/; do name=$(basename $place)\n"
         'echo "== parity-$name.service early main $(cat $place/main.pid) reason"; cat $place/reason 2>/dev/null\n'
+        'echo "== parity-$name.service early main $(cat $place/main.pid) attributes"; cat $place/attributes\n'
         "adopted_and_restarted parity-$name.service; done\n"
         "adopted_and_restarted nginx.service 1\n"
     )

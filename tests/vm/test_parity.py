@@ -46,6 +46,26 @@ def test_adopted_and_restarted_agree(said: Taken, unit: str) -> None:
     assert unlisted(said, unit) == []
 
 
+def test_the_limits_of_the_cgroup_were_there_early(said: Taken, unit: str) -> None:
+    """Beside what a neighbour's directive brings: systemd hands a controller to all units of a slice."""
+    early, stock = (
+        dict(line.split(" ", 1) for line in text.splitlines())
+        for text in (
+            said.processes[unit, "early"][0].files["attributes"],
+            said.about(unit, "restarted", "unit", "attributes"),
+        )
+    )
+    own = {name for name in stock if name.startswith("system.slice/parity-")}
+    defaults = {"memory": ("max", "0"), "cpu": ("100", "max 100000"), "cpuset": ("",)}
+    said_by_nobody = {
+        name for name in own if stock[name] in defaults.get(name.rpartition("/")[2].partition(".")[0], ())
+    }
+    assert f"system.slice/{unit}/pids.max" in early
+    assert {name: early.get(name) for name in own - said_by_nobody} == {
+        name: stock[name] for name in own - said_by_nobody
+    }
+
+
 def test_nginx_agrees_its_workers_too(said: Taken) -> None:
     assert [each.role for each in said.of(NGINX, "adopted")] == ["main", "nginx/33"]
     assert said.of(NGINX, "adopted")[0].files["exe"] == "/fast/usr/sbin/nginx"

@@ -15,6 +15,7 @@ static char *group_file(const char *name) { return text("/sys/fs/cgroup/%s/%s", 
 void make_group(void) {
     char *path = text("/sys/fs/cgroup/%s", fact("group", NULL));
     make_directories(path, 0755);
+    limit_group();
     restrict_devices(path);
     free(path);
 }

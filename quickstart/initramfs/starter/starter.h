@@ -62,6 +62,9 @@ void kill_group(void);
 bool in_group(pid_t pid);
 int orphans_in_group(pid_t *one);
 
+/* limits.c */
+void limit_group(void);
+
 /* devices.c */
 void restrict_devices(const char *group);
 

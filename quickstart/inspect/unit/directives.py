@@ -58,39 +58,22 @@ JOURNAL = frozenset(
         *("LogRateLimitIntervalSec", "LogRateLimitBurst", "LogNamespace", "LogFilterPatterns"),
     }
 )
-# Of the cgroup: systemd sets them when it adopts it, until then there is no limit.
+# Of the cgroup, and what the starter writes into it before a process enters it (quickstart.inspect.unit.resources).
 CGROUP = frozenset(
     {
-        *("CPUAccounting", "CPUWeight", "StartupCPUWeight", "CPUShares", "StartupCPUShares", "CPUQuota"),
-        *("CPUQuotaPeriodSec", "AllowedCPUs", "StartupAllowedCPUs", "AllowedMemoryNodes"),
-        *(
-            "StartupAllowedMemoryNodes",
-            "MemoryAccounting",
-            "MemoryMin",
-            "MemoryLow",
-            "MemoryHigh",
-            "MemoryMax",
-        ),
-        *("MemorySwapMax", "MemoryZSwapMax", "MemoryLimit", "StartupMemoryLow", "StartupMemoryHigh"),
-        *(
-            "StartupMemoryMax",
-            "StartupMemorySwapMax",
-            "DefaultMemoryMin",
-            "DefaultMemoryLow",
-            "TasksAccounting",
-        ),
-        *("TasksMax", "IOAccounting", "IOWeight", "StartupIOWeight", "IODeviceWeight", "IOReadBandwidthMax"),
-        *(
-            "IOWriteBandwidthMax",
-            "IOReadIOPSMax",
-            "IOWriteIOPSMax",
-            "IODeviceLatencyTargetSec",
-            "IPAccounting",
-        ),
-        *("BlockIOAccounting", "BlockIOWeight", "StartupBlockIOWeight", "BlockIODeviceWeight"),
-        *("BlockIOReadBandwidth", "BlockIOWriteBandwidth", "ManagedOOMSwap", "ManagedOOMMemoryPressure"),
-        *("ManagedOOMMemoryPressureLimit", "ManagedOOMPreference", "MemoryPressureWatch"),
-        *("MemoryPressureThresholdSec", "CoredumpReceive"),
+        *("CPUWeight", "StartupCPUWeight", "CPUQuota", "CPUQuotaPeriodSec", "IOWeight", "StartupIOWeight"),
+        *("AllowedCPUs", "StartupAllowedCPUs", "AllowedMemoryNodes", "StartupAllowedMemoryNodes"),
+        *("MemoryMin", "MemoryLow", "MemoryHigh", "MemoryMax", "MemorySwapMax", "TasksMax"),
+    }
+)
+# Of the cgroup, too, but no limits: systemd counts by them, protects memory by them, or acts later, when it has adopted the cgroup.
+# What is in neither set cannot be had early: limits of devices, those that not every systemd knows, those of cgroup v1.
+CGROUP_LATE = frozenset(
+    {
+        *("CPUAccounting", "MemoryAccounting", "TasksAccounting", "IOAccounting", "IPAccounting"),
+        *("BlockIOAccounting", "DefaultMemoryMin", "DefaultMemoryLow", "DefaultStartupMemoryLow"),
+        *("ManagedOOMSwap", "ManagedOOMMemoryPressure", "ManagedOOMMemoryPressureLimit"),
+        *("ManagedOOMPreference", "MemoryPressureWatch", "MemoryPressureThresholdSec", "CoredumpReceive"),
     }
 )
 # What the starter repeats (quickstart.inspect.unit.settings, .mounts, .seccomp).
@@ -158,4 +141,4 @@ HARMLESS = {
     "BusName": "",
     "FileDescriptorStoreMax": "0",
 }
-KNOWN = START | INERT | JOURNAL | CGROUP | REPEATED | frozenset(HARMLESS)
+KNOWN = START | INERT | JOURNAL | CGROUP | CGROUP_LATE | REPEATED | frozenset(HARMLESS)

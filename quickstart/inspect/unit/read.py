@@ -26,6 +26,7 @@ from quickstart.inspect.unit.files import (
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.mounts import late_binds
 from quickstart.inspect.unit.neighbours import instances_of, refuse_shared_namespaces, refuse_sockets
+from quickstart.inspect.unit.resources import resource_records
 from quickstart.inspect.unit.settings import settings
 from quickstart.inspect.unit.slices import refuse_slices, slice_path
 from quickstart.inspect.unit.source import Source
@@ -90,6 +91,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
             *_notify(source, kind),
             *_main_process(source, kind),
             *run_directories(root),
+            *resource_records(root, source),
             *settings(source),
         ),
         late_binds=late_binds(source),

@@ -1,7 +1,7 @@
 """The slices that a unit lies in (systemd.slice(5)): what one of them forbids holds for every process below it.
 
-An early start comes before systemd has made them, so a slice that confines refuses the build. Limits of the slice's cgroup are as
-those of the unit's own: systemd sets them some seconds later.
+An early start comes before systemd has made them, so a slice that confines refuses the build. The starter writes the limits of the
+slice's cgroup together with those of the unit's own (resources.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.directives import CGROUP
+from quickstart.inspect.unit.directives import CGROUP, CGROUP_LATE
 from quickstart.inspect.unit.files import assignments, directives, slice_texts
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.values import BadValueError
@@ -47,7 +47,7 @@ def refuse_slices(root: ImageRoot, source: Source) -> None:
     """Raise UnsupportedUnitError when a slice of the unit's says what would not hold from its first instruction on."""
     for name in slice_names(source):
         found = directives(assignments(slice_texts(root, name), "[Slice]"))
-        lost = sorted(set(found) - CGROUP)
+        lost = sorted(set(found) - CGROUP - CGROUP_LATE)
         if lost:
             raise UnsupportedUnitError(
                 f"{source.unit} cannot be started early: its slice {name} has {', '.join(lost)}",

@@ -4,6 +4,7 @@
 Q=/fast/quickstart
 WANTS=/etc/systemd/system/multi-user.target.wants
 . $Q/hand-off
+. $Q/parity/facts
 mkdir -p $WANTS /run/early-units
 # What the application might do, and what it might find of an earlier boot.
 for place in /tmp /var/tmp; do
@@ -21,6 +22,7 @@ for place in "$Q"/parity/units/*; do
 	cp "$place/unit" "/etc/systemd/system/$UNIT"
 	ln -s "../$UNIT" $WANTS/
 	$Q/bin/starter "$place/description" "$RUN" || continue
+	attributes "$UNIT" >"$RUN/attributes"
 	read -r UNIT_TYPE <"$place/type"
 	printf 'UNIT=%s\nUNIT_TYPE=%s\nUNIT_GROUP=system.slice/%s\n' "$UNIT" "$UNIT_TYPE" "$UNIT" >"$RUN/config"
 	ln -s $Q/bin "$RUN/bin"

@@ -1,4 +1,12 @@
 # shellcheck shell=sh
+# The limits of a unit's cgroup, and of its slice's, by file.
+attributes() {
+	for group in system.slice "system.slice/$1"; do
+		for name in pids.max memory.max memory.high memory.swap.max memory.oom.group cpu.max cpu.weight cpuset.cpus; do
+			[ ! -e "/sys/fs/cgroup/$group/$name" ] || echo "$group/$name $(cat "/sys/fs/cgroup/$group/$name")"
+		done
+	done
+}
 # What is compared of every process of UNIT: its main one, and the others by name and user. `== UNIT WHEN ROLE PID FILE` goes before each.
 facts() {
 	main=$(systemctl show -P MainPID "$1")
@@ -20,6 +28,8 @@ facts() {
 	done <"/sys/fs/cgroup$(systemctl show -P ControlGroup "$1")/cgroup.procs"
 	echo "== $1 $2 unit 0 show"
 	systemctl show -p Type -p ActiveState -p DropInPaths -p MainPID "$1"
+	echo "== $1 $2 unit 0 attributes"
+	attributes "$1"
 	echo "== $1 $2 first 1 mountinfo"
 	cat /proc/1/mountinfo
 }

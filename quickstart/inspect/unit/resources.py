@@ -1,0 +1,170 @@
+"""Limits of the unit's cgroup, and of the slices that it lies in, as records of the starter's description.
+
+systemd.resource-control(5) says what the directives mean. The attributes and their values are those that systemd 252 and 257
+write (cgroup_context_apply). The starter writes them before the first process of the unit is born. Their names and units are the
+kernel's (Documentation/admin-guide/cgroup-v2.rst).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import assignments, directives, slice_texts
+from quickstart.inspect.unit.slices import slice_names
+from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.values import (
+    INFINITY,
+    BadValueError,
+    choice,
+    cpu_list,
+    integer,
+    size_bytes,
+    span_us,
+)
+from quickstart.parse.bounded import INT64_MAX
+
+Record = tuple[str, ...]
+
+# systemd-system.conf(5): of the tasks that the machine may have.
+_DEFAULT_TASKS_MAX = "15%"
+_OOM_POLICIES = ("continue", "stop", "kill")
+_MEMORY = {
+    "MemoryMin": "memory.min",
+    "MemoryLow": "memory.low",
+    "MemoryHigh": "memory.high",
+    "MemoryMax": "memory.max",
+    "MemorySwapMax": "memory.swap.max",
+}
+# 0 means something only for these.
+_MAY_BE_0 = ("MemoryMin", "MemoryLow", "MemorySwapMax")
+# How many decimal places lead to parts of ten thousand.
+_PLACES = {"%": 2, "‰": 1, "‱": 0}
+_SHARE = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,2}))?([%‰‱])")
+_WHOLE = 10_000
+_PERIOD_US, _SHORTEST_US, _LONGEST_US = 100_000, 1_000, 1_000_000
+_MOST_WEIGHT = 10_000
+_INT_MAX = (1 << 31) - 1
+
+
+def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
+    """A `cgroup-attribute` record for each attribute that differs from a new cgroup's, the outermost slice's first.
+
+    Its words: how many levels above the unit's group, the attribute, and the value. The value is one word, or `tasks` or `memory`
+    with parts and whole: a share of what the machine has. Raises UnsupportedUnitError for a value that cannot be had.
+    """
+    names = slice_names(source)
+    for level, name in enumerate(names):
+        found = assignments(slice_texts(root, name), "[Slice]")
+        if level > 0:
+            inner = Source(f"{source.unit} (in {name})", found, source.manager)
+            yield from _attributes(inner, str(len(names) - level))
+        elif "TasksMax" in directives(found):
+            # The root group has no such attribute: systemd sets the machine's own limits.
+            raise UnsupportedUnitError(
+                f"{source.unit} cannot be started early: its slice {name} has TasksMax",
+                hint="say it of system.slice, or by kernel.pid_max and kernel.threads-max in sysctl.d(5)",
+            )
+    default = source.manager.get("DefaultTasksMax", (_DEFAULT_TASKS_MAX,))[-1]
+    yield from _attributes(source, "0", default)
+    policy = source.manager.get("DefaultOOMPolicy", ("stop",))[-1]
+    if source.converted("OOMPolicy", source.last("OOMPolicy", policy), _oom_policy) == "kill":
+        yield "cgroup-attribute", "0", "memory.oom.group", "1"
+
+
+def _attributes(source: Source, level: str, default_tasks_max: str = INFINITY) -> Iterator[Record]:
+    rows = [
+        ("pids.max", source.converted("TasksMax", source.last("TasksMax", default_tasks_max), _tasks)),
+        *((attribute, source.value(name, partial(_memory, name))) for name, attribute in _MEMORY.items()),
+        *_cpu(source),
+        ("cpuset.cpus", _numbers(source, "AllowedCPUs")),
+        ("cpuset.mems", _numbers(source, "AllowedMemoryNodes")),
+        ("io.weight", source.value(_at_start(source, "IOWeight"), _io_weight)),
+    ]
+    yield from (("cgroup-attribute", level, name, *value) for name, value in rows if value is not None)
+
+
+def _cpu(source: Source) -> Iterator[tuple[str, Record | None]]:
+    weight = _at_start(source, "CPUWeight")
+    if source.last(weight) == "idle":
+        yield "cpu.idle", ("1",)
+    else:
+        yield "cpu.weight", source.value(weight, lambda value: (integer(value, 1, _MOST_WEIGHT),))
+    quota = source.value("CPUQuota", _quota_us)
+    period = source.value("CPUQuotaPeriodSec", span_us) or _PERIOD_US
+    if quota is not None:
+        # cgroup_cpu_adjust_period: neither the period nor the part of it that may be used is below what the kernel resolves.
+        period = min(max(period, _SHORTEST_US, _SHORTEST_US * 10**6 // quota), _LONGEST_US)
+        yield "cpu.max", (f"{max(quota * period // 10**6, _SHORTEST_US)} {period}",)
+
+
+def _at_start(source: Source, name: str) -> str:
+    """While the machine starts, `StartupNAME=` wins."""
+    return f"Startup{name}" if f"Startup{name}" in source.found else name
+
+
+def _numbers(source: Source, name: str) -> Record | None:
+    """CPUs or memory nodes; each line adds to those before it."""
+    name = _at_start(source, name)
+    if name not in source.found:
+        return None
+    numbers = source.converted(name, " ".join(source.all(name)), lambda value: cpu_list([value]))
+    return (",".join(numbers),)
+
+
+def _tasks(value: str) -> Record | None:
+    if value == INFINITY:
+        return None
+    share = _share(value, _WHOLE)
+    if share is not None:
+        return "tasks", str(share), str(_WHOLE)
+    return (integer(value, 1, INT64_MAX),)
+
+
+def _memory(name: str, value: str) -> Record | None:
+    """None where it is what a new cgroup has."""
+    protects = name in ("MemoryMin", "MemoryLow")
+    if value == INFINITY:
+        return ("max",) if protects else None
+    if value.endswith("B") and not value[:-1].strip().isdigit():
+        # `KB` is a size to us, and to systemd a line to be ignored.
+        raise BadValueError("is no size")
+    share = _share(value, _WHOLE)
+    found = ("memory", str(share), str(_WHOLE)) if share is not None else (size_bytes(value),)
+    if share == 0 or found == ("0",):
+        if name not in _MAY_BE_0:
+            raise BadValueError("is out of range")
+        return None if protects else ("0",)
+    return found
+
+
+def _quota_us(value: str) -> int:
+    """Microseconds of each second."""
+    share = _share(value, _INT_MAX)
+    if not share:
+        raise BadValueError("is no share of a CPU")
+    return share * 10**6 // _WHOLE
+
+
+def _io_weight(value: str) -> Record:
+    return (f"default {integer(value, 1, _MOST_WEIGHT)}",)
+
+
+def _oom_policy(value: str) -> str:
+    return choice(value, _OOM_POLICIES)
+
+
+def _share(value: str, most: int) -> int | None:
+    """Parts of ten thousand, of `12.5%`, `125‰` or `1250‱`; None for what is no share."""
+    match = _SHARE.fullmatch(value)
+    if match is None:
+        return None
+    places = _PLACES[match[3]]
+    decimals = match[2] or ""
+    parts = int(match[1] + decimals.ljust(places, "0"))
+    if len(decimals) > places or parts > most:
+        raise BadValueError("is out of range")
+    return parts
