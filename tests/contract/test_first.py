@@ -49,6 +49,17 @@ def unwanted(tmp_path: Path, shell: tuple[str, ...], line: str) -> str:
         # What PID 1 hands on to each service, and who makes the kernel's settings.
         *("systemd.setenv=HTTP_PROXY=http://x/", "systemd.cpu_affinity=0", "systemd.cpu-affinity=0"),
         *("systemd.mask=systemd-sysctl", "systemd.mask=systemd-sysctl.service"),
+        # Another target by its run level, questions before each start, more units; a name, a language, control groups, mounts.
+        *(
+            "2",
+            "3",
+            "5",
+            "systemd.confirm_spawn",
+            "systemd.confirm-spawn=yes",
+            "systemd.wants=nftables.service",
+        ),
+        *("systemd.hostname=other", "locale.LANG=C", "locale.LC_ALL=C", "SYSTEMD_PROC_CMDLINE=rescue"),
+        *("systemd.unified_cgroup_hierarchy=0", "systemd.mount-extra=tmpfs:/srv", "mount.usr=/dev/vdb"),
     ],
 )
 def test_who_asks_for_another_boot_gets_the_stock_one(
@@ -65,7 +76,79 @@ def test_who_asks_for_another_boot_gets_the_stock_one(
         "rootfstype=ext4",
         "fsck.mode=skip",
         "systemd.mask=other boot_delay=1",
+        "-- splash 6 rd.systemd.unit=rescue.target",
     ],
 )
 def test_what_changes_nothing_is_no_reason(tmp_path: Path, words: str) -> None:
     assert unwanted(tmp_path, ("busybox", "sh"), f"root=UUID=1-2 ro {words}") == ""
+
+
+def whole(name: str) -> str:
+    return resources.files("quickstart.initramfs").joinpath("init", name).read_text()
+
+
+def function(file: str, name: str) -> str:
+    found = re.search(rf"^{name}\(\) \{{.*?^\}}", whole(file), re.MULTILINE | re.DOTALL)
+    assert found, name
+    return found[0]
+
+
+@pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh")])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), ""),
+        (("splash", "a b", "", "6"), ""),
+        (("--unit=rescue.target",), "--unit=rescue.target"),
+        (("--unit", "rescue.target"), "--unit"),
+        (("splash", "--confirm-spawn"), "--confirm-spawn"),
+        (("-b",), "-b"),
+    ],
+)
+def test_an_option_of_pid_1_is_the_stock_init_s(
+    shell: tuple[str, ...], arguments: tuple[str, ...], expected: str
+) -> None:
+    """The kernel makes arguments of what follows `--`; systemd takes options from them (systemd(1))."""
+    script = f'unwanted=\n{function("first", "read_arguments")}\nread_arguments "$@"; printf %s "$unwanted"'
+    done = subprocess.run(
+        [*shell, "-euc", script, "init", *arguments], check=True, capture_output=True, timeout=60
+    )
+    assert done.stdout.decode() == expected
+
+
+# Where PID 1 becomes another program.
+_BECOMES = (
+    ("first", "exec_second_half"),
+    ("first", "boot_stock"),
+    ("second", "fall_back"),
+    ("hand-off", "hand_off"),
+)
+
+
+@pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh")])
+@pytest.mark.parametrize("place", _BECOMES)
+def test_whoever_comes_next_gets_the_very_arguments(
+    tmp_path: Path, shell: tuple[str, ...], place: tuple[str, str]
+) -> None:
+    """The last line of each function, which executes the next program: a script in its place says what it is given."""
+    file, name = place
+    says = tmp_path / "says"
+    says.write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
+    says.chmod(0o755)
+    last = function(file, name).splitlines()[-2].strip()
+    assert "exec" in last
+    last = re.sub(r"exec (chroot|env|\\\"\\\$Q/bin/switch_root\\\"|(?=/sbin/init))", f"exec {says} ", last)
+    given = ("splash", "a  b", "", '$(x) "`"', "*")
+    setup = f'Q=/q stock_init=/s TERM=vt\n{function("lib", "keep_arguments")}\nkeep_arguments "$@"\n'
+    script = f"{setup}run() {{ {last}\n}}\nrun other"
+    done = subprocess.run(
+        [*shell, "-euc", script, "init", *given], check=True, capture_output=True, timeout=60
+    )
+    assert done.stdout.decode().endswith("".join(f"<{word}>" for word in given))
+    assert "<other>" not in done.stdout.decode()
+
+
+def test_both_halves_keep_their_arguments() -> None:
+    for half in ("init", "second"):
+        assert 'keep_arguments "$@"' in whole(half).splitlines()
+    assert 'read_arguments "$@"' in whole("init").splitlines()
