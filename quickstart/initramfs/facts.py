@@ -26,15 +26,27 @@ _CAPABILITIES = ("glibc-hwcaps/x86-64-v2", "glibc-hwcaps/x86-64-v3", "glibc-hwca
 
 
 @dataclass(frozen=True)
+class Way:
+    """A directory on the way to a served file: who may enter it, as stat(2) says it."""
+
+    path: PurePosixPath
+    mode: int
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True)
 class Watched:
     """Beside what is packed: ``names`` that are compared, there or not, and ``places``, directories whose entries are.
 
-    ``files`` are those of both that the image has, links and plain files; a directory is none.
+    ``files`` are those of both that the image has, links and plain files; a directory is none. ``ways`` are the directories that
+    lead to the served files, from / on.
     """
 
     names: tuple[PurePosixPath, ...] = ()
     places: tuple[PurePosixPath, ...] = ()
     files: tuple[StartFile, ...] = ()
+    ways: tuple[Way, ...] = ()
 
 
 NOTHING = Watched()
@@ -56,7 +68,19 @@ def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[P
     paths = sorted({*names, *entries}, key=os.fsencode)
     files = tuple(_file(root, path) for path in paths if _is_compared(root, path))
     # A directory that is there has another size on the volume; as a name it says nothing.
-    return Watched(tuple(path for path in names if not _is_directory(root, path)), found.places, files)
+    absent = tuple(path for path in names if not _is_directory(root, path))
+    return Watched(absent, found.places, files, tuple(_ways(root, served)))
+
+
+def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:
+    """Modes and owners decide who may take a file from the volume; /fast is open to all."""
+    for path in sorted({parent for file in served for parent in file.path.parents}):
+        if _is_directory(root, path):
+            status = root.host(path).lstat()
+            # An ordinary user's tree in a test is root's in the guest (store/treehash.py).
+            uid = 0 if status.st_uid == os.geteuid() else status.st_uid
+            gid = 0 if status.st_gid == os.getegid() else status.st_gid
+            yield Way(path, status.st_mode, uid, gid)
 
 
 def _is_sayable(place: PurePosixPath) -> bool:
@@ -138,3 +162,10 @@ def _listed(paths: Iterable[PurePosixPath]) -> bytes:
 
 def _relative(path: PurePosixPath) -> bytes:
     return os.fsencode(str(path))[1:]
+
+
+def way_facts(ways: Iterable[Way]) -> tuple[bytes, bytes]:
+    """The names of the directories on the way, `.` for the root, and what `stat -c '%f %u %g 0 %n'` says of them."""
+    names = [(way, _relative(way.path) or b".") for way in ways]
+    rows = (b"%x %d %d 0 %s\n" % (way.mode, way.uid, way.gid, name) for way, name in names)
+    return b"".join(name + b"\0" for _, name in names), b"".join(rows)

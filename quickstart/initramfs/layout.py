@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from quickstart.errors import StartSetError
 from quickstart.initramfs.description import description_text
-from quickstart.initramfs.facts import NOTHING, STOCK_PATH, Watched, packed_facts
+from quickstart.initramfs.facts import NOTHING, STOCK_PATH, Watched, packed_facts, way_facts
 from quickstart.initramfs.modules import ModuleSet, modloader_table, module_data, packed, packed_names
 from quickstart.initramfs.newc import CpioEntry, char_device, directory, hard_link, regular, symlink
 from quickstart.initramfs.prefetch import Prefetch
@@ -146,8 +146,10 @@ def part_a(
         yield regular(f"{OURS}/late-binds", _encoded(late_binds_text(config.unit)), 0o644)
     yield from _modules(modules, root)
     names, facts, places = packed_facts(start_set, config.bound, config.watched)
+    ways, way_rows = way_facts(config.watched.ways)
     yield regular(f"{OURS}/packed.names", names, 0o644)
-    yield regular(f"{OURS}/packed.stat", facts, 0o644)
+    yield regular(f"{OURS}/packed.stat", facts + way_rows, 0o644)
+    yield regular(f"{OURS}/packed.ways", ways, 0o644)
     yield regular(f"{OURS}/packed.places", places, 0o644)
 
 

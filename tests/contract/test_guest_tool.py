@@ -87,6 +87,11 @@ def machine(tmp_path: Path, caretaker: Path) -> Machine:
         check=True,
         timeout=60,
     ).stdout
+    ways = [".", "opt", "opt/app"]
+    (packed / "packed.ways").write_bytes(b"".join(os.fsencode(name) + b"\0" for name in ways))
+    rows += subprocess.run(
+        ["stat", "-c", "%f %u %g 0 %n", "--", *ways], cwd=root, capture_output=True, check=True, timeout=60
+    ).stdout
     (packed / "packed.stat").write_bytes(rows)
 
     def run(script: str) -> str:
@@ -146,6 +151,10 @@ def test_a_new_build_takes_the_old_ones_place(machine: Machine) -> None:
         ("echo other >/opt/place/entry", "/opt/place/entry"),
         ("rm /opt/place/entry", "/opt/place/entry"),
         ("mkdir '/opt/no place'; touch '/opt/no place/x'", "/opt/no place/x"),
+        # Who may come to what is packed: a directory above it is closed, or given away.
+        ("chmod 700 /opt", "/opt"),
+        ("chgrp 1 /opt/app", "/opt/app"),
+        ("chmod 750 /", "/."),
         ("mv /opt/place /opt/placed; ln -s placed /opt/place", "/opt/place"),
     ],
 )
@@ -162,6 +171,14 @@ def test_a_change_is_named_and_fast_is_taken_away(
         "`quickstart rebuild OUT` on the host packs anew."
     )
     assert said.splitlines()[1:] == ["0"]
+
+
+def test_a_record_of_before_has_no_ways(machine: Machine) -> None:
+    """quickstart-guest is upgraded, the record stays as an earlier one has written it."""
+    machine(
+        "quickstart record; cd /var/lib/quickstart/current; head -n -3 facts >f; mv f facts; rm ways; "
+        "chmod 700 /opt; quickstart check"
+    )
 
 
 def test_the_modules_of_the_fast_starts_kernel_belong_to_it(machine: Machine) -> None:

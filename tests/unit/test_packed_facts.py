@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.initramfs.facts import Watched, packed_facts, watched
+from quickstart.initramfs.facts import Watched, packed_facts, watched, way_facts
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.facts import deciding
 from quickstart.model import IMAGE_TIME_S, FileKind, StartSet
@@ -227,3 +227,15 @@ def test_what_cloud_init_writes_does_not_count_where_it_runs(root: ImageRoot) ->
     assert not set(MACHINE) & files_of(root)
     assert not {"/etc/network/interfaces.d", "/etc/systemd/network"} & places_of(root)
     assert "/etc/sysctl.d" in places_of(root)
+
+
+def test_directories_on_the_way_count_by_mode_and_owners(root: ImageRoot) -> None:
+    """Who may not come to a file on the volume is not to have it from /fast."""
+    put(root.base, "/opt/app/bin/app", "")
+    (root.base / "opt/app").chmod(0o750)
+    served = StartSet((start_file("/opt/app/bin/app", FileKind.FILE, 0o100755),), ())
+    ways = watched(root, "app.service", served, ()).ways
+    assert [str(each.path) for each in ways] == ["/", "/opt", "/opt/app", "/opt/app/bin"]
+    names, rows = way_facts(ways)
+    assert names == b".\0opt\0opt/app\0opt/app/bin\0"
+    assert rows.splitlines()[1:] == [b"41ed 0 0 0 opt", b"41e8 0 0 0 opt/app", b"41ed 0 0 0 opt/app/bin"]

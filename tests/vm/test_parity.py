@@ -55,15 +55,13 @@ def test_the_limits_of_the_cgroup_were_there_early(said: Taken, unit: str) -> No
             said.about(unit, "restarted", "unit", "attributes"),
         )
     )
-    own = {name for name in stock if name.startswith("system.slice/parity-")}
     defaults = {"memory": ("max", "0"), "cpu": ("100", "max 100000"), "cpuset": ("",)}
-    said_by_nobody = {
-        name for name in own if stock[name] in defaults.get(name.rpartition("/")[2].partition(".")[0], ())
+    of_neighbours = {
+        name for name, value in stock.items() if value in defaults.get(name.partition(".")[0], ())
     }
-    assert f"system.slice/{unit}/pids.max" in early
-    assert {name: early.get(name) for name in own - said_by_nobody} == {
-        name: stock[name] for name in own - said_by_nobody
-    }
+    own = stock.keys() - of_neighbours
+    assert "pids.max" in early
+    assert {name: early.get(name) for name in own} == {name: stock[name] for name in own}
 
 
 def test_nginx_agrees_its_workers_too(said: Taken) -> None:

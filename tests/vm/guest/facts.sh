@@ -1,10 +1,9 @@
 # shellcheck shell=sh
-# The limits of a unit's cgroup, and of its slice's, by file.
+# The limits of a unit's cgroup, by file; without a process for each.
 attributes() {
-	for group in system.slice "system.slice/$1"; do
-		for name in pids.max memory.max memory.high memory.swap.max memory.oom.group cpu.max cpu.weight cpuset.cpus; do
-			[ ! -e "/sys/fs/cgroup/$group/$name" ] || echo "$group/$name $(cat "/sys/fs/cgroup/$group/$name")"
-		done
+	for name in pids.max memory.max memory.high memory.swap.max memory.oom.group cpu.max cpu.weight cpuset.cpus; do
+		file=/sys/fs/cgroup/system.slice/$1/$name value=
+		[ ! -e "$file" ] || { read -r value <"$file" && echo "$name $value"; }
 	done
 }
 # What is compared of every process of UNIT: its main one, and the others by name and user. `== UNIT WHEN ROLE PID FILE` goes before each.
