@@ -274,7 +274,12 @@ def unit_text(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> str:
     stock = [str(name) for name in STOCK_PATH]
     environment = [f"PATH={':'.join([*(f'/fast{name}' for name in stock if fast), *stock])}"]
     environment += [f"LD_LIBRARY_PATH={libraries}"] if libraries else []
-    return description_text(config.unit, start_set, root, environment, fast, config.bound)
+    unit = config.unit
+    if config.served is Served.MEMORY:
+        # There is no volume to look at.
+        kept = tuple(record for record in unit.settings if record[0] != "unit-condition")
+        unit = replace(unit, settings=kept)
+    return description_text(unit, start_set, root, environment, fast, config.bound)
 
 
 def library_path(start_set: StartSet) -> str:

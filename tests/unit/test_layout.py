@@ -355,6 +355,16 @@ def test_where_nothing_comes_from_part_b_nothing_checks_it(
     assert not {f"fast/quickstart/{name}" for name in names} & set(entries)
 
 
+def test_conditions_are_of_the_volume(root: ImageRoot) -> None:
+    """Where the initramfs is all that there is, what a condition asks for was never packed."""
+    condition = ("unit-condition", "Condition", "PathExists", "no", "no", "/etc/x")
+    unit = replace(UNIT, settings=(condition, *UNIT.settings))
+    line = "unit-condition Condition PathExists no no /etc/x"
+    for served in Served:
+        text = unit_text(replace(CONFIG, unit=unit, served=served), START_SET, root)
+        assert (line in text.splitlines()) is (served is not Served.MEMORY)
+
+
 def test_binds_that_wait_for_systemd_are_in_part_a_of_a_hand_off_only(
     root: ImageRoot, tmp_path: Path
 ) -> None:

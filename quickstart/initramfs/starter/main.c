@@ -132,6 +132,7 @@ int main(int argc, char **argv) {
     read_description(argv[1]);
     check_keys();
     latest = now_ms() + number(fact("longest-start-ms", "900000"));
+    check_conditions();
     identity();
     make_group();
     make_run_directories();

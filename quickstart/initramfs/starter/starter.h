@@ -62,6 +62,9 @@ void kill_group(void);
 bool in_group(pid_t pid);
 int orphans_in_group(pid_t *one);
 
+/* conditions.c */
+void check_conditions(void);
+
 /* limits.c */
 void limit_group(void);
 

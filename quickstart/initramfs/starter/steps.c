@@ -124,7 +124,7 @@ static const struct step *step_of(const char *key) {
 /* Which is read where it is needed. */
 static const char *const FACTS[] = {"unit", "group", "type", "pid-file", "main-process", "start-timeout-ms", "longest-start-ms", "notify-access", "watchdog-usec",
     "user", "main-group", "ignore-sigpipe", "stdout", "stderr", "private-tmp", "base-environment", "own-environment",
-    "pass-environment", "environment", "environment-file", "unset-environment", "run-directory", "cgroup-attribute", "devices", "device", "mount", "command", NULL};
+    "pass-environment", "environment", "environment-file", "unset-environment", "run-directory", "unit-condition", "cgroup-attribute", "devices", "device", "mount", "command", NULL};
 
 /* What is not known would be lost, so it is not started at all. */
 void check_keys(void) {

@@ -13,6 +13,7 @@ from quickstart.inspect.unit.apparmor import PARSER, refuse_profiles
 from quickstart.inspect.unit.before import refuse_filters
 from quickstart.inspect.unit.callgroups import call_groups
 from quickstart.inspect.unit.commands import is_needless_early, parse_commands, refuse_systemctl
+from quickstart.inspect.unit.conditions import condition_records
 from quickstart.inspect.unit.directives import HARMLESS, KNOWN
 from quickstart.inspect.unit.files import (
     assignments,
@@ -55,7 +56,8 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
 
     Raises UnsupportedUnitError naming what an early start could not repeat.
     """
-    assigned = assignments(unit_texts(root, unit), "[Service]")
+    texts = unit_texts(root, unit)
+    assigned = assignments(texts, "[Service]")
     # Only who needs them pays for reading systemd's library.
     groups = call_groups(root) if any(name == "SystemCallFilter" for name, _ in assigned) else {}
     source = Source(unit, assigned, directives(assignments(manager_texts(root), "[Manager]")), groups)
@@ -88,6 +90,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
         group=f"{slice_path(source)}/{unit}",
         timeout_ms=_timeout_ms(source),
         settings=(
+            *condition_records(unit, assignments(texts, "[Unit]")),
             *_notify(source, kind),
             *_main_process(source, kind),
             *run_directories(root),

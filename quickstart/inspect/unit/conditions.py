@@ -1,0 +1,96 @@
+"""Conditions and Asserts of [Unit] (systemd.unit(5)), for the starter to look at on the volume as it is when the machine starts.
+
+They held in the reference boot. The volume, or the machine, may be another one since, and what systemd would not start must not be
+started early.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.unit.words import Names, shown
+
+Record = tuple[str, ...]
+
+# Of paths: the starter looks (starter/conditions.c).
+_OF_PATHS = frozenset(
+    {
+        *("PathExists", "PathExistsGlob", "PathIsDirectory", "PathIsSymbolicLink", "PathIsReadWrite"),
+        *("DirectoryNotEmpty", "FileNotEmpty", "FileIsExecutable"),
+    }
+)
+# What holds in each machine that has this image and its kernel, and is its system's manager.
+_ALWAYS = frozenset({"Architecture", "Capability", "KernelVersion"})
+_ALWAYS_WITH = {
+    "Virtualization": ("!container",),
+    # Init boots the stock way where they are on (docs/internals/guest.md).
+    "Security": ("!selinux", "!smack"),
+    "User": ("root", "0", "@system"),
+    "Group": ("root", "0"),
+}
+_HINT = "what it asks for is known only when systemd runs; see docs/internals/starter.md"
+
+
+@dataclass(frozen=True)
+class _Condition:
+    kind: str
+    word: str
+    negated: bool
+    triggers: bool
+
+
+def condition_records(unit: str, assigned: tuple[tuple[str, str], ...]) -> tuple[Record, ...]:
+    """`unit-condition LIST KIND NEGATED TRIGGERS PATH` for each of the [Unit] assignments ``assigned`` that asks for a path.
+
+    Raises UnsupportedUnitError naming a condition that cannot be looked at before systemd runs.
+    """
+    found: list[Record] = []
+    for what in ("Condition", "Assert"):
+        conditions = _of_list(what, assigned)
+        always = [each for each in conditions if _holds_always(each)]
+        is_triggered = any(each.triggers for each in always)
+        for each in conditions:
+            if each in always or (each.triggers and is_triggered):
+                continue
+            found.append(_record(unit, what, each))
+    return tuple(found)
+
+
+def _of_list(what: str, assigned: tuple[tuple[str, str], ...]) -> list[_Condition]:
+    """The conditions of one list in order; an empty assignment of any of them clears it."""
+    found: list[_Condition] = []
+    for name, value in assigned:
+        if not name.startswith(what):
+            continue
+        if not value:
+            found.clear()
+            continue
+        word = value.removeprefix("|")
+        plain = word.removeprefix("!")
+        found.append(_Condition(name.removeprefix(what), plain.strip(), plain != word, value.startswith("|")))
+    return found
+
+
+def _holds_always(condition: _Condition) -> bool:
+    value = f"{'!' if condition.negated else ''}{condition.word}"
+    if condition.kind in _ALWAYS:
+        return True
+    return value in _ALWAYS_WITH.get(condition.kind, ())
+
+
+def _record(unit: str, what: str, condition: _Condition) -> Record:
+    sign = "!" if condition.negated else ""
+    said = f"{what}{condition.kind}={sign}{shown(condition.word)}"
+    refusal = UnsupportedUnitError(f"{unit} cannot be started early: it has {said}", hint=_HINT)
+    if condition.kind not in _OF_PATHS:
+        raise refusal
+    path = Names(unit).expand(condition.word)
+    # What systemd makes there is not there yet; and it knows braces in a pattern, the C library does not.
+    is_late = path.startswith(("/run/", "/var/run/")) and not condition.negated
+    if is_late or (condition.kind == "PathExistsGlob" and "{" in path) or not path.startswith("/"):
+        raise refusal
+    return (
+        "unit-condition", what, condition.kind, "yes" if condition.negated else "no",
+        "yes" if condition.triggers else "no", path,
+    )  # fmt: skip

@@ -1,0 +1,89 @@
+"""Conditions and Asserts of a unit: the starter looks at the volume as it is, and starts nothing when one does not hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.starterbox import SLEEP, UNIT, Record, compiled, describe, run_starter
+
+pytestmark = pytest.mark.host_root
+
+# /tmp is an empty tmpfs there.
+FILES = """
+cd /tmp
+mkdir empty full backups && touch full/x full/.y backups/.z backups/a~ empty-file
+echo x >file && printf '#!/bin/sh\\n' >program && chmod 755 program
+ln -s file link && ln -s /no/where dead
+mkdir only-reading && mount -t tmpfs -o ro only only-reading
+"""
+
+
+@pytest.fixture(scope="session")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("starter") / "starter")
+
+
+def condition(text: str) -> Record:
+    """`ConditionKIND=[|][!]PATH` as a record."""
+    name, _, value = text.partition("=")
+    word = value.removeprefix("|")
+    what = "Assert" if name.startswith("Assert") else "Condition"
+    flags = ["yes" if flag else "no" for flag in (word.startswith("!"), value.startswith("|"))]
+    return "unit-condition", what, name.removeprefix(what), *flags, word.removeprefix("!")
+
+
+def reason(starter: Path, work: Path, *records: Record) -> str:
+    """Why nothing was started; empty when the unit runs."""
+    found = run_starter(starter, work, describe(*UNIT, *records, SLEEP), before=FILES)
+    assert (found.status == 0) == (found.reason == "") == (found.main_pid != ""), found
+    return found.reason.strip()
+
+
+HELD = (
+    *("ConditionPathExists=/tmp/file", "ConditionPathExists=/tmp/link", "ConditionPathExists=!/tmp/dead"),
+    *("ConditionPathExistsGlob=/tmp/fi*", "ConditionPathExistsGlob=!/tmp/no*", "ConditionPathIsDirectory=/tmp/empty"),
+    *("ConditionPathIsDirectory=!/tmp/file", "ConditionPathIsSymbolicLink=/tmp/dead", "ConditionPathIsSymbolicLink=!/tmp/file"),
+    *("ConditionDirectoryNotEmpty=/tmp/full", "ConditionDirectoryNotEmpty=!/tmp/empty", "ConditionDirectoryNotEmpty=!/tmp/no"),
+    *("ConditionFileNotEmpty=/tmp/link", "ConditionFileNotEmpty=!/tmp/empty-file", "ConditionFileNotEmpty=!/tmp/full"),
+    *("ConditionFileIsExecutable=/tmp/program", "AssertFileIsExecutable=!/tmp/file", "AssertPathExists=/tmp/file"),
+    *("ConditionPathIsReadWrite=/tmp", "ConditionPathIsReadWrite=!/tmp/only-reading", "ConditionPathIsReadWrite=!/tmp/no"),
+)  # fmt: skip
+
+
+def test_all_that_hold(starter: Path, tmp_path: Path) -> None:
+    assert reason(starter, tmp_path, *map(condition, HELD)) == ""
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_the_contrary_of_each_starts_nothing(starter: Path, tmp_path: Path, held: str) -> None:
+    name, _, value = held.partition("=")
+    other = f"{name}={value[1:] if value.startswith('!') else f'!{value}'}"
+    assert reason(starter, tmp_path, condition(other)) == f"{other} does not hold"
+
+
+@pytest.mark.parametrize("sign", ["", "!"])
+def test_a_directory_of_backups_is_neither(starter: Path, tmp_path: Path, sign: str) -> None:
+    """Whether it is empty depends on systemd's version (dir_is_empty)."""
+    text = f"ConditionDirectoryNotEmpty={sign}/tmp/backups"
+    assert reason(starter, tmp_path, condition(text)) == f"{text} does not hold"
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (("ConditionPathExists=|/tmp/no", "ConditionPathExists=|/tmp/file"), ""),
+        (("ConditionPathExists=|/tmp/no", "AssertPathExists=|/tmp/file"), "triggers its Condition"),
+        (("ConditionPathExists=|/tmp/file", "ConditionPathExists=/tmp/no"), "/tmp/no does not hold"),
+    ],
+)
+def test_one_of_the_triggers_is_enough(
+    starter: Path, tmp_path: Path, texts: tuple[str, ...], why: str
+) -> None:
+    found = reason(starter, tmp_path, *map(condition, texts))
+    assert why in found if why else found == ""
+
+
+def test_an_unknown_kind_starts_nothing(starter: Path, tmp_path: Path) -> None:
+    assert "unknown kind `Luck`" in reason(starter, tmp_path, condition("ConditionLuck=/tmp"))
