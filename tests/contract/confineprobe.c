@@ -162,6 +162,12 @@ static void sockets(const char *abstract)
 	say("unix", fd);
 	if (fd >= 0)
 		TRY("abstract", connect(fd, (struct sockaddr *)&address, (socklen_t)(sizeof(sa_family_t) + 1 + bytes)));
+	/* One of two that are connected can send to any name, and get descriptors (unix(7)). */
+	int pair[2] = {-1, -1};
+	say("pair", socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
+	if (fd < 0 && pair[0] >= 0)
+		TRY("pair-abstract", sendto(pair[0], "", 1, 0, (struct sockaddr *)&address, (socklen_t)(sizeof(sa_family_t) + 1 + bytes)));
+	TRY("pair-tipc", socketpair(30, SOCK_SEQPACKET, 0, pair));
 	TRY("inet", socket(AF_INET, SOCK_STREAM, 0));
 	TRY("inet6", socket(AF_INET6, SOCK_STREAM, 0));
 	TRY("packet", socket(AF_PACKET, SOCK_RAW, 0));

@@ -35,8 +35,8 @@ OTHERWISE = {
     "first-program": "Permission denied",
     "first-root": "Permission denied",
     **dict.fromkeys(("chmod-null", "chown-null", "write-sys", "uid_map"), READ_ONLY),
-    **dict.fromkeys(("packet", "alg", "vsock", "netlink-audit"), NO_FAMILY),
-    **dict.fromkeys(("write-null", "unix", "inet", "inet6", "netlink-route"), "done"),
+    **dict.fromkeys(("packet", "alg", "vsock", "netlink-audit", "pair-tipc"), NO_FAMILY),
+    **dict.fromkeys(("write-null", "unix", "pair", "inet", "inet6", "netlink-route"), "done"),
     "abstract": "Connection refused",
     # Where the host's /proc has it mounted; the image's /proc has nothing of that.
     "binfmt-register": "No such file or directory",
@@ -141,9 +141,15 @@ def test_what_a_package_s_script_does_not_need_is_refused(box: Box) -> None:
 
 
 def test_with_the_network_there_are_no_unix_sockets(box: Box) -> None:
-    found = tried(box.run("probe", network=True))
-    assert found.pop("unix") == NO_FAMILY
-    assert "abstract" not in found
+    name = f"quickstart-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as friend:
+        friend.bind(f"\0{name}")
+        found = tried(box.run("probe", name, network=True))
+        friend.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            friend.recv(1)
+    assert {found.pop("unix"), found.pop("pair")} == {NO_FAMILY}
+    assert not {"abstract", "pair-abstract"} & found.keys()
     check_refused(found)
 
 

@@ -78,8 +78,8 @@ static const uint32_t IOCTLS[] = {0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */, 
                                   0x50009417 /* BTRFS_IOC_SNAP_CREATE_V2 */};
 /* linux/socket.h. A UNIX socket without a file reaches whoever has the same network; the others are sides of the kernel's that nobody
    needs here. */
-static const uint32_t FAMILIES[] = {2 /* INET */, 10 /* INET6 */, 16 /* NETLINK */, 1 /* UNIX; the last */};
-enum { NETLINK = 16 };
+enum { UNIX = 1, NETLINK = 16 };
+static const uint32_t FAMILIES[] = {2 /* INET */, 10 /* INET6 */, NETLINK, UNIX /* the last */};
 
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
@@ -124,6 +124,17 @@ static void refuse_ioctls(struct program *program)
 	add(program, (struct sock_filter)RETURN(SECCOMP_RET_ALLOW));
 }
 
+/* socketpair(2) makes UNIX sockets, too. One of two for datagrams can send to any name without a file, and be sent descriptors. */
+static void refuse_pairs(struct program *program, bool network)
+{
+	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 0, network ? 1 : 4));
+	if (!network) {
+		add(program, (struct sock_filter)LOAD_ARGUMENT(0));
+		when(program, UNIX, SECCOMP_RET_ALLOW);
+	}
+	add(program, (struct sock_filter)RETURN(REFUSED_WITH(EAFNOSUPPORT)));
+}
+
 /* socket(2), the last call that is looked at. Of netlink only routes (protocol 0), which resolvers ask; without the one of the audit, PAM
    takes it for one that the kernel does not have. */
 static void refuse_sockets(struct program *program, bool network)
@@ -156,6 +167,7 @@ void refuse_calls(bool network)
 	refuse_flags(&program, SYS_unshare, NEW_NAMESPACES | NEW_TIME);
 	refuse_flags(&program, SYS_clone, NEW_NAMESPACES);
 	refuse_ioctls(&program);
+	refuse_pairs(&program, network);
 	refuse_sockets(&program, network);
 	struct sock_fprog whole = {.len = program.length, .filter = program.steps};
 	must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &whole, 0, 0), "the filter of system calls");
