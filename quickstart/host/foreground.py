@@ -50,9 +50,7 @@ def run(command: Callable[[bool], Sequence[str | Path]], *, env: Mapping[str, st
         streams = _streams(stack)
         stdin, output, errors = streams.theirs
         process = stack.enter_context(
-            door.background(
-                command(streams.terminal), stdin=stdin, output=output, errors=errors, env=env, proxies=True
-            )
+            door.background(command(streams.terminal), stdin=stdin, output=output, errors=errors, env=env)
         )
         streams.started()
         for each in streams.outputs:

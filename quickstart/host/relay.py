@@ -74,11 +74,16 @@ def _append(kept: bytearray, data: bytes) -> int:
 
 
 def logged(
-    argv: Sequence[str | Path], *, timeout_s: float, log: Path, env: Mapping[str, str] | None = None
+    argv: Sequence[str | Path],
+    *,
+    timeout_s: float,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    proxies: bool = False,
 ) -> None:
     """Run ``argv`` to its end, its stdin empty and what it says at the end of ``log``, within bounds.
 
-    Raises MissingToolError, and CommandError on a status other than 0 or when ``timeout_s`` is over; it is gone in every case.
+    Only with ``proxies`` is it told the host's proxies. Raises MissingToolError, and CommandError on a status other than 0 or when ``timeout_s`` is over; it is gone in every case.
     """
     deadline = time.monotonic() + timeout_s
     words = tuple(str(word) for word in argv)
@@ -90,7 +95,7 @@ def logged(
         # It may open its end again, and take back what was there to be read.
         os.set_blocking(out.reading, False)
         process = stack.enter_context(
-            door.background(argv, stdin=into.reading, output=out.writing, env=env, proxies=True)
+            door.background(argv, stdin=into.reading, output=out.writing, env=env, proxies=proxies)
         )
         out.close(out.writing)
         while select.select([out.reading], [], [], max(0.0, deadline - time.monotonic()))[0]:

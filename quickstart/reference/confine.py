@@ -40,8 +40,10 @@ def run_in(
 ) -> None:
     """Run a program of the image ``root`` by ``program``, the confiner, to its end; what it says goes to the end of ``log``.
 
-    It has the host's network only with ``network``, and then no UNIX sockets. With ``host_tools`` it is a program of the host's, to
-    which the image is `TARGET`; ``root`` must have a directory ``dev``. Raises CommandError as ``relay.logged`` does.
+    It has the host's network only with ``network``, and then no UNIX sockets. Only then does it learn the host's proxies, which may
+    contain a password. With ``host_tools`` it is a program of the host's, to which the image is `TARGET`; ``root`` must have a
+    directory ``dev``. Raises CommandError as ``relay.logged`` does.
     """
     options = (*(("--network",) if network else ()), *(("--host-tools",) if host_tools else ()))
-    relay.logged([program, *options, root, *argv], timeout_s=_LIMIT_S, log=log, env=env)
+    words = [program, *options, root, *argv]
+    relay.logged(words, timeout_s=_LIMIT_S, log=log, env=env, proxies=network)

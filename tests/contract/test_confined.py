@@ -153,6 +153,13 @@ def test_with_the_network_there_are_no_unix_sockets(box: Box) -> None:
     check_refused(found)
 
 
+def test_only_what_fetches_is_told_the_proxies(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may have a password in them, which a script could leave in the image."""
+    monkeypatch.setenv("https_proxy", "http://user:secret@proxy.example")
+    assert "secret" not in box.run("busybox", "env")
+    assert "https_proxy=http://user:secret@proxy.example" in box.run("busybox", "env", network=True)
+
+
 def test_an_ordinary_user_s_are_confined_as_well(probe: Path) -> None:
     # Outside pytest's directories, which nobody else may enter.
     with tempfile.TemporaryDirectory() as name, ordinary_user(opened(Path(name))) as user:
