@@ -83,7 +83,8 @@ def logged(
 ) -> None:
     """Run ``argv`` to its end, its stdin empty and what it says at the end of ``log``, within bounds.
 
-    Only with ``proxies`` is it told the host's proxies. Raises MissingToolError, and CommandError on a status other than 0 or when ``timeout_s`` is over; it is gone in every case.
+    Only with ``proxies`` is it told the host's proxies. Raises MissingToolError, and CommandError on a status other than 0 or when
+    ``timeout_s`` is over; it is gone in every case.
     """
     deadline = time.monotonic() + timeout_s
     words = tuple(str(word) for word in argv)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -12,17 +14,21 @@ from urllib.parse import quote
 
 from quickstart.errors import HostLacksError, MissingToolError, VolumeError
 from quickstart.host import door, userns
+from quickstart.host.identity import Identity, unprivileged
 from quickstart.host.namespaces import own_namespaces
 from quickstart.host.workspace import room_for_sockets, workspace
 from quickstart.volume.nbd import Connection
 
-TOOLS = ("ip", "tc", "unshare", "rpcbind", "ganesha.nfsd", "qemu-img", "qemu-nbd")
+TOOLS = ("ip", "tc", "unshare", "setpriv", "prlimit", "rpcbind", "ganesha.nfsd", "qemu-img", "qemu-nbd")
 # What QEMU and ganesha load when it is asked for; no program has its name.
 PLUGINS = ("qemu/block-nfs.so", "ganesha/libfsalvfs.so")
 _LIMIT_S = 30.0
 _POLL_S = 0.01
 # A client may see the end of the connection a moment before the process is seen to have ended.
 _DYING_S = 0.5
+# Of the file that what is written goes to (qcow2): its tables, beside 1/64 of the image.
+_SLACK_BYTES = 64 << 20
+_BACKLOG = 8
 # In quotes in ganesha's configuration.
 _UNQUOTABLE = '"\\\n'
 _NO_HANDLES = (
@@ -71,34 +77,61 @@ def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
     """``image`` on an NFS server behind a wire of that ``rate``, in tc(8)'s words (``100mbit``); None: as fast as the host is.
 
     Whoever speaks NBD reads and writes it by the UNIX socket ``.socket``, from whatever network; what he writes is kept on
-    this side and thrown away. The client keeps nothing that it has read. Raises NeedsRootError, MissingToolError, and VolumeError
-    when it does not come up, or has ended by itself when the context does.
+    this side and thrown away. The client keeps nothing that it has read. He speaks with a program that has no right on this
+    host, and is a user that nobody else is. Raises NeedsRootError, MissingToolError, and VolumeError when it does not come up, or
+    has ended by itself when the context does.
     """
     userns.need_host_root("an NFS server, which opens files by their handles,")
     need_nfs()
     image = image.resolve()
     if any(letter in str(image.parent) for letter in _UNQUOTABLE):
         raise VolumeError(f"an NFS server cannot be told of {image.parent}")
-    with workspace("quickstart-nfs-") as place, room_for_sockets(place) as sockets:
-        socket = sockets / "socket"
+    with workspace("quickstart-nfs-") as place, _started(place, image, rate) as volume:
+        _wait(volume)
+        try:
+            yield volume
+        except HostLacksError:
+            raise
+        except Exception as error:
+            if door.has_ended(volume.process, _DYING_S):
+                raise VolumeError("the NFS volume ended", last_words=volume.last_words) from error
+            raise
+        if not volume.is_running():
+            raise VolumeError("the NFS volume ended", last_words=volume.last_words)
+
+
+@contextmanager
+def _started(place: Path, image: Path, rate: str | None) -> Iterator[NfsVolume]:
+    """The volume in ``place``, a directory of ours; its NBD server gets the listening socket, and none of its names."""
+    with ExitStack() as stack:
+        listening = stack.enter_context(room_for_sockets(place)) / "socket"
+        identity = stack.enter_context(unprivileged())
+        script = stack.enter_context(
+            resources.as_file(resources.files("quickstart.volume").joinpath("nfs/serve.sh"))
+        )
         (place / "ganesha.conf").write_text(_CONFIGURATION.format(directory=image.parent))
-        with resources.as_file(resources.files("quickstart.volume").joinpath("nfs/serve.sh")) as script:
-            words = (script, "client", place, socket, quote(image.name), rate or "none")
-            with door.background(
-                [*own_namespaces(network=True), "sh", *words], log=place / "output"
-            ) as process:
-                volume = NfsVolume(process, socket, place / "output")
-                _wait(volume)
-                try:
-                    yield volume
-                except HostLacksError:
-                    raise
-                except Exception as error:
-                    if door.has_ended(process, _DYING_S):
-                        raise VolumeError("the NFS volume ended", last_words=volume.last_words) from error
-                    raise
-                if not volume.is_running():
-                    raise VolumeError("the NFS volume ended", last_words=volume.last_words)
+        (place / "written").mkdir(mode=0o700)
+        if identity.uid is not None and identity.gid is not None:
+            os.chown(place / "written", identity.uid, identity.gid)
+        words = ("client", str(place), quote(image.name), rate or "none", *_confined(identity, image))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(listening))
+            listener.listen(_BACKLOG)
+            started = door.background(
+                [*own_namespaces(network=True), "sh", script, *words],
+                log=place / "output",
+                stdin=listener.fileno(),
+            )
+            process = stack.enter_context(started)
+        yield NfsVolume(process, listening, place / "output")
+
+
+def _confined(identity: Identity, image: Path) -> tuple[str, ...]:
+    """The words before the argv of the NBD server, by which it is nobody else, without any right, and fills no disk."""
+    size_bytes = image.stat().st_size if image.exists() else 0
+    largest = size_bytes + size_bytes // 64 + _SLACK_BYTES
+    limits = ("prlimit", f"--fsize={largest}", "--core=0", "--")
+    return ("setpriv", *door.identity_words(identity), "--", *limits)
 
 
 def need_nfs() -> None:

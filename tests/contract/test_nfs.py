@@ -123,6 +123,21 @@ def test_what_is_written_is_read_again_and_is_not_in_the_image(image: Path) -> N
     assert digest(image.read_bytes()) == before
 
 
+def test_who_speaks_with_the_client_speaks_with_nobody(image: Path) -> None:
+    """A guest that has taken its QEMU over says what it likes to the program behind the socket."""
+    with exported(image, None) as volume:
+        text = Path(f"/proc/{the('qemu-nbd', volume)}/status").read_text()
+        said = {name: value.split() for name, _, value in (line.partition(":") for line in text.splitlines())}
+        with Connection(volume.socket) as client:
+            assert client.write(8192, b"w" * 4096).error == 0
+    assert len(set(said["Uid"])) == len(set(said["Gid"])) == 1
+    assert not {"0", str(os.getuid())} & {*said["Uid"], *said["Gid"], *said["Groups"]}
+    assert {each for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") for each in said[name]} == {
+        "0" * 16
+    }
+    assert said["NoNewPrivs"] == ["1"]
+
+
 def test_the_wire_has_its_rate_at_both_ends_or_none(image: Path) -> None:
     with exported(image, "100mbit") as volume:
         for pid, interface in ((volume.process.pid, "client"), (the("ganesha.nfsd", volume), "server")):

@@ -1,13 +1,16 @@
 #!/bin/sh
-# usage: serve.sh client PLACE SOCKET IMAGE RATE : an NBD server on SOCKET for IMAGE, which it reads from an NFS server.
+# usage: serve.sh client PLACE IMAGE RATE WORD... <SOCKET : an NBD server on SOCKET, which listens, for IMAGE, which it reads from an NFS
+# server. The NBD server is started by WORD..., which takes its rights away: its client may be a guest that has taken its QEMU over.
 #
 # Runs as root, as the first process of mount, PID and network namespaces (host/namespaces.py): what it starts and makes ends with it.
 # This network is the client's; the server has another one, and a veth pair is the wire between them. RATE, as tc(8) has it, is the
 # wire's in both directions, `none` leaves it as fast as the host is. PLACE/ganesha.conf is there already and exports IMAGE's directory,
-# read-only, as /export; IMAGE is its name in a URL. What is written goes to a file without a name in PLACE.
+# read-only, as /export; IMAGE is its name in a URL. What is written goes to a file without a name in PLACE/written, which belongs to the
+# user that the NBD server becomes; it does not get into PLACE by a name.
 set -eu
 
-ROLE=$1 PLACE=$2 SOCKET=$3 IMAGE=$4 RATE=$5
+ROLE=$1 PLACE=$2 IMAGE=$3 RATE=$4
+shift 4
 SERVER=192.0.2.1 CLIENT=192.0.2.2
 URL=nfs://$SERVER/export/$IMAGE
 LOG=$PLACE/ganesha.log
@@ -48,11 +51,15 @@ server() {
 	ended "the NFS server"
 }
 
-nbd() {
+nbd() { # WORD...
 	# The server takes a moment until it answers.
 	for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
 		if said=$(qemu-img info -f raw "$URL" 2>&1); then
-			TMPDIR=$PLACE qemu-nbd --format=raw --snapshot --persistent --socket="$SOCKET" "$URL" || :
+			cd "$PLACE/written"
+			# Its socket is descriptor 3 (sd_listen_fds(3)). The server is to take it for root, as whom alone it may read the image.
+			# shellcheck disable=SC2016
+			TMPDIR=. LISTEN_FDS=1 sh -c 'export LISTEN_PID=$$; exec "$@"' sh "$@" \
+				qemu-nbd --format=raw --snapshot --persistent "$URL?uid=0&gid=0" || :
 			ended "the NFS client"
 			return
 		fi
@@ -67,16 +74,18 @@ if [ "$ROLE" = server ]; then
 	exit
 fi
 
+# What runs in the background has no stdin.
+exec 3<&0 </dev/null
 mount -t proc proc /proc
 # Sockets and state have fixed names there: the host may have its own.
 mount -t tmpfs tmpfs /run
 mkdir /run/ganesha
 mount -t tmpfs tmpfs /var/lib/nfs
 trap 'exit 1' TERM
-unshare --net -- sh "$0" server "$PLACE" "$SOCKET" "$IMAGE" "$RATE" &
+unshare --net -- sh "$0" server "$PLACE" "$IMAGE" "$RATE" 3<&- &
 await [ -e "$PLACE/apart" ]
 ip link add client type veth peer name server netns $!
 wire client "$CLIENT"
-nbd &
+nbd "$@" &
 # Each of the two says so when it ends, which ends everything.
 wait
