@@ -168,6 +168,19 @@ def load_profile(name: str) -> Profile:
     return parse_profile(*_read(name))
 
 
+def load_ours(name: str) -> Profile:
+    """The profile called ``name`` among ours; raises BadInputError when there is none, whatever lies at that path.
+
+    For a name that an artefact says: who gave it may have put a profile beside it.
+    """
+    if name not in known_profiles():
+        raise BadInputError(
+            f"no profile that comes with quickstart is called {name!r:.200}",
+            hint="name the directory of the artefact's own one: --profile DIR",
+        )
+    return load_profile(name)
+
+
 def load_bench(name: str) -> BenchLayer | None:
     """What the profile of that name or path says of the bench, or None; errors as of ``load_profile``."""
     return parse_bench(*_read(name))

@@ -15,7 +15,7 @@ from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import rebuild as rebuilding
 from quickstart.image.kerneloptions import KernelOptions, added
 from quickstart.model import MIB
-from quickstart.profile import load_profile
+from quickstart.profile import load_ours, load_profile
 from quickstart.store.store import Store, default_root
 
 
@@ -43,11 +43,13 @@ def rebuild(
     def work(verb: Verb) -> int:
         # Behind a link OUT is replaced where it lies.
         directory = out.resolve()
-        name = profile_name or artefacts.load(directory).profile_name
+        profile = (
+            load_profile(profile_name) if profile_name else load_ours(artefacts.load(directory).profile_name)
+        )
         with Store(default_root(), verb.display().note) as store:
             built = rebuilding.rebuild(
                 directory,
-                load_profile(name),
+                profile,
                 store,
                 verb.display(),
                 keep=keep,

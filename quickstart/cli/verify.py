@@ -32,7 +32,7 @@ from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import Profile, RootBudget
-from quickstart.profile import load_profile
+from quickstart.profile import load_ours, load_profile
 from quickstart.store.store import Store, default_root
 from quickstart.verify import boot, shown
 from quickstart.verify.untilclean import Round, include_list, read_includes, until_clean, write_includes
@@ -86,8 +86,9 @@ def verify(
         directory = out.resolve()
         with Store(default_root(), verb.display().note) as store:
             if until_clean:
-                name = profile_name or artefacts.load(directory).profile_name
-                building = _Building(load_profile(name), rootfs, guest_package)
+                named = artefacts.load(directory).profile_name
+                profile = load_profile(profile_name) if profile_name else load_ours(named)
+                building = _Building(profile, rootfs, guest_package)
                 rounds = _until_clean(verb, directory, building, options, store)
             else:
                 rounds = (Round((), _verified(verb, directory, options, store)),)

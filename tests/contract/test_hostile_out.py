@@ -64,12 +64,12 @@ def out(tmp_path: Path) -> Path:
     return artefact(tmp_path / "out").directory
 
 
-def called(place: Path, verb: tuple[str, ...]) -> subprocess.CompletedProcess[bytes]:
+def called(place: Path, verb: tuple[str, ...], cwd: Path | None = None) -> subprocess.CompletedProcess[bytes]:
     """A verb, whose memory stayed small."""
     names = {"OUT": str(place / "out"), "OTHER": str(place / "other")}
     argv = [sys.executable, *MAIN, *(names.get(word, word) for word in verb)]
     environment = {**os.environ, "QUICKSTART_CACHE": str(place / "store")}
-    done = subprocess.run(argv, capture_output=True, timeout=LIMIT_S, check=False, env=environment)
+    done = subprocess.run(argv, capture_output=True, timeout=LIMIT_S, check=False, env=environment, cwd=cwd)
     memory = re.search(rb"VmHWM:\s*(\d+) kB", done.stderr)
     assert memory is not None, done.stderr
     assert int(memory[1]) < MAX_RSS_KIB, verb
@@ -101,6 +101,17 @@ def assert_refused(out: Path, verbs: tuple[tuple[str, ...], ...], what: str) -> 
         assert re.search(what, first), text
         assert "Traceback" not in text
     assert state(out.parent) == before
+
+
+@pytest.mark.parametrize("verb", [("rebuild", "OUT"), ("verify", "OUT", "--until-clean")])
+def test_a_profile_beside_it_is_not_taken_for_the_one_that_it_names(out: Path, verb: tuple[str, ...]) -> None:
+    """Who gives an OUT may give a directory with it; the user is in the directory where both lie."""
+    change(out, lambda document: document.update(profile="beside"))
+    (place := out.parent / "beside").mkdir()
+    (place / "profile.toml").write_text("this is no profile")
+    done = called(out.parent, verb, cwd=out.parent)
+    assert done.returncode == 2
+    assert b"no profile that comes with quickstart is called 'beside'" in done.stderr
 
 
 def test_what_is_made_from_is_whole(out: Path) -> None:
