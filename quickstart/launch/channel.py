@@ -19,10 +19,12 @@ PROTOCOL = 2
 _MAX_LINE_BYTES = 4096
 # docs/internals/agent.md: a message has at most 16 KiB.
 _MAX_BODY_BYTES = 1 << 16
+# The longest command that the agent takes (agent.c, COMMAND_MAX).
+_MAX_COMMAND_BYTES = 1 << 16
+# How long the guest may take to read a command of ours; a busy one reads it at once, or there is room for it on the way.
+SEND_LIMIT_S = 60.0
 _MAX_DIGITS = 20
 _RECEIVE_BYTES = 1 << 16
-# A guest that never reads its port fills the connection's buffer. QEMU itself may take this long to read on a busy host.
-_SEND_S = 60.0
 # What the kernel takes for an interface's name (dev_valid_name, net/core/dev.c), without what a shell or a path has a use for.
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,14}", re.ASCII)
 # Messages with a body, and which word of theirs is its size.
@@ -152,15 +154,24 @@ class Channel:
                 return
 
     def start(self, command: str) -> None:
-        """Have ``command`` run in the guest; what `messages` brings next is its output and its end.
+        """Start ``command`` in the guest; `messages` then yields its output and its end.
 
-        Raises OSError when the guest is gone, or does not read it for a minute.
+        Raises GuestError for one that is longer than the agent takes, OSError when the guest is gone or does not read it for
+        `SEND_LIMIT_S`: a guest that claims to have run commands that it never read fills the socket.
         """
         encoded = command.encode()
+        if len(encoded) > _MAX_COMMAND_BYTES:
+            raise GuestError(
+                f"a command for the guest has {len(encoded)} bytes; its agent takes at most {_MAX_COMMAND_BYTES}",
+                hint="put it into a file of the guest's, and run that",
+            )
         # Even where it is sent in part: the agent would take the next one for the rest of it.
         self._running += 1
-        self._socket.settimeout(_SEND_S)
-        self._socket.sendall(b"exec %d\n" % len(encoded) + encoded)
+        self._socket.settimeout(SEND_LIMIT_S)
+        try:
+            self._socket.sendall(b"exec %d\n" % len(encoded) + encoded)
+        finally:
+            self._socket.settimeout(None)
 
     def execute(
         self,

@@ -277,7 +277,9 @@ class QemuGuest:
         try:
             self._open_channel().start(command)
         except OSError as error:
-            raise GuestError("the guest takes no command", console_tail=self.console_tail()) from error
+            raise GuestError(
+                f"the guest takes no command: {error}", console_tail=self.console_tail()
+            ) from error
 
     def messages(self, timeout_s: float) -> Iterator[Message]:
         """What the agent says in this time; ends early with the guest."""

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quickstart.errors import GuestError
-from quickstart.launch import channel as channel_module
+from quickstart.launch import channel as channels
 from quickstart.launch.channel import Channel, Decoder, Exit, Hello, Message, Output
 from quickstart.model import Beacon, Counters, ReadyStamp
 
@@ -208,6 +208,38 @@ def test_a_channel_is_busy_until_the_command_has_ended() -> None:
     channel.close()
 
 
+def test_a_guest_that_reads_nothing_keeps_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that each command has ended, and reads none: the socket is full after some hundreds."""
+    monkeypatch.setattr(channels, "SEND_LIMIT_S", 0.05)
+    ours, agent = socket.socketpair()
+    sink, ended = io.BytesIO(), []
+    channel = Channel(ours)
+
+    def ask() -> None:
+        while channel.execute("x" * 60_000, sink, sink, 60, lambda: True) == 0:
+            agent.sendall(b"exit 0\n")
+        ended.append(True)
+
+    with agent:
+        agent.sendall(b"exit 0\n")
+        # Without a limit it would stay for ever; the test does not.
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert ended
+    channel.close()
+
+
+def test_a_command_is_no_longer_than_the_agent_takes_it() -> None:
+    """Some are made of what a guest has said."""
+    ours, agent = socket.socketpair()
+    channel = Channel(ours)
+    with agent, pytest.raises(GuestError, match=r"70000 bytes.*at most 65536"):
+        channel.start("x" * 70_000)
+    assert not channel.busy
+    channel.close()
+
+
 def test_a_guest_that_is_gone_makes_no_other_error() -> None:
     """QEMU was killed: before a command of ours, and with one that it had not read."""
     sink = io.BytesIO()
@@ -224,7 +256,7 @@ def test_a_guest_that_is_gone_makes_no_other_error() -> None:
 
 def test_a_guest_that_reads_no_command_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers before it was asked, again and again, until what was sent fills the connection."""
-    monkeypatch.setattr(channel_module, "_SEND_S", 0.1)
+    monkeypatch.setattr(channels, "SEND_LIMIT_S", 0.1)
     ours, agent = socket.socketpair()
     channel, sink = Channel(ours), io.BytesIO()
     ended = threading.Event()
