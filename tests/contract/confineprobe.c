@@ -123,6 +123,7 @@ static void processes(void)
 	/* Descriptor 0 is a pipe here. */
 	TRY("TIOCSTI", ioctl(0, 0x5412, "x"));
 	TRY("TIOCSTI-high", syscall(SYS_ioctl, 0, 0x100005412UL, "x"));
+	TRY("TIOCSETD", ioctl(0, 0x5423, &(int){0}));
 	TRY("TIOCLINUX", ioctl(0, 0x541c, "x"));
 	char snapshot[4096] = {0};
 	TRY("btrfs-snapshot", ioctl(0, 0x50009401, snapshot));
@@ -170,6 +171,12 @@ static void sockets(const char *abstract)
 	TRY("pair-tipc", socketpair(30, SOCK_SEQPACKET, 0, pair));
 	TRY("inet", socket(AF_INET, SOCK_STREAM, 0));
 	TRY("inet6", socket(AF_INET6, SOCK_STREAM, 0));
+	TRY("udp", socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 17));
+	TRY("tcp", socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 6));
+	TRY("udplite", socket(AF_INET, SOCK_DGRAM, 136));
+	TRY("mptcp", socket(AF_INET6, SOCK_STREAM, 262));
+	TRY("sctp", socket(AF_INET, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+	TRY("dccp", socket(AF_INET, 6, 33));
 	TRY("packet", socket(AF_PACKET, SOCK_RAW, 0));
 	TRY("alg", socket(38, SOCK_SEQPACKET, 0));
 	TRY("vsock", socket(40, SOCK_STREAM, 0));

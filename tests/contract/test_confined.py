@@ -36,7 +36,7 @@ OTHERWISE = {
     "first-root": "Permission denied",
     **dict.fromkeys(("chmod-null", "chown-null", "write-sys", "uid_map"), READ_ONLY),
     **dict.fromkeys(("packet", "alg", "vsock", "netlink-audit", "pair-tipc"), NO_FAMILY),
-    **dict.fromkeys(("write-null", "unix", "pair", "inet", "inet6", "netlink-route"), "done"),
+    **dict.fromkeys(("write-null", "unix", "pair", "inet", "inet6", "tcp", "udp", "netlink-route"), "done"),
     "abstract": "Connection refused",
     # Where the host's /proc has it mounted; the image's /proc has nothing of that.
     "binfmt-register": "No such file or directory",

@@ -72,14 +72,20 @@ static const int REFUSED[] = {
 };
 /* As if the kernel did not have them: libraries then take the older call, which the filter can look into, or none. */
 static const int UNKNOWN[] = {CLONE3, 425 /* io_uring_setup */, 426 /* io_uring_enter */, 427 /* io_uring_register */};
-/* asm-generic/ioctls.h: to type for another process, and the console's selection. linux/btrfs.h: a snapshot is of all the subvolume that a
-   file lies in, the rest of the host's files, too (before Linux 6.8). Both architectures have the same numbers. */
-static const uint32_t IOCTLS[] = {0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */, 0x50009401 /* BTRFS_IOC_SNAP_CREATE */,
-                                  0x50009417 /* BTRFS_IOC_SNAP_CREATE_V2 */};
-/* linux/socket.h. A UNIX socket without a file reaches whoever has the same network; the others are sides of the kernel's that nobody
-   needs here. */
-enum { UNIX = 1, NETLINK = 16 };
-static const uint32_t FAMILIES[] = {2 /* INET */, 10 /* INET6 */, NETLINK, UNIX /* the last */};
+/* asm-generic/ioctls.h: to type for another process, the console's selection, and another line discipline, whose driver the kernel loads.
+   linux/btrfs.h: a snapshot is of all the subvolume that a file lies in, the rest of the host's files, too (before Linux 6.8). Both
+   architectures have the same numbers. */
+static const uint32_t IOCTLS[] = {
+    0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */, 0x5423 /* TIOCSETD */,
+    0x50009401 /* BTRFS_IOC_SNAP_CREATE */, 0x50009417 /* BTRFS_IOC_SNAP_CREATE_V2 */,
+};
+/* linux/socket.h: the families that somebody needs here, UNIX without the network only. A UNIX socket without a file reaches whoever has
+   the same network. */
+enum { UNIX = 1, INET = 2, INET6 = 10, NETLINK = 16 };
+/* linux/in.h, for INET and INET6: the kernel loads the driver of any other that it is asked for, SCTP and DCCP among them. */
+static const uint32_t PROTOCOLS[] = {0, 1 /* ICMP */, 6 /* TCP */, 17 /* UDP */, 58 /* ICMPV6 */};
+/* linux/net.h: flags beside the type; with types from SOCK_RDM on go protocols that nobody needs. */
+enum { TYPE_MASK = 0xf, RDM = 4 };
 
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
@@ -135,6 +141,22 @@ static void refuse_pairs(struct program *program, bool network)
 	add(program, (struct sock_filter)RETURN(REFUSED_WITH(EAFNOSUPPORT)));
 }
 
+/* What INET and INET6 may be, for the accumulator that has the family; any other comes out of it as it was. */
+static void refuse_protocols(struct program *program)
+{
+	unsigned char over = (unsigned char)(2 * COUNT(PROTOCOLS) + 6);
+	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, INET, 1, 0));
+	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, INET6, 0, over));
+	add(program, (struct sock_filter)LOAD_ARGUMENT(1));
+	add(program, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_AND | BPF_K, TYPE_MASK));
+	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, RDM, 0, 1));
+	add(program, (struct sock_filter)RETURN(REFUSED_WITH(EPERM)));
+	add(program, (struct sock_filter)LOAD_ARGUMENT(2));
+	for (unsigned each = 0; each < COUNT(PROTOCOLS); each++)
+		when(program, PROTOCOLS[each], SECCOMP_RET_ALLOW);
+	add(program, (struct sock_filter)RETURN(REFUSED_WITH(EPERM)));
+}
+
 /* socket(2), the last call that is looked at. Of netlink only routes (protocol 0), which resolvers ask; without the one of the audit, PAM
    takes it for one that the kernel does not have. */
 static void refuse_sockets(struct program *program, bool network)
@@ -142,9 +164,9 @@ static void refuse_sockets(struct program *program, bool network)
 	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 1, 0));
 	add(program, (struct sock_filter)RETURN(SECCOMP_RET_ALLOW));
 	add(program, (struct sock_filter)LOAD_ARGUMENT(0));
-	for (unsigned each = 0; each < COUNT(FAMILIES) - network; each++)
-		if (FAMILIES[each] != NETLINK)
-			when(program, FAMILIES[each], SECCOMP_RET_ALLOW);
+	refuse_protocols(program);
+	if (!network)
+		when(program, UNIX, SECCOMP_RET_ALLOW);
 	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, NETLINK, 0, 3));
 	add(program, (struct sock_filter)LOAD_ARGUMENT(2));
 	when(program, 0, SECCOMP_RET_ALLOW);
