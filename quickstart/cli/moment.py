@@ -25,7 +25,7 @@ class When(enum.Enum):
 WHEN: Option = click.option(
     "--when",
     type=click.Choice([each.value for each in When]),
-    help="Run CMD, or end by --check, once the application answers, or once the distribution's boot is done too "
+    help="When to run CMD or to end: once the application answers, or once the distribution's boot is complete too "
     f"(at most --timeout or {LIMIT_S:g} s later) [settled for --exec where there is a hand-off, else ready].",
 )
 
