@@ -182,6 +182,36 @@ def test_which_options_are_unknown(text: str, said: list[str]) -> None:
     assert list(unknown_options(text)) == said
 
 
+# Files of a user, of a machine or of another project, which pages name as if they were ours.
+_NOT_OURS = {"NAME.toml", "MATRIX.toml", "profile.toml", "ssd.toml", "matrix.toml", "bench/storage/NAME.toml"}
+_NOT_OURS |= {"bench/storage/ssd.toml", "run.sh", "OUT/run.sh", "web/run.sh", "mkfs.erofs"}
+
+
+def missing_files(text: str, ours: list[str]) -> Iterator[str]:
+    """Source files that a page names in code and that no path of ours ends with."""
+    for name in re.findall(r"`([\w./-]+\.(?:py|c|h|sh|toml))`", _FENCED.sub("", text)):
+        if (
+            name not in _NOT_OURS
+            and not name.startswith("/")
+            and not any(path.endswith("/" + name) for path in ours)
+        ):
+            yield name
+
+
+def test_every_source_file_that_a_page_names_is_there() -> None:
+    tops = [path for path in CHECKOUT.iterdir() if _OURS_ONLY.match(path.name)]
+    files = [path for top in tops for path in (top.rglob("*") if top.is_dir() else [top])]
+    ours = [f"/{path.relative_to(CHECKOUT)}" for path in files]
+    # The changelog may name what a later version has removed.
+    named = [page for page in pages(CHECKOUT) if page.name != "CHANGELOG.md"]
+    assert [f"{page.name}: {each}" for page in named for each in missing_files(page.read_text(), ours)] == []
+
+
+def test_which_source_files_are_missing() -> None:
+    text = "`a/b.py`, `b.py`, `c.py`, `/etc/x.toml`, `profile.toml`, c.py\n```\n`d.py`\n```\n"
+    assert list(missing_files(text, ["/quickstart/a/b.py"])) == ["c.py"]
+
+
 def test_the_changelog_begins_with_our_version() -> None:
     versions = re.findall(r"^## (\S+)", (CHECKOUT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert versions[0] == "Unreleased"
