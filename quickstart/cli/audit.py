@@ -21,7 +21,7 @@ from quickstart.image.kerneloptions import added
 @click.argument("out", type=click.Path(path_type=Path), shell_complete=artefacts_here)
 @JSON
 def audit(out: Path, as_json: bool) -> None:
-    """Look through the artefact OUT for secrets, wrong modes, strangers and parts that disagree; status 1 when there are errors."""
+    """Look in the artefact OUT for secrets, wrong modes, foreign files and parts that disagree; status 1 for errors."""
 
     def work(verb: Verb) -> int:
         with verb.display().step("audit"):

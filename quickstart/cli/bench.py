@@ -69,7 +69,7 @@ class _Verbs(click.Group):
     "matrix_file", metavar="MATRIX.toml", required=False, type=click.Path(path_type=Path, dir_okay=False)
 )
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path, file_okay=False), help="Where results go [bench-NAME]."
+    "-o", "--out", type=click.Path(path_type=Path, file_okay=False), help="Where the results go [bench-NAME]."
 )
 @click.option(
     "--profile",
@@ -84,24 +84,28 @@ class _Verbs(click.Group):
     "configurations",
     multiple=True,
     type=click.Choice(CONFIGURATIONS),
-    help="What is compared.",
+    help="A way to boot that is compared.",
 )
 @click.option(
     "--command-line",
     "command_lines",
     multiple=True,
     type=click.Choice(COMMAND_LINES),
-    help="The kernel's options [as build has them; a distribution's own boot: stock].",
+    help="The kernel's options [those of build; stock for the standard configurations].",
 )
 @click.option(
     "--storage",
     "storages",
     multiple=True,
     type=click.Choice(STORAGES),
-    help="The volume that is booted from.",
+    help="The volume to boot from.",
 )
-@click.option("--clock", "clocks", multiple=True, type=click.Choice(CLOCKS), help="What tells the time.")
-@click.option("--size", "sizes", multiple=True, type=click.Choice(SIZES), help="The machine [small].")
+@click.option(
+    "--clock", "clocks", multiple=True, type=click.Choice(CLOCKS), help="The clock that times are taken by."
+)
+@click.option(
+    "--size", "sizes", multiple=True, type=click.Choice(SIZES), help="The size of the machine [small]."
+)
 @click.option(
     "--payload",
     "payloads",
@@ -149,7 +153,7 @@ class _Verbs(click.Group):
     is_flag=True,
     help="Make the report of DIR/results.json again; measure nothing.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be run, and run nothing.")
+@click.option("--dry-run", is_flag=True, help="Say what would run, and run nothing.")
 @VERBOSE
 @JSON
 @click.pass_context
@@ -166,8 +170,8 @@ def bench(
 ) -> None:
     """Measure a matrix, and write results.json, report.html and figures.
 
-    The matrix comes from MATRIX.toml, or from options, each of which may be given several times: their product is measured. A
-    sample is written as soon as it is there; the same command goes on where it was interrupted.
+    The matrix comes from MATRIX.toml or from options. Each option may be given several times, and every combination is
+    measured. Each sample is written at once, so the same command continues after an interruption.
     """
 
     def work(verb: Verb) -> int:

@@ -50,7 +50,7 @@ _EARLY = {
     type=click.Choice(DISK_FORMATS),
     default="raw",
     show_default=True,
-    help="The root disk's.",
+    help="The format of the root disk.",
 )
 @click.option(
     "--target",
@@ -58,7 +58,7 @@ _EARLY = {
     default="qemu",
     show_default=True,
     expose_value=False,
-    help="What boots it; there is one yet.",
+    help="What boots the artefact; there is only one so far.",
 )
 @TRACES
 @click.option(
@@ -66,15 +66,15 @@ _EARLY = {
     "include",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Pack the files that this list names, too (quickstart verify --until-clean writes one).",
+    help="Also pack the files that this list names (quickstart verify --until-clean writes one).",
 )
 @click.option(
     "--no-hand-off",
     "stay",
     is_flag=True,
-    help="Init stays PID 1, with the application alone: the paper's minimal system.",
+    help="Let init stay PID 1 and run only the application: the paper's minimal system.",
 )
-@click.option("--release", is_flag=True, help="Free /fast once the distribution's boot is done.")
+@click.option("--release", is_flag=True, help="Free /fast once the distribution's boot is complete.")
 @guest_package_option("Leave the Debian package quickstart-guest out of the image.")
 @click.option(
     "--delivery",
@@ -87,7 +87,7 @@ _EARLY = {
 @click.option(
     "--payload",
     type=click.Choice([each.value for each in Payload]),
-    help="The initramfs's form: plain, or compressed, which fetches less and computes more [the profile's].",
+    help="The form of the initramfs. A compressed one is fetched faster and takes time to unpack [the profile's].",
 )
 @kernel_options_option("the profile's")
 @click.option("--force", is_flag=True, help="Replace OUT even when its root disk has been used.")
@@ -116,8 +116,8 @@ def build(
 ) -> None:
     """Build an image whose application starts from memory.
 
-    Makes the reference image (by debootstrap, or of --rootfs), boots it once under strace, computes the start set, and writes root
-    disk, kernel and initramfs to OUT. What was made before is taken from the store.
+    Makes the reference image (by debootstrap, or from --rootfs), boots it once under strace, computes the start set, and
+    writes the root disk, kernel and initramfs to OUT. Results of earlier builds are taken from the store.
     """
 
     def work(verb: Verb) -> int:

@@ -19,7 +19,7 @@ _DAY_S = 86400
 
 @click.group()
 def cache() -> None:
-    """Look at the store of what builds have made, and make room."""
+    """Look at the store, which keeps what builds have made, and make room."""
 
 
 @cache.command("ls")
@@ -45,14 +45,14 @@ def list_entries(as_json: bool) -> None:
     type=click.IntRange(min=0),
     default=30,
     show_default=True,
-    help="Keep what was used in these days.",
+    help="Keep what was used in the last so many days.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
 @JSON
 def collect(days: int, dry_run: bool, as_json: bool) -> None:
     """Remove entries that no build has used for some days, and what killed builds left.
 
-    What a running build uses stays. What is removed is made again when it is needed.
+    What a running build uses stays. A removed entry is made again when it is needed.
     """
 
     def work(verb: Verb) -> int:

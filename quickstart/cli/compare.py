@@ -35,21 +35,21 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "thresholds",
     multiple=True,
     metavar="TIME|SHARE",
-    help="By how much B may be later: 150ms, 0.2s, 5% of A's T_total; one of each kind [100ms, 3%].",
+    help="How much later B may be: 150ms, 0.2s, or 5% of A's T_total; one of each kind [100ms, 3%].",
 )
 @click.option(
     "--across-versions",
     is_flag=True,
-    help="Compare though QEMU, guest kernel or packages have other versions.",
+    help="Compare although QEMU, the guest kernel or packages have other versions.",
 )
 @JSON
 def compare_command(
     first: Path, second: Path, thresholds: tuple[str, ...], across_versions: bool, as_json: bool
 ) -> None:
-    """Compare two results.json of the same cells: by how much B is later than A, in which phase, and what changed.
+    """Compare two results.json of the same cells: how much later B is than A, in which phase, and what changed.
 
-    Ends with 1 when a cell is later beyond the threshold, which its clock has to be sure of (compare.md); with 2 when the two
-    cannot be compared; with 4 when one of them is not valid. Boots nothing.
+    The status is 1 when a cell is later beyond the threshold (docs/users/compare.md says when a clock can tell), 2 when
+    the two cannot be compared, and 4 when one of them is not valid. Boots nothing.
     """
 
     def work(verb: Called) -> int:

@@ -46,9 +46,9 @@ def _holders(file: str, incomplete: str) -> list[CompletionItem]:
 @click.argument("shell_name", metavar="bash|zsh|fish", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell_name: str) -> None:
-    """Print the script that makes a shell complete the verbs, options, profiles and artefacts of quickstart.
+    """Print the script with which a shell completes the verbs, options, profiles and artefacts of quickstart.
 
-    For bash: eval "$(quickstart completion bash)" in ~/.bashrc.
+    For bash, put this line into ~/.bashrc: eval "$(quickstart completion bash)"
     """
     kind = get_completion_class(shell_name)
     root = context.find_root().command

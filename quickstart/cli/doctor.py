@@ -24,7 +24,7 @@ _MARKS = {
 @click.command()
 @JSON
 def doctor(as_json: bool) -> None:
-    """Say what this host has and lacks, and the one line that mends it; status 3 when something is lacking."""
+    """Say what this host has and lacks, and which command fixes it; status 3 when something is lacking."""
 
     def work(verb: Verb) -> int:
         with Store(default_root(), verb.display().note) as store:

@@ -29,7 +29,7 @@ _OUT = click.argument("out", type=click.Path(path_type=Path), shell_complete=art
 @click.argument("path", default="")
 @JSON
 def list_members(out: Path, path: str, as_json: bool) -> None:
-    """List what the initramfs of OUT holds, all of it or what is below PATH."""
+    """List the files in the initramfs of OUT, all of them or those below PATH."""
 
     def work(verb: Verb) -> int:
         prefix = path.strip("/")
@@ -68,7 +68,7 @@ def _show(console: Console, found: list[inside.Member]) -> None:
 @click.argument("path")
 @JSON
 def cat(out: Path, path: str, as_json: bool) -> None:
-    """Write a file of the initramfs of OUT to stdout: PATH as in the guest, or as on the root volume."""
+    """Write a file of the initramfs of OUT to stdout; PATH is a path in the guest or on the root volume."""
 
     def work(verb: Verb) -> int:
         artefact = artefacts.load(out.absolute())
@@ -102,7 +102,7 @@ def _nothing(console: Console) -> None:
 def why(out: Path, path: str, as_json: bool) -> None:
     """Say which event or rule put PATH into the start set of OUT, or keeps it out.
 
-    OUT is an artefact, or what `quickstart trace -o` wrote.
+    OUT is an artefact, or a directory that `quickstart trace -o` wrote.
     """
 
     def work(verb: Verb) -> int:
@@ -136,7 +136,7 @@ def why(out: Path, path: str, as_json: bool) -> None:
 @click.argument("other", type=click.Path(path_type=Path), shell_complete=artefacts_here)
 @JSON
 def diff(out: Path, other: Path, as_json: bool) -> None:
-    """Say what the initramfs of OTHER has otherwise than that of OUT; status 1 when they differ."""
+    """Say how the initramfs of OTHER differs from that of OUT; status 1 when it does."""
 
     def work(verb: Verb) -> int:
         found = inside.diff(artefacts.load(out.absolute()), artefacts.load(other.absolute()))

@@ -25,9 +25,9 @@ from quickstart.cli.trace import trace
 from quickstart.cli.verify import verify
 
 _FIRST = """\
-QuickStart brings a VM and its application up faster.
+QuickStart makes a VM and its application start faster.
 
-  quickstart doctor                    what this host lacks, and the line that mends it
+  quickstart doctor                    what this host lacks, and which command fixes it
   quickstart build --profile nginx     build an image (a few minutes the first time)
   quickstart run quickstart-nginx      boot it, wait until nginx answers, print the URL
 
@@ -39,7 +39,7 @@ quickstart --help lists every verb.
 @click.version_option(__version__, prog_name="quickstart")
 @click.pass_context
 def group(context: click.Context) -> None:
-    """Bring a VM and its application up faster, and leave the image an ordinary one."""
+    """Make a VM and its application start faster, and leave the image an ordinary one."""
     if context.invoked_subcommand is None:
         click.echo(_FIRST, nl=False)
 

@@ -23,29 +23,31 @@ TIMEOUT: Option = click.option(
     help="Seconds to wait for ready [the profile's].",
 )
 APPEND: Option = click.option(
-    "--append", default="", metavar="WORDS", help="More words for the kernel's command line."
+    "--append", default="", metavar="WORDS", help="Add these words to the kernel's command line."
 )
 NETWORK: Option = click.option(
     "--network",
     type=click.Choice([each.value for each in Network]),
     default=Network.CLOSED.value,
     show_default=True,
-    help="Where the machine gets: nowhere, or wherever this host gets, its own loopback included.",
+    help="closed: the machine reaches nothing. open: it reaches what this host reaches, including the host's loopback.",
 )
 TRACES: Option = click.option(
     "--traces",
     type=click.IntRange(1, 20),
     default=1,
     show_default=True,
-    help="Boot and trace so many times; the start set is what any trace used.",
+    help="Boot and trace this many times; the start set has the files that any trace used.",
 )
 KEEP: Option = click.option("--keep", is_flag=True, help="Keep the guest's workspace.")
 KEEP_ALL: Option = click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
 VERBOSE: Option = click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
-JSON: Option = click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
+JSON: Option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 _BOOT: tuple[Option, ...] = (
     click.option("--snapshot", is_flag=True, help="Throw away what the machine writes to its disk."),
-    click.option("--port", type=click.IntRange(1, 65535), help="The port on 127.0.0.1 [a free one]."),
+    click.option(
+        "--port", type=click.IntRange(1, 65535), help="The forwarded port on 127.0.0.1 [a free one]."
+    ),
     TIMEOUT,
     APPEND,
     NETWORK,

@@ -36,16 +36,16 @@ def profile() -> None:
     multiple=True,
     required=True,
     metavar="P",
-    help="A Debian package; several times.",
+    help="A Debian package; may be given several times.",
 )
 @click.option("--unit", required=True, metavar="U", help="The service that starts early.")
 @click.option(
     "--ready",
     required=True,
     metavar="http:PORT/PATH|tcp:PORT|exec:CMD",
-    help="The real request whose first correct answer is ready.",
+    help="The real request; its first correct answer is ready.",
 )
-@click.option("--status", type=click.IntRange(100, 599), metavar="N", help="What http answers [200].")
+@click.option("--status", type=click.IntRange(100, 599), metavar="N", help="The correct HTTP status [200].")
 @click.option("--suite", default="bookworm", show_default=True, metavar="SUITE", help="The Debian suite.")
 @rootfs_option()
 @click.option(
@@ -55,9 +55,11 @@ def profile() -> None:
     default=600,
     show_default=True,
     metavar="S",
-    help="Seconds to wait for ready in a boot.",
+    help="Seconds to wait for ready in each boot.",
 )
-@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where it goes [NAME].")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the profile goes [NAME]."
+)
 @click.option("--force", is_flag=True, help="Replace an earlier profile in DIR.")
 @KEEP_ALL
 @VERBOSE
@@ -77,10 +79,10 @@ def new(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Write a profile for any Debian service, out of its unit, a boot that is watched and one that is traced.
+    """Write a profile for any Debian service, from its unit and from boots that are watched and traced.
 
-    DIR gets profile.toml and README.md, or, when the service cannot be started early or does not get ready, nothing: the message
-    says why. What was made stays in the store for the build.
+    DIR gets profile.toml and README.md. When the service cannot be started early or does not become ready, nothing is
+    written, and the message says why. The image and the trace stay in the store for the build.
     """
 
     def work(verb: Verb) -> int:
@@ -143,10 +145,10 @@ def _show_written(console: Console, found: Findings, out: Path) -> None:
 @rootfs_option()
 @JSON
 def check_profile(name: str, rootfs: Path | None, as_json: bool) -> None:
-    """Say whether a profile holds, all its faults at once; nothing is made or booted.
+    """Check a profile, and report all its faults at once; make and boot nothing.
 
-    When the store has its image or its trace, these are looked at, too: whether the unit can start early, what `include` names,
-    the budget.
+    When the store has the image or the trace, these are checked too: whether the unit can start early, what `include`
+    names, the budget.
     """
 
     def work(verb: Verb) -> int:

@@ -34,10 +34,10 @@ def rebuild(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Pack anew what the application of OUT starts from, for its root disk as it is now.
+    """Make the fast start of OUT again, for its root disk as it is now.
 
-    For a machine whose packages were upgraded: its disk is traced (what that boot writes is thrown away), and OUT gets the kernel
-    and the initramfs that fit. The root disk stays as it is. The machine has to be off.
+    Use it after the machine's packages were upgraded, while the machine is off. The disk is booted and traced (the writes
+    of that boot are thrown away), and OUT gets the kernel and the initramfs that fit. The root disk is not changed.
     """
 
     def work(verb: Verb) -> int:

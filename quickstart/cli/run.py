@@ -91,17 +91,17 @@ class Ran:
 
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path), shell_complete=artefacts_here)
-@click.option("--check", is_flag=True, help="End the machine once it is ready.")
+@click.option("--check", is_flag=True, help="Shut the machine down once it is ready.")
 @click.option(
     "--exec",
     "command",
     metavar="CMD",
-    help="Run CMD in the guest as root once it has settled, then end; its status is ours.",
+    help="Run CMD as root in the guest once the machine has settled, then end with the status of CMD.",
 )
 @WHEN
 @SETTLE_TIMEOUT
 @click.option(
-    "--stock", is_flag=True, help="Boot the ordinary way: the distribution's own initramfs and init."
+    "--stock", is_flag=True, help="Boot the ordinary way, with the distribution's own initramfs and init."
 )
 @click.option(
     "--beside-stock", is_flag=True, help="Boot both ways, each from the untouched disk, and show both times."
@@ -127,10 +127,10 @@ def run(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Boot the artefact OUT, wait until its application answers, print URL and times.
+    """Boot the artefact OUT, wait until its application answers, and print the URL and the times.
 
-    Stays until Ctrl-C (or the guest's own end) and then shuts the machine down. The disk keeps what the machine writes, unless
-    --snapshot is given.
+    Stays until Ctrl-C (or until the guest ends) and then shuts the machine down. The disk keeps what the machine writes,
+    unless --snapshot is given.
     """
     options = RunOptions(
         stock=stock,

@@ -77,11 +77,11 @@ def shell(
     keep: bool,
     verbose: bool,
 ) -> None:
-    """Give a root shell at one of three places of the way; its status is ours.
+    """Give a root shell at one of three places; its status is ours.
 
-    reference: in the reference image, on an overlay that is thrown away. initramfs: in our initramfs, with the
-    root volume at /newroot, before it is entered; `exit` goes on with the boot. guest: in the guest, once it is ready; `exit`
-    shuts it down. Ctrl-] leaves the shell of a guest. Commands may come from a pipe.
+    reference: in the reference image, on an overlay that is thrown away. initramfs: in our initramfs, with the root volume
+    mounted at /newroot and not yet entered; `exit` continues the boot. guest: in the guest, once it is ready; `exit` shuts
+    it down. Ctrl-] leaves the shell of a guest. Commands may come from a pipe.
     """
     options = ShellOptions(
         stock=stock,

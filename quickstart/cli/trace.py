@@ -38,9 +38,9 @@ def trace(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Find the start set of a service: boot the reference image under strace until it answers.
+    """Boot the reference image under strace until the service answers, and show its start set.
 
-    It takes any unit, also one that `build` cannot start early yet. `quickstart why DIR PATH` then explains single files.
+    Takes any unit, including one that `build` cannot start early yet. `quickstart why DIR PATH` then explains single files.
     """
 
     def work(verb: Verb) -> int:

@@ -52,7 +52,7 @@ class _Building:
 @click.option(
     "--until-clean",
     is_flag=True,
-    help="Build again with the files that the ledger names, until it names no more.",
+    help="Build again with the files that the ledger names, until it names none.",
 )
 @profile_option("What --until-clean builds [the profile of OUT's name that comes with us].")
 @rootfs_option("The root file system that OUT was built from, for --until-clean.")
@@ -76,8 +76,9 @@ def verify(
 ) -> None:
     """Boot OUT and account for every request that reached its root volume before ready.
 
-    Each with what it was for, the process and call that asked, and what would avoid it; then failed look-ups, directories listed,
-    writes, and packed files that nobody touched. What the machine writes is thrown away. Status 1 above the profile's budget.
+    Says for each request what it was for, which process and call asked, and what would avoid it. Lists failed look-ups,
+    directories that were listed, writes, and packed files that nobody used. The machine's writes are thrown away. The
+    status is 1 above the profile's budget.
     """
     options = boot.Options(timeout_s, append, keep)
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
+import click
 import pytest
+
+from quickstart import __version__
+from quickstart.cli.main import group
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
@@ -105,6 +110,114 @@ def test_the_messages_of_troubleshooting_are_ours() -> None:
     assert len(messages) > 15
     known = {"error: externally-managed-environment", "apt-get update"}
     assert [part for part in parts if " " in part and part not in known and part not in ours] == []
+
+
+def verbs() -> dict[str, set[str]]:
+    """Each verb with its long options; a verb of a group under both words, as in `profile new`."""
+    found: dict[str, set[str]] = {}
+
+    def walk(name: str, command: click.Command) -> None:
+        if name:
+            given = (each for option in command.params for each in [*option.opts, *option.secondary_opts])
+            found[name] = {each for each in given if each.startswith("--")} | {"--help"}
+        for word, each in command.commands.items() if isinstance(command, click.Group) else ():
+            walk(f"{name} {word}".strip(), each)
+
+    walk("", group)
+    return found
+
+
+def calls(text: str) -> Iterator[str]:
+    """What a page's code says of `quickstart`: a line of a block with those that continue it, or a span."""
+    joined = re.sub(r"\n {8,}(?=\[)", " ", text)
+    yield from re.findall(r"^(?: {4,}|[ -]*run: )(?:\S*/)?(quickstart (?!.*/ )[^#\n]*)", joined, re.MULTILINE)
+    yield from re.findall(r"`(quickstart [^`]+)`", _FENCED.sub("", text))
+
+
+def unknown_options(text: str) -> Iterator[str]:
+    """Options that a page gives to a verb that has none of that name, and options on their own that no verb has."""
+    known = verbs()
+    for call in calls(text):
+        words = re.sub(r"\s+", " ", call).split(" ")[1:]
+        verb = next((name for name in (" ".join(words[:2]), words[0]) if name in known), None)
+        command = call.split(" | ")[0].split(" && ")[0]
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", command) if verb else ():
+            if option not in known[verb or ""]:
+                yield f"{verb} {option}"
+    every = set().union(*known.values())
+    for option in re.findall(r"`(--[a-z][a-z-]*)[^`]*`", _FENCED.sub("", text)):
+        if option not in every | _OTHERS_OPTIONS:
+            yield option
+
+
+# Options of other programs that pages name on their own: debootstrap's, strace's, pip's.
+_OTHERS_OPTIONS = {"--foreign", "--second-stage", "--seccomp-bpf", "--force-reinstall", "--test", "--move"}
+
+
+def test_every_option_that_a_page_names_is_there() -> None:
+    found = [*pages(DOCS), CHECKOUT / "README.md", CHECKOUT / "bench/results/README.md"]
+    assert sum(1 for page in found for _ in calls(page.read_text())) > 80
+    assert [f"{page.name}: {each}" for page in found for each in unknown_options(page.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("    quickstart run OUT --check", []),
+        ("    quickstart run OUT --chekc", ["run --chekc"]),
+        ("    .venv/bin/quickstart run OUT --wait  # --check", ["run --wait"]),
+        (
+            "    quickstart build --profile P [--rootfs DIR]\n                     [--nothing]",
+            ["build --nothing"],
+        ),
+        ("`quickstart profile new --package P --threshold`", ["profile new --threshold"]),
+        ("`quickstart bench compare --across-versions`", []),
+        ("```yaml\n    - run: quickstart verify OUT --snapshot\n```", ["verify --snapshot"]),
+        ("Give `--no-such-thing`.", ["--no-such-thing"]),
+        ("Give `--snapshot`.", []),
+        ("    quickstart status [--json]", []),
+    ],
+)
+def test_which_options_are_unknown(text: str, said: list[str]) -> None:
+    assert list(unknown_options(text)) == said
+
+
+# Files of a user, of a machine or of another project, which pages name as if they were ours.
+_NOT_OURS = {"NAME.toml", "MATRIX.toml", "profile.toml", "ssd.toml", "matrix.toml", "bench/storage/NAME.toml"}
+_NOT_OURS |= {"bench/storage/ssd.toml", "run.sh", "OUT/run.sh", "web/run.sh", "mkfs.erofs"}
+
+
+def missing_files(text: str, ours: list[str]) -> Iterator[str]:
+    """Source files that a page names in code and that no path of ours ends with."""
+    for name in re.findall(r"`([\w./-]+\.(?:py|c|h|sh|toml))`", _FENCED.sub("", text)):
+        if (
+            name not in _NOT_OURS
+            and not name.startswith("/")
+            and not any(path.endswith("/" + name) for path in ours)
+        ):
+            yield name
+
+
+def test_every_source_file_that_a_page_names_is_there() -> None:
+    tops = [path for path in CHECKOUT.iterdir() if _OURS_ONLY.match(path.name)]
+    files = [path for top in tops for path in (top.rglob("*") if top.is_dir() else [top])]
+    ours = [f"/{path.relative_to(CHECKOUT)}" for path in files]
+    # The changelog may name what a later version has removed.
+    named = [page for page in pages(CHECKOUT) if page.name != "CHANGELOG.md"]
+    assert [f"{page.name}: {each}" for page in named for each in missing_files(page.read_text(), ours)] == []
+
+
+def test_which_source_files_are_missing() -> None:
+    text = "`a/b.py`, `b.py`, `c.py`, `/etc/x.toml`, `profile.toml`, c.py\n```\n`d.py`\n```\n"
+    assert list(missing_files(text, ["/quickstart/a/b.py"])) == ["c.py"]
+
+
+def test_the_changelog_begins_with_our_version() -> None:
+    versions = re.findall(r"^## (\S+)", (CHECKOUT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == "Unreleased"
+    assert versions[1] == __version__
+    assert tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"] == __version__
+    assert f"this page describes {__version__}." in (DOCS / "users/install.md").read_text()
 
 
 @pytest.mark.parametrize(
