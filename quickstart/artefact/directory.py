@@ -1,4 +1,4 @@
-"""What is in OUT: written, read back and checked (docs/users/artefact.md)."""
+"""The contents of OUT: written, read back and checked (docs/users/artefact.md)."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
 
 
 def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
-    """The artefact at ``out`` when it is what would be built; None when ``out`` is free or may be replaced.
+    """The artefact at ``out`` when a build would make the same; None when ``out`` is free or may be replaced.
 
-    Raises OutputExistsError for what is not an artefact, for another user's, and for one whose root disk has been used since it was
-    built: a build does not throw away what a machine wrote.
+    Raises OutputExistsError for anything that is not an artefact, for another user's artefact, and for one
+    whose root disk has been used since its build: a build does not throw away a machine's data.
     """
     if not out.exists():
         if out.is_symlink():
@@ -99,7 +99,9 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
 
 
 def _check_owner(out: Path) -> None:
-    """Raise OutputExistsError for an OUT that another user has put there: what he says in it that it is would be taken for ours."""
+    """Raise OutputExistsError for an OUT that another user has put there: we would believe his statements
+    as our own.
+    """
     for uid in (out.lstat().st_uid, out.stat().st_uid):
         if uid not in (os.geteuid(), 0):
             raise OutputExistsError(
@@ -109,13 +111,15 @@ def _check_owner(out: Path) -> None:
 
 
 def _is_rebuilt(artefact: Artefact) -> bool:
-    """Whether its superblock was taken when the disk had been used already (docs/users/never-stale.md)."""
+    """Whether its superblock was recorded when the disk had already been used (docs/users/never-stale.md)."""
     reference = read_manifest(artefact.directory).reference
     return reference is not None and reference.kind == USED_DISK
 
 
 def _check_sums(artefact: Artefact) -> None:
-    """Raise ArtefactError when a file is not what was built; the root disk and run.sh are the user's."""
+    """Raise ArtefactError when a file differs from the built one. The root disk and run.sh are the user's
+    to change.
+    """
     for name, fact in read_manifest(artefact.directory).facts.items():
         if name != RUN_SCRIPT and _file_facts(artefact.directory / name) != fact.model_dump():
             raise ArtefactError(f"{name} is not what was built", hint=REBUILD)
@@ -125,10 +129,11 @@ def _check_sums(artefact: Artefact) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """All that an artefact says of itself; ``hand_off``, ``delivery`` and ``payload`` are the words of `build`'s options.
+    """All that an artefact says of itself. ``hand_off``, ``delivery`` and ``payload`` are the words of
+    `build`'s options.
 
-    ``kernel_options`` are of the entry with our initramfs.
-    ``uuid`` is the machine's that the disk is of already; without one an image with cloud-init gets one by its build.
+    ``kernel_options`` belong to the entry with our initramfs. ``uuid`` is that of the machine that already
+    owns the disk; without one the build gives an image with cloud-init a new one.
     """
 
     profile: Profile
@@ -148,7 +153,7 @@ class Made:
 
 
 def write(directory: Path, made: Made) -> None:
-    """Fill ``directory``; the initramfs is in it already, and the root disk when it is to stay the one that it was."""
+    """Fill ``directory``. It already holds the initramfs, and the root disk when that stays the same file."""
     profile, reference, disk, disk_format = made.profile, made.reference, made.disk, made.disk_format
     if not (directory / f"root.{disk_format}").exists():
         _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)
@@ -192,7 +197,7 @@ def write(directory: Path, made: Made) -> None:
 
 
 def _origin(reference: ReferenceImage, traces: Sequence[Trace]) -> Mapping[str, object]:
-    """Where the image came from, and what was seen of it."""
+    """The origin of the image, and the facts that were seen of it."""
     return {
         "reference": dict(zip(("kind", "hash"), reference.origin, strict=True)),
         "kernel_version": reference.kernel_version,
@@ -214,7 +219,7 @@ def _sizes(initramfs: Initramfs, start_set: StartSet) -> Mapping[str, int]:
 
 
 def _early_facts(root: ImageRoot, profile: Profile, uuid: str) -> Mapping[str, object]:
-    """When the image starts early, and the machine's identity, by which that is told where cloud-init is."""
+    """When the image starts early, and the machine's identity, by which cloud-init's state is recognised."""
     cloud_init = has_cloud_init(root)
     return {
         "cloud_init": cloud_init,
@@ -229,7 +234,7 @@ def write_start_set(directory: Path, start_set: StartSet, traces: Sequence[Trace
 
 
 def start_set_document(start_set: StartSet, traces: Sequence[Trace]) -> Mapping[str, object]:
-    """The start set with its reasons, what was kept out, and what the traces say beside it, as JSON values."""
+    """The start set with its reasons, the excluded files, and the traces' other facts, as JSON values."""
     return {
         "schema": SCHEMA,
         "traces": start_set.traces,
@@ -273,7 +278,7 @@ def _copy_disk(source: Path, target: Path, disk_format: str) -> None:
 
 
 def run_script(manifest: Manifest) -> str:
-    """What run.sh is to be, by its manifest, whose patterns let no word through that a shell would take for another."""
+    """The text of run.sh for its manifest, whose patterns admit no word that a shell would read differently."""
     text = resources.files("quickstart.artefact").joinpath(RUN_SCRIPT).read_text()
     values = {
         "NAME": manifest.profile,
@@ -298,9 +303,10 @@ def _write_run_script(directory: Path, manifest: Manifest) -> None:
 
 
 def is_artefact(directory: Path) -> bool:
-    """Whether ``directory`` is an artefact, perhaps a damaged one: not only we write a manifest.json.
+    """Whether ``directory`` is an artefact, perhaps a damaged one. Other programs write a manifest.json, too.
 
-    Its manifest has our keys; or, when it cannot be read, the directory holds an initramfs and nothing but files of ours.
+    Its manifest has our keys; or it cannot be read, and the directory holds an initramfs and otherwise only
+    files of ours.
     """
     ours = is_ours(directory)
     if ours is not None:
@@ -310,9 +316,11 @@ def is_artefact(directory: Path) -> bool:
 
 
 def load(directory: Path) -> Artefact:
-    """The artefact in ``directory``, whose files are plain ones and as large as its manifest says (docs/users/artefact.md).
+    """The artefact in ``directory``, whose files are regular and as large as its manifest says
+    (docs/users/artefact.md).
 
-    Raises BadInputError when there is none, or a file of it is a link, a pipe or a device; ArtefactError when it is damaged.
+    Raises BadInputError when there is none, or a file of it is a link, a pipe or a device; ArtefactError
+    when it is damaged.
     """
     manifest = read_manifest(directory)
     for name, fact in manifest.facts.items():
@@ -335,10 +343,11 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _check_disk(path: Path, manifest: Manifest) -> None:
-    """Raise ArtefactError for a disk that is cut, or would bring other files of this host into the guest.
+    """Raise ArtefactError for a disk that is cut, or that would bring other files of this host into the
+    guest.
 
-    A raw one is what it is, whatever it begins with: QEMU is told the format, and does not look for one. It may have been made
-    larger since.
+    A raw disk is raw whatever its first bytes are: QEMU is told the format and does not probe. The user may
+    have enlarged it.
     """
     with _opened(path) as fd:
         size_bytes = os.fstat(fd).st_size
@@ -378,7 +387,9 @@ def _artefact(directory: Path, manifest: Manifest) -> Artefact:
 
 
 def keep_disk(disk: Path, directory: Path) -> None:
-    """Make ``disk`` another name in ``directory``: no link is followed, and what is no plain file is BadInputError."""
+    """Give ``disk`` a second name in ``directory``. No link is followed; a file that is not regular is
+    BadInputError.
+    """
     os.link(disk, directory / disk.name, follow_symlinks=False)
     with opened_regular(directory / disk.name):
         pass

@@ -1,4 +1,4 @@
-"""Look inside an artefact: what its archive holds, and why each file is in it. It reads, and changes nothing."""
+"""Look inside an artefact: the contents of its archive, and the reasons for each file. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ _OVERLAP_BYTES = 4096
 
 @dataclass(frozen=True)
 class Sought:
-    """What is looked for in contents, by its name in `Member.found`: a pattern that matches no more than 4 KiB.
+    """The patterns to search in contents, by their names in `Member.found`; each matches at most 4 KiB.
 
-    ``literal`` is in whatever matches; without it the pattern, which takes a hundred times as long, is not tried.
+    Every match contains ``literal``. Without it in the content the pattern, which takes a hundred times as
+    long, is not tried.
     """
 
     name: str
@@ -47,11 +48,11 @@ class Sought:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One file of the archive; ``part`` is ``A``, ``B`` or, of what is in an image in B, ``image``.
+    """One file of the archive. ``part`` is ``A``, ``B``, or ``image`` for files inside an image in B.
 
-    ``target`` is a link's, ``device`` a node's major and minor number. Of content there are SHA-256, CRC-32 (zlib's) and the names
-    of the patterns found; ``data`` is held only of init's configuration, the list of digests and the marker. `content` reads the
-    rest, at ``place``.
+    ``target`` is a link's, ``device`` a node's major and minor number. The content is described by SHA-256,
+    CRC-32 (zlib's) and the names of the matching patterns. ``data`` is kept only for init's configuration,
+    the list of digests and the marker. `content` reads the rest, at ``place``.
     """
 
     name: str
@@ -71,7 +72,7 @@ class Member:
 
 @dataclass(frozen=True)
 class _Met:
-    """A member on the way through the archive, with its content; ``key`` is what other names of the same file have, too."""
+    """A member during reading, with its content. ``key`` is equal for all names of the same file."""
 
     member: Member
     pieces: Iterator[bytes]
@@ -80,9 +81,9 @@ class _Met:
 
 @dataclass(frozen=True)
 class Why:
-    """Why a file of the image is in the start set (``reasons``), or the rule that keeps it out (``excluded``).
+    """Why a file of the image is in the start set (``reasons``), or the rule that excludes it (``excluded``).
 
-    ``package`` is whose it is, or empty.
+    ``package`` is the Debian package that owns it, or empty.
     """
 
     path: PurePosixPath
@@ -93,17 +94,17 @@ class Why:
 
 @dataclass(frozen=True)
 class Difference:
-    """A name that two archives do not have alike; ``what`` is added, removed or changed, and how."""
+    """A name that differs between two archives. ``what`` is added, removed or changed, and how."""
 
     name: str
     what: str
 
 
 def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, ...]:
-    """Every member of the archive in its order, with the names of what is ``sought`` and in its content.
+    """Every member of the archive in its order, with the names of the ``sought`` patterns in its content.
 
-    The archive is read in pieces, and no further than the manifest says that it goes; raises
-    ArtefactError for a damaged one, and where there is more.
+    The archive is read in pieces, and no further than the manifest's size. Raises ArtefactError for a
+    damaged one, and for one that is longer.
     """
     found: list[tuple[Member, tuple[int, int] | None]] = []
     held: set[tuple[str, str]] = set()
@@ -118,7 +119,7 @@ def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, 
 
 
 def _walk(artefact: Artefact) -> Iterator[_Met]:
-    """All members, and behind an image what is in it, by the names in the guest."""
+    """All members, each image followed by its files under their names in the guest."""
     limits = Limits(unpacked_bytes=read_manifest(artefact.directory).unpacked_bytes)
     with ExitStack() as stack:
         fd = stack.enter_context(opened_regular(artefact.initramfs))
@@ -203,7 +204,9 @@ def _with_content(member: Member, other: Member) -> Member:
 
 
 def content(artefact: Artefact, member: Member) -> Iterator[bytes]:
-    """What a regular file of the archive holds, in pieces of at most a MiB; raises ArtefactError as `members`."""
+    """The content of a regular file of the archive, in pieces of at most a MiB. Raises ArtefactError as
+    `members`.
+    """
     for met in _walk(artefact):
         if met.member.place == member.place:
             yield from met.pieces
@@ -211,7 +214,8 @@ def content(artefact: Artefact, member: Member) -> Iterator[bytes]:
 
 
 def find(artefact: Artefact, path: str) -> Member:
-    """The file that ``path`` names: as in the archive (fast/usr/…), in the guest (/fast/usr/…), or on the root volume (/usr/…).
+    """The member of ``path``, which is spelled as in the archive (fast/usr/…), the guest (/fast/usr/…) or
+    the root volume (/usr/…).
 
     Links inside the archive are followed. Raises BadInputError when it has no such file.
     """
@@ -249,10 +253,11 @@ def _join(base: str, target: str, rest: tuple[str, ...]) -> str:
 
 
 def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
-    """What the start-set.json of an artefact, or of `quickstart trace`, says of a file of the image, in any spelling of its path.
+    """The statement of start-set.json, of an artefact or of `quickstart trace`, on a file of the image, in
+    any spelling of its path.
 
-    A name below /fast stands for the file it was packed from; with the ``artefact`` the files of part A are known too. Raises
-    BadInputError for a file that the trace never met and no rule named.
+    A name below /fast stands for the file that was packed there. With the ``artefact`` the files of part A
+    are known, too. Raises BadInputError for a file that the trace never met and no rule named.
     """
     asked = PurePosixPath("/", path.lstrip("/"))
     if artefact is not None and _is_ours(artefact, asked):
@@ -268,7 +273,7 @@ def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
 
 
 def _is_ours(artefact: Artefact, asked: PurePosixPath) -> bool:
-    """Whether part A itself has such a file; directories are the start set's as well."""
+    """Whether part A itself has such a file; directories may also belong to the start set."""
     name = str(asked)[1:]
     return any(
         each.part == "A" and each.name == name and not stat.S_ISDIR(each.mode) for each in members(artefact)
@@ -291,7 +296,7 @@ def _through_links(directory: Path, wanted: PurePosixPath) -> PurePosixPath:
 
 
 def _known(directory: Path) -> Mapping[str, Why]:
-    """What start-set.json says, by path."""
+    """The statements of start-set.json, by path."""
     document = read_start_set(directory)
     found = {each.path: Why(PurePosixPath(each.path), (), each.rule) for each in document.excluded}
     for file in document.files:
@@ -300,7 +305,7 @@ def _known(directory: Path) -> Mapping[str, Why]:
 
 
 def diff(first: Artefact, second: Artefact) -> tuple[Difference, ...]:
-    """What the archive of ``second`` has otherwise than that of ``first``, by name."""
+    """The differences of ``second``'s archive from ``first``'s, by name."""
     old, new = _by_place(members(first)), _by_place(members(second))
     found = []
     for key in sorted(old.keys() | new.keys(), key=lambda pair: pair[1]):

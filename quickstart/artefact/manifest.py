@@ -1,10 +1,11 @@
-"""manifest.json and start-set.json as they may be: types, ranges and patterns of all that an artefact says of itself.
+"""The models of manifest.json and start-set.json: types, ranges and patterns of all that an artefact says
+of itself.
 
-OUT may come from a stranger. What is said here becomes words of QEMU's command line, of the agent's and of a console's, names of
-files and sizes that are read; so nothing of it is used that these models have not let through (docs/users/artefact.md).
+OUT may come from a stranger. Its statements become options of QEMU, of the agent and of a console, names of
+files, and sizes to read. So nothing is used that these models have not accepted (docs/users/artefact.md).
 
-Keys that we do not know are a newer quickstart's, and are passed by, but not in the tables that become nouns of ours. What an
-OUT of an earlier quickstart lacks has a default.
+Unknown keys come from a newer quickstart and are ignored, except in the tables that become nouns of ours.
+Keys that an OUT of an older quickstart lacks have defaults.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _Count = Annotated[int, Field(ge=0, le=1 << 40)]
 
 
 class _Open(Table):
-    """A table to which later versions may add keys, which this one leaves alone."""
+    """A table to which later versions may add keys; this version ignores them."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -123,7 +124,7 @@ class _Disk(_Open):
 
 
 class FileFacts(_Open):
-    """What a file of OUT was when it was built."""
+    """A file of OUT as it was when it was built."""
 
     size_bytes: _FileBytes
     sha256: _Sha256
@@ -148,10 +149,10 @@ class _Budget(Table):
 
 
 class Manifest(_Open):
-    """manifest.json (artefact.md); the words of ``hand_off``, ``delivery``, ``payload`` and ``kernel_options`` are those of
-    `build`'s options.
+    """manifest.json (artefact.md). ``hand_off``, ``delivery``, ``payload`` and ``kernel_options`` have the
+    words of `build`'s options.
 
-    ``unpacked_bytes`` is what the archives of the initramfs come to, padding included.
+    ``unpacked_bytes`` is the total size of the initramfs's archives, padding included.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
@@ -202,7 +203,7 @@ class Manifest(_Open):
 
     @property
     def unpacked_bytes(self) -> int:
-        """An OUT from before there were compressed ones does not say it."""
+        """An OUT that is older than compressed ones does not say it."""
         return self.initramfs_unpacked_bytes or self.initramfs_bytes
 
     @property
@@ -212,7 +213,7 @@ class Manifest(_Open):
 
     @property
     def facts(self) -> Mapping[str, FileFacts]:
-        """What ``files`` says, by the name in OUT."""
+        """The entries of ``files``, by name in OUT."""
         found = {
             "vmlinuz": self.files.kernel,
             "initrd.img": self.files.stock_initrd,
@@ -234,7 +235,9 @@ class Manifest(_Open):
 
 
 class StartFileFacts(_Open):
-    """A file of the start set as start-set.json has it; ``seen_in`` and ``package`` the first artefacts did not say."""
+    """A file of the start set in start-set.json. The first artefacts did not have ``seen_in`` and
+    ``package``.
+    """
 
     path: _Path
     kind: Literal["file", "symlink", "directory"]
@@ -246,14 +249,14 @@ class StartFileFacts(_Open):
 
 
 class Excluded(_Open):
-    """A traced file that is not packed, and why."""
+    """A traced file that is not packed, and the reason."""
 
     path: _Path
     rule: _Text
 
 
 class StartSetFacts(_Open):
-    """start-set.json, as far as somebody reads it again."""
+    """The part of start-set.json that is read again."""
 
     files: Annotated[tuple[StartFileFacts, ...], Field(strict=False, fail_fast=True)]
     excluded: Annotated[tuple[Excluded, ...], Field(strict=False, fail_fast=True)]
@@ -262,7 +265,8 @@ class StartSetFacts(_Open):
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of the artefact in ``directory``.
 
-    Raises BadInputError when there is none, or when it is not a plain file; ArtefactError when it does not hold.
+    Raises BadInputError when there is none, or when it is not a regular file; ArtefactError when it is
+    invalid.
     """
     path = directory / MANIFEST
     try:
@@ -279,7 +283,9 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def validated(document: object, path: Path) -> Manifest:
-    """The manifest that a document is, to be read from or written to ``path``; raises ArtefactError when it does not hold."""
+    """The manifest in a document that is read from or written to ``path``. Raises ArtefactError when it is
+    invalid.
+    """
     schema = document.get("schema", SCHEMA) if isinstance(document, dict) else SCHEMA
     # 1 and True are equal.
     if type(schema) is not int or schema != SCHEMA:
@@ -291,9 +297,9 @@ def validated(document: object, path: Path) -> Manifest:
 
 
 def is_ours(directory: Path) -> bool | None:
-    """Whether the manifest in ``directory`` has our keys; None when it is a plain file that cannot be read.
+    """Whether the manifest in ``directory`` has our keys; None when it is a regular file that cannot be read.
 
-    Not only we write a manifest.json.
+    Other programs write a manifest.json, too.
     """
     try:
         document = jsondoc.parse(read_bounded(directory / MANIFEST, _MANIFEST_BYTES))
@@ -313,7 +319,8 @@ def _is_plain(path: Path) -> bool:
 def read_start_set(directory: Path) -> StartSetFacts:
     """start-set.json in ``directory``.
 
-    Raises BadInputError when there is none, or when it is not a plain file; ArtefactError when it does not hold.
+    Raises BadInputError when there is none, or when it is not a regular file; ArtefactError when it is
+    invalid.
     """
     path = directory / START_SET
     try:
@@ -329,7 +336,7 @@ def read_start_set(directory: Path) -> StartSetFacts:
 
 
 def _first(problems: list[str]) -> str:
-    """One line, however much of a document does not hold."""
+    """One line of faults, whatever their number."""
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{problems[0]}{more}"
 

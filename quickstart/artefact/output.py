@@ -1,11 +1,12 @@
-"""OUT's place: made beside it and renamed when it is whole; safe beside other builds, and after one that was killed.
+"""The replacement of OUT: it is made beside its name and renamed when complete. Other builds and killed
+ones do no harm.
 
 Beside OUT, in the same directory::
 
-    .OUT.XXXXXXXX.partial    one that is being made, its directory locked by flock(2); or, without a lock, what is to be removed
-    .OUT.XXXXXXXX.old        the OUT of before, for the moment between the two renames of a replacement
+    .OUT.XXXXXXXX.partial    a new one, locked by flock(2) while it is made; without a lock it is a dead one's and is removed
+    .OUT.XXXXXXXX.old        the previous OUT, between the two renames of a replacement
 
-OUT itself is locked too: shared while a machine runs from it, exclusive by who replaces it.
+OUT itself is locked too: shared while a machine runs from it, exclusive by a build that replaces it.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ _FULL_HINT = "free some space, or choose another -o"
 
 @contextmanager
 def settled(out: Path) -> Iterator[None]:
-    """While the context lasts no other build renames ``out``; before it and after it what killed builds left is mended.
+    """While the context lasts, no other build renames ``out``. Before and after, leftovers of killed builds
+    are cleaned up.
 
-    Raises BadInputError when there is no directory for ``out``, or somebody else could swap it; HostLacksError when somebody else
-    keeps it locked.
+    Raises BadInputError when the directory of ``out`` is missing or somebody else could swap it;
+    HostLacksError when somebody else keeps it locked.
     """
     if not out.parent.is_dir():
         raise BadInputError(f"{out.parent} is not a directory", hint="make it first, or choose another -o")
@@ -61,10 +63,10 @@ def settled(out: Path) -> Iterator[None]:
 
 @contextmanager
 def in_use(out: Path) -> Iterator[None]:
-    """While the context lasts no build replaces ``out``; to be entered before ``out`` is read.
+    """While the context lasts, no build replaces ``out``. Enter it before ``out`` is read.
 
-    What cannot be opened is for the reader to complain of. Raises BadInputError when somebody else could swap ``out`` or what is in
-    it, HostLacksError when somebody keeps it locked.
+    An OUT that cannot be opened is left to the reader's error. Raises BadInputError when somebody else
+    could swap ``out`` or a file in it, HostLacksError when somebody keeps it locked.
     """
     check_own(out)
     with ExitStack() as stack:
@@ -85,18 +87,21 @@ def in_use(out: Path) -> Iterator[None]:
 
 
 def check_place(out: Path) -> None:
-    """Raise BadInputError when somebody else could swap a directory on the way to ``out``, in which a new one is to be made.
+    """Raise BadInputError when somebody else could swap a directory on the way to ``out``, in which a new
+    one is to be made.
 
-    Root would be led to write elsewhere. A link at ``out`` counts, too: it decides where that is.
+    Otherwise root could be led to write elsewhere. A link at ``out`` counts, too, since it decides the
+    place.
     """
     if fault := swapped_by_others(out if out.is_symlink() else out.parent):
         raise BadInputError(f"{fault}: {out} could be swapped while it is written", hint=_PLACE_HINT)
 
 
 def check_own(out: Path) -> None:
-    """Raise BadInputError when somebody else could swap ``out``, or a file of it, while a machine is made of it.
+    """Raise BadInputError when somebody else could swap ``out``, or a file of it, while a machine is made
+    from it.
 
-    Its guest would get another one's disk. Who only looks into an artefact needs none of this.
+    Its guest would get another disk. Verbs that only look into an artefact need no such check.
     """
     fault = swapped_by_others(out)
     with suppress(OSError):
@@ -142,11 +147,12 @@ def _is_at(fd: int, out: Path) -> bool:
 
 @contextmanager
 def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterator[Path]:
-    """A directory beside ``out`` that becomes ``out`` when the context ends without an error, and is gone when not.
+    """A directory beside ``out`` that becomes ``out`` when the context ends without an error, and is
+    removed otherwise.
 
-    When something is at ``out`` by then, ``keep`` says whether it stays, and the new directory goes; it may raise.
-    Raises OutputExistsError when a machine runs from ``out``, HostLacksError when there is no space left, and what ``settled``
-    raises.
+    When ``out`` exists by then, ``keep`` decides whether it stays and the new directory goes; it may raise.
+    Raises OutputExistsError when a machine runs from ``out``, HostLacksError when there is no space left,
+    and what ``settled`` raises.
     """
     partial = _beside(out, "partial")
     with settled(out), full_disk_named(out.parent, "OUT in", _FULL_HINT):
@@ -194,10 +200,11 @@ def _locked(fd: int) -> bool:
 
 
 def _mend(out: Path) -> None:
-    """Finish or take back what a killed build began; under the lock of ``settled``.
+    """Finish or undo the replacement of a killed build, under the lock of ``settled``.
 
-    Without an OUT the old one is it: the build died between the two renames. With one the old one goes. Only directories of our
-    own are meant: where others may write, too, one of theirs must not become OUT by its name.
+    Without an OUT the old one returns: the build died between the two renames. With an OUT the old one is
+    removed. Only our own user's directories count: where others may write, one of theirs must not become
+    OUT by its name.
     """
     name = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}\.(partial|old)", re.DOTALL)
     found = {

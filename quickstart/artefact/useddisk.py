@@ -1,7 +1,9 @@
-"""The root of a machine as it is now, taken out of its disk without mounting it: the reference image of a rebuild.
+"""The root of a machine in its present state, copied from its unmounted disk: the reference image of a
+rebuild.
 
-Whoever was root in the machine may have written any byte of the disk. So a process without any power reads it, and one that
-refuses bad names writes what it found (``foreign``). Device nodes, FIFOs and sockets stay on the disk.
+Root of the machine may have written any byte of the disk. So a process without any privilege reads it, and
+another one that refuses bad names writes the copy (``foreign``). Device nodes, FIFOs and sockets stay on
+the disk.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ _LEAST_INODE_BYTES = 1024
 
 @dataclass(frozen=True)
 class UsedDisk:
-    """A raw root disk whose machine is off; ``digest`` is the SHA-256 of its bytes, ``superblock`` what it says of itself.
+    """A raw root disk whose machine is off. ``digest`` is the SHA-256 of its bytes, ``superblock`` its own
+    description.
 
-    ``seen`` is the file as it was from before the superblock was read until all was hashed.
+    ``seen`` identifies the file from before the superblock was read until everything was hashed.
     """
 
     path: Path
@@ -39,7 +42,9 @@ class UsedDisk:
 
 
 def examine_disk(path: Path) -> UsedDisk:
-    """The disk at ``path``; raises BadInputError for one whose machine was not shut down in order, or that is written to."""
+    """The disk at ``path``. Raises BadInputError when its machine was not shut down properly, or when
+    somebody writes to it.
+    """
     with opened_regular(path) as fd:
         before = seen(fd)
         superblock = read_superblock(path)
@@ -57,7 +62,7 @@ def _check_ended(path: Path, superblock: Superblock) -> None:
 
 
 def reference_of_disk(disk: UsedDisk, label: str, store: Store, progress: Progress) -> ReferenceImage:
-    """What is on ``disk`` as a reference image, out of the store or copied now (as root, for the owners)."""
+    """The content of ``disk`` as a reference image, from the store or copied now (as root, for the owners)."""
     inputs = {
         "kind": USED_DISK,
         "digest": disk.digest,
@@ -84,13 +89,13 @@ def reference_of_disk(disk: UsedDisk, label: str, store: Store, progress: Progre
 
 
 def _limits(disk: Path) -> Limits:
-    """No more than lies on the disk; holes cost nothing, and ext4 takes files of 16 TiB."""
+    """A limit for the copy: the data on the disk. Holes cost nothing, and ext4 allows files of 16 TiB."""
     size_bytes = disk.stat().st_size
     return Limits(data_bytes=size_bytes, members=size_bytes // _LEAST_INODE_BYTES, file_bytes=16 << 40)
 
 
 def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
-    """The start set with the times of modification and change that the volume has, which init compares."""
+    """The start set with the volume's times of modification and change, which init compares."""
     disk = used.path
     with unchanged(disk, used.seen), foreign_members(disk, "ext4-list") as members:
         times = {

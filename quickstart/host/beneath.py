@@ -1,7 +1,8 @@
-"""Opening the files of a directory that a stranger may have filled: plain names, regular files, no links, no waiting.
+"""Open the files of a directory that a stranger may have filled: plain names, regular files, no links, no
+waiting.
 
-A name has one component, so that O_NOFOLLOW says of it what RESOLVE_BENEATH of openat2(2) would. What is opened is asked again by
-its descriptor: whoever swaps the file meanwhile gains nothing, since everything that follows goes by the descriptor.
+A name has one component, so that O_NOFOLLOW gives the guarantee of openat2(2)'s RESOLVE_BENEATH. Every
+later question goes to the open descriptor: somebody who swaps the file meanwhile gains nothing.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 def check_plain_name(name: str) -> None:
-    """Raise BadInputError for a name that has more than one component, or leads elsewhere."""
+    """Raise BadInputError for a name that has several components or leads out of the directory."""
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise BadInputError(f"{name!r} is not the name of a file in its directory", hint=_HINT)
 
 
 def open_regular(path: Path, *, writable: bool = False) -> int:
-    """A descriptor of the regular file at ``path``, whose last component is not followed.
+    """A descriptor of the regular file at ``path``. A link as the last component is not followed.
 
-    A file that is to be written to must not have a second name, which may be another directory's. Raises BadInputError, naming
-    the file and what it is instead; FileNotFoundError when there is none; OSError as open(2) does.
+    A file that is opened for writing must not have a second name, which may lie in another directory.
+    Raises BadInputError, which names the file and its kind; FileNotFoundError when there is none; OSError
+    as open(2) does.
     """
     check_plain_name(path.name)
     # A symbolic link fails with ELOOP, a socket or a device without a driver with ENXIO: lstat says it in plain words before.
@@ -80,11 +82,12 @@ def _content(fd: int, path: Path, limit_bytes: int) -> bytes:
 def read_judged(path: Path, limit_bytes: int, owner: int = 0) -> tuple[bytes, str]:
     """The content of the regular file at ``path``, and who else could have written it.
 
-    That is the first name on the way to it, or its own, at which somebody beside root and ``owner`` (a user's ID) may write; empty
-    when there is none.
+    The second value is the first name on the way, or the file's own, at which somebody beside root and
+    ``owner`` (a user's ID) may write; it is empty when there is none.
 
-    Both are said of the very same descriptors, whoever renames what meanwhile: each name is opened in the directory before it, and
-    none is followed. In a directory with the sticky bit others cannot replace what is not theirs. Raises as ``read_bounded`` does.
+    Both values come from the same descriptors, whoever renames something meanwhile: each name is opened in
+    the directory before it, and no link is followed. In a directory with the sticky bit others can replace
+    only what belongs to them. Raises as ``read_bounded`` does.
     """
     way = Path(os.path.realpath(path))
     doubt = ""
@@ -112,7 +115,7 @@ def _check_mode(path: Path, mode: int) -> None:
 
 
 def kind_of(mode: int) -> str:
-    """What a file with this st_mode is, in words."""
+    """The kind of a file with this st_mode, in words."""
     kinds = {
         stat.S_IFREG: "a plain file",
         stat.S_IFLNK: "a symbolic link",

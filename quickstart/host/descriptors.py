@@ -1,4 +1,6 @@
-"""What the file descriptors of processes are open on, as a trace tells it: many processes, each begun as a copy of another."""
+"""The open files behind descriptors, as a trace tells them: many processes, each begun as a copy of another
+one.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,15 @@ _EMPTY: tuple[None, ...] = (None,) * _WAYS
 class Descriptors(Generic[T]):
     """Values by descriptor.
 
-    A copy takes no time and shares what both have (a tree of tuples that never change), so that a trace of nothing but forks and
-    openings takes time and memory that grow with its length, not with the square of it.
+    A copy takes no time and shares the common part (a tree of immutable tuples). So a trace of nothing but
+    forks and openings takes time and memory that grow with its length, not with the square of it.
     """
 
     def __init__(self) -> None:
         self._root: tuple[object, ...] = _EMPTY
 
     def get(self, number: int) -> T | None:
-        """None for a descriptor that was not opened, or that there cannot be."""
+        """The value of a descriptor; None when it was not opened or cannot exist."""
         node: object = self._root
         for level in range(_LEVELS - 1, -1, -1):
             if not isinstance(node, tuple) or not 0 <= number < _MOST:
@@ -33,12 +35,12 @@ class Descriptors(Generic[T]):
         return node[0] if isinstance(node, tuple) else None
 
     def set(self, number: int, value: T) -> None:
-        """Nothing for a descriptor that there cannot be."""
+        """Set the value of a descriptor; a descriptor that cannot exist is ignored."""
         if 0 <= number < _MOST:
             self._root = _with(self._root, number, value, _LEVELS - 1)
 
     def copy(self) -> Descriptors[T]:
-        """Another one that begins with the same."""
+        """A copy that begins with the same values."""
         other: Descriptors[T] = Descriptors()
         other._root = self._root
         return other

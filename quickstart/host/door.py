@@ -1,4 +1,4 @@
-"""The one door to subprocesses: argv lists, an explicit environment, a time limit, the output kept."""
+"""The one door to subprocesses: argv lists, an explicit environment, a time limit, kept output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 @dataclass(frozen=True)
 class Completed:
-    """A subprocess that ended: its argv, status and output (bytes)."""
+    """A subprocess that has ended: its argv, status and output (bytes)."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -40,9 +40,10 @@ class Completed:
 
 
 def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True) -> dict[str, str]:
-    """The environment that every subprocess gets: C locale, a fixed PATH, TMPDIR and ``proxies`` as on the host, plus ``extra``.
+    """The environment that every subprocess gets: C locale, a fixed PATH, TMPDIR and ``proxies`` as on the
+    host, plus ``extra``.
 
-    All else of ours is kept from it: what it does depends on what its caller says.
+    Nothing else of our environment is passed on, so the subprocess depends only on its caller's arguments.
     """
     names = ("TMPDIR", *(_PROXIES if proxies else ()))
     passed_on = {name: os.environ[name] for name in names if name in os.environ}
@@ -106,7 +107,9 @@ def has_ended(process: Process, timeout_s: float) -> bool:
 
 
 def bad_end(process: Process) -> str:
-    """How ``process`` has ended (``was killed by signal 9``, ``ended with status 2``); empty when it was well, or it runs."""
+    """How ``process`` has ended (``was killed by signal 9``, ``ended with status 2``); empty when it
+    succeeded or still runs.
+    """
     status = process.poll()
     if not status:
         return ""
@@ -114,7 +117,9 @@ def bad_end(process: Process) -> str:
 
 
 def identity_words(identity: Identity | None) -> tuple[str, ...]:
-    """The options of setpriv(1) by which a program becomes ``identity``, and never gets a privilege again; none without one."""
+    """The options of setpriv(1) with which a program becomes ``identity`` and can never gain a privilege;
+    empty without one.
+    """
     if identity is None:
         return ()
     words: tuple[str, ...] = ()
@@ -182,14 +187,14 @@ def run(
 
 @dataclass(frozen=True)
 class Filter:
-    """A process that reads a file of ours and says something of it; ``errors`` has what it complained of."""
+    """A process that reads one of our files and writes about it. ``errors`` has its complaints."""
 
     process: Process
     stdout: BinaryIO
     errors: BinaryIO
 
     def fault(self) -> str:
-        """How it failed; empty when it ended well. It is waited for."""
+        """How it failed; empty when it succeeded. This waits for its end."""
         self.process.wait()
         self.errors.seek(0)
         said = _tail(self.errors.read()).strip().partition("\n")[0]
@@ -198,7 +203,9 @@ class Filter:
 
 @contextmanager
 def filtered(argv: Sequence[str | Path], source: int) -> Iterator[Filter]:
-    """A process with the open file ``source`` as its stdin, whose stdout is read while the context lasts; then it is gone."""
+    """A process with the open file ``source`` as its stdin. Its stdout is read while the context lasts;
+    then the process is ended.
+    """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
@@ -240,10 +247,11 @@ def background(
 ) -> Iterator[Process]:
     """A process that runs while the context lasts and is killed at its end.
 
-    Its output goes to the end of the file ``log``, or to the descriptor ``output`` where the amount has to be bounded, and its
-    stderr to ``errors`` where that is another one; ``stdin`` is empty unless it is given. With an ``identity`` it is that user's;
-    ``pass_fds`` are the descriptors that it gets under their own numbers, ``env`` is more of its environment, ``proxies``
-    whether it is told the host's proxies, ``cwd`` the directory in which it starts: entered as who we are.
+    Its output goes to the end of the file ``log``, or to the descriptor ``output`` where its amount must be
+    bounded. Its stderr goes to ``errors`` if that is given. ``stdin`` is empty unless it is given. With an
+    ``identity`` the process runs as that user. It gets the descriptors ``pass_fds`` under their own
+    numbers, the additional environment ``env``, and with ``proxies`` the host's proxies. ``cwd`` is the
+    directory in which it starts, entered with our own identity.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with ExitStack() as stack:

@@ -1,4 +1,6 @@
-"""The host's file systems: free space, the one place where a failure is seen to be a full disk's, and the end of a tree."""
+"""The host's file systems: free space, the one place that recognises a full disk as the cause of a failure,
+and removal of trees.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +23,25 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def temporary_directory() -> Path:
-    """$TMPDIR, else /tmp. Nothing is written to find out (tempfile.gettempdir does, and fails on a full disk)."""
+    """$TMPDIR, else /tmp. It is found without writing (tempfile.gettempdir writes, and fails on a full disk)."""
     chosen = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the place, not a file of a known name
     return chosen if chosen.is_dir() else Path("/tmp")  # noqa: S108
 
 
 def free_bytes(path: Path) -> int:
-    """Free space for users other than root where ``path`` is or would be made, in bytes (statvfs(3))."""
+    """The free space for users other than root where ``path`` is or would be made, in bytes (statvfs(3))."""
     status = os.statvfs(next(each for each in (path, *path.absolute().parents) if each.exists()))
     return status.f_bavail * status.f_frsize
 
 
 @contextmanager
 def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
-    """Raise HostLacksError with ``hint`` for any failure in the context that a full file system of ``directory`` explains.
+    """Raise HostLacksError with ``hint`` for every failure in the context that a full file system of
+    ``directory`` explains.
 
-    ``name`` is what the directory is to the user. A program that fails does not always say why: less than 1 MiB free is taken
-    for the reason too. Many of them write to the temporary directory, which is named instead when it is the fuller one.
+    ``name`` is what the user calls the directory. A program that fails does not always say why; so less
+    than 1 MiB of free space counts as the reason, too. Many programs write to the temporary directory,
+    which is named instead when it is the fuller one.
     """
     try:
         yield
@@ -59,7 +63,9 @@ def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
 
 
 def sync_directory(directory: Path) -> None:
-    """Have what was renamed in ``directory`` outlast a loss of power (fsync(2): a file's own does not say so of its name)."""
+    """Make renames in ``directory`` outlast a loss of power (fsync(2): syncing a file does not sync its
+    name).
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -68,7 +74,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def _says_full(error: BaseException | None) -> bool:
-    """Whether the error, or the one it was raised from, is about space."""
+    """Whether the error, or the one that caused it, is about space."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _ERRNOS:
             return True
@@ -99,15 +105,16 @@ def remove_tree(path: Path) -> None:
 
 
 def _unescaped(point: bytes) -> bytes:
-    """A field of proc(5)'s mountinfo, where blanks and backslashes are three octal digits."""
+    """A field of proc(5)'s mountinfo, in which three octal digits stand for a blank or a backslash."""
     return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), point)
 
 
 def _empty(top: int) -> None:
-    """Remove all that is in a directory.
+    """Remove everything in a directory.
 
-    What is deeper than one step is renamed up into it: so no name ever gets too long for the kernel, nothing recurses, and no
-    more than two directories are open. No link is followed, whoever puts one there meanwhile.
+    Deeper entries are first renamed up by one level. So no name gets too long for the kernel, nothing
+    recurses, and at most two directories are open. No link is followed, even one that somebody puts there
+    meanwhile.
     """
     while directories := _remove_files(top):
         for name in directories:
@@ -121,7 +128,7 @@ def _empty(top: int) -> None:
 
 
 def _remove_files(directory: int) -> list[str]:
-    """Remove what is not a directory; returns the directories that are left."""
+    """Remove everything but directories; returns the directories that remain."""
     with os.scandir(directory) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in found:

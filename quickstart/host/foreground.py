@@ -1,4 +1,6 @@
-"""A program in the foreground, as a shell would run it, that gets none of our descriptors (``relay`` says why)."""
+"""A program in the foreground, as a shell would run it, that gets none of our descriptors (``relay`` says
+why).
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,10 @@ _WINSIZE_BYTES = 8
 
 @dataclass
 class _Streams:
-    """What the relay copies: from each of ``outputs`` (descriptors) to one of ours, our stdin to ``into``.
+    """The paths of the relay: from each of ``outputs`` (descriptors) to one of ours, and our stdin to
+    ``into``.
 
-    ``theirs`` are the program's three; ``started`` closes them here.
+    ``theirs`` are the program's three descriptors; ``started`` closes them on our side.
     """
 
     terminal: bool
@@ -41,10 +44,12 @@ class _Streams:
 
 
 def run(command: Callable[[bool], Sequence[str | Path]], *, env: Mapping[str, str] | None = None) -> int:
-    """Run a program with our stdin, stdout and stderr relayed; its status (128 + signal when killed).
+    """Run a program with our stdin, stdout and stderr relayed; returns its status (128 + signal when it was
+    killed).
 
-    ``command`` gives its argv; it is told whether its stdin is a terminal, as ours is, which the program has to take for its
-    controlling one. There is no time limit: the user ends it. Our terminal is as before when it ends.
+    ``command`` gives its argv and is told whether its stdin is a terminal, as ours is; the program must
+    make that its controlling terminal. There is no time limit: the user ends the program. Afterwards our
+    terminal is as before.
     """
     with ExitStack() as stack:
         streams = _streams(stack)
@@ -112,9 +117,10 @@ def _pipes(stack: ExitStack, into: PipeEnds) -> _Streams:
 
 @contextmanager
 def _terminal() -> Iterator[tuple[int, int]]:
-    """A terminal with modes and size of ours (pty(7)): master and slave; who starts the program closes the slave.
+    """A pseudo-terminal with the modes and size of ours (pty(7)): master and slave. The starter of the
+    program closes the slave.
 
-    Ours passes every key on while the context lasts.
+    Our terminal passes every key on while the context lasts.
     """
     modes = termios.tcgetattr(0)
     master, slave = os.openpty()
@@ -141,7 +147,7 @@ def _copy_size(master: int) -> None:
 
 
 def _pass(streams: _Streams) -> None:
-    """One turn."""
+    """Copy once in each direction."""
     wanted = [0] if streams.reading and len(streams.pending) < CHUNK_BYTES else []
     readable, writable, _ = select.select(
         [*streams.outputs, *wanted], [streams.into] if streams.pending else [], [], _TURN_S

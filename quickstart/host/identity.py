@@ -1,9 +1,10 @@
-"""Which user a program runs as that may be turned against us: one that nobody else is, without any right of ours.
+"""The user that a possibly hostile program runs as: one that no other program uses, without any right of
+ours.
 
-Root hands what it starts to an unprivileged user: user and group IDs of its own for each program, so that none of them can
-signal or trace another (credentials(7), ptrace(2)). In a user namespace only the mapped IDs can be had (user_namespaces(7)), and
-other namespaces of that user have the same ones: so an ID is claimed for as long as its program lives. Who is not root stays who
-he is.
+Root gives each program that it starts an unprivileged user and group ID of its own, so that none of them
+can signal or trace another (credentials(7), ptrace(2)). A user namespace offers only its mapped IDs
+(user_namespaces(7)), which that user's other namespaces offer too; so an ID is claimed while its program
+lives. A user who is not root keeps his identity.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ Extent = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a program is. ``uid`` and ``gid`` are None where it stays who we are; ``groups`` are its supplementary ones, None: ours.
+    """The identity of a program. ``uid`` and ``gid`` are None where ours stay; ``groups`` are
+    supplementary, None for ours.
 
-    It has no capability; ``drop`` says that they can be taken out of the bounding set, too, which a program of root's needs.
+    It has no capability. ``drop`` says that they can be removed from the bounding set, too, which a program
+    of root's needs.
     """
 
     uid: int | None = None
@@ -49,7 +52,8 @@ class Identity:
 
 @dataclass(frozen=True)
 class Standing:
-    """What this process may do about identities: its effective user and capabilities, and what its user namespace maps.
+    """What this process may do about identities: its effective user and capabilities, and the IDs that its
+    user namespace maps.
 
     ``setgroups`` says whether supplementary groups can be set in it.
     """
@@ -66,9 +70,11 @@ class Standing:
 
 @contextmanager
 def unprivileged(wanted_group: int | None = None) -> Iterator[Identity]:
-    """The identity for one program, which nobody else has while the context lasts: it has to have ended before.
+    """The identity for one program, exclusive while the context lasts. The program must have ended before
+    the context does.
 
-    ``wanted_group`` is a group that it needs, such as that of /dev/kvm. Raises HostLacksError when all IDs are claimed.
+    ``wanted_group`` is a group that it needs, such as that of /dev/kvm. Raises HostLacksError when all IDs
+    are claimed.
     """
     standing = _standing()
     # Whoever would keep us from starting programs would have to claim them all.
@@ -87,7 +93,7 @@ def unprivileged(wanted_group: int | None = None) -> Iterator[Identity]:
 
 
 def _names(standing: Standing, identity: Identity) -> Iterator[str]:
-    """What stands for its IDs as they are outside of our namespace, where other namespaces may map them, too."""
+    """The names of its IDs outside of our namespace, where other namespaces may map them, too."""
     for kind, extents, own in (
         ("uid", standing.uid_map, identity.uid),
         ("gid", standing.gid_map, identity.gid),
@@ -98,9 +104,10 @@ def _names(standing: Standing, identity: Identity) -> Iterator[str]:
 
 
 def _claim(claims: ExitStack, name: str) -> bool:
-    """Whether ``name`` is ours until ``claims`` are closed: that of a UNIX socket, no file (unix(7)), which one can have at a time.
+    """Claim ``name`` until ``claims`` are closed; False when somebody else has it.
 
-    It is gone with whoever has it, however he ends, and needs no directory that all processes of a user agree on.
+    It is the name of an abstract UNIX socket (unix(7)), which one process at a time can have. It vanishes
+    with its owner, however he ends, and needs no directory on which all processes of a user agree.
     """
     claim = claims.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
@@ -111,7 +118,7 @@ def _claim(claims: ExitStack, name: str) -> bool:
 
 
 def identity_of(standing: Standing, number: int, wanted_group: int | None = None) -> Identity:
-    """The identity of the program with that number (pure); numbers near to each other get IDs that differ."""
+    """The identity of the program with that number (pure). Neighbouring numbers get different IDs."""
     drop = standing.has(_CAP_SETPCAP)
     if standing.euid != 0 or not standing.has(_CAP_CHOWN, _CAP_SETUID, _CAP_SETGID):
         return Identity(drop=drop)
@@ -131,7 +138,7 @@ def _is_mapped(extents: Sequence[Extent], number: int) -> bool:
 
 
 def _free_id(extents: Sequence[Extent], number: int) -> int | None:
-    """An ID beside 0 that is mapped and that nobody is likely to have; None when the map has none."""
+    """A mapped ID other than 0 that probably nobody uses; None when the map has none."""
     own = _OWN_BASE + number % _OWN_COUNT
     if _is_mapped(extents, _OWN_BASE) and _is_mapped(extents, own):
         return own

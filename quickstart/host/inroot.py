@@ -1,7 +1,8 @@
-"""Files of an image that its packages' scripts have been in, from outside: a name leads where it would lead in the image.
+"""Write files into an image whose packages' scripts have run: a name leads where it would lead inside the
+image.
 
-Links in it are followed below its root, as openat2(2) does it with RESOLVE_IN_ROOT, and never the last one: what is written,
-removed or changed is the entry itself. Names are relative to the root of the image.
+Links are resolved below the image's root, by openat2(2) with RESOLVE_IN_ROOT. The last component is never
+followed: the entry itself is written, removed or changed. Names are relative to the root of the image.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ class _How(ctypes.Structure):
 
 
 def write(root: Path, name: str, data: bytes, mode: int = 0o644) -> None:
-    """Write a new file in place of whatever has that name; missing directories are made. Whoever's umask does not count.
+    """Write a new file in place of any entry of that name. Missing directories are made. The umask has no
+    effect.
 
-    Raises ReferenceImageError where the image has something that is in the way, such as a directory of that name.
+    Raises ReferenceImageError where something is in the way, such as a directory of that name.
     """
     with _faults(root, name), _entry(root, name, make=True) as (directory, last):
         _unlink(directory, last)
@@ -73,7 +75,9 @@ def remove_matching(root: Path, pattern: str) -> None:
 
 
 def make_directory(root: Path, name: str, mode: int = 0o755) -> None:
-    """A directory of that name and mode, made if it is missing; raises ReferenceImageError for what is none."""
+    """Make a directory of that name and mode if it is missing. Raises ReferenceImageError for anything else
+    of that name.
+    """
     with _faults(root, name):
         fd = _made(root, name)
         try:
@@ -83,9 +87,9 @@ def make_directory(root: Path, name: str, mode: int = 0o755) -> None:
 
 
 def rewrite(root: Path, name: str, change: Callable[[bytes], bytes]) -> None:
-    """Replace the content of a plain file, which keeps owner and mode.
+    """Replace the content of a regular file, which keeps its owner and mode.
 
-    What is missing, no plain file or larger than 16 MiB is left alone.
+    A file that is missing, not regular or larger than 16 MiB is left alone.
     """
     with _faults(root, name):
         try:
@@ -115,7 +119,7 @@ def _faults(root: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def _entry(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """The directory of ``name``, as a descriptor, and its name there."""
+    """A descriptor of the directory of ``name``, and the last component."""
     path = PurePosixPath(name)
     fd = _made(root, str(path.parent)) if make else _open(root, str(path.parent))
     try:

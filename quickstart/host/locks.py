@@ -10,15 +10,16 @@ SHARED, EXCLUSIVE = fcntl.LOCK_SH, fcntl.LOCK_EX
 
 
 def lock(fd: int, kind: int, name: str, hint: str) -> None:
-    """Lock an open file or directory, waiting as long as it takes. Raises HostLacksError where there are no such locks.
+    """Lock an open file or directory, waiting as long as it takes. Raises HostLacksError on a file system
+    without locks.
 
-    ``name`` is what the file belongs to, ``hint`` where locks are found.
+    ``name`` is what the file belongs to, ``hint`` says where locks exist.
     """
     _flock(fd, kind, name, hint)
 
 
 def try_lock(fd: int, kind: int, name: str, hint: str) -> bool:
-    """As ``lock``, without waiting; False when somebody else has it."""
+    """As ``lock``, without waiting; False when somebody else holds it."""
     try:
         _flock(fd, kind | fcntl.LOCK_NB, name, hint)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Mount and PID namespaces for what works inside an image, a network one for what talks to nobody else."""
+"""Namespaces: mount and PID for work inside an image, network for programs that talk to nobody else."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def own_namespaces(*, network: bool = False) -> tuple[str, ...]:
-    """The beginning of an argv, unshare(1): all that is mounted or started there ends with the command.
+    """The first words of an argv, unshare(1): mounts and processes of the command end with it.
 
-    With ``network`` it has a network of its own, whose interfaces end with it, too; and nothing of System V or POSIX (sysvipc(7),
-    mq_overview(7)) in common with others of its user.
+    With ``network`` the command gets a network of its own, whose interfaces end with it. It also shares no
+    System V or POSIX IPC (sysvipc(7), mq_overview(7)) with other programs of its user.
     """
     mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
     # In a bare chroot "/" is no mount, and there is nothing whose propagation could be changed.

@@ -1,8 +1,9 @@
-"""Who else could act on what lies at a path: who may swap a directory on the way to it, or serves its file system.
+"""Who else could act on a path: who may swap a directory on the way to it, or serves its file system.
 
-A name is believed when each directory from / on, with links followed, belongs to a user who is trusted, and nobody else may rename
-what is in it. In a directory with the sticky bit others rename only what is theirs (inode(7)). A FUSE file system says of owners
-and modes what the program behind it likes, so that what lies on it is the mounting user's (fuse(4)).
+A path is trusted when every directory from / on, with links followed, belongs to a trusted user and nobody
+else may rename its entries. In a directory with the sticky bit others rename only their own entries
+(inode(7)). The program behind a FUSE file system chooses the owners and modes that it shows, so everything
+on it counts as the mounting user's (fuse(4)).
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ _LISTING = frozenset({"files", "compat", "systemd"})
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One directory, link or file on the way to a path, as it lies there.
+    """One directory, link or file on the way to a path.
 
-    ``mounter`` is the user whose FUSE it lies on, None where it lies on none, -1 where that is not known; ``by_proc`` says that it
-    is in proc(5), ``acl`` that it has an access control list (acl(5)).
+    ``mounter`` is the user who mounted the FUSE file system that it lies on, None without FUSE, -1 where he
+    is not known. ``by_proc`` says that it is in proc(5), ``acl`` that it has an access control list
+    (acl(5)).
     """
 
     path: Path
@@ -51,7 +53,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Trust:
-    """Users who may do here what they like; ``unmapped``: ids that cannot be told from each other in this namespace count, too."""
+    """Users who may do here what they like. With ``unmapped``, IDs that this namespace cannot tell apart
+    count, too.
+    """
 
     users: frozenset[int]
     unmapped: bool = False
@@ -61,24 +65,26 @@ class Trust:
 
 
 def trusted() -> Trust:
-    """Root, the user who we are, and whom the program that runs here belongs to: that user can do all that we can already.
+    """Root, our own user, and the owner of the program that runs here: he can already do everything that we
+    can.
 
-    In a user namespace the ids that it does not map are all one; who asks for one asks about his places before (cli.output).
+    A user namespace shows all unmapped IDs as one. Its caller asks about places before he enters it
+    (cli.output).
     """
     return Trust(frozenset({0, os.geteuid()}) | _program_owners(os.geteuid()), not _maps_all())
 
 
 def swapped_by_others(path: Path) -> str:
-    """Who else could put something else in the place of ``path``, as the end of a sentence; empty when nobody could.
+    """Who else could replace ``path``, as the end of a sentence; empty when nobody could.
 
-    What is not there yet, or cannot be entered, is nobody's.
+    A path that is missing or cannot be entered is nobody's.
     """
     trust = trusted()
     return next((f"{step.path} {said}" for step in way(path) if (said := fault(step, trust))), "")
 
 
 def fault_at(path: Path) -> str:
-    """What is wrong with ``path`` itself, which is not followed, wherever it lies; empty when nothing is."""
+    """What is wrong with ``path`` itself, wherever it lies; empty when nothing is. A link is not followed."""
     parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         child, step = _step(parent, path.name, path)
@@ -89,7 +95,7 @@ def fault_at(path: Path) -> str:
 
 
 def fault(step: Step, trust: Trust) -> str:
-    """Why a step is not to be trusted; empty when it is."""
+    """Why a step on the way is not trusted; empty when it is."""
     mode = step.status.st_mode
     if step.by_proc and stat.S_ISLNK(mode):
         return "is a link of /proc, which leads where another process is"
@@ -105,7 +111,9 @@ def fault(step: Step, trust: Trust) -> str:
 
 
 def way(path: Path) -> tuple[Step, ...]:
-    """The steps from / to ``path``, with links followed as far as they lead and the names are there (chase by hand of namei(7))."""
+    """The steps from / to ``path``. Links are followed as far as they lead and the names exist (as namei(7)
+    does).
+    """
     left, links, here = [*reversed(path.absolute().parts[1:])], 0, Path("/")
     fd, first = _step(None, "/", here)
     steps = [first]
@@ -173,9 +181,10 @@ def _mounter(device: int) -> int:
 
 
 def fuse_users(mountinfo: str) -> Mapping[str, int]:
-    """The users who mounted each FUSE, by device (`major:minor`), of a text like /proc/PID/mountinfo (proc(5)).
+    """The users who mounted each FUSE file system, by device (`major:minor`), from a text like
+    /proc/PID/mountinfo (proc(5)).
 
-    virtiofs is FUSE, too; only root mounts it. One that does not say whose it is stays out.
+    virtiofs is FUSE as well, but only root mounts it. A mount that does not name its user is left out.
     """
     found: dict[str, int] = {}
     for line in mountinfo.splitlines():
@@ -192,7 +201,7 @@ def fuse_users(mountinfo: str) -> Mapping[str, int]:
 
 
 def _inside(outside: int) -> int:
-    """The id of FUSE's mounter, which is said as the host has it, in this user namespace."""
+    """The ID of FUSE's mounter in this user namespace; the host's ID is given."""
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         first, beyond, count = map(int, line.split())
         if beyond <= outside < beyond + count:
@@ -207,13 +216,15 @@ def _maps_all() -> bool:
 
 @cache
 def _program_owners(euid: int) -> frozenset[int]:
-    """Whom the program belongs to that runs here, and each directory above it; ``euid`` says whose view that is."""
+    """The owners of the running program and of each directory above it. ``euid`` says whose view that is."""
     steps = way(Path(__file__))
     return frozenset(each.status.st_uid if each.mounter is None else each.mounter for each in steps)
 
 
 def _is_private(gid: int, trust: Trust) -> bool:
-    """Whether all members of a group are trusted: Ubuntu's users have a group of their own, which may write (umask 002)."""
+    """Whether all members of a group are trusted. Ubuntu gives each user a group of his own, which may
+    write (umask 002).
+    """
     if trust.unmapped and gid == _OVERFLOW:
         return True
     try:
@@ -228,7 +239,9 @@ def _is_private(gid: int, trust: Trust) -> bool:
 
 
 def _is_named_after_one(group: grp.struct_group, trust: Trust) -> bool:
-    """Whether it is a trusted user's own, as useradd(8) makes it; no directory has another user in that."""
+    """Whether the group is a trusted user's own, as useradd(8) makes it. Such a group has no other member
+    in a directory service, either.
+    """
     for uid in trust.users:
         with suppress(KeyError):
             user = pwd.getpwuid(uid)
@@ -238,7 +251,9 @@ def _is_named_after_one(group: grp.struct_group, trust: Trust) -> bool:
 
 
 def _lists_all() -> bool:
-    """Whether all users of this host are told when all are asked for: those of a directory (LDAP, by sssd) mostly are not."""
+    """Whether a list of all users is complete on this host. A directory service (LDAP by sssd) mostly does
+    not list its users.
+    """
     try:
         text = _SOURCES.read_text(errors="replace")
     except OSError:

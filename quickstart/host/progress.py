@@ -1,4 +1,4 @@
-"""How long work tells what it is doing; the command line shows it, libraries and tests need not."""
+"""The progress of long work. The command line shows it; libraries and tests need not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Progress(Protocol):
     """Receives the names of steps as they begin and end."""
 
     def step(self, name: str) -> AbstractContextManager[None]:
-        """A step that lasts as long as the context; its end without an error counts as done."""
+        """A step that lasts as long as the context. When the context ends without an error, the step is done."""
         ...
 
     def note(self, text: str) -> None:

@@ -1,7 +1,8 @@
-"""Programs that get none of our descriptors: pipes or a terminal of their own, and a relay that copies what goes through.
+"""Programs that get none of our descriptors: they have pipes or a terminal of their own, and a relay copies
+the data.
 
-Root of an image may change mode and owner of whatever is behind its standard streams, and what it may open again by
-/proc/self/fd it may cut. So these are never a file, a device or a terminal of ours.
+Root of an image may change the mode and owner of the file behind its standard streams, and may truncate a
+file that it can open by /proc/self/fd. So its streams are never a file, a device or a terminal of ours.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _TAIL_LINES = 15
 
 
 class PipeEnds:
-    """A pipe's two descriptors, ``reading`` and ``writing``; each is closed once, at the end of ``stack`` at the latest."""
+    """A pipe's two descriptors, ``reading`` and ``writing``. Each is closed once, at the latest at the end
+    of ``stack``.
+    """
 
     def __init__(self, stack: ExitStack) -> None:
         self.reading, self.writing = os.pipe()
@@ -39,7 +42,9 @@ class PipeEnds:
 
 
 class _Log:
-    """The end of a file: the first ``HEAD_BYTES`` of what is said go there at once, the newest part when it is closed."""
+    """A bounded log: the first ``HEAD_BYTES`` of output go to the file at once, the newest part when it is
+    closed.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab")
@@ -66,7 +71,7 @@ class _Log:
 
 
 def _append(kept: bytearray, data: bytes) -> int:
-    """Add ``data``; how many bytes ``kept`` has lost, of more than NEWEST_BYTES."""
+    """Add ``data``; returns how many bytes ``kept`` has lost when there were more than NEWEST_BYTES."""
     kept += data
     too_many = max(0, len(kept) - NEWEST_BYTES)
     del kept[:too_many]
@@ -81,10 +86,10 @@ def logged(
     env: Mapping[str, str] | None = None,
     proxies: bool = False,
 ) -> None:
-    """Run ``argv`` to its end, its stdin empty and what it says at the end of ``log``, within bounds.
+    """Run ``argv`` to its end with an empty stdin. Its output goes to the end of ``log``, within bounds.
 
-    Only with ``proxies`` is it told the host's proxies. Raises MissingToolError, and CommandError on a status other than 0 or when
-    ``timeout_s`` is over; it is gone in every case.
+    Raises MissingToolError, and CommandError on a status other than 0 or when ``timeout_s`` is over. It is
+    gone in every case.
     """
     deadline = time.monotonic() + timeout_s
     words = tuple(str(word) for word in argv)

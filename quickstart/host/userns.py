@@ -1,8 +1,9 @@
-"""Root without root: a user namespace in which this process is root and has the user's subordinate ids (user_namespaces(7)).
+"""Root without root: a user namespace in which this process is root and has the user's subordinate IDs
+(user_namespaces(7)).
 
-Uid 0 inside is the user himself, 1 to 65535 are his subordinate ids (subuid(5), subgid(5)), as with podman. So an image keeps its
-owners, what is written for the user is his, and no right over the host is gained. Of all programs in this only newuidmap(1) and
-newgidmap(1) have a right of their own (set-uid or a file capability).
+UID 0 inside is the user himself; 1 to 65535 are his subordinate IDs (subuid(5), subgid(5)), as with podman.
+So an image keeps its owners, files that are written for the user are his, and nobody gains a right over the
+host. Only newuidmap(1) and newgidmap(1) have a privilege of their own (set-uid or a file capability).
 """
 
 from __future__ import annotations
@@ -46,14 +47,16 @@ newuidmap "$1" 0 "$2" 1 1 "$3" 65535 && newgidmap "$1" 0 "$4" 1 1 "$5" 65535
 
 @dataclass(frozen=True)
 class SubordinateIds:
-    """The first of the user's subordinate user ids, and of his group ids; there are at least IDS of each."""
+    """The first of the user's subordinate user IDs and of his group IDs. He has at least IDS of each."""
 
     first_uid: int
     first_gid: int
 
 
 def subordinate_ids() -> SubordinateIds:
-    """Those of the user who runs us; raises NeedsRootError with the line that gives him some, or installs what asks for them."""
+    """The ranges of the user who runs us. Raises NeedsRootError with the line that adds them, or that
+    installs the tools.
+    """
     try:
         door.need_tools(*TOOLS)
     except MissingToolError as error:
@@ -109,8 +112,9 @@ def need_host_root(step: str) -> None:
 def become_root() -> None:
     """Make this process root of a user namespace of its own, unless it is root already.
 
-    It keeps its pid, terminal, open files and groups. To be called while the process has one thread. Raises NeedsRootError, with
-    the line that mends it, where that cannot be; this process is then what it was, but for a failure of newuidmap itself.
+    It keeps its PID, terminal, open files and groups. Call it while the process has one thread. When it is
+    impossible it raises NeedsRootError with the line that mends it; the process is then unchanged, unless
+    newuidmap itself failed.
     """
     if os.geteuid() == 0:
         return

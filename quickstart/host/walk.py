@@ -1,4 +1,6 @@
-"""Directory trees of any depth: no recursion, and paths longer than the kernel takes in one call (PATH_MAX)."""
+"""Directory trees of any depth, without recursion, with paths longer than the kernel takes in one call
+(PATH_MAX).
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,10 @@ def _raise(error: OSError) -> None:
 def walk(
     top: bytes, device: int, on_error: Callable[[OSError], None] = _raise
 ) -> Iterator[tuple[bytes, bool]]:
-    """Every path from ``top`` on, depth first by name, with whether it is a directory; none on another ``device`` is entered.
+    """Every path below and including ``top``, depth first by name, each with whether it is a directory.
 
-    ``on_error`` is told of a directory that cannot be read; unless it raises, the walk goes on beside it.
+    Directories on another ``device`` are not entered. ``on_error`` is told of a directory that cannot be
+    read; unless it raises, the walk goes on with the next one.
     """
     left = [(top, True)]
     while left:
@@ -47,7 +50,7 @@ def _children(path: bytes, device: int) -> list[tuple[bytes, bool]]:
 
 @contextmanager
 def reachable(path: bytes) -> Iterator[bytes]:
-    """A name that system calls take for ``path``, of any length, while the context lasts."""
+    """A name of any length for ``path`` that system calls accept while the context lasts."""
     if len(path) <= _TAKEN_BYTES:
         yield path
         return
@@ -64,7 +67,7 @@ def reachable(path: bytes) -> Iterator[bytes]:
 
 
 def _parts(path: bytes) -> Iterator[bytes]:
-    """``path`` cut before slashes into pieces that the kernel takes."""
+    """``path`` cut at slashes into pieces that the kernel accepts."""
     while len(path) > _TAKEN_BYTES:
         cut = path.rindex(b"/", 0, _TAKEN_BYTES)
         yield path[:cut]

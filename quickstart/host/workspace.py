@@ -1,4 +1,4 @@
-"""Directories for one run in the temporary directory; what a killed process left there goes with the next run."""
+"""Directories for one run in the temporary directory. The next run removes those of a killed process."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ _SHORT = Path("/tmp")  # noqa: S108 - the place, not a file of a known name
 
 @contextmanager
 def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> Iterator[Path]:
-    """A directory of our own named ``prefix`` and something, which is gone afterwards unless ``keep``.
+    """A directory of our own whose name begins with ``prefix``; it is removed at the end unless ``keep``.
 
-    It is made in ``place``, by default the temporary directory. First those of this user are removed there whose process was
-    killed. Raises HostLacksError when another user could swap it, OSError when it cannot be made.
+    It is made in ``place``, by default the temporary directory. Before that, this user's leftovers of
+    killed processes are removed there. Raises HostLacksError when another user could swap it, OSError when
+    it cannot be made.
     """
     place = place or temporary_directory()
     if fault := swapped_by_others(place):
@@ -52,7 +53,9 @@ def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> 
 
 @contextmanager
 def room_for_sockets(directory: Path) -> Iterator[Path]:
-    """Where UNIX sockets can be made: ``directory``, or a short one when its path is too long for a socket's (unix(7))."""
+    """A directory for UNIX sockets: ``directory``, or a short one when its path is too long for a socket's
+    address (unix(7)).
+    """
     if len(os.fsencode(directory)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES:
         yield directory
         return

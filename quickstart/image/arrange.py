@@ -1,8 +1,9 @@
-"""Put directories and small files side by side on an ext4 image, so that few requests read them (docs/internals/prefetch.md).
+"""Place directories and small files side by side on an ext4 image, so that few requests read them
+(docs/internals/prefetch.md).
 
-Their inodes stay where they are; only the blocks that these point to are others. Nothing is mounted and no root is needed:
-the content is copied within the image, debugfs(8) does the rest, and e2fsck(8) has to find nothing afterwards. e4rat does the
-like on a mounted volume.
+Their inodes stay where they are; only the block numbers in these change. Nothing is mounted and no root is
+needed: the content is copied within the image, debugfs(8) does the rest, and e2fsck(8) must find no fault
+afterwards. e4rat does the same on a mounted volume.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FIRST_EXTENT_BLOCK = 5
 
 @dataclass(frozen=True)
 class Move:
-    """The ``blocks`` of the inode's one extent go from ``source`` to ``target``, block numbers."""
+    """Move the ``blocks`` of the inode's one extent from block ``source`` to block ``target``."""
 
     inode: int
     source: int
@@ -39,9 +40,11 @@ def plan_moves(
     directories: Collection[PurePosixPath],
     files: Collection[PurePosixPath],
 ) -> tuple[Move, ...]:
-    """The directories, then the files, each in the order of their names, in the first free place that holds them all.
+    """The moves of the directories, then of the files, each in the order of their names, to the first free
+    place that holds them all.
 
-    What is in more than one piece or has its map elsewhere stays where it is; so does everything when there is no such place.
+    Files in several pieces or with a map elsewhere stay where they are. Everything stays when there is no
+    such place.
     """
     pieces, inodes = _pieces(blocks), blocks.inodes
     movable = [
@@ -62,7 +65,7 @@ def plan_moves(
 
 
 def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
-    """What each path has of the volume, but for its extended attributes, which stay."""
+    """The blocks of each path, without its extended attributes, which stay."""
     found: dict[PurePosixPath, list[Owner]] = defaultdict(list)
     for run in blocks.runs:
         if run.path is not None and run.kind is not Kind.ATTRIBUTES:
@@ -71,7 +74,9 @@ def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
 
 
 def _free_place(blocks: BlockMap, groups: Collection[BlockGroup], needed: int) -> int | None:
-    """The first aligned block from which on ``needed`` blocks are free, in one group whose bitmap is in use already."""
+    """The first aligned block with ``needed`` free blocks behind it, in one group whose bitmap is already
+    in use.
+    """
     for group in groups:
         if group.uninitialised or group.free_blocks < needed:
             continue
@@ -95,7 +100,7 @@ def _gaps(runs: Iterable[Owner], group: BlockGroup) -> Iterator[tuple[int, int]]
 
 
 def move(image: Path, block_bytes: int, groups: Collection[BlockGroup], moves: Collection[Move]) -> None:
-    """Do ``moves`` on the raw ``image``; raises ArtefactError when e2fsck finds fault with the result."""
+    """Apply ``moves`` to the raw ``image``. Raises ArtefactError when e2fsck finds fault with the result."""
     if not moves:
         return
     with image.open("r+b") as file:
@@ -124,7 +129,7 @@ def move(image: Path, block_bytes: int, groups: Collection[BlockGroup], moves: C
 
 
 def _commands(groups: Collection[BlockGroup], moves: Collection[Move]) -> Iterator[str]:
-    """debugfs(8): bitmaps, the inodes' first extents, the groups' counts of free blocks."""
+    """The debugfs(8) commands for bitmaps, the inodes' first extents and the groups' counts of free blocks."""
     freed: dict[int, int] = defaultdict(int)
     for each in moves:
         yield f"setb {each.target} {each.blocks}"

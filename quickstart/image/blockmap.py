@@ -1,6 +1,8 @@
-"""Whose each block of an ext4 image is: file, directory, or which metadata. Reads the image itself, without mounting it or root.
+"""The owner of each block of an ext4 image: a file, a directory or metadata. It reads the image itself,
+without mounting it or root.
 
-Layout: Documentation/filesystems/ext4 of the kernel (super.rst, group_descr.rst, inodes.rst, ifork.rst, directory.rst).
+Layout: Documentation/filesystems/ext4 of the kernel (super.rst, group_descr.rst, inodes.rst, ifork.rst,
+directory.rst).
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _FAST_LINK_BYTES = 60
 
 
 class Kind(enum.Enum):
-    """What a block of the volume holds."""
+    """The kinds of a block's content."""
 
     SUPERBLOCK = "superblock"
     DESCRIPTORS = "group descriptors"
@@ -55,9 +57,10 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Blocks side by side that have one owner; ``offset_bytes`` is where in the file ``path`` they begin.
+    """Neighbouring blocks with one owner. ``offset_bytes`` is where they begin in the file ``path``.
 
-    ``inodes`` are, for an inode table, the files whose inodes are in them, by path. Metadata of the whole volume have no path.
+    For an inode table ``inodes`` are the paths of the files whose inodes are in it. Metadata of the whole
+    volume have no path.
     """
 
     kind: Kind
@@ -87,12 +90,12 @@ class BlockMap:
 
     @property
     def runs(self) -> tuple[Owner, ...]:
-        """All owners in order; ``inodes`` is empty in these."""
+        """All owners in order. ``inodes`` is empty in them."""
         return self._runs
 
     @property
     def inodes(self) -> Mapping[PurePosixPath, int]:
-        """The number of each path's inode; of an inode with several paths it has one."""
+        """The inode number of each path. An inode with several paths has one of them here."""
         return {path: number for number, path in self._paths.items()}
 
     def inode_blocks(self, paths: Collection[PurePosixPath]) -> tuple[int, ...]:
@@ -107,7 +110,9 @@ class BlockMap:
         return tuple(sorted(found))
 
     def owners(self, offset_bytes: int, length_bytes: int) -> tuple[Owner, ...]:
-        """Who has the blocks that this range touches, in order and without gaps; what nobody has is FREE."""
+        """The owners of the blocks that this range touches, in order and without gaps. Unowned blocks are
+        FREE.
+        """
         at, end = offset_bytes // self.block_bytes, -(-(offset_bytes + length_bytes) // self.block_bytes)
         found: list[Owner] = []
         index = max(0, bisect.bisect_right(self._runs, at, key=lambda run: run.first_block) - 1)
@@ -141,7 +146,9 @@ class BlockMap:
 
 
 def read_block_map(image: Path) -> BlockMap:
-    """The map of the raw ext4 ``image``; raises ArtefactError for what is none, is damaged or has the feature meta_bg."""
+    """The map of the raw ext4 ``image``. Raises ArtefactError for a file that is no such image, is damaged
+    or has meta_bg.
+    """
     with image.open("rb") as file:
         # Of an empty file there is no map, and a layout that holds has a superblock at least.
         layout = read_layout(file, str(image))
@@ -153,7 +160,7 @@ def read_block_map(image: Path) -> BlockMap:
 
 
 class _Reader:
-    """Walks one file system; ``runs`` collects what it meets, ``paths`` a path of each inode."""
+    """Walks one file system. ``runs`` collects the owners, ``paths`` one path of each inode."""
 
     def __init__(self, data: mmap.mmap, layout: Layout, source: str) -> None:
         self.data, self.layout, self.source = data, layout, source
@@ -254,7 +261,7 @@ class _Reader:
         return self._descriptor(group)[2] * self.block_bytes + index * self.inode_bytes
 
     def _walk(self) -> None:
-        """Every file that has a name, from the root down."""
+        """Walk every named file, from the root down."""
         self.paths[_ROOT_INODE] = PurePosixPath("/")
         waiting = [_ROOT_INODE]
         while waiting:
@@ -295,7 +302,9 @@ class _Reader:
     def _blocks_of(
         self, number: int, kind: Kind, path: PurePosixPath | None, tree: Kind = Kind.EXTENTS
     ) -> list[Owner]:
-        """Note an inode's blocks: its data as ``kind``, what leads to them as ``tree``; return those of the data."""
+        """Note an inode's blocks: its data as ``kind``, and the blocks of its map as ``tree``. Returns the
+        data blocks.
+        """
         at = self._inode_at(number)
         mode, flags = self._u16(at), self._u32(at + 0x20)
         size = self._u32(at + 4) | self._u32(at + 0x6C) << 32
@@ -311,7 +320,7 @@ class _Reader:
         return [run for run in self.runs[before:] if run.kind is kind]
 
     def _tree(self, tree: Kind, block: int, path: PurePosixPath | None) -> int:
-        """Note a block that leads to others; returns where it is in the image."""
+        """Note a block of a map; returns its offset in the image."""
         if block in self.trees:
             raise self._damaged(f"block {block} leads to blocks of {path}, and to others")
         self.trees.add(block)
@@ -337,7 +346,9 @@ class _Reader:
                 self._add(kind, low | third << 32, length, path, logical * self.block_bytes)
 
     def _pointers(self, at: int, kind: Kind, path: PurePosixPath | None, tree: Kind) -> None:
-        """The classic map: twelve blocks, then one that lists blocks, one that lists such lists, one more of these."""
+        """The classic block map: twelve blocks, then a block that lists blocks, one that lists such lists,
+        and one level more.
+        """
         logical = 0
         per_block = self.block_bytes // 4
         for index in range(15):
@@ -367,7 +378,9 @@ def _is_power(number: int, base: int) -> bool:
 
 
 def _disjoint(runs: list[Owner]) -> Iterator[Owner]:
-    """``runs``, sorted by block, without what an earlier one has already: backups lie inside the resize inode's room."""
+    """``runs`` sorted by block, without parts that an earlier one has: backups lie inside the resize
+    inode's area.
+    """
     reached = 0
     for run in runs:
         skipped = max(0, reached - run.first_block)

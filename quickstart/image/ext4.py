@@ -1,4 +1,6 @@
-"""An ext4 root disk of a directory tree, without mounting it (mke2fs(8), option -d), and what its superblock says."""
+"""An ext4 root disk of a directory tree, made without mounting it (mke2fs(8), option -d), and the facts of
+its superblock.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,10 @@ _BREAK = re.compile(r"[\r\n]")
 
 @cache
 def disk_recipe() -> Mapping[str, str]:
-    """What decides the bytes of a disk beside its tree, for the keys of stages: our code, mke2fs's version and its settings.
+    """All that decides the bytes of a disk beside its tree, for the keys of stages: our code, mke2fs's
+    version and its settings.
 
-    Without mke2fs its version is empty: nothing can be made then.
+    Without mke2fs the version is empty, and no disk can be made.
     """
     version = ""
     with suppress(MissingToolError):
@@ -69,12 +72,13 @@ def write_disk(
     label: str,
     devices: tuple[DeviceNode, ...] = (),
 ) -> RootDisk:
-    """Write ``tree`` (owners and modes kept, so as root) to ``path`` as a sparse raw ext4 file system of ``size_mib``.
+    """Write ``tree`` (as root, which keeps owners and modes) to ``path`` as a sparse raw ext4 file system
+    of ``size_mib``.
 
-    ``devices`` lie in directories of the tree; no node is ever made on the host.
+    ``devices`` belong into directories of the tree. No node is ever made on the host.
 
-    The same tree gives the same bytes, wherever and whenever: mke2fs takes names in sorted order and files' times of
-    modification in seconds, all other times are IMAGE_TIME_S. Raises BadInputError when the tree does not fit.
+    The same tree always gives the same bytes: mke2fs takes names in sorted order and modification times in
+    seconds; all other times are IMAGE_TIME_S. Raises BadInputError when the tree does not fit.
     """
     door.need_root("keeping owners and modes in a root disk")
     options = ("-q", "-F", "-L", label, "-U", volume_uuid, "-E", f"hash_seed={volume_uuid}")
@@ -97,7 +101,9 @@ def write_disk(
 
 
 def _fix_inodes(tree: Path, path: Path) -> None:
-    """Set what mke2fs takes from the host and no tree can be given (ctime, atime), and what it leaves out (the root's own)."""
+    """Set the times that mke2fs takes from the host (ctime, atime), and those that it leaves out (the root
+    directory's own).
+    """
     root = tree.lstat()
     commands = [
         f"set_inode_field <{inode}> {field} @{IMAGE_TIME_S}\n"
@@ -110,7 +116,7 @@ def _fix_inodes(tree: Path, path: Path) -> None:
 
 
 def _make_nodes(tree: Path, path: Path, devices: tuple[DeviceNode, ...]) -> None:
-    """Device nodes in the image of ``tree``; what holds them keeps its time."""
+    """Make device nodes in the image of ``tree``. The directories that hold them keep their times."""
     commands = []
     for node in devices:
         holder, _, name = node.path.rpartition("/")
@@ -127,19 +133,21 @@ def _make_nodes(tree: Path, path: Path, devices: tuple[DeviceNode, ...]) -> None
 
 
 def _device_number(major: int, minor: int) -> dict[str, int]:
-    """The fields of an inode that have it, in one of two forms (kernel: include/linux/kdev_t.h)."""
+    """The fields of an inode that hold the device number, in one of two forms (kernel:
+    include/linux/kdev_t.h).
+    """
     if major < 256 and minor < 256:
         return {"block[0]": major << 8 | minor}
     return {"block[1]": minor & 0xFF | major << 8 | (minor & ~0xFF) << 12}
 
 
 def _quoted(word: str) -> str:
-    """As libss takes words apart: between quotes, which are doubled where they are meant."""
+    """Quote a word for libss: between quotes, and quotes in it are doubled."""
     return '"' + word.replace('"', '""') + '"'
 
 
 def _change(path: Path, commands: list[str]) -> None:
-    """Run debugfs(8) on the image; raises BadInputError for a command that it would not take for one."""
+    """Run debugfs(8) on the image. Raises BadInputError for a name that debugfs would not take as one word."""
     for each in commands:
         if _BREAK.search(each[:-1]) or len(each.encode(errors="surrogateescape")) > _COMMAND_BYTES:
             raise BadInputError(
@@ -158,7 +166,9 @@ def _change(path: Path, commands: list[str]) -> None:
 
 @dataclass(frozen=True)
 class BlockGroup:
-    """``uninitialised``: its block bitmap is not in use yet, as the group is empty but for metadata."""
+    """A block group. ``uninitialised`` means that its block bitmap is not in use yet, since it holds only
+    metadata.
+    """
 
     number: int
     first_block: int
@@ -168,7 +178,7 @@ class BlockGroup:
 
 
 def block_groups(path: Path) -> tuple[BlockGroup, ...]:
-    """The block groups of a raw image without meta_bg, in order; raises ArtefactError for a damaged one."""
+    """The block groups of a raw image without meta_bg, in order. Raises ArtefactError for a damaged one."""
     with path.open("rb") as file:
         layout = read_layout(file, str(path))
     found = []
@@ -184,7 +194,8 @@ def block_groups(path: Path) -> tuple[BlockGroup, ...]:
 
 
 def used_inodes(path: Path) -> tuple[int, ...]:
-    """The root's inode and those that hold files, of a raw image without meta_bg, by its inode bitmaps.
+    """The inodes in use of a raw image without meta_bg, by its inode bitmaps: the root's and those that
+    hold files.
 
     Raises ArtefactError for a damaged image.
     """
@@ -210,7 +221,9 @@ def used_inodes(path: Path) -> tuple[int, ...]:
 
 
 def _set_bits(bitmap: bytes, first: int) -> Iterator[int]:
-    """The numbers of the bits that are set, from the lowest of each byte up; the first bit has the number ``first``."""
+    """The numbers of the set bits, from the lowest bit of each byte up. The first bit has the number
+    ``first``.
+    """
     for match in _NOT_ZERO.finditer(bitmap):
         byte, at = match[0][0], first + 8 * match.start()
         yield from (at + bit for bit in range(8) if byte >> bit & 1)

@@ -1,7 +1,8 @@
-"""How an ext4 file system is laid out, by its superblock and group descriptors, of an image that may be anybody's.
+"""The layout of an ext4 file system, from the superblock and group descriptors of an image that anybody may
+have written.
 
-Kernel: Documentation/filesystems/ext4, super.rst and group_descr.rst; what ext4_fill_super() refuses (fs/ext4/super.c) is refused
-here, too, before anything is computed of it.
+Kernel: Documentation/filesystems/ext4, super.rst and group_descr.rst. Everything that ext4_fill_super()
+refuses (fs/ext4/super.c) is refused here, too, before anything is computed from it.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ _MAX_GROUPS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """``groups`` have ``blocks_per_group`` blocks each, the last one perhaps less; ``wide``: numbers of blocks have 64 bits.
+    """The layout. ``groups`` have ``blocks_per_group`` blocks each, the last one perhaps fewer. ``wide``
+    means block numbers of 64 bits.
 
-    ``superblock`` and ``descriptors`` are as they are in the image.
+    ``superblock`` and ``descriptors`` are the bytes of the image.
     """
 
     first_block: int
@@ -50,7 +52,9 @@ def damaged(source: str, what: str) -> ArtefactError:
 
 
 def read_layout(file: BinaryIO, source: str) -> Layout:
-    """The layout of the image in ``file``; raises ArtefactError for what is none, contradicts itself or has meta_bg."""
+    """The layout of the image in ``file``. Raises ArtefactError for a file that is no ext4 image,
+    contradicts itself or has meta_bg.
+    """
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(SUPERBLOCK_AT)
     block = file.read(SUPERBLOCK_BYTES)

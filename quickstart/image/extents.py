@@ -1,4 +1,4 @@
-"""Where the blocks of a file lie in an ext4 image, read by debugfs(8), without mounting it and without root."""
+"""The extents of a file in an ext4 image, read by debugfs(8), without mounting it and without root."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _LEAF = re.compile(
 
 
 def file_extents(image: Path, path: PurePosixPath) -> tuple[Extent, ...]:
-    """The extents of ``path`` (no symlink) in the raw image, in the file's order; whole blocks, neighbours joined.
+    """The extents of ``path`` (no symlink) in the raw image, in the file's order: whole blocks, neighbours
+    joined.
 
-    Raises ArtefactError when there is no such file or its blocks are not by extents.
+    Raises ArtefactError when there is no such file or its blocks are not mapped by extents.
     """
     with image.open("rb") as file:
         block_bytes = read_layout(file, str(image)).block_bytes
@@ -34,7 +35,9 @@ def file_extents(image: Path, path: PurePosixPath) -> tuple[Extent, ...]:
 
 
 def parse_extents(text: str, block_bytes: int) -> tuple[Extent, ...]:
-    """What debugfs' `dump_extents` says, as byte ranges; what was never written holds nothing to read."""
+    """The output of debugfs' `dump_extents` as byte ranges. Extents that were never written have nothing to
+    read.
+    """
     found: list[Extent] = []
     for line in text.splitlines():
         leaf = _LEAF.match(line)
@@ -49,9 +52,11 @@ def parse_extents(text: str, block_bytes: int) -> tuple[Extent, ...]:
 
 
 def tail_extent(volume_bytes: int, length_bytes: int, align_bytes: int) -> Extent:
-    """Where a file of that length would lie in one piece at the volume's end, begun on a multiple of ``align_bytes``.
+    """The place of a file of that length in one piece at the volume's end. It begins at a multiple of
+    ``align_bytes``.
 
-    There the image has no file, and a boot reads nothing; so the volume is as cold there as for any other file.
+    The image has no file there and a boot reads nothing there, so the volume is as cold there as for any
+    other file.
     """
     offset = (volume_bytes - length_bytes) // align_bytes * align_bytes
     if offset < 0:

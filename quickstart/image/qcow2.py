@@ -1,4 +1,6 @@
-"""What a qcow2 image says of itself (docs/interop/qcow2.txt of QEMU): whether it rests on another file of the host."""
+"""The facts of a qcow2 image's header (docs/interop/qcow2.txt of QEMU): whether it depends on another file
+of the host.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,10 @@ _CLUSTER_BITS = range(9, 22)
 
 
 def virtual_bytes(fd: int) -> int:
-    """The size of the disk in the image that ``fd`` is; raises ValueError when QEMU would open another file or a key with it.
+    """The disk's size in the image behind ``fd``. Raises ValueError when QEMU would open another file or
+    need a key with it.
 
-    Features that QEMU does not know it refuses itself.
+    QEMU itself refuses features that it does not know.
     """
     head = os.pread(fd, 1 << _CLUSTER_BITS[-1], 0)
     if len(head) < _HEADER_BYTES[2] or not head.startswith(_MAGIC):
@@ -52,7 +55,9 @@ def virtual_bytes(fd: int) -> int:
 
 
 def _check_extensions(cluster: bytes, at: int) -> None:
-    """The header's extensions, which end in its cluster: each has a kind and a length, and is padded to 8 bytes."""
+    """The header's extensions, which end within its cluster. Each has a kind and a length, and is padded to
+    8 bytes.
+    """
     while at + _EXTENSION.size <= len(cluster):
         kind, length = _EXTENSION.unpack_from(cluster, at)
         if kind == _END:

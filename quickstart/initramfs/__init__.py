@@ -1,1 +1,3 @@
-"""start set → initramfs: our own newc writer, the kernel-module closure, the archive's layout, what runs in the guest."""
+"""start set → initramfs: our own newc writer, the closure of kernel modules, the archive's layout, the
+programs in the guest.
+"""

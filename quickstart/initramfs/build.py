@@ -1,4 +1,6 @@
-"""Write the archive: a pure function of image, start set, profile rules and tool (with its BusyBox), whatever user or day."""
+"""Write the archive. It is a pure function of image, start set, profile rules and tool (with its BusyBox),
+whatever the user or day.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ BUILD_DIGITS = 32
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that goes into an archive; where the disk is not the reference image's, its superblock and prefetch are the disk's."""
+    """All that goes into an archive. Where the disk is not the reference image's, superblock and prefetch
+    are the disk's.
+    """
 
     profile: Profile
     reference: ReferenceImage
@@ -48,17 +52,18 @@ class Recipe:
 
     @property
     def bound(self) -> tuple[PurePosixPath, ...]:
-        """What is laid over the volume's files; where nothing is packed, nothing."""
+        """The files that are laid over the volume's; none where nothing is packed."""
         if self.delivery is Delivery.FAST or self.served is not Served.FAST:
             return ()
         return bound_files(self.start_set, ImageRoot(self.reference.tree), self.unit)
 
 
 def build_id(recipe: Recipe, config: GuestConfig) -> str:
-    """Names the pair of parts A and B by all that goes into them; file contents by the image's hash.
+    """The name of the pair of parts A and B: a hash of all that goes into them; file contents enter by the
+    image's hash.
 
-    How a trace came to its start set is not in it: two traces with the same findings make the same archive. Nor is the payload:
-    what init finds is the same.
+    The way from a trace to its start set does not enter: two traces with the same findings give the same
+    archive. Nor does the payload, since init finds the same files.
     """
     files = [
         (str(f.path), f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target, str(f.hard_link_to))
@@ -75,7 +80,9 @@ def build_id(recipe: Recipe, config: GuestConfig) -> str:
 
 
 def root_mount(root: ImageRoot) -> tuple[str, str]:
-    """Type and options of the root volume by the image's fstab(5); raises StartSetError without an ext4 root."""
+    """The type and options of the root volume by the image's fstab(5). Raises StartSetError without an ext4
+    root.
+    """
     for line in root.read_text(PurePosixPath("/etc/fstab")).splitlines():
         words = line.split()
         if len(words) >= 4 and not words[0].startswith("#") and words[1] == "/":
@@ -86,10 +93,10 @@ def root_mount(root: ImageRoot) -> tuple[str, str]:
 
 
 def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
-    """Write the initramfs to ``target``; raises StartSetError when it is, unpacked, larger than the profile's budget, BadInputError
-    when the image's kernel does not unpack such a payload.
+    """Write the initramfs to ``target``. Raises StartSetError when its unpacked size exceeds the profile's
+    budget, BadInputError when the image's kernel cannot unpack such a payload.
 
-    Nothing is written when the start set alone is, or when it has a file that no archive can hold.
+    Nothing is written when the start set alone exceeds the budget, or has a file that no archive can hold.
     """
     profile, start_set = recipe.profile, recipe.start_set
     check_sizes(profile, start_set)
@@ -137,7 +144,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
 
 
 def append_files(initramfs: Initramfs, entries: Iterable[CpioEntry]) -> Initramfs:
-    """Add one more archive with files of the image, whatever they hold; so it is its owner's alone."""
+    """Add one more archive with files of the image, of any content; so it is readable for its owner alone."""
     initramfs.path.chmod(0o600)
     more, unpacked = _append(initramfs.path, entries, Payload.CPIO)
     return replace(
@@ -154,7 +161,9 @@ def _sha256(path: Path) -> str:
 
 
 def check_sizes(profile: Profile, start_set: StartSet) -> None:
-    """Raise StartSetError for a file of 4 GiB or more (newc has 32 bits for it), and for a set over the budget by itself."""
+    """Raise StartSetError for a file of 4 GiB or more (newc has 32 bits for the size), and for a start set
+    over the budget by itself.
+    """
     for file in start_set.files:
         if file.size_bytes > MAX_FIELD:
             raise StartSetError(
@@ -175,7 +184,7 @@ def _check_budget(profile: Profile, start_set: StartSet, size_bytes: int, what: 
 
 
 def _append(target: Path, entries: Iterable[CpioEntry], payload: Payload) -> tuple[int, int]:
-    """Add one archive; how many bytes it takes there, and how many it has unpacked."""
+    """Add one archive; returns its size there and its unpacked size in bytes."""
     with target.open("ab") as file:
         begin = file.tell()
         with packing(file, payload) as sink:

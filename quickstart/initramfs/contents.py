@@ -1,4 +1,4 @@
-"""What an initramfs consists of: its regular files and their sizes, of our own archives and of a distribution's."""
+"""The contents of an initramfs, ours or a distribution's: its regular files and their sizes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from quickstart.initramfs.newc_reader import walk_archive
 
 
 def file_sizes(path: Path) -> Mapping[str, int] | None:
-    """Bytes of each regular file by its name, as they are in memory; the last of a name counts, as for the kernel.
+    """The size of each regular file in memory, by name; of equal names the last counts, as for the kernel.
 
-    A file with several names has its bytes under one of them. None for an archive that cannot be read whole: compressed by a way
-    that we do not read, or damaged.
+    A file with several names has its bytes under one of them. None for an archive that cannot be read
+    completely: damaged, or compressed in a form that we do not read.
     """
     try:
         with path.open("rb") as stream:

@@ -29,11 +29,11 @@ def description_text(
     from_fast: bool,
     bound: Iterable[PurePosixPath],
 ) -> str:
-    """The whole description; ``environment`` are the assignments that are ours (PATH …).
+    """The whole description. ``environment`` has our own assignments (PATH …).
 
-    With ``from_fast`` the programs that are packed start from /fast, argv[0] stays the stock path. ``bound`` files lie over the
-    volume's in the unit's namespace. Raises StartSetError when the
-    unit's main program is not packed although it is to start from there.
+    With ``from_fast`` the packed programs start from /fast, while argv[0] stays the stock path. ``bound``
+    files lie over the volume's in the unit's namespace. Raises StartSetError when the unit's main program
+    is not packed although it must start from there.
     """
     records: list[Record] = [("unit", unit.unit), ("group", unit.group), ("type", unit.type)]
     records += [("pid-file", str(unit.pid_file))] if unit.pid_file else []
@@ -62,7 +62,7 @@ def _lines(records: Iterable[Record]) -> Iterator[str]:
 
 
 def encode_word(word: str) -> str:
-    r"""A word as it stands in the description: what is not printable ASCII, space and backslash as \xHH, byte by byte.
+    r"""A word of the description: bytes outside printable ASCII, space and backslash become \xHH.
 
     The machine's name is \H, up to its first dot \l.
     """
@@ -77,7 +77,9 @@ def _encoded(byte: int) -> str:
 
 
 def _placed(command: UnitCommand, packed: frozenset[PurePosixPath], root: ImageRoot) -> Record:
-    """Flags, program and argv. A packed script is opened by its packed interpreter, as the kernel would open it from the volume."""
+    """Flags, program and argv. A packed script is opened by its packed interpreter, as the kernel would
+    open it from the volume.
+    """
     flags, program = command.flags, root.resolve(PurePosixPath(command.program)).canonical
     if program is None or program not in packed:
         return flags, command.program, *command.words

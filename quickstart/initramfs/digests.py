@@ -1,11 +1,13 @@
-"""The list of digests in part A: what part B is to be, by which the checker finds a damaged one (docs/internals/integrity.md).
+"""The list of digests in part A: the expected files of part B, by which the checker finds a damaged one
+(docs/internals/integrity.md).
 
-All numbers have 32 bits, little-endian. A head of 12 bytes: ``QSPARTB3`` and the number of entries. Then each member of part B in
-its order: st_mode, uid, gid, size, ``same_as``, CRC-32, the length of its name with the NUL at its end, that of its link's text;
-the name; the text. The CRC-32 is that of zlib and gzip (IEEE 802.3), over the whole content of a regular file; of all else it is 0.
-``same_as`` is 0, or 1 + the number of the earlier entry that this is a hard link to: then the content is said there.
+All numbers have 32 bits, little-endian. A head of 12 bytes: ``QSPARTB3`` and the number of entries. Then
+each member of part B in its order: st_mode, uid, gid, size, ``same_as``, CRC-32, the length of its name
+with the NUL at its end, that of its link's text; the name; the text. The CRC-32 is that of zlib and gzip
+(IEEE 802.3), over the whole content of a regular file; it is 0 for everything else. ``same_as`` is 0, or 1
++ the number of the earlier entry that this is a hard link to, which has the content.
 
-One for each file, however long: docs/adr/0009-digest.md says why not for pieces.
+There is one digest for each file, however long: docs/adr/0009-digest.md says why not one for each piece.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _REBUILD = "build the artefact again"
 
 @dataclass(frozen=True)
 class Listed:
-    """What is to be at ``name``, relative to the root; ``crc`` is of a regular file's content, ``text`` is a link's.
+    """The expected file at ``name``, relative to the root. ``crc`` is a regular file's, ``text`` a link's.
 
     ``same_as`` names the earlier file that this is another name of, or is empty.
     """
@@ -45,7 +47,7 @@ class Listed:
 
 
 def listed(entries: Iterable[CpioEntry]) -> Iterator[Listed]:
-    """What the archive of these entries is to become when it is unpacked."""
+    """The expected files of an archive of these entries once it is unpacked."""
     sizes: dict[str, int] = {}
     for entry in entries:
         name, text = entry.name.encode("utf-8", "surrogateescape"), b""
@@ -77,7 +79,7 @@ def _size_bytes(data: bytes | Path) -> int:
 
 
 def list_bytes(files: Iterable[Listed]) -> bytes:
-    """The list as the checker reads it."""
+    """The list in the checker's form."""
     numbers: dict[bytes, int] = {}
     parts = []
     for number, each in enumerate(files):
@@ -90,7 +92,7 @@ def list_bytes(files: Iterable[Listed]) -> bytes:
 
 
 def read_list(data: bytes) -> tuple[Listed, ...]:
-    """The files of a list; raises ArtefactError when it is none."""
+    """The files of a list. Raises ArtefactError for anything that is no such list."""
     files: list[Listed] = []
     magic = data[: len(_MAGIC)]
     if magic != _MAGIC and magic[:-1] == _MAGIC[:-1]:

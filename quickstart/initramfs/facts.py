@@ -1,6 +1,8 @@
-"""What has to be on the volume as it was, for init and /usr/sbin/quickstart to compare (docs/users/never-stale.md).
+"""The facts of the volume that must not change: init and /usr/sbin/quickstart compare them
+(docs/users/never-stale.md).
 
-That is what processes take from /fast, what would be found before it if it were there, and what decides how the unit starts.
+These are the files that processes take from /fast, the files that would be found before them, and all that
+decides how the unit starts.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ class Way:
 
 @dataclass(frozen=True)
 class Watched:
-    """Beside what is packed: ``names`` that are compared, there or not, and ``places``, directories whose entries are.
+    """The compared entries beside the packed ones: ``names``, which may exist or not, and ``places``,
+    directories with their entries.
 
-    ``files`` are those of both that the image has, links and plain files; a directory is none. ``ways`` are the directories that
-    lead to the served files, from / on.
+    ``files`` are those of both that the image has, links and regular files without directories.
     """
 
     names: tuple[PurePosixPath, ...] = ()
@@ -55,7 +57,8 @@ NOTHING = Watched()
 def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[PurePosixPath]) -> Watched:
     """All that is compared with the volume beside the files that are served.
 
-    Raises UnsupportedUnitError without the unit, and when a profile of AppArmor's attaches to one of the programs.
+    Raises UnsupportedUnitError without the unit, and when an AppArmor profile attaches to one of the
+    programs.
     """
     served = served_files(start_set, bound)
     refuse_profiles(root, unit, [file.path for file in served if not is_library(file.path)])
@@ -84,13 +87,15 @@ def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:
 
 
 def _is_sayable(place: PurePosixPath) -> bool:
-    """Whether find(1), to which it is named from / on without the slash, cannot take it for an option."""
+    """Whether find(1), which gets names relative to / without the slash, cannot take it for an option."""
     return place.parts[1][0] not in "-!(),"
 
 
 def _before(root: ImageRoot, served: Iterable[StartFile]) -> Deciding:
-    """What would be taken from the volume by its stock order, and from /fast is not: /usr/local/bin/NAME of a packed /usr/bin/NAME,
-    a library in a directory that ld.so comes to before, a further such directory."""
+    """The names that the stock search order would find first, while /fast hides them: /usr/local/bin/NAME
+    for a packed /usr/bin/NAME, a library in a directory that ld.so searches earlier, or a new such
+    directory.
+    """
     files: set[PurePosixPath] = set(way_to(root, LD_SO_CONF))
     places = {PurePosixPath("/etc/ld.so.conf.d")}
     programs, libraries = _canonical(root, STOCK_PATH), _canonical(root, library_directories(root))
@@ -138,8 +143,10 @@ def _file(root: ImageRoot, path: PurePosixPath) -> StartFile:
 def packed_facts(
     start_set: StartSet, bound: Collection[PurePosixPath], beside: Watched
 ) -> tuple[bytes, bytes, bytes]:
-    """For the comparison with the root volume: the names that are compared and the places, NUL-separated and without the leading
-    slash, and between them `stat -c '%f %s %Y %Z %n'` of what is there, the entries of the places last."""
+    """The input of the comparison with the root volume: the compared names and the places, NUL-separated
+    and without the leading slash, and the output of `stat -c '%f %s %Y %Z %n'` of the existing ones, the
+    entries of the places last.
+    """
     served = served_files(start_set, bound)
     known = {file.path: file for file in (*beside.files, *served)}
     names = [*(file.path for file in served), *beside.names]

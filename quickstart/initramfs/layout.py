@@ -1,7 +1,9 @@
-"""What lies where in the archive (pure but for reading the image): part A is ours, part B is the start set at /fast.
+"""The layout of the archive (pure but for reading the image): part A is ours, part B is the start set at
+/fast.
 
-Part A comes first and is what everything rests on: init, BusyBox, modules. Part B's last file names the build that A belongs to,
-so that A notices at once when B is cut or another one's; A's list of digests tells whether it is what was packed.
+Part A comes first, and everything depends on it: init, BusyBox, modules. Part B's last file names the build
+that A belongs to, so A notices at once when B is cut or belongs to another build. A's list of digests shows
+whether B is what was packed.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ _SCRIPTS = (
 
 
 class Served(enum.Enum):
-    """Where the application's files come from; what is not FAST is there to be compared with, never in an artefact."""
+    """The source of the application's files. All values but FAST exist for comparison and never occur in an
+    artefact.
+    """
 
     FAST = "/fast"
     VOLUME = "the root volume"
@@ -82,7 +86,7 @@ class Served(enum.Enum):
 
 
 class HandOff(enum.Enum):
-    """What becomes of the machine once the application answers; the values are init's words."""
+    """The machine's state once the application answers; the values are init's words."""
 
     STAY = "no"
     """Init stays PID 1 with the application alone: the paper's minimal system."""
@@ -94,11 +98,12 @@ class HandOff(enum.Enum):
 
 @dataclass(frozen=True)
 class GuestConfig:
-    """What init has to know of this image; ``build`` names the pair of parts.
+    """The facts of this image for init. ``build`` names the pair of parts.
 
-    ``ready_port`` is 0 where readiness names none, ``network`` is takeover.network_service's word, empty without a hand-off,
-    ``early`` cloudinit.early_start's. ``image`` is the type of the file system that part B is, empty where that is the files.
-    ``watched`` is what is compared with the volume beside what is packed. ``settings`` are the image's of sysctl.d(5).
+    ``ready_port`` is 0 where readiness names none. ``network`` is the word of takeover.network_service,
+    empty without a hand-off. ``early`` is that of cloudinit.early_start. ``image`` is the type of the file
+    system that part B is, empty where B has plain files. ``watched`` is compared with the volume beside
+    what is packed. ``settings`` are those of the image's sysctl.d(5).
     """
 
     build: str
@@ -127,7 +132,7 @@ def part_a(
     digests: bytes,
     prefetch: Prefetch,
 ) -> Iterator[CpioEntry]:
-    """Init and all that it needs before it may look at part B, of which ``digests`` is the list."""
+    """Init and everything that it needs before it may use part B, whose list is ``digests``."""
     for name in _DIRECTORIES:
         yield directory(name)
     yield char_device("dev/console", 0o600, 5, 1)
@@ -207,7 +212,7 @@ def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterato
 
 
 def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
-    """Part B with the start set as an image, which has a place for what of part A lies below /fast."""
+    """Part B with the start set as an image, with a directory for part A's files below /fast."""
     below, ours = [], []
     for entry in entries:
         if entry.name in ("fast", OURS, MARKER):
@@ -220,7 +225,7 @@ def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
 
 
 def _loader_place(start_set: StartSet) -> str:
-    """Where LOADER leads in the archive: through /lib64, which is a link on a merged /usr."""
+    """The place of LOADER in the archive: through /lib64, which is a link on a merged /usr."""
     for file in start_set.files:
         if file.path == PurePosixPath("/lib64"):
             below = f"fast/{file.target.lstrip('/')}" if file.kind is FileKind.SYMLINK else "fast/lib64"
@@ -295,7 +300,7 @@ def library_path(start_set: StartSet) -> str:
 
 
 def late_binds_text(unit: UnitStart) -> str:
-    """For `adopt`: each bind as `ro` or `rw`, whether it has to be, source and target, with tabs between."""
+    """For `adopt`: each bind as `ro` or `rw`, whether it is required, source and target, separated by tabs."""
     rows = (
         (
             "ro" if each.read_only else "rw",
@@ -309,7 +314,9 @@ def late_binds_text(unit: UnitStart) -> str:
 
 
 def settings_text(settings: Iterable[KernelSetting]) -> str:
-    """For init's second half, which sources it: `setting always|as-built KEY VALUE [SPARED…]`, a line for each."""
+    """For init's second half, which sources it: a line `setting always|as-built KEY VALUE [SPARED…]` for
+    each setting.
+    """
     rows = (
         ("setting", "as-built" if each.is_packages else "always", each.key, each.value, *each.spared)
         for each in settings

@@ -1,9 +1,10 @@
-"""LZ4 blocks that are unpacked with fewer steps: what a compressor made, without its short matches (docs/internals/payload.md).
+"""LZ4 blocks that unpack in fewer steps: a compressor's blocks without their short matches
+(docs/internals/payload.md).
 
-A block (lz4's lz4_Block_format.md) is a row of sequences: a token, literals, and, but for the last, a match: 2 bytes of offset
-and a length. A match refers to what has been unpacked, however that came about: one that is given up for literals of the same
-bytes changes no other. The block grows by some 3 bytes less than the match had, and the kernel has one round of its loop less,
-some 50 instructions.
+A block (lz4's lz4_Block_format.md) is a row of sequences: a token, literals, and, except in the last, a
+match: 2 bytes of offset and a length. A match refers to unpacked bytes, whatever made them. So a match that
+is replaced by literals of the same bytes changes no other one. The block grows by some 3 bytes less than
+the match's length, and the kernel saves one round of its loop, some 50 instructions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _MOST = 255
 
 
 class _Match(NamedTuple):
-    """Of millions, so no dataclass. ``begin``: of its bytes in what is unpacked; ``offset``: the block's own two bytes."""
+    """A sequence; there are millions, so it is no dataclass. ``begin`` is its offset in the unpacked data,
+    ``offset`` the block's two bytes.
+    """
 
     begin: int
     length: int
@@ -26,9 +29,9 @@ class _Match(NamedTuple):
 
 
 def without_short_matches(block: bytes, data: bytes, shortest_bytes: int) -> bytes:
-    """The block for the same ``data`` with no match of less than ``shortest_bytes``.
+    """The block for the same ``data`` without matches below ``shortest_bytes``.
 
-    ``block`` is a compressor's, and right; IndexError or nonsense comes of one that is not.
+    ``block`` must be a compressor's valid one; another one gives an IndexError or nonsense.
     """
     made = bytearray()
     literals_begin = 0

@@ -1,4 +1,4 @@
-"""Which kernel modules part A carries, in the order in which they load (modules.dep(5), modules.alias in depmod(8))."""
+"""The kernel modules of part A, in their order of loading (modules.dep(5), modules.alias in depmod(8))."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def packed_names(modules: ModuleSet) -> frozenset[str]:
 
 
 def packed(data: bytes) -> bytes:
-    """As BusyBox's insmod unpacks it; the same bytes for the same module."""
+    """The module in a form that BusyBox's insmod unpacks; the same bytes for the same module."""
     return gzip.compress(data, 9, mtime=0)
 
 
@@ -180,13 +180,14 @@ def _decompressed(path: PurePosixPath, data: bytes) -> bytes:
 
 
 def modloader_table(modules: ModuleSet) -> str:
-    """What the modloader goes by; a line is words with a blank between.
+    """The modloader's table. A line has words separated by blanks.
 
-    ``device PATH`` below /sys has an alias, and so has each device of ``bus NAME`` and ``child NAME``. ``module NAME`` stands in
-    the order of loading. ``alias PATTERN NAME…`` (``beside`` and ``late`` for BESIDE and LATE) has the modules to load for a
-    device, requirements first. ``root NAME…`` is the root's file system, where that is a module: no device asks for it, but
-    mount(2), and the kernel's own request finds no modprobe in the initramfs; ``image NAME…`` likewise what mounts a part B
-    that is an image.
+    ``device PATH`` below /sys has an alias, and so has each device of ``bus NAME`` and ``child NAME``.
+    ``module NAME`` stands in the order of loading. ``alias PATTERN NAME…`` (``beside`` and ``late`` for
+    BESIDE and LATE) has the modules to load for a device, requirements first. ``root NAME…`` is the root's
+    file system, where that is a module: no device asks for it, but mount(2) does, and the kernel's own
+    request finds no modprobe in the initramfs. ``image NAME…`` is likewise the file system of a part B that
+    is an image.
     """
     requires = {module.name: module.requires for module in modules.modules}
     lines = [f"device {_CPU_DEVICE}", *(f"bus {place}" for _, place in _BUSES)]

@@ -1,10 +1,11 @@
-"""The newc cpio format: a reader of anybody's archives (the format: ``quickstart.initramfs.newc``).
+"""Read newc cpio archives of any origin (the format: ``quickstart.initramfs.newc``).
 
-What a cut-off file can hide: nothing between two archives says that another follows, and zeros after a
-trailer are optional. So a file that ends at its very start or anywhere behind a complete trailer reads as a
-whole one. Every other truncation is found.
+A truncation can hide in one way: nothing between two archives says that another follows, and zeros after a
+trailer are optional. So a file that ends at its start or anywhere after a complete trailer reads as a
+complete one. Every other truncation is found.
 
-Where the kernel takes a compressed stream in place of an archive, so does the reader (``quickstart.initramfs.payload``).
+Where the kernel accepts a compressed stream in place of an archive, the reader does, too
+(``quickstart.initramfs.payload``).
 
 The archive may be a stranger's: it is read in pieces, and within ``Limits``.
 """
@@ -36,9 +37,10 @@ _ZEROS_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Limits:
-    """How much of a file is read: bytes of its archives, unpacked; members, and their names and links' targets; archives.
+    """The limits on a file: unpacked bytes of its archives; members, with their names and link targets;
+    archives.
 
-    No budget of a profile is over 4 GiB. The others bound what is held of an archive: some 100 MiB.
+    No profile's budget exceeds 4 GiB. The other limits bound the memory for an archive: some 100 MiB.
     """
 
     unpacked_bytes: int = 4 << 30
@@ -58,11 +60,12 @@ class Stream(Protocol):
 
 @dataclass(frozen=True)
 class CpioMember:
-    """One member as read. ``data`` is content or link target; ``offset`` is where it begins, in bytes: in what the compressed
-    stream that it is in unpacks to, if it is in one, as ``in_stream`` says.
+    """One member. ``data`` is content or link target. ``offset`` is where it begins in bytes: in the file,
+    or with ``in_stream`` in the unpacked content of its compressed stream.
 
-    ``archive`` counts the archives of the stream from 0. Of several hard links (equal ``archive`` and ``inode``, ``nlink``
-    above 1) one has the data: the first in our archives, the last in those of other writers.
+    ``archive`` counts the archives of the stream from 0. Of several hard links (equal ``archive`` and
+    ``inode``, ``nlink`` above 1) one has the data: the first in our archives, the last in those of other
+    writers.
     """
 
     name: str
@@ -92,13 +95,13 @@ def walk_archive(
 ) -> Iterator[tuple[CpioMember, Iterator[bytes]]]:
     """Yield the members of all archives in the stream, in order and without their trailers; never seeks.
 
-    A member comes without its data, which are in the pieces beside it, each of at most a MiB: to be taken before the next member
-    is asked for, and passed by where they are not.
+    A member comes without its data. They are in the pieces beside it, each of at most a MiB: take them
+    before the next member, or skip them.
 
-    Only newc (``070701``) is read, with upper- or lower-case digits, plain or in gzip, LZ4 or Zstandard streams. Offsets count from
-    where the stream stood. Raises ArtefactError, with the offset, for bytes that are no member, for padding that is not
-    zero, for what is over ``limits``, and for an end of the stream anywhere but behind a trailer (or at once: no bytes are no
-    members).
+    Only newc (``070701``) is read, with upper- or lower-case digits, plain or in gzip, LZ4 or Zstandard
+    streams. Offsets count from the stream's position at the call. Raises ArtefactError, with the offset,
+    for bytes that are no member, for padding that is not zero, beyond ``limits``, and for a stream that
+    ends anywhere but after a trailer (an empty stream has no members).
     """
     tally = _Tally(limits)
     source = _Source(stream, tally)
@@ -136,7 +139,7 @@ def _walk_one(
 
 
 class _Tally:
-    """What has been read of all archives of a file, against its limits."""
+    """The amounts read so far of all archives of a file, against its limits."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -144,7 +147,7 @@ class _Tally:
         self._members = self._names_bytes = self._archives = self._streams = 0
 
     def take(self, count: int, offset: int, what: str) -> None:
-        """So many bytes are about to be read."""
+        """Count bytes that are about to be read."""
         if count > self._left_bytes:
             raise _damaged(
                 offset, f"{what}: {count} bytes, where no more than {self._left_bytes} can be left"
@@ -185,7 +188,7 @@ class _Source:
         self.offset = 0
 
     def take(self, count: int, what: str) -> bytes:
-        """Exactly ``count`` bytes; a damaged length costs no more memory than the stream has bytes."""
+        """Exactly ``count`` bytes. A damaged length costs no more memory than the stream has bytes."""
         return b"".join(self.pieces(count, what))
 
     def pieces(self, count: int, what: str) -> Iterator[bytes]:
@@ -215,7 +218,7 @@ class _Source:
         return found
 
     def give_back(self, data: bytes, /) -> None:
-        """These bytes, the last that were read, are to be taken once more."""
+        """Return these last bytes to the stream."""
         self._ahead = data + self._ahead
         self.offset -= len(data)
 
@@ -225,7 +228,7 @@ class _Source:
             raise _damaged(start, "padding that is not zero")
 
     def skip_zeros(self) -> bool:
-        """Go on to the next byte that is not zero; False at the end of the stream."""
+        """Skip to the next byte that is not zero; False at the end of the stream."""
         while True:
             if not self._ahead:
                 self._ahead = self._stream.read(_ZEROS_BYTES)

@@ -1,9 +1,11 @@
-"""The form in which the parts of the initramfs travel (payload.md): as newc archives, or each as one compressed stream.
+"""The form in which the parts of the initramfs travel (payload.md): as newc archives, or each as one
+compressed stream.
 
-Part B may have a file system in one file, too (``initramfs.squashfs``). The kernel unpacks one stream after the other
-(Documentation/driver-api/early-userspace/buffer-format.rst, init/initramfs.c) and tells their form by the first bytes. Its LZ4
-is the legacy frame (lib/decompress_unlz4.c, lz4's lz4_Frame_format.md): a magic number, then blocks of at most 8 MiB, each behind
-its length; four zeros end it where more follows.
+Part B may also be a file system in one file (``initramfs.squashfs``). The kernel unpacks one stream after
+the other (Documentation/driver-api/early-userspace/buffer-format.rst, init/initramfs.c) and recognises
+their form by the first bytes. Its LZ4 is the legacy frame (lib/decompress_unlz4.c, lz4's
+lz4_Frame_format.md): a magic number, then blocks of at most 8 MiB, each after its length; four zeros end it
+where more follows.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class Payload(enum.Enum):
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """What making it takes of the host."""
+        """The host's tools that make it."""
         return ("sqfstar",) if self is Payload.SQUASHFS else ()
 
 
@@ -81,13 +83,13 @@ _OPTIONS = {
 
 
 def compressors() -> str:
-    """The libraries that compress, with their versions: another one may make other bytes."""
+    """The compressing libraries with their versions, since another version may give other bytes."""
     zstd = ".".join(str(number) for number in zstandard.ZSTD_VERSION)
     return f"zlib {zlib.ZLIB_RUNTIME_VERSION}, lz4 {lz4.library_version_string()}, zstd {zstd}"
 
 
 def check_kernel(root: ImageRoot, version: str, payload: Payload) -> None:
-    """Raise BadInputError unless the image's kernel, by its /boot/config, unpacks such a payload."""
+    """Raise BadInputError unless the image's kernel, by its /boot/config, can unpack such a payload."""
     if payload is Payload.CPIO:
         return
     place, options = (
@@ -114,9 +116,9 @@ def check_kernel(root: ImageRoot, version: str, payload: Payload) -> None:
 
 @contextlib.contextmanager
 def packing(file: BinaryIO, payload: Payload) -> Iterator[Sink]:
-    """What is written into it goes into ``file`` in that form; the same bytes by the same `compressors`.
+    """A stream whose data go into ``file`` in that form; the same `compressors` give the same bytes.
 
-    Behind a compressed stream come at least four zeros, to a multiple of 512 of its own length.
+    At least four zeros follow a compressed stream, up to a multiple of 512 of its own length.
     """
     if not payload.compresses:
         yield file
@@ -170,7 +172,9 @@ class _Lz4Writer:
 
 
 class _Unpacker(Protocol):
-    """As zlib's and zstandard's decompressobj: ``unused_data`` is what was behind the stream, once ``eof`` is set."""
+    """A decompressor like zlib's and zstandard's decompressobj: ``unused_data`` is what follows the stream,
+    once ``eof`` is set.
+    """
 
     @property
     def eof(self) -> bool: ...
@@ -182,7 +186,7 @@ class _Unpacker(Protocol):
 
 
 class Packed(Protocol):
-    """Where a compressed stream comes from: a stream that takes back what was read too much, and knows its place."""
+    """The source of a compressed stream: it takes surplus bytes back, and knows its place."""
 
     offset: int
 
@@ -192,29 +196,31 @@ class Packed(Protocol):
 
 
 def form_of(first: bytes) -> Payload:
-    """How a stream that begins so is packed; CPIO where it is not compressed by a way that is known."""
+    """The form of a stream that begins like this; CPIO for plain archives and unknown forms."""
     return next((each for each, magic in _MAGICS.items() if first.startswith(magic)), Payload.CPIO)
 
 
 class Allowance:
-    """So many bytes may come of all streams of a file together: they are counted before they are handed on."""
+    """The number of bytes that all streams of a file may unpack to; they are counted before they are
+    returned.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.left_bytes = limit_bytes
 
     def take(self, count: int) -> bool:
-        """Whether there are so many left, which are then used."""
+        """Whether that many bytes are left; if so, they are used."""
         self.left_bytes -= count
         return self.left_bytes >= 0
 
 
 class Unpacked:
-    """What a compressed stream holds, to be read from front to back.
+    """The content of a compressed stream, read from front to back.
 
-    Raises ArtefactError, with the stream's place, for one that is cut or cannot be unpacked, and as soon as ``allowance`` is used
-    up. Of LZ4, whose blocks say nothing of what is behind them, a cut between two blocks is not seen here: the archive in it ends
-    too early.
+    Raises ArtefactError, with the stream's place, for a stream that is cut or damaged, and once
+    ``allowance`` is used up. LZ4 blocks do not announce further ones, so a cut between two blocks is not
+    noticed here: the archive inside ends too early.
     """
 
     def __init__(self, source: Packed, payload: Payload, allowance: Allowance) -> None:
@@ -270,7 +276,7 @@ def _unpacker(payload: Payload) -> _Unpacker:
 
 
 class _Lz4Unpacker:
-    """``unused_data`` is, until the end, what has come of a block that is not whole."""
+    """LZ4's decompressor. Until the end, ``unused_data`` holds the bytes of an incomplete block."""
 
     def __init__(self) -> None:
         self.eof = False

@@ -1,4 +1,6 @@
-"""What init asks the root volume for in one batch, and how part A says so to the prefetcher (docs/internals/prefetch.md); pure."""
+"""The requests that init makes of the root volume in one batch, and part A's files that tell the prefetcher
+(prefetch.md); pure.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,9 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True)
 class Prefetch:
-    """What the application will ask the root volume for, beside the start set: ``ranges`` of the volume with metadata, as
-    (offset, length) in bytes, and ``files`` that it reads there."""
+    """The expected reads from the root volume beside the start set: ``ranges`` of the volume with metadata,
+    as (offset, length) in bytes, and ``files`` that are read there.
+    """
 
     ranges: tuple[tuple[int, int], ...]
     files: tuple[PurePosixPath, ...]

@@ -1,7 +1,8 @@
-"""What `ramboot` has beside init: every file that the application opens, at its ordinary path, and the directories it uses.
+"""The files of `ramboot` beside init: every file that the application opens, at its ordinary path, and the
+directories it uses.
 
-It is a measuring device: with no root volume at all it shows what there is to be gained. So it holds what an artefact's initramfs
-never does (data, secrets), and never becomes part of one.
+It is a measuring device: without any root volume it shows the possible gain. So it holds what an artefact's
+initramfs never does (data, secrets), and never becomes part of one.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ _OF_INIT = tuple(
 
 
 def all_rules(rules: FileRules) -> FileRules:
-    """The profile's rules without those that keep something out."""
+    """The profile's rules without those that exclude files."""
     return FileRules(include=rules.include, exclude=(), data=(), secrets=("/**",))
 
 
 def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The image's files, links and directories to pack, each after what holds it; ``start_set`` is by ``all_rules``."""
+    """The image's files, links and directories to pack, each after its directory. ``start_set`` follows
+    ``all_rules``.
+    """
     found = {file.path for file in start_set.files} | {each.path for each in start_set.excluded}
     for path in _OF_INIT:
         found |= _leads_to(root, path)
@@ -45,7 +48,7 @@ def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tupl
 
 
 def _of_event(root: ImageRoot, event: Event) -> set[PurePosixPath]:
-    """Where the path leads that a program used; for a file that it made, the directory that takes it."""
+    """The target of a path that a program used; for a file that it created, the directory."""
     if len(event.path.parts) < 2 or event.path.parts[1] in _VOLATILE:
         return set()
     found = _leads_to(root, event.path)

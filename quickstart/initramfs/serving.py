@@ -1,4 +1,6 @@
-"""Which packed files processes take from /fast, and by which way; pure but for looking names up in the image."""
+"""The packed files that processes take from /fast, and the way to them; pure but for looking names up in
+the image.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,11 @@ class Delivery(enum.Enum):
 
 
 def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
-    """What a unit opens by its ordinary name although it is packed, and sees of /fast in its own namespace: all packed files below
-    /usr but what comes from /fast anyway, the libraries that the loader finds by name and programs that the starter alone starts.
+    """The packed files that a unit opens by their ordinary names and sees from /fast in its own namespace.
 
-    Nothing for a unit that has no mount namespace of its own: it is not to have one because of us.
+    These are all packed files below /usr, except what comes from /fast anyway: libraries that the loader
+    finds by name, and programs that only the starter starts. Empty for a unit without a mount namespace of
+    its own; we do not give it one.
     """
     if not any(record[0] == "namespace" for record in unit.settings):
         return ()
@@ -64,9 +67,10 @@ def is_library(path: PurePosixPath) -> bool:
 
 
 def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
-    """What processes really take from /fast: programs, libraries, the links that lead to these, and what is ``bound``.
+    """The files that processes really take from /fast: programs, libraries, the links to these, and
+    ``bound`` files.
 
-    Everything else is opened by its ordinary name, on the root volume, and may change there as it likes.
+    All others are opened by their ordinary names on the root volume, and may change there freely.
     """
     served = {
         file.path: file

@@ -1,5 +1,7 @@
-"""Part B as a SquashFS image of the start set, by squashfs-tools: written from a tar archive, so without root; the same entries
-make the same bytes by the same tool (docs/internals/payload.md). `squashfs_reader` reads."""
+"""Part B as a SquashFS image of the start set, by squashfs-tools. It is written from a tar archive, so
+without root; the same entries and the same tool give the same bytes (docs/internals/payload.md).
+`squashfs_reader` reads it.
+"""
 
 from __future__ import annotations
 

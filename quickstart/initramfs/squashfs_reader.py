@@ -1,11 +1,12 @@
-"""Part B as a SquashFS image, read: a reader of our own, since the image may be a stranger's.
+"""Read part B as a SquashFS image. The reader is our own, since the image may be a stranger's.
 
-squashfs-tools would write what is in it, devices and setuid files too, below a directory of this host, in any number and size. This
-reads from the image alone and writes nothing, within ``Limits``: what a file holds comes in pieces of one block.
+squashfs-tools would write the image's content below a directory of this host, devices and setuid files
+included, in any number and size. This reader writes nothing and stays within ``Limits``: a file's content
+comes in pieces of one block.
 
-The format (version 4.0, little-endian; the kernel's Documentation/filesystems/squashfs.rst and fs/squashfs/squashfs_fs.h): a
-superblock; data blocks; then tables of inodes, directories and fragments in metadata blocks of at most 8 KiB. LZ4 alone is read,
-which is what our images are packed by.
+The format (version 4.0, little-endian; the kernel's Documentation/filesystems/squashfs.rst and
+fs/squashfs/squashfs_fs.h): a superblock; data blocks; then tables of inodes, directories and fragments in
+metadata blocks of at most 8 KiB. It reads only LZ4, which our images use.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class _Content:
-    """Where a regular file's bytes are; ``sizes`` is where the list of its blocks begins in the table of inodes."""
+    """The place of a regular file's bytes. ``sizes`` is where the list of its blocks begins in the inode
+    table.
+    """
 
     begin: int
     size_bytes: int
@@ -97,10 +100,12 @@ class _Inode:
 def walk_image(
     read: Reader, size_bytes: int, limits: Limits | None = None
 ) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
-    """Yield what an image of ``size_bytes`` holds, each directory before what is in it, in the order of the names.
+    """Yield the content of an image of ``size_bytes``, each directory before its entries, in the order of
+    the names.
 
-    A regular file's content is in the pieces beside it, which may be taken or not. Owners are not looked at: part A's list is of
-    the image as a whole. Raises ArtefactError for an image that is damaged, packed by another way, or over ``limits``.
+    A regular file's content is in the pieces beside it, which may be skipped. Owners are ignored: part A's
+    list covers the image as a whole. Raises ArtefactError for an image that is damaged, packed in another
+    way, or over ``limits``.
     """
     with _named():
         for file, pieces in _Image(read, size_bytes, limits or Limits()).walk():
@@ -182,7 +187,7 @@ class _Image:
         return data, at + _METADATA_HEAD.size + length
 
     def _read_fragment(self, number: int) -> bytes:
-        """The block in which the ends of files lie together."""
+        """The block that holds the ends of several files."""
         if number >= self._fragments:
             raise ValueError(f"there is no fragment {number}")
         place = self._fragments_at + _PLACE.size * (number // _FRAGMENTS_IN_BLOCK)
@@ -283,7 +288,9 @@ class _Image:
 
 
 class _Cursor:
-    """A place in a table: a metadata block of the image and an offset in it, which goes on into the next one."""
+    """A place in a table: a metadata block of the image and an offset in it. Reading continues in the next
+    block.
+    """
 
     def __init__(self, metadata: Callable[[int], tuple[bytes, int]], block: int, offset: int) -> None:
         self._metadata, self._block, self._offset = metadata, block, offset

@@ -1,4 +1,4 @@
-"""Who of the image takes the network over after the hand-off (docs/users/hand-off.md)."""
+"""The network service of the image that takes over after the hand-off (docs/users/hand-off.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _UNKNOWN = ("NetworkManager.service", "connman.service", "dhcpcd.service", "wick
 def network_service(root: ImageRoot) -> str:
     """``ifupdown`` or ``networkd``, whichever is enabled; networkd where both are.
 
-    Raises UnsupportedUnitError, naming it, for one that would not leave our address alone, and when there is none.
+    Raises UnsupportedUnitError, naming the service, for one that would replace our address, and when there
+    is none.
     """
     enabled = {path.name for path in root.glob(_ENABLED / "*.service")}
     for name in _UNKNOWN:

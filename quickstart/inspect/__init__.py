@@ -1,1 +1,1 @@
-"""What is inside an image root: files, ELF, units, packages."""
+"""The contents of an image root: files, ELF, units, packages."""

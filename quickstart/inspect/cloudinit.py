@@ -1,4 +1,4 @@
-"""cloud-init in an image, and what it means for the early start (docs/users/cloud-init.md)."""
+"""cloud-init in an image, and its consequences for the early start (docs/users/cloud-init.md)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _is_enabled(root: ImageRoot, unit: str) -> bool:
 
 
 def early_start(root: ImageRoot, wanted: str) -> str:
-    """When the image starts early: SEEN, in machines that cloud-init has been through before, or ALWAYS.
+    """When the image starts early: SEEN, on machines that cloud-init has configured before, or ALWAYS.
 
-    ``wanted`` is the profile's word, which counts only with cloud-init.
+    ``wanted`` is the profile's word. It matters only with cloud-init.
     """
     return SEEN if wanted == SEEN and has_cloud_init(root) else ALWAYS

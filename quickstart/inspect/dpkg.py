@@ -1,8 +1,10 @@
-"""Which Debian package a file of the image is of, by dpkg's own database (dpkg(1), deb-version(7), /var/lib/dpkg).
+"""The Debian package that owns a file of the image, by dpkg's own database (dpkg(1), deb-version(7),
+/var/lib/dpkg).
 
-dpkg knows a file by the one spelling that is in its package: on a merged /usr /bin/ls and /usr/bin/ls are one file, and the
-lists may say either. So the directories of the lists are resolved in the image. A diversion (dpkg-divert(1)) is taken
-literally, as dpkg does. An image without dpkg, and what a damaged file of the database said, have no owner.
+dpkg knows a file by the one spelling in its package. On a merged /usr, /bin/ls and /usr/bin/ls are one
+file, and the lists may have either. So the directories of the lists are resolved in the image. A diversion
+(dpkg-divert(1)) is taken literally, as dpkg does. Without dpkg, or with a damaged database file, files have
+no owner.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ Canonical = Callable[[str], PurePosixPath | None]
 
 @dataclass(frozen=True)
 class Owner:
-    """The package of a file. For a link that update-alternatives(1) made, ``alternative`` is its name and ``file`` what it
-    leads to now; the package is then that file's, or empty."""
+    """The package of a file. For a link of update-alternatives(1), ``alternative`` is its name and ``file``
+    its present target; the package is then the target's, or empty.
+    """
 
     package: str
     version: str
@@ -43,7 +46,9 @@ class Owner:
 
 
 def owners(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Mapping[PurePosixPath, Owner]:
-    """The owner of each of these canonical guest paths that has one; of packages that share a file the first by name."""
+    """The owners of these canonical guest paths, as far as they have one. Of packages that share a file it
+    is the first by name.
+    """
     canonical: Canonical = functools.partial(_canonical, functools.cache(functools.partial(_directory, root)))
     wanted = set(paths)
     chosen = _alternatives(root, wanted, canonical)
@@ -56,7 +61,7 @@ def owners(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Mapping[PurePosix
 
 
 def installed(root: ImageRoot) -> Mapping[str, str]:
-    """The image's packages and their versions, by name; nothing for an image without dpkg."""
+    """The image's packages and their versions, by name; empty for an image without dpkg."""
     return {each.package: each.version for _, each in sorted(_status(root).items())}
 
 
@@ -129,10 +134,10 @@ def _status(root: ImageRoot) -> Mapping[str, Owner]:
 
 
 def _diversions(root: ImageRoot) -> Mapping[bytes, tuple[bytes, bytes]] | None:
-    """Where a package's file lies that is diverted, and by which package; None when that cannot be known.
+    """The place of a package's diverted file, and the diverting package; None when they cannot be known.
 
-    The file has three lines for each: the name, where it goes, and the package whose own file keeps the name, or ``:`` when
-    the administrator's file has it.
+    The file has three lines for each diversion: the name, the new place, and the package whose own file
+    keeps the name, or ``:`` when the administrator's file has it.
     """
     content = _read(root, _DATABASE / "diversions")
     lines = (content or b"").split(b"\n")
@@ -144,7 +149,9 @@ def _diversions(root: ImageRoot) -> Mapping[bytes, tuple[bytes, bytes]] | None:
 def _alternatives(
     root: ImageRoot, wanted: Iterable[PurePosixPath], canonical: Canonical
 ) -> Mapping[PurePosixPath, tuple[str, PurePosixPath]]:
-    """Name and present file of the alternative, for each path that is one of update-alternatives' links."""
+    """The name and the present target of the alternative, for each path that is one of update-alternatives'
+    links.
+    """
     known = set(_alternative_names(root))
     found: dict[PurePosixPath, tuple[str, PurePosixPath]] = {}
     for path in wanted if known else ():
@@ -157,9 +164,10 @@ def _alternatives(
 
 
 def _alternative_names(root: ImageRoot) -> Iterator[str]:
-    """The names that update-alternatives keeps: of each file's own, and of its slaves.
+    """The link names in update-alternatives' files: those of masters and of slaves.
 
-    A file has a line with its state, one with the master's link, two for each slave, an empty one, and the choices.
+    A file has a line with its state, one with the master's link, two for each slave, an empty one, and the
+    choices.
     """
     directory = _DATABASE / "alternatives"
     for name in _names(root, directory):
@@ -178,13 +186,15 @@ def _names(root: ImageRoot, directory: PurePosixPath) -> list[str]:
 
 
 def _lines(root: ImageRoot, path: PurePosixPath) -> Sequence[bytes]:
-    """The lines of a whole file; one without a newline at its end was cut, and its last line may say anything."""
+    """The lines of a complete file. Without a newline at its end the file was cut, and its last line is not
+    reliable.
+    """
     content = _read(root, path) or b""
     return content.split(b"\n")[:-1] if content.endswith(b"\n") else ()
 
 
 def _read(root: ImageRoot, path: PurePosixPath) -> bytes | None:
-    """Nothing of a file that is not there, None of one that cannot be read."""
+    """The file's text: empty when it does not exist, None when it cannot be read."""
     try:
         found = root.resolve(path).canonical
         return b"" if found is None else root.read_bytes(found, MAX_TEXT_BYTES)

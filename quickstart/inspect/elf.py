@@ -1,8 +1,10 @@
-"""The ELF closure inside an image root: which interpreter and libraries ld.so loads for a program or library.
+"""The ELF closure inside an image root: the interpreter and libraries that ld.so loads for a program or
+library.
 
 Source: ld.so(8). Nothing of the image is executed.
 
-Of ld.so(8) this leaves out what an image does not say: LD_LIBRARY_PATH, LD_PRELOAD and relative directories.
+It ignores the parts of ld.so(8) that an image does not determine: LD_LIBRARY_PATH, LD_PRELOAD and relative
+directories.
 """
 
 from __future__ import annotations
@@ -69,15 +71,17 @@ class _Request:
 def closure(
     root: ImageRoot, starts: Iterable[PurePosixPath], read: ReadElf = read_elf
 ) -> tuple[ElfDependency, ...]:
-    """What ld.so loads for each start: a program, or a library that one opens; other files add nothing.
+    """The files that ld.so loads for each start: a program, or a library that a program opens. Other files
+    add nothing.
 
-    Each start is loaded for itself, breadth first; starts go by path, so their order does not count. A file
-    that is reached through other links is a dependency of its own. Every glibc-hwcaps variant of a library
-    counts beside the plain one. A library without PT_INTERP may need a library that only the program that
-    opens it can find, when that one is a start too. ``read`` may bring a cache for several closures.
+    Each start is loaded by itself, breadth first. Starts are taken by path, so their order does not matter.
+    A file that is reached through other links is a dependency of its own. Every glibc-hwcaps variant of a
+    library counts beside the plain one. A library without PT_INTERP may need a library that only the
+    program that opens it can find, when that program is a start, too. ``read`` may carry a cache across
+    several closures.
 
-    Raises StartSetError for a start that is missing, a needed library or interpreter that is not in the
-    image, a damaged ELF file and a loop of links. What a ``.note.dlopen`` names is optional.
+    Raises StartSetError for a missing start, for a needed library or interpreter that is not in the image,
+    for a damaged ELF file and for a loop of links. Libraries that a ``.note.dlopen`` names are optional.
     """
     search = _Search(root, read)
     objects = [found for start in sorted(set(starts)) if (found := search.start(start)) is not None]
@@ -90,7 +94,9 @@ def closure(
 
 
 def _load(search: _Search, start: _Object, companions: Mapping[str, _Object]) -> Iterator[ElfDependency]:
-    """One process: first all that is needed, then what may be opened later with what that needs."""
+    """The objects of one process: first everything that is needed, then what may be opened later with its
+    own needs.
+    """
     loaded = {start.path}
     names = {start.facts.soname}
     soon, later = deque(_requests(start)), deque(_optional(start))
@@ -139,7 +145,7 @@ def _optional(loader: _Object) -> Iterator[_Request]:
 
 
 class _Search:
-    """Finds objects by name in one image, with what it has read and found so far."""
+    """Finds objects by name in one image. It caches what it has read and found."""
 
     def __init__(self, root: ImageRoot, read: ReadElf) -> None:
         self._host = root.host
@@ -172,7 +178,7 @@ class _Search:
         return self._open_all(tried, loader) + self._open_all(plain, loader)[:1]
 
     def _open_all(self, paths: Iterable[PurePosixPath], loader: _Object) -> list[_Object]:
-        """Those that are there, each file once."""
+        """The existing ones, each file once."""
         found: dict[PurePosixPath, _Object] = {}
         for path in paths:
             if (each := self._open(path, loader)) is not None:
@@ -180,7 +186,9 @@ class _Search:
         return list(found.values())
 
     def _open(self, path: PurePosixPath, loader: _Object | None) -> _Object | None:
-        """None for what is not there, no ELF file, or of another class or machine than the loader."""
+        """The object at that path; None for a missing file, a file that is not ELF, or one of another class
+        or machine than the loader's.
+        """
         resolution = self._resolve(path)
         if resolution.canonical is None:
             return None
@@ -199,7 +207,7 @@ def _variants(directory: PurePosixPath, name: str) -> list[PurePosixPath]:
 
 
 def _own_directories(loader: _Object) -> Iterator[PurePosixPath]:
-    """DT_RPATH of the loader and of those that loaded it, or DT_RUNPATH, which makes DT_RPATH void."""
+    """DT_RPATH of the loading object and of those that loaded it, or its DT_RUNPATH, which disables DT_RPATH."""
     each: _Object | None = None if loader.facts.runpath else loader
     while each is not None:
         for entry in () if each.facts.runpath else each.facts.rpath:

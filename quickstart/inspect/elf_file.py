@@ -1,4 +1,4 @@
-"""What the loader reads of one ELF file.
+"""The facts that the loader reads from one ELF file.
 
 Sources: elf(5), and systemd's ELF_DLOPEN_METADATA for the note that names what a program may dlopen.
 """
@@ -36,11 +36,12 @@ _MAX_SEARCHED = 64
 
 @dataclass(frozen=True)
 class ElfFacts:
-    """What the loader reads of an ELF file.
+    """The facts that the loader reads from an ELF file.
 
     ``interpreter_offset`` and ``interpreter_capacity`` are the place of PT_INTERP in the file and its size
-    with the NUL, in bytes; 0 and 0 when there is none. ``rpath`` and ``runpath`` are directories, unexpanded.
-    ``dlopen_notes`` has one tuple of alternative sonames, best first, for each optional feature.
+    with the NUL, in bytes; 0 and 0 when there is none. ``rpath`` and ``runpath`` are directories,
+    unexpanded. ``dlopen_notes`` has one tuple of alternative sonames, best first, for each optional
+    feature.
     """
 
     interpreter: str | None
@@ -57,9 +58,11 @@ class ElfFacts:
 
 
 def read_elf(path: Path) -> ElfFacts | None:
-    """The facts of an ELF file, by its program headers as the loader does; None when it is not one.
+    """The facts of an ELF file, read from its program headers as the loader does; None when it is not an
+    ELF file.
 
-    Raises StartSetError, naming the file, when it begins as ELF but is truncated or damaged, or is not there.
+    Raises StartSetError, naming the file, when it begins as ELF but is truncated or damaged, or does not
+    exist.
     """
     try:
         if not S_ISREG(path.stat().st_mode):
@@ -136,7 +139,9 @@ class _Reader:
         return self._file.read(segment["p_filesz"])
 
     def _count_text(self, size: int) -> None:
-        """Segments and strings may overlap, so that a small file could say a lot."""
+        """Count the bytes that are read. Segments and strings may overlap, so a small file could have a
+        large content.
+        """
         self._text_bytes += size
         if self._text_bytes > _MAX_TEXT_BYTES:
             raise ValueError(f"its names and notes are more than {_MAX_TEXT_BYTES} bytes")

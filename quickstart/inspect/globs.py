@@ -20,10 +20,10 @@ def matches(path: PurePosixPath, glob: str) -> bool:
 
 @functools.cache
 def _compiled(glob: str) -> re.Pattern[str]:
-    """A glob may be a stranger's: its pattern takes time quadratic in the path's length at most.
+    """The pattern of a glob, which may be a stranger's: it takes at most time quadratic in the path's length.
 
-    What stands between two ``**`` is taken at the first place where it fits, and ``*`` as short as it can be, without a second
-    try (atomic groups): since ``*`` crosses no slash, a later place never ends earlier.
+    The part between two ``**`` is taken at the first place where it fits, and ``*`` as short as possible,
+    without a second try (atomic groups). Since ``*`` crosses no slash, a later place never ends earlier.
     """
     parts: list[list[str]] = [[""]]
     for part in _GLOB_PARTS.split(glob):
@@ -38,7 +38,9 @@ def _compiled(glob: str) -> re.Pattern[str]:
 
 
 def _within_names(fixed: list[str], is_last: bool) -> str:
-    """What has ``*`` alone between its ``fixed`` parts, up to the end of the path where it is the last."""
+    """The pattern of a part whose only wildcards are ``*``, between its ``fixed`` pieces; the last part
+    reaches the path's end.
+    """
     tails = [f"(?>[^/]*?{part})" for part in fixed[1:]]
     if is_last:
         tails[-1:] = [f"[^/]*{part}" for part in fixed[1:][-1:]]

@@ -32,10 +32,11 @@ _MAGIC = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class Resolution:
-    """Where a guest path leads.
+    """The target of a guest path.
 
-    ``canonical`` is the path without any link, or None when nothing is there. ``links`` are the symlinks met,
-    in order and once each; the directory that holds each is canonical. A dangling link is in ``links`` too.
+    ``canonical`` is the path without any link, or None when nothing is there. ``links`` are the symlinks on
+    the way, in order and once each; the directory of each is canonical. A dangling link is in ``links``,
+    too.
     """
 
     canonical: PurePosixPath | None
@@ -49,7 +50,8 @@ class ImageRoot:
     base: Path
 
     def host(self, canonical: PurePosixPath) -> Path:
-        """The host path of a guest path; ``resolve`` it first, for the host follows links its own way.
+        """The host path of a guest path. ``resolve`` it first, since the host follows links from its own
+        root.
 
         Raises StartSetError for a path that is relative or has ``..``.
         """
@@ -58,14 +60,15 @@ class ImageRoot:
         return self.base.joinpath(*canonical.parts[1:])
 
     def read_text(self, canonical: PurePosixPath) -> str:
-        """A text file's content; bytes that are not UTF-8 are surrogate-escaped.
+        """A text file's content. Bytes that are not UTF-8 are surrogate-escaped.
 
-        Raises StartSetError, naming the path, when it cannot be read, is no regular file or larger than 16 MiB.
+        Raises StartSetError, naming the path, when it cannot be read, is not a regular file or is larger
+        than 16 MiB.
         """
         return self.read_bytes(canonical, MAX_TEXT_BYTES).decode("utf-8", "surrogateescape")
 
     def read_bytes(self, canonical: PurePosixPath, most_bytes: int = MAX_WHOLE_BYTES) -> bytes:
-        """The content of a file that is read whole, of at most ``most_bytes``; errors as of ``read_text``."""
+        """The whole content of a file of at most ``most_bytes``. Raises as ``read_text``."""
         host = self.host(canonical)
         try:
             status = host.lstat()
@@ -87,23 +90,24 @@ class ImageRoot:
             ) from error
 
     def link_target(self, canonical: PurePosixPath) -> str | None:
-        """The text of a symbolic link; None for what is none."""
+        """The text of a symbolic link; None for any other file."""
         try:
             return str(self.host(canonical).readlink())
         except (OSError, ValueError):
             return None
 
     def names(self, canonical: PurePosixPath) -> list[str]:
-        """What a directory holds, in byte order; raises StartSetError, naming it, when it cannot be read."""
+        """The names in a directory, in byte order. Raises StartSetError, naming it, when it cannot be read."""
         try:
             return sorted((each.name for each in os.scandir(self.host(canonical))), key=os.fsencode)
         except OSError as error:
             raise _unreadable(canonical, error) from error
 
     def below(self, canonical: PurePosixPath) -> Iterator[PurePosixPath]:
-        """All that is below a directory and no directory itself, at any depth, in no order; links are not followed.
+        """Everything below a directory except directories, at any depth, in no order. Links are not followed.
 
-        Left out is what lies so deep that no path can name it. Raises StartSetError for a directory that cannot be read.
+        Files so deep that no path can name them are left out. Raises StartSetError for a directory that
+        cannot be read.
         """
         pending = [canonical]
         while pending:
@@ -175,10 +179,10 @@ class ImageRoot:
         return Resolution(PurePosixPath("/", *place), tuple(links))
 
     def glob(self, pattern: PurePosixPath) -> tuple[PurePosixPath, ...]:
-        """The existing paths that an absolute pattern matches, as spelled by it, in byte order (glob(3)).
+        """The existing paths that an absolute pattern matches, as it spells them, in byte order (glob(3)).
 
-        ``*``, ``?`` and ``[…]`` stay within a component, and a leading dot has to be written out. Raises StartSetError for more
-        names than anybody means.
+        ``*``, ``?`` and ``[…]`` stay within a component, and a leading dot must be written out. Raises
+        StartSetError for implausibly many names.
         """
         if len(str(pattern)) >= PATH_MAX:
             return ()

@@ -1,4 +1,4 @@
-"""Where ld.so looks for a library that no program says the place of: ld.so.conf and its own directories (ldconfig(8), ld.so(8))."""
+"""The default search path of ld.so: ld.so.conf and its built-in directories (ldconfig(8), ld.so(8))."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_DIRECTORIES = 65536
 def library_directories(root: ImageRoot) -> tuple[PurePosixPath, ...]:
     """The directories of /etc/ld.so.conf and its includes, in order, then ld.so's own; each as spelled, once.
 
-    Raises StartSetError when a configuration file cannot be read, and for more than a system means.
+    Raises StartSetError when a configuration file cannot be read, and for implausibly many entries.
     """
     found: dict[PurePosixPath, None] = {}
     for path in itertools.chain(_configured(root), DEFAULT_DIRECTORIES):
@@ -56,7 +56,9 @@ def _too_much(what: str) -> StartSetError:
 
 
 def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """Each file once, an included one in the place of its line; no recursion, for the includes may go as deep as they like."""
+    """Each file once, an included one in the place of its line. There is no recursion, since includes may
+    nest to any depth.
+    """
     seen: set[PurePosixPath] = set()
     includes = _Includes()
     pending = [_statements(root, LD_SO_CONF, seen, includes)]
@@ -75,7 +77,9 @@ def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
 def _statements(
     root: ImageRoot, conf: PurePosixPath, seen: set[PurePosixPath], includes: _Includes
 ) -> Iterator[tuple[PurePosixPath, bool]]:
-    """What a file says, line by line: a path, and whether it is a file to include. ``includes`` counts those of all files."""
+    """The entries of a file, line by line: a path, and whether it is a file to include. ``includes`` counts
+    those of all files.
+    """
     canonical = root.resolve(conf).canonical
     if canonical is None or canonical in seen:
         return

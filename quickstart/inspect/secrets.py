@@ -1,4 +1,4 @@
-"""What counts as a secret of an image: by its name, and by how a private key begins."""
+"""The secrets of an image: known names, and the first bytes of private keys."""
 
 from __future__ import annotations
 

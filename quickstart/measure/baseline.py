@@ -1,4 +1,5 @@
-"""What a distribution's boot consists of, asked of the booted machine itself: the composition of `standard` and `standard-tuned`.
+"""The composition of a distribution's boot (`standard`, `standard-tuned`), as the booted machine itself
+reports it.
 
 The document is committed (bench/baseline), so that a reader sees what the application is compared with.
 """
@@ -41,13 +42,13 @@ _MONOTONIC = re.compile(r"\[ *(\d+\.\d+)\] \S+ (.*)")
 
 
 def questions(unit: str) -> str:
-    """The shell commands that ask all of it."""
+    """The shell commands that ask for all of it."""
     asked = "\n".join(f"echo; echo '== {name}'\n{command}" for name, command in _QUESTIONS.items())
     return f"export LC_ALL=C SYSTEMD_COLORS=0; UNIT='{unit}'\n{asked}\necho; echo '== end'\n"
 
 
 def parse(text: str) -> Mapping[str, Any]:
-    """The answers as JSON values; raises GuestError when the machine did not answer to the end."""
+    """The answers as JSON values. Raises GuestError when the machine did not answer completely."""
     parts = re.split(r"^== (\w+)\n", text, flags=re.MULTILINE)
     answers = dict(zip(parts[1::2], (part.strip() for part in parts[2::2]), strict=True))
     if "end" not in answers:
@@ -75,7 +76,7 @@ def parse(text: str) -> Mapping[str, Any]:
 
 
 def _chain(text: str) -> list[str]:
-    """Without the paragraph that explains the notation."""
+    """The text without the paragraph that explains the notation."""
     return text.rpartition("\n\n")[2].splitlines()
 
 

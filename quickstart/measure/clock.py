@@ -1,7 +1,8 @@
-"""The clocks of the bench, and what each makes of a size (docs/users/times.md).
+"""The clocks of the bench, and how each changes the size of a machine (docs/users/times.md).
 
-``virtual``: QEMU counts instructions (TCG, -icount): guest time is instructions × 2^shift ns + what the guest idles, so a boot
-repeats whatever else the host does. ``wall`` is TCG by the host's clock, ``kvm`` is KVM, where a guest was seen to boot on it.
+``virtual``: QEMU counts instructions (TCG, -icount). Guest time is instructions × 2^shift ns plus the
+guest's idle time, so a boot repeats whatever else the host does. ``wall`` is TCG on the host's clock.
+``kvm`` is KVM, where a guest has booted on it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _VIRTUAL_SEED = "1"
 
 @dataclass(frozen=True)
 class Clock:
-    """``name`` is one of results.CLOCKS; ``memory_mib`` and ``vcpus`` are the size's on it."""
+    """A clock. ``name`` is one of results.CLOCKS; ``memory_mib`` and ``vcpus`` are those of a size on this
+    clock.
+    """
 
     name: str
     accelerator: Accelerator
@@ -39,7 +42,7 @@ class Clock:
 
 
 def virtual(size: str) -> Clock:
-    """The virtual clock for a size: one vCPU, because QEMU's icount brings up no second."""
+    """The virtual clock for a size. It has one vCPU, because QEMU's icount starts no second one."""
     _known("size", size, SIZES)
     qemu = (
         *("-accel", "tcg,thread=single,tb-size=512", "-icount", f"shift={_SHIFT[size]},sleep=on,align=off"),
@@ -49,7 +52,7 @@ def virtual(size: str) -> Clock:
 
 
 def clock_of(name: str, size: str, kernel: Path, store: Store) -> Clock:
-    """The clock of that name; ``kernel`` is what KVM is tried with.
+    """The clock of that name. ``kernel`` is the kernel that KVM is tried with.
 
     Raises BadInputError for an unknown word, HostLacksError for ``kvm`` where no guest came up on it.
     """

@@ -1,6 +1,7 @@
-"""What is compared (paper section 4.1): how each configuration boots, and the command lines of its kernel (pure).
+"""The configurations that are compared (paper section 4.1): how each boots, and the command line of its
+kernel (pure).
 
-``quickstart.bench.prepare`` makes what a `Boot` names.
+``quickstart.bench.prepare`` makes the files that a `Boot` names.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from quickstart.model import Machine, Profile, Readiness
 
 @dataclass(frozen=True)
 class Boot:
-    """What a machine needs to boot one configuration, and when it counts as ready; all files are the host's.
+    """All that a machine needs to boot one configuration, and the request that makes it ready. All files
+    are the host's.
 
-    ``command_line`` is one of results.COMMAND_LINES, ``cmdline`` the words themselves. ``initrds`` are joined in this order.
-    ``volume`` is a raw image that is read and never written; ``fetched`` is where kernel and then initramfs lie on it
-    (image.extents). Without ``attached`` the machine gets no root volume: kernel and initramfs come from it, and that is all.
-    ``delivery`` is how the start set reaches the guest, by results.DELIVERIES; empty where there is none.
-    ``unit`` is the application's. ``unit_lines`` (its [Service] assignments) and ``packages`` (the image's, by version) are for
-    results alone.
+    ``command_line`` is one of results.COMMAND_LINES, ``cmdline`` has the words themselves. ``initrds`` are
+    joined in this order. ``volume`` is a raw image that is only read. ``fetched`` is where kernel and then
+    initramfs lie on it (image.extents). A machine that is not ``attached`` gets no root volume: only kernel
+    and initramfs come from it. ``delivery`` is how the start set reaches the guest, one of
+    results.DELIVERIES, or empty. ``unit`` is the application's unit. ``unit_lines`` (its [Service]
+    assignments) and ``packages`` (the image's, with versions) are recorded in results and used for nothing
+    else.
     """
 
     configuration: str
@@ -50,7 +53,7 @@ class Boot:
 
 
 def with_command_line(boot: Boot, command_line: str) -> Boot:
-    """``boot``, which has the stock one, with another command line; raises BadInputError for one that is not known."""
+    """``boot`` with another command line than its stock one. Raises BadInputError for an unknown one."""
     if command_line not in COMMAND_LINES:
         raise BadInputError(
             f"no such command line: {command_line}", hint=f"known: {', '.join(COMMAND_LINES)}"
@@ -62,13 +65,16 @@ def with_command_line(boot: Boot, command_line: str) -> Boot:
 
 
 def built_with(configuration: str, profile: Profile) -> str:
-    """The command line of a configuration where none is asked for: the stock one of a distribution's own initramfs, else that
-    of the artefact that ``build`` makes of ``profile``, so that what is packed is all that our configurations differ in."""
+    """The command line of a configuration where none is asked for.
+
+    A distribution's own initramfs gets the stock one. Ours get that of the artefact that ``build`` makes of
+    ``profile``, so that our configurations differ only in what is packed.
+    """
     return "stock" if configuration in STOCK_CONFIGURATIONS else chosen(profile, None).value
 
 
 def machine(boot: Boot, *, forward_port: int | None, guest_port: int) -> Machine:
-    """The machine that boots it; what it writes to its disk is thrown away."""
+    """The machine that boots it. Its writes to the disk are thrown away."""
     return Machine(
         name=f"quickstart-{boot.configuration}",
         memory_mib=boot.memory_mib,

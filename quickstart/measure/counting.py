@@ -1,4 +1,4 @@
-"""What happened before ready, from a volume's log and from the guest's own counters (pure)."""
+"""Requests and waits before ready, from a volume's log and from the guest's own counters (pure)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TICK_NS = 10_000_000
 
 
 def root_reads(log: Iterable[Request], begin_ns: int, end_ns: int) -> Reads:
-    """The reads that came from ``begin_ns`` on and before ``end_ns``."""
+    """The reads that arrived at or after ``begin_ns`` and before ``end_ns``."""
     lengths = [
         each.length_bytes
         for each in log
@@ -26,7 +26,7 @@ def root_reads(log: Iterable[Request], begin_ns: int, end_ns: int) -> Reads:
 
 
 def in_flight_ns(log: Iterable[Request], begin_ns: int, end_ns: int) -> int:
-    """How long between the two instants at least one request, of whatever kind, was unanswered."""
+    """The time between the two instants during which at least one request of any kind was unanswered, in ns."""
     intervals = (
         (max(each.arrival_ns, begin_ns), min(each.done_ns or end_ns, end_ns))
         for each in log
@@ -36,9 +36,10 @@ def in_flight_ns(log: Iterable[Request], begin_ns: int, end_ns: int) -> int:
 
 
 def modelled_ns(log: Iterable[Request], end_ns: int) -> int:
-    """How long the storage model takes for the reads that came before ``end_ns``: what was in flight by its own instants.
+    """The time that the storage model takes for the reads that arrived before ``end_ns``, in ns, by the
+    model's own instants.
 
-    A busy host hands an answer over later; that is no part of a clock that does not depend on the host.
+    A busy host may deliver an answer later. A clock that does not depend on the host does not count that.
     """
     reads = (each for each in log if each.command == Command.READ and each.arrival_ns < end_ns)
     return _union_ns((each.arrival_ns, each.due_ns) for each in reads)
@@ -53,12 +54,14 @@ def _union_ns(intervals: Iterable[tuple[int, int]]) -> int:
 
 
 def overlap_ns(busy_ns: int, waited_ns: int) -> int:
-    """The part of the volume's busy time that the guest did not wait for: what the virtual clock may have charged too little."""
+    """The part of the volume's busy time for which the guest did not wait. The virtual clock may have
+    charged this much too little.
+    """
     return max(0, busy_ns - waited_ns)
 
 
 def iowait_ns(counters: str) -> int:
-    """The fifth figure of the `cpu` line, in ticks of 10 ms (proc(5)); raises GuestError when there is none."""
+    """The fifth figure of the `cpu` line, in ticks of 10 ms (proc(5)). Raises GuestError when there is none."""
     words = counters.partition("\n")[0].split()
     ticks = natural(words[5], INT64_MAX // _TICK_NS) if len(words) >= 6 and words[0] == "cpu" else None
     if ticks is None:
@@ -67,9 +70,10 @@ def iowait_ns(counters: str) -> int:
 
 
 def disk_reads(counters: str, device: str) -> Reads:
-    """What the guest's /proc/diskstats has of ``device``: reads completed and sectors read (Documentation/admin-guide/iostats.rst).
+    """Reads completed and sectors read of ``device`` in the guest's /proc/diskstats
+    (Documentation/admin-guide/iostats.rst).
 
-    Raises GuestError when it is not in it, or with words that are no numbers.
+    Raises GuestError when the device is missing or its numbers are not numbers.
     """
     for line in counters.splitlines():
         words = line.split()
@@ -84,9 +88,10 @@ def disk_reads(counters: str, device: str) -> Reads:
 
 
 def unanswered_ns(log: Sequence[Request], now_ns: int) -> int:
-    """For how long the oldest request waits for which the volume has no answer at ``now_ns``; 0 when there is none.
+    """How long the oldest request has waited that the volume has not answered at ``now_ns``, in ns; 0 when
+    there is none.
 
-    One whose answer is due and was not taken is not among them.
+    A request whose answer is due but was not taken is not counted.
     """
     waiting = [each.arrival_ns for each in log if not each.done_ns and not 0 < each.due_ns <= now_ns]
     return now_ns - min(waiting) if waiting else 0

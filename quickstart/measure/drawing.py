@@ -1,4 +1,4 @@
-"""matplotlib as it is by itself: no configuration of anybody's has a say in a report."""
+"""matplotlib with its own defaults: no configuration file has an effect on a report."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ _NAMES = ("MATPLOTLIBRC", "MPLCONFIGDIR", "MPLBACKEND")
 
 @contextmanager
 def unconfigured() -> Iterator[None]:
-    """While the context lasts matplotlib can be imported for the first time, and finds an empty configuration, a directory of ours.
+    """While the context lasts, matplotlib can be imported for the first time and finds an empty
+    configuration, in a directory of ours.
 
-    It looks for a matplotlibrc in the current directory before all others (matplotlib.matplotlib_fname). That may be anybody's, and
-    such a file can have LaTeX run with a text of its author's (text.usetex). `styled` puts back what was read otherwise.
+    matplotlib looks for a matplotlibrc in the current directory before all other places
+    (matplotlib.matplotlib_fname). Somebody else may own that file, and it can make LaTeX run on text of its
+    author's (text.usetex). `styled` resets what was read otherwise.
     """
     before = {name: os.environ.pop(name) for name in _NAMES if name in os.environ}
     here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -37,7 +39,9 @@ def unconfigured() -> Iterator[None]:
 
 @contextmanager
 def styled(settings: dict[Any, Any]) -> Iterator[None]:
-    """While the context lasts matplotlib's settings are its own and these, whatever was read when it was imported."""
+    """While the context lasts, matplotlib has its default settings and these, whatever was read when it was
+    imported.
+    """
     import matplotlib as mpl
 
     with mpl.rc_context():

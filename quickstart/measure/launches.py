@@ -1,4 +1,6 @@
-"""One launch of several machines from one volume (docs/users/measuring.md): N boots beside or after each other → N Samples."""
+"""One launch of several machines from one volume (docs/users/measuring.md): N boots in parallel or in turn
+→ N Samples.
+"""
 
 from __future__ import annotations
 
@@ -27,36 +29,40 @@ _HEAD_START_S = 0.05
 
 @dataclass(frozen=True)
 class _Ended:
-    """What became of a machine; ``launched_ns`` is its launch request (time.monotonic_ns)."""
+    """The outcome of a machine. ``launched_ns`` is the time of its launch request (time.monotonic_ns)."""
 
     launched_ns: int
     became: Ran | QuickStartError
 
 
 def processors() -> int:
-    """How many of the host's processors are ours."""
+    """The number of the host's processors that we may use."""
     return len(os.sched_getaffinity(0))
 
 
 def available_bytes() -> int:
-    """Memory that can be had without swapping (proc(5), MemAvailable)."""
+    """The memory that is available without swapping, in bytes (proc(5), MemAvailable)."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 def demand_room(cell: Cell) -> None:
-    """Raise HostLacksError when the host has no memory for the machines that run at a time in a launch of ``cell``."""
+    """Raise HostLacksError when the host lacks the memory for the machines that run at the same time in a
+    launch of ``cell``.
+    """
     patterns.demand_memory(patterns.at_a_time(cell), TAKES_MIB[cell.size], available_bytes())
 
 
 def launch(
     bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: Cell, number: int
 ) -> tuple[Sample, ...]:
-    """Launch ``cell.instances`` machines of ``boot`` by its pattern, all from one volume that is fresh and cold at first.
+    """Launch ``cell.instances`` machines of ``boot`` by its pattern, all from one volume that is fresh and
+    cold at first.
 
-    A machine that hangs or dies makes a censored sample and leaves the others alone, a volume that dies censors all; nothing is
-    left running. Where the host has too few processors for all, the storage is dilated, and
-    ``bench.limit_s`` with it. Raises BadInputError for the virtual clock, HostLacksError for what the host lacks.
+    A machine that hangs or dies gives a censored sample and does not affect the others. A volume that dies
+    censors all of them. Nothing is left running. Where the host has too few processors for all machines,
+    the storage is dilated, and ``bench.limit_s`` with it. Raises BadInputError for the virtual clock,
+    HostLacksError for what the host lacks.
     """
     if problem := patterns.cell_problem(cell):
         raise BadInputError(f"no launch of {cell.instances} by {cell.pattern}: {problem}")
@@ -81,7 +87,9 @@ def launch(
 
 
 class _Machines:
-    """The machines of one launch, each in a thread of its own, for QEMU ends with the thread that has started it."""
+    """The machines of one launch. Each has a thread of its own, because QEMU ends with the thread that
+    started it.
+    """
 
     def __init__(self, bench: Bench, boot: Boot, clock: Clock, cell: Cell, percent: int) -> None:
         self._bench, self._boot, self._clock, self._cell = bench, boot, clock, cell
@@ -95,7 +103,7 @@ class _Machines:
         self._stop = threading.Event()
 
     def run(self, volume: Volume) -> None:
-        """Launch them all; returns when each was ready, or is known not to become so, and none runs any more."""
+        """Launch them all. Returns when each is ready or is known to have failed, and none runs any more."""
         begin_s = time.monotonic() + _HEAD_START_S
         gap_s = self._cell.stagger_ms / 1000 * self._percent / patterns.REAL
         threads = [
@@ -120,7 +128,7 @@ class _Machines:
                 thread.join()
 
     def give_up(self, error: VolumeError) -> None:
-        """Take the volume's end for that of all; raises what it was a consequence of."""
+        """Count the volume's end as that of every machine. Raises the error that caused it."""
         self._raise_fatal()
         now_ns = time.monotonic_ns()
         self._ended = {each: _Ended(now_ns, error) for each in range(1, self._cell.instances + 1)}
@@ -148,7 +156,7 @@ class _Machines:
         return dataclasses.replace(sample, instance=instance, launched_ns=ended.launched_ns - first_ns)
 
     def _one(self, volume: Volume, instance: int, due_s: float) -> None:
-        """A thread: wait for the moment, boot, and run on until all are ready."""
+        """The body of a thread: wait for the moment, boot, and keep running until all are ready."""
         try:
             self._stop.wait(max(0.0, due_s - time.monotonic()))
             if self._stop.is_set():
@@ -173,20 +181,22 @@ class _Machines:
             self._over[instance].set()
 
     def _stay(self, instance: int) -> None:
-        """A machine that is ready runs on until all are, as one that is of use would; one by one it has done its part."""
+        """Keep a ready machine running until all are ready, as a machine in use would. One by one, it has
+        done its part at once.
+        """
         self._settle(instance)
         if self._cell.pattern != "one-by-one":
             self._all_settled.wait()
 
     def _settle(self, instance: int) -> None:
-        """It was ready, or is known not to become so."""
+        """Note that the machine is ready, or is known to have failed."""
         with self._lock:
             self._settled.add(instance)
             if len(self._settled) == self._cell.instances:
                 self._all_settled.set()
 
     def _end_all(self, volume: Volume) -> None:
-        """Whoever waits for the volume, a guest on it or another machine sees the end."""
+        """End the waiting of every guest and machine that uses the volume."""
         self._stop.set()
         self._all_settled.set()
         if volume.is_running():

@@ -1,4 +1,6 @@
-"""What a bench is to measure: TOML or options → Matrix, validated whole before any work (docs/users/measuring.md)."""
+"""The plan of a bench: TOML or options → Matrix, validated as a whole before any work
+(docs/users/measuring.md).
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ class _Document(Table):
 
 @dataclass(frozen=True)
 class Matrix:
-    """The cells to measure, in the order in which the matrix names them; ``fetch`` is one of results.FETCHES."""
+    """The cells to measure, in the order of the matrix. ``fetch`` is one of results.FETCHES."""
 
     name: str
     plan: tuple[Planned, ...]
@@ -92,10 +94,11 @@ class Matrix:
 
 
 def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
-    """The matrix in ``text`` (TOML); ``profiles`` are the known names, a word with a slash is a profile's directory.
+    """Parse the matrix in ``text`` (TOML). ``profiles`` are the known names; a word with a slash is a
+    profile's directory.
 
-    A profile of a block without command lines is read for those that it is built with. Raises MatrixError with every fault found
-    in the matrix, BadInputError for such a profile that is not there or does not hold.
+    For a block without command lines each profile is read for the one that its builds have. Raises
+    MatrixError with every fault in the matrix, BadInputError for such a profile that is missing or invalid.
     """
     try:
         raw = parse_toml(text)
@@ -105,7 +108,7 @@ def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
 
 
 def load_matrix(path: Path, profiles: Sequence[str]) -> Matrix:
-    """The matrix in a file; raises BadInputError when it cannot be read, MatrixError when it does not hold."""
+    """Read the matrix in a file. Raises BadInputError when it cannot be read, MatrixError when it is invalid."""
     try:
         text = read_whole(path, MAX_TOML_BYTES).decode()
     except OSError as error:
@@ -118,7 +121,7 @@ def load_matrix(path: Path, profiles: Sequence[str]) -> Matrix:
 def matrix_of_options(
     options: Mapping[str, Sequence[str] | Sequence[int] | int], profiles: Sequence[str]
 ) -> Matrix:
-    """A matrix of one block, whose keys ``options`` has; raises MatrixError."""
+    """A matrix of one block with the keys of ``options``. Raises MatrixError."""
     # An option that was not given leaves the block's default.
     block = {key: value for key, value in options.items() if value}
     whole = {"fetch": block.pop("fetch")} if "fetch" in block else {}
@@ -128,14 +131,14 @@ def matrix_of_options(
 
 
 def singular(key: str) -> str:
-    """A key of a block as the word for one of its values."""
+    """The name of a block's key as the word for one of its values."""
     return "delivery" if key == "deliveries" else key.removesuffix("s")
 
 
 def order(plan: Sequence[Planned]) -> tuple[tuple[Cell, int], ...]:
-    """All runs (cell, number from 1), in rounds of one run for each cell, every other round backwards.
+    """All runs (cell, number from 1), in rounds of one run for each cell. Every other round goes backwards.
 
-    So what drifts on the host while the bench lasts falls on all configurations alike.
+    So a drift of the host during the bench affects all configurations alike.
     """
     rounds = max((each.runs for each in plan), default=0)
     runs: list[tuple[Cell, int]] = []
@@ -176,7 +179,7 @@ def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> 
 
 
 def _count(block: _Block) -> int:
-    """How many cells a block has at most."""
+    """The number of cells that a block has at most."""
     lists = (
         block.clocks,
         block.storages,
@@ -190,7 +193,7 @@ def _count(block: _Block) -> int:
 
 
 class _Lines:
-    """The command lines of a block's cells; each profile that is needed for them is read once."""
+    """The command lines of a block's cells. Each profile that decides one is read once."""
 
     def __init__(self, known: Sequence[str]) -> None:
         self._known = known
@@ -208,7 +211,7 @@ class _Lines:
 
 
 def _planned(block: _Block, lines: _Lines) -> Iterator[Planned]:
-    """The cells of a block: what is compared stands next to each other."""
+    """The cells of a block; those that are compared are neighbours."""
     launches = launches_of(block.patterns, block.instances, block.stagger_ms)
     outer = itertools.product(block.clocks, block.storages, block.sizes, block.profiles, launches)
     for clock, storage, size, profile, (pattern, instances, stagger_ms) in outer:
@@ -223,7 +226,9 @@ def _planned(block: _Block, lines: _Lines) -> Iterator[Planned]:
 
 
 def _asked_in_part(plan: Sequence[Planned]) -> Iterator[str]:
-    """A run says how its start set was delivered, asked for or not: then its cell has to be the one or the other."""
+    """The plan's cells with the delivery. A run always records its delivery, so its cell must be the one
+    with it or the one without.
+    """
     asked = [each.cell for each in plan if each.cell.delivery]
     cells = {each.cell for each in plan}
     for cell in asked:
@@ -232,7 +237,7 @@ def _asked_in_part(plan: Sequence[Planned]) -> Iterator[str]:
 
 
 def _word_problems(raw: Mapping[str, object], profiles: Sequence[str]) -> Iterator[str]:
-    """Words that nobody knows, and words that a list has twice; also of a document whose shape is wrong elsewhere."""
+    """Unknown words, and words that a list repeats; found also in a document whose shape is wrong elsewhere."""
     blocks = raw.get("block")
     for number, block in enumerate(blocks if isinstance(blocks, list) else []):
         for key, known in {"profiles": tuple(profiles), **_KNOWN}.items():

@@ -1,7 +1,8 @@
-"""Launch patterns (pure): which launches a block of a matrix asks for, dilated time, and what N launches are summed up by.
+"""Launch patterns (pure): the launches that a block of a matrix asks for, dilated time, and the summary of
+N launches.
 
-Dilated time: Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006); docs/users/measuring.md has
-its assumptions.
+Dilated time: Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006).
+docs/users/measuring.md has its assumptions.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _NO_VIRTUAL = (
 
 
 def launches_of(patterns: Sequence[str], instances: Sequence[int], stagger_ms: int) -> tuple[Launch, ...]:
-    """What a block's lists ask for, in their order; one machine alone is `single`, whatever the pattern."""
+    """The launches that a block's lists ask for, in their order. One machine alone is `single`, whatever
+    the pattern.
+    """
     found = [
         _ALONE
         if pattern == "single" or count == 1
@@ -44,7 +47,7 @@ def launches_of(patterns: Sequence[str], instances: Sequence[int], stagger_ms: i
 def block_problems(
     patterns: Sequence[str], instances: Sequence[int], stagger_ms: int, clocks: Sequence[str]
 ) -> Iterator[str]:
-    """What is wrong with the launches that a block asks for, each with its key."""
+    """The faults of the launches that a block asks for, each with its key."""
     together = [pattern for pattern in patterns if pattern != "single"]
     if together and not instances:
         yield f"instances: missing; {together[0]} is of several machines: how many?"
@@ -62,7 +65,7 @@ def block_problems(
 
 
 def cell_problem(cell: Cell) -> str:
-    """What is wrong with a cell's launch; empty when it holds."""
+    """The fault of a cell's launch; empty when there is none."""
     alone = cell.instances == 1
     if alone != (cell.pattern == "single"):
         return f"instances: {cell.pattern} has {'several' if alone else 'one'} (got {cell.instances})"
@@ -74,7 +77,7 @@ def cell_problem(cell: Cell) -> str:
 
 
 def launch_problems(samples: Sequence[Sample]) -> Iterator[str]:
-    """Whether each launch has all its machines, each with the same dilation; ``samples`` are of one document."""
+    """Whether each launch has all its machines with the same dilation. ``samples`` come from one document."""
     found: dict[tuple[Cell, int], list[Sample]] = {}
     for index, sample in enumerate(samples):
         if sample.instance > sample.cell.instances:
@@ -88,14 +91,17 @@ def launch_problems(samples: Sequence[Sample]) -> Iterator[str]:
 
 
 def at_a_time(cell: Cell) -> int:
-    """How many machines of a launch run beside each other: one by one, each ends before the next begins."""
+    """The number of machines of a launch that run at the same time. One by one, each ends before the next
+    begins.
+    """
     return 1 if cell.pattern == "one-by-one" else cell.instances
 
 
 def dilation_percent(cell: Cell, vcpus: int, processors: int) -> int:
-    """How much slower than real the storage is to be, so that to it ``processors`` are what one for each vCPU would be.
+    """How many percent the storage's times must be of the real ones, so that it meets ``processors`` as if
+    each vCPU had one of its own.
 
-    None for machines that are alone on the host: as for those of `single`.
+    None for machines that are alone on the host, as those of `single` are.
     """
     if at_a_time(cell) == 1:
         return REAL
@@ -103,12 +109,12 @@ def dilation_percent(cell: Cell, vcpus: int, processors: int) -> int:
 
 
 def command_line(words: str) -> str:
-    """A kernel's command line for a machine that shares processors with others."""
+    """The kernel's command line for a machine that shares processors with others."""
     return words if _NO_TIMER_CHECK in words.split() else f"{words} {_NO_TIMER_CHECK}"
 
 
 def dilated(model: StorageModel, percent: int) -> StorageModel:
-    """The model with all its times ``percent`` / 100 as long."""
+    """The model with all its times multiplied by ``percent`` / 100."""
     if percent == REAL:
         return model
     rate = model.bandwidth_bytes_s
@@ -127,7 +133,7 @@ def _slower(time_ns: int, percent: int) -> int:
 
 
 def undilated(sample: Sample, percent: int) -> Sample:
-    """What was measured of a dilated launch in the time that it stands for; its parts still add up."""
+    """The measurement of a dilated launch in the time that it stands for. Its parts still add up."""
     if percent == REAL:
         return sample
 
@@ -158,7 +164,7 @@ def _spans(spans: Sequence[Phase], quicker: Callable[[int], int]) -> tuple[Phase
 
 
 def demand_memory(count: int, each_mib: int, available_bytes: int) -> None:
-    """Raise HostLacksError when ``count`` machines that take ``each_mib`` have no room."""
+    """Raise HostLacksError when the host has no memory for ``count`` machines of ``each_mib``."""
     if count * each_mib * MIB > available_bytes:
         raise HostLacksError(
             f"{count} machines at a time take {count * each_mib} MiB of memory, {available_bytes // MIB} MiB are available",
@@ -168,8 +174,11 @@ def demand_memory(count: int, each_mib: int, available_bytes: int) -> None:
 
 @dataclass(frozen=True)
 class Launched:
-    """The launches of a cell, by one metric: in each the machine in the middle (``p50``) and the last one (``p100``), of all
-    launches the median; None where that is censored. ``machines`` were launched, ``censored`` of them did not get ready."""
+    """The launches of a cell by one metric: of each launch the machine in the middle (``p50``) and the last
+    one (``p100``), and of these the median over all launches, None where that is censored.
+
+    ``machines`` were launched; ``censored`` of them did not get ready.
+    """
 
     launches: int
     machines: int
@@ -179,7 +188,7 @@ class Launched:
 
 
 def launched(samples: Sequence[Sample], metric: Metric) -> Launched:
-    """The samples of one cell; a censored machine is later than every other."""
+    """The summary of one cell's samples. A censored machine is later than every other."""
     found: dict[int, list[int | None]] = {}
     for sample in samples:
         found.setdefault(sample.number, []).append(None if sample.censored else metric(sample))
@@ -193,6 +202,6 @@ def launched(samples: Sequence[Sample], metric: Metric) -> Launched:
 
 
 def _middle(values: Sequence[int | None]) -> int | None:
-    """The median, None being later than every number."""
+    """The median, where None is later than every number."""
     known = [each for each in values if each is not None]
     return median_of_all(known, len(values) - len(known))

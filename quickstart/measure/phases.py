@@ -1,4 +1,6 @@
-"""The parts of the way to ready, by what kernel, init and systemd stamped (guest.md); pure but for the guest's script."""
+"""The phases of a boot until ready, from the stamps of kernel, init and systemd (guest.md); pure but for
+the guest's script.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,10 @@ _OURS = ("modules", "network", "root", "integrity", "checked", "application")
 
 
 def script(unit: str) -> str:
-    """What is run in the guest once it is ready; its output is for `phases`.
+    """The script that runs in the guest once it is ready. `phases` parses its output.
 
-    The kernel's log has a clock of its own (sched_clock): one line goes into it beside the uptime, without a fork in between.
+    The kernel's log has a clock of its own (sched_clock). So one line goes into the log beside the uptime,
+    without a fork in between.
     """
     stamps = ("InactiveExit", "ActiveEnter", "InactiveEnter")
     properties = " ".join(("-p Id", *(f"-p {each}TimestampMonotonic" for each in stamps)))
@@ -35,9 +38,9 @@ def script(unit: str) -> str:
 
 
 def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns: int) -> tuple[Phase, ...]:
-    """The phases from the start of the machine to ready; those whose stamps are not there are left out.
+    """The phases from the machine's start to ready. Phases without stamps are left out.
 
-    ``said`` is the output of `script`. ``network`` is beside the others; all others follow each other.
+    ``said`` is the output of `script`. ``network`` runs beside the others; all others follow each other.
     """
     # It may be below 0, by what the uptime runs ahead at first (docs/users/times.md); a phase has no length below 0.
     found = [Phase("before kernel", -max(0, before_kernel_ns), 0)]
@@ -53,10 +56,12 @@ def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns
 
 
 def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
-    """systemd's services that had begun to start before ready, with what each took until then, by their beginning.
+    """The services that systemd had begun to start before ready, and their durations until then, in the
+    order of their starts.
 
-    ``said`` is the output of `script`; nothing after our init, which asks systemd nothing. The end is when it counted as started,
-    for a oneshot service that is gone again when it had run; one that was starting yet is cut at ready.
+    ``said`` is the output of `script`. There are none after our init, which does not ask systemd. A service
+    ends when it counts as started; a oneshot service that has already gone ends when it has run; one that
+    was still starting is cut at ready.
     """
     found = []
     for name, properties in dict(_units(said)).items():
@@ -72,7 +77,7 @@ def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
 
 
 def _until(phase: Phase, ready_ns: int) -> Phase | None:
-    """The part of it before ready: an application may answer before its unit counts as started."""
+    """The part of the phase before ready. An application may answer before its unit counts as started."""
     if phase.begin_ns >= ready_ns:
         return None
     return Phase(phase.name, phase.begin_ns, min(phase.end_ns, ready_ns))
@@ -112,7 +117,7 @@ def _systemds(
 
 
 def _kernel_stamps(said: str) -> dict[str, int]:
-    """Uptime at each stamp of the kernel's log in ns; ``init`` is when the kernel executed it."""
+    """The uptime at each stamp of the kernel's log in ns. ``init`` is when the kernel executed it."""
     found: dict[str, int] = {}
     for line in said.splitlines():
         if entry := _KMSG.match(line):
@@ -129,7 +134,7 @@ def _kernel_stamps(said: str) -> dict[str, int]:
 
 
 def _units(said: str) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Name and properties of each unit that `systemctl show` described."""
+    """The name and the properties of each unit that `systemctl show` described."""
     for block in said.split("\n\n"):
         rows = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
         if "Id" in rows:

@@ -1,4 +1,6 @@
-"""The nouns of the bench: what was measured in which cell of a matrix, and all of it as one versioned document."""
+"""The nouns of the bench: the cells of a matrix, the measurements in each, and all of them as one versioned
+document.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,11 @@ INSTANCES_MAX = 16
 
 @dataclass(frozen=True)
 class Cell:
-    """One place of a matrix; every word is one of the project's.
+    """One cell of a matrix. Every word is one of the project's.
 
-    ``payload`` is the form of quickstart's initramfs, ``delivery`` how its start set reaches the guest, where the matrix asks for
-    one; empty: what `build` makes without being asked. ``instances`` machines are launched from one volume by ``pattern``,
-    ``stagger_ms`` after each other where they are staggered.
+    ``payload`` is the form of quickstart's initramfs and ``delivery`` how its start set reaches the guest,
+    where the matrix asks for one; empty means the default of `build`. ``instances`` machines are launched
+    from one volume by ``pattern``; staggered ones follow each other after ``stagger_ms``.
     """
 
     profile: str
@@ -56,7 +58,7 @@ class Cell:
 
     @property
     def launched(self) -> str:
-        """How many machines are launched, and how; empty for one alone."""
+        """How many machines are launched, and by which pattern; empty for one alone."""
         count = self.instances
         words = {
             "one-by-one": f"{count} one by one",
@@ -67,23 +69,27 @@ class Cell:
 
     @property
     def called(self) -> str:
-        """The configuration in a table, with what was asked for of it."""
+        """The configuration's name in a table, with the options that were asked for."""
         return ", ".join(word for word in (self.configuration, self.delivery, self.payload) if word)
 
     def beside(self, configuration: str) -> Cell:
-        """The cell of another configuration that this one is compared with; none but quickstart has a payload and a delivery."""
+        """The cell of another configuration that this one is compared with. Only quickstart has a payload
+        and a delivery.
+        """
         return replace(self, configuration=configuration, payload="", delivery="")
 
 
 def words_of(cell: Cell) -> str:
-    """A cell in a message."""
+    """The cell's name in a message."""
     words = (cell.profile, cell.configuration, cell.command_line, cell.storage, cell.clock, cell.size)
     return " ".join((*words, *(word for word in (cell.delivery, cell.payload, cell.launched) if word)))
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell of a matrix, how often it is run, and after how many seconds of the host's clock a run is given up."""
+    """A cell of a matrix, its number of runs, and the seconds of the host's clock after which a run is
+    given up.
+    """
 
     cell: Cell
     runs: int
@@ -92,7 +98,9 @@ class Planned:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the way to ready, on the guest's clock: uptime in nanoseconds; negative before the kernel's own clock begins."""
+    """A phase of the boot, on the guest's clock: uptimes in nanoseconds, negative before the kernel's own
+    clock begins.
+    """
 
     name: str
     begin_ns: int
@@ -101,7 +109,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Reads:
-    """Requests of a kind and their bytes before ready."""
+    """The requests of a kind before ready, and their bytes."""
 
     requests: int
     read_bytes: int
@@ -109,18 +117,23 @@ class Reads:
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of a cell (paper section 4.1); a run that did not get ready is censored: no number, but counted.
+    """One run of a cell (paper section 4.1). A run that did not get ready is censored: it has no number,
+    but it counts.
 
-    ``t_pr_ns``, ``t_app_ns``, ``t_total_ns``, ``uptime_ns`` (at the beacon) and ``ready_uptime_ns`` are on the cell's clock.
-    ``fetch_ns`` is the part of T_pr in which kernel and initramfs are fetched through the volume, ``before_kernel_ns`` the part
-    between the start of the machine and the kernel's uptime 0; it may be below 0 (times.md). ``overlap_ns`` bounds what the
-    virtual clock may have charged too little for I/O; 0 on other clocks. ``volume`` is counted by the volume's log, ``guest`` by
-    the guest's diskstats.
-    ``delivery`` is how the start set reached the guest; empty where there is none.
-    ``units`` are systemd's services that took part of the way to ready, each from its first process until it counted as started.
-    ``took_ns`` is what the run cost on the host's clock, to tell how long the rest will take: no result.
-    Of a run that launches several machines each is a sample: ``instance`` from 1, launched ``launched_ns`` after the first; the
-    storage was ``dilation_percent`` / 100 times as slow as its model says, and all times but took_ns are divided by that.
+    ``t_pr_ns``, ``t_app_ns``, ``t_total_ns``, ``uptime_ns`` (at the beacon) and ``ready_uptime_ns`` are on
+    the cell's clock. ``fetch_ns`` is the part of T_pr in which kernel and initramfs are fetched through the
+    volume. ``before_kernel_ns`` is the part between the machine's start and the kernel's uptime 0; it may
+    be negative (times.md). ``overlap_ns`` bounds what the virtual clock may have charged too little for
+    I/O; it is 0 on other clocks. ``volume`` comes from the volume's log, ``guest`` from the guest's
+    diskstats.
+
+    ``delivery`` is how the start set reached the guest; empty where there is none. ``units`` are systemd's
+    services that ran before ready, each from its first process until it counted as started. ``took_ns`` is
+    the run's cost on the host's clock: it predicts how long the rest will take and is no result.
+
+    A run that launches several machines gives a sample for each: ``instance`` from 1, launched
+    ``launched_ns`` after the first. The storage was ``dilation_percent`` / 100 times as slow as its model
+    says; all times but took_ns are divided by that.
     """
 
     cell: Cell
@@ -148,10 +161,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Booted:
-    """What a configuration of a profile boots, in facts that a difference can be named by (docs/users/compare.md).
+    """The facts of what a configuration of a profile boots, by which a difference can be named
+    (docs/users/compare.md).
 
-    ``initramfs`` (SHA-256) and ``image`` (the volume's UUID) are keys of Facts; ``command_lines`` are the kernel's, by
-    results.COMMAND_LINES; ``unit_lines`` are the [Service] assignments of the application's ``unit``, drop-ins and all.
+    ``initramfs`` (SHA-256) and ``image`` (the volume's UUID) are keys of Facts. ``command_lines`` are the
+    kernel's, by results.COMMAND_LINES. ``unit_lines`` are the [Service] assignments of the application's
+    ``unit`` with its drop-ins.
     """
 
     kernel: str
@@ -164,8 +179,12 @@ class Booted:
 
 @dataclass(frozen=True)
 class Facts:
-    """``boots`` by PROFILE/CONFIGURATION as the artefacts; ``contents``: an initramfs's regular files and their bytes, as they are
-    in memory; ``packages``: an image's, and their versions. Nothing that was not recorded is in it."""
+    """The facts of all artefacts.
+
+    ``boots`` has keys PROFILE/CONFIGURATION like the artefacts. ``contents`` has the regular files of each
+    initramfs with their sizes in memory. ``packages`` has each image's packages with their versions. Facts
+    that were not recorded are absent.
+    """
 
     boots: Mapping[str, Booted] = field(default_factory=dict)
     contents: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -174,11 +193,13 @@ class Facts:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What the numbers depend on besides the matrix; samples of different circumstances are never put together.
+    """All that the numbers depend on besides the matrix. Samples of different circumstances are never
+    combined.
 
-    ``host`` has facts of the machine (kernel, CPU model, cores, memory, accelerator), ``versions`` those of quickstart, QEMU,
-    guest kernels and packages, ``artefacts`` the hashes of images and initramfs. ``poll_interval_ms`` is the prober's.
-    ``facts`` are what the artefacts consist of: equal artefacts have equal facts.
+    ``host`` has facts of the machine (kernel, CPU model, cores, memory, accelerator), ``versions`` those of
+    quickstart, QEMU, guest kernels and packages, ``artefacts`` the hashes of images and initramfs.
+    ``poll_interval_ms`` is the prober's. ``facts`` are what the artefacts consist of: equal artefacts have
+    equal facts.
     """
 
     host: Mapping[str, str]
@@ -190,10 +211,10 @@ class Circumstances:
 
 @dataclass(frozen=True)
 class Results:
-    """What one `bench` measured, with all that is needed to measure it again.
+    """The results of one `bench`, with all that is needed to repeat it.
 
-    ``name`` is the matrix's, ``plan`` all that it asks for; ``command`` is the exact command line, ``began`` its time (UTC,
-    RFC 3339). ``samples`` are in the order in which they were run.
+    ``name`` is the matrix's, ``plan`` all that it asks for. ``command`` is the exact command line,
+    ``began`` its time (UTC, RFC 3339). ``samples`` are in the order in which they were run.
     """
 
     name: str

@@ -39,7 +39,9 @@ _ROOT_DEVICE = "vda"
 
 @dataclass(frozen=True)
 class Fetching:
-    """How a boot loader reads kernel and initramfs: the size of its requests, and how many it has in flight."""
+    """How a boot loader reads kernel and initramfs: the size of its requests, and how many of them are in
+    flight.
+    """
 
     request_bytes: int
     depth: int
@@ -53,10 +55,10 @@ FETCHING = {"boot-loader": BOOT_LOADER, "read-ahead": Fetching(MIB, 8)}
 
 @dataclass(frozen=True)
 class Bench:
-    """What all runs share: the agent's and the volume emulator's programs, and a limit by the host's clock.
+    """All that the runs share: the programs of agent and volume emulator, and a limit on the host's clock.
 
-    ``limit_s`` is how long the guest may take until it is ready, and how long the fetch waits for any one answer.
-    ``fault`` is what goes wrong with the volume (docs/users/storage.md), for tests.
+    ``limit_s`` is how long the guest may take until it is ready, and how long the fetch waits for each
+    answer. ``fault`` is a fault of the volume for tests (docs/users/storage.md).
     """
 
     agent: Path
@@ -69,9 +71,10 @@ class Bench:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run leaves behind it; ``phases_said`` is the output of phases.script, empty when the guest did not answer.
+    """The traces of a run. ``phases_said`` is the output of phases.script, empty when the guest did not
+    answer.
 
-    ``log`` is None of a volume that keeps none.
+    ``log`` is None for a volume that keeps no log.
     """
 
     fetch_ns: int
@@ -83,8 +86,8 @@ class Ran:
 def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: Cell, number: int) -> Sample:
     """Run ``boot`` once, from a fresh and cold volume of that ``model``.
 
-    A guest that hangs or dies, or a volume that does, makes a censored sample; nothing is left running. What the host lacks, room
-    in the temporary directory too, is no measurement and is raised (HostLacksError).
+    A guest or a volume that hangs or dies gives a censored sample; nothing is left running. A lack of the
+    host, room in the temporary directory included, is no measurement: it raises HostLacksError.
     """
     try:
         with room_for_it():
@@ -104,7 +107,7 @@ def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> Ran:
 def _volume(
     bench: Bench, boot: Boot, clock: Clock, model: StorageModel
 ) -> AbstractContextManager[Volume | NfsVolume]:
-    """The emulator, or where the host's time counts what the model is one of."""
+    """The emulator, or on the host's clocks the real server that the model stands for."""
     if model.nfs_rate and clock.name != "virtual":
         return exported(boot.volume, model.nfs_rate)
     return served(bench.volume, boot.volume, model, fault=bench.fault)
@@ -117,7 +120,8 @@ def boot_from(
     volume: Volume | NfsVolume,
     afterwards: Callable[[], None] = lambda: None,
 ) -> Ran:
-    """Fetch kernel and initramfs from ``volume``, boot, wait until it is ready, and ask what it did; without the volume's log.
+    """Fetch kernel and initramfs from ``volume``, boot, wait until the guest is ready, and ask it for its
+    counters; no volume log yet.
 
     ``afterwards`` is called when it is ready. Raises GuestError, VolumeError.
     """
@@ -140,12 +144,12 @@ def boot_from(
 
 
 def room_for_it() -> AbstractContextManager[None]:
-    """Raise HostLacksError for what the temporary directory has no room for."""
+    """Raise HostLacksError when the temporary directory is full."""
     return full_disk_named(temporary_directory(), "the temporary directory", _FULL_HINT)
 
 
 def _blame(volume: Volume | NfsVolume, error: GuestError) -> None:
-    """Raise VolumeError when it was the volume that kept the guest waiting, which has ended since with ``error``."""
+    """Raise VolumeError when the volume kept the guest waiting, which has ended with ``error`` since."""
     now_ns = time.monotonic_ns()
     if isinstance(volume, NfsVolume) or not volume.is_running():
         return
@@ -163,7 +167,7 @@ def _blame(volume: Volume | NfsVolume, error: GuestError) -> None:
 
 
 def first_line(error: QuickStartError) -> str:
-    """Why a sample is censored."""
+    """The reason why a sample is censored."""
     return error.message.partition("\n")[0]
 
 
@@ -185,7 +189,7 @@ def _machine(boot: Boot, clock: Clock, volume: NbdSocket) -> Machine:
 
 
 def _ask_phases(guest: QemuGuest, unit: str, volume: Volume | NfsVolume) -> str:
-    """The sample counts without them: it was ready."""
+    """The guest's phases. The sample counts without them, since the guest was ready."""
     said = bytearray()
     end_s = time.monotonic() + _AFTERWARDS_S
     with suppress(GuestError, OSError):
@@ -200,7 +204,7 @@ def _ask_phases(guest: QemuGuest, unit: str, volume: Volume | NfsVolume) -> str:
 
 
 def sample_of(boot: Boot, clock: Clock, cell: Cell, number: int, ran: Ran) -> Sample:
-    """What was stamped and logged as a sample; raises GuestError when the guest's counters are none."""
+    """The stamps and logs of a run as a sample. Raises GuestError when the guest's counters are not numbers."""
     readied, virtual = ran.readied, clock.name == "virtual"
     begin_ns, end_ns = readied.launch_ns, readied.ready.received_ns
     log, counted = ran.log or (), Reads(readied.root_io.reads, readied.root_io.read_bytes)

@@ -1,4 +1,4 @@
-"""What samples say (pure): medians, spreads, ratios, and how sure they are (docs/users/measuring.md)."""
+"""Statistics of samples (pure): medians, spreads, ratios, and their certainty (docs/users/measuring.md)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _T_APP: Metric = operator.attrgetter("t_app_ns")
 
 @dataclass(frozen=True)
 class Summary:
-    """What the runs of a cell have in common, in the unit of the metric.
+    """The summary of a cell's runs, in the unit of the metric.
 
-    ``n`` runs got ready, ``censored`` did not. ``median`` counts a censored run as later than every other, and is None when the
-    middle of all runs, or one of its two, is censored. ``minimum`` and ``maximum`` are of those that got ready.
+    ``n`` runs got ready, ``censored`` ones did not. ``median`` counts a censored run as later than every
+    other; it is None when the middle of all runs, or one of the two in the middle, is censored. ``minimum``
+    and ``maximum`` are over those that got ready.
     """
 
     n: int
@@ -50,7 +51,9 @@ class Summary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two cells on a noisy clock: ``difference_ns`` of their medians, two-sided ``p`` that chance alone makes one as large."""
+    """Two cells on a noisy clock: ``difference_ns`` of their medians, and the two-sided ``p`` that chance
+    alone makes one as large.
+    """
 
     difference_ns: int
     p: float
@@ -58,9 +61,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Claim:
-    """ "Ours is faster than the rival", as it has to hold: ``ours_ns`` has the overlap added on the virtual clock.
+    """The claim "ours is faster than the rival". ``ours_ns`` includes the overlap on the virtual clock.
 
-    ``p`` is None on the virtual clock. A claim about cells without a median does not hold, and has no numbers.
+    ``p`` is None on the virtual clock. A claim about cells without a median does not hold and has no
+    numbers.
     """
 
     holds: bool
@@ -70,7 +74,7 @@ class Claim:
 
     @property
     def factor(self) -> float | None:
-        """How many times faster at the least."""
+        """The least factor by which ours is faster."""
         return self.rival_ns / self.ours_ns if self.ours_ns and self.rival_ns else None
 
 
@@ -83,7 +87,9 @@ def by_cell(samples: Iterable[Sample]) -> dict[Cell, tuple[Sample, ...]]:
 
 
 def demand_one_clock(cells: Iterable[Cell]) -> None:
-    """Raise MixedClocksError for cells of several clocks: their numbers say different things and belong in no common table."""
+    """Raise MixedClocksError for cells of several clocks: their numbers have different meanings and belong
+    in no common table.
+    """
     clocks = sorted({cell.clock for cell in cells})
     if len(clocks) > 1:
         raise MixedClocksError(
@@ -92,20 +98,22 @@ def demand_one_clock(cells: Iterable[Cell]) -> None:
 
 
 def median(values: Sequence[int]) -> int:
-    """The middle of at least one value; of two, half the way between them (rounded down)."""
+    """The median of at least one value; of two middle values, their mean rounded down."""
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) // 2
 
 
 def median_of_all(known: Sequence[int], censored: int) -> int | None:
-    """The median of ``known`` and of so many later values, which nobody knows; None where one of the latter is in the middle."""
+    """The median of ``known`` and as many ``later`` unknown values. None where an unknown one is in the
+    middle.
+    """
     later = [*sorted(known), *itertools.repeat(None, censored)]
     middle = later[(len(later) - 1) // 2 : len(later) // 2 + 1]
     return median([each for each in middle if each is not None]) if middle and None not in middle else None
 
 
 def summarise(samples: Sequence[Sample], metric: Metric) -> Summary:
-    """A cell's runs by ``metric``, for example ``lambda sample: sample.t_app_ns``."""
+    """Summarize a cell's runs by ``metric``, for example ``lambda sample: sample.t_app_ns``."""
     ready = sorted(metric(sample) for sample in samples if not sample.censored)
     if not ready:
         return Summary(0, len(samples), None, None, None)
@@ -114,10 +122,12 @@ def summarise(samples: Sequence[Sample], metric: Metric) -> Summary:
 
 
 def ratios(summaries: Mapping[Cell, Summary], axis: str, base: str) -> dict[Cell, float | None]:
-    """Each cell's median as a multiple of that of the cell which differs only in that its ``axis`` is ``base``.
+    """Each cell's median as a multiple of the median of the cell that differs only in having ``base`` on
+    ``axis``.
 
-    ``axis`` is a field of Cell, for example ``configuration`` with ``standard``. None where one of the two has no median;
-    cells whose base is not among ``summaries`` are left out. Raises MixedClocksError for several clocks.
+    ``axis`` is a field of Cell, for example ``configuration`` with ``standard``. None where one of the two
+    has no median. Cells whose base is not among ``summaries`` are left out. Raises MixedClocksError for
+    several clocks.
     """
     demand_one_clock(summaries)
     rests = {_rest(cell, axis): summary for cell, summary in summaries.items() if getattr(cell, axis) == base}
@@ -137,10 +147,11 @@ def _rest(cell: Cell, axis: str) -> tuple[tuple[str, str], ...]:
 
 
 def permutation_test(ours: Sequence[int], rival: Sequence[int]) -> Comparison:
-    """Two-sided permutation test of the difference of medians (ours - rival), of at least one value each.
+    """The two-sided permutation test of the difference of medians (ours - rival); each side has at least
+    one value.
 
-    All partitions while there are few, else a fixed number by a fixed seed, where the partition that was seen counts too, so that p
-    is never 0 (Phipson and Smyth, "Permutation p-values should never be zero", 2010).
+    It takes all partitions while there are few, else a fixed number by a fixed seed. The observed partition
+    counts too, so that p is never 0 (Phipson and Smyth, "Permutation p-values should never be zero", 2010).
     """
     seen = median(ours) - median(rival)
     pool, size = [*ours, *rival], len(ours)
@@ -163,9 +174,11 @@ def _difference(pool: Sequence[int], part: set[int]) -> int:
 
 
 def median_interval(values: Sequence[int]) -> tuple[int, int] | None:
-    """An interval that holds the median of what was drawn from with a probability of at least CONFIDENCE, whatever its shape.
+    """An interval that holds the true median with a probability of at least CONFIDENCE, whatever the
+    distribution.
 
-    Between two order statistics, by the binomial distribution; None for fewer than six values, of which none is sure enough.
+    It lies between two order statistics, by the binomial distribution. None for fewer than six values,
+    which give no such interval.
     """
     ordered, n = sorted(values), len(values)
     # The k-th smallest and k-th largest miss the median when fewer than k values fall on one side of it.
@@ -176,10 +189,12 @@ def median_interval(values: Sequence[int]) -> tuple[int, int] | None:
 
 
 def claim_faster(ours: Sequence[Sample], rival: Sequence[Sample], metric: Metric = _T_APP) -> Claim:
-    """Whether "ours is faster than the rival" may be said of T_app, or of another ``metric``; each are the runs of one cell.
+    """Whether "ours is faster than the rival" may be claimed of T_app, or of another ``metric``. Each side
+    has the runs of one cell.
 
-    On the virtual clock ours counts with all of the overlap that may be missing in its time, and the rival without. On the others
-    a permutation test has to agree. Raises MixedClocksError for two clocks.
+    On the virtual clock all of the overlap that may be missing in our time counts against us, and none of
+    it against the rival. On the other clocks a permutation test must agree. Raises MixedClocksError for two
+    clocks.
     """
     demand_one_clock(sample.cell for sample in (*ours, *rival))
     virtual = any(sample.cell.clock == "virtual" for sample in ours)

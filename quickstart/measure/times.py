@@ -1,4 +1,4 @@
-"""One run's times from what was stamped (pure; paper section 4.1)."""
+"""The times of one run, from its stamps (pure; paper section 4.1)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Times:
-    """The times of a run of the bench in ns; ``before_kernel_ns`` is what T_pr has beside the fetch."""
+    """The times of a bench run in ns. ``before_kernel_ns`` is the part of T_pr beside the fetch."""
 
     t_pr_ns: int
     t_app_ns: int
@@ -38,10 +38,11 @@ class Times:
 
 
 def virtual_times(readied: Readied, fetch_ns: int) -> Times:
-    """By the guest's clock: T_app is its uptime at ready.
+    """The times on the guest's clock: T_app is its uptime at ready.
 
-    Under icount the time stamp counter has a step a virtual nanosecond and began with the machine (cpus_get_elapsed_ticks in
-    QEMU's softmmu/cpus.c), so what it is ahead of the uptime is the time before the kernel's clock began.
+    Under icount the time stamp counter advances by one each virtual nanosecond from the machine's start
+    (cpus_get_elapsed_ticks in QEMU's softmmu/cpus.c). So the difference between it and the uptime is the
+    time before the kernel's clock began.
     """
     before_kernel_ns = readied.counters.tsc - readied.counters.uptime_ns
     t_pr_ns, t_app_ns = fetch_ns + before_kernel_ns, readied.ready.uptime_ns
@@ -49,9 +50,10 @@ def virtual_times(readied: Readied, fetch_ns: int) -> Times:
 
 
 def client_times(readied: Readied, fetch_ns: int) -> Times:
-    """By the client's clock, as paper section 4.1. T_launch lies before the fetch, which QEMU's start follows at once.
+    """The times on the client's clock, as in paper section 4.1. T_launch lies before the fetch, and QEMU
+    starts right after it.
 
-    What we do between the two (joining files for QEMU) is no part of a launch.
+    Our own work between the two (joining files for QEMU) does not count as part of a launch.
     """
     t_launch_ns = readied.launch_ns - fetch_ns
     t_pr_ns = (readied.beacon.received_ns - t_launch_ns) - readied.beacon.uptime_ns

@@ -1,7 +1,8 @@
-"""Reading what somebody else wrote, with an end to the time and the memory that it takes: numbers, lines, files and TOML.
+"""Read foreign numbers, lines, files and TOML with a bound on time and memory.
 
-Python's own readers have none: int() takes a time that grows with the square of the digits, and refuses more than 4300 of them with
-a ValueError; a line or a file is read whole, whatever its size; tomllib keeps every beginning of a dotted key.
+Python's own readers have no such bound. int() takes time that grows with the square of the digits, and
+raises ValueError beyond 4300 of them. A line or a file is read whole, whatever its size. tomllib keeps
+every prefix of a dotted key.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MAX_KEY_PARTS
 
 
 def natural(text: str, most: int = UINT64_MAX) -> int | None:
-    """The number in decimal digits of ASCII, from 0 to ``most`` (below 10 to the 20th); None for any other text."""
+    """The number in decimal digits of ASCII, from 0 to ``most`` (below 10 to the 20th); None for any other
+    text.
+    """
     if _DECIMAL.fullmatch(text) is None:
         return None
     value = int(text)
@@ -49,15 +52,17 @@ def natural(text: str, most: int = UINT64_MAX) -> int | None:
 
 
 def lines_of(file: BinaryIO, most_bytes: int) -> Iterator[bytes]:
-    """The lines with their newlines; of a longer one than ``most_bytes`` comes a piece of ``most_bytes`` + 1 without a newline."""
+    """The lines with their newlines. Of a line longer than ``most_bytes`` a piece of ``most_bytes`` + 1
+    comes, without a newline.
+    """
     return iter(partial(file.readline, most_bytes + 1), b"")
 
 
 def read_whole(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file (by its link, if it is one).
+    """The content of a regular file; a link to one is followed.
 
-    Raises OSError for what is none (a FIFO would be waited for), and for one that has more than ``most_bytes``, whatever its
-    status says of its size.
+    Raises OSError for any other file (a FIFO would make us wait), and for more than ``most_bytes``,
+    whatever size its status names.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
         status = os.fstat(file.fileno())
@@ -70,9 +75,9 @@ def read_whole(path: Path, most_bytes: int) -> bytes:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """A document of a few hundred KiB at most; its values can be written as JSON (dates as text).
+    """A document of at most a few hundred KiB. Its values can be written as JSON (dates as text).
 
-    Raises ValueError, with what is wrong, for all that is no such document.
+    Raises ValueError, with a message for people, for any other text.
     """
     if len(text) > MAX_TOML_BYTES:
         raise ValueError(f"it has more than {MAX_TOML_BYTES} characters")
@@ -88,7 +93,9 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _without_strings(text: str) -> str:
-    """``text`` up to the first string that does not end, where tomllib stops too; a word for each string, nothing for comments."""
+    """``text`` up to the first string that does not end, where tomllib stops, too. Strings become a word,
+    comments nothing.
+    """
     parts: list[str] = []
     at = 0
     while at < len(text):

@@ -1,4 +1,4 @@
-"""The tables of documents, and what pydantic found wrong with one, as lines that a person can act on."""
+"""The tables of documents, and pydantic's faults as lines that a person can act on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _MAX_TOLD = 50_000
 
 
 class Table(BaseModel):
-    """A table of a document: it has no key that is not named here, and values of the very types; nobody changes it."""
+    """A table of a document: it has no unknown key, its values have exactly the given types, and it is
+    immutable.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -40,7 +42,7 @@ def faults(error: ValidationError, document: type[BaseModel]) -> list[str]:
 
 
 def first_ones(found: Sequence[T], line_of: Callable[[T], str] = str) -> list[str]:
-    """A line for each of as many as somebody reads, and one that counts the rest."""
+    """A line for each fault up to a readable number, and one that counts the rest."""
     lines = [line_of(each) for each in found[:MAX_LINES]]
     return [*lines, f"and {len(found) - MAX_LINES} more"] if len(found) > MAX_LINES else lines
 

@@ -1,7 +1,8 @@
-"""JSON that a stranger may have written, parsed within limits of depth, number and length.
+"""Foreign JSON, parsed within limits of depth, number and length.
 
-`json.loads` alone recurses as deep as the text nests, takes a number of any length, NaN and Infinity, and of two equal keys the
-last. Every one of these is a ValueError here, found before or while the text is parsed, in time linear in its length.
+`json.loads` alone recurses as deep as the text nests, and takes numbers of any length, NaN, Infinity and,
+of two equal keys, the last one. Each of these is a ValueError here, found before or during parsing, in time
+linear in the text's length.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _ALL_BUT_SYNTAX = bytes(sorted(set(range(256)) - set(b"[]{},:")))
 
 
 def parse(data: bytes) -> object:
-    """The document that ``data`` (UTF-8) is; raises ValueError, with words for a person, for what is none or over a limit."""
+    """The document in ``data`` (UTF-8). Raises ValueError with a message for people for anything else or
+    over a limit.
+    """
     _check_shape(data)
     try:
         return json.loads(

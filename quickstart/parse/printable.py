@@ -1,4 +1,4 @@
-"""Strings of anybody on a terminal or a page: what is no printing character becomes an escape."""
+"""Foreign strings on a terminal or a page: characters that do not print become escapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BEGUN = re.compile(r"\x1b(\[[0-9;]{0,30})?$")
 
 
 def shown(text: str, keep: str = "") -> str:
-    """``text``, which may hold any file name: control characters and bytes that are no UTF-8 as escapes."""
+    """``text``, which may be any file name, with control characters and bytes outside UTF-8 as escapes."""
     return "".join(char if char.isprintable() or char in keep else _escaped(char) for char in text)
 
 
@@ -25,9 +25,10 @@ def _escaped(char: str) -> str:
 
 
 def console_shown(text: str) -> tuple[str, str]:
-    """What a guest wrote to its console, for a terminal: colours stay, every other order to the terminal is an escape.
+    """A guest's console output for a terminal: colours stay, every other control sequence becomes an escape.
 
-    Returns that, and the end of ``text`` that may be the beginning of a colour: it is to be put before what comes next.
+    Returns it, and the end of ``text`` that may be the beginning of a colour: prepend that to the next
+    piece.
     """
     begun = _BEGUN.search(text)
     rest = begun[0] if begun else ""

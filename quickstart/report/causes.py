@@ -1,4 +1,6 @@
-"""What differs in what two measurements booted: the facts that a difference of times can be named by (pure; compare.md)."""
+"""What changed between two measurements in what they booted: facts that may explain a difference of times
+(pure; compare.md).
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,10 @@ _FEW_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class Cause:
-    """One fact that changed: ``kind`` of PHASES_OF, ``change`` new, gone or changed, and the values, None where there is none.
+    """One fact that changed. ``kind`` is one of PHASES_OF, ``change`` is new, gone or changed.
 
-    Numbers are bytes, nanoseconds or requests, as ``text`` says in words.
+    The values are None where there is none. Numbers are bytes, nanoseconds or requests; ``text`` says so in
+    words.
     """
 
     kind: str
@@ -54,7 +57,9 @@ T = TypeVar("T", int, str)
 def causes(
     first: Results, second: Results, cells: tuple[Cell, Cell], runs: tuple[Runs, Runs]
 ) -> tuple[Cause, ...]:
-    """What changed for one cell, by kind, the largest of a kind first; ``cells`` and ``runs`` are the two results'."""
+    """What changed for one cell, ordered by kind, the largest change of a kind first. ``cells`` and
+    ``runs`` belong to the two results.
+    """
     before, after = booted(first, cells[0]), booted(second, cells[1])
     ready = tuple([each for each in side if not each.censored] for side in runs)
     found: list[Cause] = []
@@ -75,7 +80,7 @@ def _initramfs(first: Results, before: Booted, second: Results, after: Booted) -
 
 
 def _form(before: Booted, after: Booted, ready: Sequence[Sequence[Sample]]) -> Iterator[Cause]:
-    """The same files in another form: compressed, or no more."""
+    """Files whose contents are the same but whose form changed: they are compressed now, or no longer."""
     if before.initramfs != after.initramfs and all(ready):
         old, new = (max(each.initramfs_bytes for each in side) for side in ready)
         if abs(new - old) > _SMALL_BYTES:
@@ -127,7 +132,7 @@ def _kernel(before: Booted, after: Booted) -> Iterator[Cause]:
 
 
 def _units(before: Runs, after: Runs) -> Iterator[Cause]:
-    """Units by the median of what they took; a run without one has 0."""
+    """The median time of each unit. A run without the unit counts as 0."""
     if not before or not after:
         return
     found: list[tuple[int, Cause]] = []
@@ -170,7 +175,9 @@ def _packages(first: Results, before: Booted, second: Results, after: Booted) ->
 
 
 def _reads(before: Runs, after: Runs) -> Iterator[Cause]:
-    """More or fewer reads of the root volume, where no run of the one had as many as any of the other."""
+    """A changed number of root reads, where every run of one side differs from every run of the other in
+    the same direction.
+    """
     if not before or not after:
         return
     requests = [[run.guest.requests for run in side] for side in (before, after)]
@@ -186,7 +193,7 @@ def _reads(before: Runs, after: Runs) -> Iterator[Cause]:
 
 
 def _cause(kind: str, name: str, a: T | None, b: T | None, say: Callable[[T], str]) -> Cause:
-    """``name`` with the values of both, of which one at least is there."""
+    """``name`` with both values; at least one of them is there."""
     if a is not None and b is not None:
         return Cause(kind, "changed", name, a, b, f"{name}: {say(a)}, {say(b)} now")
     change, value = ("new", b) if a is None else ("gone", a)

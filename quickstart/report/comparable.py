@@ -1,4 +1,4 @@
-"""Whether two results may be compared, and which cell of the one is which of the other (pure; docs/users/compare.md)."""
+"""Whether two results may be compared, and which of their cells correspond (pure; docs/users/compare.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_RECORDED = "not recorded"
 
 
 def plain(cell: Cell) -> Cell:
-    """The cell with its profile's name for its path: a checkout or a test may lie anywhere."""
+    """The cell with the profile's name in place of its path, since a checkout or a test may lie anywhere."""
     return replace(cell, profile=profile_name(cell.profile))
 
 
@@ -27,15 +27,20 @@ def profile_name(word: str) -> str:
 
 
 def paired(first: Results, second: Results) -> tuple[tuple[Cell, Cell], ...]:
-    """The cells of ``first`` with those of ``second``, in the first's order. Only for results that `demand_comparable` passed."""
+    """The cells of ``first`` with the corresponding ones of ``second``, in the first's order.
+
+    Call it only for results that `demand_comparable` has passed.
+    """
     others = {plain(each.cell): each.cell for each in second.plan}
     return tuple((each.cell, others[plain(each.cell)]) for each in first.plan)
 
 
 def demand_comparable(first: Results, second: Results, *, across_versions: bool = False) -> tuple[str, ...]:
-    """Raise IncomparableError with everything in the way of comparing the two, or return what a reader has to know of them.
+    """Raise IncomparableError with everything that prevents a comparison, or return what a reader must know
+    of the two results.
 
-    With ``across_versions`` other versions of QEMU, guest kernel and packages are no obstacle, and are among what is returned.
+    With ``across_versions`` other versions of QEMU, guest kernel and packages prevent nothing. They are
+    returned instead.
     """
     obstacles = [*_other_cells(first, second), *_other_ways(first, second)]
     versions = list(_other_versions(first, second))
@@ -62,7 +67,7 @@ def _other_cells(first: Results, second: Results) -> Iterator[str]:
 
 
 def _other_ways(first: Results, second: Results) -> Iterator[str]:
-    """What makes a number of the one mean something else than one of the other."""
+    """The differences that give the numbers of the two results different meanings."""
     before, after = first.circumstances, second.circumstances
     if before.poll_interval_ms != after.poll_interval_ms:
         yield f"poll interval: {before.poll_interval_ms} ms in A, {after.poll_interval_ms} ms in B"
@@ -88,7 +93,9 @@ def _is_ours(key: str) -> bool:
 
 
 def _by_name(versions: Mapping[str, str]) -> dict[str, str]:
-    """The versions with the kernels' by the name of the profile, which may be a path, and the compressors by theirs."""
+    """The versions, in which kernels are named by the profile's name, which may be a path, and compressors
+    by their own.
+    """
     found = {}
     for key, value in versions.items():
         word, _, name = key.partition(" ")
@@ -101,7 +108,7 @@ def _by_name(versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def _other_packages(first: Results, second: Results) -> Iterator[str]:
-    """Packages that images of the same profile and configuration both have, once each, however many images have them."""
+    """The packages that the images of one profile and configuration share, each once."""
     before, after = (_packages(each) for each in (first, second))
     found = {
         (name, before[key][name], after[key][name])
@@ -113,7 +120,7 @@ def _other_packages(first: Results, second: Results) -> Iterator[str]:
 
 
 def _packages(results: Results) -> dict[tuple[str, str], Mapping[str, str]]:
-    """Of each profile and configuration, the packages of the image."""
+    """The packages of the image, for each profile and configuration."""
     facts = results.circumstances.facts
     return {
         (profile_name(cell.profile), cell.configuration): facts.packages.get(found.image, {})
@@ -123,7 +130,7 @@ def _packages(results: Results) -> dict[tuple[str, str], Mapping[str, str]]:
 
 
 def booted(results: Results, cell: Cell) -> Booted | None:
-    """What a cell of these results boots, as far as they say it."""
+    """What a cell of these results boots, as far as the results say it."""
     words = (cell.profile, cell.configuration, cell.delivery, cell.payload)
     return results.circumstances.facts.boots.get("/".join(word for word in words if word))
 

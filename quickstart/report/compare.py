@@ -1,4 +1,6 @@
-"""Two results of the same cells: which is later, in which phase, and what changed that it depends on (pure; compare.md)."""
+"""Compare two results of the same cells: what is later, in which phase, and which changes may explain it
+(pure; compare.md).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ Metric = Callable[[Sample], int]
 
 @dataclass(frozen=True)
 class Threshold:
-    """B may be later by ``least_ns`` or by ``share`` of A's T_total, whichever is more."""
+    """The threshold: B may be later by ``least_ns`` or by ``share`` of A's T_total, whichever is more."""
 
     least_ns: int = 100_000_000
     share: Fraction = Fraction(3, 100)
@@ -49,9 +51,10 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Time:
-    """One of the times that are compared: medians, and on wall and kvm the shift with its interval and p.
+    """One of the compared times: medians, and on the clocks wall and kvm the shift with its interval and p.
 
-    ``verdict`` is later, earlier or same; ``why`` says what it rests on, or what kept it from being more than "same".
+    ``verdict`` is later, earlier or same. ``why`` gives the reason for it, or what prevented a clearer
+    verdict than "same".
     """
 
     name: str
@@ -67,7 +70,9 @@ class Time:
 
 @dataclass(frozen=True)
 class PhaseDifference:
-    """Medians of what a phase took, None where no run has it; ``causes`` are indices of its cell's."""
+    """The medians of a phase's duration, None where no run has the phase. ``causes`` are indices into the
+    causes of its cell.
+    """
 
     name: str
     a_ns: int | None
@@ -78,7 +83,9 @@ class PhaseDifference:
 
 @dataclass(frozen=True)
 class Compared:
-    """One cell; ``runs`` and ``censored`` are A's and B's. ``cell`` has its profile by name."""
+    """The comparison of one cell. ``runs`` and ``censored`` are counts of A and B; ``cell`` names its
+    profile by name.
+    """
 
     cell: Cell
     runs: tuple[int, int]
@@ -94,7 +101,11 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``faults`` say which cells have no median to compare: then the measurement is not valid. ``notes`` are for the reader."""
+    """The comparison of two results.
+
+    ``faults`` name the cells that have no median to compare; with one of them the measurement is not valid.
+    ``notes`` are for the reader.
+    """
 
     cells: tuple[Compared, ...]
     faults: tuple[str, ...]
@@ -106,7 +117,8 @@ class Comparison:
 
 
 def threshold_of(words: Sequence[str]) -> Threshold:
-    """The threshold of ``100ms``, ``0.1s`` or ``3%``, at most one of each kind; what is not given does not count.
+    """The threshold that a text like ``100ms``, ``0.1s`` or ``3%`` means. Each kind may occur once; a kind
+    that is not given does not count.
 
     Raises BadInputError.
     """
@@ -132,7 +144,7 @@ def threshold_of(words: Sequence[str]) -> Threshold:
 def compare(
     first: Results, second: Results, threshold: Threshold = Threshold(), *, across_versions: bool = False
 ) -> Comparison:
-    """``second`` beside ``first``, cell by cell; raises IncomparableError."""
+    """Compare ``second`` with ``first`` cell by cell. Raises IncomparableError."""
     notes = list(demand_comparable(first, second, across_versions=across_versions))
     before, after = by_cell(first.samples), by_cell(second.samples)
     cells: list[Compared] = []
@@ -157,7 +169,9 @@ def compare(
 
 @dataclass(frozen=True)
 class _Family:
-    """What is asked of one cell because it is one of many (Bonferroni): the more are looked at, the more are late by chance."""
+    """The p that one of many cells needs (Bonferroni): the more cells are compared, the more of them are
+    later by chance.
+    """
 
     real_tests: int
     race_p: Fraction
@@ -222,7 +236,7 @@ def _virtual(
 
 
 def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
-    """Whether the second are later than the first, and what that rests on."""
+    """Whether the runs of the second result are later than those of the first, and the reason."""
 
     def charged(sample: Sample) -> int:
         return metric(sample) + sample.overlap_ns
@@ -241,7 +255,7 @@ def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple
 
 
 def _raced(race_p: Fraction, metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
-    """The same of a stock boot, whose units race."""
+    """The same for a stock boot, whose units race."""
     difference_ns = _median(runs[1], metric) - _median(runs[0], metric)
     if difference_ns <= limit_ns:
         return "same", "within the threshold"
@@ -272,14 +286,14 @@ def _real(name: str, metric: Metric, runs: tuple[Runs, Runs], limit_ns: int, tes
 
 
 def _values(runs: tuple[Runs, Runs], metric: Metric) -> tuple[list[int], list[int]]:
-    """The runs' times; a censored one counts as later than every other, of both."""
+    """The times of the runs. A censored run counts as later than every other run of both sides."""
     last = max(metric(each) for side in runs for each in side if not each.censored) + 1
     before, after = ([last if each.censored else metric(each) for each in side] for side in runs)
     return before, after
 
 
 def _median(runs: Runs, metric: Metric) -> int:
-    """Of runs that have one (`_lacking`)."""
+    """The times of the runs that have one (`_lacking`)."""
     return summarise(runs, metric).median or 0
 
 
@@ -296,7 +310,7 @@ def _started_ns(sample: Sample) -> int:
 
 
 def _phases(runs: tuple[Runs, Runs], found: Sequence[Cause]) -> Iterator[PhaseDifference]:
-    """In the order of the way; one that only one side has counts whole."""
+    """The phases in the order of a boot. A phase that only one side has counts with its whole duration."""
     before, after = (_lengths(side) for side in runs)
     for name in {**before, **after}:
         a_ns, b_ns = (median(each[name]) if name in each else None for each in (before, after))
@@ -307,7 +321,7 @@ def _phases(runs: tuple[Runs, Runs], found: Sequence[Cause]) -> Iterator[PhaseDi
 
 
 def _lengths(runs: Runs) -> Mapping[str, list[int]]:
-    """What each phase took, of the runs that have it; the fetch is the first."""
+    """The duration of each phase, of the runs that have it. The fetch is the first phase."""
     found: dict[str, list[int]] = {}
     for sample in runs:
         if not sample.censored:
@@ -318,7 +332,7 @@ def _lengths(runs: Runs) -> Mapping[str, list[int]]:
 
 
 def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
-    """Where there are too few runs to be told anything, or to be told it surely."""
+    """The note where there are too few runs for any verdict, or for a sure one."""
     stock = [each for each in cells if _races(each.cell)]
     if few := [each for each in stock if _least_p(*each.runs) > family.race_p]:
         enough = next(runs for runs in range(1, _MANY_RUNS) if _least_p(runs, runs) <= family.race_p)
@@ -341,5 +355,7 @@ def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
 
 
 def _least_p(first: int, second: int) -> Fraction:
-    """The one-sided p when every run of the one side is later than every run of the other, of so many."""
+    """The one-sided p of the case that every run of one side is later than every run of the other, for
+    these numbers of runs.
+    """
     return later_p([0] * first, [1] * second)

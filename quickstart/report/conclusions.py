@@ -1,4 +1,4 @@
-"""What a bench's results say, in plain sentences made of their numbers, and the first table (pure)."""
+"""The conclusions of a bench as plain sentences made from its numbers, and the first table (pure)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ Measured = Mapping[Cell, Sequence[Sample]]
 
 @dataclass(frozen=True)
 class Headline:
-    """The first table, in words: for each application, size and interval, what each storage model makes of it."""
+    """The first table in words: a row for each application, size and interval, a column for each storage
+    model.
+    """
 
     clock: str
     rival: str
@@ -57,14 +59,16 @@ class Headline:
 
 
 def planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
-    """Every cell of the plan that is of one machine with its samples, none where it was not run (of several: launch_report)."""
+    """Every planned cell of a single machine with its samples, empty where it was not run. Launches of
+    several are in launch_report.
+    """
     found = by_cell(results.samples)
     cells = (planned.cell for planned in results.plan if planned.cell.instances == 1)
     return {cell: found.get(cell, ()) for cell in cells}
 
 
 def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
-    """The cells of the one picture that says most: the first clock, the slowest storage model, the smallest size."""
+    """The cells of the overview picture: the first clock, the slowest storage model, the smallest size."""
     clock = next(each for each in CLOCKS if any(cell.clock == each for cell in samples))
     here = [cell for cell in samples if cell.clock == clock]
     storage = next(each for each in reversed(STORAGES) if any(cell.storage == each for cell in here))
@@ -74,7 +78,9 @@ def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
 
 
 def headline(results: Results) -> Headline | None:
-    """Ours beside the most ordinary configuration that was measured, by the first clock; None without the two."""
+    """Our configuration beside the most ordinary one that was measured, on the first clock. None when one
+    of the two is missing.
+    """
     samples = planned_samples(results)
     clock = next((each for each in CLOCKS if any(cell.clock == each for cell in samples)), "")
     here = {cell: runs for cell, runs in samples.items() if cell.clock == clock}
@@ -98,10 +104,10 @@ def headline(results: Results) -> Headline | None:
 
 
 def rival_of(samples: Measured, cell: Cell, configuration: str) -> Cell:
-    """The cell of another configuration that ``cell`` of ours is compared with.
+    """The cell of another configuration that our ``cell`` is compared with.
 
-    They have the same command line. Only what is built stands beside a distribution's boot as that is, where that was not measured
-    with the same options.
+    Both have the same command line. There is one exception: a cell with the options of a build stands
+    beside a distribution's own boot as it is, where that boot was not measured with the same options.
     """
     same = cell.beside(configuration)
     alone = configuration in STOCK_CONFIGURATIONS and cell.command_line == BUILT and same not in samples
@@ -123,7 +129,7 @@ def _verdict(samples: Measured, ours: Cell, rival: Cell, metric: Metric) -> str:
 
 @dataclass(frozen=True)
 class Conclusions:
-    """What one clock says: when a comparison holds on it, and sentences."""
+    """The conclusions on one clock: the condition under which a comparison holds there, and sentences."""
 
     clock: str
     rule: str
@@ -131,7 +137,9 @@ class Conclusions:
 
 
 def conclusions(results: Results) -> tuple[Conclusions, ...]:
-    """For each clock: is ours faster than what, where the time comes from, how well it repeats."""
+    """For each clock: whether ours is faster and than what, where the time comes from, and how well it
+    repeats.
+    """
     samples = planned_samples(results)
     found = []
     for clock in CLOCKS:
@@ -144,7 +152,7 @@ def conclusions(results: Results) -> tuple[Conclusions, ...]:
 
 
 def _compared(samples: Measured) -> Iterator[str]:
-    """Ours and each other configuration, over all cells that differ in nothing else but what ``rival_of`` says."""
+    """Our configuration against each other one, over all cells that differ only as ``rival_of`` says."""
     for rival in CONFIGURATIONS:
         if rival == OURS:
             continue
@@ -208,7 +216,9 @@ def _pair(claim: Claim) -> str:
 
 
 def _parts(samples: Measured) -> Iterator[str]:
-    """What comes from the storage, from not waiting for systemd, from memory, from the kernel's options."""
+    """The share that comes from the storage, from not waiting for systemd, from memory, and from the
+    kernel's options.
+    """
     known = {
         cell: middle
         for cell, runs in samples.items()
@@ -240,7 +250,9 @@ def _of(known: Mapping[Cell, int], configuration: str) -> dict[Cell, int]:
 
 
 def _differences(known: Mapping[Cell, int], axis: str, more: str, less: str) -> list[int]:
-    """By how many ns the cells whose ``axis`` is ``more`` take longer than those that differ only in being ``less``."""
+    """How many ns longer the cells whose ``axis`` is ``more`` take than those that differ only in having
+    ``less`` there.
+    """
     change: dict[str, Any] = {axis: less}
     others = {cell: known.get(replace(cell, **change)) for cell in known if getattr(cell, axis) == more}
     return [known[cell] - other for cell, other in others.items() if other is not None]

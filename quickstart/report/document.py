@@ -1,4 +1,6 @@
-"""Results ↔ results.json (results.md): strict when read, whole whenever it is written, never a mixture of two measurements."""
+"""Results ↔ results.json (results.md). It is read strictly and always written whole; samples of two
+measurements never mix.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ _NUMBERS = (
 
 
 def text_of(results: Results) -> str:
-    """The results as JSON: one line a run, so that a difference of two files can be read."""
+    """The results as JSON with one line for each run, so that a diff of two files is readable."""
     circumstances = results.circumstances
     head = {
         "schema": SCHEMA,
@@ -65,7 +67,7 @@ def text_of(results: Results) -> str:
 
 
 def parse(text: str, source: str) -> Results:
-    """The results in ``text``; raises ResultsError with every fault found in it and its place."""
+    """Parse the results in ``text``. Raises ResultsError with every fault and its place."""
     if len(text) > _MAX_BYTES or text.count(",") >= _MAX_VALUES:
         raise ResultsError(
             source, [f"it has more than {_MAX_BYTES} bytes, or {_MAX_VALUES} values"], hint=_HINT
@@ -82,7 +84,9 @@ def parse(text: str, source: str) -> Results:
 
 
 def load(path: Path) -> Results:
-    """The results in a file; raises ResultsError, BadInputError for what is no regular file or too large."""
+    """Read the results in a file. Raises ResultsError, and BadInputError for a file that is not regular or
+    is too large.
+    """
     try:
         text = read_text(path, _MAX_BYTES)
     except OSError as error:
@@ -93,18 +97,22 @@ def load(path: Path) -> Results:
 
 
 def save(results: Results, path: Path) -> None:
-    """Write the file, whole or not at all: whoever reads it, or ends us, at any moment finds the old one or the new one."""
+    """Write the file, whole or not at all. Who reads it, or kills us, at any moment finds either the old
+    file or the new one.
+    """
     replace_file(path, text_of(results).encode())
 
 
 def remaining(results: Results, order: Sequence[tuple[Cell, int]]) -> tuple[tuple[Cell, int], ...]:
-    """Of the runs in ``order``, those that ``results`` have no sample of; a censored run is one."""
+    """The runs in ``order`` of which ``results`` have no sample. A censored run is a sample."""
     have = {(sample.cell, sample.number) for sample in results.samples}
     return tuple(each for each in order if each not in have)
 
 
 def demand_same(results: Results, plan: Sequence[Planned], circumstances: Circumstances, source: str) -> None:
-    """Raise OtherResultsError, with every difference, unless samples of this plan may stand beside those in ``results``."""
+    """Raise OtherResultsError, with every difference, unless samples of this plan may join those in
+    ``results``.
+    """
     differences = [*_plan_differences(results.plan, plan)]
     then, now = results.circumstances, circumstances
     differences += _differences("host", then.host, now.host)
@@ -176,7 +184,9 @@ def _phase_entries(phases: Sequence[Phase]) -> list[Mapping[str, object]]:
 
 
 def _fact_members(facts: Facts) -> Iterator[str]:
-    """A line for each configuration, archive and image: archives of several configurations are often the same."""
+    """One line for each configuration, archive and image, since several configurations often have the same
+    archive.
+    """
     boots = {name: dataclasses.asdict(booted) for name, booted in facts.boots.items()}
     for key, table in (("boots", boots), ("contents", facts.contents), ("packages", facts.packages)):
         lines = [f"  {json.dumps(name)}: {json.dumps(dict(each))}" for name, each in table.items()]
@@ -192,7 +202,9 @@ def _planned(entry: PlannedEntry) -> Planned:
 
 
 def _sample(run: RunEntry, asked: set[Cell]) -> Sample:
-    """``asked`` are the plan's cells: a delivery that was asked for is a word of the cell, any other is not."""
+    """The cells as they stand in the document. ``asked`` are the plan's cells: the cell names a delivery
+    only where the plan asked for one.
+    """
     cell = _cell(run)
     delivered = dataclasses.replace(cell, delivery=run.delivery)
     return Sample(

@@ -1,4 +1,4 @@
-"""results.json as pydantic models: what is in it, of which type, in which range (docs/users/results.md)."""
+"""results.json as pydantic models: the keys, their types and their ranges (docs/users/results.md)."""
 
 from __future__ import annotations
 

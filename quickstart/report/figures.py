@@ -1,6 +1,7 @@
-"""The figures of a report (matplotlib, no display): the same results make the same bytes.
+"""The figures of a report (matplotlib, no display). The same results give the same bytes.
 
-`times` is the paper's Figure 1, lying on its side so that names and numbers have room. `timeline` shows where the time goes.
+`times` is the paper's Figure 1 turned on its side, so that names and numbers have room. `timeline` shows
+where the time goes.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ _DPI, _PIXELS_MAX = 150, 65_000
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure as bytes of both kinds; ``title`` says what is in it, ``text`` in one sentence what to see."""
+    """A figure as bytes in both formats. ``title`` says what it shows, ``text`` says in one sentence what
+    the reader should see.
+    """
 
     name: str
     title: str
@@ -102,11 +105,12 @@ class Drawn:
 
 
 def times(name: str, samples: Mapping[Cell, Sequence[Sample]], title: str) -> Drawn:
-    """Bars of T_pr and T_app by their medians, in seconds, all panels by one scale: a row for each application and size, a column
-    for each storage model.
+    """Bars of T_pr and T_app by their medians in seconds. All panels have one scale: a row for each
+    application and size, a column for each storage model.
 
-    ``samples`` has all planned cells of one clock, with no sample where none was run. A cell whose median is not known shows as
-    censored or as not run, never as a bar. Raises MixedClocksError for several clocks.
+    ``samples`` has all planned cells of one clock, without samples where none was run. A cell without a
+    known median shows as censored or as not run, never as a bar. Raises MixedClocksError for several
+    clocks.
     """
     demand_one_clock(samples)
     text = "; ".join(f"{words_of(cell)}: {_total_words(samples[cell])}" for cell in samples)
@@ -115,12 +119,12 @@ def times(name: str, samples: Mapping[Cell, Sequence[Sample]], title: str) -> Dr
 
 
 def style() -> AbstractContextManager[None]:
-    """The settings under which figures are made and drawn."""
+    """Set matplotlib's settings while figures are made and drawn."""
     return styled(_STYLE)
 
 
 def times_figure(samples: Mapping[Cell, Sequence[Sample]]) -> Figure:
-    """What `times` draws."""
+    """The figure that `times` returns, as matplotlib's object."""
     rows = _rows(samples)
     columns = max(len(row.storages) for row in rows)
     heights = [_HEADING_IN + _BAR_IN * row.places[-1] + _BAR_IN for row in rows]
@@ -158,7 +162,7 @@ def times_figure(samples: Mapping[Cell, Sequence[Sample]]) -> Figure:
 
 @dataclass(frozen=True)
 class _Row:
-    """The panels of one application and size: one for each storage, all with the same bars."""
+    """The panels of one application and size: one panel for each storage model, all with the same bars."""
 
     one: Cell
     storages: tuple[str, ...]
@@ -166,7 +170,7 @@ class _Row:
 
     @property
     def places(self) -> tuple[float, ...]:
-        """Where each bar is: those of a configuration close together."""
+        """The position of each bar; bars of one configuration are close together."""
         new = [before[:3] != bar[:3] for before, bar in itertools.pairwise(self.bars)]
         return tuple(itertools.accumulate((1 + _GAP * each for each in new), initial=0.0))
 
@@ -221,7 +225,7 @@ def _furnish(axes: Axes, row: _Row, storage: str, *, first: bool) -> None:
 
 
 def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> float:
-    """Draw a cell; where its bar ends, in seconds."""
+    """Draw a cell and return where its bar ends, in seconds."""
     words: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 7.5}
     total = summarise(runs or (), lambda sample: sample.t_total_ns)
     provisioning = summarise(runs or (), lambda sample: sample.t_pr_ns)
@@ -245,7 +249,7 @@ def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> fl
 
 
 def _bar_legend(samples: Mapping[Cell, Sequence[Sample]]) -> dict[str, Any]:
-    """What stands for it, by what it means."""
+    """The legend's entries, by what they mean."""
     shown = [name for name in CONFIGURATIONS if any(cell.configuration == name for cell in samples)]
     used = [each for each in LINE_NAMES.items() if any(cell.command_line == each[0] for cell in samples)]
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
@@ -269,10 +273,11 @@ def _total_words(runs: Sequence[Sample]) -> str:
 
 
 def timeline(name: str, rows: Sequence[tuple[str, Sample]], title: str) -> Drawn:
-    """Where the time of one run goes, in seconds of the guest's uptime; one row for each label and run.
+    """A timeline of one run in seconds of the guest's uptime, with a row for each label and run.
 
-    Phases that run beside others are narrow bars below them. What is known of no phase is empty. The rows that are much shorter
-    than the longest are drawn a second time, enlarged. Raises MixedClocksError for several clocks.
+    Phases that run beside others are narrow bars below them. Time that belongs to no known phase stays
+    empty. Rows that are much shorter than the longest are drawn a second time, enlarged. Raises
+    MixedClocksError for several clocks.
     """
     demand_one_clock(sample.cell for _, sample in rows)
     text = "; ".join(f"{label}: ready at {sample.ready_uptime_ns / 1e9:.2f} s" for label, sample in rows)
@@ -281,7 +286,7 @@ def timeline(name: str, rows: Sequence[tuple[str, Sample]], title: str) -> Drawn
 
 
 def timeline_figure(rows: Sequence[tuple[str, Sample]]) -> Figure:
-    """What `timeline` draws."""
+    """The figure that `timeline` returns, as matplotlib's object."""
     longest_ns = max(sample.ready_uptime_ns for _, sample in rows)
     short = [row for row in rows if row[1].ready_uptime_ns < _SHORT * longest_ns]
     parts = [rows, short] if short else [rows]
@@ -320,7 +325,7 @@ def _timelines(axes: Axes, rows: Sequence[tuple[str, Sample]], numbers: Mapping[
 
 
 def all_phases(sample: Sample) -> tuple[Phase, ...]:
-    """The phases of a run from its launch request: the fetch, then what was stamped."""
+    """The phases of a run from its launch request: the fetch, then the stamped ones."""
     begin_ns = min((phase.begin_ns for phase in sample.phases), default=0)
     return (Phase("fetch", begin_ns - sample.fetch_ns, begin_ns), *sample.phases)
 
@@ -331,7 +336,9 @@ def _phase_patch(name: str, label: str) -> Patch:
 
 
 def _lanes(phases: Sequence[Phase]) -> list[list[Phase]]:
-    """Phases that follow each other in the first lane; one that begins before its lane is free in the next."""
+    """Assign phases to lanes: those that follow each other share the first lane; one that begins while its
+    lane is busy takes the next.
+    """
     lanes: list[list[Phase]] = []
     # The network comes up beside everything else: its own lane in every configuration.
     for phase in sorted(phases, key=lambda each: (each.name == "network", each.begin_ns, each.end_ns)):
@@ -344,7 +351,7 @@ def _lanes(phases: Sequence[Phase]) -> list[list[Phase]]:
 
 
 def phase_numbers(rows: Sequence[tuple[str, Sample]]) -> dict[str, int]:
-    """The number that a phase has in figure and table."""
+    """The number of a phase in figure and table."""
     names = {phase.name: None for _, sample in rows for phase in all_phases(sample)}
     known = [name for name in _PHASE_COLOURS if name in names]
     return {
@@ -369,7 +376,7 @@ def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, shown_s:
 
 
 def drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:
-    """A figure that was made in `style`, as bytes."""
+    """The bytes of a figure that was made within `style`."""
     for each in figure.findobj(Text):
         if isinstance(each, Text):
             each.set_text(_short(each.get_text()))
@@ -381,12 +388,14 @@ def drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:
 
 
 def _short(text: str) -> str:
-    """What a title has room for, without what would make the SVG no XML."""
+    """The text cut to a title's room, without characters that an XML document must not have."""
     return shown(text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…", "\n")
 
 
 def inline(drawn: Drawn) -> str:
-    """The SVG for a page that has other figures: ink and paper as the page's, ids of its own, said to be a picture."""
+    """The SVG for a page that has other figures: it takes the page's colours, has unique ids and the role
+    of an image.
+    """
     svg = drawn.svg[drawn.svg.index("<svg ") :]
     svg = svg.replace(INK, "var(--ink)").replace(PAPER, "var(--paper)")
     for before in ('id="', "url(#", 'href="#'):

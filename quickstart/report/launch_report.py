@@ -1,4 +1,6 @@
-"""What launches of several machines say: T_total at p50 and p100 against N; a table, figures, sentences (measuring.md)."""
+"""The report of launches of several machines: T_total at p50 and p100 against N, as a table, figures and
+sentences (measuring.md).
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ _Place = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class LaunchRow:
-    """A cell of the table in words: application, configuration, command line, volume and clock, launch; then numbers."""
+    """A row of the table: words (application, configuration, command line, volume and clock, launch), then
+    numbers.
+    """
 
     head: tuple[str, ...]
     values: tuple[str, ...]
@@ -50,7 +54,9 @@ class LaunchRow:
 
 
 def several(results: Results) -> dict[Cell, tuple[Sample, ...]]:
-    """The cells whose runs launch several machines, with their samples, by place, configuration, pattern and number."""
+    """The cells that launch several machines, with their samples, ordered by place, configuration, pattern
+    and number.
+    """
     found = by_cell(results.samples)
     cells = [planned.cell for planned in results.plan if planned.cell.instances > 1]
     return {cell: found.get(cell, ()) for cell in sorted(cells, key=_order)}
@@ -65,12 +71,12 @@ def _order(cell: Cell) -> tuple[object, ...]:
 
 
 def _alone(cell: Cell) -> Cell:
-    """One machine of the kind that ``cell`` launches several of."""
+    """The cell of one machine alone that is otherwise like ``cell``."""
     return replace(cell, pattern="single", instances=1, stagger_ms=0)
 
 
 def table(results: Results) -> tuple[LaunchRow, ...]:
-    """The table's rows; its headings are in the template."""
+    """The rows of the table; the template has its headings."""
     singles = by_cell(results.samples)
     return tuple(_row(cell, runs, singles.get(_alone(cell), ())) for cell, runs in several(results).items())
 
@@ -101,7 +107,7 @@ def _row(cell: Cell, runs: Sequence[Sample], alone: Sequence[Sample]) -> LaunchR
 
 
 def _all_there_ns(sample: Sample) -> int:
-    """From the first launch request to this machine's ready."""
+    """The time from the first launch request to this machine's ready."""
     return sample.launched_ns + sample.t_total_ns
 
 
@@ -110,7 +116,7 @@ def _seconds(time_ns: int | None) -> str:
 
 
 def sentences(results: Results) -> tuple[str, ...]:
-    """Of each place and configuration the largest burst beside one machine alone, in words."""
+    """Sentences that compare, for each place and configuration, the largest burst with one machine alone."""
     found: dict[tuple[object, ...], tuple[Cell, Sequence[Sample]]] = {}
     for cell, runs in several(results).items():
         if cell.pattern == "burst" and runs:
@@ -130,7 +136,9 @@ def _sentence(cell: Cell, runs: Sequence[Sample]) -> str:
 
 
 def figures(results: Results) -> tuple[Drawn, ...]:
-    """A figure for each clock, volume, size and application: T_total against N, a panel for each pattern."""
+    """A figure for each clock, volume, size and application: T_total against N, with a panel for each
+    pattern.
+    """
     cells, singles = several(results), by_cell(results.samples)
     drawings = []
     for place in dict.fromkeys(_place(cell) for cell in cells):
@@ -159,7 +167,9 @@ def _words(runs: Sequence[Sample]) -> str:
 
 
 def launch_figure(cells: Measured, alone: Measured) -> Figure:
-    """``cells`` of one place, and one machine ``alone`` of each kind, where every pattern begins."""
+    """The cells of one place, with one machine ``alone`` of each kind, where the curve of every pattern
+    begins.
+    """
     panels = list(dict.fromkeys((cell.pattern, cell.stagger_ms) for cell in cells))
     kinds = list(dict.fromkeys(_alone(cell) for cell in sorted(cells, key=_kind_order)))
     columns = min(_COLUMNS, len(panels))
@@ -197,7 +207,7 @@ def _kind_order(cell: Cell) -> tuple[object, ...]:
 
 
 def _looks(kinds: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """Colour by configuration; several of one colour by their markers."""
+    """The colour of a configuration. Configurations of one colour differ by their markers."""
     seen: dict[str, int] = {}
     for kind in kinds:
         number = seen[kind.configuration] = seen.get(kind.configuration, -1) + 1
@@ -210,7 +220,9 @@ def _looks(kinds: Sequence[Cell]) -> Iterator[dict[str, Any]]:
 
 
 def _curves(axes: Axes, points: Mapping[int, Launched], look: Mapping[str, Any]) -> None:
-    """p50 as a line, p100 as a broken one with hollow marks; what is censored as a cross at the top."""
+    """Draw p50 as a line, p100 as a dashed line with hollow markers, and censored values as crosses at the
+    top.
+    """
     for name, more in (("p50", {}), ("p100", {"linestyle": "--", "markerfacecolor": PAPER})):
         known = {
             count: time_ns / 1e9

@@ -1,4 +1,4 @@
-"""The paper's own numbers (paper.toml) beside those of ours that correspond (pure but for reading the file)."""
+"""The paper's numbers (paper.toml) beside the corresponding ones of ours (pure but for reading the file)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ _MEGABYTE = 1_000_000
 
 
 class Ours(Table):
-    """What of our results corresponds; paper.toml says what each metric is. Without ``storages``: that of the first picture."""
+    """The part of our results that corresponds to a statement. paper.toml explains each metric. Without
+    ``storages`` it is the storage model of the first picture.
+    """
 
     metric: Literal["t_app", "t_total", "saved", "reads", "initramfs", "order"]
     profiles: tuple[str, ...]
@@ -42,7 +44,9 @@ class Ours(Table):
 
 
 class Said(Table):
-    """A statement of the paper: ``printed`` are its numbers as they stand there, ``where`` and ``quote`` say where."""
+    """A statement of the paper. ``printed`` are its numbers as the paper prints them, ``where`` and
+    ``quote`` say where.
+    """
 
     where: str
     what: str
@@ -59,23 +63,23 @@ class _Document(Table):
 
 @dataclass(frozen=True)
 class Beside:
-    """A statement and what ours is, in words; no words where nothing of it was measured."""
+    """A statement beside our numbers in words; without words where we measured nothing of it."""
 
     said: Said
     ours: tuple[str, ...]
 
 
 def statements() -> tuple[Said, ...]:
-    """All of paper.toml."""
+    """The whole of paper.toml."""
     raw = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     # By way of JSON, whose strict mode takes an array for a tuple.
     return _Document.model_validate_json(json.dumps(raw)).said
 
 
 def beside(samples: Measured, others: Measured | None = None) -> tuple[Beside, ...]:
-    """Every statement with ours out of ``samples``, which are of one clock and storage model.
+    """Every statement beside our numbers from ``samples``, which have one clock and one storage model.
 
-    What names storage models is looked for in ``others``, a line for each clock.
+    For statements that name storage models, ``others`` are searched: one line for each clock.
     """
     return tuple(
         Beside(each, tuple(_lines(samples, others or {}, each.ours)) if each.ours else ())
@@ -88,7 +92,9 @@ def _lines(samples: Measured, others: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _by_storage(samples: Measured, wanted: Ours) -> Iterator[str]:
-    """The one configuration that is named, with the distribution's command line, on all of those storage models."""
+    """The one configuration that the statement names, with the distribution's command line, on all of those
+    storage models.
+    """
     (configuration,) = wanted.configurations
     for profile, clock in itertools.product(wanted.profiles, CLOCKS):
         places = [
@@ -102,7 +108,7 @@ def _by_storage(samples: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
-    """A line for each profile and each of our command lines."""
+    """One line for each profile and each of our command lines."""
     for profile in wanted.profiles:
         for line in COMMAND_LINES:
             sides = [_runs(samples, wanted, profile, name, line) for name in wanted.configurations]
@@ -115,7 +121,9 @@ def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _runs(samples: Measured, wanted: Ours, profile: str, configuration: str, line: str) -> Sequence[Sample]:
-    """The runs of a cell. A stock boot that was measured with its own command line alone stands beside ours with our line, too."""
+    """The runs of a cell. A stock boot that was measured only with its own command line also stands beside
+    ours with our line.
+    """
     stands = configuration in STOCK_CONFIGURATIONS and len(wanted.configurations) > 1
     for each in (line, "stock") if stands else (line,):
         for cell, runs in samples.items():
@@ -144,7 +152,7 @@ def _times(sides: Sides, metric: Metric) -> str:
 
 
 def _order(sides: Sides) -> str:
-    """Whether the medians fall, as they stand in the paper; T_total has the fetch of kernel and initramfs, too."""
+    """Whether the medians fall in the paper's order. T_total includes the fetch of kernel and initramfs."""
     return "; ".join(
         f"{name} {_falling(sides, metric)}" for name, metric in (("T_app", T_APP), ("T_total", T_TOTAL))
     )

@@ -1,7 +1,9 @@
-"""Two series by their ranks (pure): the exact Mann-Whitney test, and the shifts that it does not refuse (docs/users/compare.md).
+"""Compare two series by their ranks (pure): the exact Mann-Whitney test, and the interval of shifts that it
+accepts (compare.md).
 
-It is a permutation test of the ranks: under the null hypothesis every way to part the values is as likely, whatever they are
-distributed like (Mann and Whitney, "On a test of whether one of two random variables is stochastically larger", 1947).
+It is a permutation test of the ranks: under the null hypothesis every partition of the values is equally
+likely, whatever their distribution (Mann and Whitney, "On a test of whether one of two random variables is
+stochastically larger", 1947).
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from quickstart.measure.statistics import CONFIDENCE, median
 
 
 def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
-    """One-sided p that chance alone makes ``second`` later than ``first`` as often as it is, of at least one value each.
+    """The one-sided p that chance alone makes ``second`` later than ``first`` at least as often. Each has
+    at least one value.
 
     Equal values count as not later, so ties make p larger, never smaller.
     """
@@ -24,17 +27,21 @@ def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
 
 
 def two_sided_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
-    """p that chance alone moves the two as far apart, in whatever direction."""
+    """The two-sided p that chance alone moves the two series as far apart, in either direction."""
     return min(Fraction(1), 2 * min(later_p(first, second), later_p(second, first)))
 
 
 def shift(first: Sequence[int], second: Sequence[int]) -> int:
-    """By how much ``second`` is later: the median of all pairwise differences (Hodges and Lehmann, 1963)."""
+    """The shift by which ``second`` is later: the median of all pairwise differences (Hodges and Lehmann,
+    1963).
+    """
     return median([after - before for before in first for after in second])
 
 
 def shift_interval(first: Sequence[int], second: Sequence[int]) -> tuple[int, int] | None:
-    """The shifts that the two-sided test does not refuse at CONFIDENCE; None where it can refuse none (three and three values)."""
+    """The interval of shifts that the two-sided test accepts at CONFIDENCE; None where it accepts all
+    (three and three values).
+    """
     ways = _ways(len(first), len(second))
     total, missed, k = sum(ways), 0, 0
     # The k-th smallest and k-th largest difference, as many as leave no more than half of what may be missed on each side.
@@ -48,9 +55,11 @@ def shift_interval(first: Sequence[int], second: Sequence[int]) -> tuple[int, in
 
 @functools.cache
 def _ways(first: int, second: int) -> tuple[int, ...]:
-    """In how many of all ways to part ``first`` + ``second`` values a given number of pairs is in one order: 0, 1, 2 … pairs.
+    """The number of partitions of ``first`` + ``second`` values in which 0, 1, 2 … pairs are in one given
+    order.
 
-    The coefficients of the Gaussian binomial: the product of (1 - x^(second + i)) / (1 - x^i) for i from 1 to ``first``.
+    The numbers are the coefficients of the Gaussian binomial: the product of (1 - x^(second + i)) / (1 -
+    x^i) for i from 1 to ``first``.
     """
     size = first * second + 1
     found = [1] + [0] * (size - 1)

@@ -1,4 +1,6 @@
-"""report.html and figures out of results: one page without script or network, conclusions first, every number below."""
+"""Make report.html and figures from results: one page without scripts or network, conclusions first, every
+number below.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ _NONE = "-"
 
 @dataclass(frozen=True)
 class Row:
-    """One cell of a table, in words: the application, the configuration, then what the headings say."""
+    """One row of a table in words: the application, the configuration, then what the headings say."""
 
     head: tuple[str, ...]
     values: tuple[str, ...]
@@ -65,7 +67,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Section:
-    """All of one clock and one storage model; times of two clocks are never in one table."""
+    """All rows of one clock and one storage model. Times of two clocks never stand in one table."""
 
     title: str
     name: str
@@ -76,10 +78,11 @@ class Section:
 
 
 def write_report(results: Results, faults: Sequence[str], directory: Path) -> None:
-    """Write report.html and figures/*.svg and *.png into ``directory``; ``faults`` say why the measurement is not valid.
+    """Write report.html and figures/*.svg and *.png into ``directory``. ``faults`` say why the measurement
+    is not valid.
 
-    The same results make the same bytes. Raises BadInputError where ``figures`` leads elsewhere, HostLacksError when there is no
-    space.
+    The same results give the same bytes. Raises BadInputError where ``figures`` leads elsewhere,
+    HostLacksError when there is no space.
     """
     figures = directory / "figures"
     if figures.is_symlink():
@@ -101,7 +104,7 @@ def page(
     faults: Sequence[str],
     launches: Sequence[Drawn] = (),
 ) -> str:
-    """The page as text; the first of ``pictures``, if there is one, is at its beginning."""
+    """The page as text. The first of ``pictures``, if there is one, stands at its top."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     singles = planned_samples(results)
     chosen = overview(singles) if singles else {}
@@ -138,12 +141,12 @@ def page(
 
 
 def _printable(value: object) -> object:
-    """What a page may have; a figure, which is marked as safe, was made of such texts."""
+    """Text that a page may contain. A figure is marked as safe since it was made from such text."""
     return shown(value, LINES) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def first_picture(results: Results) -> Drawn | None:
-    """The page's first picture, overview.svg; None where no run of a single machine was planned."""
+    """The page's first picture, overview.svg; None when no run of a single machine was planned."""
     samples = planned_samples(results)
     if not samples:
         return None
@@ -155,7 +158,7 @@ def first_picture(results: Results) -> Drawn | None:
 
 
 def _pictures(results: Results) -> tuple[Drawn, ...]:
-    """The page's first picture, then one of all cells of each clock, unless the first one has them all."""
+    """The page's first picture, then one picture of all cells for each clock, unless the first has them all."""
     first = first_picture(results)
     if first is None:
         return ()
@@ -220,7 +223,7 @@ def _head(cell: Cell) -> tuple[str, ...]:
 
 
 def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
-    """Ours against every other configuration with the same rest (conclusions.rival_of)."""
+    """Our configuration against every other one that is otherwise alike (conclusions.rival_of)."""
     for cell, runs in samples.items():
         if cell.configuration != OURS or not runs:
             continue
@@ -262,7 +265,7 @@ def _timelines(
 
 
 def _plain(profile: str) -> str:
-    """A profile's name, which may be a directory's, in the name of a file."""
+    """The profile's name, which may be a directory's, as part of a file name."""
     return re.sub(r"[^a-z0-9._-]+", "-", profile.lower()).strip("-.")
 
 
@@ -271,7 +274,7 @@ def _label(cell: Cell) -> str:
 
 
 def _middle_run(runs: Sequence[Sample]) -> Sample | None:
-    """The run at the median, or just before it: phases of several runs have no common median."""
+    """The run at the median, or the one just before it, since phases of several runs have no common median."""
     ready = sorted((sample for sample in runs if not sample.censored), key=lambda sample: sample.t_app_ns)
     return ready[(len(ready) - 1) // 2] if ready else None
 
@@ -300,7 +303,7 @@ def _censored(results: Results) -> Iterator[str]:
 
 
 def _left_out(results: Results) -> Iterator[str]:
-    """What the project has words for and this matrix does not ask for."""
+    """Words that the project has and this matrix does not ask for."""
     # A bench of single machines has always been silent about patterns.
     patterns = (("pattern", PATTERNS),) if launch_report.several(results) else ()
     for axis, known in (
@@ -340,7 +343,7 @@ def _spread(time: Summary) -> str:
 
 
 def _interval(runs: Sequence[Sample]) -> str:
-    """The interval of the median; none among censored runs, whose times are not known."""
+    """The interval of the median; None with censored runs, whose times are not known."""
     found = None if any(s.censored for s in runs) else median_interval([s.t_app_ns for s in runs])
     return _NONE if found is None else f"{found[0] / 1e9:.2f} … {found[1] / 1e9:.2f} s"
 

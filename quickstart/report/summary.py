@@ -1,4 +1,6 @@
-"""The report's first five lines, out of the numbers of its first picture (pure): for somebody who reads no table."""
+"""The first five lines of the report, from the numbers of its first picture (pure), for readers who skip
+tables.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _PLAIN = {
 
 
 def summary(results: Results) -> tuple[str, ...]:
-    """Five lines; fewer where there is nothing to say one of, none where no cell is of one machine alone."""
+    """Five lines; fewer when there is nothing to say for one, none when no cell is of a single machine."""
     samples = planned_samples(results)
     if not samples:
         return ()
@@ -63,7 +65,9 @@ def _lines(results: Results, samples: Measured, chosen: Measured) -> Iterator[st
 
 
 def _best(chosen: Measured, profile: str, configuration: str) -> Sequence[Sample]:
-    """The runs with the options of a build where they are ours to choose, else with others; a distribution's own boot as it is."""
+    """The runs with the options of a build where the options are ours to choose, else the other runs. A
+    distribution's own boot stays as it is.
+    """
     order = COMMAND_LINES if configuration in STOCK_CONFIGURATIONS else (BUILT, *reversed(COMMAND_LINES))
     for line in order:
         for cell, runs in chosen.items():
@@ -79,7 +83,7 @@ def _best(chosen: Measured, profile: str, configuration: str) -> Sequence[Sample
 def _pairs(
     profiles: Sequence[str], here: Mapping[str, Sequence[Sequence[Sample]]], rival: str, metric: Metric
 ) -> str:
-    """Medians of both, and by the rule of the clock how many times as fast ours is at the least."""
+    """The medians of both, and by the rule of the clock the least factor by which ours is faster."""
     return "; ".join(
         _pair(profile, other, ours, metric)
         for profile, other, ours in zip(profiles, here[rival], here[OURS], strict=True)
@@ -110,7 +114,7 @@ def _costs(profiles: Sequence[str], ours: Sequence[Sequence[Sample]]) -> str:
 
 
 def _what(results: Results, samples: Measured, one: Cell) -> str:
-    """What was measured, on what, and what was not."""
+    """What was measured, on which host, and what was not measured."""
     alone = [sample for sample in results.samples if sample.cell.instances == 1]
     ready = sum(1 for sample in alone if not sample.censored)
     lost = len(alone) - ready

@@ -1,4 +1,6 @@
-"""Files of a results directory, which may be a stranger's: read with a limit, replaced whole or not at all."""
+"""Files of a results directory, which may be a stranger's: they are read with a size limit and replaced
+whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,17 @@ _PARTIAL = ".partial"
 
 
 def read_text(path: Path, limit_bytes: int) -> str:
-    """The text of a regular file; raises BadInputError for anything else or too much of it, OSError, UnicodeDecodeError."""
+    """The text of a regular file. Raises BadInputError for any other file or one that is too large,
+    OSError, UnicodeDecodeError.
+    """
     return read_bounded(path, limit_bytes).decode("utf-8")
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put ``content`` under ``path`` in one step, which a loss of power undoes as a whole, or not at all.
+    """Put ``content`` at ``path`` in one step. A loss of power leaves either the old content or the new one.
 
-    The name is on the disk only when its directory is (fsync(2)). Raises HostLacksError when there is no space for it.
+    The name is on the disk only when its directory is (fsync(2)). Raises HostLacksError when there is no
+    space.
     """
     with full_disk_named(path.parent, "the results", "make room, then repeat the command: samples are kept"):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PARTIAL, dir=path.parent)
@@ -39,6 +44,6 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def remove_partial(path: Path) -> None:
-    """Remove what a killed process left of ``path``; for who alone writes it."""
+    """Remove what a killed process left of ``path``. Only the sole writer of ``path`` may call it."""
     for left in path.parent.glob(f".{path.name}.*{_PARTIAL}"):
         left.unlink()

@@ -1,1 +1,3 @@
-"""Shells at three places of the way from the reference image to the guest: programs for these places, and the user's terminal."""
+"""Shells at three places between the reference image and the guest: the programs that run there, and the
+user's terminal.
+"""

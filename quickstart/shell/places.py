@@ -1,4 +1,4 @@
-"""What runs at the other end: programs for the guest's first serial line (pure)."""
+"""The programs that run on the guest's first serial line (pure)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOOK = "hooks/90-shell"
 
 
 def _modes(terminal: bool, size: tuple[int, int]) -> str:
-    """stty's words. A script's output is to come as it is, without an echo of the script."""
+    """stty's words. A script's output must come unchanged, without an echo of the script."""
     rows, columns = size
     return f"sane rows {rows} cols {columns}" if terminal else "sane -echo -onlcr"
 
@@ -26,9 +26,11 @@ _KERNEL_AS_BEFORE = 'echo "$level" >/proc/sys/kernel/printk\n'
 
 
 def guest_program(terminal: bool, size: tuple[int, int], term: str) -> str:
-    """For the agent's exec in the running guest: says ATTACHED, then is a root shell on the serial line; its status is the shell's.
+    """The agent's command in the running guest: it says ATTACHED, then becomes a root shell on the serial
+    line with the shell's status.
 
-    A script is read by a shell as its file and not from a prompt: the line then stays in the mode in which Ctrl-D ends a file.
+    A shell reads a script as its file and not from a prompt: the line then stays in the mode in which
+    Ctrl-D ends a file.
     """
     shell = (
         f'TERM={shlex.quote(term)}; export TERM; [ -x "${{SHELL:=/bin/bash}}" ] || SHELL=/bin/sh; export SHELL; set -- "$SHELL" -i'
@@ -51,7 +53,8 @@ stty sane <&3
 
 
 def initramfs_hook(mark: str, terminal: bool, size: tuple[int, int], term: str) -> str:
-    """A hook that our init sources once its drivers are loaded: it says ``mark``, then is a shell; init goes on when that ends.
+    """A hook that our init sources once its drivers are loaded: it says ``mark``, then runs a shell. Init
+    continues after it.
 
     BusyBox's other applets get names of their own below /launch, in memory.
     """

@@ -1,4 +1,4 @@
-"""A shell in a reference image of the store, on an overlay, so that the store keeps what it has."""
+"""A shell in a reference image of the store, on an overlay, so that the store stays unchanged."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from quickstart.store.store import Store
 
 
 def find_tree(store: Store, image_hash: str) -> Path:
-    """The root of the store's reference image with this hash, which ``store`` holds from now on.
+    """The root of the store's reference image with this hash. ``store`` holds it from now on.
 
-    Raises BadInputError when the store has it no more, or only damaged, and for a root that was given (a directory, a tar, a
-    disk): its programs are anybody's, and none of them runs on this host.
+    Raises BadInputError when the store has lost or damaged it, and for a root that was given (a directory,
+    a tar, a disk): anybody may have written its programs, and none of them runs on this host.
     """
     unusable: BadInputError | None = None
     for path, inputs in store.marks("reference"):
@@ -47,7 +47,7 @@ def find_tree(store: Store, image_hash: str) -> Path:
 
 
 def _image_hash(entry: Path) -> str | None:
-    """What the entry says of its image; None when it cannot be read."""
+    """The entry's facts of its image; None when they cannot be read."""
     try:
         return str(json.loads((entry / "image.json").read_bytes())["image_hash"])
     except (OSError, ValueError, KeyError, TypeError):

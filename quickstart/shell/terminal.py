@@ -1,4 +1,4 @@
-"""The user's terminal (or whatever is our stdin) joined with a guest's serial line."""
+"""The user's terminal (or any other stdin of ours) joined with a guest's serial line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LAST_CHUNKS = 100
 
 
 class Outcome(enum.Enum):
-    """How a session ended: as it should, by Ctrl-], by the guest's end, or not in time after the end of our input."""
+    """How a session ended: normally, by Ctrl-], by the guest's end, or too late after the end of our input."""
 
     ENDED = "ended"
     LEFT = "left"
@@ -36,7 +36,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Local:
-    """Our side: file descriptors; ``terminal`` says that ``stdin`` is one."""
+    """Our side as file descriptors. ``terminal`` says that ``stdin`` is a terminal."""
 
     stdin: int
     stdout: int
@@ -48,7 +48,7 @@ def local(stdin: int, stdout: int) -> Local:
 
 
 def window_size(side: Local) -> tuple[int, int]:
-    """Rows and columns of our terminal; 24 and 80 when it is none or does not say."""
+    """The rows and columns of our terminal; 24 and 80 when it is no terminal or does not say."""
     size = os.terminal_size((0, 0))
     if side.terminal:
         size = os.get_terminal_size(side.stdin)
@@ -57,7 +57,9 @@ def window_size(side: Local) -> tuple[int, int]:
 
 @contextmanager
 def raw(side: Local) -> Iterator[None]:
-    """While the context lasts our terminal passes every key on; it is as before however the context ends."""
+    """While the context lasts, our terminal passes every key on. Afterwards it is as before, however the
+    context ends.
+    """
     if not side.terminal:
         yield
         return
@@ -83,7 +85,9 @@ def connect(path: Path) -> socket.socket:
 
 
 def skip_to(line: socket.socket, mark: bytes, limit_s: float) -> bytes | None:
-    """Read on until ``mark`` has come; what follows it, or None when the line ended or the time was up."""
+    """Read until ``mark`` has come. Returns what follows it, or None when the line ended or the time was
+    over.
+    """
     seen = b""
     deadline = time.monotonic() + limit_s
     while (left_s := deadline - time.monotonic()) > 0:
@@ -100,9 +104,10 @@ def skip_to(line: socket.socket, mark: bytes, limit_s: float) -> bytes | None:
 
 
 def join(line: socket.socket, side: Local, ended: Callable[[], bool], limit_s: float) -> Outcome:
-    """Pass bytes both ways until ``ended``; ``limit_s`` counts from the end of our input.
+    """Pass bytes both ways until ``ended``. ``limit_s`` counts from the end of our input.
 
-    On a terminal Ctrl-] leaves. When ``stdin`` is none, its end is told to the guest's shell as Ctrl-D on a line of its own.
+    On a terminal Ctrl-] leaves. When ``stdin`` is no terminal, its end reaches the guest's shell as Ctrl-D
+    on a line of its own.
     """
     to_guest = _Input(side)
     while not ended():
@@ -121,7 +126,9 @@ def join(line: socket.socket, side: Local, ended: Callable[[], bool], limit_s: f
 
 
 class _Input:
-    """What goes to the guest: ``pending`` bytes, and whether our input has ended (``ended_s``) or the user has ``left``."""
+    """The bytes ``pending`` for the guest, and whether our input has ended (``ended_s``) or the user has
+    ``left``.
+    """
 
     def __init__(self, side: Local) -> None:
         self._side = side
@@ -146,7 +153,7 @@ class _Input:
 
 
 def _pass(line: socket.socket, side: Local, to_guest: _Input, wait_s: float) -> bool:
-    """One turn; False when the line has ended."""
+    """Copy once in each direction; False when the line has ended."""
     sources: list[socket.socket | int] = [line, *([side.stdin] if to_guest.wanted() else [])]
     readable, writable, _ = select.select(sources, [line] if to_guest.pending else [], [], wait_s)
     if writable:
@@ -165,7 +172,7 @@ def _pass(line: socket.socket, side: Local, to_guest: _Input, wait_s: float) -> 
 
 
 def _receive(line: socket.socket) -> bytes:
-    """Nothing when the line has ended, however (a QEMU that is killed resets it)."""
+    """The next bytes; empty when the line has ended, however it did (a QEMU that is killed resets it)."""
     try:
         return line.recv(_CHUNK_BYTES)
     except OSError:

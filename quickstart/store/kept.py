@@ -1,4 +1,4 @@
-"""What lies in a store, for who looks at it and makes room."""
+"""The entries of a store, for commands that list them and make room."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quickstart.host.walk import reachable, walk
 
 @dataclass(frozen=True)
 class Kept:
-    """An entry as it lies in the store; ``used_s`` is when it was last asked for (seconds since the epoch)."""
+    """An entry of the store. ``used_s`` is the time of its last use (seconds since the epoch)."""
 
     stage: str
     key: str
@@ -33,25 +33,28 @@ class Kept:
 
     @property
     def partial(self) -> bool:
-        """Whether this is not a finished entry."""
+        """Whether this is an unfinished entry."""
         return self.path != self.entry
 
 
 def check_place(root: Path, stage: Path | None = None) -> None:
-    """Raise HostLacksError when somebody else could swap the store ``root`` or a directory on the way: its programs run here.
+    """Raise HostLacksError when somebody else could swap the store ``root`` or a directory on the way,
+    since its programs run here.
 
-    With a ``stage``, the directory of that one in it counts, too. What is not there yet is nobody's.
+    With a ``stage`` that stage's directory in the store counts, too. A path that does not exist yet is
+    nobody's.
     """
     if fault := swapped_by_others(stage or root):
         raise _distrusted(fault, root)
 
 
 def check_trusted(root: Path, entry: Path) -> None:
-    """Raise HostLacksError when somebody else could have put ``entry`` into the store ``root``, as `check_place` does.
+    """Raise HostLacksError when somebody else could have put ``entry`` into the store ``root``, as
+    `check_place` does.
 
-    What is looked at is the way to the store, it, the stage's directory, the entry and what lies directly in it, as far as they are
-    there. Each has to belong to who is trusted (places.trusted), and what is in the store is no link and not writable for others,
-    whatever their group.
+    It looks at the way to the store, the store, the stage's directory, the entry and the entry's direct
+    contents, as far as they exist. Each must belong to a trusted user (places.trusted). Nothing in the
+    store may be a link or be writable for others, whatever its group.
     """
     check_place(root)
     places = [root.resolve(), entry.parent, entry]
@@ -80,7 +83,7 @@ def _strict_fault(status: os.stat_result) -> str:
 
 
 def kept(paths: Iterable[Path], mark_name: str) -> Iterator[Kept]:
-    """Those of ``paths`` that are there, by name; the time of ``mark_name`` in one is that of its last use."""
+    """The existing ones of ``paths``, by name. The time of ``mark_name`` in one is the time of its last use."""
     for path in sorted(paths):
         # It may be removed while we look; one of an older version has no mark.
         with suppress(FileNotFoundError):
@@ -90,7 +93,7 @@ def kept(paths: Iterable[Path], mark_name: str) -> Iterator[Kept]:
 
 
 def _allocated_bytes(directory: Path) -> int:
-    """What the files of a tree take on disk, each inode once (holes of a sparse file take nothing)."""
+    """The disk space of a tree's files in bytes, each inode once (holes of a sparse file take none)."""
     inodes: dict[int, int] = {}
     top = os.fsencode(directory)
     # It may be removed while we look.
@@ -103,16 +106,17 @@ def _allocated_bytes(directory: Path) -> int:
 
 
 def forget(entry: Path, lock: BinaryIO) -> None:
-    """Remove the lock file of an entry that is gone; ``lock`` is its exclusive lock.
+    """Remove the lock file of a removed entry. ``lock`` is its exclusive lock.
 
-    Whoever waits for it sees then that the file has lost its name, and takes a new one (Store._lock).
+    A process that waits for the lock then sees that the file has lost its name, and takes a new one
+    (Store._lock).
     """
     if not os.path.lexists(entry) and not os.path.lexists(f"{entry}.partial"):
         Path(lock.name).unlink()
 
 
 def discard(final: Path) -> None:
-    """Remove an entry so that it is never seen half removed: under the name of one that is being made."""
+    """Remove an entry such that nobody sees it half removed: under the name of an entry that is being made."""
     partial = final.with_name(f"{final.name}.partial")
     remove_tree(partial)
     if os.path.lexists(final):

@@ -1,16 +1,17 @@
-"""A content-addressed cache of what stages make: an entry's name is the hash of its stage's inputs.
+"""A content-addressed cache of the results of stages: an entry's name is the hash of its stage's inputs.
 
 Layout below the root (`$QUICKSTART_CACHE`, else `$XDG_CACHE_HOME/quickstart`, else `~/.cache/quickstart`)::
 
-    STAGE/KEY/            a finished entry, with `entry.json` beside what the stage made
-    STAGE/KEY.partial/    one that is being made or removed, or was when that process died
-    STAGE/KEY.lock        flock(2): exclusive who makes or removes the entry, shared who uses it
+    STAGE/KEY/            a finished entry, with `entry.json` beside the stage's own files
+    STAGE/KEY.partial/    an entry that is being made or removed, or was when its process died
+    STAGE/KEY.lock        flock(2): exclusive to make or remove the entry, shared to use it
 
-`entry.json` has the stage, its inputs and the tree hash of all the rest; its modification time is the entry's last use.
+`entry.json` has the stage, its inputs and the tree hash of everything else. Its modification time is the
+entry's last use.
 
-Locks: who waits for an entry keeps his shared locks on others. Two of them never wait for each other, because all ask for stages in
-one order (pipeline.build's: ledger, reference, base, disk, survey, trace, agent, mounter, modloader, starter,
-checker, prefetcher, arranged).
+Locks: a process that waits for an entry keeps its shared locks on others. Two processes never wait for each
+other, because all ask for stages in one order (engines.boot.build's: ledger, reference, base, disk, survey,
+trace, agent, mounter, modloader, confiner, starter, checker, prefetcher, arranged).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _FULL_HINT = "free some space (quickstart cache gc), or set QUICKSTART_CACHE to 
 
 
 def default_root() -> Path:
-    """Where the store lies on this host."""
+    """The store's place on this host."""
     if chosen := os.environ.get("QUICKSTART_CACHE"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
@@ -65,9 +66,9 @@ def key_of(stage: str, inputs: Mapping[str, object]) -> str:
 
 
 def source_digest(*packages: str) -> str:
-    """SHA-256 over the files of our own ``packages`` (dotted names; a module's name counts too).
+    """The SHA-256 over the files of our own ``packages`` (dotted names; a module's name counts, too).
 
-    It goes into a stage's inputs, so that a changed tool never takes a cached result of the old one.
+    It is one of a stage's inputs, so that a changed tool never takes a cached result of the old one.
     """
     digest = hashlib.sha256()
     for name in packages:
@@ -98,17 +99,18 @@ class Entry:
 
 
 class _DamagedError(Exception):
-    """An entry is not what its stage made; the text says what is wrong."""
+    """An entry differs from what its stage made; the text says how."""
 
 
 def _unheard(text: str) -> None:
-    """For who does not want to hear notes."""
+    """Ignore a note."""
 
 
 class Store:
-    """The store below ``root``. Entries that were asked for are locked against removal until the store is closed.
+    """The store below ``root``. Entries that were asked for are locked against removal until the store is
+    closed.
 
-    ``note`` is told, in one line each, that a damaged entry is made again and that another process is waited for.
+    ``note`` gets one line when a damaged entry is made again, or when another process is waited for.
     """
 
     def __init__(self, root: Path, note: Callable[[str], None] = _unheard) -> None:
@@ -126,12 +128,14 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of every entry: from now on they may be removed."""
+        """Release every entry: from now on they may be removed."""
         self._held.clear()
         self._locks.close()
 
     def holds_trees(self) -> bool:
-        """Whether images lie here: files that belong to others, for whom an ordinary user needs his user namespace."""
+        """Whether the store holds images, whose files belong to other users: an ordinary user needs his
+        user namespace for them.
+        """
         return any((self.root / stage).is_dir() for stage in _TREES)
 
     def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
@@ -145,11 +149,11 @@ class Store:
         return None
 
     def get_or_make(self, stage: str, inputs: Mapping[str, object], make: Callable[[Path], None]) -> Entry:
-        """Return the entry of ``inputs``, or call ``make`` with an empty directory and keep what it leaves there.
+        """Return the entry of ``inputs``, or call ``make`` with an empty directory and keep the result.
 
-        An entry is verified by its hash when it is first asked for; a damaged one is made again, when nobody uses it any more.
-        When ``make`` raises nothing is kept. A second process that wants the same entry waits for the first. Raises
-        HostLacksError for a store that is full or cannot be written.
+        An entry is verified by its hash when it is first asked for. A damaged one is made again once nobody
+        uses it any more. When ``make`` raises, nothing is kept. A second process that wants the same entry
+        waits for the first. Raises HostLacksError for a store that is full or cannot be written.
         """
         key = key_of(stage, inputs)
         final = self.root / stage / key
@@ -180,7 +184,7 @@ class Store:
                     look.trusted, made = self._make(final, stage, inputs, make), True
 
     def use(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
-        """The entry of ``inputs``, verified and held as by get_or_make, or None when there is none; makes and removes nothing.
+        """The entry of ``inputs``, verified and held as by get_or_make, or None. Nothing is made or removed.
 
         Raises BadInputError when it is damaged.
         """
@@ -202,7 +206,7 @@ class Store:
         return None
 
     def marks(self, stage: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
-        """The finished entries of ``stage`` by key, with their inputs, as they lie there: neither verified nor locked."""
+        """The finished entries of ``stage`` by key, with their inputs; neither verified nor locked."""
         check_place(self.root)
         for path in sorted(self.root.glob(f"{stage}/{_KEY}")):
             check_trusted(self.root, path)
@@ -222,7 +226,7 @@ class Store:
     def _make(
         self, final: Path, stage: str, inputs: Mapping[str, object], make: Callable[[Path], None]
     ) -> str:
-        """Make the entry under its exclusive lock, in place of whatever is there; returns its tree hash."""
+        """Make the entry under its exclusive lock and replace whatever is there; returns its tree hash."""
         partial = final.with_name(f"{final.name}.partial")
         # What the user's own lets a group write would be trusted no more (kept.check_trusted), and differ from other users'.
         umask = os.umask(0o022)
@@ -243,15 +247,17 @@ class Store:
         return found
 
     def entries(self) -> tuple[Kept, ...]:
-        """Every finished entry, by stage and key; those of other versions of this program too."""
+        """Every finished entry by stage and key, those of other versions of this program included."""
         return tuple(kept(self.root.glob(_KEYS), MARK))
 
     def leftovers(self) -> tuple[Kept, ...]:
-        """What killed makers left, by stage and key."""
+        """The leftovers of killed makers, by stage and key."""
         return tuple(each for each in kept(self.root.glob(f"{_KEYS}.partial"), MARK) if self._is_free(each))
 
     def remove(self, found: Kept) -> bool:
-        """Remove an entry or leftover unless somebody uses it, makes it or has used it since; False when it stays."""
+        """Remove an entry or leftover unless somebody uses it, makes it or has used it since; False when it
+        stays.
+        """
         with suppress(BlockingIOError), self._lock(found.entry, exclusive=True) as lock:
             now = next(kept([found.path], MARK), None)
             if now is None or now.used_s > found.used_s:
@@ -277,10 +283,11 @@ class Store:
         return False
 
     def _lock(self, final: Path, *, exclusive: bool) -> BinaryIO:
-        """The open lock file of an entry, locked by flock(2); to close it unlocks it.
+        """The open lock file of an entry, locked by flock(2). Closing it unlocks it.
 
-        A shared lock is waited for, while somebody makes or removes the entry. Raises BlockingIOError for an exclusive one that
-        cannot be had now. A lock on a file that has lost its name, because its entry was removed, is none.
+        A shared lock is waited for while somebody makes or removes the entry. Raises BlockingIOError for an
+        exclusive one that cannot be had now. A lock on a file that has lost its name, because its entry was
+        removed, does not count.
         """
         kind, of = (EXCLUSIVE if exclusive else SHARED), f"the store {self.root}"
         for _ in range(_ATTEMPTS):
@@ -335,7 +342,8 @@ class Store:
 
 
 class _Look:
-    """What one who wants an entry has seen of it: ``damage`` says what is wrong with it, empty while nothing is.
+    """What a process that wants an entry has seen of it. ``damage`` says what is wrong with it; empty when
+    nothing is.
 
     ``trusted`` is a tree hash that need not be computed again.
     """
@@ -348,7 +356,9 @@ class _Look:
         self._seen: tuple[int, int] | None = None
 
     def is_whole(self) -> bool:
-        """Whether the entry is there as it was made (its shared lock is held); a damaged one is read only once."""
+        """Whether the entry is there and undamaged (its shared lock is held). A damaged one is read only
+        once.
+        """
         if self.has_changed() or not self.damage:
             self._seen = self._identity()
             try:
@@ -370,7 +380,8 @@ class _Look:
 
 
 def _verified(final: Path, trusted: str) -> str:
-    """The tree hash of a whole entry, empty when there is none; its files are not read when the hash is ``trusted``.
+    """The tree hash of a whole entry; empty when there is none. Its files are not read when the hash is
+    ``trusted``.
 
     Raises _DamagedError.
     """

@@ -1,4 +1,6 @@
-"""A directory tree as one hash: every path, type, mode, owner, extended attribute, link (hard ones too), content and time."""
+"""One hash of a directory tree: every path, type, mode, owner, extended attribute, link (hard ones too),
+content and time.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,15 @@ _THREADS = 2
 
 
 def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) -> str:
-    """SHA-256 of the tree below ``root`` but its entry ``without``, depth first by name, with times of modification in seconds.
+    """The SHA-256 of the tree below ``root`` without its entry ``without``, depth first by name, with
+    modification times in seconds.
 
-    Whether a file's zeros are holes or written makes no difference. A directory on which another file system is mounted counts
-    as an empty one. Our own files count as root's. Raises OSError for what cannot be read, or is written to meanwhile.
+    Holes and written zeros in a file are the same. A directory on which another file system is mounted
+    counts as an empty one. Our own files count as root's. Raises OSError for a file that cannot be read or
+    is written to meanwhile.
 
-    With ``as_copied_s`` it is the hash of what a copy of ours has (foreign.home): no device nodes or sockets, and mount points with
-    that time.
+    With ``as_copied_s`` it is the hash of a copy that foreign.home makes: without device nodes and sockets,
+    and with that time for mount points.
     """
     top = os.fsencode(root)
     device = root.stat().st_dev
@@ -54,10 +58,11 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
 
 
 def _second_name(first: bytes) -> bytes:
-    """What follows the description of a file that is there already, as ``first``.
+    """What stands for a file that occurred before as ``first``.
 
-    A name of any bytes could be another file's description, of 32 bytes: who may choose both finds such a pair in seconds. For
-    one of few characters he would need some 2**74 tries, and it stands for itself.
+    A name of any bytes could equal another file's description of 32 bytes: somebody who chooses both finds
+    such a pair in seconds. For a name of few characters he would need about 2**74 tries, so it stands for
+    itself.
     """
     return first + b"\0" if _PLAIN.fullmatch(first) else hashlib.sha256(b"first name\0" + first).digest()
 
@@ -83,7 +88,9 @@ def _described(path: bytes, root: bytes, device: int, mounted_s: int | None) -> 
 
 
 def _describe(path: bytes, name: bytes, status: os.stat_result, time_s: int | None) -> bytes:
-    """The hash of what is at ``path``, which system calls know by ``name``; without a time where that does not count."""
+    """The hash of the entry at ``path``, which system calls know by ``name``; without a time where that
+    does not count.
+    """
     digest = hashlib.sha256()
     # What is an ordinary user's own is root's in his user namespace (host/userns.py): the same tree from inside and outside.
     uid = 0 if status.st_uid == os.geteuid() else status.st_uid
@@ -102,7 +109,9 @@ def _describe(path: bytes, name: bytes, status: os.stat_result, time_s: int | No
 
 
 def _of_attributes(name: bytes) -> bytes:
-    """The extended attributes: a value may hold what looks like another one, so the lengths count where there are several."""
+    """The extended attributes. A value may contain what looks like another attribute, so lengths count
+    where there are several.
+    """
     found = [
         (os.fsencode(key), os.getxattr(name, key, follow_symlinks=False))
         for key in sorted(os.listxattr(name, follow_symlinks=False))
@@ -118,7 +127,7 @@ def _of_attributes(name: bytes) -> bytes:
 def _content(path: bytes, status: os.stat_result) -> bytes:
     """The hash of a regular file: its size, then offset and bytes of each chunk that is not all zeros.
 
-    Raises OSError when it is not the file of ``status`` any more, or is written to meanwhile.
+    Raises OSError when it is no longer the file of ``status``, or is written to meanwhile.
     """
     # It may be a pipe by now, whose other end nobody opens.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -148,7 +157,9 @@ def _check_same(fd: int, before: os.stat_result, path: bytes) -> None:
 
 
 def _next_data(fd: int, offset: int, size_bytes: int) -> int:
-    """The first chunk's offset from ``offset`` on that has data (lseek(2), SEEK_DATA); the size when there is none."""
+    """The offset of the first chunk with data at or after ``offset`` (lseek(2), SEEK_DATA); the size when
+    there is none.
+    """
     if offset >= size_bytes:
         return size_bytes
     try:

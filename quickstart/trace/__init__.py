@@ -1,1 +1,1 @@
-"""reference → trace: boot under the tracers, bring the logs home whole, parse them (pure)."""
+"""reference → trace: boot under the tracers, bring the complete logs home, parse them (pure)."""

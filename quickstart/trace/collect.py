@@ -1,8 +1,8 @@
-"""What a log says of one unit: its processes' doings, each once (pure).
+"""The share of one unit in a log: each thing that its processes did, once (pure).
 
-The unit's processes are those that are put into its control group, and their descendants. systemd's child writes its own ID
-there before it executes the command; newer ones are born there (clone3(2), CLONE_INTO_CGROUP). What systemd's child does before
-it becomes the unit's program is systemd's.
+The unit's processes are those that are put into its control group, and their descendants. systemd's child
+writes its own ID into the group before it executes the command; newer versions create it there (clone3(2),
+CLONE_INTO_CGROUP). Until it executes the unit's program, the child's actions count as systemd's.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 @dataclass(frozen=True)
 class UnitLog:
-    """``events``: what the unit's programs did, each once, in the log's order; ``processes`` counts them.
+    """``events`` are the actions of the unit's programs, each once, in the log's order. ``processes``
+    counts the processes.
 
-    ``alive`` is how many of them the log does not see end. ``blind`` are the programs that set up an io_uring; ``lines`` is the
-    log's length as far as it has calls.
+    ``alive`` counts the processes whose end is not in the log. ``blind`` are the programs that set up an
+    io_uring. ``lines`` is the number of the log's lines that hold calls.
     """
 
     events: tuple[Event, ...]
@@ -39,7 +40,7 @@ class UnitLog:
 
 @dataclass
 class _Member:
-    """A process of the unit; ``program`` is empty as long as it is systemd's child."""
+    """A process of the unit. ``program`` is empty as long as it is systemd's child."""
 
     pid: int
     program: str
@@ -48,7 +49,7 @@ class _Member:
 
 @dataclass
 class _Collector:
-    """Takes the items of a log one by one; it grows with what is new, not with the log."""
+    """Takes the items of a log one by one. Its memory grows with new facts, not with the log."""
 
     suffix: str
     pids: dict[int, int] = field(default_factory=dict)
@@ -102,7 +103,7 @@ class _Collector:
             )
 
     def _is_made(self, path: str) -> bool:
-        """Whether the boot made the path, or moved a directory there that it is in."""
+        """Whether the boot created the path, or moved a directory above it to its place."""
         end = len(path)
         while end > 0:
             if end in self.made_lengths and path[:end] in self.made:
@@ -120,12 +121,14 @@ class _Collector:
 
 
 def collect_file(log: BinaryIO, unit: str) -> UnitLog:
-    """The share of ``unit`` in a log of any size; errors as of ``collect``."""
+    """The share of ``unit`` in a log of any size. Raises as ``collect``."""
     return collect(lines_of(log, MAX_LINE_BYTES), unit)
 
 
 def collect(lines: Iterable[bytes], unit: str) -> UnitLog:
-    """The share of ``unit`` in a log; raises TraceError for a damaged log. A unit that never started has no events."""
+    """The share of ``unit`` in a log. Raises TraceError for a damaged log. A unit that never started has no
+    events.
+    """
     collector = _Collector(f"/{unit}/cgroup.procs")
     last = 0
     for item in read_events(lines):
@@ -147,5 +150,5 @@ def collect(lines: Iterable[bytes], unit: str) -> UnitLog:
 
 
 def loaded_files(log: UnitLog) -> tuple[PurePosixPath, ...]:
-    """What the unit's processes executed, and what they mapped to execute; sorted."""
+    """The files that the unit's processes executed, and those that they mapped for execution; sorted."""
     return tuple(sorted({e.path for e in log.events if e.error is None and e.op in (Op.EXEC, Op.MAP)}))

@@ -1,10 +1,11 @@
-"""Calls → what each process did with which path, as a stream (pure).
+"""Calls → the actions of each process on paths, as a stream (pure).
 
-A process's working directory, its root and its parent are followed, so that every path is one of the image. The log does not always
-say a parent's fork before the child's first calls; what such a child does is held back until it is known where it comes from, and
-nothing else is kept: the memory that this takes does not grow with the log.
+It follows each process's working directory, root and parent, so that every path becomes one of the image. A
+log may show a child's first calls before its parent's fork. Such calls are held back until the child's
+origin is known. Nothing else is kept, so the memory does not grow with the log.
 
-The guest's programs say in it what they like: each line is gone over a few times, and what processes inherit is shared, not copied.
+The guest's programs choose the text. So each line is scanned only a few times, and inherited state is
+shared, not copied.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ _NEW_CONTENT_FLAGS = re.compile(r"\bO_(?:TRUNC|EXCL)\b")
 
 
 class Born(NamedTuple):
-    """A process of the log: ``number`` is its alone, ``parent`` its parent's number or 0. It comes before what the process did."""
+    """A process of the log. ``number`` is unique, ``parent`` is its parent's number or 0. It precedes the
+    actions of the process.
+    """
 
     number: int
     pid: int
@@ -60,10 +63,11 @@ class Born(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A process did something with a path; ``makes``: from then on the path has other content than the image's.
+    """An action of a process on a path. ``makes`` means that the path has other content than the image's
+    from now on.
 
-    ``path`` is as the process spelled it, without "." and doubled slashes; ``real`` is what the kernel calls the file that was
-    opened, empty where the log does not say.
+    ``path`` is as the process spelled it, without "." and doubled slashes. ``real`` is the kernel's name of
+    the opened file, empty where the log does not have it.
     """
 
     line: int
@@ -76,13 +80,13 @@ class Seen(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """A process that was said to be born has ended."""
+    """The end of a process."""
 
     number: int
 
 
 class Blind(NamedTuple):
-    """A process set up an io_uring: what it opens by that is no system call, so no line of the log."""
+    """A process set up an io_uring. What it opens through that is no system call and has no line in the log."""
 
     line: int
     number: int
@@ -93,9 +97,10 @@ Item = Born | Seen | Blind | Gone
 
 @dataclass
 class _Task:
-    """A process while the log is read.
+    """A process during parsing.
 
-    ``place`` is None, and its calls are ``held``, as long as it is not known where it comes from; a held fork has its child.
+    As long as its origin is not known, ``place`` is None and its calls are ``held``; a held fork holds its
+    child.
     """
 
     number: int
@@ -106,7 +111,8 @@ class _Task:
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[Item]:
-    """What the processes of a log did, each process's own doings in order; raises TraceError for a damaged or empty log.
+    """The actions of a log's processes, each process's own in order. Raises TraceError for a damaged or
+    empty log.
 
     The first process of the log is the root of all.
     """
@@ -125,7 +131,7 @@ def read_events(lines: Iterable[bytes]) -> Iterator[Item]:
 
 
 class _Reader:
-    """Follows the processes; whose origin is known, its doings are yielded."""
+    """Follows the processes. It yields the actions of those whose origin is known."""
 
     def __init__(self) -> None:
         self._current: dict[int, _Task] = {}
@@ -160,7 +166,7 @@ class _Reader:
             yield from _done(task, task.place, call, child)
 
     def _child(self, call: Call) -> _Task | None:
-        """The process that a fork made; None for other calls and failed ones."""
+        """The process that a fork created; None for other calls and failed ones."""
         pid = natural(call.result) if call.name in _FORKS else None
         if not pid:
             return None
@@ -168,14 +174,14 @@ class _Reader:
         return orphan or self._task(pid)
 
     def rest(self) -> Iterator[Item]:
-        """What is left at the log's end: processes whose fork is nowhere."""
+        """The processes that remain at the log's end because their forks are nowhere in it."""
         for task in [*self._orphans.values(), *self._current.values()]:
             if task.place is None:
                 yield from _settle(task, Place(), 0)
 
 
 class _Origin(NamedTuple):
-    """Where a process comes from: it is to be said who it is, and what it did so far."""
+    """Note the origin of a process: yield the process, then its actions so far."""
 
     task: _Task
     place: Place
@@ -184,17 +190,19 @@ class _Origin(NamedTuple):
 
 
 def _settle(task: _Task, place: Place, parent: int) -> Iterator[Item]:
-    """Say who ``task`` is, then what it did so far; likewise its children, in the places of their forks."""
+    """Yield ``task``, then its actions so far, and likewise its children at the places of their forks."""
     return _flat(_life(_Origin(task, place, parent)))
 
 
 def _done(task: _Task, place: Place, call: Call, child: _Task | None) -> Iterator[Item]:
-    """What a call of ``task`` did, and what it changes."""
+    """Yield the actions of a call of ``task``, and apply its effects."""
     return _flat(_effects(task, place, call, child))
 
 
 def _flat(items: Iterator[Item | _Origin]) -> Iterator[Item]:
-    """With the life of each child in its place; no recursion, for what is held back may be as deep as the log is long."""
+    """Yield held calls with each child's life in its place. It does not recurse, since held calls may nest
+    as deep as the log is long.
+    """
     pending = [items]
     while pending:
         item = next(pending[-1], None)
@@ -231,7 +239,9 @@ def _effects(task: _Task, place: Place, call: Call, child: _Task | None) -> Iter
 
 
 def _joined(call: Call, place: Place, child: _Task) -> Seen | None:
-    """The child's entry into a control group, if the kernel made it; otherwise a child writes its own ID there."""
+    """The child's entry into a control group where the kernel made it; otherwise a child writes its own ID
+    there.
+    """
     at = call.arguments.find("CLONE_INTO_CGROUP")
     match = _CGROUP.search(call.arguments, at) if at >= 0 else None
     if match is None:
@@ -242,7 +252,7 @@ def _joined(call: Call, place: Place, child: _Task) -> Seen | None:
 
 
 def _doings(call: Call, number: int, place: Place) -> Iterator[Item]:
-    """What one call did."""
+    """The actions of one call."""
     if call.name == "io_uring_setup":
         if call.error is None:
             yield Blind(call.line, number)
@@ -279,7 +289,7 @@ def _operation(name: str, flags: str) -> Op:
 def _paths(call: Call, place: Place) -> Iterator[tuple[str, str]]:
     """The paths that ``call`` names, each with the arguments behind it.
 
-    What is no path of a file (pipe:[1]), or of a file that is gone, does not count; nor does what is longer than a path can be.
+    Descriptors without a path (pipe:[1]), removed files, and names longer than a path can be do not count.
     """
     return (found for found in _named(call, place) if found[0].startswith("/") and len(found[0]) < PATH_MAX)
 
@@ -312,7 +322,7 @@ def _named(call: Call, place: Place) -> Iterator[tuple[str, str]]:
 
 
 def _follow(call: Call, place: Place) -> None:
-    """What a call that succeeded changes of where its process is."""
+    """Apply a successful call's effect on the process's place."""
     if call.name in _OPENS:
         if (number := natural(call.result)) is not None:
             place.opened.set(number, call.result_path)
@@ -338,7 +348,9 @@ def _move(call: Call, place: Place, path: str) -> None:
 
 
 def _place_name(call: Call, name: str) -> str:
-    """``name``, which is to be looked up from; raises TraceError for one that would make all that is looked up there too long."""
+    """``name`` as a new starting point of look-ups. Raises TraceError when it would make all later paths
+    too long.
+    """
     if len(name) > MAX_PLACE_CHARACTERS:
         raise TraceError(
             f"line {call.line} of the strace log leads to a directory whose name has {len(name)} characters"

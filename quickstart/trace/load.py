@@ -28,10 +28,11 @@ _DELETED = " (deleted)"
 
 
 def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
-    """The log of tracers/ldd-all: what ldd(1) named for each file; raises TraceError for a cut log.
+    """The log of tracers/ldd-all: the libraries that ldd(1) named for each file. Raises TraceError for a
+    cut log.
 
-    What ldd does not find counts for nothing here: a library by itself may lack what its program has loaded, and what is really
-    missing the ELF closure says.
+    Libraries that ldd does not find are ignored here: a library by itself may lack what its program has
+    already loaded. The ELF closure reports those that are really missing.
     """
     found: dict[PurePosixPath, list[PurePosixPath]] = {}
     current: list[PurePosixPath] = []
@@ -44,11 +45,11 @@ def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
 
 
 def parse_maps(text: str) -> tuple[Mapped, ...]:
-    """The log of tracers/maps-all: every file that a process has mapped executable, once a process.
+    """The log of tracers/maps-all: every file that a process has mapped for execution, once for each process.
 
-    What is no file of a file system (memfd, SysV memory, vdso), and what has been deleted, does not count; nor does a child of
-    systemd that has not become the unit's program, (sd-pam) for one: systemd puts the names of these in parentheses. Raises
-    TraceError for a cut log.
+    Mappings without a file (memfd, SysV memory, vdso) and deleted files do not count. Nor does a child of
+    systemd before it has become the unit's program, such as (sd-pam): systemd puts the names of these in
+    parentheses. Raises TraceError for a cut log.
     """
     found: dict[Mapped, None] = {}
     pid, program = 0, ""
@@ -73,7 +74,9 @@ def _whole(what: str, text: str) -> str:
 
 
 def load_trace(directory: Path, unit: str) -> Trace:
-    """The trace in ``directory`` (as trace.record leaves it) for ``unit``; raises TraceError for logs that are not whole."""
+    """The trace in ``directory`` (as trace.record leaves it) for ``unit``. Raises TraceError for incomplete
+    logs.
+    """
     try:
         texts = {name: os.fsdecode(read_whole(directory / name, _MAX_LOG_BYTES)) for name in _LOGS[1:]}
         network, ready_uptime_ns = _facts(texts["facts.json"])
@@ -107,7 +110,7 @@ def load_trace(directory: Path, unit: str) -> Trace:
 
 
 def _facts(text: str) -> tuple[NetworkFacts, int]:
-    """What facts.json says; ValueError, KeyError, TypeError or RecursionError for what is none."""
+    """The facts in facts.json. Raises ValueError, KeyError, TypeError or RecursionError for any other text."""
     facts = json.loads(text)
     words = [facts[name] for name in ("interface", "mac", "address")]
     ready_uptime_ns = facts["ready_uptime_ns"]

@@ -1,4 +1,4 @@
-"""Where a process of a trace looks paths up (pure)."""
+"""The state by which a process of a trace resolves paths (pure)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_PLACE_CHARACTERS = 2 * PATH_MAX
 
 
 class Bind(NamedTuple):
-    """A bind mount, and the one that was made before it."""
+    """A bind mount, and the one before it."""
 
     target: str
     source: str
@@ -27,10 +27,12 @@ class Bind(NamedTuple):
 
 @dataclass
 class Place:
-    """Where a process looks paths up (the kernel's fs_struct and mount namespace); both paths are from the image's root.
+    """The state by which a process resolves paths (the kernel's fs_struct and mount namespace). Both paths
+    start at the image's root.
 
-    ``binds`` are the bind mounts, the last one first: a root that a service manager builds of these is the image's again.
-    ``opened`` are the paths of the descriptors that it or its parent opened, for /proc/self/fd/N and control groups.
+    ``binds`` are the bind mounts, the last one first: a root that a service manager builds from them is the
+    image's root again. ``opened`` are the paths of the descriptors that it or its parent opened, for
+    /proc/self/fd/N and control groups.
     """
 
     cwd: str = "/"
@@ -44,12 +46,12 @@ class Place:
         return under(self.root, path) if path.startswith("/") else join(self.cwd, path)
 
     def descriptor(self, number: str) -> str:
-        """The path that a descriptor was opened by; empty when that is not known."""
+        """The path that a descriptor was opened by; empty when it is not known."""
         value = natural(number)
         return (self.opened.get(value) if value is not None else None) or ""
 
     def source(self, target: str) -> str:
-        """What is bound at ``target``; itself where nothing is."""
+        """The source that is bound at ``target``, or ``target`` where there is none."""
         bind = self.binds
         for _ in range(_MAX_BINDS):
             if bind is None:
@@ -64,14 +66,16 @@ class Place:
 
 
 def plain(path: str) -> str:
-    """An absolute ``path`` without "." and doubled slashes; what ".." means depends on the links before it."""
+    """An absolute ``path`` without "." and doubled slashes. The meaning of ".." depends on the links before
+    it.
+    """
     if "//" not in path and "/." not in path and not path.endswith("/"):
         return path
     return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
 def under(root: str, path: str) -> str:
-    """An absolute ``path`` as a process with ``root`` means it; ".." stops there."""
+    """An absolute ``path`` as a process with ``root`` means it; ".." stops at the root."""
     if root in ("", "/"):
         return path
     above = _DOTS.match(path)
@@ -79,5 +83,5 @@ def under(root: str, path: str) -> str:
 
 
 def join(base: str, path: str) -> str:
-    """A relative ``path`` with its "..": what that means depends on the links before it (ImageRoot.resolve)."""
+    """A relative ``path`` with its "..", whose meaning depends on the links before it (ImageRoot.resolve)."""
     return f"{base.rstrip('/')}/{path}" if path else base

@@ -1,8 +1,9 @@
-"""The reference boot: the reference image in a VM, PID 1 under strace from its first exec to ready, and its logs on the host.
+"""The reference boot: the image in a VM, PID 1 under strace from its first exec until ready, and the logs
+on the host.
 
-The log lies in the guest's memory while it grows, so that writing it disturbs neither the disk nor the trace, and comes home
-through the agent. It is complete or the recording fails: strace is ended and seen to be gone, and the SHA-256 that the guest
-computed has to be that of what arrived.
+The log stays in the guest's memory while it grows, so that writing it affects neither the disk nor the
+trace. Then the agent sends it home. It is complete or the recording fails: strace must have ended, and the
+guest's SHA-256 must match the host's.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ exit 3
 
 
 def tracer_files() -> dict[str, bytes | Path]:
-    """The tracer as files for the launch payload: this host's strace with all that it loads, and our scripts."""
+    """The tracer as files for the launch: this host's strace with all that it loads, and our scripts."""
     program = door.tool_path("strace")
     host = ImageRoot(Path("/"))
     scripts = assets("tracers")

@@ -1,9 +1,10 @@
 """The log of `strace -f -y -ttt` as calls (pure; strace(1), "The output").
 
-The log is read as a stream of lines. A line that is none of strace's, or a last line that is cut, is a TraceError with its number:
-a start set from half a log would silently miss files.
+The log is read as a stream of lines. A line that is not strace's, or a cut last line, is a TraceError with
+its number: a start set from half a log would silently miss files.
 
-The guest's programs say in it what they like: no pattern here tries a place of a line more than a few times; numbers have an end.
+The guest's programs choose the text. So no pattern here tries a place of a line more than a few times, and
+numbers are bounded.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _ANONYMOUS = re.compile(rb"\d+ +\d+\.\d+ mmap\([^<>]*MAP_ANONYMOUS, -1, 0\) = 0x
 
 
 class Call(NamedTuple):
-    """One finished system call; ``result`` is what it returned, ``result_path`` what -y says of a returned descriptor.
+    """One finished system call. ``result`` is its return value, ``result_path`` the path that -y prints for
+    a returned descriptor.
 
     A ``result`` that is a process ID is strace's own name for the process.
     """
@@ -61,10 +63,10 @@ class Ended(NamedTuple):
 
 
 def read_calls(lines: Iterable[bytes]) -> Iterator[Call | Ended]:
-    """The calls of a log in the order of their ends, "unfinished" and "resumed" halves joined.
+    """The calls of a log in the order of their ends, with "unfinished" and "resumed" halves joined.
 
-    Raises TraceError with the line's number. Calls cut off by strace's own end (`<detached ...>`) did not
-    return: they are left out. So are those that map plain memory.
+    Raises TraceError with the line's number. Calls that strace's own end cut off (`<detached ...>`) did not
+    return and are left out. So are calls that map plain memory.
     """
     begun: dict[int, tuple[str, str, int]] = {}
     for number, raw in enumerate(lines, 1):
@@ -116,7 +118,7 @@ def _garbled(number: int, raw: bytes) -> TraceError:
 
 
 def unescape(text: str) -> str:
-    """A quoted string or path as strace prints it, unescaped; bytes that are no UTF-8 become surrogates."""
+    """A quoted string or path as strace prints it, unescaped. Bytes outside UTF-8 become surrogates."""
     if "\\" not in text:
         return text
     parts: list[bytes] = []

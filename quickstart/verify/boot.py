@@ -1,4 +1,4 @@
-"""The boot that a ledger is made of: OUT as it is, on our volume emulator, with the guest kernel's own trace on."""
+"""The boot behind a ledger: OUT as it is, on our volume emulator, with the guest kernel's own trace on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _INTERPRETER = re.compile(r"elf: PT_INTERP of (/.*)")
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says of a boot; ``timeout_s`` None: the profile's."""
+    """The command line's options for a boot. Without ``timeout_s`` the profile's counts."""
 
     timeout_s: float | None = None
     append: str = ""
@@ -46,7 +46,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Verified:
-    """A ledger with what QEMU had counted when word of *ready* came, and why the stock init came (empty: it did not)."""
+    """A ledger, QEMU's counters at the moment when *ready* arrived, and why the stock init started (empty:
+    it did not).
+    """
 
     ledger: Ledger
     counted: RootIo
@@ -62,9 +64,10 @@ class _Seen:
 
 
 def verify(artefact: Artefact, options: Options, store: Store, progress: Progress) -> Verified:
-    """Boot ``artefact`` once, up to ready, and account for each request. Its disk is not written to.
+    """Boot ``artefact`` once until ready, and account for each request. Its disk is not written to.
 
-    Raises MeasurementError when the volume's log is not what QEMU counted, GuestError for a guest whose kernel cannot trace.
+    Raises MeasurementError when the volume's log differs from QEMU's counters, GuestError for a guest whose
+    kernel cannot trace.
     """
     packed = packed_files(artefact)
     with _raw(artefact, options.keep) as disk:
@@ -83,7 +86,7 @@ def account(
     packed: Packed,
     fallback: str = "",
 ) -> Verified:
-    """The ledger of what was seen (pure); raises MeasurementError as `verify` does."""
+    """The ledger of a boot's records (pure). Raises MeasurementError as `verify` does."""
     requests = guest_requests(log)
     if not trace.issued:
         raise GuestError(
@@ -101,14 +104,18 @@ def account(
 
 
 def guest_requests(log: tuple[Request, ...]) -> tuple[Request, ...]:
-    """``log`` without QEMU's own look at the partition table (hw/block/hd-geometry.c), which is no request of the guest."""
+    """``log`` without QEMU's own read of the partition table (hw/block/hd-geometry.c), which is no request
+    of the guest.
+    """
     first = log[:1]
     own = [each for each in first if (each.offset, each.length_bytes) == (0, _SECTOR_BYTES)]
     return log[len(own) :]
 
 
 def check_balance(requests: tuple[Request, ...], counted: RootIo) -> None:
-    """Raise MeasurementError unless the reads that QEMU had counted are as many bytes as the first so many of the log."""
+    """Raise MeasurementError unless the first reads of the log, as many as QEMU had counted, have as many
+    bytes.
+    """
     reads = [each for each in requests if each.command == Command.READ and each.done_ns]
     first = sorted(reads, key=lambda each: (each.done_ns, each.sequence))[: counted.reads]
     logged = sum(each.length_bytes for each in first)
@@ -137,7 +144,7 @@ def _boot(
 
 
 def _fetch(guest: QemuGuest) -> tuple[str, str]:
-    """The guest's trace, and the kernel's statistics about it."""
+    """The guest's trace, and the kernel's statistics of it."""
     packed, stats = io.BytesIO(), io.BytesIO()
     status = guest.execute(FETCH, packed, stats, _FETCH_S, _TRACE_BYTES)
     said = stats.getvalue().decode(errors="replace")
@@ -158,7 +165,7 @@ def _fetch(guest: QemuGuest) -> tuple[str, str]:
 
 @contextmanager
 def _raw(artefact: Artefact, keep: bool) -> Iterator[Path]:
-    """The root disk as a raw image: itself, or a copy that lasts as long as the context."""
+    """The root disk as a raw image: the disk itself, or a copy that lasts as long as the context."""
     if artefact.disk_format == "raw":
         yield artefact.disk
         return
@@ -180,7 +187,7 @@ def _raw(artefact: Artefact, keep: bool) -> Iterator[Path]:
 
 
 def packed_files(artefact: Artefact) -> Packed:
-    """What start-set.json says is packed, what is kept out, and which program needs which interpreter."""
+    """The packed files, the excluded ones, and each program's interpreter, from start-set.json."""
     document = read_start_set(artefact.directory)
     files = {PurePosixPath(each.path): each.size_bytes for each in document.files if each.kind == "file"}
     links = {PurePosixPath(each.path): each.target for each in document.files if each.kind == "symlink"}

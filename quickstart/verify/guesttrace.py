@@ -1,7 +1,9 @@
-"""The guest kernel's own trace of a boot: the words that turn it on, and its text → who asked the root volume for what (pure).
+"""The guest kernel's own trace of a boot: the options that turn it on, and its text → who asked the root
+volume for what (pure).
 
-ftrace (Documentation/trace/ftrace.rst, kprobetrace.rst of the kernel) is on from the command line, before the first driver is
-loaded, and needs nothing in the guest. Its clock is the one of the agent's stamps (CLOCK_BOOTTIME).
+ftrace (Documentation/trace/ftrace.rst, kprobetrace.rst of the kernel) is turned on by the command line,
+before the first driver is loaded, and needs nothing in the guest. Its clock is the clock of the agent's
+stamps (CLOCK_BOOTTIME).
 """
 
 from __future__ import annotations
@@ -99,10 +101,12 @@ _EXECUTING = frozenset({"execve", "execveat"})
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asked for a request: ``call`` is the system call, ``path`` what it was about; ``direct`` means past the page cache.
+    """The origin of a request. ``call`` is the system call, ``path`` its file; ``direct`` means past the
+    page cache.
 
-    ``prober``: a process of the readiness command (``exec``), so nothing of the application's. ``call`` is ``page fault`` for a
-    mapped page, and empty for a thread of the kernel and what a call left to do after its end.
+    ``prober`` means a process of the readiness command (``exec``), which is not the application's. ``call``
+    is ``page fault`` for a mapped page. It is empty for a kernel thread, and for work that a call left for
+    later.
     """
 
     time_ns: int
@@ -116,9 +120,10 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A request as the kernel handed it to the driver; ``sector`` counts 512 bytes, ``askers`` whose pieces it joins.
+    """A request as the kernel gave it to the driver. ``sector`` counts 512 bytes. ``askers`` are those
+    whose pieces it joins.
 
-    ``ahead``: nobody waits for it, the kernel reads ahead.
+    ``ahead`` means that nobody waits for it: the kernel reads ahead.
     """
 
     time_ns: int
@@ -131,9 +136,9 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a process did with a name: ``what`` is ``failed`` (ENOENT), ``listed``, ``opened`` or ``executed``.
+    """A process's use of a name. ``what`` is ``failed`` (ENOENT), ``listed``, ``opened`` or ``executed``.
 
-    ``path`` is as the process sees it; ``on_volume`` says that its root was the root volume by then.
+    ``path`` is as the process sees it. ``on_volume`` means that its root was already the root volume.
     """
 
     time_ns: int
@@ -147,7 +152,9 @@ class Use:
 
 @dataclass(frozen=True)
 class GuestTrace:
-    """A boot by the guest kernel's trace; ``lost`` is how many of its entries were dropped, ``ends_ns`` when the last was made."""
+    """A boot as the guest kernel's trace shows it. ``lost`` counts dropped entries; ``ends_ns`` is the time
+    of the last one.
+    """
 
     issued: tuple[Issued, ...]
     uses: tuple[Use, ...]
@@ -157,7 +164,7 @@ class GuestTrace:
 
 @dataclass
 class _Process:
-    """What the trace knows of one process or thread at one time."""
+    """The trace's knowledge of one process or thread at one time."""
 
     call: str = ""
     arguments: str = ""
@@ -171,7 +178,9 @@ class _Process:
 
 
 def parse(text: str, stats: str) -> GuestTrace:
-    """The trace as FETCH writes it: ``text`` is its stdout, ``stats`` its stderr. Lines of other events are passed over."""
+    """The trace as FETCH prints it: ``text`` is its stdout, ``stats`` its stderr. Lines of other events are
+    ignored.
+    """
     reader = _Reader()
     for line in text.split("\n"):
         if line.startswith("#") or len(line) > _MAX_LINE:
@@ -255,7 +264,7 @@ class _Reader:
         return Asker(time_ns, pid, program, call, self._subject(process), process.direct, process.prober)
 
     def _subject(self, process: _Process) -> PurePosixPath | None:
-        """What the call in progress is about: the name it was given last, or the file of its descriptor."""
+        """The subject of the call in progress: the name it was given last, or the file of its descriptor."""
         if process.names:
             return self._absolute(process, process.names[-1])
         if process.call in _BY_DESCRIPTOR:
@@ -263,7 +272,9 @@ class _Reader:
         return None
 
     def _absolute(self, process: _Process, name: str) -> PurePosixPath | None:
-        """None for what is longer than a path can be; what is looked up from there would be longer still."""
+        """The path; None for one that is longer than a path can be. Paths relative to it would be longer
+        still.
+        """
         base = process.directory
         if (
             process.call.endswith(("at", "at2", "statx", "newfstatat"))
@@ -307,7 +318,9 @@ class _Reader:
 
 
 def _writes(flags: str) -> bool:
-    """By the letters of blktrace (RWBS): R reads, W writes, N is what has no letter of its own, as write zeroes."""
+    """The direction by the letters of blktrace (RWBS): R reads, W writes. N has no letter of its own, such
+    as write zeroes.
+    """
     return "R" not in flags
 
 
@@ -317,13 +330,13 @@ def _number(process: _Process, argument: str) -> int | None:
 
 
 def _descriptor(process: _Process) -> int:
-    """The first argument that names a descriptor; mmap's is its fifth."""
+    """The first argument that names a descriptor; the fifth for mmap."""
     fd = _number(process, "in_fd") if process.call == "sendfile64" else _number(process, "fd")
     return -1 if fd is None else fd
 
 
 def _plain(path: PurePosixPath) -> PurePosixPath:
-    """``path`` without ``.`` and ``..``, which ftrace has as the process spelled them."""
+    """``path`` without ``.`` and ``..``; ftrace has it as the process spelled it."""
     if ".." not in path.parts and path.root == "/":
         return path
     parts: list[str] = []
@@ -336,7 +349,9 @@ def _plain(path: PurePosixPath) -> PurePosixPath:
 
 
 def volume_paths(uses: Iterable[Use]) -> Iterator[tuple[Use, PurePosixPath]]:
-    """Each use of a name on the root volume, with the name as the volume has it: no /proc, no /fast, nothing of the initramfs."""
+    """Each use of a name on the root volume, under the volume's name: without /proc, /fast and files of the
+    initramfs.
+    """
     for use in uses:
         path = use.path
         if not use.on_volume:

@@ -18,7 +18,9 @@ _CHANGES = (Command.WRITE, Command.WRITE_ZEROES)
 
 @dataclass(frozen=True)
 class Packed:
-    """What the artefact packs: the sizes of its files by their paths in the image, its links; the rules that keep others out."""
+    """The packed content of an artefact: its files' sizes by their paths in the image, its links, and the
+    rules that exclude files.
+    """
 
     files: Mapping[PurePosixPath, int]
     links: Mapping[PurePosixPath, str]
@@ -39,10 +41,11 @@ class Packed:
 
 @dataclass(frozen=True)
 class Entry:
-    """One request to the root volume; ``time_ns`` is the guest's uptime when its kernel made it, None for one before the kernel.
+    """One request to the root volume. ``time_ns`` is the guest's uptime when its kernel made it, None for
+    one before the kernel.
 
-    ``owners`` have the blocks, ``askers`` the processes and calls it was made for, ``ahead`` says that the kernel read ahead for
-    them; ``avoid`` says what would spare it.
+    ``owners`` own the blocks. ``askers`` are the processes and calls that it was made for; ``ahead`` says
+    that the kernel read ahead for them. ``avoid`` says how to avoid it.
     """
 
     time_ns: int | None
@@ -56,12 +59,12 @@ class Entry:
 
     @property
     def kind(self) -> Kind:
-        """What most of it is about: the kind of its first block that somebody has."""
+        """The kind of its first owned block."""
         return next((owner.kind for owner in self.owners if owner.kind is not Kind.FREE), Kind.FREE)
 
     @property
     def direct(self) -> bool:
-        """Whether a process asked past the page cache (O_DIRECT)."""
+        """Whether a process bypassed the page cache (O_DIRECT)."""
         return any(asker.direct for asker in self.askers)
 
     @property
@@ -72,7 +75,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Named:
-    """A name on the root volume that ``program`` asked for, how often, and when first; ``call`` is how at first."""
+    """A name on the root volume that ``program`` asked for, how often, and when first. ``call`` is the
+    first call.
+    """
 
     path: PurePosixPath
     program: str
@@ -83,7 +88,9 @@ class Named:
 
 @dataclass(frozen=True)
 class DirectReads:
-    """What ``program`` read of the file ``path`` past the page cache (O_DIRECT); no path: of what no file has."""
+    """The reads of ``program`` from the file ``path`` past the page cache (O_DIRECT). An empty path: blocks
+    of no file.
+    """
 
     path: PurePosixPath | None
     program: str
@@ -93,10 +100,11 @@ class DirectReads:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The account of one boot up to ready.
+    """The account of one boot until ready.
 
-    ``reads`` and ``writes`` are every request before ready in order; ``failed`` look-ups and ``listed`` directories are of the root
-    volume; ``untouched`` packed files that nobody opened, with their sizes; ``lost`` entries of the trace that were dropped.
+    ``reads`` and ``writes`` are all requests before ready, in order. ``failed`` look-ups and ``listed``
+    directories are those on the root volume. ``untouched`` are packed files that nobody opened, with their
+    sizes. ``lost`` counts dropped trace entries.
     """
 
     ready_ns: int
@@ -109,12 +117,14 @@ class Ledger:
 
     @property
     def charged(self) -> tuple[Entry, ...]:
-        """The reads that count against the budget: not the application's direct ones, nor the readiness command's."""
+        """The reads that the budget counts: not the application's direct ones, nor the readiness command's."""
         return tuple(entry for entry in self.reads if not entry.direct and not entry.prober)
 
     @property
     def unexplained(self) -> tuple[Entry, ...]:
-        """Requests of which nobody knows who asked, and reads of blocks without an owner; the firmware's are not among them."""
+        """Requests without a known asker, and reads of blocks without an owner. The firmware's requests are
+        not included.
+        """
         strange = [entry for entry in self.reads if entry.time_ns is not None and entry.kind is Kind.FREE]
         nobodys = [
             entry for entry in (*self.reads, *self.writes) if entry.time_ns is not None and not entry.askers
@@ -125,7 +135,9 @@ class Ledger:
 def make_ledger(
     requests: Sequence[Request], trace: GuestTrace, ready_ns: int, blocks: BlockMap, packed: Packed
 ) -> Ledger:
-    """The ledger of a boot whose agent stamped *ready* at the uptime ``ready_ns``; ``requests`` are the volume's."""
+    """The ledger of a boot whose agent stamped *ready* at the uptime ``ready_ns``. ``requests`` are the
+    volume's.
+    """
     entries: list[Entry] = []
     for time_ns, request, issued in before(matched(requests, trace.issued), ready_ns):
         entry = Entry(
@@ -153,9 +165,10 @@ def make_ledger(
 def before(
     pairs: Iterable[tuple[Request, Issued | None]], ready_ns: int
 ) -> Iterator[tuple[int | None, Request, Issued | None]]:
-    """The pairs up to the uptime ``ready_ns``, each with its own.
+    """The pairs up to the uptime ``ready_ns``, each with its own uptime.
 
-    What the kernel says nothing of has that of the one before it; None before the first, which came from the firmware.
+    A request that the kernel does not mention takes the uptime of the one before it; None before the first,
+    which the firmware made.
     """
     time_ns: int | None = None
     for request, issued in pairs:
@@ -165,7 +178,9 @@ def before(
 
 
 def matched(requests: Iterable[Request], issued: Iterable[Issued]) -> Iterator[tuple[Request, Issued | None]]:
-    """Each read and write of the volume's log with what the guest's kernel says of it: same place and length, in order."""
+    """Each read and write of the volume's log with the guest kernel's entry for it: same place and length,
+    in order.
+    """
     waiting: dict[tuple[bool, int, int], deque[Issued]] = defaultdict(deque)
     for each in issued:
         waiting[(each.writes, each.sector * _SECTOR_BYTES, each.sectors * _SECTOR_BYTES)].append(each)
@@ -176,7 +191,7 @@ def matched(requests: Iterable[Request], issued: Iterable[Issued]) -> Iterator[t
 
 
 def advice(entry: Entry, packed: Packed) -> str:
-    """What would avoid a request, by the kind of what it is about."""
+    """The way to avoid a request, by the kind of its subject."""
     if entry.writes:
         return _WRITES.get(entry.kind, "the application's own: data and logs belong on the volume")
     if entry.direct:
@@ -224,7 +239,9 @@ def _of_file(path: PurePosixPath, packed: Packed) -> str:
 
 
 def lacking(ledger: Ledger, packed: Packed) -> tuple[PurePosixPath, ...]:
-    """The files that were read from the volume and that nothing but a rule of a profile keeps out of the start set, sorted."""
+    """The files that were read from the volume although no profile rule keeps them out of the start set;
+    sorted.
+    """
     files = {
         owner.path
         for entry in ledger.reads
@@ -260,7 +277,7 @@ def untouched(trace: GuestTrace, ready_ns: int, packed: Packed) -> tuple[tuple[P
 
 
 def by_kind(entries: Iterable[Entry]) -> Mapping[str, tuple[int, int]]:
-    """Requests and bytes by the kind of what they are about, the most requests first."""
+    """Requests and bytes by the kind of their subject, the kind with the most requests first."""
     requests: Counter[str] = Counter()
     size: Counter[str] = Counter()
     for entry in entries:
@@ -273,7 +290,7 @@ def by_kind(entries: Iterable[Entry]) -> Mapping[str, tuple[int, int]]:
 
 
 def direct_reads(entries: Iterable[Entry]) -> tuple[DirectReads, ...]:
-    """What was read past the page cache, by file and program, the most requests first."""
+    """The reads past the page cache by file and program, those with the most requests first."""
     found: dict[tuple[PurePosixPath | None, str], DirectReads] = {}
     for entry in entries:
         if not entry.direct:

@@ -17,7 +17,7 @@ _SHOWN_INODES = 3
 
 
 def is_clean(ledger: Ledger, budget: RootBudget) -> bool:
-    """Whether what was charged of what was read before ready is within the budget."""
+    """Whether the charged reads before ready are within the budget."""
     charged = ledger.charged
     size = sum(entry.length_bytes for entry in charged)
     return len(charged) <= budget.requests and size <= budget.read_bytes

@@ -1,7 +1,7 @@
-"""`verify --until-clean`: build and verify until nothing that could be packed is read from the root volume.
+"""`verify --until-clean`: build and verify until the root volume is read for nothing that could be packed.
 
-What the ledger says the start set lacks goes into a list of files beside OUT, which a build takes (`build --include FILE`): the
-same list, profile and image give the same OUT.
+The files that the ledger misses in the start set go into a list beside OUT, which `build --include FILE`
+takes. The same list, profile and image give the same OUT.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _HEAD = "# What `quickstart verify --until-clean` found lacking, one path a line
 
 @dataclass(frozen=True)
 class Round:
-    """One build and verify; ``added`` is what the build packed that the one before did not, nothing in the first."""
+    """One build and verify. ``added`` are the files that this build packed and the one before did not; none
+    in the first.
+    """
 
     added: tuple[PurePosixPath, ...]
     verified: Verified
@@ -36,9 +38,10 @@ def until_clean(
     verify: Callable[[], Verified],
     keep: Callable[[Sequence[PurePosixPath]], None],
 ) -> tuple[Round, ...]:
-    """Build and verify, then again with what the ledger named, until that is nothing new; at most ROUNDS times.
+    """Build and verify, and repeat with the files that the ledger named until there are no new ones; at
+    most ROUNDS times.
 
-    ``included`` is what earlier calls found, ``keep`` writes that list down before it is built with.
+    ``included`` are the files of earlier calls. ``keep`` writes the list before each build with it.
     """
     files: tuple[PurePosixPath, ...] = tuple(included)
     added: tuple[PurePosixPath, ...] = ()
@@ -55,26 +58,28 @@ def until_clean(
 
 
 def missing(verified: Verified, profile: Profile) -> tuple[PurePosixPath, ...]:
-    """What was read from the root volume, is not packed, and no rule of ``profile`` keeps out: not data, not excluded."""
+    """The files that were read from the root volume, are not packed, and are neither data nor excluded by
+    ``profile``.
+    """
     rules = (*profile.files.exclude, *profile.files.data)
     found = lacking(verified.ledger, verified.packed)
     return tuple(path for path in found if not any(matches(path, rule) for rule in rules))
 
 
 def with_includes(profile: Profile, files: Iterable[PurePosixPath]) -> Profile:
-    """``profile`` that packs ``files``, too."""
+    """``profile`` that also packs ``files``."""
     globs = tuple(glob.escape(str(path)) for path in files)
     include = tuple(dict.fromkeys((*profile.files.include, *globs)))
     return replace(profile, files=replace(profile.files, include=include))
 
 
 def include_list(out: Path) -> Path:
-    """Where the list of OUT is: beside it, because a build replaces OUT."""
+    """The list's path: beside OUT, because a build replaces OUT."""
     return out.with_name(f"{out.name}.include")
 
 
 def read_includes(path: Path) -> tuple[PurePosixPath, ...]:
-    """The paths of a list, in its order; empty lines and those that begin with # are none.
+    """The paths of a list, in its order. Empty lines and those that begin with # are ignored.
 
     Raises BadInputError for a list that cannot be read, or a line that is no absolute path.
     """
@@ -92,7 +97,7 @@ def read_includes(path: Path) -> tuple[PurePosixPath, ...]:
 
 
 def write_includes(path: Path, files: Iterable[PurePosixPath]) -> None:
-    """Write a list that `read_includes` reads; raises BadInputError for a name with a line's end."""
+    """Write a list that `read_includes` reads. Raises BadInputError for a name with a newline."""
     names = [str(file) for file in files]
     if odd := [name for name in names if len(name.splitlines()) != 1]:
         raise BadInputError(f"{odd[0]!r} has a line's end in its name", hint="name it in files.include")

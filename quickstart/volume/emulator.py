@@ -1,4 +1,6 @@
-"""A volume of a storage model: our NBD server (volume/*.c, compiled into the store), its life and its log (storage.md)."""
+"""A volume of a storage model: the life and the log of our NBD server (volume/*.c, compiled into the store;
+storage.md).
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,13 @@ _BACKLOG = 8
 
 @dataclass(frozen=True)
 class Request:
-    """One request as the volume saw it; instants are CLOCK_MONOTONIC ns.
+    """One request as the volume saw it. Instants are CLOCK_MONOTONIC ns.
 
-    ``due_ns`` is when the model has it answered and ``done_ns`` when the answer was handed over: both 0 for one that never
-    was, due_ns also for one that was still waiting. ``touched`` is how many granules it touched first, ``client`` the number
-    of its connection, ``in_flight`` how many (of all instances) were unanswered when it came, itself included. ``instance`` is
-    whose it is, from 1; 0 where the volume has a single socket. ``command`` may be no Command.
+    The model answers it at ``due_ns``; the answer was handed over at ``done_ns``. Both are 0 for a request
+    that was never answered; ``due_ns`` is also 0 for one that was still waiting. ``touched`` counts the
+    granules that it touched first. ``client`` is the number of its connection. ``in_flight`` counts the
+    unanswered requests of all instances when it came, itself included. ``instance`` is the instance that
+    asked, from 1; 0 where the volume has a single socket. ``command`` need not be a Command.
     """
 
     sequence: int
@@ -64,12 +67,12 @@ class Request:
 
     @property
     def costs(self) -> bool:
-        """Whether the model is about it: a read or write that worked."""
+        """Whether the model covers it: a read or write that succeeded."""
         return self.error == 0 and self.command in (Command.READ, Command.WRITE, Command.WRITE_ZEROES)
 
 
 def read_log(data: bytes) -> tuple[Request, ...]:
-    """The requests of a log in the order of their arrival; raises VolumeError when it is none."""
+    """The requests of a log in the order of their arrival. Raises VolumeError for a text that is no such log."""
     body = data[len(_LOG_MAGIC) :]
     if not data.startswith(_LOG_MAGIC) or len(body) % _RECORD.size:
         raise VolumeError(f"the volume's log of {len(data)} bytes is damaged")
@@ -84,7 +87,9 @@ def _request(row: tuple[int, ...]) -> Request:
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume that runs while `served` lasts; ``instance`` is the one whose socket this is, 0 for the single socket."""
+    """A volume that runs while `served` lasts. ``instance`` is the one that owns this socket, 0 for the
+    single socket.
+    """
 
     process: door.Process
     socket: Path
@@ -93,22 +98,24 @@ class Volume:
     instance: int = 0
 
     def of(self, instance: int) -> Volume:
-        """The same volume as one of its instances, from 1, has it: with a socket, and what is written, of its own."""
+        """The same volume as one of its instances, from 1, sees it: with a socket and written data of its
+        own.
+        """
         return replace(self, socket=_numbered(self.socket, instance), instance=instance)
 
     @property
     def uri(self) -> str:
-        """Its place, for QEMU."""
+        """The volume's address for QEMU."""
         return f"nbd+unix:///?socket={quote(str(self.socket))}"
 
     def is_running(self) -> bool:
         return not door.has_ended(self.process, 0)
 
     def log(self, limit_s: float = _LIMIT_S) -> tuple[Request, ...]:
-        """What was asked of it (by its instance, if it is one's) and answered so far (of clients that have gone: everything), in
-        order of arrival.
+        """The requests of this instance, or of all, in the order of their arrival: the answered ones, and
+        every request of clients that have gone.
 
-        Raises VolumeError when it does not write it within ``limit_s``.
+        Raises VolumeError when the server does not write them within ``limit_s``.
         """
         if self.is_running():
             flushes = self._flushes()
@@ -124,7 +131,9 @@ class Volume:
 
     @property
     def last_words(self) -> str:
-        """What it said that is neither `ready` nor about its log; when that is nothing, how it ended."""
+        """The server's messages other than `ready` and those about its log; without any, how the server
+        ended.
+        """
         lines = door.log_tail(self.output_file).splitlines()
         said = "; ".join(line for line in lines if not line.startswith(("ready", "flushed ")))
         return said or door.bad_end(self.process)
@@ -153,7 +162,9 @@ def _words(model: StorageModel, fault: str | None, instances: int) -> list[str]:
 
 @dataclass(frozen=True)
 class _Given:
-    """What the server works on, as descriptors of ours: ``instances`` are listening socket and overlay of each."""
+    """The server's files as descriptors of ours. ``instances`` are the listening socket and the overlay of
+    each.
+    """
 
     program: int
     image: int
@@ -161,7 +172,9 @@ class _Given:
     instances: tuple[tuple[int, int], ...]
 
     def argv(self) -> tuple[str, ...]:
-        """How it is started; by its descriptor, as the user that it becomes may not get to where the program lies."""
+        """The argv that starts it by its descriptor, since the user that it becomes may not be able to
+        reach the program's path.
+        """
         pairs = (f"{listener}:{overlay}" for listener, overlay in self.instances)
         return (f"/proc/self/fd/{self.program}", str(self.image), str(self.log), *pairs)
 
@@ -187,7 +200,7 @@ def _opened_image(lent: ExitStack, image: Path) -> int:
 
 
 def _overlay(lent: ExitStack, path: Path | None, instance: int, place: Path) -> int:
-    """The instance's file at ``path``, made when there is none, or one without a name in ``place``."""
+    """The instance's file at ``path``, made when there is none, or a nameless one in ``place``."""
     if path is None:
         return lent.enter_context(tempfile.TemporaryFile(dir=place)).fileno()
     return _opened(lent, _numbered(path, instance), os.O_RDWR | os.O_CREAT)
@@ -206,7 +219,10 @@ def _numbered(path: Path, instance: int) -> Path:
 
 
 def _prefer(process: door.Process) -> None:
-    """A real volume does not compete with its host's processes. It sleeps nearly always; without the right it is just later."""
+    """Raise the server's priority: a real volume does not compete with its host's processes.
+
+    It sleeps nearly always. Without the right to raise it, the server is just later.
+    """
     with suppress(OSError):
         os.sched_setscheduler(
             process.pid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(sched_priority=1)
@@ -217,7 +233,9 @@ def _prefer(process: door.Process) -> None:
 def _started(
     binary: Path, image: Path, overlay: Path | None, instances: int, words: Sequence[str]
 ) -> Iterator[Volume]:
-    """The server in its jail (volume/jail.c): files and sockets are descriptors, and it has no rights if we are root."""
+    """The server in its jail (volume/jail.c): its files and sockets are descriptors, and it has no rights
+    even when we are root.
+    """
     if not 0 <= instances <= _INSTANCES_MAX:
         raise VolumeError(f"a volume has 1 to {_INSTANCES_MAX} instances, not {instances}")
     numbers = range(1, instances + 1) if instances else (0,)
@@ -253,12 +271,14 @@ def served(
     overlay: Path | None = None,
     instances: int = 0,
 ) -> Iterator[Volume]:
-    """``image`` as a cold volume of that ``model``; what is written goes to ``overlay``, by default a file that is thrown away.
+    """Serve ``image`` as a cold volume of that ``model``. Writes go to ``overlay``, by default a file that
+    is thrown away.
 
-    With ``instances`` it has a socket and an overlay for each of so many (`Volume.of`), who share all else: link, places, and
-    granules that one of them has pulled. ``fault`` is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md).
-    Raises VolumeError when the server does not come up, or has died by itself when the context ends; a death that ``fault``
-    asked for is none of these.
+    With ``instances`` there is a socket and an overlay for each of that many (`Volume.of`). They share
+    everything else: the link, the storage's places, and the granules that one of them has pulled. ``fault``
+    is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md). Raises VolumeError when
+    the server does not come up, or has died by itself when the context ends; a death that ``fault`` asked
+    for is no error.
     """
     words = _words(model, fault, instances)
     with _started(binary, image, overlay, instances, words) as volume:
@@ -288,7 +308,7 @@ def served(
 
 
 def _wait(process: door.Process, holds: Callable[[], bool], limit_s: float = _LIMIT_S) -> None:
-    """Until ``holds``; raises VolumeError when the server ends before that, or its time does."""
+    """Wait until ``holds``. Raises VolumeError when the server ends before that, or when the time is over."""
     end_s = time.monotonic() + limit_s
     while not holds():
         if door.has_ended(process, 0):

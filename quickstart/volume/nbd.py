@@ -38,7 +38,9 @@ class Command(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to the request of that ``cookie``; ``error`` is an errno or 0, ``data`` what was read."""
+    """The answer to the request of that ``cookie``. ``error`` is an errno or 0, ``data`` the bytes that
+    were read.
+    """
 
     cookie: int
     error: int
@@ -48,7 +50,8 @@ class Reply:
 class Connection:
     """A client on the UNIX socket ``path``. No single answer may take longer than ``limit_s``.
 
-    Raises VolumeError when there is nobody, when he goes, is silent or does not speak the protocol.
+    Raises VolumeError when no server listens, or when it goes away, is silent or does not speak the
+    protocol.
     """
 
     def __init__(self, path: Path, limit_s: float = 60.0) -> None:
@@ -91,7 +94,7 @@ class Connection:
         return self._cookie
 
     def receive(self) -> Reply:
-        """The next answer, of whichever request."""
+        """The next answer, to any of the requests."""
         magic, error, cookie = struct.unpack(">IIQ", self._take(16))
         if magic != _REPLY_MAGIC or cookie not in self._asked:
             raise VolumeError("the volume's answer is not the NBD protocol")
@@ -99,12 +102,12 @@ class Connection:
         return Reply(cookie, error, self._take(length_bytes if error == 0 else 0))
 
     def read(self, offset: int, length_bytes: int) -> Reply:
-        """One read, answered."""
+        """Read, and wait for the answer."""
         self.send(Command.READ, offset, length_bytes)
         return self.receive()
 
     def write(self, offset: int, data: bytes) -> Reply:
-        """One write, answered."""
+        """Write, and wait for the answer."""
         self.send(Command.WRITE, offset, len(data), data)
         return self.receive()
 
@@ -145,7 +148,7 @@ class Connection:
 
 
 def pieces(extents: Iterable[tuple[int, int]], request_bytes: int) -> Iterator[tuple[int, int]]:
-    """The requests, (offset, length), that read ``extents`` in order, each of ``request_bytes`` at most."""
+    """The requests (offset, length) that read ``extents`` in order. Each has at most ``request_bytes``."""
     for start, length_bytes in extents:
         for offset in range(start, start + length_bytes, request_bytes):
             yield offset, min(request_bytes, start + length_bytes - offset)

@@ -1,4 +1,6 @@
-"""An image on a real NFS server behind a link, for clocks that count the host's time (docs/users/storage.md, nfs/serve.sh)."""
+"""An image on a real NFS server behind a link, for clocks that count the host's time
+(docs/users/storage.md, nfs/serve.sh).
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ EXPORT {{
 
 @dataclass(frozen=True)
 class NfsVolume:
-    """The image, as long as `exported` lasts; everything it needs runs in namespaces of its own and ends with ``process``."""
+    """The image as long as `exported` lasts. Everything that it needs runs in namespaces of its own and
+    ends with ``process``.
+    """
 
     process: door.Process
     socket: Path
@@ -60,7 +64,7 @@ class NfsVolume:
 
     @property
     def uri(self) -> str:
-        """Its place, for QEMU."""
+        """The image's address for QEMU."""
         return f"nbd+unix:///?socket={quote(str(self.socket))}"
 
     def is_running(self) -> bool:
@@ -68,18 +72,19 @@ class NfsVolume:
 
     @property
     def last_words(self) -> str:
-        """What was said there, by the NFS server too; when that is nothing, how it ended."""
+        """The messages from there, the NFS server's included; without any, how it ended."""
         return door.log_tail(self.output_file) or door.bad_end(self.process)
 
 
 @contextmanager
 def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
-    """``image`` on an NFS server behind a wire of that ``rate``, in tc(8)'s words (``100mbit``); None: as fast as the host is.
+    """Export ``image`` by an NFS server behind a wire of that ``rate``, in tc(8)'s words (``100mbit``);
+    None is as fast as the host.
 
-    Whoever speaks NBD reads and writes it by the UNIX socket ``.socket``, from whatever network; what he writes is kept on
-    this side and thrown away. The client keeps nothing that it has read. He speaks with a program that has no right on this
-    host, and is a user that nobody else is. Raises NeedsRootError, MissingToolError, and VolumeError when it does not come up, or
-    has ended by itself when the context does.
+    NBD clients in any network read and write it by the UNIX socket ``.socket``. Their writes stay on this
+    side and are thrown away. The NFS client caches nothing that it has read. Raises NeedsRootError,
+    MissingToolError, and VolumeError when the server does not come up, or has ended by itself when the
+    context does.
     """
     userns.need_host_root("an NFS server, which opens files by their handles,")
     need_nfs()
@@ -144,14 +149,14 @@ def need_nfs() -> None:
 
 
 def nfs_server() -> str:
-    """Which server that is; raises as `need_nfs`."""
+    """The version of the server. Raises as `need_nfs`."""
     need_nfs()
     said = door.run(["ganesha.nfsd", "-v"], timeout_s=_LIMIT_S).stdout.decode(errors="replace")
     return said.partition("\n")[0].strip()
 
 
 def _wait(volume: NfsVolume) -> None:
-    """Until it answers."""
+    """Wait until it answers."""
     end_s = time.monotonic() + _LIMIT_S
     while True:
         try:

@@ -22,11 +22,14 @@ _HINT = "docs/users/storage.md lists every key"
 
 @dataclass(frozen=True)
 class StorageModel:
-    """What a volume costs; ``bandwidth_bytes_s`` is None when the link has no limit, ``sources`` is (figure, where it is from).
+    """The costs of a volume. ``bandwidth_bytes_s`` is None when the link has no limit. ``sources`` are
+    pairs (figure, its source).
 
-    ``seek_ns`` is what a head takes to a place that the last request did not end at; 0: there is none.
+    ``seek_ns`` is the time that a head needs to reach another place than the last request's end; 0 without
+    a head.
 
-    With an ``nfs_rate``, in tc(8)'s words, a real NFS server behind a wire of that rate stands for it on the host's own clocks.
+    With an ``nfs_rate``, in tc(8)'s words, a real NFS server behind a wire of that rate takes the model's
+    place on the host's clocks.
     """
 
     name: str
@@ -110,9 +113,9 @@ def known_models() -> tuple[str, ...]:
 
 
 def load_model(name: str) -> StorageModel:
-    """The model called ``name`` among ours, else in the file of that path.
+    """The model of that name among ours, else the one in the file of that path.
 
-    Raises BadInputError when there is none, StorageModelError when it does not hold.
+    Raises BadInputError when there is none, StorageModelError when it is invalid.
     """
     file = Path(name)
     if name in known_models():

@@ -1,4 +1,6 @@
-"""Look at an artefact as somebody who is given it would: `gather` reads OUT, `judge` is pure (docs/users/audit.md)."""
+"""Look at an artefact as somebody who receives it would: `gather` reads OUT, `judge` is pure
+(docs/users/audit.md).
+"""
 
 from quickstart.artefact.audit.given import LAUNCH_MARKS, gather
 from quickstart.artefact.audit.judge import ERROR, NOTE, Finding, judge
@@ -8,5 +10,5 @@ __all__ = ["ERROR", "LAUNCH_MARKS", "NOTE", "Finding", "audit"]
 
 
 def audit(artefact: Artefact) -> tuple[Finding, ...]:
-    """The findings on an artefact, errors first; raises ArtefactError when it is too damaged to be read."""
+    """The findings on an artefact, errors first. Raises ArtefactError when it is too damaged to be read."""
     return judge(gather(artefact))

@@ -1,4 +1,6 @@
-"""An artefact as it is read for the audit: all that `judge` looks at, and what is looked for in contents."""
+"""An artefact as the audit reads it: all that `judge` looks at, and the patterns that are searched in
+contents.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ _SCRIPT_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class OutFile:
-    """A file of OUT: its whole st_mode, its SHA-256 where the manifest names one (else empty), and the LAUNCH_MARKS in it."""
+    """A file of OUT: its whole st_mode, its SHA-256 where the manifest names one (else empty), and the
+    LAUNCH_MARKS that it contains.
+    """
 
     name: str
     mode: int
@@ -53,8 +57,9 @@ class OutFile:
 
 @dataclass(frozen=True)
 class Given:
-    """All that is judged: OUT's own mode, its files, manifest.json, start-set.json, the archive, and whether run.sh is what
-    quickstart writes for such a manifest."""
+    """The input of the judgement: OUT's own mode, its files, manifest.json, start-set.json, the archive,
+    and whether run.sh is exactly the script that quickstart writes for such a manifest.
+    """
 
     mode: int
     files: tuple[OutFile, ...]
@@ -65,7 +70,9 @@ class Given:
 
 
 def gather(artefact: Artefact) -> Given:
-    """Read OUT, the data of the root disk included (holes are not). Of what is no plain file nothing is read."""
+    """Read OUT, the data of the root disk included (without holes). Of a file that is not regular nothing
+    is read.
+    """
     manifest = read_manifest(artefact.directory)
     return Given(
         mode=stat.S_IMODE(artefact.directory.stat().st_mode),

@@ -1,7 +1,7 @@
-"""Whether an artefact holds what it should: secrets, modes, strangers, and whether its parts agree (pure).
+"""Check an artefact's contents: secrets, modes, foreign files, and whether its parts agree (pure).
 
-What is packed is in the clear and readable by whoever may read the archive, whatever a file's own mode says; so modes inside count
-only for the running guest.
+Packed content is in the clear for everybody who may read the archive, whatever a file's own mode says. So
+modes inside matter only to the running guest.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ _NAME_IT = "exclude the file in the profile, or name it in files.secrets"
 
 @dataclass(frozen=True)
 class Finding:
-    """``severity`` is ``error`` or ``note``, ``object`` a file of OUT, or /NAME of the archive, ``mend`` what to do."""
+    """A finding. ``severity`` is ``error`` or ``note``, ``object`` a file of OUT or /NAME of the archive,
+    ``mend`` the remedy.
+    """
 
     severity: str
     object: str
@@ -105,7 +107,7 @@ def _out(given: Given, secrets: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _command_lines(manifest: Manifest) -> Iterator[Finding]:
-    """Words for the kernel that no build puts there: a command line may switch protections off, or name another init."""
+    """Kernel options that no build adds: a command line may disable protections or name another init."""
     stock = stock_line(manifest.superblock.uuid)
     ours = with_options(stock, KernelOptions(manifest.kernel_options))
     for entry, line, usual in (("fast", manifest.cmdline, ours), ("stock", manifest.stock_line, stock)):
@@ -161,7 +163,7 @@ def _parts(given: Given) -> Iterator[Finding]:
 
 
 def _digests(given: Given) -> Iterator[Finding]:
-    """Part B is what part A's list says: else each boot would be a stock one."""
+    """Part B must match the list in part A, else each boot would be a stock one."""
     text = next((each.data for each in given.members if (each.part, each.name) == ("A", _DIGESTS)), None)
     if text is None:
         return
@@ -190,7 +192,9 @@ def _digests(given: Given) -> Iterator[Finding]:
 
 
 def _agreement(given: Given) -> Iterator[Finding]:
-    """start-set.json and part B name the same files; kinds and sizes are alike, and each has its reasons."""
+    """start-set.json and part B must name the same files with the same kinds and sizes, each with its
+    reasons.
+    """
     packed = {f"/{each.name.removeprefix('fast/')}": each for each in given.members if _is_start_file(each)}
     listed = {file.path: file for file in given.start_set.files}
     for path, member in packed.items():

@@ -1,4 +1,6 @@
-"""Extended attributes as ext4 keeps them, and ACLs in two other forms: acl(5)'s text and the kernel's attribute."""
+"""Extended attributes as ext4 stores them, and two other forms of ACLs: acl(5)'s text and the kernel's
+attribute.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _TAGS = {
 
 
 def attributes_in(area: bytes, first: int) -> dict[str, bytes]:
-    """The attributes in ``area``, whose entries begin at ``first`` and whose values are counted from its begin (attributes.rst)."""
+    """The attributes in ``area``. The entries begin at ``first``; offsets of values count from the begin of
+    ``area`` (attributes.rst).
+    """
     found: dict[str, bytes] = {}
     at = first
     while at + _ENTRY.size <= len(area) and area[at : at + 4] != bytes(4):
@@ -38,9 +42,10 @@ def attributes_in(area: bytes, first: int) -> dict[str, bytes]:
 
 
 def acl_attribute(text: str) -> bytes:
-    """The value of system.posix_acl_access or _default for an ACL in acl(5)'s text form; raises BadInputError for what is none.
+    """The value of system.posix_acl_access or _default for an ACL in acl(5)'s text form. Raises
+    BadInputError for any other text.
 
-    Names are looked up on this host, as tar(1) does; ids are taken as they are.
+    Names are looked up on this host, as tar(1) does; numeric IDs are taken as they are.
     """
     entries = []
     for line in text.replace(",", "\n").splitlines():

@@ -30,9 +30,11 @@ _KINDS = {
 
 
 def read_directory(directory: Path, mounted_mtime_ns: int) -> Iterator[tuple[Member, Iterator[bytes]]]:
-    """The members below ``directory``, parents first, by name; of what is mounted there only the mount point, with that time.
+    """The members below ``directory``, parents first, by name. Of a mounted file system only the mount
+    point counts, with that time.
 
-    Raises BadInputError for a path that no program can open, OSError for what changes while it is read.
+    Raises BadInputError for a path that no program can open, OSError for a file that changes while it is
+    read.
     """
     top = os.open(directory, _DIRECTORY & ~os.O_NOFOLLOW)
     try:
@@ -76,7 +78,7 @@ def _opened(top: int, path: str) -> Iterator[int]:
 
 
 def _other(way: int, name: str, path: str, first_names: dict[int, str]) -> tuple[Member, Iterator[bytes]]:
-    """What is no directory."""
+    """The member of an entry that is no directory."""
     status = os.stat(name, dir_fd=way, follow_symlinks=False)
     if status.st_nlink > 1 and (first := first_names.setdefault(status.st_ino, path)) != path:
         return Member(path=path, kind=Kind.HARD, target=first), iter(())
@@ -95,7 +97,7 @@ def _other(way: int, name: str, path: str, first_names: dict[int, str]) -> tuple
 
 
 def _segments(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """Where a file has data (lseek(2), SEEK_DATA)."""
+    """The segments of a file that have data (lseek(2), SEEK_DATA)."""
     end = 0
     while end < size_bytes:
         try:
@@ -111,7 +113,9 @@ def _segments(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
 def _data(
     way: int, name: str, status: os.stat_result, segments: tuple[tuple[int, int], ...]
 ) -> Iterator[bytes]:
-    """Opened only when it is asked for: who leaves a member out leaves no descriptor open."""
+    """Read a file's data. It is opened only when the data are wanted, so a skipped member leaves no
+    descriptor open.
+    """
     fd = os.open(name, _FILE, dir_fd=way)
     try:
         if not os.path.samestat(os.fstat(fd), status):

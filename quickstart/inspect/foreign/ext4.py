@@ -1,7 +1,8 @@
-"""An ext4 image of a stranger → members. It is read as bytes, never mounted; every number in it is doubted.
+"""A foreign ext4 image → members. It is read as bytes and never mounted. Every number in it is checked.
 
-Layout: Documentation/filesystems/ext4 of the kernel (super.rst, group_descr.rst, inodes.rst, ifork.rst, directory.rst,
-attributes.rst). What it does not understand it refuses by name. Memory goes with the number of inodes, time with the size.
+Layout: Documentation/filesystems/ext4 of the kernel (super.rst, group_descr.rst, inodes.rst, ifork.rst,
+directory.rst, attributes.rst). Unknown features are refused by name. Memory grows with the number of
+inodes, time with the size.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _HINT = "fsck it in a machine of its own"
 
 
 def damaged(what: str) -> BadInputError:
-    """The one error of this module; whoever reads the stream puts the image's name before it."""
+    """The one error of this module. The caller puts the image's name before it."""
     return BadInputError(f"is no whole ext4 file system: {what}", hint=_HINT)
 
 
@@ -201,7 +202,7 @@ def _member(volume: _Volume, inode: _Inode, path: str) -> Member:
 
 
 def _extra_bytes(raw: bytes) -> int:
-    """How much of a large inode beyond its first 128 bytes is fields (i_extra_isize)."""
+    """The number of bytes of a large inode beyond its first 128 that are fields (i_extra_isize)."""
     if len(raw) < _SMALL_INODE_BYTES + 4:
         return 0
     extra: int = struct.unpack_from("<H", raw, _SMALL_INODE_BYTES)[0]
@@ -217,7 +218,7 @@ def _time_ns(raw: bytes, at: int, extra_at: int) -> int:
 
 
 def _xattrs(volume: _Volume, inode: _Inode) -> dict[str, bytes]:
-    """Those of the class security, which decide whether a program may be served from memory."""
+    """The attributes of the class security, which decide whether a program may be served from memory."""
     raw, found = inode.raw, {}
     begin = _SMALL_INODE_BYTES + _extra_bytes(raw)
     if _extra_bytes(raw) and raw[begin : begin + 4] == ATTRIBUTES_MAGIC:
@@ -257,7 +258,9 @@ def _data(volume: _Volume, inode: _Inode, member: Member | None) -> Iterator[byt
 
 
 def _pieces(volume: _Volume, inode: _Inode) -> Iterator[tuple[int, int, int]]:
-    """Offset in the file, length, offset in the image, in bytes, of what was written of it and lies before its end."""
+    """(offset in the file, length, offset in the image) in bytes of each written segment that lies before
+    the file's end.
+    """
     if not inode.size_bytes:
         return
     if not inode.flags & _FLAG_EXTENTS or inode.flags & _FLAG_INLINE:
@@ -275,7 +278,9 @@ def _pieces(volume: _Volume, inode: _Inode) -> Iterator[tuple[int, int, int]]:
 def _extents(
     volume: _Volume, inode: _Inode, node: bytes, level: int, depth_wanted: int | None, seen: set[int]
 ) -> Iterator[tuple[int, int, int]]:
-    """Logical block, number of blocks, physical block of each written extent, in order; a block leads to others only once."""
+    """(logical block, number of blocks, physical block) of each written extent, in order. A block may lead
+    to others only once.
+    """
     magic, entries, _, depth = struct.unpack_from("<4H", node, 0)
     fits = 12 + 12 * entries <= len(node)
     if magic != _EXTENT_MAGIC or not fits or depth > _DEEPEST or depth_wanted not in (None, depth):
@@ -305,7 +310,9 @@ def _extents(
 
 
 def _names(volume: _Volume, directory: _Inode) -> dict[bytes, int]:
-    """The names in a directory with their inodes; raises BadInputError for one that no kernel gives a file."""
+    """The names in a directory with their inodes. Raises BadInputError for a name that no kernel would give
+    a file.
+    """
     found: dict[bytes, int] = {}
     dots: dict[bytes, int] = {}
     if directory.size_bytes % volume.block_bytes or directory.size_bytes > volume.size_bytes:

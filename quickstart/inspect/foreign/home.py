@@ -1,6 +1,8 @@
-"""Foreign members → a tree below a directory of ours: each by a plain name in an open directory, and within limits.
+"""Write foreign members into a directory of ours: each by a plain name in an open directory, and within
+limits.
 
-What is not understood here does not matter to the host: nothing of the source's own reading happens in this process (``reader``).
+What is not understood here cannot harm the host: the foreign source itself is parsed in another process
+(``reader``).
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _LIMITED = ("prlimit", "--as=1073741824", "--fsize=0", "--core=0", "--cpu=1800",
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What may come home: bytes of data, members, and the size of one file with its holes."""
+    """The limits of an import: bytes of data, members, and the size of one file with its holes."""
 
     data_bytes: int
     members: int
@@ -48,14 +50,16 @@ class Limits:
 
 @dataclass(frozen=True)
 class NotHome:
-    """What no tree on the host gets: ``sockets`` by their paths, which nobody needs, and ``devices``, both in order."""
+    """Entries that are never made on the host: ``sockets`` by their paths, which nobody needs, and
+    ``devices``, both in order.
+    """
 
     sockets: tuple[str, ...] = ()
     devices: tuple[DeviceNode, ...] = ()
 
 
 def limits_of_disk(disk_bytes: int) -> Limits:
-    """What an ext4 of that size can hold; mke2fs.conf makes an inode for 4 KiB at least."""
+    """The limits of an ext4 file system of that size. mke2fs.conf makes one inode for at least 4 KiB."""
     return Limits(data_bytes=disk_bytes, members=disk_bytes // 4096, file_bytes=disk_bytes)
 
 
@@ -63,10 +67,12 @@ def limits_of_disk(disk_bytes: int) -> Limits:
 def foreign_members(
     source: Path, form: str, decompressor: tuple[str, ...] = (), digest: str = ""
 ) -> Iterator[Members]:
-    """What the reader finds in the file ``source``, read as ``form`` behind ``decompressor``, a filter's argv.
+    """The members that the reader finds in the file ``source``, read as ``form`` behind ``decompressor``, a
+    filter's argv.
 
-    Raises BadInputError for what it finds wrong; and, of a form that is read as a stream, when what was read has not the SHA-256
-    ``digest``, where one is given. Needs root, or a user namespace in which we are root.
+    Raises BadInputError for the reader's faults. A form that is read as a stream is also hashed: it raises
+    when the bytes do not have the SHA-256 ``digest``, where one is given. Needs root, or a user namespace
+    in which we are root.
     """
     with workspace("quickstart-reader-") as work, source.open("rb") as file, ExitStack() as stack:
         (empty := work / "empty").mkdir(mode=0o755)
@@ -92,10 +98,12 @@ def foreign_members(
 
 
 def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> NotHome:
-    """Write ``members`` below ``tree``, a new directory; returns those that were left out: devices and sockets.
+    """Write ``members`` below ``tree``, a new directory. Returns those that were left out: devices and
+    sockets.
 
-    A later member replaces an earlier one of its path, as tar(1) has it. Raises BadInputError for a name that leads out of ``tree``
-    or through a link, for what goes beyond ``limits``, and as ``members`` does; outside ``tree`` nothing is ever written.
+    A later member replaces an earlier one of its path, as tar(1) does. Raises BadInputError for a name that
+    leads out of ``tree`` or through a link, for anything beyond ``limits``, and as ``members`` does.
+    Nothing is ever written outside ``tree``.
     """
     tree.mkdir()
     # Where no member says how the root is.
@@ -108,7 +116,9 @@ def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> Not
 
 
 class _Home:
-    """``top`` is the open directory; directories get their modes and times when nothing is written into them any more."""
+    """The writer. ``top`` is the open directory. Directories get their modes and times after their last
+    entry is written.
+    """
 
     def __init__(self, top: int, limits: Limits, source: str) -> None:
         self._top, self._limits, self._source = top, limits, source
@@ -158,7 +168,7 @@ class _Home:
 
     @contextmanager
     def _named(self, member: Member) -> Iterator[None]:
-        """What the system does not take of a member is bad input; a full disk is none of its faults."""
+        """Turn errors of a member into bad input. A full disk is not the member's fault."""
         try:
             yield
         except (OSError, ValueError) as error:
@@ -171,7 +181,7 @@ class _Home:
             ) from error
 
     def _check_numbers(self, member: Member) -> None:
-        """Ids as chown(2) takes them, without its -1 for none; times as ext4 keeps them."""
+        """IDs as chown(2) takes them, without -1, which means none; times as ext4 keeps them."""
         ids = 0 <= member.uid < _NO_ID and 0 <= member.gid < _NO_ID
         if not ids or not _FIRST_TIME_S <= member.mtime_ns // 10**9 < _LAST_TIME_S:
             raise self._refused(member.path, "has an owner or a time that no file can have")
@@ -198,7 +208,7 @@ class _Home:
         )
 
     def _parts(self, path: str) -> tuple[str, ...]:
-        """The names on the way to ``path``; a leading / and dots that stay where they are do not count."""
+        """The components of ``path``. A leading / and single dots do not count."""
         if len(os.fsencode(path)) > _PATH_BYTES:
             raise self._refused(path, f"is a path of more than {_PATH_BYTES} bytes")
         parts = tuple(part for part in path.split("/") if part not in ("", "."))
@@ -209,7 +219,7 @@ class _Home:
 
     @contextmanager
     def _opened(self, parts: tuple[str, ...]) -> Iterator[int]:
-        """The directory of that path, made where it is missing; no link is followed on the way."""
+        """The directory of that path, made where it is missing. No link is followed on the way."""
         way = os.dup(self._top)
         try:
             for depth, part in enumerate(parts):
@@ -264,7 +274,7 @@ class _Home:
             os.utime(name, ns=(member.mtime_ns,) * 2, dir_fd=directory, follow_symlinks=False)
 
     def _remove(self, directory: int, parts: tuple[str, ...], kind: Kind) -> bool:
-        """Make room for a member; False when it is a directory that is there already."""
+        """Make room for a member; False when it is a directory that already exists."""
         try:
             mode = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False).st_mode
         except FileNotFoundError:
@@ -309,14 +319,14 @@ class _Home:
             os.close(fd)
 
     def _dress(self, fd: int, member: Member) -> None:
-        """Owner first: to change it takes set-uid bits and capabilities away."""
+        """Set owner and mode. The owner comes first, since changing it clears set-uid bits and capabilities."""
         os.fchown(fd, member.uid, member.gid)
         os.fchmod(fd, member.mode & 0o7777)
         self._attributes(fd, member)
         os.utime(fd, ns=(member.mtime_ns,) * 2)
 
     def _attributes(self, what: int | str, member: Member) -> None:
-        """Of an open file, or of a path whose last component is not followed."""
+        """Set attributes of an open file, or of a path whose last component is not followed."""
         try:
             acls = {f"system.posix_acl_{which}": acl_attribute(text) for which, text in member.acls.items()}
         except BadInputError as error:

@@ -1,4 +1,6 @@
-"""One member of a foreign tree, and the stream in which the reader hands members over: a JSON line's length, it, a file's data."""
+"""One member of a foreign tree, and the reader's stream of members: the length of a JSON line, the line,
+the file's data.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _FILE_BYTES = (1 << 63) - 1
 
 
 class Kind(enum.Enum):
-    """What a member is. A ``HARD`` link's target is the path of an earlier member."""
+    """The kinds of members. A ``HARD`` link's target is the path of an earlier member."""
 
     DIRECTORY = "directory"
     FILE = "file"
@@ -43,10 +45,11 @@ DEVICES = (Kind.CHARACTER, Kind.BLOCK)
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """``path`` is as the source has it, its bytes by os.fsdecode. Times are since the epoch.
+    """A member. ``path`` is the source's, its bytes by os.fsdecode. Times are since the epoch.
 
-    ``segments`` are the offsets and lengths, in bytes and in order, of what is not a hole of a file of ``size_bytes``.
-    ``acls`` are in the text form of acl(5) under `access` and `default`. ``major`` and ``minor`` are a device's numbers.
+    ``segments`` are the offsets and lengths, in bytes and in order, of the parts of a file of
+    ``size_bytes`` that are not holes. ``acls`` are in acl(5)'s text form under `access` and `default`.
+    ``major`` and ``minor`` are a device's numbers.
     """
 
     path: str
@@ -66,7 +69,7 @@ class Member:
 
     @property
     def data_bytes(self) -> int:
-        """How many bytes of data follow the member in the stream."""
+        """The number of data bytes that follow the member in the stream."""
         return sum(length for _, length in self.segments)
 
 
@@ -97,7 +100,7 @@ def write_member(out: BinaryIO, member: Member, data: Iterator[bytes]) -> None:
 
 
 def write_end(out: BinaryIO, fault: str = "", hint: str = "") -> None:
-    """The last record: all is said, or what is wrong with the source."""
+    """Write the last record: the end, or what is wrong with the source."""
     _write(out, {"fault": fault, "hint": hint})
     out.flush()
 
@@ -109,10 +112,10 @@ def _write(out: BinaryIO, document: Mapping[str, object]) -> None:
 
 
 def read_members(stream: BinaryIO, source: str) -> Iterator[tuple[Member, Iterator[bytes]]]:
-    """The members of a stream, each with its data, which has to be read before the next one.
+    """The members of a stream, each with its data, which must be read before the next one.
 
-    Raises BadInputError with what the reader found wrong, for a stream that ends before its last record, and for what no member
-    can be: whoever took the reader over would say that.
+    Raises BadInputError for a fault that the reader found, for a stream that ends before its last record,
+    and for an impossible member, which a reader that was taken over may send.
     """
     while True:
         try:
@@ -133,7 +136,7 @@ def read_members(stream: BinaryIO, source: str) -> Iterator[tuple[Member, Iterat
 
 
 def _read(stream: BinaryIO, source: str) -> dict[str, object]:
-    """The next document; raises ValueError, TypeError for what is none."""
+    """The next document. Raises ValueError, TypeError for a damaged one."""
     (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size, source))
     if length > _HEADER_LIMIT_BYTES:
         raise BadInputError(f"{source} has a member with more attributes than a file can have")
@@ -147,7 +150,7 @@ def _read(stream: BinaryIO, source: str) -> dict[str, object]:
 
 
 def _member(document: Mapping[str, object]) -> Member:
-    """The member that a document is; raises KeyError, TypeError, ValueError for one that none can be."""
+    """The member of a document. Raises KeyError, TypeError, ValueError for an impossible one."""
     strings = {name: _string(document, name) for name in _STRINGS}
     tables = {name: _table(document, name) for name in _TABLES}
     numbers = {name: document[name] for name in _NUMBERS}
@@ -161,7 +164,7 @@ def _member(document: Mapping[str, object]) -> Member:
 
 
 def _string(document: Mapping[str, object], name: str) -> str:
-    """A string that the system takes: of surrogates only those that stand for bytes."""
+    """A string that the system accepts: the only surrogates are those that stand for bytes."""
     value = document[name]
     if not isinstance(value, str):
         raise TypeError(f"{name} is no string")
@@ -179,7 +182,9 @@ def _table(document: Mapping[str, object], name: str) -> dict[str, str]:
 
 
 def _segments(value: object) -> tuple[tuple[int, int], ...]:
-    """Offsets and lengths; a length below 0 would be taken off what the members have together, for which there is a limit."""
+    """Offsets and lengths. A negative length is refused: it would reduce the members' total, which has a
+    limit.
+    """
     if not isinstance(value, list):
         raise TypeError("segments is no list")
     found = tuple((offset, length) for offset, length in value)
@@ -190,7 +195,7 @@ def _segments(value: object) -> tuple[tuple[int, int], ...]:
 
 
 def _data(stream: BinaryIO, segments: Sequence[tuple[int, int]], source: str) -> Iterator[bytes]:
-    """No chunk is of two segments."""
+    """Chunks of the data, none of which spans two segments."""
     for _, left_bytes in segments:
         while left_bytes > 0:
             chunk = _exactly(stream, min(CHUNK_BYTES, left_bytes), source)

@@ -1,4 +1,6 @@
-"""A file of a stranger on its way to who reads it, hashed as it goes: what was read is what was hashed before."""
+"""A foreign file on its way to its reader. It is hashed as it passes, so the reader gets exactly the bytes
+that were hashed before.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,10 @@ from quickstart.host.unchanged import changed, exactly
 
 @contextmanager
 def pumped(source: int, path: Path, digest: str) -> Iterator[int]:
-    """A descriptor, of a pipe, from which the open file ``source`` can be read once while the context lasts.
+    """A pipe's descriptor, from which the open file ``source`` can be read once while the context lasts.
 
-    Raises BadInputError at the end of the context unless the file's SHA-256 was ``digest``; what was read is then no good.
+    Raises BadInputError at the end of the context unless the file's SHA-256 was ``digest``; the reader's
+    results are then void.
     """
     reading, writing = os.pipe()
     pump = _Pump(source, path, writing)
@@ -38,7 +41,7 @@ def pumped(source: int, path: Path, digest: str) -> Iterator[int]:
 
 
 class _Pump(threading.Thread):
-    """Writes a file into a pipe; ``digest`` is empty until all of it has been read."""
+    """Writes a file into a pipe. ``digest`` is empty until all of it has been read."""
 
     def __init__(self, source: int, path: Path, writing: int) -> None:
         super().__init__(daemon=True)

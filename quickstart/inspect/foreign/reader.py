@@ -1,7 +1,9 @@
-"""The process that understands foreign bytes: `python -m quickstart.inspect.foreign.reader FORM EMPTY-DIRECTORY <SOURCE >MEMBERS`.
+"""The process that parses foreign bytes: `python -m quickstart.inspect.foreign.reader FORM EMPTY-DIRECTORY
+<SOURCE >MEMBERS`.
 
-It is started as root in namespaces of its own (``home``), gives up all of that as soon as its code is loaded, and reads then: as
-nobody, in an empty root, without a network, without a way to get any right back, with limits of memory and time.
+It starts as root in namespaces of its own (``home``) and gives all of that up as soon as its code is
+loaded. Then it reads as nobody in an empty root, without a network, without a way to regain a privilege,
+and with limits of memory and time.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ FORMS: dict[str, Callable[[], Members]] = {
 
 
 def give_up_rights(empty: Path) -> None:
-    """Become nobody in the directory ``empty``; raises OSError rather than go on with any power."""
+    """Become nobody in the directory ``empty``. Raises OSError rather than go on with any privilege."""
     os.chroot(empty)
     os.chdir("/")
     os.setgroups([])
@@ -68,7 +70,7 @@ def give_up_rights(empty: Path) -> None:
 
 
 def tell(members: Members, out: BinaryIO) -> None:
-    """Write the members, and at last that this was all or what is wrong."""
+    """Write the members, and finally the end or the source's fault."""
     try:
         for member, data in members:
             write_member(out, member, data)

@@ -1,6 +1,7 @@
-"""A tar of a stranger → members, as a stream (tar(5): ustar, pax and GNU's additions).
+"""A foreign tar → members, as a stream (tar(5): ustar, pax and GNU's additions).
 
-It is read by Python's tarfile, in a process without any power (``reader``); what is bounded here is what that would keep in memory.
+Python's tarfile reads it, in a process without any privilege (``reader``). This module bounds what tarfile
+would keep in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _HINT = "is it cut?"
 
 
 class _Strict(tarfile.TarInfo):
-    """tarfile takes a damaged header for the archive's end, unless it is the first."""
+    """Detect a damaged header: tarfile takes one for the archive's end, unless it is the first."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
@@ -100,7 +101,7 @@ def _kind(info: tarfile.TarInfo) -> Kind:
 
 
 def _data(stream: BinaryIO, info: tarfile.TarInfo, length: int) -> Iterator[bytes]:
-    """What the archive has of a file, which lies there in one piece whatever holes the file has."""
+    """The file's data in the archive, which are in one piece whatever holes the file has."""
     if length:
         stream.seek(info.offset_data)
     while length > 0:
