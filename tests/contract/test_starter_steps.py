@@ -240,6 +240,20 @@ def test_private_devices(starter: Path, tmp_path: Path) -> None:
     assert found.answers["outside"] == "there"
 
 
+def test_a_device_that_cannot_be_looked_at_is_an_error(starter: Path, tmp_path: Path) -> None:
+    """stat(2) may fail otherwise than by ENOENT. The device must not become what the one before it was."""
+    before = (
+        "mkdir /tmp/dev\n"
+        "for name in null full random urandom tty; do\n"
+        ": >/tmp/dev/$name && mount --bind /dev/$name /tmp/dev/$name || exit 1; done\n"
+        "ln -s zero /tmp/dev/zero && mount --rbind /tmp/dev /dev || exit 1\n"
+    )
+    text = describe(*UNIT, ("mount", "private-dev", "required", "/dev"), ("namespace", "shared"), SLEEP)
+    found = run_starter(starter, tmp_path, text, before=before)
+    assert (found.status, found.main_pid) == (1, "")
+    assert found.reason.startswith("Exec main: /dev/zero: ")
+
+
 @pytest.mark.parametrize(
     ("line", "denied", "allowed"),
     [

@@ -75,8 +75,12 @@ static const char *inaccessible_node(const char *path) {
 static void same_device(const char *root, const char *name) {
     struct stat found;
     char *from = text("/dev/%s", name), *to = text("%s/%s", root, name);
-    if (stat(from, &found) < 0 && errno == ENOENT) return;
-    if (!S_ISCHR(found.st_mode) || mknod(to, found.st_mode, found.st_rdev) < 0) fail("%s cannot be made: %m", to);
+    if (stat(from, &found) < 0) {
+        if (errno == ENOENT) return;
+        fail("%s: %m", from);
+    }
+    if (!S_ISCHR(found.st_mode)) fail("%s is no character device", from);
+    if (mknod(to, found.st_mode, found.st_rdev) < 0) fail("%s cannot be made: %m", to);
 }
 
 static void link_in(const char *root, const char *name, const char *target) {
