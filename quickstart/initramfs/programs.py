@@ -18,25 +18,15 @@ STARTER_COMPILER = "musl-gcc"
 # The caretaker is the same program: it would be 50 KB for itself.
 STARTER_SOURCES = ("starter", "caretaker", "walk")
 STARTER_FLAGS = (
-    *(
-        "-std=c11",
-        "-Os",
-        "-static",
-        "-s",
-        "-ffunction-sections",
-        "-Wl,--gc-sections",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-    ),
+    *("-std=c11", "-Os", "-static", "-s", "-ffunction-sections", "-Wl,--gc-sections"),
     *("-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"),
 )
 # They have no C library, so nothing of one may be taken for granted, nor what the stack protector wants of it. One segment for code
 # and constants: without it they are padded to whole pages, 4 to 7 KB more for each.
-_FREESTANDING_FLAGS = (
+FREESTANDING_FLAGS = (
     *("-std=gnu11", "-O2", "-static", "-s", "-nostdlib", "-ffreestanding", "-fno-pie", "-no-pie"),
     *("-ffunction-sections", "-Wl,--gc-sections", "-Wl,-z,noseparate-code"),
-    *("-fno-stack-protector", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion"),
+    "-fno-stack-protector",
 )
 
 
@@ -70,7 +60,7 @@ def programs(store: Store) -> Programs:
 
 def freestanding(store: Store, name: str) -> Path:
     """The program ``name`` of ours that has no C library."""
-    return compiled(store, name, _FREESTANDING_FLAGS, _sources("freestanding"), _sources(name))
+    return compiled(store, name, FREESTANDING_FLAGS, _sources("freestanding"), _sources(name))
 
 
 def _sources(name: str) -> Traversable:

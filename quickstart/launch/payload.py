@@ -21,7 +21,7 @@ from quickstart.store.store import Store
 
 PORT_NAME = "org.quickstart.agent"
 PROBE_INTERVAL_MS = 10
-_CFLAGS = ("-std=c11", "-O2", "-static", "-Wall", "-Wextra", "-Werror")
+FLAGS = ("-std=c11", "-O2", "-static")
 
 # /run is there once initramfs-tools has read its command line; scripts/init-top is the first after that.
 _PARAM_CONF = """\
@@ -34,7 +34,7 @@ fi
 
 def agent_binary(store: Store) -> Path:
     """The agent as a static program."""
-    return compiled(store, "agent", _CFLAGS, resources.files("quickstart.launch").joinpath("agent"))
+    return compiled(store, "agent", FLAGS, resources.files("quickstart.launch").joinpath("agent"))
 
 
 def agent_words(ready: Readiness | None) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from quickstart.store.store import Store
 # With glibc it would be 0.8 MB larger. musl-gcc knows nothing of the kernel's headers, which are glibc's neighbours.
 COMPILER = "musl-gcc"
 FLAGS = (
-    *("-std=gnu11", "-Os", "-static", "-s", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion"),
+    *("-std=gnu11", "-Os", "-static", "-s"),
     *("-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"),
 )
 _LIMIT_S = 1800

@@ -8,12 +8,16 @@ from pathlib import Path
 from quickstart.host import door
 from quickstart.store.store import Store
 
+# For every C program of ours, the tests' too. The tests add -Werror; here a newer compiler's warning must not stop a build.
+WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion")
+
 
 def compiled(
     store: Store, name: str, flags: tuple[str, ...], *folders: Traversable, compiler: str = "cc"
 ) -> Path:
     """The program ``name``, from all C files in ``folders``, out of the store's stage of that name.
 
+    ``flags`` come after WARNINGS, which every program has.
     Raises MissingToolError without the compiler, CommandError for sources that it refuses.
     """
     sources = {
@@ -28,8 +32,8 @@ def compiled(
         for each, text in sources.items():
             (target / each).write_bytes(text)
         units = sorted(target / each for each in sources if each.endswith(".c"))
-        door.run([compiler, *flags, "-o", target / name, *units], timeout_s=120)
+        door.run([compiler, *WARNINGS, *flags, "-o", target / name, *units], timeout_s=120)
 
     texts = {each: text.decode() for each, text in sources.items()}
-    inputs = {"sources": texts, "compiler": [compiler, version], "flags": list(flags)}
+    inputs = {"sources": texts, "compiler": [compiler, version], "flags": [*WARNINGS, *flags]}
     return store.get_or_make(name, inputs, make).path / name

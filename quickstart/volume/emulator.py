@@ -27,7 +27,7 @@ from quickstart.store.store import Store
 from quickstart.volume.nbd import Command
 from quickstart.volume.storage import StorageModel
 
-_CFLAGS = ("-std=c11", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion")
+FLAGS = ("-std=c11", "-O2", "-static")
 _LOG_MAGIC = b"QSVOL  1"
 # struct record of volume.c.
 _RECORD = struct.Struct("=QqqqQIIIHHIHH")
@@ -141,7 +141,7 @@ class Volume:
 
 def volume_binary(store: Store) -> Path:
     """The server as a static program."""
-    return compiled(store, "volume", _CFLAGS, resources.files("quickstart.volume").joinpath("emulator"))
+    return compiled(store, "volume", FLAGS, resources.files("quickstart.volume").joinpath("emulator"))
 
 
 def _words(model: StorageModel, fault: str | None, instances: int) -> list[str]:

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-SOURCES = sorted((Path(__file__).parents[2] / "quickstart/launch/agent").glob("*.c"))
-FLAGS = ["-std=c11", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion"]
 ADDRESS = "192.0.2.10"
 PORT = 8080
 INTERVAL_MS = 10

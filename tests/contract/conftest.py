@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -14,22 +13,14 @@ import pytest
 
 from quickstart.store.store import Store
 from quickstart.volume.emulator import volume_binary
-from tests.contract.agentbox import FLAGS, INTERVAL_MS, SECONDS, SOURCES, Namespaces, Peer, Start
-from tests.contract.starterbox import compiled
+from tests.contract.agentbox import INTERVAL_MS, SECONDS, Namespaces, Peer, Start
 from tests.contract.volumebox import IMAGE_BYTES
+from tests.cprograms import PROGRAMS, strictly_compiled
 
 
 @pytest.fixture(scope="session")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.fail("no C compiler: apt-get install gcc libc6-dev")
-    program = tmp_path_factory.mktemp("agent") / "agent"
-    build = subprocess.run(
-        [compiler, *FLAGS, "-o", program, *SOURCES], capture_output=True, text=True, timeout=120
-    )
-    assert build.returncode == 0, build.stderr + "\n(missing libc? apt-get install gcc libc6-dev)"
-    return program
+    return strictly_compiled(PROGRAMS["agent"], tmp_path_factory.mktemp("agent") / "agent")
 
 
 @pytest.fixture
@@ -64,7 +55,7 @@ def start(agent: Path, space: Namespaces, tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture(scope="session")
 def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("starter") / "starter")
+    return strictly_compiled(PROGRAMS["starter"], tmp_path_factory.mktemp("starter") / "starter")
 
 
 @pytest.fixture(scope="session")

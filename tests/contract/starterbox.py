@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.initramfs.description import FIRST_LINE, encode_word
-from quickstart.initramfs.programs import STARTER_COMPILER, STARTER_FLAGS, STARTER_SOURCES
 from quickstart.inspect.unit.seccomp import filter_records
 from quickstart.inspect.unit.source import Source
 
 PROGRAM = Path(__file__).parent / "starterbox.sh"
-SOURCES = Path(__file__).parent.parent.parent / "quickstart/initramfs"
 
 
 def describe(*records: tuple[str, ...]) -> str:
@@ -32,15 +30,6 @@ class Started:
     reason: str
     log: str
     answers: dict[str, str]
-
-
-def compiled(target: Path) -> Path:
-    """The starter, as a build compiles it but for the place."""
-    units = [unit for name in STARTER_SOURCES for unit in sorted((SOURCES / name).glob("*.c"))]
-    headers = [f"-I{SOURCES / name}" for name in STARTER_SOURCES]
-    command: list[str | Path] = [STARTER_COMPILER, *STARTER_FLAGS, *headers, "-o", target, *units]
-    subprocess.run(command, check=True, timeout=120)
-    return target
 
 
 def run_starter(

@@ -23,6 +23,7 @@ from quickstart.host import door
 from quickstart.reference import confine
 from quickstart.store.store import Store
 from tests.contract.ordinary import is_host_root, ordinary_user
+from tests.cprograms import STRICT
 
 PROBE = Path(__file__).with_name("confineprobe.c")
 REFUSED, READ_ONLY, UNKNOWN = "Operation not permitted", "Read-only file system", "Function not implemented"
@@ -66,7 +67,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("probe") / "probe"
-    subprocess.run([confine.COMPILER, *confine.FLAGS, "-o", made, PROBE], check=True, timeout=120)
+    subprocess.run([confine.COMPILER, *STRICT, *confine.FLAGS, "-o", made, PROBE], check=True, timeout=120)
     return made
 
 

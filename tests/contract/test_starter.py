@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.starterbox import Started, compiled, describe, run_starter
+from tests.contract.starterbox import Started, describe, run_starter
 
 # Units have cgroups.
 pytestmark = pytest.mark.host_root
@@ -18,11 +18,6 @@ UNIT: tuple[Record, ...] = (
     ("base-environment", "PATH=/usr/bin:/bin"),
 )
 SLEEP = ("command", "main", "", "/bin/sleep", "sleep", "600")
-
-
-@pytest.fixture(scope="session")
-def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("starter") / "starter")
 
 
 @pytest.fixture

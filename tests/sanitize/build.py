@@ -7,12 +7,11 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from quickstart.initramfs.programs import STARTER_SOURCES
+from tests.cprograms import OURS, PARTS, PROGRAMS
 
 HERE = Path(__file__).parent
-OURS = HERE.parents[1] / "quickstart"
 VOLUME, AGENT = OURS / "volume/emulator", OURS / "launch/agent"
-STARTER, WALK, PARTS = OURS / "initramfs/starter", OURS / "initramfs/walk", OURS / "initramfs"
+STARTER, WALK = PARTS / "starter", PARTS / "walk"
 FREESTANDING = PARTS / "freestanding"
 
 _FLAGS = ("-g", "-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-Wno-format-truncation")
@@ -58,33 +57,26 @@ TARGETS = (
         renamed=("checker", "modloader", "mounter", "prefetcher"),
     ),
 )
-PROGRAMS = ("volume", "agent", "starter", "checker", "modloader", "mounter", "prefetcher")
 
 
 def program(name: str, directory: Path) -> Path:
     """The program ``name`` of ours with gcc's sanitizers; one without a C library has one here (hosted.c)."""
-    folder = {"volume": VOLUME, "agent": AGENT}.get(name, PARTS / name)
-    sources = (*_all_but(folder), _OPTIONS)
-    include: tuple[Path, ...] = (folder,)
-    if name == "starter":
-        folders = [PARTS / each for each in STARTER_SOURCES]
-        sources = (*(path for each in folders for path in _all_but(each)), _OPTIONS)
-        include = tuple(folders)
-    if name not in ("volume", "agent", "starter"):
-        sources = (*sources, _SHIM, FREESTANDING / "text.c")
-        include = (folder, FREESTANDING)
+    wanted = PROGRAMS[name]
+    sources = (*wanted.sources, _OPTIONS)
+    if FREESTANDING in wanted.folders:
+        sources = (*(each for each in sources if each != FREESTANDING / "system.c"), _SHIM)
     target = directory / name
-    _compile(_compiler("gcc"), ("-fsanitize=address,undefined",), sources, include, target)
+    _compile(_compiler("gcc"), ("-fsanitize=address,undefined",), sources, wanted.folders, target)
     return target
 
 
 def trapping(name: str, directory: Path) -> Path:
     """The program ``name``, one without a C library, as it is but for undefined behaviour, which ends it by SIGILL (gcc)."""
     flags = ("-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector", "-fsanitize=undefined")
-    sources = (*_all_but(PARTS / name), *_all_but(FREESTANDING))
+    wanted = PROGRAMS[name]
     target = directory / f"{name}-trapping"
     words = (*flags, "-fsanitize-undefined-trap-on-error")
-    _compile(_compiler("gcc"), words, sources, (PARTS / name, FREESTANDING), target)
+    _compile(_compiler("gcc"), words, wanted.sources, wanted.folders, target)
     return target
 
 
@@ -137,6 +129,7 @@ def _compiler(name: str) -> str:
 def _compile(
     compiler: str, words: tuple[str, ...], sources: tuple[Path, ...], include: tuple[Path, ...], target: Path
 ) -> None:
+    # Warnings are for test_c_warnings.py: instrumented code hides from gcc which values a variable may have.
     command: list[str | Path] = [compiler, "-std=gnu11", *_FLAGS, *words, "-o", target]
     command += [word for folder in include for word in ("-I", folder)]
     done = subprocess.run([*command, *sources], capture_output=True, text=True, timeout=_LIMIT_S, check=False)

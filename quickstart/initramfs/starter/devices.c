@@ -23,7 +23,7 @@ static size_t allowed;
 
 static void emit(uint8_t code, uint8_t to, uint8_t from, int16_t offset, int32_t value) {
     program = must(realloc(program, (count + 1) * sizeof *program));
-    program[count++] = (struct bpf_insn){.code = code, .dst_reg = to, .src_reg = from, .off = offset, .imm = value};
+    program[count++] = (struct bpf_insn){.code = code, .dst_reg = (unsigned)to & 0xfu, .src_reg = (unsigned)from & 0xfu, .off = offset, .imm = value};
 }
 
 static void emit_load(uint8_t to, size_t offset) { emit(BPF_LDX | BPF_MEM | BPF_W, to, 1, (int16_t)offset, 0); }

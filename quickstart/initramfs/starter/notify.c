@@ -28,6 +28,12 @@ void open_notify(void) {
     umask(before);
 }
 
+/* The macro of musl mixes signs. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+static struct cmsghdr *control_after(struct msghdr *whole, struct cmsghdr *last) { return CMSG_NXTHDR(whole, last); }
+#pragma GCC diagnostic pop
+
 /* One message with a NUL behind it, and who sent it; false when there is none. Descriptors that come with it are closed. */
 static bool receive(char *message, pid_t *sender) {
     union { char room[CONTROL_MAX]; struct cmsghdr align; } control;
@@ -37,7 +43,7 @@ static bool receive(char *message, pid_t *sender) {
     if (got < 0) return false;
     message[got] = '\0';
     *sender = 0;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(&whole); c; c = CMSG_NXTHDR(&whole, c)) {
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&whole); c; c = control_after(&whole, c)) {
         if (c->cmsg_level != SOL_SOCKET) continue;
         if (c->cmsg_type == SCM_CREDENTIALS) {
             struct ucred who;

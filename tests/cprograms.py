@@ -1,0 +1,61 @@
+"""Every C program of ours: what compiles it, and what of the sources it is. Tests compile by the flags of a build, and -Werror."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.initramfs.programs import (
+    FREESTANDING_FLAGS,
+    STARTER_COMPILER,
+    STARTER_FLAGS,
+    STARTER_SOURCES,
+)
+from quickstart.launch import payload
+from quickstart.reference import confine
+from quickstart.store.compiled import WARNINGS
+from quickstart.volume import emulator
+
+ROOT = Path(__file__).parents[1]
+OURS = ROOT / "quickstart"
+PARTS = OURS / "initramfs"
+STRICT = (*WARNINGS, "-Werror")
+_LIMIT_S = 120
+
+
+@dataclass(frozen=True)
+class CProgram:
+    """A program: its ``compiler``, the ``flags`` of a build but for the warnings, and the ``folders`` of its sources."""
+
+    compiler: str
+    flags: tuple[str, ...]
+    folders: tuple[Path, ...]
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        return tuple(path for folder in self.folders for path in sorted(folder.glob("*.c")))
+
+
+def _freestanding(name: str) -> CProgram:
+    return CProgram("cc", FREESTANDING_FLAGS, (PARTS / name, PARTS / "freestanding"))
+
+
+PROGRAMS = {
+    "agent": CProgram("cc", payload.FLAGS, (OURS / "launch/agent",)),
+    "volume": CProgram("cc", emulator.FLAGS, (OURS / "volume/emulator",)),
+    "starter": CProgram(STARTER_COMPILER, STARTER_FLAGS, tuple(PARTS / name for name in STARTER_SOURCES)),
+    "confiner": CProgram(confine.COMPILER, confine.FLAGS, (OURS / "reference/confiner",)),
+    **{name: _freestanding(name) for name in ("checker", "modloader", "mounter", "prefetcher")},
+}
+
+
+def strictly_compiled(program: CProgram, target: Path, *more: str) -> Path:
+    """The program as a build makes it, but that a warning is an error; ``more`` flags come last."""
+    include = (word for folder in program.folders for word in ("-I", folder))
+    words: list[str | Path] = [program.compiler, *STRICT, *program.flags, *include, *more, "-o", target]
+    done = subprocess.run(
+        [*words, *program.sources], capture_output=True, text=True, timeout=_LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr + "\n(a tool is missing? make setup)"
+    return target
