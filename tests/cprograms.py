@@ -19,6 +19,7 @@ from quickstart.volume import emulator
 
 ROOT = Path(__file__).parents[1]
 OURS = ROOT / "quickstart"
+PROTOCOL = OURS / "store/protocol"
 PARTS = OURS / "initramfs"
 STRICT = (*WARNINGS, "-Werror")
 _LIMIT_S = 120
@@ -52,7 +53,7 @@ PROGRAMS = {
 
 def strictly_compiled(program: CProgram, target: Path, *more: str) -> Path:
     """The program as a build makes it, but that a warning is an error; ``more`` flags come last."""
-    include = (word for folder in program.folders for word in ("-I", folder))
+    include = (word for folder in (PROTOCOL, *program.folders) for word in ("-I", folder))
     words: list[str | Path] = [program.compiler, *STRICT, *program.flags, *include, *more, "-o", target]
     done = subprocess.run(
         [*words, *program.sources], capture_output=True, text=True, timeout=_LIMIT_S, check=False

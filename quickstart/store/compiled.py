@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
@@ -17,12 +18,12 @@ def compiled(
 ) -> Path:
     """The program ``name``, from all C files in ``folders``, out of the store's stage of that name.
 
-    ``flags`` come after WARNINGS, which every program has.
+    ``flags`` come after WARNINGS, which every program has. So has each the header of the protocols (protocol/).
     Raises MissingToolError without the compiler, CommandError for sources that it refuses.
     """
     sources = {
         each.name: each.read_bytes()
-        for folder in folders
+        for folder in (resources.files("quickstart.store").joinpath("protocol"), *folders)
         for each in folder.iterdir()
         if each.name.endswith((".c", ".h"))
     }

@@ -20,6 +20,7 @@ from quickstart.volume.emulator import Volume, served
 from quickstart.volume.nbd import Command, Connection
 from tests.contract.test_jail import assert_powerless, facts
 from tests.contract.volumebox import LIMIT_S, LOCAL, WARM, errors_of
+from tests.cprograms import PROTOCOL
 from tests.sanitize.build import VOLUME
 
 # What a program that was taken over would begin with. The first is allowed.
@@ -57,7 +58,8 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("probe")
     (place / "probe.c").write_text(PROBE % ", ".join(f"SYS_{name}" for name in CALLS))
     sources = (place / "probe.c", *sorted(VOLUME.glob("*.c")))
-    words = ("cc", "-static", "-O2", "-I", VOLUME, "-Wl,--wrap=fault_apply", "-o", place / "volume", *sources)
+    include = ("-I", VOLUME, "-I", PROTOCOL)
+    words = ("cc", "-static", "-O2", *include, "-Wl,--wrap=fault_apply", "-o", place / "volume", *sources)
     done = subprocess.run(
         [str(word) for word in words], capture_output=True, text=True, timeout=120, check=False
     )

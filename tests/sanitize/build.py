@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cprograms import OURS, PARTS, PROGRAMS
+from tests.cprograms import OURS, PARTS, PROGRAMS, PROTOCOL
 
 HERE = Path(__file__).parent
 VOLUME, AGENT = OURS / "volume/emulator", OURS / "launch/agent"
@@ -131,6 +131,6 @@ def _compile(
 ) -> None:
     # Warnings are for test_c_warnings.py: instrumented code hides from gcc which values a variable may have.
     command: list[str | Path] = [compiler, "-std=gnu11", *_FLAGS, *words, "-o", target]
-    command += [word for folder in include for word in ("-I", folder)]
+    command += [word for folder in (PROTOCOL, *include) for word in ("-I", folder)]
     done = subprocess.run([*command, *sources], capture_output=True, text=True, timeout=_LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr

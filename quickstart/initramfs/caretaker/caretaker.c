@@ -9,6 +9,7 @@
  * Ends with 0, with 1 when something could not be done, with 2 when it is called in another way.
  */
 #include "caretaker.h"
+#include "starter.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -48,11 +49,21 @@ int open_namespace(int proc, const char *pid, dev_t *device, ino_t *inode) {
     return -1;
 }
 
-int take_care(int argc, char **argv) {
+static int take_care(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "take-away") == 0) return take_fast_away() ? 0 : 1;
     if (argc == 3 && strcmp(argv[1], "bind") == 0) return bind_into(argv[2], stdin) ? 0 : 1;
     if (argc == 4 && strcmp(argv[1], "confine") == 0) return confine(argv[2], argv[3]) ? 0 : 1;
     if (argc == 2 && strcmp(argv[1], "remove") == 0) return remove_all(stdin) ? 0 : 1;
     fprintf(stderr, "usage: caretaker take-away | bind PID | confine PID DESCRIPTION | remove\n");
     return 2;
+}
+
+static bool is_called(const char *path, const char *name) {
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    return path && strcmp(slash ? slash + 1 : path, name) == 0;
+}
+
+/* Here, since the caretaker uses parts of the starter, and the starter none of the caretaker. */
+int main(int argc, char **argv) {
+    return is_called(argv[0], "caretaker") ? take_care(argc, argv) : start_unit(argc, argv);
 }

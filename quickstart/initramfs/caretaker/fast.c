@@ -1,5 +1,6 @@
 /* /fast goes from every mount namespace that has it: who starts from now on loads from the volume, who runs keeps what he has mapped. */
 #include "caretaker.h"
+#include "protocol.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -44,12 +45,12 @@ static bool shows_fast(int proc) {
     while (getline(&line, &room, lines) > 0) {
         const char *behind = strstr(line, " - ");
         if (!behind || sscanf(line, "%*s %*s %*s %31s %31s", root, point) != 2 || sscanf(behind, " - %31s", type) != 1) continue;
-        if (strcmp(point, "/fast") == 0) {
-            directory = strcmp(root, "/fast") == 0 && is_memory(type);
+        if (strcmp(point, FAST) == 0) {
+            directory = strcmp(root, FAST) == 0 && is_memory(type);
             image = strcmp(root, "/") == 0 && strcmp(type, "squashfs") == 0;
             ours_inside = false;
-        } else if (strcmp(point, "/fast/quickstart") == 0) {
-            ours_inside = strcmp(root, "/fast/quickstart") == 0 && is_memory(type);
+        } else if (strcmp(point, FAST_OURS) == 0) {
+            ours_inside = strcmp(root, FAST_OURS) == 0 && is_memory(type);
         }
     }
     free(line);
@@ -61,7 +62,7 @@ static bool shows_fast(int proc) {
 static bool take_away_here(int proc) {
     int taken = 0;
     while (taken < LAYERS_MAX && shows_fast(proc)) {
-        if (umount2("/fast", MNT_DETACH | UMOUNT_NOFOLLOW) < 0) return complain("cannot unmount", "/fast");
+        if (umount2(FAST, MNT_DETACH | UMOUNT_NOFOLLOW) < 0) return complain("cannot unmount", FAST);
         taken++;
     }
     return taken > 0;
@@ -93,5 +94,5 @@ bool take_fast_away(void) {
     for (int passes = 0; passes < PASSES_MAX; passes++)
         if (!pass(proc)) return true;
     errno = EAGAIN;
-    return complain("namespaces are made faster than seen to:", "/fast");
+    return complain("namespaces are made faster than seen to:", FAST);
 }

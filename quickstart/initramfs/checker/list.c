@@ -1,11 +1,9 @@
 // The list of digests (quickstart/initramfs/digests.py writes it and describes the format).
 
 #include "checker.h"
+#include "protocol.h"
 
 #include <sys/stat.h>
-
-#define HEAD_BYTES 12u
-#define RECORD_BYTES 32u
 
 static uint32_t number32(const uint8_t *at)
 {
@@ -43,7 +41,7 @@ static bool is_whole(const struct entry *entry, const struct entry *entries, uin
 static size_t read_entry(const uint8_t *at, size_t left, struct list *list)
 {
 	struct entry *entry = &list->entries[list->count];
-	if (left < RECORD_BYTES)
+	if (left < DIGESTS_RECORD_BYTES)
 		return 0;
 	entry->mode = number32(at);
 	entry->uid = number32(at + 4);
@@ -54,24 +52,24 @@ static size_t read_entry(const uint8_t *at, size_t left, struct list *list)
 	uint32_t name_bytes = number32(at + 24);
 	entry->text_bytes = number32(at + 28);
 	entry->has_content = S_ISREG(entry->mode) && !entry->same_as;
-	size_t bytes = RECORD_BYTES + (size_t)name_bytes + entry->text_bytes;
-	if (bytes > left || !is_name(at + RECORD_BYTES, name_bytes) || !is_whole(entry, list->entries, list->count))
+	size_t bytes = DIGESTS_RECORD_BYTES + (size_t)name_bytes + entry->text_bytes;
+	if (bytes > left || !is_name(at + DIGESTS_RECORD_BYTES, name_bytes) || !is_whole(entry, list->entries, list->count))
 		return 0;
-	entry->name = (const char *)at + RECORD_BYTES;
-	entry->text = at + RECORD_BYTES + name_bytes;
+	entry->name = (const char *)at + DIGESTS_RECORD_BYTES;
+	entry->text = at + DIGESTS_RECORD_BYTES + name_bytes;
 	return bytes;
 }
 
 bool read_list(const uint8_t *data, size_t bytes, struct list *list)
 {
-	if (bytes < HEAD_BYTES || !same_bytes(data, "QSPARTB3", 8))
+	if (bytes < DIGESTS_HEAD_BYTES || !same_bytes(data, DIGESTS_MAGIC, DIGESTS_MAGIC_BYTES))
 		return false;
-	uint32_t count = number32(data + 8);
+	uint32_t count = number32(data + DIGESTS_MAGIC_BYTES);
 	// So many would not fit into what is there.
-	if (count == 0 || count > bytes / RECORD_BYTES)
+	if (count == 0 || count > bytes / DIGESTS_RECORD_BYTES)
 		return false;
 	list->entries = take_memory((size_t)count * sizeof(struct entry));
-	size_t at = HEAD_BYTES;
+	size_t at = DIGESTS_HEAD_BYTES;
 	for (list->count = 0; list->entries && list->count < count; list->count++) {
 		size_t used = read_entry(data + at, bytes - at, list);
 		if (!used)

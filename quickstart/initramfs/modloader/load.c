@@ -1,6 +1,7 @@
 // One module after the other into the kernel (finit_module(2)).
 
 #include "modloader.h"
+#include "protocol.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +50,7 @@ static bool insmod(const struct loader *loader, struct text name)
 	long child = system_call(SYS_fork, 0, 0, 0, 0, 0, 0);
 	if (child == 0) {
 		system_call(SYS_fchdir, loader->modules, 0, 0, 0, 0, 0);
-		system_call(SYS_execve, (long)"/fast/quickstart/bin/insmod", (long)argv, (long)environment, 0, 0, 0);
+		system_call(SYS_execve, (long)FAST_OURS "/bin/insmod", (long)argv, (long)environment, 0, 0, 0);
 		system_call(SYS_exit_group, 127, 0, 0, 0, 0, 0);
 	}
 	if (child < 0 || system_call(SYS_wait4, child, (long)&status, 0, 0, 0, 0) < 0)

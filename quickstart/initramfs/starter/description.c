@@ -6,8 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char FIRST_LINE[] = "quickstart-unit 1";
-
 static struct record *records;
 static size_t record_count;
 
@@ -58,7 +56,7 @@ void read_description(const char *path) {
     if (!content) fail("%s cannot be read: %m", path);
     if (strlen(content) != length || length == 0 || content[length - 1] != '\n') fail("%s is cut or damaged", path);
     line = strsep(&content, "\n");
-    if (strcmp(line, FIRST_LINE) != 0) fail("%s does not begin with `%s`", path, FIRST_LINE);
+    if (strcmp(line, UNIT_FIRST_LINE) != 0) fail("%s does not begin with `%s`", path, UNIT_FIRST_LINE);
     while ((line = strsep(&content, "\n")) && content) add_record(line);
 }
 

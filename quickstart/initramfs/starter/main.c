@@ -1,11 +1,9 @@
 /*
  * starter DESCRIPTION RUNDIR: starts a unit by the description that was made of its directives at build time. Ends with 0 when the
  * unit has started by the definition of its Type=, with RUNDIR/main.pid; else with 1, the unit's processes killed and one line in
- * RUNDIR/reason (docs/internals/starter.md). Under the name `caretaker` it does what caretaker.c says.
+ * RUNDIR/reason (docs/internals/starter.md). The program's main is in caretaker.c.
  */
 #include "starter.h"
-
-#include "caretaker.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -113,13 +111,7 @@ static pid_t start_main(void) {
     return pid;
 }
 
-static bool is_called(const char *path, const char *name) {
-    const char *slash = path ? strrchr(path, '/') : NULL;
-    return path && strcmp(slash ? slash + 1 : path, name) == 0;
-}
-
-int main(int argc, char **argv) {
-    if (is_called(argv[0], "caretaker")) return take_care(argc, argv);
+int start_unit(int argc, char **argv) {
     if (argc != 3) {
         dprintf(STDERR_FILENO, "usage: starter DESCRIPTION RUNDIR\n");
         return 2;

@@ -169,7 +169,7 @@ void mount_entry(const struct mount_entry *entry) {
 /* A packed file over the volume's, which is to look like that one. */
 static bool is_laid_over(const struct mount_entry *entry) {
     bool bound = entry->kind == BIND || entry->kind == BIND_ALL;
-    return bound && is_below(entry->source, "/fast") && strcmp(entry->source + strlen("/fast"), entry->path) == 0;
+    return bound && is_below(entry->source, FAST) && strcmp(entry->source + strlen(FAST), entry->path) == 0;
 }
 
 /* Whether a mount point below entry `which` belongs to an entry further down, with a rule of its own. */

@@ -68,7 +68,7 @@ static void add(struct mount_entry entry) {
 static void add_on_fast(enum mount_kind kind, const char *path) {
     char *canonical = realpath(path, NULL);
     if (!canonical || strcmp(canonical, "/") == 0) return;
-    add((struct mount_entry){.kind = kind, .path = text("/fast%s", canonical), .source = "", .options = "", .optional = true});
+    add((struct mount_entry){.kind = kind, .path = text(FAST "%s", canonical), .source = "", .options = "", .optional = true});
 }
 
 /* `mount KIND required|optional PATH [SOURCE]`; for a tmpfs and for /proc SOURCE stands for the options. */

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "protocol.h"
 #include "walk.h"
 
 /* A line of the description: its key and its words, of which the last is followed by NULL. */
@@ -71,7 +72,8 @@ void limit_group(void);
 /* devices.c */
 void restrict_devices(const char *group);
 
-/* main.c: what a time (of now_ms) that has come was the end of. */
+/* main.c: all of it, as a program's main; and what a time (of now_ms) that has come was the end of. */
+int start_unit(int argc, char **argv);
 const char *limit_of(int64_t deadline);
 
 /* notify.c */

@@ -27,8 +27,9 @@
 #include "agent.h"
 #include "clock.h"
 #include "probe.h"
+#include "protocol.h"
 
-enum { HEADER_ROOM = 16, MESSAGE_MAX = 16384 };  /* the longest header of a payload is "out 16368\n" */
+enum { HEADER_ROOM = 16, MESSAGE_MAX = AGENT_MESSAGE_MAX };  /* the longest header of a payload is "out 16368\n" */
 enum { COMMAND_MAX = 65536, REQUEST_LINE_MAX = 32 };  /* the kernel takes 128 KiB in one argument */
 enum { HANGUP_PAUSE_MS = 50, DRAIN_MS = 200 };
 
@@ -44,7 +45,7 @@ static pid_t command_pid;  /* 0: no command */
 static int command_status = -1;  /* set when it has ended */
 static int64_t drain_until;
 enum { PROBE, OUT, ERR, STREAMS };
-static struct stream streams[STREAMS] = {{NULL, -1, 0}, {"out", -1, 0}, {"err", -1, 0}};
+static struct stream streams[STREAMS] = {{NULL, -1, 0}, {AGENT_OUT, -1, 0}, {AGENT_ERR, -1, 0}};
 
 static bool pending(void) { return message_start < message_end; }
 
@@ -119,7 +120,7 @@ static int parse_request(size_t *length) {
     int header = 0;
     memcpy(line, request, request_length < REQUEST_LINE_MAX ? request_length : REQUEST_LINE_MAX);
     if (!strchr(line, '\n')) return request_length < REQUEST_LINE_MAX ? 0 : -1;
-    if (sscanf(line, "exec %5zu%c%n", length, &newline, &header) != 2 || newline != '\n' || *length > COMMAND_MAX)
+    if (sscanf(line, AGENT_EXEC " %5zu%c%n", length, &newline, &header) != 2 || newline != '\n' || *length > COMMAND_MAX)
         return -1;
     return request_length < (size_t)header + *length ? 0 : header;
 }
@@ -207,7 +208,7 @@ static void serve_once(void) {
         if (streams[i].fd >= 0 && (fds[i].revents || (late && i != PROBE)) && !pending())
             pump(&streams[i], late && i != PROBE);
     if (command_status >= 0 && streams[OUT].fd < 0 && streams[ERR].fd < 0 && !pending()) {
-        send_line("exit", command_status);
+        send_line(AGENT_EXIT, command_status);
         command_pid = 0;
         command_status = -1;
     }
@@ -246,6 +247,6 @@ int main(int argc, char **argv) {
     start_probe(&ready, interval_ms);  /* before there is a port, so that its stamps do not depend on that */
     while ((port = argv[1][0] == '/' ? open_path_port(argv[1]) : open_virtio_port(argv[1])) < 0)
         sleep_until(now(CLOCK_MONOTONIC) + STEP_MS * MS);
-    send_line("hello", 2);
+    send_line(AGENT_HELLO, AGENT_VERSION);
     for (;;) serve_once();
 }

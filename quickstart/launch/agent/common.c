@@ -10,8 +10,7 @@
 
 #include "agent.h"
 #include "clock.h"
-
-#define OURS "/fast/quickstart"
+#include "protocol.h"
 
 int proc_dir, sys_dir, dev_dir;
 
@@ -47,8 +46,8 @@ _Noreturn void exec_shell(char *command, int out, int err) {
         sigprocmask(SIG_SETMASK, &none, NULL) == 0) {
         execve(argv[0], argv, envp);  /* returns only if it fails */
         /* A root that has only what the application needs (the bench's ramboot): init's own shell. */
-        envp[0] = (char[]){"PATH=" OURS "/bin"};
-        execve(OURS "/busybox", (char *[]){(char[]){"sh"}, (char[]){"-c"}, command, NULL}, envp);
+        envp[0] = (char[]){"PATH=" FAST_OURS "/bin"};
+        execve(FAST_OURS "/busybox", (char *[]){(char[]){"sh"}, (char[]){"-c"}, command, NULL}, envp);
     }
     dprintf(STDERR_FILENO, "quickstart-agent: cannot run /bin/sh in PID 1's root: %s\n", strerror(errno));
     _exit(127);

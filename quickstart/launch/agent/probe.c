@@ -21,6 +21,7 @@
 #include "clock.h"
 #include "mysql.h"
 #include "probe.h"
+#include "protocol.h"
 
 enum { PACKET_MAX = 4096, COUNTERS_MAX = 3968 };  /* a pipe's packet (PIPE_BUF), and what it has room for beside its header */
 enum { PATH_LIMIT = 2048, ANSWER_MAX = 65536, STATUS_LINE_MAX = 512 };
@@ -58,8 +59,8 @@ static void tell_ready(int out, int64_t stamp, const char *text) {
     length += read_lines("diskstats", INT_MAX, counters + length, sizeof counters - length);
     int64_t uptime = now(CLOCK_BOOTTIME);
     unsigned long long tsc = __builtin_ia32_rdtsc();
-    tell(out, "ready", stamp, text);
-    int header = snprintf(packet, sizeof packet, "counters %lld %llu %zu\n", (long long)uptime, tsc, length);
+    tell(out, AGENT_READY, stamp, text);
+    int header = snprintf(packet, sizeof packet, AGENT_COUNTERS " %lld %llu %zu\n", (long long)uptime, tsc, length);
     memcpy(packet + header, counters, length);
     if (write(out, packet, (size_t)header + length) != header + (ssize_t)length) _exit(1);
 }
@@ -190,7 +191,7 @@ _Noreturn void probe(const struct ready *ready, int interval_ms, int out) {
         if (found && memcmp(&place, &last, sizeof place) != 0) {
             char text[sizeof place.ifname + sizeof place.text];
             snprintf(text, sizeof text, "%s %s", place.ifname, place.text);
-            tell(out, "beacon", stamp, text);
+            tell(out, AGENT_BEACON, stamp, text);
             last = place;
         }
         if (found && try_once(ready, &place, out)) _exit(0);

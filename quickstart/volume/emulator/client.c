@@ -9,7 +9,6 @@
 #include "volume.h"
 
 enum { IN_FLIGHT_MAX = 256, BUFFERED_MAX = 256 << 20 };
-static const uint32_t REQUEST_MAGIC = 0x25609513, REPLY_MAGIC = 0x67446698;
 
 static uint64_t request_total;
 static uint32_t in_flight;  /* of all instances */
@@ -25,7 +24,7 @@ static void forget(struct request *request, int64_t done) {
 /* ---- answers */
 
 static void answer(struct request *request) {
-    put_big_endian(request->reply, 4, REPLY_MAGIC);
+    put_big_endian(request->reply, 4, NBD_REPLY_MAGIC);
     put_big_endian(request->reply + 4, 4, request->error);
     put_big_endian(request->reply + 8, 8, request->cookie);
     request->reply_length = REPLY_HEADER;
@@ -107,7 +106,7 @@ static struct request *new_request(struct instance *at) {
     const unsigned char *header = at->in + at->in_start;
     uint32_t length = (uint32_t)big_endian(header + 24, 4);
     uint16_t type = (uint16_t)big_endian(header + 6, 2);
-    if (big_endian(header, 4) != REQUEST_MAGIC || (type == WRITE && length > LENGTH_MAX)) return NULL;
+    if (big_endian(header, 4) != NBD_REQUEST_MAGIC || (type == WRITE && length > LENGTH_MAX)) return NULL;
     bool has_data = (type == READ || type == WRITE) && length <= LENGTH_MAX;
     struct request *request = malloc(sizeof *request + REPLY_HEADER + (has_data ? length : 0));
     if (!request) die("no memory", "request");

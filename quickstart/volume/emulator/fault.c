@@ -7,7 +7,6 @@
 
 #include "volume.h"
 
-static const uint32_t REPLY_MAGIC = 0x67446698;
 static struct { enum { NONE, FAIL, STALL, DEATH } kind; uint64_t first, amount; int64_t until; } fault;
 
 void fault_parse(char *text) {
@@ -33,7 +32,7 @@ void fault_apply(struct request *request) {
     }
     if (fault.kind == DEATH) {
         unsigned char half[REPLY_HEADER / 2] = {0};
-        put_big_endian(half, 4, REPLY_MAGIC);
+        put_big_endian(half, 4, NBD_REPLY_MAGIC);
         if (send(request->from->fd, half, sizeof half, MSG_NOSIGNAL) < 0) errno = 0;  /* gone already: nobody misses it */
         report(STDERR_FILENO, "volume: fault death at request %llu\n", (unsigned long long)number);
         append(&request->from->answers, request);

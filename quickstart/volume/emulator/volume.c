@@ -24,7 +24,6 @@
 enum { LOG_ROOM = 1024, TRIM_MIN = 256 << 20 };
 enum { RECORDS_MAX = 1 << 20 };  /* 64 MiB: a stock boot asks some thousand times */
 enum { EARLY_NS = 30000 };  /* poll() tends to wake us that much too late: it is called again and again for the rest */
-static const char LOG_MAGIC[] = "QSVOL  1";  /* 8 bytes without the last */
 
 /* The log's record: 64 bytes, the byte order of the host. */
 struct record {
@@ -36,7 +35,7 @@ struct record {
     uint32_t error;
     uint16_t type, flags;
 };
-_Static_assert(sizeof(struct record) == 64, "docs/users/storage.md says so");
+_Static_assert(sizeof(struct record) == VOLUME_RECORD_BYTES, "docs/users/storage.md says so");
 
 static struct instance *instances;
 static size_t instance_count;
@@ -243,8 +242,8 @@ int main(int argc, char **argv) {
     struct words words = parse(argc - taken, argv + taken);
     count_instances(words.instances);
     if (!model_open(&words.model, disk_size())) die("no memory for granules", "model");
-    write_log(LOG_MAGIC, 8);
-    uint64_t log_length = 8 + RECORDS_MAX * (uint64_t)sizeof(struct record);
+    write_log(VOLUME_LOG_MAGIC, VOLUME_LOG_MAGIC_BYTES);
+    uint64_t log_length = VOLUME_LOG_MAGIC_BYTES + RECORDS_MAX * (uint64_t)sizeof(struct record);
     jail_shut(overlay_length() > log_length ? overlay_length() : log_length);
     report(STDOUT_FILENO, "ready\n");
     for (;;) {

@@ -5,13 +5,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "protocol.h"
+
 #define NEVER INT64_MAX
 #define SECOND INT64_C(1000000000)
-enum { LENGTH_MAX = 32 << 20 };  /* the longest payload; what the protocol promises without negotiation */
+enum { LENGTH_MAX = NBD_LENGTH_MAX };
 enum { REQUEST_HEADER = 28, REPLY_HEADER = 16 };
-enum { INSTANCES_MAX = 64 };
+enum { INSTANCES_MAX = VOLUME_INSTANCES_MAX };
 
-enum command { READ, WRITE, DISCONNECT, FLUSH, TRIM, WRITE_ZEROES = 6 };  /* NBD_CMD_* */
+enum command {
+    READ = NBD_CMD_READ,
+    WRITE = NBD_CMD_WRITE,
+    DISCONNECT = NBD_CMD_DISCONNECT,
+    FLUSH = NBD_CMD_FLUSH,
+    TRIM = NBD_CMD_TRIM,
+    WRITE_ZEROES = NBD_CMD_WRITE_ZEROES
+};
 enum { FLAG_FUA = 1, FLAG_NO_HOLE = 2 };  /* NBD_CMD_FLAG_* */
 
 /* All instants are CLOCK_MONOTONIC in ns. */
