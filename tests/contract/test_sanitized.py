@@ -7,6 +7,7 @@ as it should. `make fuzz-c` gives the same targets to libFuzzer.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import socket
@@ -20,11 +21,14 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import VolumeError
+from quickstart.host import door
+from quickstart.host.namespaces import own_namespaces
 from quickstart.volume.emulator import Volume, served
 from quickstart.volume.nbd import Command, Connection
 from tests.contract.agentbox import PORT, SECONDS, Namespaces, Start
 from tests.contract.starterbox import describe, run_starter
 from tests.contract.volumebox import LIMIT_S, LOCAL, MIB
+from tests.cprograms import PROGRAMS
 from tests.sanitize.build import TARGETS, Target, program, replayer, trapping
 from tests.sanitize.seeds import UNIT, mysql_answer, nbd_option, nbd_request, seeds, write_seeds
 
@@ -420,3 +424,137 @@ def test_the_mounter_takes_any_table(built: Callable[[str], Path], tmp_path: Pat
         done = subprocess.run(words, input=table, capture_output=True, timeout=60, check=False)
         assert done.returncode == status, done.stderr
         assert done.returncode != -signal.SIGILL
+
+
+@pytest.mark.parametrize("build", ["sanitized", "trapping"])
+def test_the_modloader_takes_any_table_and_alias(
+    built: Callable[[str], Path], tmp_path: Path, build: str
+) -> None:
+    modloader = built("modloader") if build == "sanitized" else trapping("modloader", tmp_path)
+    for name, alias in (("a", b"virtio:d1v2\n"), ("b", b"*" * 4095 + b"\n"), ("c", b""), ("d" * 255, b"[\n")):
+        device = tmp_path / "sys/bus/virtio/devices" / name
+        device.mkdir(parents=True)
+        (device / "modalias").write_bytes(alias)
+    (tmp_path / "modules.d").mkdir()
+    for table in (
+        b"bus virtio\nmodule m\nalias virtio:d* m\n",
+        b"bus virtio\nmodule m\nalias " + b"[" * 5000 + b" m\nchild virtio\n",
+        b"bus "
+        + b"x" * 5000
+        + b"\ndevice "
+        + b"../" * 2000
+        + b"\nmodule "
+        + b"y" * 5000
+        + b"\nroot "
+        + b"y" * 5000,
+        b"alias\nbeside\nlate\nmodule\nroot\nimage\nbus\nchild\ndevice\n",
+        b"bus virtio\nalias * \0\xff m m m" * 100,
+        b"\n" * 4096,
+        b" ",
+    ):
+        (tmp_path / "table").write_bytes(table)
+        for what in ("disks", "present", "late", "again", "image", "all"):
+            words = [modloader, tmp_path / "modules.d", tmp_path / "table", tmp_path / "sys", what]
+            done = subprocess.run(words, capture_output=True, timeout=60, check=False)
+            assert done.returncode == 0, (table[:40], what, done.stderr)
+            assert not any(each.encode() in done.stderr for each in COMPLAINTS)
+
+
+# ---------------------------------------------------------------- the caretaker and the confiner
+
+
+@pytest.fixture(scope="module")
+def caretaker(starter: Path) -> Path:
+    """The starter by its other name."""
+    path = starter.with_name("caretaker")
+    path.symlink_to(starter.name)
+    return path
+
+
+ROWS = {
+    "nothing": (b"", 0),
+    "no tabs": (b"ro\n", 1),
+    "no source": (b"ro\toptional\t\t\n", 0),
+    "a source that is not there": (b"ro\trequired\t/no/such\t/tmp\n", 1),
+    "a path of 64 KiB": (b"rw\trequired\t/" + b"x" * 65_536 + b"\t/tmp\n", 1),
+    "a target of 64 KiB": (b"rw\trequired\t/tmp\t/" + b"y/" * 32_768 + b"\n", 1),
+    "a thousand fields": (b"\t" * 1000 + b"\n", 1),
+    "no end of line": (b"ro\toptional\t/no/such\t/x", 0),
+}
+
+
+@pytest.mark.host_root
+@pytest.mark.parametrize("rows", ROWS)
+def test_the_caretaker_takes_any_rows(caretaker: Path, rows: str) -> None:
+    """In mount and PID namespaces of its own, whose PID 1 the process is that is bound into."""
+    said, status = ROWS[rows]
+    words: list[str | Path] = [
+        *own_namespaces(),
+        "/bin/sh",
+        "-c",
+        'mount -t proc proc /proc && "$0" bind $$; exit $?',
+        caretaker,
+    ]
+    done = subprocess.run(words, input=said, capture_output=True, timeout=60, check=False)
+    assert not any(each.encode() in done.stderr for each in COMPLAINTS), done.stderr
+    assert done.returncode == status, done.stderr
+
+
+@pytest.mark.host_root
+def test_the_sanitized_caretaker_removes_a_tree(caretaker: Path, tmp_path: Path) -> None:
+    """Deeper than it spends descriptors, with names of any bytes."""
+    deep = tmp_path / "tree" / Path(*["d"] * 250)
+    deep.mkdir(parents=True)
+    (tmp_path / "tree" / "a\n\udcff").write_text("x")
+    (tmp_path / "stays").write_text("x")
+    names = b"\0".join([bytes(tmp_path / "tree"), bytes(tmp_path / "not-there"), b"/" + b"z" * 5000, b""])
+    done = subprocess.run([caretaker, "remove"], input=names, capture_output=True, timeout=60, check=False)
+    assert not any(each.encode() in done.stderr for each in COMPLAINTS), done.stderr
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["stays"]
+
+
+@pytest.fixture
+def image_root(tmp_path: Path) -> Path:
+    assert os.geteuid() == 0, "a root of its own needs root: run the tests with sudo"
+    for name in ("bin", "dev", "proc", "sys", "etc", "tmp"):
+        (tmp_path / "image" / name).mkdir(parents=True)
+    shutil.copy(door.tool_path("busybox"), tmp_path / "image/bin/sh")
+    return tmp_path / "image"
+
+
+@pytest.mark.parametrize(
+    ("argv", "status"),
+    [
+        (("/bin/sh", "-c", "exit 7"), 7),
+        (("--network", "/bin/sh", "-c", "kill -9 $$"), 137),
+        (("/bin/sh", "-c", ":", *["x" * 1000] * 100), 0),
+        (("/bin/nothing",), 127),
+        (("/etc",), 126),
+    ],
+    ids=["status", "signal", "arguments", "not there", "no program"],
+)
+def test_the_sanitized_confiner_runs_programs(
+    built: Callable[[str], Path], image_root: Path, argv: tuple[str, ...], status: int
+) -> None:
+    options, command = (
+        [each for each in argv if each == "--network"],
+        [each for each in argv if each != "--network"],
+    )
+    words: list[str | Path] = [built("confiner"), *options, image_root, *command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert not any(each in done.stderr for each in COMPLAINTS), done.stderr
+    assert done.returncode == status, done.stderr
+
+
+# ---------------------------------------------------------------- all of them
+
+# How each ends without arguments, and with nothing to read.
+UNUSED = {"confiner": 125, "mounter": 0}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_has_a_sanitized_build(built: Callable[[str], Path], name: str) -> None:
+    done = subprocess.run(
+        [built(name)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, "Sanitizer" in done.stderr) == (UNUSED.get(name, 2), False), done.stderr
