@@ -35,7 +35,7 @@ _LIMIT_S = 20.0
 _POLL_S = 0.001
 # A client may see the end of the connection a moment before the process is seen to have ended.
 _DYING_S = 0.5
-# As volume.h has it.
+# As store/protocol/protocol.h has it, of which the emulator has it.
 _INSTANCES_MAX = 64
 _BACKLOG = 8
 
