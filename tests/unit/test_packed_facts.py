@@ -219,6 +219,46 @@ def test_what_the_machine_is_before_a_service_counts(root: ImageRoot) -> None:
     assert {"/etc/fstab", "/etc/sysctl.d/local.conf"} <= entries
 
 
+def test_what_the_administrator_puts_before_every_service_counts(root: ImageRoot) -> None:
+    """`systemctl edit sysinit.target` with Wants=guard.service, a link that pulls in, a goal that conflicts with it."""
+    assert {
+        "/etc/systemd/system/sysinit.target.d",
+        "/etc/systemd/system/target.d",
+        "/etc/systemd/system/sysinit.target.upholds",
+        "/etc/systemd/system.control/basic.target.d",
+        "/usr/local/lib/systemd/system/sysinit.target.wants",
+        "/etc/systemd/system/multi-user.target.d",
+    } <= places_of(root)
+    # A package with a service changes these.
+    assert not {WANTS, "/usr/lib/systemd/system"} & places_of(root)
+
+
+def test_a_unit_of_the_administrators_own_counts_whatever_pulls_it_in(root: ImageRoot) -> None:
+    """`Before=network-pre.target` and `WantedBy=multi-user.target`: a packet filter by a name that nobody knows."""
+    own = "/etc/systemd/system"
+    assert {own, "/etc/systemd/system.control", "/usr/local/lib/systemd/system"} <= places_of(root)
+    before = watched(root, "app.service", StartSet((), ()), ())
+    put(
+        root.base, f"{own}/wall.service", "[Unit]\nBefore=network-pre.target\n[Service]\nExecStart=/bin/nft\n"
+    )
+    after = watched(root, "app.service", StartSet((), ()), ())
+    assert {file.path for file in after.files} - {file.path for file in before.files} == {
+        P(f"{own}/wall.service")
+    }
+
+
+def test_an_alias_counts_and_the_packages_unit_behind_it_does_not(root: ImageRoot) -> None:
+    """An upgrade of openssh-server leaves the fast start of another service intact; a mask of sshd.service does not."""
+    own, packages = "/etc/systemd/system", "/usr/lib/systemd/system"
+    put(root.base, f"{packages}/ssh.service", TEXT)
+    put(root.base, "/opt/wall.service", TEXT)
+    for name, target in (("sshd", f"{packages}/ssh"), ("wall", "/opt/wall")):
+        (root.base / f"{own[1:]}/{name}.service").symlink_to(f"{target}.service")
+    entries = {str(file.path) for file in watched(root, "app.service", StartSet((), ()), ()).files}
+    assert {f"{own}/sshd.service", f"{own}/wall.service", "/opt/wall.service"} <= entries
+    assert f"{packages}/ssh.service" not in entries
+
+
 def test_what_cloud_init_writes_does_not_count_where_it_runs(root: ImageRoot) -> None:
     put(root.base, "/usr/lib/systemd/system/cloud-init.service", TEXT)
     wants = root.base / "etc/systemd/system/cloud-init.target.wants"

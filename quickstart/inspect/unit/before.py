@@ -18,6 +18,9 @@ from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS,
 _OWN = PurePosixPath("/etc/systemd/system")
 # systemd.special(7): what these pull in is there before a service without settings of its own is started.
 _EARLY_TARGETS = ("local-fs.target", "sysinit.target", "basic.target", "network-pre.target")
+# The usual goals of a boot. Each package with a service adds a link there, so that of these only the drop-ins count.
+_GOALS = ("multi-user.target", "graphical.target")
+_PULLING = ("wants", "requires", "upholds")
 # sysctl.d(5); the packages' own, below /usr/lib, are written anew by each upgrade.
 _KERNEL_FILES = ("/etc/sysctl.conf",)
 # What cloud-init writes on an instance's first boot, after which that machine starts early all the same.
@@ -41,9 +44,11 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The directories, there or not, every entry of which does the same."""
     yield from map(PurePosixPath, ADMINISTRATORS)
-    yield from (directory / name for directory in ADMINISTRATORS_UNITS for name in drop_in_places(SERVICE))
-    for target in _EARLY_TARGETS:
-        yield from (_OWN / f"{target}.{kind}" for kind in ("wants", "requires"))
+    # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
+    yield from ADMINISTRATORS_UNITS
+    names = [name for each in (SERVICE, *_EARLY_TARGETS, *_GOALS) for name in drop_in_places(each)]
+    names += [f"{target}.{kind}" for target in _EARLY_TARGETS for kind in _PULLING]
+    yield from (directory / name for directory in ADMINISTRATORS_UNITS for name in dict.fromkeys(names))
     if not has_cloud_init(root):
         yield from map(PurePosixPath, _MACHINE_PLACES)
 

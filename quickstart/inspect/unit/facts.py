@@ -16,6 +16,7 @@ from quickstart.inspect.unit.callgroups import library_of_groups
 from quickstart.inspect.unit.files import MANAGER_PATHS, UNIT_PATHS, assignments, drop_in_places, unit_texts
 from quickstart.inspect.unit.slices import slice_names
 from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
 
 # systemd.unit(5): links in these make one unit pull in another.
 _PULLING = (".wants", ".requires", ".upholds")
@@ -54,17 +55,29 @@ def deciding(root: ImageRoot, unit: str) -> Deciding:
     """
     files = {each for path in _files(root, unit) for each in way_to(root, path)}
     places: set[PurePosixPath] = set()
+    beside = _alias_places(root)
     for place in (*_places(root, unit), *settling_places(root)):
         *links, last = way_to(root, place)
         files.update(links)
         places.add(last)
+        packages = beside.get(last)
         if root.resolve(place).canonical is not None:
             # A drop-in may be a link; the entry itself is looked at with the place.
             files.update(
-                each for name in root.names(last) for each in way_to(root, last / name) if each.parent != last
+                each
+                for name in root.names(last)
+                for each in way_to(root, last / name)
+                if each.parent not in (last, packages)
             )
     files |= set(_enabling(root, unit))
     return Deciding(tuple(sorted(_kept(files))), tuple(sorted(_kept(places))))
+
+
+def _alias_places(root: ImageRoot) -> dict[PurePosixPath, PurePosixPath]:
+    """For each directory of the administrator's units, the one of the packages' units. An alias (sshd.service) counts as a link.
+    The unit that it leads to does not count: each upgrade writes that anew."""
+    packages = way_to(root, PurePosixPath(UNIT_PATHS[-1]))[-1]
+    return {way_to(root, place)[-1]: packages for place in ADMINISTRATORS_UNITS}
 
 
 def way_to(root: ImageRoot, path: PurePosixPath) -> tuple[PurePosixPath, ...]:
