@@ -49,6 +49,16 @@ def test_a_masked_one_and_others_of_the_early_boot_do_not_matter(tmp_path: Path)
     read(tmp_path, SERVICE)
 
 
+@pytest.mark.parametrize("name", ["auditd.service", "audit-rules.service"])
+def test_who_is_to_be_audited_is_not_started_before_it(tmp_path: Path, name: str) -> None:
+    """The kernel gives an audit context to nobody who was forked before audit was on."""
+    put(tmp_path, f"/usr/lib/systemd/system/{name}", "[Unit]\nBefore=sysinit.target\n")
+    read(tmp_path, SERVICE)
+    enable(tmp_path, name, "multi-user.target")
+    with pytest.raises(UnsupportedUnitError, match=f"{name} is enabled, and .* never audited"):
+        read(tmp_path, SERVICE)
+
+
 @pytest.mark.parametrize(
     "line", ["NoNewPrivileges=yes", "CapabilityBoundingSet=~CAP_SYS_PTRACE", "SystemCallArchitectures=native"]
 )

@@ -259,6 +259,11 @@ def test_an_alias_counts_and_the_packages_unit_behind_it_does_not(root: ImageRoo
     assert f"{packages}/ssh.service" not in entries
 
 
+def test_audit_counts(root: ImageRoot) -> None:
+    """`systemctl enable auditd`."""
+    assert {f"{WANTS}/auditd.service", f"{WANTS}/audit-rules.service"} <= files_of(root)
+
+
 def test_what_cloud_init_writes_does_not_count_where_it_runs(root: ImageRoot) -> None:
     put(root.base, "/usr/lib/systemd/system/cloud-init.service", TEXT)
     wants = root.base / "etc/systemd/system/cloud-init.target.wants"

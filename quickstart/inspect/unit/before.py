@@ -26,6 +26,9 @@ _KERNEL_FILES = ("/etc/sysctl.conf",)
 # What cloud-init writes on an instance's first boot, after which that machine starts early all the same.
 _MACHINE_FILES = ("/etc/fstab", "/etc/crypttab", "/etc/network/interfaces", "/etc/dhcp/dhclient.conf")
 _MACHINE_PLACES = ("/etc/network/interfaces.d", "/etc/network/if-pre-up.d", "/etc/systemd/network")
+# The kernel gives an audit context only to a process that is forked after audit was switched on (kernel/auditsc.c, audit_alloc).
+# A process from before these start is never audited.
+_AUDITORS = ("audit-rules", "auditd")
 # Packet filters that are enabled for multi-user.target, and not for one of the early targets.
 _FILTERS = ("ferm", "firewalld", "ipset", "iptables", "netfilter-persistent", "nftables", "shorewall", "ufw")
 # They order themselves before the network as a filter does (systemd.special(7), network-pre.target), and filter nothing.
@@ -36,7 +39,7 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The files, there or not, by which the machine is made ready for services."""
     yield from map(PurePosixPath, _KERNEL_FILES)
     yield from (directory / SERVICE for directory in ADMINISTRATORS_UNITS)
-    yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in _FILTERS)
+    yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in (*_AUDITORS, *_FILTERS))
     if not has_cloud_init(root):
         yield from map(PurePosixPath, _MACHINE_FILES)
 
@@ -62,6 +65,15 @@ def refuse_filters(root: ImageRoot, unit: str) -> None:
                 f"{unit} cannot be started early: {name} is enabled and goes before the network, as a packet filter does",
                 hint=f"disable {name} in the image, and filter outside of the machine",
             )
+
+
+def refuse_audit(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError when the image audits system calls: a process from before auditd(8) starts is never audited."""
+    for name in sorted(_enabled(root) & {f"{each}.service" for each in _AUDITORS}):
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: {name} is enabled, and a process that starts before it is never audited",
+            hint=f"disable {name} in the image",
+        )
 
 
 def _enabled(root: ImageRoot) -> set[str]:

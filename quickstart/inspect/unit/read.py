@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.apparmor import PARSER, refuse_profiles
-from quickstart.inspect.unit.before import refuse_filters
+from quickstart.inspect.unit.before import refuse_audit, refuse_filters
 from quickstart.inspect.unit.callgroups import call_groups
 from quickstart.inspect.unit.commands import is_needless_early, parse_commands, refuse_systemctl
 from quickstart.inspect.unit.conditions import condition_records
@@ -68,6 +68,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
     refuse_sockets(root, unit)
     refuse_shared_namespaces(root, unit)
     refuse_filters(root, unit)
+    refuse_audit(root, unit)
     refuse_slices(root, source)
     _refuse_confinement(root, source)
     kind = _type(root, source)
