@@ -69,6 +69,8 @@ def test_what_asks_for_nothing(tmp_path: Path, words: str) -> None:
         *("systemd.mask=nginx", "systemd.mask=nginx.service", "systemd.mask=multi-user.target"),
         # Of the root volume, before it is mounted or by its mount.
         *("fsck.mode=force", "forcefsck", "rootflags=noexec"),
+        # To modprobe(8), which init does not use.
+        "modprobe.blacklist=squashfs,erofs",
     ],
 )
 def test_what_asks_for_the_stock_boot(tmp_path: Path, word: str) -> None:

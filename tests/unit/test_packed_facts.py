@@ -259,9 +259,10 @@ def test_an_alias_counts_and_the_packages_unit_behind_it_does_not(root: ImageRoo
     assert f"{packages}/ssh.service" not in entries
 
 
-def test_audit_counts(root: ImageRoot) -> None:
-    """`systemctl enable auditd`."""
+def test_audit_and_forbidden_modules_count(root: ImageRoot) -> None:
+    """`systemctl enable auditd`; `install squashfs /bin/false`, which init's own loading of modules would not see."""
     assert {f"{WANTS}/auditd.service", f"{WANTS}/audit-rules.service"} <= files_of(root)
+    assert "/etc/modprobe.d" in places_of(root)
 
 
 def test_what_cloud_init_writes_does_not_count_where_it_runs(root: ImageRoot) -> None:

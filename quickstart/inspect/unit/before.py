@@ -26,6 +26,8 @@ _KERNEL_FILES = ("/etc/sysctl.conf",)
 # What cloud-init writes on an instance's first boot, after which that machine starts early all the same.
 _MACHINE_FILES = ("/etc/fstab", "/etc/crypttab", "/etc/network/interfaces", "/etc/dhcp/dhclient.conf")
 _MACHINE_PLACES = ("/etc/network/interfaces.d", "/etc/network/if-pre-up.d", "/etc/systemd/network")
+# modprobe.d(5): init loads modules by the build's own table, also one that the administrator has forbidden since.
+_MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
 # The kernel gives an audit context only to a process that is forked after audit was switched on (kernel/auditsc.c, audit_alloc).
 # A process from before these start is never audited.
 _AUDITORS = ("audit-rules", "auditd")
@@ -46,7 +48,7 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The directories, there or not, every entry of which does the same."""
-    yield from map(PurePosixPath, ADMINISTRATORS)
+    yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES))
     # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
     yield from ADMINISTRATORS_UNITS
     names = [name for each in (SERVICE, *_EARLY_TARGETS, *_GOALS) for name in drop_in_places(each)]
