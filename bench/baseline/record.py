@@ -19,6 +19,7 @@ from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import baseline
 from quickstart.measure.configuration import machine
 from quickstart.profile import load_profile
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
 # The virtual clock: guest time is instructions at 1 ns each, whatever else this host does.
@@ -31,7 +32,7 @@ def main(name: str = "nginx", directory: str = str(Path(__file__).parent)) -> No
     profile = load_profile(name)
     with Store(default_root()) as store:
         for configuration, file in NAMES.items():
-            boot = prepare(profile, configuration, store, Quiet())
+            boot = prepare(profile, configuration, Context(store, Quiet()))
             launcher = QemuLauncher(VIRTUAL, payload.agent_binary(store))
             described = machine(boot, forward_port=None, guest_port=0)
             with launcher.launch(described, (), profile.ready) as guest:

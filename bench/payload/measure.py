@@ -29,6 +29,7 @@ from quickstart.measure import clock
 from quickstart.measure.configuration import Boot, machine, with_command_line
 from quickstart.model import Profile
 from quickstart.profile import load_bench, load_profile
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root, source_digest
 
 LIMIT_S = 300.0
@@ -62,7 +63,7 @@ def main(name: str = "nginx", runs: str = "3", directory: str = str(Path(__file_
         layer = load_bench(name)
         boots = {
             each.value: with_command_line(
-                prepare.prepare(profile, "quickstart", store, Quiet(), layer, each), "ours"
+                prepare.prepare(profile, "quickstart", Context(store, Quiet()), layer, each), "ours"
             )
             for each in Payload
         }

@@ -10,7 +10,6 @@ systemd calls so: its start-up has finished, the last job of it being ours where
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import statistics
@@ -23,15 +22,15 @@ from quickstart.bench import prepare
 from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
 from quickstart.image.kerneloptions import stock_line
-from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
 from quickstart.launch import payload
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
 from quickstart.model import Machine, Profile
-from quickstart.pack.packing import with_prefetch
+from quickstart.pack.packing import PackOptions, pack, packing_of
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import make_reference
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root, source_digest
 
 LIMIT_S = 900.0
@@ -50,18 +49,18 @@ sed -n 's/^MemAvailable: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo
 
 def machines(profile: Profile, store: Store, place: Path) -> dict[str, Machine]:
     """What is booted, by name."""
-    standard = prepare.prepare(profile, "standard", store, Quiet())
+    context = Context(store, Quiet())
+    standard = prepare.prepare(profile, "standard", context)
     size = clock.virtual("small")
     reference = make_reference(profile, store, Quiet())
-    disk = pipeline.make_disk(profile, reference, store, Quiet())
-    traced = pipeline.trace(profile, pipeline.TraceOptions(), store, Quiet())
-    recipe = pipeline.packed_from(profile, reference, disk, traced, store, Quiet())
-    recipe = with_prefetch(recipe, traced.traces)
+    subject = pipeline.subject_of(profile, reference, context)
+    traced = pipeline.trace_disk(subject, pipeline.TraceOptions(), context)
     # Ours has the disk whose blocks it asks for beforehand; the distribution's has the distribution's.
-    parts = {"standard": (reference.initrd, disk)}
+    parts = {"standard": (reference.initrd, subject.disk)}
     for name, hand_off in (("quickstart", HandOff.KEEP), ("quickstart --release", HandOff.RELEASE)):
-        parts[name] = (place / f"{hand_off.value}.img", recipe.disk)
-        write_initramfs(dataclasses.replace(recipe, hand_off=hand_off), parts[name][0])
+        packing = packing_of(subject, traced, PackOptions(hand_off=hand_off), context)
+        packed = pack(packing, place / f"{hand_off.value}.img")
+        parts[name] = (packed.initramfs.path, packed.recipe.disk)
     return {
         name: Machine(
             name="quickstart-settle",

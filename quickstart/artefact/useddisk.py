@@ -14,14 +14,14 @@ from pathlib import Path, PurePosixPath
 from quickstart.artefact.directory import USED_DISK
 from quickstart.errors import BadInputError
 from quickstart.host.beneath import opened_regular
-from quickstart.host.progress import Progress
 from quickstart.host.unchanged import Seen, digest_of, seen, unchanged
 from quickstart.image.ext4 import read_superblock
 from quickstart.inspect.foreign.home import Limits, Members, bring_home, foreign_members
 from quickstart.inspect.foreign.members import Kind, Member
 from quickstart.model import ReferenceImage, StartSet, Superblock
 from quickstart.reference import entry
-from quickstart.store.store import Store, source_digest
+from quickstart.store.context import Context
+from quickstart.store.store import source_digest
 
 # mke2fs(8): an inode is made for 1 KiB at least.
 _LEAST_INODE_BYTES = 1024
@@ -61,7 +61,7 @@ def _check_ended(path: Path, superblock: Superblock) -> None:
         )
 
 
-def reference_of_disk(disk: UsedDisk, label: str, store: Store, progress: Progress) -> ReferenceImage:
+def reference_of_disk(disk: UsedDisk, label: str, context: Context) -> ReferenceImage:
     """The content of ``disk`` as a reference image, from the store or copied now (as root, for the owners)."""
     inputs = {
         "kind": USED_DISK,
@@ -74,17 +74,17 @@ def reference_of_disk(disk: UsedDisk, label: str, store: Store, progress: Progre
     def make(directory: Path) -> None:
         tree = directory / "root"
         with (
-            progress.step(f"reference: copy what is on {disk.path.name}"),
+            context.progress.step(f"reference: copy what is on {disk.path.name}"),
             unchanged(disk.path, disk.seen),
             foreign_members(disk.path, "ext4") as members,
         ):
             # A FIFO stays on the disk, too: nobody packs one.
             wanted = ((each, data) for each, data in members if each.kind is not Kind.FIFO)
             bring_home(wanted, tree, _limits(disk.path), str(disk.path))
-        with progress.step("reference: hash the image"):
+        with context.progress.step("reference: hash the image"):
             entry.write_facts(directory, disk.superblock.uuid, label)
 
-    made = store.get_or_make("reference", inputs, make)
+    made = context.store.get_or_make("reference", inputs, make)
     return entry.load(made.path, (USED_DISK, disk.digest))
 
 

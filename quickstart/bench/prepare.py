@@ -9,43 +9,43 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError
 from quickstart.host import door
-from quickstart.host.progress import Progress
 from quickstart.image.extents import Extent, file_extents, tail_extent
 from quickstart.image.kerneloptions import stock_line
-from quickstart.initramfs import ramboot
-from quickstart.initramfs.build import Recipe, append_files, write_initramfs
 from quickstart.initramfs.layout import HandOff, Served
 from quickstart.initramfs.payload import Payload, compressors
-from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.dpkg import installed
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import assignments, unit_texts
 from quickstart.measure.configuration import Boot
-from quickstart.measure.results import CONFIGURATIONS
-from quickstart.model import MIB, Profile, ReferenceImage, RootDisk, StartSet
-from quickstart.pack.packing import recipe_of, with_prefetch
-from quickstart.pack.startset import compute
+from quickstart.measure.results import CONFIGURATIONS, STOCK_CONFIGURATIONS
+from quickstart.model import MIB, Profile, ReferenceImage
+from quickstart.pack.packing import PackOptions, pack, packing_of
+from quickstart.pack.subject import Subject
 from quickstart.profile import BenchLayer
 from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED, of_bench, together
-from quickstart.store.store import Store, source_digest
+from quickstart.store.context import Context
+from quickstart.store.store import source_digest
 
 _INITRAMFS = "initramfs.img"
+# What only `quickstart` delivers they have not: the order of the disk is the distribution's, and nothing is handed off.
+_COMPARED = {
+    "minimal": PackOptions(served=Served.VOLUME, hand_off=HandOff.STAY, arranged=False),
+    "ramboot": PackOptions(served=Served.MEMORY, hand_off=HandOff.STAY, arranged=False),
+}
 
 
 def prepare(
     profile: Profile,
     configuration: str,
-    store: Store,
-    progress: Progress,
+    context: Context,
     layer: BenchLayer | None = None,
     payload: Payload | None = None,
     delivery: Delivery = pipeline.BuildOptions.delivery,
@@ -64,85 +64,44 @@ def prepare(
         TUNED if configuration == "standard-tuned" else None, of_bench(layer) if layer else None
     )
     asked = replace(profile, ready=layer.ready) if layer else profile
-    reference = make_reference(asked, store, progress, differing)
-    disk = pipeline.make_disk(asked, reference, store, progress)
-    if configuration in ("standard", "standard-tuned"):
+    reference = make_reference(asked, context.store, context.progress, differing)
+    subject = pipeline.subject_of(asked, reference, context)
+    if configuration in STOCK_CONFIGURATIONS:
         # The distribution's initramfs and systemd.
-        return _boot(asked, configuration, reference, reference.initrd, disk)
-    form = (pipeline.payload_of(profile, payload), delivery)
-    return _ours(asked, configuration, reference, disk, form, store, progress)
+        return _boot(subject, configuration, reference.initrd)
+    if configuration != "quickstart":
+        return _ours(subject, configuration, _COMPARED[configuration], context)
+    form = PackOptions(payload=pipeline.payload_of(profile, payload), delivery=delivery)
+    return replace(_ours(subject, configuration, form, context), delivery=delivery.value)
 
 
-def _ours(
-    profile: Profile,
-    configuration: str,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    form: tuple[Payload, Delivery],
-    store: Store,
-    progress: Progress,
-) -> Boot:
+def _ours(subject: Subject, configuration: str, form: PackOptions, context: Context) -> Boot:
     """Our init: what it serves is what the configurations differ in."""
-    payload, delivery = form
-    traced = pipeline.trace_image(profile, reference, pipeline.TraceOptions(), store, progress)
+    traced = pipeline.trace_image(subject.profile, subject.reference, pipeline.TraceOptions(), context)
     inputs = {
         "configuration": configuration,
-        "payload": [payload.value, compressors()],
-        "delivery": delivery.value,
-        "profile": dataclasses.asdict(profile),
-        "image": reference.image_hash,
-        "superblock": dataclasses.asdict(disk.superblock),
+        "payload": [form.payload.value, compressors()],
+        "delivery": form.delivery.value,
+        "profile": dataclasses.asdict(subject.profile),
+        "image": subject.reference.image_hash,
+        "superblock": dataclasses.asdict(subject.disk.superblock),
         "traces": [trace.trace_hash for trace in traced.traces],
         "busybox": hashlib.sha256(door.tool_path("busybox").read_bytes()).hexdigest(),
         "cc": hashlib.sha256(door.tool_path("cc").read_bytes()).hexdigest(),
         "recipe": source_digest("quickstart"),
     }
-    make_archive = _ARCHIVES[configuration]
-    # The order of the disk belongs to what we deliver; `minimal` has the distribution's.
-    recipe = (
-        pipeline.packed_from(profile, reference, disk, traced, store, progress, delivery)
-        if configuration == "quickstart"
-        else recipe_of(profile, reference, disk, traced.traces, traced.start_set, programs(store), delivery)
-    )
+    packing = packing_of(subject, traced, form, context)
 
     def make(directory: Path) -> None:
-        with progress.step(f"initramfs: {configuration}"):
-            make_archive(replace(recipe, payload=payload), traced, directory / _INITRAMFS)
+        with context.progress.step(f"initramfs: {configuration}"):
+            pack(packing, directory / _INITRAMFS)
 
-    initramfs = store.get_or_make("boot", inputs, make).path / _INITRAMFS
-    boot = _boot(profile, configuration, reference, initramfs, recipe.disk)
-    return replace(boot, delivery=delivery.value) if configuration == "quickstart" else boot
-
-
-def _quickstart(recipe: Recipe, traced: pipeline.Traced, target: Path) -> None:
-    recipe = with_prefetch(recipe, traced.traces)
-    write_initramfs(replace(recipe, hand_off=HandOff.KEEP), target)
+    initramfs = context.store.get_or_make("boot", inputs, make).path / _INITRAMFS
+    return _boot(replace(subject, disk=packing.recipe.disk), configuration, initramfs)
 
 
-def _minimal(recipe: Recipe, traced: pipeline.Traced, target: Path) -> None:
-    write_initramfs(_with_nothing(recipe, Served.VOLUME), target)
-
-
-def _ramboot(recipe: Recipe, traced: pipeline.Traced, target: Path) -> None:
-    # A trace ends at ready, in the middle of what the unit does next: of that there are only some of the files.
-    recipe = replace(recipe, unit=replace(recipe.unit, start_post=()))
-    made = write_initramfs(_with_nothing(recipe, Served.MEMORY), target)
-    root = ImageRoot(recipe.reference.tree)
-    everything = compute(traced.traces, root, ramboot.all_rules(recipe.profile.files))
-    append_files(made, ramboot.entries(ramboot.paths(everything, traced.traces, root), root))
-
-
-def _with_nothing(recipe: Recipe, served: Served) -> Recipe:
-    return replace(recipe, start_set=StartSet((), ()), served=served, payload=Payload.CPIO)
-
-
-_Archive = Callable[[Recipe, pipeline.Traced, Path], None]
-_ARCHIVES: dict[str, _Archive] = {"quickstart": _quickstart, "minimal": _minimal, "ramboot": _ramboot}
-
-
-def _boot(
-    profile: Profile, configuration: str, reference: ReferenceImage, initramfs: Path, disk: RootDisk
-) -> Boot:
+def _boot(subject: Subject, configuration: str, initramfs: Path) -> Boot:
+    profile, reference, disk = subject.profile, subject.reference, subject.disk
     root = ImageRoot(reference.tree)
     cmdline, attached = stock_line(disk.superblock.uuid), configuration != "ramboot"
     if not attached:

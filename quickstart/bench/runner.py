@@ -40,6 +40,7 @@ from quickstart.profile import (
     load_profile,
     profile_file,
 )
+from quickstart.store.context import Context
 from quickstart.store.store import Store, source_digest
 from quickstart.volume.emulator import volume_binary
 from quickstart.volume.nfs import nfs_server
@@ -80,7 +81,7 @@ class QemuRunner:
                 form = Payload(cell.payload) if cell.payload else None
                 delivery = Delivery(cell.delivery) if cell.delivery else BuildOptions.delivery
                 self._boots[key] = prepare(
-                    profile, cell.configuration, self.store, self.progress, layer, form, delivery
+                    profile, cell.configuration, Context(self.store, self.progress), layer, form, delivery
                 )
         qemu = door.run(["qemu-system-x86_64", "--version"], timeout_s=30).stdout.decode().splitlines()[0]
         kernels = {name: boot.kernel.name for (name, *_), boot in self._boots.items()}

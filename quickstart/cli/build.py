@@ -29,6 +29,7 @@ from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.cloudinit import ALWAYS, SEEN
 from quickstart.model import MIB, Artefact, Profile
 from quickstart.profile import load_profile
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from quickstart.verify.untilclean import read_includes, with_includes
 
@@ -140,7 +141,7 @@ def build(
             kernel_options=KernelOptions(kernel_options) if kernel_options else None,
         )
         with Store(default_root(), verb.display().note) as store:
-            built = pipeline.build(profile, options, store, verb.display())
+            built = pipeline.build(profile, options, Context(store, verb.display()))
         verb.result(_result(built), lambda console: _show(console, built.artefact, built.made))
         return 0
 

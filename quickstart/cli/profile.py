@@ -20,6 +20,7 @@ from quickstart.newprofile.findings import Findings
 from quickstart.newprofile.make import PROFILE, Place, make
 from quickstart.newprofile.readme import command, request
 from quickstart.newprofile.request import first_draft, parse_ready
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
 
@@ -91,7 +92,7 @@ def new(
         place = Place((out or Path(name)).resolve(), free_port(), force)
         options = TraceOptions(rootfs=rootfs, keep=keep)
         with Store(default_root(), verb.display().note) as store:
-            found = make(draft, place, options, store, verb.display())
+            found = make(draft, place, options, Context(store, verb.display()))
         verb.result(_written(found, place.out), lambda console: _show_written(console, found, place.out))
         return 0
 

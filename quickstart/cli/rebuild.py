@@ -16,6 +16,7 @@ from quickstart.engines import rebuild as rebuilding
 from quickstart.image.kerneloptions import KernelOptions, added
 from quickstart.model import MIB
 from quickstart.profile import load_ours, load_profile
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
 
@@ -50,8 +51,7 @@ def rebuild(
             built = rebuilding.rebuild(
                 directory,
                 profile,
-                store,
-                verb.display(),
+                Context(store, verb.display()),
                 keep=keep,
                 kernel_options=KernelOptions(kernel_options) if kernel_options else None,
             )

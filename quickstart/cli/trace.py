@@ -13,9 +13,10 @@ from quickstart.artefact.traced import check_traced_place, keep_traced
 from quickstart.cli.options import JSON, KEEP_ALL, TRACES, VERBOSE, profile_option, rootfs_option
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
-from quickstart.engines.boot import Traced
 from quickstart.model import MIB
+from quickstart.pack.subject import Traced
 from quickstart.profile import load_profile
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
 
@@ -51,7 +52,7 @@ def trace(
         if directory is not None:
             check_traced_place(directory)
         with Store(default_root(), verb.display().note) as store:
-            traced = pipeline.trace(profile, options, store, verb.display())
+            traced = pipeline.trace(profile, options, Context(store, verb.display()))
         if directory is not None:
             keep_traced(traced.start_set, traced.traces, directory)
         verb.result(_result(traced), lambda console: _show(console, traced))

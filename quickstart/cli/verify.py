@@ -33,6 +33,7 @@ from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import Profile, RootBudget
 from quickstart.profile import load_ours, load_profile
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from quickstart.verify import boot, shown
 from quickstart.verify.untilclean import Round, include_list, read_includes, until_clean, write_includes
@@ -127,7 +128,7 @@ def _until_clean(
     how = pipeline.BuildOptions(out, artefact.disk_format, False, tracing, *kept)
 
     def build(profile: Profile) -> None:
-        pipeline.build(profile, how, store, verb.display())
+        pipeline.build(profile, how, Context(store, verb.display()))
 
     def keep(files: Sequence[PurePosixPath]) -> None:
         write_includes(listed, files)

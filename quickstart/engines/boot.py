@@ -16,10 +16,8 @@ from quickstart.host.assets import assets
 from quickstart.host.progress import Progress
 from quickstart.image.ext4 import disk_recipe, read_superblock, write_disk
 from quickstart.image.kerneloptions import KernelOptions, chosen
-from quickstart.initramfs.build import Recipe, write_initramfs
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import Payload, check_kernel, compressors
-from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.cloudinit import SEEN, early_start
 from quickstart.inspect.imageroot import ImageRoot
@@ -36,11 +34,13 @@ from quickstart.model import (
     StartSet,
     Trace,
 )
-from quickstart.pack.packing import made_of, recipe_of, with_arranged_disk, with_prefetch
+from quickstart.pack.packing import PackOptions, made_of, pack, packing_of
 from quickstart.pack.startset import check_includes, compute
+from quickstart.pack.subject import Subject, Traced
 from quickstart.reference import entry
 from quickstart.reference.debootstrap import make_reference, reference_inputs
 from quickstart.reference.rootfs import Rootfs, examine, reference_of, rootfs_inputs
+from quickstart.store.context import Context
 from quickstart.store.store import Store, key_of, source_digest
 from quickstart.trace import record
 from quickstart.trace.load import load_trace
@@ -90,14 +90,6 @@ class Built:
 
     artefact: Artefact
     made: bool
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A start set with the traces that it was computed from."""
-
-    start_set: StartSet
-    traces: tuple[Trace, ...]
 
 
 @dataclass(frozen=True)
@@ -161,57 +153,41 @@ def in_store(
     return image, compute(traces, ImageRoot(image.tree), profile.files)
 
 
-def build(profile: Profile, options: BuildOptions, store: Store, progress: Progress) -> Built:
+def build(profile: Profile, options: BuildOptions, context: Context) -> Built:
     """Build the artefact of ``profile`` at ``options.out``, or find it there; every error leaves ``out`` as it was."""
-    rootfs = rootfs_of(options.tracing, progress)
+    rootfs = rootfs_of(options.tracing, context.progress)
     key = build_key(profile, options, rootfs)
     with output.settled(options.out):
         if present := artefacts.check_output(options.out, key, options.force):
             return Built(present, made=False)
         output.check_unused(options.out)
     door.need_root(_ROOT_STEP)
-    door.need_tools(*build_tools(profile, options, store))
-    reference = _reference(profile, rootfs, options.tracing, store, progress)
+    door.need_tools(*build_tools(profile, options, context.store))
+    reference = _reference(profile, rootfs, options.tracing, context)
     read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     check_includes(ImageRoot(reference.tree), profile.files)
     check_kernel(ImageRoot(reference.tree), reference.kernel_version, payload_of(profile, options.payload))
     if not options.tracing.guest_package and early_start(ImageRoot(reference.tree), profile.early) == SEEN:
-        progress.note(_NEVER_SEEN)
-    disk = make_disk(profile, reference, store, progress)
-    traced = trace_disk(profile, reference, disk, options.tracing, store, progress)
-    recipe = packed_from(profile, reference, disk, traced, store, progress, options.delivery)
+        context.progress.note(_NEVER_SEEN)
+    subject = subject_of(profile, reference, context)
+    traced = trace_disk(subject, options.tracing, context)
+    form = PackOptions(
+        hand_off=options.hand_off, delivery=options.delivery, payload=payload_of(profile, options.payload)
+    )
+    packing = packing_of(subject, traced, form, context)
 
     def made_meanwhile() -> bool:
         # By a build beside this one. A machine may run from it by now.
         return artefacts.check_output(options.out, key, options.force) is not None
 
     with output.new_directory(options.out, made_meanwhile) as directory:
-        with progress.step("initramfs"):
-            recipe = with_prefetch(recipe, traced.traces)
-            recipe = dataclasses.replace(
-                recipe, hand_off=options.hand_off, payload=payload_of(profile, options.payload)
-            )
-            initramfs = write_initramfs(recipe, directory / "initramfs.img")
-        with progress.step("image"):
+        with context.progress.step("initramfs"):
+            packed = pack(packing, directory / "initramfs.img")
+        with context.progress.step("image"):
             words = (options.disk_format, key, MAC, chosen(profile, options.kernel_options))
-            artefacts.write(directory, made_of(recipe, traced.traces, initramfs, *words))
+            artefacts.write(directory, made_of(packed, *words))
     with output.settled(options.out):
         return Built(artefacts.load(options.out), made=True)
-
-
-def packed_from(
-    profile: Profile,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    traced: Traced,
-    store: Store,
-    progress: Progress,
-    delivery: Delivery = Delivery.OVERLAY,
-) -> Recipe:
-    """What ``build`` packs, and the disk that goes with it; without a hand-off, and the prefetch is still to be planned."""
-    ours = programs(store)
-    recipe = recipe_of(profile, reference, disk, traced.traces, traced.start_set, ours, delivery)
-    return with_arranged_disk(recipe, traced.traces, store, progress)
 
 
 def build_tools(profile: Profile, options: BuildOptions, store: Store) -> tuple[str, ...]:
@@ -228,52 +204,41 @@ def _trace_tools(profile: Profile, options: TraceOptions, store: Store) -> tuple
     return (*_TOOLS, *(() if have else ("debootstrap", "unshare", "chroot")))
 
 
-def reference_image(
-    profile: Profile, options: TraceOptions, store: Store, progress: Progress
-) -> ReferenceImage:
+def reference_image(profile: Profile, options: TraceOptions, context: Context) -> ReferenceImage:
     """The image that a trace of ``profile`` boots; asks first for root and the tools of all that comes until then."""
     door.need_root(_ROOT_STEP)
-    door.need_tools(*_trace_tools(profile, options, store))
-    return _reference(profile, rootfs_of(options, progress), options, store, progress)
+    door.need_tools(*_trace_tools(profile, options, context.store))
+    return _reference(profile, rootfs_of(options, context.progress), options, context)
 
 
-def trace(profile: Profile, options: TraceOptions, store: Store, progress: Progress) -> Traced:
+def trace(profile: Profile, options: TraceOptions, context: Context) -> Traced:
     """The start set of ``profile``. It goes without an image, so for units that cannot start early too."""
-    return trace_image(profile, reference_image(profile, options, store, progress), options, store, progress)
+    return trace_image(profile, reference_image(profile, options, context), options, context)
 
 
 def trace_image(
-    profile: Profile, reference: ReferenceImage, options: TraceOptions, store: Store, progress: Progress
+    profile: Profile, reference: ReferenceImage, options: TraceOptions, context: Context
 ) -> Traced:
     """The start set of ``profile`` in an image that is there already."""
     door.need_root(_ROOT_STEP)
     door.need_tools(*_TOOLS)
     unit_texts(ImageRoot(reference.tree), profile.unit)
     check_includes(ImageRoot(reference.tree), profile.files)
-    disk = make_disk(profile, reference, store, progress)
-    return trace_disk(profile, reference, disk, options, store, progress)
+    return trace_disk(subject_of(profile, reference, context), options, context)
 
 
-def trace_disk(
-    profile: Profile,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    options: TraceOptions,
-    store: Store,
-    progress: Progress,
-) -> Traced:
+def trace_disk(subject: Subject, options: TraceOptions, context: Context) -> Traced:
     """The start set of a reference image by traces of its disk, out of the store or recorded now."""
     traces = tuple(
-        make_trace(profile, reference, disk, number, store, progress, options.keep)
-        for number in range(1, options.traces + 1)
+        make_trace(subject, number, context, options.keep) for number in range(1, options.traces + 1)
     )
     names = sorted({each.network.interface for each in traces})
     if len(names) > 1:
         raise TraceError(f"the network interface has another name in each trace: {', '.join(names)}")
-    with progress.step("start set"):
-        start_set = compute(traces, ImageRoot(reference.tree), profile.files)
+    with context.progress.step("start set"):
+        start_set = compute(traces, ImageRoot(subject.reference.tree), subject.profile.files)
     for program in sorted({program for each in traces for program in each.blind}):
-        progress.note(f"{program} uses io_uring: what it opens by that is not in the trace")
+        context.progress.note(f"{program} uses io_uring: what it opens by that is not in the trace")
     return Traced(start_set, traces)
 
 
@@ -295,12 +260,12 @@ def _reference_inputs(profile: Profile, rootfs: Rootfs | None, options: TraceOpt
 
 
 def _reference(
-    profile: Profile, rootfs: Rootfs | None, options: TraceOptions, store: Store, progress: Progress
+    profile: Profile, rootfs: Rootfs | None, options: TraceOptions, context: Context
 ) -> ReferenceImage:
     wanted = options.guest_package
     if rootfs:
-        return reference_of(profile, rootfs, store, progress, guest_package=wanted)
-    return make_reference(profile, store, progress, guest_package=wanted)
+        return reference_of(profile, rootfs, context.store, context.progress, guest_package=wanted)
+    return make_reference(profile, context.store, context.progress, guest_package=wanted)
 
 
 def _disk_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, object]:
@@ -312,11 +277,11 @@ def _disk_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, ob
     }
 
 
-def make_disk(profile: Profile, reference: ReferenceImage, store: Store, progress: Progress) -> RootDisk:
-    """The reference image as a root disk, out of the store or written now."""
+def subject_of(profile: Profile, reference: ReferenceImage, context: Context) -> Subject:
+    """The profile with its reference image, and that as a root disk, out of the store or written now."""
 
     def make(directory: Path) -> None:
-        with progress.step("reference: root disk"):
+        with context.progress.step("reference: root disk"):
             write_disk(
                 reference.tree,
                 directory / "root.raw",
@@ -326,8 +291,8 @@ def make_disk(profile: Profile, reference: ReferenceImage, store: Store, progres
                 entry.devices_of(reference),
             )
 
-    path = store.get_or_make("disk", _disk_inputs(profile, reference), make).path / "root.raw"
-    return RootDisk(path, profile.disk_mib * MIB, read_superblock(path))
+    path = context.store.get_or_make("disk", _disk_inputs(profile, reference), make).path / "root.raw"
+    return Subject(profile, reference, RootDisk(path, profile.disk_mib * MIB, read_superblock(path)))
 
 
 def _tracers_digest() -> str:
@@ -351,16 +316,10 @@ def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> M
     }
 
 
-def make_trace(
-    profile: Profile,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    number: int,
-    store: Store,
-    progress: Progress,
-    keep: bool,
-) -> Trace:
+def make_trace(subject: Subject, number: int, context: Context, keep: bool) -> Trace:
     """The trace of the reference boot of that number, out of the store or recorded now."""
+    profile, reference, disk = subject.profile, subject.reference, subject.disk
+    store, progress = context.store, context.progress
 
     def make(directory: Path) -> None:
         launcher = make_launcher(reference.kernel, store, progress, keep=keep)

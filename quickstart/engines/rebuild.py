@@ -8,25 +8,24 @@ from pathlib import Path
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.artefact.manifest import read_manifest
-from quickstart.artefact.useddisk import UsedDisk, examine_disk, reference_of_disk, with_times_of
+from quickstart.artefact.useddisk import UsedDisk, examine_disk, reference_of_disk
 from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError, OutputExistsError
 from quickstart.host import door
-from quickstart.host.progress import Progress
 from quickstart.host.unchanged import check_unchanged
 from quickstart.image.ext4 import read_superblock
 from quickstart.image.kerneloptions import KernelOptions
-from quickstart.initramfs.build import write_initramfs
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import Payload, check_kernel
-from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
-from quickstart.model import Artefact, Profile, RootDisk, StartSet
-from quickstart.pack.packing import made_of, recipe_of, with_prefetch
+from quickstart.model import Artefact, Profile, RootDisk
+from quickstart.pack.packing import Packing, PackOptions, made_of, pack, packing_of
 from quickstart.pack.startset import check_includes
-from quickstart.store.store import Store, key_of, source_digest
+from quickstart.pack.subject import Subject
+from quickstart.store.context import Context
+from quickstart.store.store import key_of, source_digest
 
 _TOOLS = ("unshare", "qemu-system-x86_64", "setpriv", "busybox", "strace", "cc", "musl-gcc")
 # fstab decides how the volume is found; of what reads the label nothing is left to make.
@@ -36,8 +35,7 @@ _LABEL = ""
 def rebuild(
     out: Path,
     profile: Profile,
-    store: Store,
-    progress: Progress,
+    context: Context,
     *,
     keep: bool = False,
     kernel_options: KernelOptions | None = None,
@@ -50,46 +48,53 @@ def rebuild(
     before = _artefact(out, profile)
     door.need_root("copying a root file system with its owners")
     door.need_tools(*_TOOLS)
-    with progress.step(f"hash {before.disk.name}"):
+    with context.progress.step(f"hash {before.disk.name}"):
         used = examine_disk(before.disk)
     manifest = read_manifest(out)
     options = kernel_options or KernelOptions(manifest.kernel_options)
     key = _key(profile, used, options)
     if before.build_key == key:
         return pipeline.Built(before, made=False)
-    reference = reference_of_disk(used, _LABEL, store, progress)
-    read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
-    ours = programs(store)
-    hand_off, delivery = HandOff(manifest.hand_off), Delivery(manifest.delivery)
-    payload = Payload(manifest.payload)
-    door.need_tools(*payload.tools)
-    check_includes(ImageRoot(reference.tree), profile.files)
-    check_kernel(ImageRoot(reference.tree), reference.kernel_version, payload)
-    disk = RootDisk(before.disk, before.disk.stat().st_size, used.superblock)
-    tracing = pipeline.TraceOptions(keep=keep)
-    traced = pipeline.trace_disk(profile, reference, disk, tracing, store, progress)
-    start_set = with_times_of(traced.start_set, used)
-
-    def used_meanwhile() -> bool:
-        if read_superblock(out / before.disk.name) != used.superblock:
-            raise OutputExistsError(f"{before.disk} was used meanwhile", hint="rebuild again")
-        check_unchanged(before.disk, used.seen)
-        return False
-
-    with output.new_directory(out, used_meanwhile) as directory:
+    form = PackOptions(
+        hand_off=HandOff(manifest.hand_off),
+        delivery=Delivery(manifest.delivery),
+        payload=Payload(manifest.payload),
+        arranged=False,
+        times_of=used,
+    )
+    packing = _packing(before, profile, used, form, context, keep)
+    with output.new_directory(out, lambda: _used_meanwhile(before, used)) as directory:
         # Another name of the same file: the disk itself goes on.
         artefacts.keep_disk(before.disk, directory)
-        with progress.step("initramfs"):
-            recipe = recipe_of(profile, reference, disk, traced.traces, start_set, ours, delivery)
-            there = with_times_of(StartSet(recipe.watched.files, ()), used).files
-            recipe = dataclasses.replace(recipe, watched=dataclasses.replace(recipe.watched, files=there))
-            recipe = with_prefetch(recipe, traced.traces)
-            recipe = dataclasses.replace(recipe, hand_off=hand_off, payload=payload)
-            initramfs = write_initramfs(recipe, directory / "initramfs.img")
-        made = made_of(recipe, traced.traces, initramfs, "raw", key, before.mac, options, before.uuid)
-        artefacts.write(directory, made)
+        with context.progress.step("initramfs"):
+            packed = pack(packing, directory / "initramfs.img")
+        artefacts.write(directory, made_of(packed, "raw", key, before.mac, options, before.uuid))
     with output.settled(out):
         return pipeline.Built(artefacts.load(out), made=True)
+
+
+def _packing(
+    before: Artefact, profile: Profile, used: UsedDisk, form: PackOptions, context: Context, keep: bool
+) -> Packing:
+    """What is packed of the used disk: its content as the reference image, and a trace of it."""
+    reference = reference_of_disk(used, _LABEL, context)
+    root = ImageRoot(reference.tree)
+    read_unit(root, profile.unit, profile.run_start_pre)
+    door.need_tools(*form.payload.tools)
+    check_includes(root, profile.files)
+    check_kernel(root, reference.kernel_version, form.payload)
+    disk = RootDisk(before.disk, before.disk.stat().st_size, used.superblock)
+    subject = Subject(profile, reference, disk)
+    traced = pipeline.trace_disk(subject, pipeline.TraceOptions(keep=keep), context)
+    return packing_of(subject, traced, form, context)
+
+
+def _used_meanwhile(before: Artefact, used: UsedDisk) -> bool:
+    """False; raises OutputExistsError when somebody wrote to the disk since it was examined."""
+    if read_superblock(before.disk) != used.superblock:
+        raise OutputExistsError(f"{before.disk} was used meanwhile", hint="rebuild again")
+    check_unchanged(before.disk, used.seen)
+    return False
 
 
 def _artefact(out: Path, profile: Profile) -> Artefact:

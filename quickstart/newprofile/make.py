@@ -18,10 +18,8 @@ from quickstart.errors import (
     QuickStartError,
     UnsupportedUnitError,
 )
-from quickstart.host.progress import Progress
 from quickstart.host.workspace import workspace
-from quickstart.initramfs.build import root_mount, write_initramfs
-from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.build import root_mount
 from quickstart.initramfs.payload import Payload, check_kernel
 from quickstart.initramfs.serving import bound_files
 from quickstart.initramfs.takeover import network_service
@@ -30,15 +28,17 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import parse_service, read_unit, unit_texts
 from quickstart.inspect.unit.files import has_init_script
 from quickstart.inspect.unit.model import UnitStart
-from quickstart.model import Machine, Profile, ReferenceImage, RootDisk
+from quickstart.model import Machine, Profile, ReferenceImage
 from quickstart.newprofile import findings, reads, survey
 from quickstart.newprofile.findings import Findings
 from quickstart.newprofile.readme import command, notes, readme_text
 from quickstart.newprofile.toml import profile_text
-from quickstart.pack.packing import with_prefetch
+from quickstart.pack.packing import PackOptions, pack, packing_of
 from quickstart.pack.startset import check_includes
+from quickstart.pack.subject import Subject, Traced
 from quickstart.parse.faults import near
-from quickstart.store.store import Store, source_digest
+from quickstart.store.context import Context
+from quickstart.store.store import source_digest
 from quickstart.trace.record import TRACE_MAC
 
 PROFILE = "profile.toml"
@@ -76,38 +76,38 @@ def _refuse_others(place: Place) -> None:
         raise OutputExistsError(f"{out} has a profile", hint="--force replaces it, or choose another -o")
 
 
-def make(draft: Profile, place: Place, options: TraceOptions, store: Store, progress: Progress) -> Findings:
+def make(draft: Profile, place: Place, options: TraceOptions, context: Context) -> Findings:
     """Find out what the profile of ``draft``'s service has to say, and write it to ``place``; an error leaves nothing there.
 
     Raises NoProfileError, naming every reason, when the service cannot be started early or does not get ready.
     """
     check_place(place)
-    reference = pipeline.reference_image(draft, options, store, progress)
+    reference = pipeline.reference_image(draft, options, context)
     root = ImageRoot(reference.tree)
     draft = replace(draft, unit=own_name(root, draft.unit))
     unit, pre, run_start_pre = examine(root, draft)
     draft = replace(draft, run_start_pre=run_start_pre, disk_mib=findings.disk_mib(tree_bytes(root)))
-    disk = pipeline.make_disk(draft, reference, store, progress)
-    seen = _watched(draft, reference, disk, options, place.port, store, progress)
+    subject = pipeline.subject_of(draft, reference, context)
+    seen = _watched(subject, options, place.port, context)
     draft = replace(
         draft,
         description=describe(root, draft.unit),
         memory_mib=findings.memory_mib(seen.used_mib),
         ready=replace(draft.ready, loopback=seen.loopback),
     )
-    traced = pipeline.trace_disk(draft, reference, disk, options, store, progress)
+    traced = pipeline.trace_disk(replace(subject, profile=draft), options, context)
     written = findings.written_files(traced.traces, root)
     if written:
         rules = replace(draft.files, data=(*draft.files.data, *findings.data_rules(written)))
         draft = replace(draft, files=rules)
-        traced = pipeline.trace_disk(draft, reference, disk, options, store, progress)
-    size_bytes = _trial(draft, reference, disk, traced, store, progress)
+        traced = pipeline.trace_disk(replace(subject, profile=draft), options, context)
+    size_bytes = _trial(replace(subject, profile=draft), traced, context)
     draft = replace(
         draft,
         budget_mib=findings.budget_mib(size_bytes),
         payload=fitting_payload(size_bytes, reference).value,
     )
-    seen_reads = reads.measured(draft, options, store, progress)
+    seen_reads = reads.measured(draft, options, context)
     found = Findings(
         profile=replace(draft, root_budget=reads.root_budget(seen_reads, draft.ready.kind == "exec")),
         survey=seen,
@@ -219,9 +219,10 @@ def _directives(root: ImageRoot, unit: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, findings.fate(name)) for name in names)
 
 
-def _survey_inputs(draft: Profile, reference: ReferenceImage, disk: RootDisk) -> Mapping[str, object]:
+def _survey_inputs(subject: Subject) -> Mapping[str, object]:
+    draft, disk = subject.profile, subject.disk
     return {
-        "image": reference.image_hash,
+        "image": subject.reference.image_hash,
         "disk": [str(disk.superblock.uuid), disk.size_bytes],
         "unit": draft.unit,
         "ready": dataclasses.asdict(replace(draft.ready, timeout_s=0)),
@@ -229,16 +230,10 @@ def _survey_inputs(draft: Profile, reference: ReferenceImage, disk: RootDisk) ->
     }
 
 
-def _watched(
-    draft: Profile,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    options: TraceOptions,
-    port: int,
-    store: Store,
-    progress: Progress,
-) -> survey.Survey:
+def _watched(subject: Subject, options: TraceOptions, port: int, context: Context) -> survey.Survey:
     """One boot of the stock image, out of the store or now."""
+    draft, reference, disk = subject.profile, subject.reference, subject.disk
+    store, progress = context.store, context.progress
 
     def watch(directory: Path) -> None:
         launcher = pipeline.make_launcher(reference.kernel, store, progress, keep=options.keep)
@@ -258,23 +253,15 @@ def _watched(
         with progress.step("watch a boot"), launcher.launch(machine, (), draft.ready) as guest:
             survey.write(survey.watch(guest, draft.unit, draft.ready, draft.ready.timeout_s), directory)
 
-    return survey.read(store.get_or_make("survey", _survey_inputs(draft, reference, disk), watch).path)
+    return survey.read(store.get_or_make("survey", _survey_inputs(subject), watch).path)
 
 
-def _trial(
-    draft: Profile,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    traced: pipeline.Traced,
-    store: Store,
-    progress: Progress,
-) -> int:
+def _trial(subject: Subject, traced: Traced, context: Context) -> int:
     """The size of the initramfs that a build would write, not compressed."""
-    roomy = replace(draft, budget_mib=_TRIAL_BUDGET_MIB)
-    packed = pipeline.packed_from(roomy, reference, disk, traced, store, progress)
-    with progress.step("initramfs: on trial"), workspace("quickstart-profile-") as directory:
-        recipe = with_prefetch(packed, traced.traces)
-        return write_initramfs(replace(recipe, hand_off=HandOff.KEEP), directory / "initramfs.img").size_bytes
+    roomy = replace(subject, profile=replace(subject.profile, budget_mib=_TRIAL_BUDGET_MIB))
+    packing = packing_of(roomy, traced, PackOptions(), context)
+    with context.progress.step("initramfs: on trial"), workspace("quickstart-profile-") as directory:
+        return pack(packing, directory / "initramfs.img").initramfs.size_bytes
 
 
 def fitting_payload(size_bytes: int, reference: ReferenceImage) -> Payload:

@@ -11,11 +11,11 @@ from pathlib import Path
 from quickstart.engines import boot as pipeline
 from quickstart.engines.boot import BuildOptions, TraceOptions
 from quickstart.errors import NoProfileError
-from quickstart.host.progress import Progress
 from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import Kind
 from quickstart.model import Profile, RootBudget
-from quickstart.store.store import Store, source_digest
+from quickstart.store.context import Context
+from quickstart.store.store import source_digest
 from quickstart.verify import boot
 from quickstart.verify.ledger import Ledger
 
@@ -35,22 +35,22 @@ class Reads:
     files: tuple[tuple[str, str, int], ...]
 
 
-def measured(profile: Profile, options: TraceOptions, store: Store, progress: Progress) -> Reads:
+def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads:
     """Build ``profile`` out of the store's image and trace into a temporary place and boot it, or take what the store has of that.
 
     Raises NoProfileError when the early start does not happen.
     """
     how = BuildOptions(Path("out"), tracing=options)
     inputs: Mapping[str, object] = {
-        "build": pipeline.build_key(profile, how, pipeline.rootfs_of(options, progress)),
+        "build": pipeline.build_key(profile, how, pipeline.rootfs_of(options, context.progress)),
         "recipe": source_digest("quickstart.newprofile.reads"),
     }
 
     def make(directory: Path) -> None:
         with workspace("quickstart-profile-", keep=options.keep) as place:
             trial = BuildOptions(place / "out", tracing=options)
-            artefact = pipeline.build(profile, trial, store, progress).artefact
-            seen = boot.verify(artefact, boot.Options(keep=options.keep), store, progress)
+            artefact = pipeline.build(profile, trial, context).artefact
+            seen = boot.verify(artefact, boot.Options(keep=options.keep), context.store, context.progress)
         if seen.fallback:
             raise NoProfileError(
                 profile.unit,
@@ -59,7 +59,7 @@ def measured(profile: Profile, options: TraceOptions, store: Store, progress: Pr
             )
         (directory / _FILE).write_text(json.dumps(_facts(seen.ledger), indent=1) + "\n")
 
-    facts = json.loads((store.get_or_make("ledger", inputs, make).path / _FILE).read_text())
+    facts = json.loads((context.store.get_or_make("ledger", inputs, make).path / _FILE).read_text())
     files = tuple((str(path), str(program), int(size)) for path, program, size in facts.pop("files"))
     return Reads(files=files, **facts)
 

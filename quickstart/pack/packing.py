@@ -1,63 +1,131 @@
-"""From traces and start set to what is packed: the recipe of the archive, the disk's order, what init asks for beforehand."""
+"""From a subject and its traces to the finished archive: the only place that knows the steps of packing and their order.
+
+``packing_of`` makes the recipe and the disk that goes with it, ``pack`` writes the archive. What the ways of packing differ in is
+said by ``PackOptions``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.artefact.directory import Made
+from quickstart.artefact.useddisk import UsedDisk, with_times_of
 from quickstart.host import door
-from quickstart.host.progress import Progress
 from quickstart.image.arrange import move, plan_moves
 from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import block_groups, disk_recipe, read_superblock
 from quickstart.image.kerneloptions import KernelOptions
-from quickstart.initramfs.build import Recipe
+from quickstart.initramfs import ramboot
+from quickstart.initramfs.build import Recipe, append_files, write_initramfs
 from quickstart.initramfs.facts import watched
-from quickstart.initramfs.programs import Programs
+from quickstart.initramfs.layout import HandOff, Served
+from quickstart.initramfs.payload import Payload
+from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
-from quickstart.model import Initramfs, Profile, ReferenceImage, RootDisk, StartSet, Trace
+from quickstart.model import Initramfs, RootDisk, StartSet, Trace
 from quickstart.pack.prefetch import Foreseen, foresee, plan
-from quickstart.store.store import Store
+from quickstart.pack.startset import compute
+from quickstart.pack.subject import Subject, Traced
+from quickstart.store.context import Context
 
 _DISK = "root.raw"
+_EMPTY = StartSet((), ())
 
 
-def recipe_of(
-    profile: Profile,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    traces: Sequence[Trace],
-    start_set: StartSet,
-    ours: Programs,
-    delivery: Delivery = Delivery.OVERLAY,
+@dataclass(frozen=True, kw_only=True)
+class PackOptions:
+    """How a subject is packed; the defaults are ``build``'s.
+
+    With ``arranged`` the archive goes with a copy of the disk on which the application's files lie side by side. ``times_of`` is
+    a used disk: the packed files get the times that they have there. ``served`` other than FAST is for configurations that are
+    only compared: VOLUME packs no start set, MEMORY packs every file of the image; neither has a prefetch.
+    """
+
+    hand_off: HandOff = HandOff.KEEP
+    delivery: Delivery = Delivery.OVERLAY
+    payload: Payload = Payload.CPIO
+    served: Served = Served.FAST
+    arranged: bool = True
+    times_of: UsedDisk | None = None
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What is to be packed: the recipe, whose prefetch ``pack`` plans, and the traces that it was made from."""
+
+    recipe: Recipe
+    traces: tuple[Trace, ...]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The recipe as it was packed, the traces that it was made from, and the archive."""
+
+    recipe: Recipe
+    traces: tuple[Trace, ...]
+    initramfs: Initramfs
+
+
+def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: Context) -> Packing:
+    """The recipe of the archive, with the disk that goes with it, out of the store or made now.
+
+    Raises UnsupportedUnitError, StartSetError, and BadInputError for a file that the used disk of the options does not have.
+    """
+    used = options.times_of
+    start_set = with_times_of(traced.start_set, used) if used else traced.start_set
+    recipe = _recipe(subject, traced, start_set, options, context)
+    if used:
+        files = with_times_of(StartSet(recipe.watched.files, ()), used).files
+        recipe = dataclasses.replace(recipe, watched=dataclasses.replace(recipe.watched, files=files))
+    if options.arranged:
+        recipe = _with_arranged_disk(recipe, traced.traces, context)
+    if options.served is not Served.FAST:
+        recipe = dataclasses.replace(recipe, start_set=_EMPTY, served=options.served)
+    if options.served is Served.MEMORY:
+        # A trace ends at ready, in the middle of what the unit does next: of that there are only some of the files.
+        recipe = dataclasses.replace(recipe, unit=dataclasses.replace(recipe.unit, start_post=()))
+    return Packing(recipe, traced.traces)
+
+
+def pack(packing: Packing, target: Path) -> Packed:
+    """Write the archive to ``target``. Reads the disk of the recipe; raises what ``write_initramfs`` raises."""
+    recipe, traces = packing.recipe, packing.traces
+    if recipe.served is Served.FAST:
+        found = plan(_foreseen(recipe, traces), read_block_map(recipe.disk.path))
+        recipe = dataclasses.replace(recipe, prefetch=found)
+    initramfs = write_initramfs(recipe, target)
+    if recipe.served is Served.MEMORY:
+        root = ImageRoot(recipe.reference.tree)
+        everything = compute(traces, root, ramboot.all_rules(recipe.profile.files))
+        initramfs = append_files(initramfs, ramboot.entries(ramboot.paths(everything, traces, root), root))
+    return Packed(recipe, traces, initramfs)
+
+
+def _recipe(
+    subject: Subject, traced: Traced, start_set: StartSet, options: PackOptions, context: Context
 ) -> Recipe:
-    """What ``build`` packs, without a hand-off and without a prefetch."""
-    root = ImageRoot(reference.tree)
+    root, unit = ImageRoot(subject.reference.tree), subject.profile.unit
     recipe = Recipe(
-        profile,
-        reference,
-        disk,
-        traces[0].network.interface,
-        start_set,
-        read_unit(root, profile.unit, profile.run_start_pre),
-        ours,
-        delivery=delivery,
+        profile=subject.profile,
+        reference=subject.reference,
+        disk=subject.disk,
+        interface=traced.traces[0].network.interface,
+        start_set=start_set,
+        unit=read_unit(root, unit, subject.profile.run_start_pre),
+        programs=programs(context.store),
+        hand_off=options.hand_off,
+        delivery=options.delivery,
+        payload=options.payload,
     )
-    beside = watched(root, profile.unit, start_set, recipe.bound)
-    return dataclasses.replace(recipe, watched=beside)
+    return dataclasses.replace(recipe, watched=watched(root, unit, start_set, recipe.bound))
 
 
-def with_prefetch(recipe: Recipe, traces: Sequence[Trace]) -> Recipe:
-    """With what init asks the recipe's disk for at once, as that is."""
-    found = plan(_foreseen(recipe, traces), read_block_map(recipe.disk.path))
-    return dataclasses.replace(recipe, prefetch=found)
-
-
-def with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], store: Store, progress: Progress) -> Recipe:
+def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Context) -> Recipe:
     """With a disk on which what the application comes to lies side by side, out of the store or made now.
 
     It is the same volume by all that can be seen of it: files, inodes, superblock.
@@ -66,10 +134,10 @@ def with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], store: Store, pr
     inputs = arranged_inputs(recipe, foreseen)
 
     def make(directory: Path) -> None:
-        with progress.step("root disk in order"):
+        with context.progress.step("root disk in order"):
             _arrange(recipe.disk.path, directory / _DISK, foreseen)
 
-    path = store.get_or_make("arranged", inputs, make).path / _DISK
+    path = context.store.get_or_make("arranged", inputs, make).path / _DISK
     disk = RootDisk(path, recipe.disk.size_bytes, read_superblock(path))
     return dataclasses.replace(recipe, disk=disk)
 
@@ -87,24 +155,23 @@ def arranged_inputs(recipe: Recipe, foreseen: Foreseen) -> Mapping[str, object]:
 
 
 def made_of(
-    recipe: Recipe,
-    traces: Sequence[Trace],
-    initramfs: Initramfs,
+    packed: Packed,
     disk_format: str,
     build_key: str,
     mac: str,
     kernel_options: KernelOptions,
     uuid: str = "",
 ) -> Made:
-    """What the artefact of this recipe says of itself; ``kernel_options`` and ``uuid`` as in Made."""
+    """What the artefact of this archive says of itself; ``kernel_options`` and ``uuid`` as in Made."""
+    recipe = packed.recipe
     return Made(
         profile=recipe.profile,
         reference=recipe.reference,
         disk=recipe.disk,
         disk_format=disk_format,
-        traces=tuple(traces),
+        traces=packed.traces,
         start_set=recipe.start_set,
-        initramfs=initramfs,
+        initramfs=packed.initramfs,
         build_key=build_key,
         mac=mac,
         hand_off=recipe.hand_off.value,

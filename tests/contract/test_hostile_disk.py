@@ -13,6 +13,7 @@ import pytest
 from quickstart.artefact.useddisk import examine_disk, reference_of_disk
 from quickstart.errors import BadInputError, QuickStartError
 from quickstart.host.progress import Quiet
+from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.contract.hostile_disk import Disk, made
 
@@ -36,7 +37,7 @@ def taken(disk: Path, tmp_path: Path) -> Path:
     """The root that `rebuild` takes from it."""
     with Store(tmp_path / "store") as store:
         used = examine_disk(disk)
-        return reference_of_disk(used, "root", store, Quiet()).tree
+        return reference_of_disk(used, "root", Context(store, Quiet())).tree
 
 
 def checked(disk: Disk) -> Path:

@@ -25,6 +25,7 @@ from quickstart.inspect.foreign.home import Members
 from quickstart.model import StartSet
 from quickstart.reference import rootfs
 from quickstart.reference.rootfs import copy_directory, examine, unpack
+from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.contract.test_rootfs import DISK, packed
 from tests.unit.outs import write_manifest
@@ -327,7 +328,7 @@ def test_a_disk_that_was_written_to_after_it_was_hashed(tmp_path: Path) -> None:
     os.utime(disk, (1, 1))
     with Store(tmp_path / "store") as store:
         with pytest.raises(BadInputError, match="changed while it was read"):
-            reference_of_disk(used, "root", store, Quiet())
+            reference_of_disk(used, "root", Context(store, Quiet()))
         assert store.entries() == ()
     with pytest.raises(BadInputError, match="changed while it was read"):
         with_times_of(StartSet((), ()), used)

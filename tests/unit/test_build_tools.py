@@ -11,6 +11,7 @@ from quickstart.errors import MissingToolError
 from quickstart.host.progress import Quiet
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import reference_inputs
+from quickstart.store.context import Context
 from quickstart.store.store import Store
 
 PROFILE = load_profile("nginx")
@@ -61,5 +62,5 @@ def test_it_is_asked_for_before_anything_is_made(
     monkeypatch.setattr("os.geteuid", lambda: 0)
     options = BuildOptions(tmp_path / "out", "qcow2")
     with Store(tmp_path / "store") as store, pytest.raises(MissingToolError, match=f"^{missing} is not"):
-        build(PROFILE, options, store, Quiet())
+        build(PROFILE, options, Context(store, Quiet()))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tools"]

@@ -57,6 +57,8 @@ DATES = {
     ("datetime", "today"),
     ("datetime", "utcnow"),
 }
+# Whoever packs goes through pack/packing.py, which knows the steps and their order.
+WRITES_ARCHIVES = {"initramfs/build.py", "pack/packing.py"}
 SUBPROCESS_DOOR = "host/door.py"
 STARTS_PROCESSES = {"subprocess", "multiprocessing", "pty", "popen2"}
 OS_STARTS_PROCESSES = ("system", "popen", "spawn", "exec", "fork", "posix_spawn")
@@ -186,6 +188,16 @@ def test_only_cli_ends_the_process(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_only_the_door_starts_processes(name: str) -> None:
     assert not process_faults(name, tree_of(name))
+
+
+def test_there_is_one_packing_path() -> None:
+    scripts = sorted((PACKAGE.parent / "bench").rglob("*.py"))
+    trees = {name: tree_of(name) for name in NAMES if name not in WRITES_ARCHIVES}
+    trees |= {f"bench/{path.name}": ast.parse(path.read_text(encoding="utf-8")) for path in scripts}
+    module = "quickstart.initramfs.build"
+    ways = {f"{module}.write_initramfs", f"{module}.append_files", f"{module}.Recipe"}
+    taken = {name: ways & {each for _, each in imported_modules(tree)} for name, tree in trees.items()}
+    assert {name: sorted(found) for name, found in taken.items() if found} == {}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -22,6 +22,7 @@ from pathlib import Path
 from quickstart.cli.output import Verb, run_verb
 from quickstart.engines import boot as pipeline
 from quickstart.profile import load_profile
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from tests.vm.conftest import children
 
@@ -93,7 +94,7 @@ def main(out: str, action: str, place: str, step: str = "", delay_s: str = "0") 
     def work(verb: Verb) -> int:
         options = pipeline.BuildOptions(Path(out), force=True)
         with Store(default_root(), meddler.note) as store:
-            pipeline.build(load_profile("nginx"), options, store, meddler)
+            pipeline.build(load_profile("nginx"), options, Context(store, meddler))
         return 0
 
     return run_verb("build", False, work)

@@ -12,6 +12,7 @@ from quickstart.host.progress import Quiet
 from quickstart.launch import payload
 from quickstart.measure.configuration import machine, with_command_line
 from quickstart.profile import load_bench, load_profile
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
 pytestmark = pytest.mark.full
@@ -22,7 +23,7 @@ def test_the_server_lists_its_databases_to_the_bench(name: str) -> None:
     profile, layer = load_profile("mysql"), load_bench("mysql")
     assert layer is not None
     with Store(default_root()) as store:
-        boot = with_command_line(prepare(profile, name, store, Quiet(), layer), "ours")
+        boot = with_command_line(prepare(profile, name, Context(store, Quiet()), layer), "ours")
         launcher = pipeline.make_launcher(boot.kernel, store, Quiet())
         cpio = payload.launch_cpio(launcher.agent, boot.ready)
         with launcher.launch(machine(boot, forward_port=None, guest_port=0), (cpio,)) as guest:
@@ -44,7 +45,7 @@ def test_the_image_that_build_ships_has_no_such_account() -> None:
     profile, layer = load_profile("mysql"), load_bench("mysql")
     assert layer is not None
     with Store(default_root()) as store:
-        tree = pipeline.reference_image(profile, pipeline.TraceOptions(), store, Quiet()).tree
+        tree = pipeline.reference_image(profile, pipeline.TraceOptions(), Context(store, Quiet())).tree
     account = layer.ready.account.encode()
     grants = sorted((tree / "var/lib/mysql/mysql").glob("global_priv.*"))
     assert len(grants) >= 2 and not any(account in file.read_bytes() for file in grants)

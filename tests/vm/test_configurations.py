@@ -18,6 +18,7 @@ from quickstart.launch.qemu import QemuGuest
 from quickstart.measure.configuration import Boot, machine, with_command_line
 from quickstart.model import Readied
 from quickstart.profile import load_profile
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from tests.vm.booting import heard
 
@@ -57,7 +58,7 @@ def shell() -> bytes:
 def booted(request: pytest.FixtureRequest) -> Iterator[Booted]:
     name: str = request.param
     with Store(default_root()) as store:
-        boot = with_command_line(prepare(PROFILE, name, store, Quiet()), "ours")
+        boot = with_command_line(prepare(PROFILE, name, Context(store, Quiet())), "ours")
         launcher = pipeline.make_launcher(boot.kernel, store, Quiet())
         cpios = [
             payload.launch_cpio(launcher.agent, PROFILE.ready),

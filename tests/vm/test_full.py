@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.engines.boot import make_disk
+from quickstart.engines.boot import subject_of
 from quickstart.host.progress import Quiet
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED
+from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.vm.conftest import BUILD_S, quickstart
 
@@ -39,6 +40,7 @@ def test_two_references_of_the_same_packages_are_equal(tmp_path: Path) -> None:
     tuned = [make_reference(profile, store, Quiet(), TUNED).image_hash for store in stores]
     assert tuned[0] == tuned[1] != images[0].image_hash
     disks = [
-        make_disk(profile, image, store, Quiet()).path for image, store in zip(images, stores, strict=True)
+        subject_of(profile, image, Context(store, Quiet())).disk.path
+        for image, store in zip(images, stores, strict=True)
     ]
     subprocess.run(["cmp", *disks], check=True, timeout=120)

@@ -22,6 +22,7 @@ import pytest
 from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
 from quickstart.profile import load_profile
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BUILD_S, COMMAND, Called, assert_gone, quickstart
 
@@ -174,7 +175,7 @@ def stocked(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         Store(default_root()) as store,
     ):
         # While this store is open nothing of it is removed.
-        pipeline.trace(profile, pipeline.TraceOptions(), store, Quiet())
+        pipeline.trace(profile, pipeline.TraceOptions(), Context(store, Quiet()))
         for stage, key, _ in pipeline.plan(profile, pipeline.TraceOptions(), store).stages:
             (ground.store / stage).mkdir()
             copy(store.root / stage / key, ground.store / stage)

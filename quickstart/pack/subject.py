@@ -1,0 +1,24 @@
+"""What is traced and packed, and what tracing it came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quickstart.model import Profile, ReferenceImage, RootDisk, StartSet, Trace
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The application of ``profile``, in its reference image, on the root disk made of that."""
+
+    profile: Profile
+    reference: ReferenceImage
+    disk: RootDisk
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A start set with the traces that it was computed from."""
+
+    start_set: StartSet
+    traces: tuple[Trace, ...]
