@@ -15,6 +15,7 @@ from quickstart.errors import BadInputError, ProfileError
 from quickstart.host.assets import assets
 from quickstart.host.beneath import read_judged
 from quickstart.model import FileRules, Profile, Readiness, RootBudget
+from quickstart.model.words import Early, KernelOptions, Payload, ReadyKind
 from quickstart.parse.bounded import MAX_TOML_BYTES, parse_toml, read_whole
 from quickstart.parse.faults import Table, faults
 
@@ -255,7 +256,7 @@ def _profile(document: _Document) -> Profile:
         packages=tuple(sorted(set(document.packages))),
         unit=document.unit,
         run_start_pre=document.start.pre,
-        early=document.start.early,
+        early=Early(document.start.early),
         ready=_readiness(document.ready),
         files=FileRules(
             include=document.files.include,
@@ -267,14 +268,14 @@ def _profile(document: _Document) -> Profile:
         budget_mib=document.memory.budget_mib,
         disk_mib=document.disk.size_mib,
         root_budget=RootBudget(document.budget.root_requests, document.budget.root_bytes),
-        payload=document.payload,
-        kernel_options=document.kernel_options,
+        payload=Payload(document.payload),
+        kernel_options=KernelOptions(document.kernel_options),
     )
 
 
 def _readiness(ready: _Ready) -> Readiness:
     return Readiness(
-        kind=ready.kind,
+        kind=ReadyKind(ready.kind),
         port=ready.port or 0,
         path=ready.path,
         status=ready.status,

@@ -22,12 +22,13 @@ from pathlib import Path
 from quickstart import __version__
 from quickstart.bench import prepare
 from quickstart.host.progress import Quiet
-from quickstart.initramfs.payload import Payload, compressors
+from quickstart.initramfs.payload import compressors
 from quickstart.launch.payload import agent_binary
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
 from quickstart.measure.configuration import Boot, machine, with_command_line
 from quickstart.model import Profile
+from quickstart.model.words import Payload
 from quickstart.profile import load_bench, load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root, source_digest

@@ -27,6 +27,7 @@ from quickstart.launch import payload
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
 from quickstart.model import Machine, Profile
+from quickstart.model.words import DiskFormat
 from quickstart.pack.packing import PackOptions, pack, packing_of
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import make_reference
@@ -69,7 +70,7 @@ def machines(profile: Profile, store: Store, place: Path) -> dict[str, Machine]:
             initrds=(initrd,),
             cmdline=stock_line(volume.superblock.uuid),
             disk=volume.path,
-            disk_format="raw",
+            disk_format=DiskFormat.RAW,
             snapshot=True,
             mac=pipeline.MAC,
             forward_port=None,

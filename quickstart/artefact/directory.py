@@ -30,7 +30,7 @@ from quickstart.host.beneath import opened_regular
 from quickstart.host.unchanged import digest_of
 from quickstart.image import qcow2
 from quickstart.image.ext4 import read_superblock
-from quickstart.image.kerneloptions import KernelOptions, stock_line, with_options
+from quickstart.image.kerneloptions import stock_line, with_options
 from quickstart.inspect.cloudinit import early_start, has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import (
@@ -42,13 +42,13 @@ from quickstart.model import (
     StartSet,
     Trace,
 )
+from quickstart.model.words import DiskFormat, Early, KernelOptions
 
-DISK_FORMATS = ("raw", "qcow2")
 # The kind of a reference image that was taken out of an artefact's own disk: what that holds is a machine's.
 USED_DISK = "disk"
 RUN_SCRIPT = "run.sh"
 _SUMMED = ("vmlinuz", "initrd.img", "initramfs.img", RUN_SCRIPT)
-_NAMES = frozenset({MANIFEST, START_SET, *_SUMMED, *(f"root.{name}" for name in DISK_FORMATS)})
+_NAMES = frozenset({MANIFEST, START_SET, *_SUMMED, *(f"root.{name}" for name in DiskFormat)})
 # Of the machines that boot an artefact; any fixed one will do.
 _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
 
@@ -88,7 +88,7 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
         ) from error
     if (
         _is_rebuilt(artefact)
-        or artefact.disk_format != "raw"
+        or artefact.disk_format != DiskFormat.RAW
         or read_superblock(artefact.disk) != artefact.superblock
     ):
         raise OutputExistsError(
@@ -139,7 +139,7 @@ class Made:
     profile: Profile
     reference: ReferenceImage
     disk: RootDisk
-    disk_format: str
+    disk_format: DiskFormat
     traces: tuple[Trace, ...]
     start_set: StartSet
     initramfs: Initramfs
@@ -251,7 +251,7 @@ def start_set_document(start_set: StartSet, traces: Sequence[Trace]) -> Mapping[
                 "target": file.target,
                 "seen_in": file.seen_in,
                 "package": file.package,
-                "reasons": [f"{reason.source}: {reason.detail}" for reason in file.reasons],
+                "reasons": [reason.text for reason in file.reasons],
             }
             for file in start_set.files
         ],
@@ -268,8 +268,8 @@ def _file_facts(path: Path) -> Mapping[str, int | str]:
         return {"size_bytes": os.fstat(fd).st_size, "sha256": digest_of(fd, path)}
 
 
-def _copy_disk(source: Path, target: Path, disk_format: str) -> None:
-    if disk_format == "raw":
+def _copy_disk(source: Path, target: Path, disk_format: DiskFormat) -> None:
+    if disk_format == DiskFormat.RAW:
         door.run(["cp", "--reflink=auto", "--sparse=always", source, target], timeout_s=1800)
     else:
         door.run(["qemu-img", "convert", "-f", "raw", "-O", disk_format, source, target], timeout_s=1800)
@@ -366,7 +366,7 @@ def _artefact(directory: Path, manifest: Manifest) -> Artefact:
         profile_name=manifest.profile,
         ready=manifest.readiness,
         disk=directory / manifest.disk.name,
-        disk_format=manifest.disk.format,
+        disk_format=DiskFormat(manifest.disk.format),
         superblock=manifest.built_superblock,
         kernel=directory / "vmlinuz",
         initramfs=directory / "initramfs.img",
@@ -380,7 +380,7 @@ def _artefact(directory: Path, manifest: Manifest) -> Artefact:
         start_set_files=manifest.start_set_files,
         start_set_bytes=manifest.start_set_bytes,
         cloud_init=manifest.cloud_init,
-        early=manifest.early,
+        early=Early(manifest.early),
         uuid=manifest.uuid,
         file_bytes=tuple((directory / name, fact.size_bytes) for name, fact in manifest.facts.items()),
     )

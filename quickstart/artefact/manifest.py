@@ -26,6 +26,7 @@ from pydantic import (
 from quickstart.errors import ArtefactError, BadInputError
 from quickstart.host.beneath import read_bounded
 from quickstart.model import MIB, Readiness, RootBudget, Superblock
+from quickstart.model.words import ReadyKind
 from quickstart.parse import jsondoc
 from quickstart.parse.faults import Table, faults
 from quickstart.profile import Account, Name, Unit
@@ -223,7 +224,7 @@ class Manifest(_Open):
 
     @property
     def readiness(self) -> Readiness:
-        return Readiness(**self.ready.model_dump())
+        return Readiness(**{**self.ready.model_dump(), "kind": ReadyKind(self.ready.kind)})
 
     @property
     def built_superblock(self) -> Superblock:

@@ -18,7 +18,7 @@ from quickstart.host import door
 from quickstart.image.extents import Extent, file_extents, tail_extent
 from quickstart.image.kerneloptions import stock_line
 from quickstart.initramfs.layout import HandOff, Served
-from quickstart.initramfs.payload import Payload, compressors
+from quickstart.initramfs.payload import compressors
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.dpkg import installed
 from quickstart.inspect.imageroot import ImageRoot
@@ -26,6 +26,7 @@ from quickstart.inspect.unit import assignments, unit_texts
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import CONFIGURATIONS, STOCK_CONFIGURATIONS
 from quickstart.model import MIB, Profile, ReferenceImage
+from quickstart.model.words import Payload
 from quickstart.pack.packing import PackOptions, pack, packing_of
 from quickstart.pack.subject import Subject
 from quickstart.profile import BenchLayer

@@ -21,7 +21,7 @@ from quickstart.host.progress import Progress
 from quickstart.host.userns import is_host_root
 from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.contents import file_sizes
-from quickstart.initramfs.payload import Payload, compressors
+from quickstart.initramfs.payload import compressors
 from quickstart.initramfs.serving import Delivery
 from quickstart.launch.arguments import Files, machine_arguments
 from quickstart.launch.payload import PROBE_INTERVAL_MS, agent_binary
@@ -32,6 +32,7 @@ from quickstart.measure.configuration import machine as plain_machine
 from quickstart.measure.matrix import Matrix
 from quickstart.measure.results import COMMAND_LINES, Booted, Cell, Circumstances, Facts, Sample
 from quickstart.model import Profile
+from quickstart.model.words import Payload
 from quickstart.profile import (
     BenchLayer,
     known_profiles,

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from quickstart.artefact.directory import DISK_FORMATS
 from quickstart.cli.options import (
     JSON,
     KEEP_ALL,
@@ -22,20 +21,19 @@ from quickstart.cli.options import (
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError
-from quickstart.image.kerneloptions import KernelOptions, added
+from quickstart.image.kerneloptions import added
 from quickstart.initramfs.layout import HandOff
-from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.serving import Delivery
-from quickstart.inspect.cloudinit import ALWAYS, SEEN
 from quickstart.model import MIB, Artefact, Profile
+from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from quickstart.verify.untilclean import read_includes, with_includes
 
 _EARLY = {
-    SEEN: 'it starts early in a machine that cloud-init has been through (early = "seen")',
-    ALWAYS: 'it starts early always, before cloud-init on the first boot too (early = "always")',
+    Early.SEEN: 'it starts early in a machine that cloud-init has been through (early = "seen")',
+    Early.ALWAYS: 'it starts early always, before cloud-init on the first boot too (early = "always")',
 }
 
 
@@ -48,7 +46,7 @@ _EARLY = {
 @click.option(
     "--format",
     "disk_format",
-    type=click.Choice(DISK_FORMATS),
+    type=click.Choice([each.value for each in DiskFormat]),
     default="raw",
     show_default=True,
     help="The format of the root disk.",
@@ -132,7 +130,7 @@ def build(
         directory = (out or Path(f"quickstart-{profile.name}")).resolve()
         options = pipeline.BuildOptions(
             directory,
-            disk_format,
+            DiskFormat(disk_format),
             force,
             tracing,
             hand_off=_hand_off(stay, release),

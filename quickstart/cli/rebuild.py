@@ -13,8 +13,9 @@ from quickstart.cli.completion import artefacts_here
 from quickstart.cli.options import JSON, KEEP_ALL, VERBOSE, kernel_options_option, profile_option
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import rebuild as rebuilding
-from quickstart.image.kerneloptions import KernelOptions, added
+from quickstart.image.kerneloptions import added
 from quickstart.model import MIB
+from quickstart.model.words import KernelOptions
 from quickstart.profile import load_ours, load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root

@@ -41,6 +41,7 @@ from quickstart.launch.qemu import QemuGuest, QemuLauncher
 from quickstart.launch.settled import Settled
 from quickstart.measure.times import Measurement, measure
 from quickstart.model import MIB, Artefact, Network
+from quickstart.model.words import ReadyKind
 from quickstart.store.store import Store, default_root
 
 _POWER_OFF_S = 120.0
@@ -216,7 +217,11 @@ def _while_ready(
     options: RunOptions,
     when: When,
 ) -> Ran:
-    url = f"http://127.0.0.1:{guest.url_port}{artefact.ready.path}" if artefact.ready.kind == "http" else ""
+    url = (
+        f"http://127.0.0.1:{guest.url_port}{artefact.ready.path}"
+        if artefact.ready.kind == ReadyKind.HTTP
+        else ""
+    )
     page = _page(guest.url_port, artefact.ready.path) if url and guest.url_port else ""
     ran = Ran(measurement, url, page, guest.fallback())
     if ran.fallback:

@@ -29,9 +29,9 @@ from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError
 from quickstart.initramfs.layout import HandOff
-from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import Profile, RootBudget
+from quickstart.model.words import Payload
 from quickstart.profile import load_ours, load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root

@@ -15,11 +15,11 @@ from quickstart.host import door
 from quickstart.host.assets import assets
 from quickstart.host.progress import Progress
 from quickstart.image.ext4 import disk_recipe, read_superblock, write_disk
-from quickstart.image.kerneloptions import KernelOptions, chosen
+from quickstart.image.kerneloptions import chosen
 from quickstart.initramfs.layout import HandOff
-from quickstart.initramfs.payload import Payload, check_kernel, compressors
+from quickstart.initramfs.payload import check_kernel, compressors
 from quickstart.initramfs.serving import Delivery
-from quickstart.inspect.cloudinit import SEEN, early_start
+from quickstart.inspect.cloudinit import early_start
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit, unit_texts
 from quickstart.launch import accel, payload
@@ -34,6 +34,7 @@ from quickstart.model import (
     StartSet,
     Trace,
 )
+from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload
 from quickstart.pack.packing import PackOptions, made_of, pack, packing_of
 from quickstart.pack.startset import check_includes, compute
 from quickstart.pack.subject import Subject, Traced
@@ -75,7 +76,7 @@ class BuildOptions:
     """What the command line says of a build, beside the profile; no ``payload`` or ``kernel_options``: the profile's."""
 
     out: Path
-    disk_format: str = "raw"
+    disk_format: DiskFormat = DiskFormat.RAW
     force: bool = False
     tracing: TraceOptions = TraceOptions()
     hand_off: HandOff = HandOff.KEEP
@@ -121,7 +122,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
 
 def payload_of(profile: Profile, asked: Payload | None) -> Payload:
     """The form of the initramfs: what was asked for, else the profile's own."""
-    return asked or Payload(profile.payload)
+    return asked or profile.payload
 
 
 def plan(profile: Profile, options: TraceOptions, store: Store) -> Plan:
@@ -167,7 +168,10 @@ def build(profile: Profile, options: BuildOptions, context: Context) -> Built:
     read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
     check_includes(ImageRoot(reference.tree), profile.files)
     check_kernel(ImageRoot(reference.tree), reference.kernel_version, payload_of(profile, options.payload))
-    if not options.tracing.guest_package and early_start(ImageRoot(reference.tree), profile.early) == SEEN:
+    if (
+        not options.tracing.guest_package
+        and early_start(ImageRoot(reference.tree), profile.early) == Early.SEEN
+    ):
         context.progress.note(_NEVER_SEEN)
     subject = subject_of(profile, reference, context)
     traced = trace_disk(subject, options.tracing, context)
@@ -192,7 +196,7 @@ def build(profile: Profile, options: BuildOptions, context: Context) -> Built:
 
 def build_tools(profile: Profile, options: BuildOptions, store: Store) -> tuple[str, ...]:
     """What a build with these options needs of the host, down to its last step."""
-    own = ("qemu-img",) if options.disk_format == "qcow2" else ()
+    own = ("qemu-img",) if options.disk_format == DiskFormat.QCOW2 else ()
     return (*_trace_tools(profile, options.tracing, store), *own, *payload_of(profile, options.payload).tools)
 
 

@@ -14,13 +14,13 @@ from quickstart.errors import BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.host.unchanged import check_unchanged
 from quickstart.image.ext4 import read_superblock
-from quickstart.image.kerneloptions import KernelOptions
 from quickstart.initramfs.layout import HandOff
-from quickstart.initramfs.payload import Payload, check_kernel
+from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
 from quickstart.model import Artefact, Profile, RootDisk
+from quickstart.model.words import DiskFormat, KernelOptions, Payload
 from quickstart.pack.packing import Packing, PackOptions, made_of, pack, packing_of
 from quickstart.pack.startset import check_includes
 from quickstart.pack.subject import Subject
@@ -68,7 +68,7 @@ def rebuild(
         artefacts.keep_disk(before.disk, directory)
         with context.progress.step("initramfs"):
             packed = pack(packing, directory / "initramfs.img")
-        artefacts.write(directory, made_of(packed, "raw", key, before.mac, options, before.uuid))
+        artefacts.write(directory, made_of(packed, DiskFormat.RAW, key, before.mac, options, before.uuid))
     with output.settled(out):
         return pipeline.Built(artefacts.load(out), made=True)
 
@@ -103,7 +103,7 @@ def _artefact(out: Path, profile: Profile) -> Artefact:
         output.check_own(out)
         output.check_unused(out)
         before = artefacts.load(out)
-    if before.disk_format != "raw":
+    if before.disk_format != DiskFormat.RAW:
         raise BadInputError(
             f"{before.disk} is not raw", hint="qemu-img convert -O raw, and build with --rootfs"
         )

@@ -6,22 +6,10 @@ the only place that knows the words.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 
 from quickstart.model import Profile
-
-
-class KernelOptions(enum.Enum):
-    """A set of kernel options: none, those that every build puts in, or the bench's experimental ones.
-
-    No artefact is built with ``OURS``: some of these should not last on a machine in production.
-    """
-
-    STOCK = "stock"
-    BOOT = "boot"
-    OURS = "ours"
-
+from quickstart.model.words import KernelOptions
 
 # What an artefact may be built with; the first is the default.
 BUILDABLE = (KernelOptions.BOOT, KernelOptions.STOCK)
@@ -57,7 +45,7 @@ def words_of(options: KernelOptions) -> tuple[str, ...]:
 
 def chosen(profile: Profile, asked: KernelOptions | None) -> KernelOptions:
     """The options of a build: those that were asked for, else the profile's."""
-    return asked or KernelOptions(profile.kernel_options)
+    return asked or profile.kernel_options
 
 
 def stock_line(root_uuid: str) -> str:

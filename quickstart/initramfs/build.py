@@ -15,7 +15,7 @@ from quickstart.initramfs.facts import NOTHING, Watched
 from quickstart.initramfs.layout import GuestConfig, HandOff, Served, image_part_b, part_a, part_b
 from quickstart.initramfs.modules import IMAGE_MODULES, WANTED, module_set
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
-from quickstart.initramfs.payload import Payload, check_kernel, packing
+from quickstart.initramfs.payload import check_kernel, packing
 from quickstart.initramfs.prefetch import NOTHING_KNOWN, Prefetch
 from quickstart.initramfs.programs import Programs
 from quickstart.initramfs.serving import Delivery, bound_files
@@ -25,6 +25,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.sysctl import kernel_settings
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet
+from quickstart.model.words import Payload
 from quickstart.store.store import source_digest
 
 BUILD_DIGITS = 32

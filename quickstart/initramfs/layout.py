@@ -27,12 +27,12 @@ from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import Programs
 from quickstart.initramfs.serving import LIBRARY
 from quickstart.initramfs.squashfs import write_image
-from quickstart.inspect.cloudinit import ALWAYS
 from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.sysctl import KernelSetting
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
+from quickstart.model.words import Early
 
 OURS = "fast/quickstart"
 # It fits into the 28 bytes that /lib64/ld-linux-x86-64.so.2 has in a program.
@@ -115,7 +115,7 @@ class GuestConfig:
     ready_port: int
     hand_off: HandOff
     network: str
-    early: str = ALWAYS
+    early: Early = Early.ALWAYS
     served: Served = Served.FAST
     bound: tuple[PurePosixPath, ...] = ()
     image: str = ""

@@ -29,7 +29,8 @@ from quickstart.initramfs.newc import (
     TRAILER,
     Header,
 )
-from quickstart.initramfs.payload import MAGIC_BYTES, Allowance, Payload, Unpacked, form_of
+from quickstart.initramfs.payload import MAGIC_BYTES, Allowance, Unpacked, form_of
+from quickstart.model.words import Payload
 
 _FIELDS = re.compile(rb"[0-9A-Fa-f]{104}")
 _ZEROS_BYTES = 1 << 16

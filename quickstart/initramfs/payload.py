@@ -11,7 +11,6 @@ where more follows.
 from __future__ import annotations
 
 import contextlib
-import enum
 import gzip
 import struct
 import zlib
@@ -28,6 +27,7 @@ from quickstart.errors import ArtefactError, BadInputError
 from quickstart.initramfs.lz4block import without_short_matches
 from quickstart.initramfs.newc import ARCHIVE_ALIGNMENT, Sink
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.model.words import Payload
 
 _LENGTH = struct.Struct("<I")
 _LZ4_MAGIC = 0x184C2102
@@ -46,28 +46,6 @@ _GZIP = 16 + zlib.MAX_WBITS
 # each, 16 MiB; of LZ4 a block more than a MiB.
 _READ_BYTES = 4096
 _ZSTD_READ_BYTES = 512
-
-
-class Payload(enum.Enum):
-    """The values are the command line's words."""
-
-    CPIO = "cpio"
-    """Plain: nothing to be unpacked but the archive itself."""
-    GZIP = "gzip"
-    LZ4 = "lz4"
-    ZSTD = "zstd"
-    SQUASHFS = "squashfs"
-    """Plain, with part B as a file system in one file, which init mounts in place of having it unpacked."""
-
-    @property
-    def compresses(self) -> bool:
-        """Whether the parts are compressed streams."""
-        return self in _MAGICS
-
-    @property
-    def tools(self) -> tuple[str, ...]:
-        """The host's tools that make it."""
-        return ("sqfstar",) if self is Payload.SQUASHFS else ()
 
 
 _MAGICS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.model.words import Early
 
-ALWAYS, SEEN = "always", "seen"
 # The first stages' units; -main and -network are those of cloud-init 24.3 and later.
 _UNITS = (
     "cloud-init-local.service",
@@ -33,9 +33,9 @@ def _is_enabled(root: ImageRoot, unit: str) -> bool:
     return any(root.glob(PurePosixPath(base, "*.wants", unit)) for base in _UNIT_DIRECTORIES)
 
 
-def early_start(root: ImageRoot, wanted: str) -> str:
-    """When the image starts early: SEEN, on machines that cloud-init has configured before, or ALWAYS.
+def early_start(root: ImageRoot, wanted: Early) -> Early:
+    """When the image starts early.
 
     ``wanted`` is the profile's word. It matters only with cloud-init.
     """
-    return SEEN if wanted == SEEN and has_cloud_init(root) else ALWAYS
+    return Early.SEEN if wanted == Early.SEEN and has_cloud_init(root) else Early.ALWAYS

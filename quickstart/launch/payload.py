@@ -16,6 +16,7 @@ from quickstart.host.beneath import opened_regular
 from quickstart.host.unchanged import copy_exactly
 from quickstart.initramfs.newc import CpioEntry, directory, regular, write_archive
 from quickstart.model import Readiness
+from quickstart.model.words import ReadyKind
 from quickstart.store.compiled import compiled
 from quickstart.store.store import Store
 
@@ -41,11 +42,11 @@ def agent_words(ready: Readiness | None) -> tuple[str, ...]:
     """The agent's arguments (docs/internals/agent.md)."""
     request: tuple[str, ...] = ("none",)
     where = ("loopback",) if ready is not None and ready.loopback else ()
-    if ready is not None and ready.kind == "http":
+    if ready is not None and ready.kind == ReadyKind.HTTP:
         request = (*where, "http", str(ready.port), str(ready.status), ready.path)
-    elif ready is not None and ready.kind == "tcp":
+    elif ready is not None and ready.kind == ReadyKind.TCP:
         request = (*where, "tcp", str(ready.port))
-    elif ready is not None and ready.kind == "mysql":
+    elif ready is not None and ready.kind == ReadyKind.MYSQL:
         request = (*where, "mysql", str(ready.port), ready.account)
     elif ready is not None:
         request = ("exec", ready.command)

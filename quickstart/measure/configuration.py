@@ -12,9 +12,10 @@ from pathlib import Path
 
 from quickstart.errors import BadInputError
 from quickstart.image.extents import Extent
-from quickstart.image.kerneloptions import KernelOptions, chosen, with_options
+from quickstart.image.kerneloptions import chosen, with_options
 from quickstart.measure.results import COMMAND_LINES, STOCK_CONFIGURATIONS
 from quickstart.model import Machine, Profile, Readiness
+from quickstart.model.words import DiskFormat, KernelOptions
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def machine(boot: Boot, *, forward_port: int | None, guest_port: int) -> Machine
         initrds=boot.initrds,
         cmdline=boot.cmdline,
         disk=boot.volume if boot.attached else None,
-        disk_format="raw",
+        disk_format=DiskFormat.RAW,
         snapshot=True,
         mac=boot.mac,
         forward_port=forward_port,

@@ -19,6 +19,7 @@ from quickstart.measure.phases import phases, script, units
 from quickstart.measure.results import Cell, Phase, Reads, Sample
 from quickstart.measure.times import client_times, virtual_times
 from quickstart.model import MIB, Machine, NbdSocket, Readied
+from quickstart.model.words import DiskFormat
 from quickstart.volume.emulator import Request, Volume, served
 from quickstart.volume.nbd import read_extents
 from quickstart.volume.nfs import NfsVolume, exported
@@ -179,7 +180,7 @@ def _machine(boot: Boot, clock: Clock, volume: NbdSocket) -> Machine:
         initrds=boot.initrds,
         cmdline=boot.cmdline,
         disk=volume if boot.attached else None,
-        disk_format="raw",
+        disk_format=DiskFormat.RAW,
         snapshot=False,
         mac=boot.mac,
         forward_port=None,

@@ -9,7 +9,7 @@ from quickstart.engines import boot as pipeline
 from quickstart.engines.boot import TraceOptions
 from quickstart.errors import ProfileError, QuickStartError
 from quickstart.initramfs.build import check_sizes
-from quickstart.initramfs.payload import Payload, check_kernel
+from quickstart.initramfs.payload import check_kernel
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import Profile, StartSet
@@ -47,7 +47,7 @@ def check(name: str, options: TraceOptions, store: Store) -> Checked:
         root = ImageRoot(image.tree)
         faults += refusals(root, profile, units.append)
         try:
-            check_kernel(root, image.kernel_version, Payload(profile.payload))
+            check_kernel(root, image.kernel_version, profile.payload)
         except QuickStartError as error:
             faults.append(error)
     if faults:

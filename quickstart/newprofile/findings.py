@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.serving import served_files
 from quickstart.inspect.globs import matches
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import directives as known
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import MIB, FileKind, Op, Profile, StartSet, Trace
+from quickstart.model.words import Payload
 from quickstart.newprofile.reads import Reads
 from quickstart.newprofile.survey import Survey
 from quickstart.profile import DATA

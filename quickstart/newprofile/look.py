@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from quickstart.model import Readiness
+from quickstart.model.words import ReadyKind
 from quickstart.parse.bounded import natural
 
 _PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "NRestarts", "UnitFileState")
@@ -109,7 +110,7 @@ def listens_inside_only(looks: Sequence[Look], ready: Readiness) -> bool:
     last = looks[-_SURE:]
     places = [_places(each, ready.port) for each in last]
     return (
-        ready.kind != "exec"
+        ready.kind != ReadyKind.EXEC
         and len(last) == _SURE
         and all(found and all(is_loopback(each) for each in found) for found in places)
         and any(not each.startswith("::1") for each in places[-1])
@@ -137,7 +138,12 @@ def failure(looks: Sequence[Look], unit: str, ready: Readiness) -> str:
         enabled = last.unit.get("UnitFileState") or "no state"
         return f"{unit} does not run once the machine has booted (it is {enabled})"
     answers = {each.answer for each in looks[-_SURE:]}
-    if ready.kind == "http" and len(answers) == 1 and 0 not in answers and ready.status not in answers:
+    if (
+        ready.kind == ReadyKind.HTTP
+        and len(answers) == 1
+        and 0 not in answers
+        and ready.status not in answers
+    ):
         return (
             f"GET {ready.path} on port {ready.port} is answered with {last.answer}, not with {ready.status}"
         )

@@ -20,7 +20,7 @@ from quickstart.errors import (
 )
 from quickstart.host.workspace import workspace
 from quickstart.initramfs.build import root_mount
-from quickstart.initramfs.payload import Payload, check_kernel
+from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import bound_files
 from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.dpkg import owners
@@ -29,6 +29,7 @@ from quickstart.inspect.unit import parse_service, read_unit, unit_texts
 from quickstart.inspect.unit.files import has_init_script
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import Machine, Profile, ReferenceImage
+from quickstart.model.words import DiskFormat, Payload, ReadyKind
 from quickstart.newprofile import findings, reads, survey
 from quickstart.newprofile.findings import Findings
 from quickstart.newprofile.readme import command, notes, readme_text
@@ -105,11 +106,11 @@ def make(draft: Profile, place: Place, options: TraceOptions, context: Context) 
     draft = replace(
         draft,
         budget_mib=findings.budget_mib(size_bytes),
-        payload=fitting_payload(size_bytes, reference).value,
+        payload=fitting_payload(size_bytes, reference),
     )
     seen_reads = reads.measured(draft, options, context)
     found = Findings(
-        profile=replace(draft, root_budget=reads.root_budget(seen_reads, draft.ready.kind == "exec")),
+        profile=replace(draft, root_budget=reads.root_budget(seen_reads, draft.ready.kind == ReadyKind.EXEC)),
         survey=seen,
         unit=unit,
         directives=_directives(root, draft.unit),
@@ -244,7 +245,7 @@ def _watched(subject: Subject, options: TraceOptions, port: int, context: Contex
             initrds=(reference.initrd,),
             cmdline=f"console=ttyS0 panic=-1 root=UUID={disk.superblock.uuid} ro",
             disk=disk.path,
-            disk_format="raw",
+            disk_format=DiskFormat.RAW,
             snapshot=True,
             mac=TRACE_MAC,
             forward_port=port,

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from quickstart.inspect.unit.model import UnitCommand
 from quickstart.model import MIB, Readiness
+from quickstart.model.words import ReadyKind
 from quickstart.newprofile.findings import Findings, by_package, read_from_volume
 from quickstart.newprofile.look import is_loopback
 
@@ -17,11 +18,11 @@ _LISTED = 20
 def request(ready: Readiness) -> str:
     """Readiness in words."""
     where = "127.0.0.1" if ready.loopback else "the external address"
-    if ready.kind == "http":
+    if ready.kind == ReadyKind.HTTP:
         return f"the first `{ready.status}` to `GET {ready.path}` on port {ready.port} of {where}"
-    if ready.kind == "tcp":
+    if ready.kind == ReadyKind.TCP:
         return f"the first connection that port {ready.port} of {where} accepts"
-    if ready.kind == "mysql":
+    if ready.kind == ReadyKind.MYSQL:
         return f"the first `show databases` that port {ready.port} of {where} answers to {ready.account}"
     return f"the first time that `{ready.command}` ends with 0 in the guest"
 
@@ -200,12 +201,12 @@ def _points(found: Findings) -> Iterator[str]:
     profile = found.profile
     if profile.ready.loopback:
         yield "The service listens on 127.0.0.1 only: nobody reaches it from outside until its configuration says so."
-    elif profile.ready.kind == "exec":
+    elif profile.ready.kind == ReadyKind.EXEC:
         yield "Ready is what the command says; it runs every 10 ms as root until it ends with 0, so it should be cheap."
-    if profile.ready.kind == "exec":
+    if profile.ready.kind == ReadyKind.EXEC:
         yield "What the command reads, and the distribution's boot meanwhile, counts as read before ready: [budget] has it."
     outside = sorted({port for address, port in found.survey.listeners if not is_loopback(address)} - {22})
-    if profile.ready.kind == "exec" and outside:
+    if profile.ready.kind == ReadyKind.EXEC and outside:
         yield f"Ports {', '.join(map(str, outside))} are open: would a real request to one of them say more?"
     if found.pre and profile.run_start_pre:
         yield "ExecStartPre costs time at every start. If it only checks the configuration, `pre = false` leaves it out."

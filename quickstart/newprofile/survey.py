@@ -14,6 +14,7 @@ from quickstart.errors import GuestError, NoProfileError
 from quickstart.launch.channel import Exit, Message, Output
 from quickstart.launch.forward import status_line
 from quickstart.model import MIB, Readiness, ReadyStamp
+from quickstart.model.words import ReadyKind
 from quickstart.newprofile.look import (
     Look,
     advice,
@@ -112,7 +113,9 @@ def _look(guest: Watched, unit: str, ready: Readiness) -> tuple[Look, ReadyStamp
         elif isinstance(message, ReadyStamp):
             stamp = message
         elif isinstance(message, Exit):
-            asked = _answer(guest.url_port, ready.path) if ready.kind == "http" and stamp is None else 0
+            asked = (
+                _answer(guest.url_port, ready.path) if ready.kind == ReadyKind.HTTP and stamp is None else 0
+            )
             return parse_look(text.decode(errors="replace"), asked), stamp
     how = f"did not answer for {_LOOK_S:g} s" if guest.is_running() else "ended"
     raise GuestError(f"the guest {how} while it was watched", console_tail=guest.console_tail())
@@ -139,7 +142,7 @@ def _journal(look: Look) -> list[str]:
 
 def _last_words(guest: Watched, looks: list[Look], ready: Readiness) -> list[str]:
     said = [state_line(looks[-1], ready)] if looks else []
-    if ready.kind == "exec":
+    if ready.kind == ReadyKind.EXEC:
         out = io.BytesIO()
         status = guest.execute(ready.command, out, out, _LOOK_S, _SAID_BYTES)
         lines = out.getvalue()[-_OUTPUT_BYTES:].decode(errors="replace").splitlines()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from quickstart.model import Profile
+from quickstart.model.words import ReadyKind
 from quickstart.profile import DATA, SCHEMA
 
 
@@ -55,14 +56,14 @@ def _budget(profile: Profile) -> list[tuple[str, str]]:
 def _ready(profile: Profile) -> list[tuple[str, str]]:
     ready = profile.ready
     rows = [("kind", _value(ready.kind))]
-    if ready.kind != "exec":
+    if ready.kind != ReadyKind.EXEC:
         rows += [("port", str(ready.port))]
         rows += [("address", _value("loopback"))] if ready.loopback else []
-    if ready.kind == "http":
+    if ready.kind == ReadyKind.HTTP:
         rows += [("path", _value(ready.path)), ("status", str(ready.status))]
-    if ready.kind == "mysql":
+    if ready.kind == ReadyKind.MYSQL:
         rows += [("account", _value(ready.account))]
-    if ready.kind == "exec":
+    if ready.kind == ReadyKind.EXEC:
         rows += [("command", _value(ready.command))]
     return [*rows, ("timeout_s", str(ready.timeout_s))]
 

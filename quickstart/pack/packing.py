@@ -17,17 +17,16 @@ from quickstart.host import door
 from quickstart.image.arrange import move, plan_moves
 from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import block_groups, disk_recipe, read_superblock
-from quickstart.image.kerneloptions import KernelOptions
 from quickstart.initramfs import ramboot
 from quickstart.initramfs.build import Recipe, append_files, write_initramfs
 from quickstart.initramfs.facts import watched
 from quickstart.initramfs.layout import HandOff, Served
-from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
 from quickstart.model import Initramfs, RootDisk, StartSet, Trace
+from quickstart.model.words import DiskFormat, KernelOptions, Payload
 from quickstart.pack.prefetch import Foreseen, foresee, plan
 from quickstart.pack.startset import compute
 from quickstart.pack.subject import Subject, Traced
@@ -156,7 +155,7 @@ def arranged_inputs(recipe: Recipe, foreseen: Foreseen) -> Mapping[str, object]:
 
 def made_of(
     packed: Packed,
-    disk_format: str,
+    disk_format: DiskFormat,
     build_key: str,
     mac: str,
     kernel_options: KernelOptions,

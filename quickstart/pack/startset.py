@@ -26,11 +26,11 @@ from quickstart.model import (
     FileKind,
     FileRules,
     Op,
-    Reason,
     StartFile,
     StartSet,
     Trace,
 )
+from quickstart.model.reasons import Reason, ReasonSource
 
 # Nothing below these is a file of the image: the kernel or init makes it at each boot.
 _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
@@ -124,7 +124,9 @@ class _Builder:
             if (file := self._file_at(self.root.resolve(event.path).canonical)) is not None:
                 self.excluded.setdefault(file, _MADE)
             return
-        reason = Reason("trace", f"{event.op.value} by {event.program} (line {event.line}{suffix})")
+        reason = Reason(
+            ReasonSource.TRACE, f"{event.op.value} by {event.program} (line {event.line}{suffix})"
+        )
         packed = self.add(event.path, reason)
         if packed is None and event.real is not None:
             # Spelled by way of a directory that only the running system has.
@@ -143,7 +145,7 @@ class _Builder:
             return None
         self.reasons.setdefault(file, {})[reason] = None
         for link in found.links:
-            self.reasons.setdefault(link, {})[Reason("symlink", f"on the way of {path}")] = None
+            self.reasons.setdefault(link, {})[Reason(ReasonSource.SYMLINK, f"on the way of {path}")] = None
         return file
 
     def _file_at(self, canonical: PurePosixPath | None) -> PurePosixPath | None:
@@ -163,7 +165,7 @@ class _Builder:
             return f"secret: {said}"
         if said := first(self.exclude):
             return f"exclude: {said}"
-        if reason.source != "rule" and (said := first(self.data)):
+        if reason.source != ReasonSource.RULE and (said := first(self.data)):
             return f"data: {said}"
         return self._excluding_property(names[0], named)
 
@@ -197,13 +199,15 @@ class _Builder:
         for trace in traces:
             for program, libraries in trace.ldd.items():
                 for library in libraries:
-                    self.add(library, Reason("ldd", f"of {program}"))
+                    self.add(library, Reason(ReasonSource.LDD, f"of {program}"))
 
     def _add_with_links(self, path: PurePosixPath, links: Iterable[PurePosixPath], reason: Reason) -> None:
         self.add(path, reason)
         if path in self.reasons:
             for link in links:
-                self.reasons.setdefault(link, {})[Reason("symlink", f"on the way of {path}")] = None
+                self.reasons.setdefault(link, {})[Reason(ReasonSource.SYMLINK, f"on the way of {path}")] = (
+                    None
+                )
 
     def _is_file(self, path: PurePosixPath) -> bool:
         return stat.S_ISREG(self.root.host(path).lstat().st_mode)
@@ -217,14 +221,14 @@ class _Builder:
         if match is None or not match[1].startswith(b"/") or match.end(1) == _SCRIPT_BYTES:
             return
         interpreter = PurePosixPath(os.fsdecode(match[1]))
-        self.add(interpreter, Reason("script", f"#! of {path}"))
+        self.add(interpreter, Reason(ReasonSource.SCRIPT, f"#! of {path}"))
 
     def include(self, glob: str) -> bool:
         """The files that a rule of the profile names, with what they need; whether it names any."""
         named = False
         for file in self.named_by(glob):
             named = True
-            self.add(file, Reason("rule", f"include: {glob}"))
+            self.add(file, Reason(ReasonSource.RULE, f"include: {glob}"))
         self._close_added()
         return named
 
@@ -239,7 +243,7 @@ class _Builder:
                 names = linked().get((status.st_dev, status.st_ino), ()) if status.st_nlink > 1 else ()
                 for name in names:
                     if name not in self.reasons:
-                        self.add(name, Reason("hardlink", f"another name of {path}"))
+                        self.add(name, Reason(ReasonSource.HARD_LINK, f"another name of {path}"))
             self._close_added()
 
     def _close_added(self) -> None:
@@ -248,10 +252,13 @@ class _Builder:
             self._add_script_interpreter(path)
         added = [path for path in sorted(self.reasons) if path not in self._closed and self._is_file(path)]
         for dependency in closure(self.root, added, self._read):
-            how = "PT_INTERP" if dependency.kind == "interpreter" else f"{dependency.kind} {dependency.name}"
-            self._add_with_links(
-                dependency.path, dependency.links, Reason("elf", f"{how} of {dependency.needed_by}")
+            named = f"{dependency.kind} {dependency.name} of {dependency.needed_by}"
+            reason = (
+                Reason.interpreter_of(dependency.needed_by)
+                if dependency.kind == "interpreter"
+                else Reason(ReasonSource.ELF, named)
             )
+            self._add_with_links(dependency.path, dependency.links, reason)
         self._closed.update(added)
 
     def named_by(self, glob: str) -> Iterator[PurePosixPath]:
@@ -279,7 +286,7 @@ class _Builder:
             file = self._file_at(self.root.resolve(mapped.path).canonical)
             if file is None or file in self.reasons or file in self.excluded:
                 continue
-            rule = self._excluding_rule((file, mapped.path), Reason("trace", ""))
+            rule = self._excluding_rule((file, mapped.path), Reason(ReasonSource.TRACE, ""))
             if rule is None:
                 raise StartSetError(
                     f"{file} was mapped by {mapped.program} (process {mapped.pid}) at ready, but no event of the trace"
@@ -292,7 +299,7 @@ class _Builder:
         """The set with the directories that hold its files, sorted by path."""
         parents = {parent for path in self.reasons for parent in path.parents if parent != PurePosixPath("/")}
         for parent in parents:
-            self.reasons.setdefault(parent, {})[Reason("parent", "holds files of the set")] = None
+            self.reasons.setdefault(parent, {})[Reason(ReasonSource.PARENT, "holds files of the set")] = None
         paths = sorted(self.reasons, key=os.fsencode)
         owned = owners(self.root, paths)
         firsts: dict[tuple[int, int], PurePosixPath] = {}

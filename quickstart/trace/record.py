@@ -22,6 +22,7 @@ from quickstart.host.progress import Progress
 from quickstart.inspect.elf import closure
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import MIB, Machine, Profile, ReferenceImage, RootDisk
+from quickstart.model.words import DiskFormat
 from quickstart.trace.collect import collect_file, loaded_files
 
 TRACE_MAC = "52:54:00:71:73:01"
@@ -85,7 +86,7 @@ def record(
         initrds=(reference.initrd,),
         cmdline=f"console=ttyS0 panic=-1 root=UUID={disk.superblock.uuid} ro init={_GUEST}/strace-init",
         disk=disk.path,
-        disk_format="raw",
+        disk_format=DiskFormat.RAW,
         snapshot=True,
         mac=TRACE_MAC,
         forward_port=None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,8 @@ from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import BlockMap, read_block_map
 from quickstart.launch.qemu import QemuGuest
 from quickstart.model import Artefact, NbdSocket, Readied, RootIo
+from quickstart.model.reasons import interpreted_program
+from quickstart.model.words import DiskFormat
 from quickstart.store.store import Store
 from quickstart.verify.guesttrace import FETCH, TRACE_WORDS, GuestTrace, parse
 from quickstart.verify.ledger import Ledger, Packed, make_ledger
@@ -32,7 +33,6 @@ _FETCH_S = 600.0
 # trace_buf_size= of the kernel's command line is a tenth of that, and what it says as text some times as much.
 _TRACE_BYTES = 512 << 20
 _SECTOR_BYTES = 512
-_INTERPRETER = re.compile(r"elf: PT_INTERP of (/.*)")
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _boot(
     words = " ".join((*TRACE_WORDS, options.append)).strip()
     machine = pipeline.machine_of(artefact, stock=False, snapshot=False, port=None, extra_cmdline=words)
     with served(volume_binary(store), disk, load_model("local")) as volume:
-        machine = replace(machine, disk=NbdSocket(volume.socket), disk_format="raw")
+        machine = replace(machine, disk=NbdSocket(volume.socket), disk_format=DiskFormat.RAW)
         with launcher.launch(machine, (), artefact.ready) as guest:
             readied = guest.wait_ready(options.timeout_s or artefact.ready.timeout_s, volume.is_running)
             text, stats = _fetch(guest)
@@ -166,7 +166,7 @@ def _fetch(guest: QemuGuest) -> tuple[str, str]:
 @contextmanager
 def _raw(artefact: Artefact, keep: bool) -> Iterator[Path]:
     """The root disk as a raw image: the disk itself, or a copy that lasts as long as the context."""
-    if artefact.disk_format == "raw":
+    if artefact.disk_format == DiskFormat.RAW:
         yield artefact.disk
         return
     with workspace("quickstart-verify-", keep=keep) as place:
@@ -194,6 +194,6 @@ def packed_files(artefact: Artefact) -> Packed:
     excluded = {PurePosixPath(each.path): each.rule for each in document.excluded}
     interpreters: dict[PurePosixPath, list[PurePosixPath]] = {}
     for each in document.files:
-        for program in filter(None, map(_INTERPRETER.fullmatch, each.reasons)):
-            interpreters.setdefault(PurePosixPath(program[1]), []).append(PurePosixPath(each.path))
+        for program in filter(None, map(interpreted_program, each.reasons)):
+            interpreters.setdefault(program, []).append(PurePosixPath(each.path))
     return Packed(files, links, excluded, {of: tuple(found) for of, found in interpreters.items()})

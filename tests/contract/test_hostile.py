@@ -23,7 +23,7 @@ from quickstart.artefact import directory as artefacts
 from quickstart.errors import StartSetError
 from quickstart.host import door
 from quickstart.host.assets import assets
-from quickstart.image.kerneloptions import KernelOptions, words_of
+from quickstart.image.kerneloptions import words_of
 from quickstart.initramfs.build import Recipe, write_initramfs
 from quickstart.initramfs.facts import Watched, packed_facts
 from quickstart.initramfs.programs import Programs
@@ -39,6 +39,7 @@ from quickstart.model import (
     StartSet,
     Superblock,
 )  # fmt: skip
+from quickstart.model.words import DiskFormat, KernelOptions
 from quickstart.pack.startset import compute
 from quickstart.profile import load_profile
 from tests.contract.ordinary import is_host_root
@@ -189,7 +190,7 @@ def test_odd_names_on_the_command_line(image: ImageRoot, profile: Profile, tmp_p
     reference = ReferenceImage(image.base, "0", file, file, "1", "0", "root", ("tar", "0"))
     disk = RootDisk(file, file.stat().st_size, Superblock(str(UUID(int=1)), 0, 0, True, False, False))
     made = artefacts.Made(
-        *(profile, reference, disk, "raw", (trace(),), found, initramfs),
+        *(profile, reference, disk, DiskFormat.RAW, (trace(),), found, initramfs),
         build_key="0",
         mac="52:54:00:00:00:01",
         hand_off="keep",

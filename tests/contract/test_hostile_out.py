@@ -22,7 +22,7 @@ from quickstart.artefact.manifest import read_manifest
 from quickstart.errors import OutputExistsError
 from quickstart.initramfs.layout import IMAGE
 from quickstart.initramfs.newc import directory, regular, write_archive
-from quickstart.initramfs.payload import Payload
+from quickstart.model.words import Payload
 from tests.unit.outs import change, facts
 from tests.unit.test_inside import artefact
 

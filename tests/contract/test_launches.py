@@ -25,6 +25,7 @@ from quickstart.measure.launches import launch
 from quickstart.measure.results import Cell
 from quickstart.measure.run import Bench
 from quickstart.model import MIB, Readiness
+from quickstart.model.words import ReadyKind
 from quickstart.volume.emulator import Volume, served
 from quickstart.volume.nbd import Command, Connection
 from quickstart.volume.storage import load_model
@@ -54,7 +55,7 @@ def boot(tmp_path: Path) -> Boot:
         cmdline="ro",
         memory_mib=256,
         mac="52:54:00:12:34:56",
-        ready=Readiness("http", 80, "/", 200, "", 10),
+        ready=Readiness(ReadyKind.HTTP, 80, "/", 200, "", 10),
         unit="nginx.service",
     )
 

@@ -10,7 +10,8 @@ import pytest
 
 from quickstart.initramfs.newc import CpioEntry, directory, regular, write_archive
 from quickstart.initramfs.newc_reader import read_archive
-from quickstart.initramfs.payload import Payload, packing
+from quickstart.initramfs.payload import packing
+from quickstart.model.words import Payload
 
 # What unpacks a stream, what makes one as the kernel's own build does (scripts/Makefile.lib: gzip -n -9, lz4 -l, zstd -19).
 TOOLS = {

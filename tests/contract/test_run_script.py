@@ -10,7 +10,8 @@ import pytest
 
 from quickstart.artefact.directory import run_script
 from quickstart.artefact.manifest import read_manifest
-from quickstart.image.kerneloptions import KernelOptions, stock_line, with_options
+from quickstart.image.kerneloptions import stock_line, with_options
+from quickstart.model.words import KernelOptions
 from tests.unit.outs import SUPERBLOCK, write_manifest
 
 STOCK = stock_line(SUPERBLOCK.uuid)

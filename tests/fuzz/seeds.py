@@ -16,7 +16,8 @@ from pathlib import Path
 from quickstart.host.assets import assets
 from quickstart.image.ext4 import parse_superblock
 from quickstart.initramfs.newc import directory, regular, symlink, write_archive
-from quickstart.initramfs.payload import Payload, packing
+from quickstart.initramfs.payload import packing
+from quickstart.model.words import Payload
 from quickstart.report.document import text_of
 from tests.fuzz.places import joined
 from tests.fuzz.targets import DPKG_FILES, LD_FILES, MODULE_FILES, READY, TRACE_FILES, UNIT_FILES

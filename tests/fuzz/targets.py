@@ -32,6 +32,7 @@ from quickstart.launch.monitor import Monitor
 from quickstart.measure import counting
 from quickstart.measure.matrix import parse_matrix
 from quickstart.model import Readiness
+from quickstart.model.words import ReadyKind
 from quickstart.newprofile import look
 from quickstart.parse.bounded import lines_of
 from quickstart.profile import parse_bench, parse_profile
@@ -50,7 +51,7 @@ from tests.fuzz.places import parts_of, put, put_nodes
 # Gives one input to a parser; the directory is the process's own and keeps what the last input wrote.
 Run = Callable[[bytes, Path], None]
 
-READY = Readiness("http", 80, "/", 200, "", 60)
+READY = Readiness(ReadyKind.HTTP, 80, "/", 200, "", 60)
 _LIMIT_S = 0.3
 
 

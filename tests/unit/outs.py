@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from quickstart.model import Readiness, Superblock
+from quickstart.model.words import ReadyKind
 
-READY = Readiness("http", 80, "/", 200, "", 600)
+READY = Readiness(ReadyKind.HTTP, 80, "/", 200, "", 600)
 SUPERBLOCK = Superblock("57174af5-eba9-5dc8-89d7-1ee8d7185e0b", 0, 0, True, False, False)
 BUILD_KEY = "6665d80ee4320a39002b327837bbffef"
 UNPACKED_BYTES = 1 << 26

@@ -9,6 +9,7 @@ import pytest
 from quickstart.engines.boot import BuildOptions, TraceOptions, build, build_tools
 from quickstart.errors import MissingToolError
 from quickstart.host.progress import Quiet
+from quickstart.model.words import DiskFormat
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import reference_inputs
 from quickstart.store.context import Context
@@ -18,7 +19,7 @@ PROFILE = load_profile("nginx")
 DEBOOTSTRAP = {"debootstrap", "unshare", "chroot"}
 
 
-def asked(tmp_path: Path, rootfs: Path | None = None, disk_format: str = "raw") -> set[str]:
+def asked(tmp_path: Path, rootfs: Path | None = None, disk_format: DiskFormat = DiskFormat.RAW) -> set[str]:
     options = BuildOptions(tmp_path / "out", disk_format, tracing=TraceOptions(rootfs=rootfs))
     return set(build_tools(PROFILE, options, Store(tmp_path / "store")))
 
@@ -41,7 +42,7 @@ def test_each_option_asks_for_its_own(tmp_path: Path) -> None:
             "cp",
         ),
     }
-    assert asked(tmp_path, tmp_path / "tree", "qcow2") == plain | {"qemu-img"}
+    assert asked(tmp_path, tmp_path / "tree", DiskFormat.QCOW2) == plain | {"qemu-img"}
     assert asked(tmp_path, tmp_path / "root.tar") == plain | {"tar"}
     assert asked(tmp_path) == plain | DEBOOTSTRAP
     with Store(tmp_path / "store") as store:
@@ -55,12 +56,12 @@ def test_it_is_asked_for_before_anything_is_made(
 ) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in asked(tmp_path, disk_format="qcow2") - {missing}:
+    for name in asked(tmp_path, disk_format=DiskFormat.QCOW2) - {missing}:
         (tools / name).write_text("")
         (tools / name).chmod(0o755)
     monkeypatch.setenv("QUICKSTART_TOOL_PATH", str(tools))
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    options = BuildOptions(tmp_path / "out", "qcow2")
+    options = BuildOptions(tmp_path / "out", DiskFormat.QCOW2)
     with Store(tmp_path / "store") as store, pytest.raises(MissingToolError, match=f"^{missing} is not"):
         build(PROFILE, options, Context(store, Quiet()))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tools"]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.inspect.cloudinit import ALWAYS, SEEN, early_start, has_cloud_init
+from quickstart.inspect.cloudinit import early_start, has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.model.words import Early
 
 LOCAL = "cloud-init-local.service"
 
@@ -70,7 +71,7 @@ def test_masked(root: ImageRoot) -> None:
     assert not has_cloud_init(root)
 
 
-@pytest.mark.parametrize("wanted", [SEEN, ALWAYS])
-def test_the_profiles_word_counts_with_cloud_init(root: ImageRoot, wanted: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wanted", [Early.SEEN, Early.ALWAYS])
+def test_the_profiles_word_counts_with_cloud_init(root: ImageRoot, wanted: Early, tmp_path: Path) -> None:
     assert early_start(root, wanted) == wanted
-    assert early_start(ImageRoot(tmp_path / "lib"), wanted) == ALWAYS
+    assert early_start(ImageRoot(tmp_path / "lib"), wanted) == Early.ALWAYS

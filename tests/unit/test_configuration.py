@@ -12,7 +12,7 @@ import pytest
 
 from quickstart.errors import BadInputError, StartSetError
 from quickstart.image import kerneloptions
-from quickstart.image.kerneloptions import KernelOptions, words_of
+from quickstart.image.kerneloptions import words_of
 from quickstart.initramfs import ramboot
 from quickstart.initramfs.layout import GuestConfig, HandOff, Served, config_text, part_b, unit_text
 from quickstart.initramfs.newc import CpioEntry, write_archive
@@ -34,6 +34,7 @@ from quickstart.model import (
     Superblock,
     Trace,
 )
+from quickstart.model.words import KernelOptions
 from quickstart.profile import load_bench, load_profile
 from quickstart.reference.debootstrap import reference_inputs, root_uuid
 from quickstart.reference.variant import TUNED, commands, of_bench, preset, together, write_files
@@ -92,8 +93,8 @@ def test_the_lines_of_a_bench_are_the_kernel_options() -> None:
     assert {each.value for each in KernelOptions} == set(COMMAND_LINES)
 
 
-@pytest.mark.parametrize("options", ["boot", "stock"])
-def test_without_a_word_our_configurations_have_what_is_built(options: str) -> None:
+@pytest.mark.parametrize("options", [KernelOptions.BOOT, KernelOptions.STOCK])
+def test_without_a_word_our_configurations_have_what_is_built(options: KernelOptions) -> None:
     profile = replace(load_profile("nginx"), kernel_options=options)
     lines = {name: built_with(name, profile) for name in CONFIGURATIONS}
     assert lines == {

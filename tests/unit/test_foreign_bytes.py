@@ -43,6 +43,7 @@ from quickstart.inspect.unit.words import Names, split_words
 from quickstart.measure.counting import disk_reads, iowait_ns
 from quickstart.measure.matrix import parse_matrix
 from quickstart.model import Readiness
+from quickstart.model.words import ReadyKind
 from quickstart.newprofile.look import failure, parse_look
 from quickstart.parse.faults import MAX_LINES
 from quickstart.profile import load_profile, parse_profile
@@ -284,7 +285,7 @@ def test_a_look_at_a_guest_that_lies() -> None:
     with bounded():
         look = parse_look(text)
         assert look.used_mib == 0 and not look.listeners
-        assert failure([look], "app.service", Readiness("tcp", 80, "/", 200, "", 60)) == ""
+        assert failure([look], "app.service", Readiness(ReadyKind.TCP, 80, "/", 200, "", 60)) == ""
 
 
 # ---------------------------------------------------------------- units

@@ -19,7 +19,8 @@ from quickstart.initramfs.modules import Module, module_data, module_set, parse_
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.ldconf import library_directories
 from quickstart.inspect.unit import read_unit
-from quickstart.model import FileKind, Op, Reason, StartFile, StartSet
+from quickstart.model import FileKind, Op, StartFile, StartSet
+from quickstart.model.reasons import Reason, ReasonSource
 from quickstart.parse.printable import shown
 from tests.unit.elfbuilder import (
     LD_SO,
@@ -190,7 +191,7 @@ def test_what_a_terminal_is_shown() -> None:
 
 
 def test_the_size_of_a_set_counts_a_content_once() -> None:
-    file = StartFile(P("/a"), FileKind.FILE, 0o100644, 7, 0, 0, "", "", (Reason("trace", ""),))
+    file = StartFile(P("/a"), FileKind.FILE, 0o100644, 7, 0, 0, "", "", (Reason(ReasonSource.TRACE, ""),))
     other = StartFile(P("/b"), FileKind.FILE, 0o100644, 7, 0, 0, "", "", (), hard_link_to=P("/a"))
     assert StartSet((file, other), ()).size_bytes == 7
 

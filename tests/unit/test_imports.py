@@ -40,7 +40,8 @@ ONLY_FOR = {
     "verify": {"cli", "newprofile", "verify"},
 }
 IMPORTS_NOTHING_OF_OURS = (
-    "model.py",
+    "model/reasons.py",
+    "model/words.py",
     "errors.py",
     "host/progress.py",
     "host/assets.py",

@@ -14,8 +14,9 @@ from quickstart.artefact import inside
 from quickstart.artefact.directory import load
 from quickstart.errors import ArtefactError, BadInputError
 from quickstart.initramfs.newc import CpioEntry, directory, hard_link, regular, symlink, write_archive
-from quickstart.initramfs.payload import Payload, packing
+from quickstart.initramfs.payload import packing
 from quickstart.model import Artefact
+from quickstart.model.words import Payload
 from tests.unit.outs import change, write_manifest
 
 PART_A = (directory("fast"), directory("fast/quickstart"), regular("fast/quickstart/config", b"A=1\n", 0o644))

@@ -19,13 +19,13 @@ from quickstart.errors import ArtefactError, ProfileError
 from quickstart.host.unchanged import Seen
 from quickstart.image.kerneloptions import (
     BUILDABLE,
-    KernelOptions,
     added,
     chosen,
     stock_line,
     with_options,
     words_of,
 )
+from quickstart.model.words import KernelOptions
 from quickstart.profile import load_profile, parse_profile, profile_file
 from tests.unit.outs import SUPERBLOCK, write_manifest
 
@@ -86,7 +86,7 @@ def test_lines_and_what_they_add() -> None:
 def test_the_profile_says_and_the_command_line_says_otherwise() -> None:
     profile = load_profile("nginx")
     assert chosen(profile, None) is KernelOptions.BOOT is BUILDABLE[0]
-    plain = dataclasses.replace(profile, kernel_options="stock")
+    plain = dataclasses.replace(profile, kernel_options=KernelOptions.STOCK)
     assert chosen(plain, None) is KernelOptions.STOCK
     assert chosen(plain, KernelOptions.BOOT) is KernelOptions.BOOT
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.model.words import ReadyKind
 from quickstart.newprofile.look import (
     Look,
     failure,
@@ -91,7 +92,7 @@ def test_the_units_name_is_one_word_of_the_command() -> None:
     ],
 )
 def test_who_listens_on_127_0_0_1_only(port: int, kind: str, inside: bool) -> None:
-    ready = replace(READY, port=port, kind=kind)
+    ready = replace(READY, port=port, kind=ReadyKind(kind))
     assert listens_inside_only([look()] * 3, ready) is inside
     assert not listens_inside_only([look()] * 2, ready)
 

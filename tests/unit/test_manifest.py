@@ -16,8 +16,8 @@ from quickstart.artefact.directory import load, run_script
 from quickstart.artefact.manifest import Manifest, read_manifest, read_start_set
 from quickstart.errors import ArtefactError, BadInputError
 from quickstart.initramfs.layout import HandOff
-from quickstart.initramfs.payload import Payload
 from quickstart.initramfs.serving import Delivery
+from quickstart.model.words import Payload
 from tests.unit.outs import READY, change, manifest_of, write_manifest
 
 GUESTFWD = "80,guestfwd=tcp:10.0.2.100:1234-cmd:/path/script"

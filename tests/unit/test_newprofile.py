@@ -15,7 +15,6 @@ from quickstart.errors import (
     OutputExistsError,
     UnsupportedUnitError,
 )
-from quickstart.initramfs.payload import Payload
 from quickstart.inspect.globs import matches
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.directives import KNOWN
@@ -32,6 +31,7 @@ from quickstart.model import (
     StartFile,
     StartSet,
 )
+from quickstart.model.words import Payload, ReadyKind
 from quickstart.newprofile.findings import (
     Findings,
     budget_mib,
@@ -54,8 +54,8 @@ from quickstart.profile import DATA, parse_profile
 from tests.unit.imagebuilder import Image, P, trace
 
 ANY = "0.0.0.0"  # noqa: S104 - where the guest listens
-READY = Readiness("http", 80, "/", 200, "", 600)
-TCP = replace(READY, kind="tcp")
+READY = Readiness(ReadyKind.HTTP, 80, "/", 200, "", 600)
+TCP = replace(READY, kind=ReadyKind.TCP)
 DRAFT = first_draft("app", ["app-server"], "app", parse_ready("http:80/"), "bookworm", 600)
 
 
@@ -141,7 +141,7 @@ def test_numbers_leave_room(size: int) -> None:
 )
 def test_a_large_initramfs_is_compressed_and_the_profile_says_so(size: int, form: Payload) -> None:
     assert payload(size) is form
-    profile = replace(DRAFT, payload=form.value)
+    profile = replace(DRAFT, payload=form)
     written = profile_text(profile, {"payload": ["It is large."]})
     assert parse_profile(written, "x") == profile
     assert ('# It is large.\npayload = "lz4"\n' in written) is (form is Payload.LZ4)
@@ -319,7 +319,7 @@ def test_the_files_of_a_plain_service() -> None:
 
 
 def test_the_files_of_one_to_be_looked_at() -> None:
-    ready = replace(DRAFT.ready, kind="tcp", loopback=True, path="/", status=200)
+    ready = replace(DRAFT.ready, kind=ReadyKind.TCP, loopback=True, path="/", status=200)
     rules = replace(DRAFT.files, data=(*DATA, "/opt/app/db"))
     found = findings(
         replace(DRAFT, ready=ready, files=rules), written=(P("/opt/app/db"),), pre=("/bin/mkdir /x",)
@@ -335,7 +335,7 @@ def test_the_files_of_one_to_be_looked_at() -> None:
 
 
 def test_one_that_is_asked_for_its_databases() -> None:
-    ready = Readiness("mysql", 3306, "/", 200, "", 60, account="asker")
+    ready = Readiness(ReadyKind.MYSQL, 3306, "/", 200, "", 60, account="asker")
     profile = replace(DRAFT, ready=ready)
     assert parse_profile(profile_text(profile, {}), "x") == profile
     assert "`show databases` that port 3306 of the external address answers to asker" in request(ready)
@@ -359,7 +359,7 @@ GLOBS = st.lists(TEXT.map(lambda text: f"/{text}"), max_size=3).map(tuple)
 def test_any_profile_reads_as_it_was_written(
     description: str, said: str, include: tuple[str, ...], data: tuple[str, ...], pre: bool
 ) -> None:
-    ready = Readiness("exec", 0, "/", 200, said, 77)
+    ready = Readiness(ReadyKind.EXEC, 0, "/", 200, said, 77)
     rules = FileRules(include=include, exclude=data, data=(*DATA, *data), secrets=include)
     profile = replace(DRAFT, description=description, ready=ready, files=rules, run_start_pre=pre)
     assert parse_profile(profile_text(profile, {}), "x") == profile

@@ -17,9 +17,10 @@ from quickstart.errors import ArtefactError, BadInputError
 from quickstart.initramfs import payload as payloads
 from quickstart.initramfs.newc import CpioEntry, directory, regular, symlink, write_archive
 from quickstart.initramfs.newc_reader import CpioMember, Limits, read_archive
-from quickstart.initramfs.payload import Payload, check_kernel, packing
+from quickstart.initramfs.payload import check_kernel, packing
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.measure.results import PAYLOADS
+from quickstart.model.words import Payload
 
 COMPRESSED = [each for each in Payload if each.compresses]
 # Half of it can be compressed.

@@ -8,8 +8,8 @@ import pytest
 
 from quickstart.engines.boot import payload_of
 from quickstart.errors import BadInputError, ProfileError
-from quickstart.initramfs.payload import Payload
 from quickstart.model import Readiness
+from quickstart.model.words import Payload, ReadyKind
 from quickstart.profile import (
     BenchLayer,
     known_profiles,
@@ -82,7 +82,7 @@ def test_defaults() -> None:
 def test_every_form_of_the_initramfs_can_be_a_profile_s_own(payload: Payload) -> None:
     text = GOOD.replace("schema = 1\n", f'schema = 1\npayload = "{payload.value}"\n')
     profile = parse_profile(text, "x")
-    assert Payload(profile.payload) is payload
+    assert profile.payload is payload
     assert payload_of(profile, None) is payload
     # The command line's word is the last.
     assert payload_of(profile, Payload.ZSTD) is Payload.ZSTD
@@ -206,7 +206,7 @@ def test_complete_requests(ready: str) -> None:
 
 
 def test_what_the_bench_adds() -> None:
-    ready = Readiness("mysql", 3306, "/", 200, "", 600, account="asker")
+    ready = Readiness(ReadyKind.MYSQL, 3306, "/", 200, "", 600, account="asker")
     files = (("/etc/a.d/a-1_@.cnf", ""), ("/etc/b.cnf", "bb\n"))
     assert parse_bench(GOOD + BENCH, "x") == BenchLayer(ready, files, ("adduser x", "true"))
     assert parse_bench(GOOD, "x") is None

@@ -23,6 +23,7 @@ from quickstart.launch.arguments import (
 )
 from quickstart.launch.payload import agent_words
 from quickstart.model import Machine, NbdSocket, Network, Readiness
+from quickstart.model.words import DiskFormat, ReadyKind
 
 FILES = Files(Path("/jail/kernel"), Path("/jail/initrd"), 7)
 MACHINE = Machine(
@@ -32,7 +33,7 @@ MACHINE = Machine(
     initrds=(),
     cmdline="ro",
     disk=Path("/a,b"),
-    disk_format="raw",
+    disk_format=DiskFormat.RAW,
     snapshot=False,
     mac="52:54:00:00:00:01",
     forward_port=None,
@@ -217,7 +218,7 @@ def test_nobody_else_can_open_what_we_talk_by() -> None:
 
 
 def test_the_agents_words_for_databases() -> None:
-    ready = Readiness("mysql", 3306, "/", 200, "", 60, account="asker")
+    ready = Readiness(ReadyKind.MYSQL, 3306, "/", 200, "", 60, account="asker")
     assert agent_words(ready)[2:] == ("mysql", "3306", "asker")
     assert agent_words(dataclasses.replace(ready, loopback=True))[2:] == (
         "loopback",

@@ -10,11 +10,12 @@ import pytest
 from quickstart.errors import GuestError, NoProfileError
 from quickstart.launch.channel import Exit, Message, Output
 from quickstart.model import Beacon, Readiness, ReadyStamp
+from quickstart.model.words import ReadyKind
 from quickstart.newprofile.survey import watch
 
 STAMP = ReadyStamp(5_000_000_000, "connected", 0)
-READY = Readiness("tcp", 7, "/", 200, "", 600)
-EXEC = Readiness("exec", 0, "/", 200, "ask it", 600)
+READY = Readiness(ReadyKind.TCP, 7, "/", 200, "", 600)
+EXEC = Readiness(ReadyKind.EXEC, 0, "/", 200, "ask it", 600)
 
 
 def said(state: str = "active", port: str = "", address: str = "00000000", system: str = "running") -> str:

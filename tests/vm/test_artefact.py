@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.image.kerneloptions import KernelOptions, words_of
+from quickstart.image.kerneloptions import words_of
 from quickstart.initramfs.newc_reader import CpioMember, read_archive
+from quickstart.model.words import KernelOptions
 from tests.vm.conftest import BUILD_S, host, quickstart
 
 # Of the agent's own text: what its program and the hooks that start it say.

@@ -11,12 +11,13 @@ import pytest
 from quickstart.bench.prepare import prepare
 from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
-from quickstart.image.kerneloptions import KernelOptions, words_of
+from quickstart.image.kerneloptions import words_of
 from quickstart.initramfs.newc import directory, symlink, write_archive
 from quickstart.launch import payload
 from quickstart.launch.qemu import QemuGuest
 from quickstart.measure.configuration import Boot, machine, with_command_line
 from quickstart.model import Readied
+from quickstart.model.words import KernelOptions
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root

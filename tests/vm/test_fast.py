@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.image.kerneloptions import KernelOptions, words_of
+from quickstart.image.kerneloptions import words_of
 from quickstart.initramfs.newc_reader import read_archive
+from quickstart.model.words import KernelOptions
 from tests.vm.conftest import STAY, quickstart
 
 # One boot answers all questions; each answer comes behind a line of its own.

@@ -15,6 +15,7 @@ from quickstart.host.progress import Quiet
 from quickstart.image import kerneloptions
 from quickstart.measure.matrix import load_matrix
 from quickstart.measure.results import Planned, Results
+from quickstart.model.words import KernelOptions
 from quickstart.profile import known_profiles
 from quickstart.report import document
 from quickstart.store.store import Store, default_root
@@ -150,7 +151,7 @@ def test_a_kernel_option_that_got_lost_is_named(
     tmp_path: Path, now: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = "cryptomgr.notests"
-    ours = kerneloptions.KernelOptions.OURS
+    ours = KernelOptions.OURS
     left = tuple(each for each in kerneloptions.words_of(ours) if each != lost)
     monkeypatch.setattr(kerneloptions, "WORDS", {**kerneloptions.WORDS, ours: left})
     after = measured(tmp_path / "b", "nginx", "quickstart", "local", "ours")

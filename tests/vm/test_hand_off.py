@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from quickstart.host.progress import Quiet
-from quickstart.image.kerneloptions import KernelOptions, words_of
+from quickstart.image.kerneloptions import words_of
+from quickstart.model.words import KernelOptions
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED

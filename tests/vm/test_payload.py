@@ -19,8 +19,9 @@ from quickstart.host import door
 from quickstart.initramfs.layout import IMAGE
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.initramfs.newc_reader import CpioMember, read_archive
-from quickstart.initramfs.payload import Payload, packing
+from quickstart.initramfs.payload import packing
 from quickstart.launch.drain import whole_text
+from quickstart.model.words import Payload
 from quickstart.store.store import Store, default_root
 from tests.vm.booting import FAST, SETTLED, WHOLE, WORKING, boot
 from tests.vm.conftest import BOOT_S, BUILD_S, host, quickstart

@@ -20,11 +20,12 @@ from quickstart.artefact.directory import RUN_SCRIPT
 from quickstart.artefact.manifest import MANIFEST, Manifest
 from quickstart.errors import ArtefactError
 from quickstart.host.beneath import kind_of
-from quickstart.image.kerneloptions import KernelOptions, added, stock_line, with_options
+from quickstart.image.kerneloptions import added, stock_line, with_options
 from quickstart.initramfs.digests import read_list
 from quickstart.initramfs.layout import MARKER, OURS
 from quickstart.inspect.globs import matches
 from quickstart.inspect.secrets import SECRET_GLOBS
+from quickstart.model.words import KernelOptions
 
 ERROR = "error"
 NOTE = "note"

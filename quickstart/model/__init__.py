@@ -1,6 +1,6 @@
 """The nouns: frozen dataclasses that the stages hand to each other (ARCHITECTURE.md).
 
-Imports nothing of ours. Guest paths are absolute ``PurePosixPath``, host paths ``Path``; sizes are bytes, times int nanoseconds.
+Imports only its own words. Guest paths are absolute ``PurePosixPath``, host paths ``Path``; sizes are bytes, times int nanoseconds.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from quickstart.model.reasons import Reason
+from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, ReadyKind
 
 MIB = 1024 * 1024
 # What has no time of its own in an image has this (2014-05-13 16:53:20 UTC): inodes of a fresh volume, what its making wrote.
@@ -20,12 +23,11 @@ IMAGE_TIME_S = 1_400_000_000
 class Readiness:
     """The profile's real request; *ready* is the first correct answer to it.
 
-    ``kind`` is ``http`` (GET ``path`` answers ``status``), ``tcp`` (the port accepts), ``mysql`` (`show databases` of ``account``,
-    which has no password) or ``exec`` (``command`` ends with status 0 in the guest). The port is asked through the external
+    ``path`` and ``status`` are of HTTP, ``account`` is of MYSQL, ``command`` of EXEC. The port is asked through the external
     address, or with ``loopback`` at 127.0.0.1.
     """
 
-    kind: str
+    kind: ReadyKind
     port: int
     path: str
     status: int
@@ -55,7 +57,7 @@ class RootBudget:
 
 @dataclass(frozen=True)
 class Profile:
-    """One application, validated whole (``quickstart.profile``). ``early``: cloudinit.SEEN or ALWAYS."""
+    """One application, validated whole (``quickstart.profile``)."""
 
     name: str
     description: str
@@ -63,15 +65,15 @@ class Profile:
     packages: tuple[str, ...]
     unit: str
     run_start_pre: bool
-    early: str
+    early: Early
     ready: Readiness
     files: FileRules
     memory_mib: int
     budget_mib: int
     disk_mib: int
     root_budget: RootBudget = RootBudget()
-    payload: str = "cpio"
-    kernel_options: str = "boot"
+    payload: Payload = Payload.CPIO
+    kernel_options: KernelOptions = KernelOptions.BOOT
 
 
 # ---------------------------------------------------------------- reference image
@@ -197,17 +199,6 @@ class FileKind(enum.Enum):
     DIRECTORY = "directory"
 
 
-@dataclass(frozen=True, order=True)
-class Reason:
-    """Why a file is in the start set.
-
-    ``source`` is ``trace``, ``ldd``, ``elf``, ``script``, ``symlink``, ``hardlink``, ``parent`` or ``rule``.
-    """
-
-    source: str
-    detail: str
-
-
 @dataclass(frozen=True)
 class StartFile:
     """A file of the start set by its canonical guest path, as the image has it; ``package`` says whose it is, or is empty.
@@ -275,7 +266,7 @@ class Initramfs:
 class Artefact:
     """OUT: a directory with the root disk, kernel, both initramfs and ``manifest.json`` (docs/users/artefact.md).
 
-    ``superblock`` is the root disk's as it was built. ``early`` is cloudinit.SEEN or ALWAYS; ``uuid`` the machine's, or empty.
+    ``superblock`` is the root disk's as it was built. ``uuid`` is the machine's, or empty.
     ``cmdline`` is the kernel's for our initramfs, with our kernel options; ``stock_cmdline`` goes with ``stock_initrd``.
     """
 
@@ -283,7 +274,7 @@ class Artefact:
     profile_name: str
     ready: Readiness
     disk: Path
-    disk_format: str
+    disk_format: DiskFormat
     superblock: Superblock
     kernel: Path
     initramfs: Path
@@ -297,7 +288,7 @@ class Artefact:
     start_set_files: int
     start_set_bytes: int
     cloud_init: bool = False
-    early: str = "always"
+    early: Early = Early.ALWAYS
     uuid: str = ""
     file_bytes: tuple[tuple[Path, int], ...] = ()
 
@@ -336,7 +327,7 @@ class Machine:
     initrds: tuple[Path, ...]
     cmdline: str
     disk: Path | NbdSocket | None
-    disk_format: str
+    disk_format: DiskFormat
     snapshot: bool
     mac: str
     forward_port: int | None
