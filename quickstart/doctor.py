@@ -43,7 +43,7 @@ _TRIALS: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """One need: ``state`` is found, missing or broken; ``mend`` is the line that mends it, empty when nothing is to do.
 
@@ -77,11 +77,13 @@ def _tool(name: str, arguments: tuple[str, ...]) -> Finding:
 
 def _tried(name: str, package: str, trial: Callable[[], str]) -> Finding:
     try:
-        return Finding(name, FOUND, trial(), "")
+        return Finding(need=name, state=FOUND, detail=trial(), mend="")
     except MissingToolError as error:
-        return Finding(name, MISSING, error.message, error.hint or "")
+        return Finding(need=name, state=MISSING, detail=error.message, mend=error.hint or "")
     except CommandError as error:
-        return Finding(name, BROKEN, error.message, f"apt-get install --reinstall {package}")
+        return Finding(
+            need=name, state=BROKEN, detail=error.message, mend=f"apt-get install --reinstall {package}"
+        )
 
 
 def _static_libc() -> Finding:
@@ -96,41 +98,61 @@ def _static_libc() -> Finding:
 
     finding = _tried("libc.a", door.package_of("libc.a"), trial)
     if finding.state == BROKEN:
-        return Finding("libc.a", MISSING, finding.detail, f"apt-get install {door.package_of('libc.a')}")
+        return Finding(
+            need="libc.a",
+            state=MISSING,
+            detail=finding.detail,
+            mend=f"apt-get install {door.package_of('libc.a')}",
+        )
     return finding
 
 
 def _nfs() -> Finding:
     """Only the bench needs it, for the storage nfs-100m by the host's clock."""
     try:
-        return Finding("NFS server", FOUND, nfs_server(), "", optional=True)
+        return Finding(need="NFS server", state=FOUND, detail=nfs_server(), mend="", optional=True)
     except MissingToolError as error:
-        return Finding("NFS server", MISSING, error.message, error.hint or "", optional=True)
+        return Finding(
+            need="NFS server", state=MISSING, detail=error.message, mend=error.hint or "", optional=True
+        )
     except CommandError as error:
         mend = f"apt-get install --reinstall {door.package_of('ganesha.nfsd')}"
-        return Finding("NFS server", BROKEN, error.message, mend, optional=True)
+        return Finding(need="NFS server", state=BROKEN, detail=error.message, mend=mend, optional=True)
 
 
 def _owners() -> Finding:
     """Who may make an image with owners of its own: root, or whoever gets a user namespace with ids of his."""
     need = "owners in images"
     if os.geteuid() == 0:
-        return Finding(need, FOUND, "this is root", "")
+        return Finding(need=need, state=FOUND, detail="this is root", mend="")
     try:
         ids = userns.subordinate_ids()
         userns.check_namespaces()
     except NeedsRootError as error:
-        return Finding(need, MISSING, error.message, (error.hint or "").removesuffix(userns.OR_ROOT))
-    return Finding(need, FOUND, f"a user namespace with the subordinate ids from {ids.first_uid} on", "")
+        return Finding(
+            need=need,
+            state=MISSING,
+            detail=error.message,
+            mend=(error.hint or "").removesuffix(userns.OR_ROOT),
+        )
+    return Finding(
+        need=need,
+        state=FOUND,
+        detail=f"a user namespace with the subordinate ids from {ids.first_uid} on",
+        mend="",
+    )
 
 
 def _space(store: Store) -> Finding:
     free_mib = free_bytes(store.root) // MIB
     detail = f"{free_mib} MiB free for {store.root}"
     if free_mib >= _NEED_MIB:
-        return Finding("disk space", FOUND, detail, "")
+        return Finding(need="disk space", state=FOUND, detail=detail, mend="")
     return Finding(
-        "disk space", MISSING, f"{detail}, {_NEED_MIB} needed", "QUICKSTART_CACHE=/a/larger/disk quickstart …"
+        need="disk space",
+        state=MISSING,
+        detail=f"{detail}, {_NEED_MIB} needed",
+        mend="QUICKSTART_CACHE=/a/larger/disk quickstart …",
     )
 
 
@@ -140,14 +162,20 @@ def _accelerator(store: Store) -> Finding:
     readable = sorted(path for path in kernels if os.access(path, os.R_OK))
     if not readable:
         return Finding(
-            "KVM", MISSING, "not tried: no kernel to boot", "quickstart build, then again", optional=True
+            need="KVM",
+            state=MISSING,
+            detail="not tried: no kernel to boot",
+            mend="quickstart build, then again",
+            optional=True,
         )
     try:
         accelerator = accel.choose(readable[-1], store)
     except MissingToolError as error:
-        return Finding("KVM", MISSING, error.message, error.hint or "", optional=True)
+        return Finding(need="KVM", state=MISSING, detail=error.message, mend=error.hint or "", optional=True)
     if accelerator.name == "kvm":
-        return Finding("KVM", FOUND, accelerator.why, "")
+        return Finding(need="KVM", state=FOUND, detail=accelerator.why, mend="")
     present = Path("/dev/kvm").exists()
     mend = "nothing to do: TCG serves, more slowly"
-    return Finding("KVM", BROKEN if present else MISSING, accelerator.why, mend, optional=True)
+    return Finding(
+        need="KVM", state=BROKEN if present else MISSING, detail=accelerator.why, mend=mend, optional=True
+    )

@@ -127,7 +127,7 @@ def _check_sums(artefact: Artefact) -> None:
         pass
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
     """All that an artefact says of itself. ``hand_off``, ``delivery`` and ``payload`` are the words of
     `build`'s options.

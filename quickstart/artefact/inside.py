@@ -46,7 +46,7 @@ class Sought:
     pattern: re.Pattern[bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
     """One file of the archive. ``part`` is ``A``, ``B``, or ``image`` for files inside an image in B.
 
@@ -141,7 +141,13 @@ def _in_image(fd: int, raw: CpioMember, number: int) -> Iterator[_Met]:
         # Where part A's own files are to be seen.
         if (name := f"{_FAST}/{file.name}") != OURS:
             member = Member(
-                name, "image", file.mode, file.size_bytes, file.target, b"", place=(number, place)
+                name=name,
+                part="image",
+                mode=file.mode,
+                size_bytes=file.size_bytes,
+                target=file.target,
+                data=b"",
+                place=(number, place),
             )
             yield _Met(member, pieces)
 

@@ -126,10 +126,10 @@ class QemuRunner:
         """One run of ``cell`` (measure.run, measure.launches)."""
         boot = with_command_line(self._boots[_key(cell)], cell.command_line)
         bench = run.Bench(
-            agent_binary(self.store),
-            volume_binary(self.store),
-            float(timeout_s),
-            run.FETCHING[self.matrix.fetch],
+            agent=agent_binary(self.store),
+            volume=volume_binary(self.store),
+            limit_s=float(timeout_s),
+            fetching=run.FETCHING[self.matrix.fetch],
         )
         clock = clock_of(cell.clock, cell.size, boot.kernel, self.store)
         patient = dataclasses.replace(boot, ready=dataclasses.replace(boot.ready, timeout_s=timeout_s))

@@ -70,7 +70,12 @@ def run_matrix(bench: Bench, runner: Runner, progress: Progress) -> Results:
         if before is not None:
             document.demand_same(before, bench.matrix.plan, circumstances, str(file))
         results = before or Results(
-            bench.matrix.name, bench.command, bench.began, circumstances, bench.matrix.plan, ()
+            name=bench.matrix.name,
+            command=bench.command,
+            began=bench.began,
+            circumstances=circumstances,
+            plan=bench.matrix.plan,
+            samples=(),
         )
         return _measure(results, runner, file, progress)
 

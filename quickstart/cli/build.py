@@ -129,10 +129,10 @@ def build(
         # Behind a link OUT is replaced where it lies.
         directory = (out or Path(f"quickstart-{profile.name}")).resolve()
         options = pipeline.BuildOptions(
-            directory,
-            DiskFormat(disk_format),
-            force,
-            tracing,
+            out=directory,
+            disk_format=DiskFormat(disk_format),
+            force=force,
+            tracing=tracing,
             hand_off=_hand_off(stay, release),
             delivery=Delivery(delivery),
             payload=Payload(payload) if payload else None,

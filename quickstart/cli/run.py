@@ -51,7 +51,7 @@ _EXEC_BYTES = 32 * MIB
 _FETCH_S = 10.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """What the command line says of a run; ``when`` None: see moment.moment."""
 
@@ -70,7 +70,7 @@ class RunOptions:
     keep: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ran:
     """One boot that became ready; ``exec_*`` are of `--exec`, ``fallback`` is why the stock init came.
 
@@ -223,7 +223,7 @@ def _while_ready(
         else ""
     )
     page = _page(guest.url_port, artefact.ready.path) if url and guest.url_port else ""
-    ran = Ran(measurement, url, page, guest.fallback())
+    ran = Ran(measurement=measurement, url=url, page=page, fallback=guest.fallback())
     if ran.fallback:
         verb.display().note(
             f"the fast start did not happen, these are the times of the stock boot: {ran.fallback}"

@@ -38,7 +38,7 @@ _START_S = 120.0
 _SAID_BYTES = 1 << 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ShellOptions:
     """What the command line says of a shell in a guest."""
 

@@ -124,8 +124,14 @@ def _until_clean(
     listed = include_list(out)
     traces = max(1, len(manifest.trace_hashes))
     tracing = pipeline.TraceOptions(traces, building.rootfs, options.keep, building.guest_package)
-    kept = HandOff(manifest.hand_off), Delivery(manifest.delivery), Payload(manifest.payload)
-    how = pipeline.BuildOptions(out, artefact.disk_format, False, tracing, *kept)
+    how = pipeline.BuildOptions(
+        out=out,
+        disk_format=artefact.disk_format,
+        tracing=tracing,
+        hand_off=HandOff(manifest.hand_off),
+        delivery=Delivery(manifest.delivery),
+        payload=Payload(manifest.payload),
+    )
 
     def build(profile: Profile) -> None:
         pipeline.build(profile, how, Context(store, verb.display()))

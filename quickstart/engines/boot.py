@@ -71,7 +71,7 @@ class TraceOptions:
     guest_package: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BuildOptions:
     """What the command line says of a build, beside the profile; no ``payload`` or ``kernel_options``: the profile's."""
 

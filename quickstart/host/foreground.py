@@ -24,7 +24,7 @@ _TURN_S = 0.1
 _WINSIZE_BYTES = 8
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Streams:
     """The paths of the relay: from each of ``outputs`` (descriptors) to one of ours, and our stdin to
     ``into``.

@@ -50,7 +50,7 @@ class Identity:
     drop: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Standing:
     """What this process may do about identities: its effective user and capabilities, and the IDs that its
     user namespace maps.

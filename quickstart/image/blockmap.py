@@ -55,7 +55,7 @@ class Kind(enum.Enum):
     FREE = "free"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
     """Neighbouring blocks with one owner. ``offset_bytes`` is where they begin in the file ``path``.
 
@@ -71,7 +71,7 @@ class Owner:
     inodes: tuple[PurePosixPath, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BlockMap:
     """The owners of all blocks of a volume that are in use, in order."""
 
@@ -122,7 +122,7 @@ class BlockMap:
                 index += 1
             elif run is None or run.first_block > at:
                 until = end if run is None else min(end, run.first_block)
-                found.append(Owner(Kind.FREE, at, until - at))
+                found.append(Owner(kind=Kind.FREE, first_block=at, blocks=until - at))
                 at = until
             else:
                 until = min(end, run.first_block + run.blocks)
@@ -141,7 +141,12 @@ class BlockMap:
             numbers = range(first, first + (until - at) * each)
             inodes = tuple(self._paths[number] for number in numbers if number in self._paths)
         return Owner(
-            run.kind, at, until - at, run.path, run.offset_bytes + skipped * self.block_bytes, inodes
+            kind=run.kind,
+            first_block=at,
+            blocks=until - at,
+            path=run.path,
+            offset_bytes=run.offset_bytes + skipped * self.block_bytes,
+            inodes=inodes,
         )
 
 
@@ -191,7 +196,11 @@ class _Reader:
             set(self.runs), key=lambda run: (run.first_block, str(run.path), run.kind.value, run.blocks)
         )
         return BlockMap(
-            self.block_bytes, self.inode_bytes, tuple(_disjoint(runs)), self.paths, self.first_inode
+            block_bytes=self.block_bytes,
+            inode_bytes=self.inode_bytes,
+            _runs=tuple(_disjoint(runs)),
+            _paths=self.paths,
+            _first_inode=self.first_inode,
         )
 
     def _damaged(self, what: str) -> ArtefactError:
@@ -212,7 +221,7 @@ class _Reader:
             raise self._damaged(f"{kind.value} of {path or 'the volume'} at block {first}")
         if len(self.runs) >= _MAX_RUNS:
             raise self._damaged(f"it is in more than {_MAX_RUNS} pieces")
-        self.runs.append(Owner(kind, first, blocks, path, offset))
+        self.runs.append(Owner(kind=kind, first_block=first, blocks=blocks, path=path, offset_bytes=offset))
 
     def _group_metadata(self) -> None:
         layout = self.layout
@@ -386,5 +395,11 @@ def _disjoint(runs: list[Owner]) -> Iterator[Owner]:
         skipped = max(0, reached - run.first_block)
         if skipped < run.blocks:
             # Several inodes may share a block of attributes; the first has it.
-            yield Owner(run.kind, run.first_block + skipped, run.blocks - skipped, run.path, run.offset_bytes)
+            yield Owner(
+                kind=run.kind,
+                first_block=run.first_block + skipped,
+                blocks=run.blocks - skipped,
+                path=run.path,
+                offset_bytes=run.offset_bytes,
+            )
             reached = run.first_block + run.blocks

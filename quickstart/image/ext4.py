@@ -164,7 +164,7 @@ def _change(path: Path, commands: list[str]) -> None:
         raise CommandError(done.argv, done.returncode, "\n".join(faults[:5]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BlockGroup:
     """A block group. ``uninitialised`` means that its block bitmap is not in use yet, since it holds only
     metadata.
@@ -189,7 +189,15 @@ def block_groups(path: Path) -> tuple[BlockGroup, ...]:
             free |= struct.unpack_from("<H", layout.descriptors, at + 0x2C)[0] << 16
         first = layout.first_block + number * layout.blocks_per_group
         blocks = min(layout.blocks_per_group, layout.blocks - first)
-        found.append(BlockGroup(number, first, blocks, free, bool(flags & _BLOCK_UNINIT)))
+        found.append(
+            BlockGroup(
+                number=number,
+                first_block=first,
+                blocks=blocks,
+                free_blocks=free,
+                uninitialised=bool(flags & _BLOCK_UNINIT),
+            )
+        )
     return tuple(found)
 
 

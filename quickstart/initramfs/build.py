@@ -31,7 +31,7 @@ from quickstart.store.store import source_digest
 BUILD_DIGITS = 32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """All that goes into an archive. Where the disk is not the reference image's, superblock and prefetch
     are the disk's.
@@ -119,7 +119,14 @@ def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
     _check_budget(profile, start_set, unpacked_bytes, "the initramfs has")
     # A file that the profile names although it is secret makes a secret of the archive.
     target.chmod(0o600 if profile.files.secrets else 0o644)
-    return Initramfs(target, a_bytes + b_bytes, a_bytes, b_bytes, unpacked_bytes, _sha256(target))
+    return Initramfs(
+        path=target,
+        size_bytes=a_bytes + b_bytes,
+        part_a_bytes=a_bytes,
+        part_b_bytes=b_bytes,
+        unpacked_bytes=unpacked_bytes,
+        sha256=_sha256(target),
+    )
 
 
 def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:

@@ -29,7 +29,7 @@ _READ_BYTES = 1 << 20
 _REBUILD = "build the artefact again"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Listed:
     """The expected file at ``name``, relative to the root. ``crc`` is a regular file's, ``text`` a link's.
 
@@ -60,7 +60,16 @@ def listed(entries: Iterable[CpioEntry]) -> Iterator[Listed]:
             size_bytes, text = len(entry.data), entry.data
         sizes[entry.name] = size_bytes
         same_as = entry.link_to.encode("utf-8", "surrogateescape")
-        yield Listed(name, entry.mode, entry.uid, entry.gid, size_bytes, text, crc, same_as)
+        yield Listed(
+            name=name,
+            mode=entry.mode,
+            uid=entry.uid,
+            gid=entry.gid,
+            size_bytes=size_bytes,
+            text=text,
+            crc=crc,
+            same_as=same_as,
+        )
 
 
 def content_crc(data: bytes | Path) -> int:
@@ -120,4 +129,6 @@ def _read_one(data: bytes, at: int, before: list[Listed]) -> tuple[Listed, int]:
         raise IndexError(end)
     name, text = data[at + _RECORD.size : text_at - 1], data[text_at:end]
     first = before[same_as - 1].name if same_as else b""
-    return Listed(name, mode, uid, gid, size_bytes, text, crc, first), end
+    return Listed(
+        name=name, mode=mode, uid=uid, gid=gid, size_bytes=size_bytes, text=text, crc=crc, same_as=first
+    ), end

@@ -96,7 +96,7 @@ class HandOff(enum.Enum):
     """And /fast goes when the boot is done."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GuestConfig:
     """The facts of this image for init. ``build`` names the pair of parts.
 

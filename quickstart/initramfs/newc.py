@@ -41,7 +41,7 @@ class Sink(Protocol):
     def write(self, data: bytes, /) -> object: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CpioEntry:
     """One member to write.
 
@@ -65,7 +65,7 @@ class CpioEntry:
     link_to: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Header:
     """The 13 numbers of a member's header, in the order of the format."""
 
@@ -93,12 +93,12 @@ class Header:
 
 def directory(path: PurePosixPath | str, mode: int = 0o755) -> CpioEntry:
     """A directory; ``mode`` is its permission bits."""
-    return CpioEntry(str(path), stat.S_IFDIR | mode)
+    return CpioEntry(name=str(path), mode=stat.S_IFDIR | mode)
 
 
 def regular(path: PurePosixPath | str, data: bytes | Path, mode: int) -> CpioEntry:
     """A regular file of these bytes or of this host file's; ``mode`` is its permission bits."""
-    return CpioEntry(str(path), stat.S_IFREG | mode, data)
+    return CpioEntry(name=str(path), mode=stat.S_IFREG | mode, data=data)
 
 
 def hard_link(path: PurePosixPath | str, first: CpioEntry) -> CpioEntry:
@@ -108,12 +108,12 @@ def hard_link(path: PurePosixPath | str, first: CpioEntry) -> CpioEntry:
 
 def symlink(path: PurePosixPath | str, target: PurePosixPath | str) -> CpioEntry:
     """A symbolic link; mode 0777 as Linux shows it."""
-    return CpioEntry(str(path), stat.S_IFLNK | 0o777, _encode(str(target)))
+    return CpioEntry(name=str(path), mode=stat.S_IFLNK | 0o777, data=_encode(str(target)))
 
 
 def char_device(path: PurePosixPath | str, mode: int, major: int, minor: int) -> CpioEntry:
     """A character device node; ``mode`` is its permission bits."""
-    return CpioEntry(str(path), stat.S_IFCHR | mode, rdev_major=major, rdev_minor=minor)
+    return CpioEntry(name=str(path), mode=stat.S_IFCHR | mode, rdev_major=major, rdev_minor=minor)
 
 
 # ---------------------------------------------------------------- writing
@@ -152,7 +152,7 @@ def write_archive(stream: Sink, entries: Iterable[CpioEntry]) -> int:
         if entry.names > 1 and not entry.link_to:
             linked[entry.name] = number, entry
         written += _write_entry(stream, entry, inode)
-    end = _head(CpioEntry(TRAILER, 0), inode=0, size=0)
+    end = _head(CpioEntry(name=TRAILER, mode=0), inode=0, size=0)
     end += bytes(-(written + len(end)) % ARCHIVE_ALIGNMENT)
     stream.write(end)
     return written + len(end)

@@ -32,6 +32,7 @@ from quickstart.initramfs.newc import (
 from quickstart.initramfs.payload import MAGIC_BYTES, Allowance, Unpacked, form_of
 from quickstart.model.words import Payload
 
+_HEADER_FIELDS = tuple(each.name for each in dataclasses.fields(Header))
 _FIELDS = re.compile(rb"[0-9A-Fa-f]{104}")
 _ZEROS_BYTES = 1 << 16
 
@@ -59,7 +60,7 @@ class Stream(Protocol):
     def read(self, count: int, /) -> bytes: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CpioMember:
     """One member. ``data`` is content or link target. ``offset`` is where it begins in bytes: in the file,
     or with ``in_stream`` in the unpacked content of its compressed stream.
@@ -253,7 +254,8 @@ def _read_member(source: _Source, archive: int, in_stream: bool) -> CpioMember:
         raise _damaged(start, f"magic {raw[:6]!r} instead of {MAGIC!r}")
     if not _FIELDS.fullmatch(raw, len(MAGIC)):
         raise _damaged(start, "a header whose fields are not hexadecimal")
-    header = Header(*(int(raw[at : at + 8], 16) for at in range(len(MAGIC), HEADER_BYTES, 8)))
+    numbers = (int(raw[at : at + 8], 16) for at in range(len(MAGIC), HEADER_BYTES, 8))
+    header = Header(**dict(zip(_HEADER_FIELDS, numbers, strict=True)))
     if not 1 < header.name_bytes <= PATH_MAX:
         raise _damaged(start, f"a name of {header.name_bytes} bytes")
     name = source.take(header.name_bytes, "name")

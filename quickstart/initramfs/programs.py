@@ -30,7 +30,7 @@ FREESTANDING_FLAGS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Programs:
     """Static programs on this host."""
 
@@ -49,12 +49,14 @@ class Programs:
 def programs(store: Store) -> Programs:
     """BusyBox where the host has it, ours compiled into the store."""
     return Programs(
-        door.tool_path("busybox"),
-        freestanding(store, "mounter"),
-        freestanding(store, "modloader"),
-        compiled(store, "starter", STARTER_FLAGS, *map(_sources, STARTER_SOURCES), compiler=STARTER_COMPILER),
-        freestanding(store, "checker"),
-        freestanding(store, "prefetcher"),
+        busybox=door.tool_path("busybox"),
+        mounter=freestanding(store, "mounter"),
+        modloader=freestanding(store, "modloader"),
+        starter=compiled(
+            store, "starter", STARTER_FLAGS, *map(_sources, STARTER_SOURCES), compiler=STARTER_COMPILER
+        ),
+        checker=freestanding(store, "checker"),
+        prefetcher=freestanding(store, "prefetcher"),
     )
 
 

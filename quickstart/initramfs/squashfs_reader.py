@@ -74,7 +74,7 @@ class ImageFile:
     target: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Content:
     """The place of a regular file's bytes. ``sizes`` is where the list of its blocks begins in the inode
     table.
@@ -239,7 +239,9 @@ class _Image:
                 f"a file of {size_bytes} bytes, where no more than {self._left_bytes} can be left"
             )
         self._left_bytes -= size_bytes
-        return _Content(begin, size_bytes, fragment, fragment_at, cursor.place)
+        return _Content(
+            begin=begin, size_bytes=size_bytes, fragment=fragment, fragment_at=fragment_at, sizes=cursor.place
+        )
 
     def _entries(self, directory: _Inode) -> Iterator[tuple[bytes, int, int]]:
         """Name, block and place in it of the inode of each entry."""

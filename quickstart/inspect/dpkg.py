@@ -28,7 +28,7 @@ _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
 Canonical = Callable[[str], PurePosixPath | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Owner:
     """The package of a file. For a link of update-alternatives(1), ``alternative`` is its name and ``file``
     its present target; the package is then the target's, or empty.
@@ -55,7 +55,7 @@ def owners(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Mapping[PurePosix
     packages = _packages(root, wanted | {file for _, file in chosen.values()}, canonical)
     found = {path: packages[path] for path in wanted if path in packages}
     for path, (name, file) in chosen.items():
-        owner = packages.get(file, Owner("", "", ""))
+        owner = packages.get(file, Owner(package="", version="", architecture=""))
         found.setdefault(path, replace(owner, alternative=name, file=file))
     return found
 
@@ -127,7 +127,7 @@ def _status(root: ImageRoot) -> Mapping[str, Owner]:
         )
         whole = all(_WORD.fullmatch(word) for word in (name, version, architecture))
         if whole and not fields.get(b"Status", "").endswith("not-installed"):
-            owner = Owner(name, version, architecture)
+            owner = Owner(package=name, version=version, architecture=architecture)
             found.setdefault(name, owner)
             found[f"{name}:{architecture}"] = owner
     return found

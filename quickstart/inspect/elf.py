@@ -34,7 +34,7 @@ ReadElf = Callable[[Path], ElfFacts | None]
 Kind = Literal["needed", "interpreter", "dlopen"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ElfDependency:
     """A file that ld.so maps for another: ``path`` is canonical, ``links`` are the symlinks on the way to it.
 
@@ -48,7 +48,7 @@ class ElfDependency:
     kind: Kind
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Object:
     """An ELF file as one process maps it; ``opened`` is the path that ld.so used, and its parent $ORIGIN."""
 
@@ -104,7 +104,13 @@ def _load(search: _Search, start: _Object, companions: Mapping[str, _Object]) ->
         request = (soon or later).popleft()
         for name, found in _answer(search, request, names, companions):
             label = "PT_INTERP" if request.kind == "interpreter" else name
-            yield ElfDependency(found.path, found.links, request.loader.path, label, request.kind)
+            yield ElfDependency(
+                path=found.path,
+                links=found.links,
+                needed_by=request.loader.path,
+                name=label,
+                kind=request.kind,
+            )
             names.update((name, found.facts.soname))
             if found.path not in loaded:
                 loaded.add(found.path)
@@ -195,7 +201,9 @@ class _Search:
         facts = self._read(self._host(resolution.canonical))
         if facts is None or (loader is not None and _target(facts) != _target(loader.facts)):
             return None
-        return _Object(resolution.canonical, resolution.links, path, facts, loader)
+        return _Object(
+            path=resolution.canonical, links=resolution.links, opened=path, facts=facts, loader=loader
+        )
 
 
 def _target(facts: ElfFacts) -> tuple[int, str]:

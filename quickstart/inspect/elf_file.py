@@ -34,7 +34,7 @@ _MAX_NEEDED = 1024
 _MAX_SEARCHED = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ElfFacts:
     """The facts that the loader reads from an ELF file.
 

@@ -230,7 +230,13 @@ class QemuGuest:
             elif isinstance(message, ReadyStamp) and ready is None:
                 ready = message, self.root_io()
             elif isinstance(message, Counters) and beacon is not None and ready is not None:
-                return Readied(self.launch_ns, beacon, *ready, message)
+                return Readied(
+                    launch_ns=self.launch_ns,
+                    beacon=beacon,
+                    ready=ready[0],
+                    root_io=ready[1],
+                    counters=message,
+                )
         # The port is closed a moment before the process is gone.
         on_time = time.monotonic_ns() < deadline_ns
         if on_time and self._alive() and not has_volume():

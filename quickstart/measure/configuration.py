@@ -18,7 +18,7 @@ from quickstart.model import Machine, Profile, Readiness
 from quickstart.model.words import DiskFormat, KernelOptions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Boot:
     """All that a machine needs to boot one configuration, and the request that makes it ready. All files
     are the host's.

@@ -146,13 +146,13 @@ class _Machines:
     ) -> Sample:
         boot, cell, became = self._boot, self._cell, ended.became
         if isinstance(became, QuickStartError):
-            sample = Sample(cell, number, first_line(became), boot.delivery)
+            sample = Sample(cell=cell, number=number, censored=first_line(became), delivery=boot.delivery)
         else:
             mine = tuple(request for request in log if request.instance == instance)
             try:
                 sample = sample_of(boot, self._clock, cell, number, dataclasses.replace(became, log=mine))
             except GuestError as error:
-                sample = Sample(cell, number, first_line(error), boot.delivery)
+                sample = Sample(cell=cell, number=number, censored=first_line(error), delivery=boot.delivery)
         return dataclasses.replace(sample, instance=instance, launched_ns=ended.launched_ns - first_ns)
 
     def _one(self, volume: Volume, instance: int, due_s: float) -> None:

@@ -219,9 +219,20 @@ def _planned(block: _Block, lines: _Lines) -> Iterator[Planned]:
             (each, line) for each in block.configurations for line in lines.of(block, each, profile)
         ):
             forms = itertools.product(block.payloads, block.deliveries)
-            for form in forms if configuration == _OURS else (("", ""),):
-                cell = Cell(profile, configuration, command_line, storage, clock, size, *form)
-                cell = replace(cell, pattern=pattern, instances=instances, stagger_ms=stagger_ms)
+            for payload, delivery in forms if configuration == _OURS else (("", ""),):
+                cell = Cell(
+                    profile=profile,
+                    configuration=configuration,
+                    command_line=command_line,
+                    storage=storage,
+                    clock=clock,
+                    size=size,
+                    payload=payload,
+                    delivery=delivery,
+                    pattern=pattern,
+                    instances=instances,
+                    stagger_ms=stagger_ms,
+                )
                 yield Planned(cell, block.runs, block.timeout_s)
 
 

@@ -172,7 +172,7 @@ def demand_memory(count: int, each_mib: int, available_bytes: int) -> None:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Launched:
     """The launches of a cell by one metric: of each launch the machine in the middle (``p50``) and the last
     one (``p100``), and of these the median over all launches, None where that is censored.
@@ -198,7 +198,13 @@ def launched(samples: Sequence[Sample], metric: Metric) -> Launched:
         for machines in found.values()
     ]
     censored = sum(bool(sample.censored) for sample in samples)
-    return Launched(len(found), len(samples), censored, _middle(middles), _middle(lasts))
+    return Launched(
+        launches=len(found),
+        machines=len(samples),
+        censored=censored,
+        p50=_middle(middles),
+        p100=_middle(lasts),
+    )
 
 
 def _middle(values: Sequence[int | None]) -> int | None:

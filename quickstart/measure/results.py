@@ -35,7 +35,7 @@ PATTERNS = ("single", "one-by-one", "staggered", "burst")
 INSTANCES_MAX = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """One cell of a matrix. Every word is one of the project's.
 
@@ -115,7 +115,7 @@ class Reads:
     read_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sample:
     """One run of a cell (paper section 4.1). A run that did not get ready is censored: it has no number,
     but it counts.
@@ -159,7 +159,7 @@ class Sample:
     dilation_percent: int = 100
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Booted:
     """The facts of what a configuration of a profile boots, by which a difference can be named
     (docs/users/compare.md).
@@ -191,7 +191,7 @@ class Facts:
     packages: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Circumstances:
     """All that the numbers depend on besides the matrix. Samples of different circumstances are never
     combined.
@@ -209,7 +209,7 @@ class Circumstances:
     facts: Facts = Facts()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Results:
     """The results of one `bench`, with all that is needed to repeat it.
 

@@ -54,7 +54,7 @@ BOOT_LOADER = Fetching(128 * 1024, 1)
 FETCHING = {"boot-loader": BOOT_LOADER, "read-ahead": Fetching(MIB, 8)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Bench:
     """All that the runs share: the programs of agent and volume emulator, and a limit on the host's clock.
 
@@ -95,7 +95,7 @@ def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: 
             ran = _run(bench, boot, clock, model)
         return sample_of(boot, clock, cell, number, ran)
     except (GuestError, VolumeError) as error:
-        return Sample(cell, number, first_line(error), boot.delivery)
+        return Sample(cell=cell, number=number, censored=first_line(error), delivery=boot.delivery)
 
 
 def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> Ran:

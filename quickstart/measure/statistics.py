@@ -23,7 +23,7 @@ _SEED = 1
 _T_APP: Metric = operator.attrgetter("t_app_ns")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """The summary of a cell's runs, in the unit of the metric.
 
@@ -116,9 +116,15 @@ def summarise(samples: Sequence[Sample], metric: Metric) -> Summary:
     """Summarize a cell's runs by ``metric``, for example ``lambda sample: sample.t_app_ns``."""
     ready = sorted(metric(sample) for sample in samples if not sample.censored)
     if not ready:
-        return Summary(0, len(samples), None, None, None)
+        return Summary(n=0, censored=len(samples), median=None, minimum=None, maximum=None)
     censored = len(samples) - len(ready)
-    return Summary(len(ready), censored, median_of_all(ready, censored), ready[0], ready[-1])
+    return Summary(
+        n=len(ready),
+        censored=censored,
+        median=median_of_all(ready, censored),
+        minimum=ready[0],
+        maximum=ready[-1],
+    )
 
 
 def ratios(summaries: Mapping[Cell, Summary], axis: str, base: str) -> dict[Cell, float | None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from quickstart.model import Readied
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """One run, paper section 4.1; durations in nanoseconds by the client's clock, uptimes by the guest's.
 

@@ -19,7 +19,7 @@ IMAGE_TIME_S = 1_400_000_000
 
 
 # ---------------------------------------------------------------- profile
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Readiness:
     """The profile's real request; *ready* is the first correct answer to it.
 
@@ -55,7 +55,7 @@ class RootBudget:
     read_bytes: int = 4_000_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Profile:
     """One application, validated whole (``quickstart.profile``)."""
 
@@ -77,7 +77,7 @@ class Profile:
 
 
 # ---------------------------------------------------------------- reference image
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Superblock:
     """What the ext4 superblock says of itself (kernel: Documentation/filesystems/ext4, "Super Block")."""
 
@@ -89,7 +89,7 @@ class Superblock:
     has_errors: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReferenceImage:
     """The ordinary root file system and kernel that is booted, traced and later shipped.
 
@@ -132,7 +132,7 @@ class Op(enum.Enum):
     LIST = "list"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
     """What a program of the unit did with a path, at first: ``path`` is absolute, ``error`` the errno's name or None.
 
@@ -169,7 +169,7 @@ class NetworkFacts:
     address: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trace:
     """What the reference boot opened, executed, mapped, listed and looked up in vain, with the process that did it.
 
@@ -199,7 +199,7 @@ class FileKind(enum.Enum):
     DIRECTORY = "directory"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StartFile:
     """A file of the start set by its canonical guest path, as the image has it; ``package`` says whose it is, or is empty.
 
@@ -250,7 +250,7 @@ class StartSet:
 # ---------------------------------------------------------------- initramfs and artefact
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Initramfs:
     """The archive as transferred: parts A (init, BusyBox, modules) and B (the start set), each a newc file, perhaps compressed."""
 
@@ -262,7 +262,7 @@ class Initramfs:
     sha256: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Artefact:
     """OUT: a directory with the root disk, kernel, both initramfs and ``manifest.json`` (docs/users/artefact.md).
 
@@ -313,7 +313,7 @@ class NbdSocket:
     path: Path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """What a launcher needs to start one guest.
 
@@ -379,7 +379,7 @@ class Counters:
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Readied:
     """A launch that became ready."""
 

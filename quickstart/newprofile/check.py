@@ -18,7 +18,7 @@ from quickstart.profile import load_profile, profile_file
 from quickstart.store.store import Store
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checked:
     """A profile that holds. ``unit`` and ``start_set`` are None as long as the store has no image or no trace of it."""
 
@@ -55,4 +55,6 @@ def check(name: str, options: TraceOptions, store: Store) -> Checked:
         # An `include` that names nothing is found by both.
         raise ProfileError(str(file), list(dict.fromkeys(each.message for each in faults)), hint=hint)
     plan = pipeline.plan(profile, options, store)
-    return Checked(file, profile, plan.stages, units[0] if units else None, start_set)
+    return Checked(
+        file=file, profile=profile, stages=plan.stages, unit=units[0] if units else None, start_set=start_set
+    )

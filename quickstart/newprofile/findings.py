@@ -41,7 +41,7 @@ _DISK_MIB = 2048
 _LARGE_MIB = 24
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Findings:
     """What a profile is written from; ``directives`` are the unit's with what becomes of each, ``written`` what its processes
     opened for writing of the image's own files, outside the places that are data anyway. ``given``: the root is a user's own.

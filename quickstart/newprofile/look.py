@@ -20,7 +20,7 @@ _RESTARTS = 3
 _JOURNAL_LINES = 15
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Look:
     """One look at the guest; ``unit`` are systemd's properties of it, ``system`` what is-system-running says.
 

@@ -40,7 +40,7 @@ def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads
 
     Raises NoProfileError when the early start does not happen.
     """
-    how = BuildOptions(Path("out"), tracing=options)
+    how = BuildOptions(out=Path("out"), tracing=options)
     inputs: Mapping[str, object] = {
         "build": pipeline.build_key(profile, how, pipeline.rootfs_of(options, context.progress)),
         "recipe": source_digest("quickstart.newprofile.reads"),
@@ -48,7 +48,7 @@ def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads
 
     def make(directory: Path) -> None:
         with workspace("quickstart-profile-", keep=options.keep) as place:
-            trial = BuildOptions(place / "out", tracing=options)
+            trial = BuildOptions(out=place / "out", tracing=options)
             artefact = pipeline.build(profile, trial, context).artefact
             seen = boot.verify(artefact, boot.Options(keep=options.keep), context.store, context.progress)
         if seen.fallback:

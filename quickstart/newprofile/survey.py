@@ -57,7 +57,7 @@ class Watched(Protocol):
     def console_tail(self) -> str: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Survey:
     """What the boot showed. ``listeners`` are those of the machine; ``ready_uptime_ns`` is 0 where ready was not asked for from
     inside, although the service listens there."""

@@ -39,7 +39,7 @@ _FLEX_GROUPS = 16
 _OWN_BLOCKS = (Kind.DIRECTORY, Kind.EXTENTS, Kind.ATTRIBUTES, Kind.LINK)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Foreseen:
     """What the application will come to on the root volume, beside what is served from /fast, by canonical path.
 
@@ -76,11 +76,11 @@ def foresee(
             if event.program not in not_now:
                 _follow(seen, event, served)
     return Foreseen(
-        frozenset(seen.names),
-        frozenset(seen.directories),
-        frozenset(seen.files),
-        frozenset(seen.large),
-        seen.makes,
+        names=frozenset(seen.names),
+        directories=frozenset(seen.directories),
+        files=frozenset(seen.files),
+        large=frozenset(seen.large),
+        makes=seen.makes,
     )
 
 

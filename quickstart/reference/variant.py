@@ -16,7 +16,7 @@ from quickstart.profile import BenchLayer
 from quickstart.reference import customise
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Variant:
     """``purged`` packages, ``written`` files (by their guest paths without the first /), ``enabled`` units beside the profile's,
     ``disabled`` those that an enabled one brings along. Every unit that is named in neither is disabled; without ``enabled`` all

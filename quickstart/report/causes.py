@@ -34,7 +34,7 @@ _FEW_REQUESTS = 10
 _FEW_BYTES = 256 * 1024
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cause:
     """One fact that changed. ``kind`` is one of PHASES_OF, ``change`` is new, gone or changed.
 
@@ -91,7 +91,14 @@ def _files(first: Results, before: Booted, second: Results, after: Booted) -> It
     old = first.circumstances.facts.contents.get(before.initramfs)
     new = second.circumstances.facts.contents.get(after.initramfs)
     if old is None or new is None:
-        yield Cause("initramfs", "changed", "", None, None, "another archive, whose files are not recorded")
+        yield Cause(
+            kind="initramfs",
+            change="changed",
+            name="",
+            a=None,
+            b=None,
+            text="another archive, whose files are not recorded",
+        )
         return
     changed = sorted(
         (name for name in {**old, **new} if old.get(name) != new.get(name)),
@@ -104,7 +111,7 @@ def _files(first: Results, before: Booted, second: Results, after: Booted) -> It
     if small:
         a, b = (sum(each.get(name, 0) for name in small) for each in (old, new))
         text = f"{len(small)} files of at most {_SMALL_BYTES} bytes, {b - a:+} bytes"
-        yield Cause("initramfs", "changed", "", a, b, text)
+        yield Cause(kind="initramfs", change="changed", name="", a=a, b=b, text=text)
 
 
 def _command_line(before: Booted, after: Booted, line: str) -> Iterator[Cause]:
@@ -117,18 +124,34 @@ def _command_line(before: Booted, after: Booted, line: str) -> Iterator[Cause]:
         key = word.partition("=")[0]
         again = next((each for each in added if each.partition("=")[0] == key), None)
         if again is None:
-            yield Cause("command_line", "gone", key, word, None, f"option {word} is lost")
+            yield Cause(
+                kind="command_line", change="gone", name=key, a=word, b=None, text=f"option {word} is lost"
+            )
         else:
             added.remove(again)
-            yield Cause("command_line", "changed", key, word, again, f"option {word} is {again} now")
+            yield Cause(
+                kind="command_line",
+                change="changed",
+                name=key,
+                a=word,
+                b=again,
+                text=f"option {word} is {again} now",
+            )
     for word in added:
-        yield Cause("command_line", "new", word.partition("=")[0], None, word, f"option {word} is new")
+        yield Cause(
+            kind="command_line",
+            change="new",
+            name=word.partition("=")[0],
+            a=None,
+            b=word,
+            text=f"option {word} is new",
+        )
 
 
 def _kernel(before: Booted, after: Booted) -> Iterator[Cause]:
     if before.kernel != after.kernel:
         text = f"{before.kernel} is {after.kernel} now"
-        yield Cause("kernel", "changed", "", before.kernel, after.kernel, text)
+        yield Cause(kind="kernel", change="changed", name="", a=before.kernel, b=after.kernel, text=text)
 
 
 def _units(before: Runs, after: Runs) -> Iterator[Cause]:
@@ -161,7 +184,14 @@ def _lines(before: Booted, after: Booted) -> Iterator[Cause]:
     for change, lines in (("gone", old - new), ("new", new - old)):
         for line in lines.elements():
             a, b = (line, None) if change == "gone" else (None, line)
-            yield Cause("unit_line", change, before.unit, a, b, f"{after.unit}: {line} is {change}")
+            yield Cause(
+                kind="unit_line",
+                change=change,
+                name=before.unit,
+                a=a,
+                b=b,
+                text=f"{after.unit}: {line} is {change}",
+            )
 
 
 def _packages(first: Results, before: Booted, second: Results, after: Booted) -> Iterator[Cause]:
@@ -189,15 +219,22 @@ def _reads(before: Runs, after: Runs) -> Iterator[Cause]:
         a, b = median(old), median(new)
         if abs(b - a) >= least and (min(new) > max(old) or max(new) < min(old)):
             text = f"root {name} read before ready: {say(a)}, {say(b)} now"
-            yield Cause("reads", "changed", name, a, b, text)
+            yield Cause(kind="reads", change="changed", name=name, a=a, b=b, text=text)
 
 
 def _cause(kind: str, name: str, a: T | None, b: T | None, say: Callable[[T], str]) -> Cause:
     """``name`` with both values; at least one of them is there."""
     if a is not None and b is not None:
-        return Cause(kind, "changed", name, a, b, f"{name}: {say(a)}, {say(b)} now")
+        return Cause(kind=kind, change="changed", name=name, a=a, b=b, text=f"{name}: {say(a)}, {say(b)} now")
     change, value = ("new", b) if a is None else ("gone", a)
-    return Cause(kind, change, name, a, b, f"{name} is {change}{'' if value is None else f', {say(value)}'}")
+    return Cause(
+        kind=kind,
+        change=change,
+        name=name,
+        a=a,
+        b=b,
+        text=f"{name} is {change}{'' if value is None else f', {say(value)}'}",
+    )
 
 
 def mib(size_bytes: int) -> str:

@@ -49,7 +49,7 @@ class Threshold:
         return max(self.least_ns, int(self.share * t_total_ns))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Time:
     """One of the compared times: medians, and on the clocks wall and kvm the shift with its interval and p.
 
@@ -68,7 +68,7 @@ class Time:
     interval_ns: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PhaseDifference:
     """The medians of a phase's duration, None where no run has the phase. ``causes`` are indices into the
     causes of its cell.
@@ -81,7 +81,7 @@ class PhaseDifference:
     causes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Compared:
     """The comparison of one cell. ``runs`` and ``censored`` are counts of A and B; ``cell`` names its
     profile by name.
@@ -213,12 +213,12 @@ def _compared(
     else:
         times = [_real(name, metric, runs, limit_ns, family.real_tests) for name, metric in metrics.items()]
     return Compared(
-        cell,
-        (len(runs[0]), len(runs[1])),
-        (_censored(runs[0]), _censored(runs[1])),
-        tuple(times),
-        tuple(_phases(runs, found)),
-        found,
+        cell=cell,
+        runs=(len(runs[0]), len(runs[1])),
+        censored=(_censored(runs[0]), _censored(runs[1])),
+        times=tuple(times),
+        phases=tuple(_phases(runs, found)),
+        causes=found,
     )
 
 
@@ -232,7 +232,15 @@ def _virtual(
     if b_ns < a_ns:
         back, why = judge((runs[1], runs[0]))
         verdict = "earlier" if back == "later" else back
-    return Time(name, a_ns, b_ns, b_ns - a_ns, limit_ns, verdict, why)
+    return Time(
+        name=name,
+        a_ns=a_ns,
+        b_ns=b_ns,
+        difference_ns=b_ns - a_ns,
+        threshold_ns=limit_ns,
+        verdict=verdict,
+        why=why,
+    )
 
 
 def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
@@ -282,7 +290,17 @@ def _real(name: str, metric: Metric, runs: tuple[Runs, Runs], limit_ns: int, tes
         verdict = ("later" if difference_ns > 0 else "earlier") if sure else "same"
         why = f"p = {float(p):.4f} of {tests} tests"
     interval_ns = shift_interval(before, after) if whole else None
-    return Time(name, a_ns, b_ns, difference_ns, limit_ns, verdict, why, float(p), interval_ns)
+    return Time(
+        name=name,
+        a_ns=a_ns,
+        b_ns=b_ns,
+        difference_ns=difference_ns,
+        threshold_ns=limit_ns,
+        verdict=verdict,
+        why=why,
+        p=float(p),
+        interval_ns=interval_ns,
+    )
 
 
 def _values(runs: tuple[Runs, Runs], metric: Metric) -> tuple[list[int], list[int]]:
@@ -317,7 +335,7 @@ def _phases(runs: tuple[Runs, Runs], found: Sequence[Cause]) -> Iterator[PhaseDi
         difference_ns = (b_ns or 0) - (a_ns or 0)
         indices = [at for at, cause in enumerate(found) if name in PHASES_OF[cause.kind]]
         named = tuple(indices) if abs(difference_ns) >= _PHASE_NS else ()
-        yield PhaseDifference(name, a_ns, b_ns, difference_ns, named)
+        yield PhaseDifference(name=name, a_ns=a_ns, b_ns=b_ns, difference_ns=difference_ns, causes=named)
 
 
 def _lengths(runs: Runs) -> Mapping[str, list[int]]:

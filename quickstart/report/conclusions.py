@@ -45,7 +45,7 @@ _DELIVERIES = ("", *reversed(DELIVERIES))
 Measured = Mapping[Cell, Sequence[Sample]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Headline:
     """The first table in words: a row for each application, size and interval, a column for each storage
     model.
@@ -93,14 +93,28 @@ def headline(results: Results) -> Headline | None:
     line = next(each for each in (BUILT, *COMMAND_LINES) if each in lines)
     storages = tuple(each for each in STORAGES if any(cell.storage == each for cell in here))
     forms = {(cell.payload, cell.delivery) for cell in here if cell.configuration == OURS}
-    form = next(each for each in itertools.product(("", *PAYLOADS), _DELIVERIES) if each in forms)
+    payload, delivery = next(
+        each for each in itertools.product(("", *PAYLOADS), _DELIVERIES) if each in forms
+    )
     rows = []
     for profile, size in dict.fromkeys((cell.profile, cell.size) for cell in here):
-        cells = [Cell(profile, OURS, line, storage, clock, size, *form) for storage in storages]
+        cells = [
+            Cell(
+                profile=profile,
+                configuration=OURS,
+                command_line=line,
+                storage=storage,
+                clock=clock,
+                size=size,
+                payload=payload,
+                delivery=delivery,
+            )
+            for storage in storages
+        ]
         for interval, metric in (("launch to ready (T_total)", T_TOTAL), ("kernel to ready (T_app)", T_APP)):
             values = tuple(_verdict(here, cell, rival_of(here, cell, rival), metric) for cell in cells)
             rows.append(((f"{profile}, {size}", interval), values))
-    return Headline(clock, rival, line, storages, tuple(rows))
+    return Headline(clock=clock, rival=rival, command_line=line, storages=storages, rows=tuple(rows))
 
 
 def rival_of(samples: Measured, cell: Cell, configuration: str) -> Cell:

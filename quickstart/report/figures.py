@@ -91,7 +91,7 @@ _TEXT_MAX = 120
 _DPI, _PIXELS_MAX = 150, 65_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Drawn:
     """A figure as bytes in both formats. ``title`` says what it shows, ``text`` says in one sentence what
     the reader should see.
@@ -384,7 +384,7 @@ def drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     dpi = min(_DPI, _PIXELS_MAX // max(figure.get_size_inches()))
     figure.savefig(png, format="png", dpi=dpi, metadata={"Software": None})
-    return Drawn(name, title, text, svg.getvalue().decode(), png.getvalue())
+    return Drawn(name=name, title=title, text=text, svg=svg.getvalue().decode(), png=png.getvalue())
 
 
 def _short(text: str) -> str:

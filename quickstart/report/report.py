@@ -65,7 +65,7 @@ class Timeline:
     rows: tuple[Row, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Section:
     """All rows of one clock and one storage model. Times of two clocks never stand in one table."""
 
@@ -185,7 +185,16 @@ def _sections(results: Results) -> tuple[tuple[Section, ...], tuple[Drawn, ...]]
             lines = list(_timelines(here, name, title))
             drawn += [figure for figure, _ in lines]
             timelines = tuple(each for _, each in lines)
-            sections.append(Section(title, name, clock, tuple(_rows(here)), tuple(_claims(here)), timelines))
+            sections.append(
+                Section(
+                    title=title,
+                    name=name,
+                    clock=clock,
+                    rows=tuple(_rows(here)),
+                    claims=tuple(_claims(here)),
+                    timelines=timelines,
+                )
+            )
     return tuple(sections), tuple(drawn)
 
 

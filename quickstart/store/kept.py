@@ -16,7 +16,7 @@ from quickstart.host.places import fault_at, swapped_by_others
 from quickstart.host.walk import reachable, walk
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Kept:
     """An entry of the store. ``used_s`` is the time of its last use (seconds since the epoch)."""
 
@@ -89,7 +89,13 @@ def kept(paths: Iterable[Path], mark_name: str) -> Iterator[Kept]:
         with suppress(FileNotFoundError):
             mark = path / mark_name
             used_s = int((mark if mark.exists() else path).lstat().st_mtime)
-            yield Kept(path.parent.name, path.stem, path, _allocated_bytes(path), used_s)
+            yield Kept(
+                stage=path.parent.name,
+                key=path.stem,
+                path=path,
+                size_bytes=_allocated_bytes(path),
+                used_s=used_s,
+            )
 
 
 def _allocated_bytes(directory: Path) -> int:

@@ -22,7 +22,7 @@ _EXECUTOR = "systemd-executor"
 _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class UnitLog:
     """``events`` are the actions of the unit's programs, each once, in the log's order. ``processes``
     counts the processes.
@@ -47,7 +47,7 @@ class _Member:
     alive: bool = True
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Collector:
     """Takes the items of a log one by one. Its memory grows with new facts, not with the log."""
 
@@ -92,14 +92,14 @@ class _Collector:
         if key not in self.found:
             real = PurePosixPath(item.real) if item.real not in ("", item.path) else None
             self.found[key] = Event(
-                item.line,
-                member.pid,
-                member.program,
-                item.op,
-                PurePosixPath(item.path),
-                item.error,
-                made,
-                real,
+                line=item.line,
+                pid=member.pid,
+                program=member.program,
+                op=item.op,
+                path=PurePosixPath(item.path),
+                error=item.error,
+                made=made,
+                real=real,
             )
 
     def _is_made(self, path: str) -> bool:
@@ -129,7 +129,7 @@ def collect(lines: Iterable[bytes], unit: str) -> UnitLog:
     """The share of ``unit`` in a log. Raises TraceError for a damaged log. A unit that never started has no
     events.
     """
-    collector = _Collector(f"/{unit}/cgroup.procs")
+    collector = _Collector(suffix=f"/{unit}/cgroup.procs")
     last = 0
     for item in read_events(lines):
         if isinstance(item, Born):
@@ -146,7 +146,9 @@ def collect(lines: Iterable[bytes], unit: str) -> UnitLog:
     events = tuple(sorted(collector.found.values(), key=lambda event: event.line))
     members = collector.members.values()
     alive = sum(1 for member in members if member.alive and member.program)
-    return UnitLog(events, len(members), alive, tuple(sorted(collector.blind)), last)
+    return UnitLog(
+        events=events, processes=len(members), alive=alive, blind=tuple(sorted(collector.blind)), lines=last
+    )
 
 
 def loaded_files(log: UnitLog) -> tuple[PurePosixPath, ...]:

@@ -95,7 +95,7 @@ class Blind(NamedTuple):
 Item = Born | Seen | Blind | Gone
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Task:
     """A process during parsing.
 
@@ -141,7 +141,7 @@ class _Reader:
     def _task(self, pid: int) -> _Task:
         task = self._current.get(pid)
         if task is None:
-            task = self._current[pid] = _Task(next(self._numbers), pid)
+            task = self._current[pid] = _Task(number=next(self._numbers), pid=pid)
         return task
 
     def end(self, pid: int) -> Iterator[Item]:

@@ -99,7 +99,7 @@ _LISTING = frozenset({"getdents", "getdents64"})
 _EXECUTING = frozenset({"execve", "execveat"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Asker:
     """The origin of a request. ``call`` is the system call, ``path`` its file; ``direct`` means past the
     page cache.
@@ -118,7 +118,7 @@ class Asker:
     prober: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Issued:
     """A request as the kernel gave it to the driver. ``sector`` counts 512 bytes. ``askers`` are those
     whose pieces it joins.
@@ -134,7 +134,7 @@ class Issued:
     askers: tuple[Asker, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Use:
     """A process's use of a name. ``what`` is ``failed`` (ENOENT), ``listed``, ``opened`` or ``executed``.
 
@@ -162,7 +162,7 @@ class GuestTrace:
     ends_ns: int
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Process:
     """The trace's knowledge of one process or thread at one time."""
 
@@ -256,12 +256,27 @@ class _Reader:
         self._waiting = others
         askers = {(a.pid, a.call, a.path, a.direct): a for a in reversed([piece[3] for piece in pieces])}
         self.issued.append(
-            Issued(time_ns, writes, "A" in flags, sector, sectors, tuple(reversed(askers.values())))
+            Issued(
+                time_ns=time_ns,
+                writes=writes,
+                ahead="A" in flags,
+                sector=sector,
+                sectors=sectors,
+                askers=tuple(reversed(askers.values())),
+            )
         )
 
     def _asker(self, time_ns: int, program: str, pid: int, process: _Process) -> Asker:
         call = process.call or ("page fault" if process.faulted else "")
-        return Asker(time_ns, pid, program, call, self._subject(process), process.direct, process.prober)
+        return Asker(
+            time_ns=time_ns,
+            pid=pid,
+            program=program,
+            call=call,
+            path=self._subject(process),
+            direct=process.direct,
+            prober=process.prober,
+        )
 
     def _subject(self, process: _Process) -> PurePosixPath | None:
         """The subject of the call in progress: the name it was given last, or the file of its descriptor."""
@@ -314,7 +329,17 @@ class _Reader:
         elif call == "chroot":
             process.on_volume, process.directory = True, PurePosixPath("/")
         if what:
-            self.uses.append(Use(time_ns, pid, program, call, what, path, process.on_volume))
+            self.uses.append(
+                Use(
+                    time_ns=time_ns,
+                    pid=pid,
+                    program=program,
+                    call=call,
+                    what=what,
+                    path=path,
+                    on_volume=process.on_volume,
+                )
+            )
 
 
 def _writes(flags: str) -> bool:

@@ -39,7 +39,7 @@ class Packed:
         return path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """One request to the root volume. ``time_ns`` is the guest's uptime when its kernel made it, None for
     one before the kernel.
@@ -73,7 +73,7 @@ class Entry:
         return bool(self.askers) and all(asker.prober for asker in self.askers)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Named:
     """A name on the root volume that ``program`` asked for, how often, and when first. ``call`` is the
     first call.
@@ -98,7 +98,7 @@ class DirectReads:
     size_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ledger:
     """The account of one boot until ready.
 
@@ -312,9 +312,15 @@ def _named(uses: Sequence[tuple[Use, PurePosixPath]], what: str) -> tuple[Named,
         key = (path, use.program)
         before = found.get(key)
         if before:
-            found[key] = Named(path, before.program, before.call, before.time_ns, before.times + 1)
+            found[key] = Named(
+                path=path,
+                program=before.program,
+                call=before.call,
+                time_ns=before.time_ns,
+                times=before.times + 1,
+            )
         else:
-            found[key] = Named(path, use.program, use.call, use.time_ns, 1)
+            found[key] = Named(path=path, program=use.program, call=use.call, time_ns=use.time_ns, times=1)
     return tuple(found.values())
 
 

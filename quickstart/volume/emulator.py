@@ -31,6 +31,10 @@ FLAGS = ("-std=c11", "-O2", "-static")
 _LOG_MAGIC = b"QSVOL  1"
 # struct record of volume.c.
 _RECORD = struct.Struct("=QqqqQIIIHHIHH")
+_RECORD_FIELDS = (
+    *("sequence", "arrival_ns", "due_ns", "done_ns", "offset", "length_bytes", "touched", "client"),
+    *("in_flight", "instance", "error", "command", "flags"),
+)
 _LIMIT_S = 20.0
 _POLL_S = 0.001
 # A client may see the end of the connection a moment before the process is seen to have ended.
@@ -40,7 +44,7 @@ _INSTANCES_MAX = 64
 _BACKLOG = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """One request as the volume saw it. Instants are CLOCK_MONOTONIC ns.
 
@@ -81,11 +85,10 @@ def read_log(data: bytes) -> tuple[Request, ...]:
 
 
 def _request(row: tuple[int, ...]) -> Request:
-    *head, instance, error, command, flags = row
-    return Request(*(*head, error, command, flags, instance))
+    return Request(**dict(zip(_RECORD_FIELDS, row, strict=True)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Volume:
     """A volume that runs while `served` lasts. ``instance`` is the one that owns this socket, 0 for the
     single socket.
@@ -258,7 +261,7 @@ def _started(
                 (*given.argv(), *words), log=output, identity=identity, pass_fds=given.descriptors()
             )
             process = stack.enter_context(started)
-        yield Volume(process, path, log, output)
+        yield Volume(process=process, socket=path, log_file=log, output_file=output)
 
 
 @contextmanager

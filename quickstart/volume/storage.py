@@ -20,7 +20,7 @@ _HOUR_NS = 3600 * 10**9
 _HINT = "docs/users/storage.md lists every key"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StorageModel:
     """The costs of a volume. ``bandwidth_bytes_s`` is None when the link has no limit. ``sources`` are
     pairs (figure, its source).

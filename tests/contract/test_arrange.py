@@ -120,9 +120,27 @@ def test_a_second_time_and_nothing_to_do(image: Path) -> None:
 
 def test_where_there_is_no_room_nothing_moves(image: Path) -> None:
     blocks = read_block_map(image)
-    full = [BlockGroup(g.number, g.first_block, g.blocks, 3, g.uninitialised) for g in block_groups(image)]
+    full = [
+        BlockGroup(
+            number=g.number,
+            first_block=g.first_block,
+            blocks=g.blocks,
+            free_blocks=3,
+            uninitialised=g.uninitialised,
+        )
+        for g in block_groups(image)
+    ]
     assert plan_moves(blocks, full, WANTED, FILES) == ()
-    unused = [BlockGroup(g.number, g.first_block, g.blocks, g.free_blocks, True) for g in block_groups(image)]
+    unused = [
+        BlockGroup(
+            number=g.number,
+            first_block=g.first_block,
+            blocks=g.blocks,
+            free_blocks=g.free_blocks,
+            uninitialised=True,
+        )
+        for g in block_groups(image)
+    ]
     assert plan_moves(blocks, unused, WANTED, FILES) == ()
 
 

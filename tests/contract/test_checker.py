@@ -74,7 +74,11 @@ def make_tree(program: Path, place: Path, sizes: tuple[int, ...] = SIZES) -> Tre
     entries.append(entry_of(root, "fast/link"))
     (root / "fast/other").hardlink_to(root / "fast/dir/f65")
     first = next(each for each in entries if each.name == "fast/dir/f65")
-    entries.append(CpioEntry("fast/other", first.mode, b"", first.uid, first.gid, link_to=first.name))
+    entries.append(
+        CpioEntry(
+            name="fast/other", mode=first.mode, data=b"", uid=first.uid, gid=first.gid, link_to=first.name
+        )
+    )
     digests = place / "digests"
     digests.write_bytes(list_bytes(listed(entries)))
     return Tree(program, root, digests)
@@ -84,7 +88,7 @@ def entry_of(root: Path, name: str) -> CpioEntry:
     path = root / name
     status = path.lstat()
     data = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
-    return CpioEntry(name, status.st_mode, data, status.st_uid, status.st_gid)
+    return CpioEntry(name=name, mode=status.st_mode, data=data, uid=status.st_uid, gid=status.st_gid)
 
 
 @pytest.fixture
@@ -242,7 +246,7 @@ def test_a_name_of_any_bytes_is_shown_in_one_line_of_printing_ascii(program: Pat
 
 
 def test_a_very_long_name_is_cut(program: Path, tmp_path: Path) -> None:
-    entry = CpioEntry("/".join(["d" * 200] * 15), 0o040755)
+    entry = CpioEntry(name="/".join(["d" * 200] * 15), mode=0o040755)
     (tmp_path / "root").mkdir()
     (tmp_path / "digests").write_bytes(list_bytes(listed([entry])))
     status, said = Tree(program, tmp_path / "root", tmp_path / "digests").check()

@@ -61,7 +61,13 @@ ODD = (
     *(b"\x1b[31m", b"%s%n", b"*", b"n" * 255),
 )
 NAMES = [os.fsdecode(name) for name in ODD]
-UNIT = UnitStart("app.service", "exec", None, (), UnitCommand("/usr/bin/app", ("/usr/bin/app", "--")))
+UNIT = UnitStart(
+    unit="app.service",
+    type="exec",
+    pid_file=None,
+    start_pre=(),
+    start=UnitCommand("/usr/bin/app", ("/usr/bin/app", "--")),
+)
 GIB = 1 << 30
 
 
@@ -113,12 +119,38 @@ def built(
     root: ImageRoot, found: StartSet, profile: Profile, target: Path, unit: UnitStart = UNIT
 ) -> Initramfs:
     reference = ReferenceImage(
-        root.base, "0", root.base / "etc/fstab", root.base / "etc/fstab", "1", "0", "root", ("tar", "0")
+        tree=root.base,
+        image_hash="0",
+        kernel=root.base / "etc/fstab",
+        initrd=root.base / "etc/fstab",
+        kernel_version="1",
+        volume_uuid="0",
+        volume_label="root",
+        origin=("tar", "0"),
     )
-    disk = RootDisk(root.base / "etc/fstab", 27, Superblock("1-2", 0, 0, True, False, False))
+    disk = RootDisk(
+        root.base / "etc/fstab",
+        27,
+        Superblock(
+            uuid="1-2", mount_count=0, write_time_s=0, clean=True, needs_recovery=False, has_errors=False
+        ),
+    )
     fstab = root.base / "etc/fstab"
-    programs = Programs(door.tool_path("busybox"), *[fstab] * (len(fields(Programs)) - 1))
-    return write_initramfs(Recipe(profile, reference, disk, "ens3", found, unit, programs), target)
+    programs = Programs(
+        **{**{each.name: fstab for each in fields(Programs)}, "busybox": door.tool_path("busybox")}
+    )
+    return write_initramfs(
+        Recipe(
+            profile=profile,
+            reference=reference,
+            disk=disk,
+            interface="ens3",
+            start_set=found,
+            unit=unit,
+            programs=programs,
+        ),
+        target,
+    )
 
 
 def split(archive: Initramfs) -> tuple[bytes, bytes]:
@@ -187,10 +219,36 @@ def test_odd_names_on_the_command_line(image: ImageRoot, profile: Profile, tmp_p
     out.mkdir()
     initramfs = built(image, found, profile, out / "initramfs.img")
     file = image.base / "etc/fstab"
-    reference = ReferenceImage(image.base, "0", file, file, "1", "0", "root", ("tar", "0"))
-    disk = RootDisk(file, file.stat().st_size, Superblock(str(UUID(int=1)), 0, 0, True, False, False))
+    reference = ReferenceImage(
+        tree=image.base,
+        image_hash="0",
+        kernel=file,
+        initrd=file,
+        kernel_version="1",
+        volume_uuid="0",
+        volume_label="root",
+        origin=("tar", "0"),
+    )
+    disk = RootDisk(
+        file,
+        file.stat().st_size,
+        Superblock(
+            uuid=str(UUID(int=1)),
+            mount_count=0,
+            write_time_s=0,
+            clean=True,
+            needs_recovery=False,
+            has_errors=False,
+        ),
+    )
     made = artefacts.Made(
-        *(profile, reference, disk, DiskFormat.RAW, (trace(),), found, initramfs),
+        profile=profile,
+        reference=reference,
+        disk=disk,
+        disk_format=DiskFormat.RAW,
+        traces=(trace(),),
+        start_set=found,
+        initramfs=initramfs,
         build_key="0",
         mac="52:54:00:00:00:01",
         hand_off="keep",

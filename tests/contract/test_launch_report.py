@@ -23,7 +23,14 @@ FIGURE = "launches-wall-ebs-cold-small-nginx"
 
 def cells() -> list[Cell]:
     ones = [
-        Cell("nginx", name, line, "ebs-cold", "wall", "small")
+        Cell(
+            profile="nginx",
+            configuration=name,
+            command_line=line,
+            storage="ebs-cold",
+            clock="wall",
+            size="small",
+        )
         for name, line in (("standard", "stock"), ("quickstart", "stock"), ("quickstart", "ours"))
     ]
     return [

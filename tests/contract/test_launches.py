@@ -30,14 +30,23 @@ from quickstart.volume.emulator import Volume, served
 from quickstart.volume.nbd import Command, Connection
 from quickstart.volume.storage import load_model
 
-CELL = Cell("nginx", "quickstart", "stock", "ebs-warm", "wall", "small", pattern="burst", instances=3)
+CELL = Cell(
+    profile="nginx",
+    configuration="quickstart",
+    command_line="stock",
+    storage="ebs-warm",
+    clock="wall",
+    size="small",
+    pattern="burst",
+    instances=3,
+)
 WALL = Clock("wall", tcg("a test"), 256, 1)
 
 
 @pytest.fixture
 def bench(tmp_path: Path, emulator: Path) -> Bench:
     (tmp_path / "agent").write_bytes(b"never started")
-    return Bench(tmp_path / "agent", emulator, 20.0)
+    return Bench(agent=tmp_path / "agent", volume=emulator, limit_s=20.0)
 
 
 @pytest.fixture
@@ -55,7 +64,7 @@ def boot(tmp_path: Path) -> Boot:
         cmdline="ro",
         memory_mib=256,
         mac="52:54:00:12:34:56",
-        ready=Readiness(ReadyKind.HTTP, 80, "/", 200, "", 10),
+        ready=Readiness(kind=ReadyKind.HTTP, port=80, path="/", status=200, command="", timeout_s=10),
         unit="nginx.service",
     )
 

@@ -67,7 +67,17 @@ def image(tree: Path) -> Path:
 
 
 def planned(tree: Path, image: Path, *events: str | tuple[Op, str] | tuple[Op, str, str]) -> Prefetch:
-    served = StartFile(P("/usr/lib/libserved.so.1"), FileKind.FILE, 0o100644, 6, 0, 0, "", "", ())
+    served = StartFile(
+        path=P("/usr/lib/libserved.so.1"),
+        kind=FileKind.FILE,
+        mode=0o100644,
+        size_bytes=6,
+        mtime_s=0,
+        ctime_s=0,
+        target="",
+        interpreter="",
+        reasons=(),
+    )
     foreseen = foresee([trace(*events)], StartSet((served,), ()), ImageRoot(tree))
     return plan(foreseen, read_block_map(image))
 
@@ -133,8 +143,8 @@ def test_what_is_written_to_is_read_when_it_is_small(tree: Path, image: Path) ->
 def test_what_is_kept_out_until_later_is_not_asked_for(tree: Path, image: Path) -> None:
     """Nor what it comes to; another program's share of it is."""
     out = StartSet((), (Exclusion(P("/usr/sbin/post"), "exclude: /usr/sbin/post"),))
-    late = Event(1, 9, "post", Op.EXEC, P("/usr/sbin/post"), None)
-    events = (late, Event(2, 9, "post", Op.OPEN, P("/zone/UTC"), None))
+    late = Event(line=1, pid=9, program="post", op=Op.EXEC, path=P("/usr/sbin/post"), error=None)
+    events = (late, Event(line=2, pid=9, program="post", op=Op.OPEN, path=P("/zone/UTC"), error=None))
     root, blocks = ImageRoot(tree), read_block_map(image)
 
     def files(start_set: StartSet, *seen: str | Event) -> tuple[PurePosixPath, ...]:

@@ -68,7 +68,9 @@ def poisoned(text: str) -> Results:
         for each in base.samples
     )
     plan = tuple(Planned(cell_of(each.cell), each.runs + 1, each.timeout_s) for each in base.plan)
-    circumstances = Circumstances(table, table, table, 10, base.circumstances.facts)
+    circumstances = Circumstances(
+        host=table, versions=table, artefacts=table, poll_interval_ms=10, facts=base.circumstances.facts
+    )
     return dataclasses.replace(
         base, name=text, command=(text, text), plan=plan, samples=samples, circumstances=circumstances
     )

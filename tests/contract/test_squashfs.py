@@ -21,7 +21,7 @@ from quickstart.initramfs.squashfs_reader import walk_image
 from tests.contract.test_hostile import ODD
 from tests.unit.test_inside import PART_A, PART_B, artefact
 
-FIRST = CpioEntry("usr/first", 0o100640, b"two names", names=2)
+FIRST = CpioEntry(name="usr/first", mode=0o100640, data=b"two names", names=2)
 ENTRIES = (
     directory("quickstart"),
     directory("usr", 0o711),

@@ -61,7 +61,20 @@ def test_the_tree_is_as_on_the_disk(disk: Path, tmp_path: Path) -> None:
 
 def test_times_are_the_volumes(disk: Path) -> None:
     names = ("/usr/bin/a b", "/usr/bin/link", "/etc/odd\xe9")
-    files = [StartFile(PurePosixPath(name), FileKind.FILE, 0o100755, 1, 0, 0, "", "", ()) for name in names]
+    files = [
+        StartFile(
+            path=PurePosixPath(name),
+            kind=FileKind.FILE,
+            mode=0o100755,
+            size_bytes=1,
+            mtime_s=0,
+            ctime_s=0,
+            target="",
+            interpreter="",
+            reasons=(),
+        )
+        for name in names
+    ]
     found = with_times_of(StartSet(tuple(files), ()), examine_disk(disk))
     assert [(file.mtime_s, file.ctime_s) for file in found.files] == [
         (1_600_000_000, IMAGE_TIME_S),
@@ -71,7 +84,17 @@ def test_times_are_the_volumes(disk: Path) -> None:
 
 
 def test_a_file_that_the_disk_does_not_have(disk: Path) -> None:
-    file = StartFile(PurePosixPath("/none"), FileKind.FILE, 0o100755, 1, 0, 0, "", "", ())
+    file = StartFile(
+        path=PurePosixPath("/none"),
+        kind=FileKind.FILE,
+        mode=0o100755,
+        size_bytes=1,
+        mtime_s=0,
+        ctime_s=0,
+        target="",
+        interpreter="",
+        reasons=(),
+    )
     with pytest.raises(BadInputError, match="/none"):
         with_times_of(StartSet((file,), ()), examine_disk(disk))
 

@@ -121,7 +121,17 @@ def test_reads_and_writes_of_any_kind_are_due_when_the_model_says(emulator: Path
 
 
 def test_a_model_of_every_kind_is_accepted(emulator: Path, image: Path) -> None:
-    extreme = StorageModel("extreme", "", 0, 0, 10**15, 65536, 2**40, 0, ())
+    extreme = StorageModel(
+        name="extreme",
+        description="",
+        read_latency_ns=0,
+        write_latency_ns=0,
+        bandwidth_bytes_s=10**15,
+        queue_depth=65536,
+        granule_bytes=2**40,
+        first_touch_ns=0,
+        sources=(),
+    )
     with served(emulator, image, extreme) as volume:
         assert errors_of(volume, 1) == [0]
 

@@ -51,7 +51,7 @@ from tests.fuzz.places import parts_of, put, put_nodes
 # Gives one input to a parser; the directory is the process's own and keeps what the last input wrote.
 Run = Callable[[bytes, Path], None]
 
-READY = Readiness(ReadyKind.HTTP, 80, "/", 200, "", 60)
+READY = Readiness(kind=ReadyKind.HTTP, port=80, path="/", status=200, command="", timeout_s=60)
 _LIMIT_S = 0.3
 
 

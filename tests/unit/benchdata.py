@@ -19,7 +19,14 @@ from quickstart.measure.results import (
 )
 
 S = 10**9
-CELL = Cell("nginx", "quickstart", "stock", "ebs-warm", "virtual", "small")
+CELL = Cell(
+    profile="nginx",
+    configuration="quickstart",
+    command_line="stock",
+    storage="ebs-warm",
+    clock="virtual",
+    size="small",
+)
 # configuration → T_pr, T_app in seconds, reads; about what FACTS of the prototypes were.
 _SHAPE = {
     "standard": (1.9, 15.6, 1950),
@@ -43,11 +50,13 @@ def sample(cell: Cell = CELL, number: int = 1, t_app_ns: int = 2 * S, **fields: 
         "ready_uptime_ns": t_app_ns,
     }
     delivery = "fast" if cell.configuration == "quickstart" else ""
-    return Sample(cell, number, "", delivery, **{**numbers, **fields})  # type: ignore[arg-type]
+    return Sample(cell=cell, number=number, censored="", delivery=delivery, **{**numbers, **fields})  # type: ignore[arg-type]
 
 
 def censored(cell: Cell = CELL, number: int = 1, why: str = "not ready in 600 s") -> Sample:
-    return Sample(cell, number, why, "fast" if cell.configuration == "quickstart" else "")
+    return Sample(
+        cell=cell, number=number, censored=why, delivery="fast" if cell.configuration == "quickstart" else ""
+    )
 
 
 def results_of(plan: Sequence[Planned], samples: Sequence[Sample], name: str = "synthetic") -> Results:
@@ -84,7 +93,12 @@ def facts() -> Facts:
     unit = ("Type=forking", "ExecStart=/usr/sbin/nginx")
     boots = {
         f"nginx/{name}": Booted(
-            "vmlinuz-6.1.0-44-cloud-amd64", archive, "an-image", lines, "nginx.service", unit
+            kernel="vmlinuz-6.1.0-44-cloud-amd64",
+            initramfs=archive,
+            image="an-image",
+            command_lines=lines,
+            unit="nginx.service",
+            unit_lines=unit,
         )
         for name, archive in (("standard", "initrd"), ("minimal", "small"), ("quickstart", "fast"))
     }
@@ -110,7 +124,10 @@ def realistic(
     """A whole bench; with ``holes`` one cell is censored, one in part, and one was not run."""
     chance = random.Random(7)
     axes = (clocks, storages, sizes, profiles, configurations, lines)
-    cells = [Cell(p, c, line, st, clock, size) for clock, st, size, p, c, line in itertools.product(*axes)]
+    cells = [
+        Cell(profile=p, configuration=c, command_line=line, storage=st, clock=clock, size=size)
+        for clock, st, size, p, c, line in itertools.product(*axes)
+    ]
     samples = [_run(cell, number, chance) for number in range(1, runs + 1) for cell in cells]
     if holes:
         dead, half, absent = cells[0], cells[1], cells[-1]

@@ -35,7 +35,9 @@ def trace(
             events.append(each)
             continue
         op, path, *error = (Op.OPEN, each) if isinstance(each, str) else each
-        events.append(Event(line, 77, "app", op, P(path), error[0] if error else None))
+        events.append(
+            Event(line=line, pid=77, program="app", op=op, path=P(path), error=error[0] if error else None)
+        )
     return Trace(
         events=tuple(events),
         processes=1,

@@ -12,8 +12,15 @@ from typing import Any
 from quickstart.model import Readiness, Superblock
 from quickstart.model.words import ReadyKind
 
-READY = Readiness(ReadyKind.HTTP, 80, "/", 200, "", 600)
-SUPERBLOCK = Superblock("57174af5-eba9-5dc8-89d7-1ee8d7185e0b", 0, 0, True, False, False)
+READY = Readiness(kind=ReadyKind.HTTP, port=80, path="/", status=200, command="", timeout_s=600)
+SUPERBLOCK = Superblock(
+    uuid="57174af5-eba9-5dc8-89d7-1ee8d7185e0b",
+    mount_count=0,
+    write_time_s=0,
+    clean=True,
+    needs_recovery=False,
+    has_errors=False,
+)
 BUILD_KEY = "6665d80ee4320a39002b327837bbffef"
 UNPACKED_BYTES = 1 << 26
 

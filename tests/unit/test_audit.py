@@ -181,7 +181,7 @@ def test_what_only_looks_like_a_fault(tmp_path: Path, entry: CpioEntry) -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", [char_device("fast/usr/mem", 0o600, 1, 1), CpioEntry("fast/usr/fifo", 0o010600)]
+    "entry", [char_device("fast/usr/mem", 0o600, 1, 1), CpioEntry(name="fast/usr/fifo", mode=0o010600)]
 )
 def test_a_device_is_found(tmp_path: Path, entry: CpioEntry) -> None:
     found = audit(artefact(tmp_path, entry, listing=False))
@@ -274,7 +274,7 @@ def test_a_list_of_digests_of_other_files(tmp_path: Path) -> None:
 
 
 def test_a_file_with_two_names_is_what_the_list_says(tmp_path: Path) -> None:
-    first = CpioEntry("fast/usr/one", 0o100755, b"program", names=2)
+    first = CpioEntry(name="fast/usr/one", mode=0o100755, data=b"program", names=2)
     other = hard_link("fast/usr/two", first)
     made = artefact(
         tmp_path,

@@ -30,18 +30,57 @@ def test_a_start_set_over_the_budget_is_refused_before_anything_is_written(tmp_p
     tree.mkdir()
     profile = dataclasses.replace(load_profile("nginx"), budget_mib=5)
     origin = ("debootstrap", "0")
-    reference = ReferenceImage(tree, "0", tree / "vmlinuz", tree / "initrd", "6.1", "0", "root", origin)
-    superblock = Superblock("11111111-2222-3333-4444-555555555555", 0, 0, True, False, False)
-    unit = UnitStart("app.service", "simple", None, (), UnitCommand("/a", ("/a",)))
+    reference = ReferenceImage(
+        tree=tree,
+        image_hash="0",
+        kernel=tree / "vmlinuz",
+        initrd=tree / "initrd",
+        kernel_version="6.1",
+        volume_uuid="0",
+        volume_label="root",
+        origin=origin,
+    )
+    superblock = Superblock(
+        uuid="11111111-2222-3333-4444-555555555555",
+        mount_count=0,
+        write_time_s=0,
+        clean=True,
+        needs_recovery=False,
+        has_errors=False,
+    )
+    unit = UnitStart(
+        unit="app.service", type="simple", pid_file=None, start_pre=(), start=UnitCommand("/a", ("/a",))
+    )
     target = tmp_path / "initramfs.img"
     # The image has no such file, nor an fstab: to read anything of it would be another error.
-    file = StartFile(LARGE, FileKind.FILE, 0o100644, 5 * MIB + 1, 0, 0, "", "", ())
+    file = StartFile(
+        path=LARGE,
+        kind=FileKind.FILE,
+        mode=0o100644,
+        size_bytes=5 * MIB + 1,
+        mtime_s=0,
+        ctime_s=0,
+        target="",
+        interpreter="",
+        reasons=(),
+    )
     with pytest.raises(
         StartSetError, match=r"the start set alone has 5\.0 MiB, the profile's budget is 5 MiB"
     ) as caught:
         disk = RootDisk(tmp_path / "root.raw", MIB, superblock)
         ours = programs_in(tmp_path)
-        write_initramfs(Recipe(profile, reference, disk, "ens3", StartSet((file,), ()), unit, ours), target)
+        write_initramfs(
+            Recipe(
+                profile=profile,
+                reference=reference,
+                disk=disk,
+                interface="ens3",
+                start_set=StartSet((file,), ()),
+                unit=unit,
+                programs=ours,
+            ),
+            target,
+        )
     assert str(LARGE) in caught.value.message
     assert "budget_mib" in (caught.value.hint or "")
     assert not target.exists()

@@ -20,7 +20,7 @@ DEBOOTSTRAP = {"debootstrap", "unshare", "chroot"}
 
 
 def asked(tmp_path: Path, rootfs: Path | None = None, disk_format: DiskFormat = DiskFormat.RAW) -> set[str]:
-    options = BuildOptions(tmp_path / "out", disk_format, tracing=TraceOptions(rootfs=rootfs))
+    options = BuildOptions(out=tmp_path / "out", disk_format=disk_format, tracing=TraceOptions(rootfs=rootfs))
     return set(build_tools(PROFILE, options, Store(tmp_path / "store")))
 
 
@@ -61,7 +61,7 @@ def test_it_is_asked_for_before_anything_is_made(
         (tools / name).chmod(0o755)
     monkeypatch.setenv("QUICKSTART_TOOL_PATH", str(tools))
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    options = BuildOptions(tmp_path / "out", DiskFormat.QCOW2)
+    options = BuildOptions(out=tmp_path / "out", disk_format=DiskFormat.QCOW2)
     with Store(tmp_path / "store") as store, pytest.raises(MissingToolError, match=f"^{missing} is not"):
         build(PROFILE, options, Context(store, Quiet()))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tools"]

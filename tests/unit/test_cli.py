@@ -57,7 +57,7 @@ def test_a_rootfs_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """One error for both, as JSON too."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    every = build_tools(load_profile("nginx"), BuildOptions(tmp_path / "out"), Store(tmp_path / "store"))
+    every = build_tools(load_profile("nginx"), BuildOptions(out=tmp_path / "out"), Store(tmp_path / "store"))
     for name in (*every, "tar"):
         (tools / name).write_text("")
         (tools / name).chmod(0o755)

@@ -55,10 +55,23 @@ BOOT = Boot(
     unit="nginx.service",
 )
 NOTHING = StartSet((), ())
-UNIT = UnitStart("app.service", "simple", None, (), UnitCommand("/usr/bin/app", ("/usr/bin/app", "-x")))
+UNIT = UnitStart(
+    unit="app.service",
+    type="simple",
+    pid_file=None,
+    start_pre=(),
+    start=UnitCommand("/usr/bin/app", ("/usr/bin/app", "-x")),
+)
 CONFIG = GuestConfig(
     build="0123",
-    superblock=Superblock("11111111-2222-3333-4444-555555555555", 0, 0, True, False, False),
+    superblock=Superblock(
+        uuid="11111111-2222-3333-4444-555555555555",
+        mount_count=0,
+        write_time_s=0,
+        clean=True,
+        needs_recovery=False,
+        has_errors=False,
+    ),
     root_fstype="ext4",
     root_options="errors=remount-ro",
     interface="ens3",
@@ -169,12 +182,24 @@ def P(path: str) -> PurePosixPath:  # noqa: N802
 
 
 def event(op: Op, path: str, error: str | None = None) -> Event:
-    return Event(1, 1, "app", op, P(path), error)
+    return Event(line=1, pid=1, program="app", op=op, path=P(path), error=error)
 
 
 def trace_of(*events: Event) -> Trace:
     network = NetworkFacts("ens3", "52:54:00:00:00:01", "10.0.2.15")
-    return Trace(events, 1, (), (), {}, (), (), network, "0", 0, 1)
+    return Trace(
+        events=events,
+        processes=1,
+        blind=(),
+        mapped=(),
+        ldd={},
+        modules_before=(),
+        modules=(),
+        network=network,
+        trace_hash="0",
+        ready_uptime_ns=0,
+        log_lines=1,
+    )
 
 
 @pytest.fixture
@@ -210,7 +235,17 @@ EVENTS = (
 
 
 def packed(root: ImageRoot) -> dict[str, CpioEntry]:
-    app = StartFile(P("/usr/bin/app"), FileKind.FILE, 0o100755, 3, 0, 0, "", "", ())
+    app = StartFile(
+        path=P("/usr/bin/app"),
+        kind=FileKind.FILE,
+        mode=0o100755,
+        size_bytes=3,
+        mtime_s=0,
+        ctime_s=0,
+        target="",
+        interpreter="",
+        reasons=(),
+    )
     kept_out = Exclusion(P("/usr/bin/helper"), "setuid: newc archives are not served for it")
     found = ramboot.paths(StartSet((app,), (kept_out,)), [trace_of(*EVENTS)], root)
     return {entry.name: entry for entry in ramboot.entries(found, root)}

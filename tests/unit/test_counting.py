@@ -23,7 +23,20 @@ cpu  5 0 369 2 17 0 2 0 0 0
 def asked(
     arrival_ns: int, done_ns: int, due_ns: int = 0, length_bytes: int = 512, command: int = Command.READ
 ) -> Request:
-    return Request(0, arrival_ns, due_ns, done_ns, 0, length_bytes, 0, 1, 1, 0, command, 0)
+    return Request(
+        sequence=0,
+        arrival_ns=arrival_ns,
+        due_ns=due_ns,
+        done_ns=done_ns,
+        offset=0,
+        length_bytes=length_bytes,
+        touched=0,
+        client=1,
+        in_flight=1,
+        error=0,
+        command=command,
+        flags=0,
+    )
 
 
 @st.composite

@@ -20,7 +20,7 @@ LARGE = bytes(range(256)) * 257
 
 def entries(tmp_path: Path) -> tuple[CpioEntry, ...]:
     (tmp_path / "large").write_bytes(LARGE)
-    first = CpioEntry("fast/a", 0o100755, b"abc", uid=3, gid=4, names=2)
+    first = CpioEntry(name="fast/a", mode=0o100755, data=b"abc", uid=3, gid=4, names=2)
     return (
         directory("fast", 0o750),
         first,
@@ -33,12 +33,12 @@ def entries(tmp_path: Path) -> tuple[CpioEntry, ...]:
 
 def test_what_is_said_of_each_kind(tmp_path: Path) -> None:
     assert list(listed(entries(tmp_path))) == [
-        Listed(b"fast", 0o040750, 0, 0, 0),
-        Listed(b"fast/a", 0o100755, 3, 4, 3, crc=0x352441C2),
-        Listed(b"fast/b", 0o100755, 3, 4, 3, same_as=b"fast/a"),
-        Listed(b"fast/empty", 0o100600, 0, 0, 0),
-        Listed(b"fast/l\xff", 0o120777, 0, 0, 3, text=b"a\nb"),
-        Listed(b"fast/large", 0o100644, 0, 0, len(LARGE), crc=zlib.crc32(LARGE)),
+        Listed(name=b"fast", mode=0o040750, uid=0, gid=0, size_bytes=0),
+        Listed(name=b"fast/a", mode=0o100755, uid=3, gid=4, size_bytes=3, crc=0x352441C2),
+        Listed(name=b"fast/b", mode=0o100755, uid=3, gid=4, size_bytes=3, same_as=b"fast/a"),
+        Listed(name=b"fast/empty", mode=0o100600, uid=0, gid=0, size_bytes=0),
+        Listed(name=b"fast/l\xff", mode=0o120777, uid=0, gid=0, size_bytes=3, text=b"a\nb"),
+        Listed(name=b"fast/large", mode=0o100644, uid=0, gid=0, size_bytes=len(LARGE), crc=zlib.crc32(LARGE)),
     ]
 
 
@@ -70,10 +70,10 @@ def test_a_list_of_before_is_refused_by_its_name(tmp_path: Path, before: bytes) 
 
 def test_the_format_byte_by_byte() -> None:
     files = [
-        Listed(b"d", 0o040755, 1, 2, 0),
-        Listed(b"l", 0o120777, 0, 0, 1, text=b"t"),
-        Listed(b"f", 0o100644, 0, 0, 3, crc=0x352441C2),
-        Listed(b"g", 0o100644, 0, 0, 3, same_as=b"f"),
+        Listed(name=b"d", mode=0o040755, uid=1, gid=2, size_bytes=0),
+        Listed(name=b"l", mode=0o120777, uid=0, gid=0, size_bytes=1, text=b"t"),
+        Listed(name=b"f", mode=0o100644, uid=0, gid=0, size_bytes=3, crc=0x352441C2),
+        Listed(name=b"g", mode=0o100644, uid=0, gid=0, size_bytes=3, same_as=b"f"),
     ]
     assert list_bytes(files) == (
         b"QSPARTB3"

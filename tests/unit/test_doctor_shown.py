@@ -11,8 +11,14 @@ from quickstart.cli.output import Plain
 
 def test_marks_are_words(capsys: pytest.CaptureFixture[str]) -> None:
     findings = (
-        needs.Finding("cp", needs.FOUND, "cp 9.1\nmore", "", False),
-        needs.Finding("tar", needs.MISSING, "[red]not[/red] there", "apt-get install tar", False),
+        needs.Finding(need="cp", state=needs.FOUND, detail="cp 9.1\nmore", mend="", optional=False),
+        needs.Finding(
+            need="tar",
+            state=needs.MISSING,
+            detail="[red]not[/red] there",
+            mend="apt-get install tar",
+            optional=False,
+        ),
     )
     _show(Plain(), findings)
     assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [

@@ -110,12 +110,22 @@ def test_closure_of_a_program(tree: Tree) -> None:
     interpreter_links = (PurePosixPath("/lib64"), PurePosixPath("/usr/lib64/ld-linux-x86-64.so.2"), lib)
     assert tree.closure("/usr/bin/p") == (
         ElfDependency(
-            multiarch / "ld-linux-x86-64.so.2", interpreter_links, program, "PT_INTERP", "interpreter"
+            path=multiarch / "ld-linux-x86-64.so.2",
+            links=interpreter_links,
+            needed_by=program,
+            name="PT_INTERP",
+            kind="interpreter",
         ),
         ElfDependency(
-            multiarch / "liba.so.1.0", (lib, multiarch / "liba.so.1"), program, "liba.so.1", "needed"
+            path=multiarch / "liba.so.1.0",
+            links=(lib, multiarch / "liba.so.1"),
+            needed_by=program,
+            name="liba.so.1",
+            kind="needed",
         ),
-        ElfDependency(multiarch / "libc.so.6", (lib,), program, "libc.so.6", "needed"),
+        ElfDependency(
+            path=multiarch / "libc.so.6", links=(lib,), needed_by=program, name="libc.so.6", kind="needed"
+        ),
     )
 
 

@@ -36,7 +36,15 @@ def block(*, state: int = 1, incompat: int = 0x2C2, magic: int = 0xEF53) -> byte
     ],
 )
 def test_fields(state: int, incompat: int, flags: tuple[bool, bool, bool]) -> None:
-    expected = Superblock(str(UUID), 3, 1_400_000_000, *flags)
+    clean, needs_recovery, has_errors = flags
+    expected = Superblock(
+        uuid=str(UUID),
+        mount_count=3,
+        write_time_s=1_400_000_000,
+        clean=clean,
+        needs_recovery=needs_recovery,
+        has_errors=has_errors,
+    )
     assert parse_superblock(block(state=state, incompat=incompat), "x") == expected
 
 

@@ -285,7 +285,14 @@ def test_a_look_at_a_guest_that_lies() -> None:
     with bounded():
         look = parse_look(text)
         assert look.used_mib == 0 and not look.listeners
-        assert failure([look], "app.service", Readiness(ReadyKind.TCP, 80, "/", 200, "", 60)) == ""
+        assert (
+            failure(
+                [look],
+                "app.service",
+                Readiness(kind=ReadyKind.TCP, port=80, path="/", status=200, command="", timeout_s=60),
+            )
+            == ""
+        )
 
 
 # ---------------------------------------------------------------- units

@@ -191,8 +191,29 @@ def test_what_a_terminal_is_shown() -> None:
 
 
 def test_the_size_of_a_set_counts_a_content_once() -> None:
-    file = StartFile(P("/a"), FileKind.FILE, 0o100644, 7, 0, 0, "", "", (Reason(ReasonSource.TRACE, ""),))
-    other = StartFile(P("/b"), FileKind.FILE, 0o100644, 7, 0, 0, "", "", (), hard_link_to=P("/a"))
+    file = StartFile(
+        path=P("/a"),
+        kind=FileKind.FILE,
+        mode=0o100644,
+        size_bytes=7,
+        mtime_s=0,
+        ctime_s=0,
+        target="",
+        interpreter="",
+        reasons=(Reason(ReasonSource.TRACE, ""),),
+    )
+    other = StartFile(
+        path=P("/b"),
+        kind=FileKind.FILE,
+        mode=0o100644,
+        size_bytes=7,
+        mtime_s=0,
+        ctime_s=0,
+        target="",
+        interpreter="",
+        reasons=(),
+        hard_link_to=P("/a"),
+    )
     assert StartSet((file, other), ()).size_bytes == 7
 
 

@@ -14,10 +14,10 @@ NOTHING = ("--inh-caps", "-all", "--ambient-caps", "-all", "--no-new-privs")
 HOST: tuple[Extent, ...] = ((0, 0, 4294967295),)
 # As newuidmap(1) makes it: root inside is the user outside, all else is subordinate.
 MAPPED: tuple[Extent, ...] = ((0, 1000, 1), (1, 100000, 65535))
-ROOT = Standing(0, ALL, HOST, HOST, setgroups=True)
-NAMESPACE = Standing(0, ALL, MAPPED, MAPPED, setgroups=True)
-SINGLE = Standing(0, ALL, ((0, 1000, 1),), ((0, 1000, 1),), setgroups=False)
-USER = Standing(1000, 0, HOST, HOST, setgroups=True)
+ROOT = Standing(euid=0, capabilities=ALL, uid_map=HOST, gid_map=HOST, setgroups=True)
+NAMESPACE = Standing(euid=0, capabilities=ALL, uid_map=MAPPED, gid_map=MAPPED, setgroups=True)
+SINGLE = Standing(euid=0, capabilities=ALL, uid_map=((0, 1000, 1),), gid_map=((0, 1000, 1),), setgroups=False)
+USER = Standing(euid=1000, capabilities=0, uid_map=HOST, gid_map=HOST, setgroups=True)
 
 
 def test_root_hands_over_to_a_user_that_nobody_else_is() -> None:

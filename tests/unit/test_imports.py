@@ -66,6 +66,7 @@ OS_STARTS_PROCESSES = ("system", "popen", "spawn", "exec", "fork", "posix_spawn"
 MAX_MODULE_LINES = 400
 MAX_ENTRIES = 26
 MAX_FUNCTION_LINES = 60
+MAX_POSITIONAL_FIELDS = 4
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(path.relative_to(PACKAGE)) for path in SOURCES]
@@ -189,6 +190,29 @@ def test_only_cli_ends_the_process(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_only_the_door_starts_processes(name: str) -> None:
     assert not process_faults(name, tree_of(name))
+
+
+def positional_faults(name: str, tree: ast.Module) -> list[str]:
+    """Dataclasses with more than four fields that take them by position."""
+    faults = []
+    for node in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)):
+        made = [text for each in node.decorator_list if "dataclass" in (text := ast.unparse(each))]
+        fields = sum(isinstance(each, ast.AnnAssign) for each in node.body)
+        if made and fields > MAX_POSITIONAL_FIELDS and not any("kw_only=True" in each for each in made):
+            faults.append(f"{name}:{node.lineno}: {node.name} has {fields} fields and not kw_only=True")
+    return faults
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nouns_with_many_fields_are_made_by_keyword(name: str) -> None:
+    assert not positional_faults(name, tree_of(name))
+
+
+def test_a_noun_with_many_fields_by_position_is_a_fault() -> None:
+    fields = "".join(f"    f{number}: int\n" for number in range(5))
+    for decorator, found in (("frozen=True", 1), ("frozen=True, kw_only=True", 0)):
+        text = f"@dataclass({decorator})\nclass Noun:\n{fields}"
+        assert len(positional_faults("x.py", ast.parse(text))) == found
 
 
 def test_there_is_one_packing_path() -> None:

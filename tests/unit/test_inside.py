@@ -191,7 +191,7 @@ def test_a_pattern_across_the_border_of_two_pieces_is_found() -> None:
 
     def found(data: bytearray) -> frozenset[str]:
         pieces = iter([bytes(data[:border]), bytes(data[border:])])
-        member = inside.Member("x", "B", 0o100644, len(data), "", b"")
+        member = inside.Member(name="x", part="B", mode=0o100644, size_bytes=len(data), target="", data=b"")
         return inside._looked_at(inside._Met(member, pieces), sought, False).found
 
     for shift in (0, 1, 7, 13, 14):

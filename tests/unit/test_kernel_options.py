@@ -101,7 +101,7 @@ def test_a_profile_names_its_own() -> None:
 
 
 def test_other_options_are_another_build(tmp_path: Path) -> None:
-    profile, options = load_profile("nginx"), BuildOptions(tmp_path)
+    profile, options = load_profile("nginx"), BuildOptions(out=tmp_path)
     asked = {
         each: build_key(profile, dataclasses.replace(options, kernel_options=each), None)
         for each in (None, *BUILDABLE)

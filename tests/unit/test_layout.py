@@ -48,7 +48,14 @@ UNIT = UnitStart(
 )
 CONFIG = GuestConfig(
     build="0123456789abcdef",
-    superblock=Superblock("11111111-2222-3333-4444-555555555555", 0, 1_400_000_000, True, False, False),
+    superblock=Superblock(
+        uuid="11111111-2222-3333-4444-555555555555",
+        mount_count=0,
+        write_time_s=1_400_000_000,
+        clean=True,
+        needs_recovery=False,
+        has_errors=False,
+    ),
     root_fstype="ext4",
     root_options="errors=remount-ro",
     interface="ens3",
@@ -67,7 +74,17 @@ def P(path: str) -> PurePosixPath:  # noqa: N802
 def start_file(
     path: str, kind: FileKind, mode: int, target: str = "", interpreter: str = "", size: int = 0
 ) -> StartFile:
-    return StartFile(P(path), kind, mode, size, 1_500_000_000, 1_600_000_000, target, interpreter, ())
+    return StartFile(
+        path=P(path),
+        kind=kind,
+        mode=mode,
+        size_bytes=size,
+        mtime_s=1_500_000_000,
+        ctime_s=1_600_000_000,
+        target=target,
+        interpreter=interpreter,
+        reasons=(),
+    )
 
 
 def directory(path: str) -> StartFile:

@@ -47,8 +47,13 @@ OWNERS = [
 
 
 def block_map() -> BlockMap:
-    runs = tuple(Owner(kind, number, 1, path) for number, (kind, path) in enumerate(OWNERS))
-    return BlockMap(BLOCK, 256, runs, {1: P("/"), 2: P("/etc")}, {1: 1})
+    runs = tuple(
+        Owner(kind=kind, first_block=number, blocks=1, path=path)
+        for number, (kind, path) in enumerate(OWNERS)
+    )
+    return BlockMap(
+        block_bytes=BLOCK, inode_bytes=256, _runs=runs, _paths={1: P("/"), 2: P("/etc")}, _first_inode={1: 1}
+    )
 
 
 class Boot:
@@ -78,12 +83,36 @@ class Boot:
         command = Command.WRITE if writes else Command.READ
         length = blocks * BLOCK
         self.requests.append(
-            Request(number, number, number, number, block * BLOCK, length, 0, 1, 1, 0, command, 0)
+            Request(
+                sequence=number,
+                arrival_ns=number,
+                due_ns=number,
+                done_ns=number,
+                offset=block * BLOCK,
+                length_bytes=length,
+                touched=0,
+                client=1,
+                in_flight=1,
+                error=0,
+                command=command,
+                flags=0,
+            )
         )
         if traced:
-            asker = Asker(time_ns, 7, program, call, path, direct, prober)
+            asker = Asker(
+                time_ns=time_ns, pid=7, program=program, call=call, path=path, direct=direct, prober=prober
+            )
             sector, sectors = block * BLOCK // 512, length // 512
-            self.issued.append(Issued(time_ns, writes, ahead, sector, sectors, (asker,)))
+            self.issued.append(
+                Issued(
+                    time_ns=time_ns,
+                    writes=writes,
+                    ahead=ahead,
+                    sector=sector,
+                    sectors=sectors,
+                    askers=(asker,),
+                )
+            )
         return self
 
     def verified(self, uses: tuple[Use, ...] = (), lost: int = 0, ends_ns: int = READY_NS) -> Verified:
@@ -95,12 +124,16 @@ class Boot:
 
 def readied(counted: RootIo) -> Readied:
     return Readied(
-        0, Beacon(1, "e", "a", 1), ReadyStamp(READY_NS, "200", 9), counted, Counters(READY_NS, 0, "")
+        launch_ns=0,
+        beacon=Beacon(1, "e", "a", 1),
+        ready=ReadyStamp(READY_NS, "200", 9),
+        root_io=counted,
+        counters=Counters(READY_NS, 0, ""),
     )
 
 
 def use(what: str, path: str, *, at_ns: int = 1, on_volume: bool = True) -> Use:
-    return Use(at_ns, 7, "x", "openat", what, P(path), on_volume)
+    return Use(time_ns=at_ns, pid=7, program="x", call="openat", what=what, path=P(path), on_volume=on_volume)
 
 
 def test_each_request_has_owner_asker_and_advice() -> None:
@@ -206,7 +239,7 @@ def test_what_the_readiness_command_reads_is_listed_and_not_charged() -> None:
 def test_what_the_application_asked_for_too_is_charged() -> None:
     boot = Boot().ask(4, prober=True)
     (issued,) = boot.issued
-    both = (*issued.askers, Asker(1, 8, "y", "read", None))
+    both = (*issued.askers, Asker(time_ns=1, pid=8, program="y", call="read", path=None))
     boot.issued = [dataclasses.replace(issued, askers=both)]
     assert len(boot.verified().ledger.charged) == 1
 

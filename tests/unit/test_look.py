@@ -136,6 +136,13 @@ def test_another_answer_than_the_one_asked_for() -> None:
 
 
 def test_a_survey_is_kept(tmp_path: Path) -> None:
-    survey = Survey(True, 123, (("127.0.0.1", 80), ("::", 22)), "enabled", "connected", 5)
+    survey = Survey(
+        loopback=True,
+        used_mib=123,
+        listeners=(("127.0.0.1", 80), ("::", 22)),
+        unit_file_state="enabled",
+        answer="connected",
+        ready_uptime_ns=5,
+    )
     write(survey, tmp_path)
     assert read(tmp_path) == survey

@@ -73,8 +73,30 @@ def test_smoke_is_four_runs() -> None:
 
 def test_a_block_is_a_product_with_defaults() -> None:
     plan = parse_matrix(GOOD, "m", PROFILES).plan
-    assert plan[0] == Planned(Cell("nginx", "standard", "stock", "ebs-cold", "virtual", "small"), 5, 600)
-    assert plan[1] == Planned(Cell("nginx", "quickstart", "boot", "ebs-cold", "virtual", "small"), 5, 600)
+    assert plan[0] == Planned(
+        Cell(
+            profile="nginx",
+            configuration="standard",
+            command_line="stock",
+            storage="ebs-cold",
+            clock="virtual",
+            size="small",
+        ),
+        5,
+        600,
+    )
+    assert plan[1] == Planned(
+        Cell(
+            profile="nginx",
+            configuration="quickstart",
+            command_line="boot",
+            storage="ebs-cold",
+            clock="virtual",
+            size="small",
+        ),
+        5,
+        600,
+    )
     assert [(each.cell.profile, each.cell.configuration) for each in plan] == [
         *(("nginx", "standard"), ("nginx", "quickstart"), ("apache", "standard"), ("apache", "quickstart")),
     ]
@@ -183,14 +205,14 @@ def test_a_matrix_that_is_not_there(tmp_path: Path) -> None:
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
 def test_rounds_have_each_cell_once(runs: list[int]) -> None:
-    plan = [Planned(Cell(f"p{index}", *list(vars(CELL).values())[1:]), n, 60) for index, n in enumerate(runs)]
+    plan = [Planned(replace(CELL, profile=f"p{index}"), n, 60) for index, n in enumerate(runs)]
     found = order(plan)
     assert Counter(found) == Counter({(each.cell, n): 1 for each in plan for n in range(1, each.runs + 1)})
     assert [number for _, number in found] == sorted(number for _, number in found)
 
 
 def test_a_steady_drift_falls_on_all_alike() -> None:
-    plan = [Planned(Cell(name, *list(vars(CELL).values())[1:]), 4, 60) for name in "abc"]
+    plan = [Planned(replace(CELL, profile=name), 4, 60) for name in "abc"]
     places = {cell.profile: 0 for cell, _ in order(plan)}
     for place, (cell, _) in enumerate(order(plan)):
         places[cell.profile] += place

@@ -60,7 +60,7 @@ def test_round_trip() -> None:
 
 
 def test_bytes_of_the_header() -> None:
-    archive = pack(CpioEntry("a", stat.S_IFREG | 0o644, b"xyz", uid=10, gid=11, mtime=255))
+    archive = pack(CpioEntry(name="a", mode=stat.S_IFREG | 0o644, data=b"xyz", uid=10, gid=11, mtime=255))
     fields = "00000001 000081A4 0000000A 0000000B 00000001 000000FF 00000003 " + "00000000 " * 4
     assert archive[:110].decode() == "070701" + fields.replace(" ", "") + "00000002" + "00000000"
     assert archive[110:116] == b"a\0xyz\0"
@@ -116,7 +116,18 @@ def entry_lists(draw: st.DrawFn) -> list[CpioEntry]:
             parents.append(f"{name}/")
         mode = kind | draw(st.integers(0, 0o7777))
         uid, gid, mtime, major, minor = (draw(NUMBERS) for _ in range(5))
-        entries.append(CpioEntry(name, mode, data, uid, gid, mtime, major, minor))
+        entries.append(
+            CpioEntry(
+                name=name,
+                mode=mode,
+                data=data,
+                uid=uid,
+                gid=gid,
+                mtime=mtime,
+                rdev_major=major,
+                rdev_minor=minor,
+            )
+        )
     return entries
 
 
@@ -124,7 +135,17 @@ def entry_lists(draw: st.DrawFn) -> list[CpioEntry]:
 def test_round_trip_of_anything(archives: list[list[CpioEntry]]) -> None:
     members = unpack(b"".join(pack(*entries) for entries in archives))
     assert [
-        CpioEntry(m.name, m.mode, m.data, m.uid, m.gid, m.mtime, m.rdev_major, m.rdev_minor) for m in members
+        CpioEntry(
+            name=m.name,
+            mode=m.mode,
+            data=m.data,
+            uid=m.uid,
+            gid=m.gid,
+            mtime=m.mtime,
+            rdev_major=m.rdev_major,
+            rdev_minor=m.rdev_minor,
+        )
+        for m in members
     ] == [entry for entries in archives for entry in entries]
 
 
@@ -190,16 +211,16 @@ def test_only_regular_files_have_other_names() -> None:
         ([directory("a"), regular("a/b/c", b"", 0o644)], "not been written"),
         ([regular("a", b"", 0o644), regular("a/b", b"", 0o644)], "not a directory"),
         ([symlink("a", "."), regular("a/b", b"", 0o644)], "not a directory"),
-        ([CpioEntry("a", 0o644)], "no file type"),
-        ([CpioEntry("a", 1 << 20 | stat.S_IFREG)], "no file type"),
-        ([CpioEntry("a", stat.S_IFREG, uid=-1)], "uid -1"),
-        ([CpioEntry("a", stat.S_IFREG, mtime=1 << 32)], "mtime 4294967296"),
-        ([CpioEntry("a", stat.S_IFDIR, b"x")], "has data"),
-        ([CpioEntry("a", stat.S_IFCHR, Path("/x"))], "has data"),
+        ([CpioEntry(name="a", mode=0o644)], "no file type"),
+        ([CpioEntry(name="a", mode=1 << 20 | stat.S_IFREG)], "no file type"),
+        ([CpioEntry(name="a", mode=stat.S_IFREG, uid=-1)], "uid -1"),
+        ([CpioEntry(name="a", mode=stat.S_IFREG, mtime=1 << 32)], "mtime 4294967296"),
+        ([CpioEntry(name="a", mode=stat.S_IFDIR, data=b"x")], "has data"),
+        ([CpioEntry(name="a", mode=stat.S_IFCHR, data=Path("/x"))], "has data"),
         ([symlink("a", "")], "target"),
         ([symlink("a", "b\0c")], "target"),
         ([symlink("a", "x" * 4096)], "target"),
-        ([CpioEntry("a", stat.S_IFLNK, Path("/x"))], "target"),
+        ([CpioEntry(name="a", mode=stat.S_IFLNK, data=Path("/x"))], "target"),
     ],
 )
 def test_refused_entries(entries: list[CpioEntry], word: str) -> None:

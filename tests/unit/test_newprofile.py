@@ -54,7 +54,7 @@ from quickstart.profile import DATA, parse_profile
 from tests.unit.imagebuilder import Image, P, trace
 
 ANY = "0.0.0.0"  # noqa: S104 - where the guest listens
-READY = Readiness(ReadyKind.HTTP, 80, "/", 200, "", 600)
+READY = Readiness(kind=ReadyKind.HTTP, port=80, path="/", status=200, command="", timeout_s=600)
 TCP = replace(READY, kind=ReadyKind.TCP)
 DRAFT = first_draft("app", ["app-server"], "app", parse_ready("http:80/"), "bookworm", 600)
 
@@ -97,7 +97,7 @@ def test_files_that_are_written_outside_of_the_places_of_data(image: Image) -> N
     for path in ("/opt/app/db", "/var/lib/app/db", "/etc/app/state", "/usr/lib/app/log"):
         image.file(path)
     events = [
-        Event(1, 7, "app", Op.WRITE, P(path), error)
+        Event(line=1, pid=7, program="app", op=Op.WRITE, path=P(path), error=error)
         for path, error in (
             ("/opt/app/db", None),
             ("/opt/app/new", None),
@@ -159,8 +159,16 @@ def test_a_kernel_that_takes_no_lz4_gets_none(tmp_path: Path, config: str | None
     (tmp_path / "boot").mkdir()
     if config is not None:
         (tmp_path / "boot/config-6.1").write_text(config)
-    boot = (tmp_path / "boot/vmlinuz-6.1", tmp_path / "boot/initrd.img-6.1", "6.1")
-    reference = ReferenceImage(tmp_path, "0", *boot, "0", "root", ("directory", "0"))
+    reference = ReferenceImage(
+        tree=tmp_path,
+        image_hash="0",
+        kernel=tmp_path / "boot/vmlinuz-6.1",
+        initrd=tmp_path / "boot/initrd.img-6.1",
+        kernel_version="6.1",
+        volume_uuid="0",
+        volume_label="root",
+        origin=("directory", "0"),
+    )
     assert fitting_payload(24 << 20, reference) is form
     assert fitting_payload(1 << 20, reference) is Payload.CPIO
 
@@ -254,14 +262,35 @@ def test_the_units_that_may_have_been_meant(served: Image) -> None:
 
 
 def start_file(path: str, mode: int = 0o755, package: str = "app-server 1.0-1") -> StartFile:
-    return StartFile(P(path), FileKind.FILE, 0o100000 | mode, 2 << 20, 0, 0, "", "", (), 1, package)
+    return StartFile(
+        path=P(path),
+        kind=FileKind.FILE,
+        mode=0o100000 | mode,
+        size_bytes=2 << 20,
+        mtime_s=0,
+        ctime_s=0,
+        target="",
+        interpreter="",
+        reasons=(),
+        seen_in=1,
+        package=package,
+    )
 
 
 def findings(profile: Profile, **changes: Any) -> Findings:
     found = Findings(
         profile=profile,
-        survey=Survey(False, 90, ((ANY, 80), ("127.0.0.1", 9), ("::", 22)), "enabled", "HTTP/1.1 200 OK", 1),
-        unit=UnitStart("app.service", "simple", None, (), command("/usr/sbin/app -D")),
+        survey=Survey(
+            loopback=False,
+            used_mib=90,
+            listeners=((ANY, 80), ("127.0.0.1", 9), ("::", 22)),
+            unit_file_state="enabled",
+            answer="HTTP/1.1 200 OK",
+            ready_uptime_ns=1,
+        ),
+        unit=UnitStart(
+            unit="app.service", type="simple", pid_file=None, start_pre=(), start=command("/usr/sbin/app -D")
+        ),
         directives=(("ExecStart", "the start itself"), ("User", "repeated")),
         pre=(),
         start_set=StartSet((start_file("/usr/sbin/app"), start_file("/etc/app.conf", 0o644, "")), ()),
@@ -335,7 +364,9 @@ def test_the_files_of_one_to_be_looked_at() -> None:
 
 
 def test_one_that_is_asked_for_its_databases() -> None:
-    ready = Readiness(ReadyKind.MYSQL, 3306, "/", 200, "", 60, account="asker")
+    ready = Readiness(
+        kind=ReadyKind.MYSQL, port=3306, path="/", status=200, command="", timeout_s=60, account="asker"
+    )
     profile = replace(DRAFT, ready=ready)
     assert parse_profile(profile_text(profile, {}), "x") == profile
     assert "`show databases` that port 3306 of the external address answers to asker" in request(ready)
@@ -359,7 +390,7 @@ GLOBS = st.lists(TEXT.map(lambda text: f"/{text}"), max_size=3).map(tuple)
 def test_any_profile_reads_as_it_was_written(
     description: str, said: str, include: tuple[str, ...], data: tuple[str, ...], pre: bool
 ) -> None:
-    ready = Readiness(ReadyKind.EXEC, 0, "/", 200, said, 77)
+    ready = Readiness(kind=ReadyKind.EXEC, port=0, path="/", status=200, command=said, timeout_s=77)
     rules = FileRules(include=include, exclude=data, data=(*DATA, *data), secrets=include)
     profile = replace(DRAFT, description=description, ready=ready, files=rules, run_start_pre=pre)
     assert parse_profile(profile_text(profile, {}), "x") == profile

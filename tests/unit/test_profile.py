@@ -206,7 +206,9 @@ def test_complete_requests(ready: str) -> None:
 
 
 def test_what_the_bench_adds() -> None:
-    ready = Readiness(ReadyKind.MYSQL, 3306, "/", 200, "", 600, account="asker")
+    ready = Readiness(
+        kind=ReadyKind.MYSQL, port=3306, path="/", status=200, command="", timeout_s=600, account="asker"
+    )
     files = (("/etc/a.d/a-1_@.cnf", ""), ("/etc/b.cnf", "bb\n"))
     assert parse_bench(GOOD + BENCH, "x") == BenchLayer(ready, files, ("adduser x", "true"))
     assert parse_bench(GOOD, "x") is None

@@ -218,7 +218,9 @@ def test_nobody_else_can_open_what_we_talk_by() -> None:
 
 
 def test_the_agents_words_for_databases() -> None:
-    ready = Readiness(ReadyKind.MYSQL, 3306, "/", 200, "", 60, account="asker")
+    ready = Readiness(
+        kind=ReadyKind.MYSQL, port=3306, path="/", status=200, command="", timeout_s=60, account="asker"
+    )
     assert agent_words(ready)[2:] == ("mysql", "3306", "asker")
     assert agent_words(dataclasses.replace(ready, loopback=True))[2:] == (
         "loopback",

@@ -15,7 +15,17 @@ from tests.queueing import Asked, closed_loop_ns, expected_ns
 
 KIB = 1024
 # 1 byte takes 1 ns; a granule 1 000 000 ns.
-PLAIN = StorageModel("plain", "", 1000, 500, 10**9, 4, 8192, 1_000_000, ())
+PLAIN = StorageModel(
+    name="plain",
+    description="",
+    read_latency_ns=1000,
+    write_latency_ns=500,
+    bandwidth_bytes_s=10**9,
+    queue_depth=4,
+    granule_bytes=8192,
+    first_touch_ns=1_000_000,
+    sources=(),
+)
 COSTS = (Command.READ, Command.WRITE, Command.WRITE_ZEROES)
 
 

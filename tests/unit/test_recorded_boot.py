@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -21,21 +22,31 @@ MIB = 1024 * 1024
 NGINX = PurePosixPath("/usr/sbin/nginx")
 
 
+# The columns of the recorded requests.
+_REQUEST = tuple(each.name for each in fields(Request))
+
+
 @pytest.fixture(scope="module")
 def ledger() -> Ledger:
     facts = json.loads((LOGS / "bookworm.nginx.requests.json").read_text())
     text = lzma.decompress((LOGS / "bookworm.nginx.ftrace.xz").read_bytes()).decode(errors="surrogateescape")
     ready_ns = facts["ready_uptime_ns"]
     readied = Readied(
-        0,
-        Beacon(1, "", "", 1),
-        ReadyStamp(ready_ns, "HTTP/1.1 200 OK", 1),
-        RootIo(**facts["root_io"]),
-        Counters(ready_ns, 0, ""),
+        launch_ns=0,
+        beacon=Beacon(1, "", "", 1),
+        ready=ReadyStamp(ready_ns, "HTTP/1.1 200 OK", 1),
+        root_io=RootIo(**facts["root_io"]),
+        counters=Counters(ready_ns, 0, ""),
     )
-    requests = tuple(Request(*row) for row in facts["requests"])
+    requests = tuple(Request(**dict(zip(_REQUEST, row, strict=True))) for row in facts["requests"])
     packed = Packed({NGINX: 1, PurePosixPath("/etc/nginx/nginx.conf"): 2}, {}, {}, {})
-    return account(requests, parse(text, ""), readied, BlockMap(4096, 256, (), {}, {}), packed).ledger
+    return account(
+        requests,
+        parse(text, ""),
+        readied,
+        BlockMap(block_bytes=4096, inode_bytes=256, _runs=(), _paths={}, _first_inode={}),
+        packed,
+    ).ledger
 
 
 def test_it_is_what_qemu_counted(ledger: Ledger) -> None:

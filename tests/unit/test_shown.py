@@ -66,7 +66,9 @@ def of_build(console: Console) -> None:
 
 
 def of_ls(console: Console) -> None:
-    inside._show(console, [Member(f"fast/{NAME}", "B", 0o100644, 1, "", b"")])
+    inside._show(
+        console, [Member(name=f"fast/{NAME}", part="B", mode=0o100644, size_bytes=1, target="", data=b"")]
+    )
 
 
 def of_trace(console: Console) -> None:
@@ -75,7 +77,18 @@ def of_trace(console: Console) -> None:
 
 
 def of_two_traces(console: Console) -> None:
-    file = StartFile(PurePosixPath(f"/{NAME}"), FileKind.FILE, 0o100644, 1, 0, 0, "", "", (), seen_in=1)
+    file = StartFile(
+        path=PurePosixPath(f"/{NAME}"),
+        kind=FileKind.FILE,
+        mode=0o100644,
+        size_bytes=1,
+        mtime_s=0,
+        ctime_s=0,
+        target="",
+        interpreter="",
+        reasons=(),
+        seen_in=1,
+    )
     trace._show(console, Traced(StartSet((file,), (), 2), ()))
 
 

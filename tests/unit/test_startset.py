@@ -161,7 +161,7 @@ def test_a_mapped_file_may_be_kept_out_by_a_rule(image: Image) -> None:
 
 
 def test_what_the_boot_wrote_before_it_was_read_is_kept_out(image: Image) -> None:
-    made = Event(9, 77, "app", Op.OPEN, P("/etc/app.conf"), None, made=True)
+    made = Event(line=9, pid=77, program="app", op=Op.OPEN, path=P("/etc/app.conf"), error=None, made=True)
     found = compute([trace(made)], ImageRoot(image.base), RULES)
     assert [(str(each.path), each.rule) for each in found.excluded] == [
         ("/etc/app.conf", "made: the boot writes it before it is read")

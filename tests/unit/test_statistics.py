@@ -57,29 +57,42 @@ def test_spread_is_told_as_a_share() -> None:
 
 
 def test_nothing_ready_has_no_number() -> None:
-    assert summarise(runs([], lost=3), t_app_ns) == Summary(0, 3, None, None, None)
+    assert summarise(runs([], lost=3), t_app_ns) == Summary(
+        n=0, censored=3, median=None, minimum=None, maximum=None
+    )
     assert summarise(runs([], lost=3), t_app_ns).spread_share is None
-    assert summarise([], t_app_ns) == Summary(0, 0, None, None, None)
+    assert summarise([], t_app_ns) == Summary(n=0, censored=0, median=None, minimum=None, maximum=None)
 
 
 def test_ratios_are_of_cells_with_the_same_rest() -> None:
     medium = dataclasses.replace(CELL, size="medium")
     summaries = {
-        STANDARD: Summary(3, 0, 10, 1, 1),
-        CELL: Summary(3, 0, 5, 1, 1),
-        medium: Summary(3, 0, 7, 1, 1),
+        STANDARD: Summary(n=3, censored=0, median=10, minimum=1, maximum=1),
+        CELL: Summary(n=3, censored=0, median=5, minimum=1, maximum=1),
+        medium: Summary(n=3, censored=0, median=7, minimum=1, maximum=1),
     }
     assert ratios(summaries, "configuration", "standard") == {STANDARD: 1.0, CELL: 0.5}
     packed = dataclasses.replace(CELL, payload="lz4")
-    assert ratios({**summaries, packed: Summary(3, 0, 4, 1, 1)}, "configuration", "standard")[packed] == 0.4
-    assert ratios({**summaries, STANDARD: Summary(0, 3, None, None, None)}, "configuration", "standard") == {
+    assert (
+        ratios(
+            {**summaries, packed: Summary(n=3, censored=0, median=4, minimum=1, maximum=1)},
+            "configuration",
+            "standard",
+        )[packed]
+        == 0.4
+    )
+    assert ratios(
+        {**summaries, STANDARD: Summary(n=0, censored=3, median=None, minimum=None, maximum=None)},
+        "configuration",
+        "standard",
+    ) == {
         STANDARD: None,
         CELL: None,
     }
 
 
 def test_times_of_two_clocks_make_no_ratio() -> None:
-    some = Summary(1, 0, 1, 1, 1)
+    some = Summary(n=1, censored=0, median=1, minimum=1, maximum=1)
     with pytest.raises(MixedClocksError, match="several clocks in one table: virtual, wall"):
         ratios({CELL: some, WALL: some}, "configuration", "standard")
 

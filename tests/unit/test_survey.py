@@ -14,8 +14,8 @@ from quickstart.model.words import ReadyKind
 from quickstart.newprofile.survey import watch
 
 STAMP = ReadyStamp(5_000_000_000, "connected", 0)
-READY = Readiness(ReadyKind.TCP, 7, "/", 200, "", 600)
-EXEC = Readiness(ReadyKind.EXEC, 0, "/", 200, "ask it", 600)
+READY = Readiness(kind=ReadyKind.TCP, port=7, path="/", status=200, command="", timeout_s=600)
+EXEC = Readiness(kind=ReadyKind.EXEC, port=0, path="/", status=200, command="ask it", timeout_s=600)
 
 
 def said(state: str = "active", port: str = "", address: str = "00000000", system: str = "running") -> str:

@@ -30,8 +30,19 @@ LIBRARY, MODULE, PAGE = P("/usr/lib/libx.so"), P("/usr/lib/mod[1].so"), P("/var/
 
 def verified(*read: PurePosixPath, packed: Sequence[PurePosixPath] = ()) -> Verified:
     """A ledger in which these files were read from the root volume."""
-    entries = tuple(Entry(1, False, False, 0, 4096, (Owner(Kind.FILE, 0, 1, path),), ()) for path in read)
-    ledger = Ledger(2, entries, (), (), (), (), 0)
+    entries = tuple(
+        Entry(
+            time_ns=1,
+            writes=False,
+            ahead=False,
+            offset_bytes=0,
+            length_bytes=4096,
+            owners=(Owner(kind=Kind.FILE, first_block=0, blocks=1, path=path),),
+            askers=(),
+        )
+        for path in read
+    )
+    ledger = Ledger(ready_ns=2, reads=entries, writes=(), failed=(), listed=(), untouched=(), lost=0)
     return Verified(ledger, RootIo(0, 0, 0, 0), Packed(dict.fromkeys(packed, 1), {}, {}, {}), "")
 
 

@@ -103,7 +103,7 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def bench() -> Iterator[Bench]:
     with Store(default_root(), print) as store:
-        yield Bench(payload.agent_binary(store), volume_binary(store), MEASURED_S)
+        yield Bench(agent=payload.agent_binary(store), volume=volume_binary(store), limit_s=MEASURED_S)
 
 
 @pytest.fixture(scope="session")

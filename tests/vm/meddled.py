@@ -92,7 +92,7 @@ def main(out: str, action: str, place: str, step: str = "", delay_s: str = "0") 
     meddler = Meddler(step, float(delay_s), act)
 
     def work(verb: Verb) -> int:
-        options = pipeline.BuildOptions(Path(out), force=True)
+        options = pipeline.BuildOptions(out=Path(out), force=True)
         with Store(default_root(), meddler.note) as store:
             pipeline.build(load_profile("nginx"), options, Context(store, meddler))
         return 0

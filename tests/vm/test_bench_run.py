@@ -24,7 +24,14 @@ from quickstart.volume.nbd import pieces
 from quickstart.volume.storage import StorageModel, load_model
 from tests.vm.conftest import MEASURED_S, assert_gone, children
 
-CELL = Cell("nginx", "quickstart", "stock", "5ms", "virtual", "small")
+CELL = Cell(
+    profile="nginx",
+    configuration="quickstart",
+    command_line="stock",
+    storage="5ms",
+    clock="virtual",
+    size="small",
+)
 LATENCY_NS = 5_000_000
 
 

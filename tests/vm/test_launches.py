@@ -30,7 +30,16 @@ from quickstart.volume.nbd import Command, Connection, pieces
 from quickstart.volume.storage import load_model
 from tests.vm.conftest import MEASURED_S, assert_gone, children
 
-CELL = Cell("nginx", "quickstart", "stock", "ebs-cold", "wall", "small", pattern="burst", instances=2)
+CELL = Cell(
+    profile="nginx",
+    configuration="quickstart",
+    command_line="stock",
+    storage="ebs-cold",
+    clock="wall",
+    size="small",
+    pattern="burst",
+    instances=2,
+)
 WALL = Clock("wall", tcg("a test"), 1024, 1)
 
 

@@ -128,7 +128,9 @@ def entry(member: CpioMember, flip: str) -> CpioEntry:
     if member.name == flip:
         data[len(data) // 3] ^= 4
     node = member.rdev_major, member.rdev_minor
-    return CpioEntry(member.name, member.mode, bytes(data), rdev_major=node[0], rdev_minor=node[1])
+    return CpioEntry(
+        name=member.name, mode=member.mode, data=bytes(data), rdev_major=node[0], rdev_minor=node[1]
+    )
 
 
 @pytest.mark.full

@@ -55,7 +55,7 @@ class OutFile:
     marks: tuple[bytes, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Given:
     """The input of the judgement: OUT's own mode, its files, manifest.json, start-set.json, the archive,
     and whether run.sh is exactly the script that quickstart writes for such a manifest.

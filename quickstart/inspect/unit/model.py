@@ -25,7 +25,7 @@ class LateBind:
     required: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class UnitStart:
     """How the unit starts its main process (systemd.service(5)).
 

@@ -57,7 +57,7 @@ _SETUID_SETGID, _O_CREAT, _PROT_WRITE, _PROT_EXEC, _SHM_EXEC = 0o6000, 0o100, 2,
 _PLAIN_POLICIES = (0, 3, 5)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Test:
     """A condition on the low half of an argument: any of the bits, all of them, equal to one of the values, or to none."""
 
@@ -103,9 +103,9 @@ def _rules(source: Source) -> Iterator[Rule]:
         if source.flag(name):
             yield from (Rule(call) for call in calls)
     if source.flag("LockPersonality"):
-        yield Rule("personality", (Test(0, none_of=(0,)),))
+        yield Rule("personality", (Test(argument=0, none_of=(0,)),))
     if source.flag("RestrictRealtime"):
-        yield Rule("sched_setscheduler", (Test(1, none_of=_PLAIN_POLICIES),))
+        yield Rule("sched_setscheduler", (Test(argument=1, none_of=_PLAIN_POLICIES),))
     if source.flag("MemoryDenyWriteExecute"):
         yield from _no_write_and_execute()
     if source.flag("RestrictSUIDSGID"):
@@ -116,19 +116,21 @@ def _rules(source: Source) -> Iterator[Rule]:
 
 def _no_write_and_execute() -> Iterator[Rule]:
     for call in ("mmap", "mmap2"):
-        yield Rule(call, (Test(2, all_bits=_PROT_WRITE | _PROT_EXEC),))
+        yield Rule(call, (Test(argument=2, all_bits=_PROT_WRITE | _PROT_EXEC),))
     # Its arguments are in memory, where no filter can see them.
     yield Rule("old_mmap")
-    yield from (Rule(call, (Test(2, any_bit=_PROT_EXEC),)) for call in ("mprotect", "pkey_mprotect"))
-    yield Rule("shmat", (Test(2, any_bit=_SHM_EXEC),))
+    yield from (Rule(call, (Test(argument=2, any_bit=_PROT_EXEC),)) for call in ("mprotect", "pkey_mprotect"))
+    yield Rule("shmat", (Test(argument=2, any_bit=_SHM_EXEC),))
 
 
 def _no_setuid() -> Iterator[Rule]:
     modes = {"chmod": 1, "fchmod": 1, "mkdir": 1, "mknod": 1, "creat": 1}
     modes |= {"fchmodat": 2, "fchmodat2": 2, "mkdirat": 2, "mknodat": 2}
-    yield from (Rule(call, (Test(place, any_bit=_SETUID_SETGID),)) for call, place in modes.items())
+    yield from (Rule(call, (Test(argument=place, any_bit=_SETUID_SETGID),)) for call, place in modes.items())
     for call, flags in (("open", 1), ("openat", 2)):
-        yield Rule(call, (Test(flags, any_bit=_O_CREAT), Test(flags + 1, any_bit=_SETUID_SETGID)))
+        yield Rule(
+            call, (Test(argument=flags, any_bit=_O_CREAT), Test(argument=flags + 1, any_bit=_SETUID_SETGID))
+        )
     # Its flags are in memory; a program without it falls back to openat.
     yield Rule("openat2", errno=_ENOSYS)
 
@@ -151,12 +153,12 @@ def _namespaces(source: Source) -> Iterator[Rule]:
         return
     # Its flags are in memory; without it the C library takes clone.
     yield Rule("clone3", errno=_ENOSYS)
-    yield from (Rule(call, (Test(0, any_bit=denied),)) for call in ("clone", "unshare"))
+    yield from (Rule(call, (Test(argument=0, any_bit=denied),)) for call in ("clone", "unshare"))
     if denied == everything:
         yield Rule("setns")
     else:
-        yield Rule("setns", (Test(1, one_of=(0,)),))
-        yield Rule("setns", (Test(1, any_bit=denied),))
+        yield Rule("setns", (Test(argument=1, one_of=(0,)),))
+        yield Rule("setns", (Test(argument=1, any_bit=denied),))
 
 
 def _merged(source: Source, value: str, allowed: int | None, everything: int) -> int:
@@ -185,7 +187,9 @@ def _families(source: Source) -> Iterator[Rule]:
         numbers = {_FAMILIES[name] for name in names}
         chosen = chosen | numbers if value.startswith("~") == inverted else chosen - numbers
     numbers_in_order = tuple(sorted(chosen))
-    test = Test(0, one_of=numbers_in_order) if inverted else Test(0, none_of=numbers_in_order)
+    test = (
+        Test(argument=0, one_of=numbers_in_order) if inverted else Test(argument=0, none_of=numbers_in_order)
+    )
     if not inverted or chosen:
         yield Rule("socket", (test,), _EAFNOSUPPORT)
 
