@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.starterbox import SLEEP, UNIT, Record, compiled, describe, run_starter
+from tests.contract.starterbox import SLEEP, UNIT, Record, describe, run_starter
+from tests.cprograms import PROGRAMS, strictly_compiled
 
 pytestmark = pytest.mark.host_root
 
@@ -22,7 +23,7 @@ mkdir only-reading && mount -t tmpfs -o ro only only-reading
 
 @pytest.fixture(scope="session")
 def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("starter") / "starter")
+    return strictly_compiled(PROGRAMS["starter"], tmp_path_factory.mktemp("starter") / "starter")
 
 
 def condition(text: str) -> Record:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.starterbox import SLEEP, Record, Started, command, compiled, describe, run_starter, start
+from tests.contract.starterbox import SLEEP, Record, Started, command, describe, run_starter, start
+from tests.cprograms import PROGRAMS, strictly_compiled
 
 pytestmark = pytest.mark.host_root
 
@@ -27,7 +28,7 @@ FIRST = command("pre", "cat /sys/fs/cgroup/*/app.service/pids.max; :")
 
 @pytest.fixture(scope="session")
 def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("starter") / "starter")
+    return strictly_compiled(PROGRAMS["starter"], tmp_path_factory.mktemp("starter") / "starter")
 
 
 def limit(*words: str) -> Record:
