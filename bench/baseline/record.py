@@ -13,7 +13,7 @@ from pathlib import Path
 
 from quickstart.bench.prepare import prepare
 from quickstart.host.progress import Quiet
-from quickstart.launch import payload
+from quickstart.launch import archive
 from quickstart.launch.accel import Accelerator
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import baseline
@@ -33,7 +33,7 @@ def main(name: str = "nginx", directory: str = str(Path(__file__).parent)) -> No
     with Store(default_root()) as store:
         for configuration, file in NAMES.items():
             boot = prepare(profile, configuration, Context(store, Quiet()))
-            launcher = QemuLauncher(VIRTUAL, payload.agent_binary(store))
+            launcher = QemuLauncher(VIRTUAL, archive.agent_binary(store))
             described = machine(boot, forward_port=None, guest_port=0)
             with launcher.launch(described, (), profile.ready) as guest:
                 readied = guest.wait_ready(profile.ready.timeout_s)

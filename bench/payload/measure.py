@@ -23,7 +23,7 @@ from quickstart import __version__
 from quickstart.bench import prepare
 from quickstart.host.progress import Quiet
 from quickstart.initramfs.payload import compressors
-from quickstart.launch.payload import agent_binary
+from quickstart.launch.archive import agent_binary
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
 from quickstart.measure.configuration import Boot, machine, with_command_line

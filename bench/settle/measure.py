@@ -23,7 +23,7 @@ from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
 from quickstart.image.kerneloptions import stock_line
 from quickstart.initramfs.layout import HandOff
-from quickstart.launch import payload
+from quickstart.launch import archive
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
 from quickstart.model import Machine, Profile
@@ -81,7 +81,7 @@ def machines(profile: Profile, store: Store, place: Path) -> dict[str, Machine]:
 
 
 def run(profile: Profile, machine: Machine, store: Store) -> dict[str, int | str]:
-    launcher = QemuLauncher(clock.virtual("small").accelerator, payload.agent_binary(store))
+    launcher = QemuLauncher(clock.virtual("small").accelerator, archive.agent_binary(store))
     said = io.BytesIO()
     with launcher.launch(machine, (), profile.ready) as guest:
         readied = guest.wait_ready(LIMIT_S)

@@ -23,8 +23,8 @@ from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.contents import file_sizes
 from quickstart.initramfs.payload import compressors
 from quickstart.initramfs.serving import Delivery
+from quickstart.launch.archive import PROBE_INTERVAL_MS, agent_binary
 from quickstart.launch.arguments import Files, machine_arguments
-from quickstart.launch.payload import PROBE_INTERVAL_MS, agent_binary
 from quickstart.measure import launches, run
 from quickstart.measure.clock import clock_of
 from quickstart.measure.configuration import Boot, with_command_line

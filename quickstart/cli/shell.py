@@ -21,7 +21,7 @@ from quickstart.cli.output import Verb, run_verb
 from quickstart.cli.run import free_port, shut_down
 from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError, GuestError
-from quickstart.launch import payload
+from quickstart.launch import archive
 from quickstart.launch.channel import Exit, Output
 from quickstart.launch.qemu import QemuGuest
 from quickstart.model import Artefact, Network, ReadyStamp
@@ -153,7 +153,7 @@ def _in_guest(verb: Verb, artefact: Artefact, store: Store, place: str, options:
     # Of the modes that the hook has set by then.
     newline = "\r\n" if side.terminal else "\n"
     hook = places.initramfs_hook(mark, side.terminal, size, term).encode()
-    cpio = payload.launch_cpio(launcher.agent, artefact.ready, {places.HOOK: hook})
+    cpio = archive.launch_cpio(launcher.agent, artefact.ready, {places.HOOK: hook})
     with launcher.launch(machine, (cpio,), artefact.ready) as guest:
         return _before_root(verb, artefact, guest, side, options, f"{mark}{newline}".encode())
 

@@ -22,7 +22,7 @@ from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.cloudinit import early_start
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit, unit_texts
-from quickstart.launch import accel, payload
+from quickstart.launch import accel, archive
 from quickstart.launch.qemu import QemuLauncher
 from quickstart.model import (
     MIB,
@@ -327,7 +327,7 @@ def make_trace(subject: Subject, number: int, context: Context, keep: bool) -> T
 
     def make(directory: Path) -> None:
         launcher = make_launcher(reference.kernel, store, progress, keep=keep)
-        cpio = payload.launch_cpio(payload.agent_binary(store), profile.ready, record.tracer_files())
+        cpio = archive.launch_cpio(archive.agent_binary(store), profile.ready, record.tracer_files())
         record.record(profile, reference, disk, launcher, cpio, directory, progress)
 
     path = store.get_or_make("trace", _trace_inputs(profile, reference, number), make).path
@@ -339,7 +339,7 @@ def make_launcher(kernel: Path, store: Store, progress: Progress, *, keep: bool 
     """QEMU with an accelerator that works here."""
     with progress.step("choose an accelerator"):
         accelerator = accel.choose(kernel, store)
-    return QemuLauncher(accelerator, payload.agent_binary(store), keep=keep)
+    return QemuLauncher(accelerator, archive.agent_binary(store), keep=keep)
 
 
 def machine_of(

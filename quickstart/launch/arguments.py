@@ -12,8 +12,8 @@ from pathlib import Path
 
 from quickstart.errors import BadInputError
 from quickstart.launch.accel import Accelerator
+from quickstart.launch.archive import PORT_NAME
 from quickstart.launch.jail import SANDBOX
-from quickstart.launch.payload import PORT_NAME
 from quickstart.model import Machine, NbdSocket, Network
 
 ROOT = "root"

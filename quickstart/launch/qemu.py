@@ -19,7 +19,7 @@ from quickstart.host import door
 from quickstart.host.beneath import open_regular
 from quickstart.host.files import full_disk_named, temporary_directory
 from quickstart.host.workspace import room_for_sockets, workspace
-from quickstart.launch import jail, payload
+from quickstart.launch import archive, jail
 from quickstart.launch.accel import Accelerator
 from quickstart.launch.arguments import (
     ROOT,
@@ -64,7 +64,7 @@ class QemuLauncher:
         self, machine: Machine, extra_cpios: Iterable[bytes] = (), ready: Readiness | None = None
     ) -> QemuGuest:
         """A guest that starts when its context is entered; ``extra_cpios`` are joined behind the initramfs."""
-        cpios = tuple(extra_cpios) or (payload.launch_cpio(self.agent, ready),)
+        cpios = tuple(extra_cpios) or (archive.launch_cpio(self.agent, ready),)
         return QemuGuest(machine, self.accelerator, cpios, self.keep)
 
 
@@ -134,7 +134,7 @@ class QemuGuest:
         initrd = cell.directory / "initrd"
         with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
             kernel, sizes = self.machine.kernel, dict(self.machine.file_bytes)
-            payload.join_initrd(self.machine.initrds, self._cpios, initrd, sizes)
+            archive.join_initrd(self.machine.initrds, self._cpios, initrd, sizes)
             return jail.put_kernel(cell, kernel, sizes.get(kernel)), jail.given(cell, initrd)
 
     def _channels(self, stack: ExitStack, lent: ExitStack, console_log: int) -> Channels:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import GuestError, HostLacksError, MissingToolError, VolumeError
-from quickstart.launch import payload
+from quickstart.launch import archive
 from quickstart.launch.accel import tcg
 from quickstart.measure import launches, run
 from quickstart.measure.clock import Clock
@@ -129,7 +129,7 @@ def test_a_full_disk_in_one_machine_s_thread_is_named(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(payload, "join_initrd", full)
+    monkeypatch.setattr(archive, "join_initrd", full)
     with pytest.raises(HostLacksError, match="no space left for the temporary directory"):
         launch(bench, boot, WALL, load_model("ebs-warm"), CELL, 1)
 

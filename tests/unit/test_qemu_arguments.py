@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from quickstart.errors import BadInputError
 from quickstart.launch.accel import tcg
+from quickstart.launch.archive import agent_words
 from quickstart.launch.arguments import (
     Channels,
     Files,
@@ -21,7 +22,6 @@ from quickstart.launch.arguments import (
     machine_arguments,
     named_as_the_host_does,
 )
-from quickstart.launch.payload import agent_words
 from quickstart.model import Machine, NbdSocket, Network, Readiness
 from quickstart.model.words import DiskFormat, ReadyKind
 

@@ -21,7 +21,7 @@ from quickstart.image import ext4
 from quickstart.inspect.foreign.pump import pumped
 from quickstart.launch import jail
 from quickstart.launch.accel import tcg
-from quickstart.launch.payload import join_initrd
+from quickstart.launch.archive import join_initrd
 from quickstart.launch.qemu import QemuGuest
 from quickstart.pack import packing
 from quickstart.store import treehash

@@ -20,7 +20,7 @@ from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
-from quickstart.launch import payload
+from quickstart.launch import archive
 from quickstart.launch import qemu as qemu_launcher
 from quickstart.launch.arguments import machine_arguments
 from quickstart.launch.drain import whole_text
@@ -72,7 +72,7 @@ def boot(
         found, stock=stock, snapshot=not keep, port=free_port(), extra_cmdline=append
     )
     hooks = {"hooks/50-fault": f"{hook}\n".encode()} if hook else {}
-    cpio = payload.launch_cpio(payload.agent_binary(store), found.ready, hooks)
+    cpio = archive.launch_cpio(archive.agent_binary(store), found.ready, hooks)
     launcher = pipeline.make_launcher(found.kernel, store, Quiet())
     said = io.BytesIO()
     with _more_words(qemu), launcher.launch(machine, (cpio,), found.ready) as guest:

@@ -16,7 +16,7 @@ from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.launch import payload
+from quickstart.launch import archive
 from quickstart.launch.drain import whole_text
 from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BOOT_S, guest_file, host
@@ -83,7 +83,7 @@ def boot(out: Path, command: str, files: Mapping[str, str], hook: str) -> str:
     extra["hooks/50-parity"] = f"{_HOOK}{hook}\n".encode()
     said = io.BytesIO()
     with Store(default_root(), print) as store:
-        cpio = payload.launch_cpio(payload.agent_binary(store), found.ready, extra)
+        cpio = archive.launch_cpio(archive.agent_binary(store), found.ready, extra)
         launcher = pipeline.make_launcher(found.kernel, store, Quiet())
         with launcher.launch(machine, (cpio,), found.ready) as guest:
             guest.wait_ready(BOOT_S)

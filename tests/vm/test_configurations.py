@@ -13,7 +13,7 @@ from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
 from quickstart.image.kerneloptions import words_of
 from quickstart.initramfs.newc import directory, symlink, write_archive
-from quickstart.launch import payload
+from quickstart.launch import archive
 from quickstart.launch.qemu import QemuGuest
 from quickstart.measure.configuration import Boot, machine, with_command_line
 from quickstart.model import Readied
@@ -62,7 +62,7 @@ def booted(request: pytest.FixtureRequest) -> Iterator[Booted]:
         boot = with_command_line(prepare(PROFILE, name, Context(store, Quiet())), "ours")
         launcher = pipeline.make_launcher(boot.kernel, store, Quiet())
         cpios = [
-            payload.launch_cpio(launcher.agent, PROFILE.ready),
+            archive.launch_cpio(launcher.agent, PROFILE.ready),
             *([shell()] if name == "ramboot" else []),
         ]
         described = machine(boot, forward_port=None, guest_port=0)

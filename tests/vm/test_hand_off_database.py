@@ -13,7 +13,7 @@ from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
-from quickstart.launch import payload
+from quickstart.launch import archive
 from quickstart.launch.drain import whole_text
 from quickstart.store.store import Store, default_root
 from tests.vm.booting import boot
@@ -62,7 +62,7 @@ def cut(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Cut:
     found = artefacts.load(out)
     machine = pipeline.machine_of(found, stock=False, snapshot=False, port=free_port())
     launcher = pipeline.make_launcher(found.kernel, store, Quiet())
-    cpio = payload.launch_cpio(launcher.agent, found.ready, {"hooks/50-held": f"{HELD}\n".encode()})
+    cpio = archive.launch_cpio(launcher.agent, found.ready, {"hooks/50-held": f"{HELD}\n".encode()})
     said = io.BytesIO()
     with launcher.launch(machine, (cpio,), found.ready) as guest:
         guest.wait_ready(BOOT_S)

@@ -17,7 +17,7 @@ from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
-from quickstart.launch import drain, payload
+from quickstart.launch import archive, drain
 from quickstart.launch.channel import Exit, Output
 from quickstart.launch.qemu import QemuGuest
 from quickstart.store.store import Store, default_root
@@ -42,7 +42,7 @@ def jailed(artefact: Path) -> Iterator[QemuGuest]:
     with Store(default_root()) as store, pytest.MonkeyPatch.context() as patch:
         patch.setattr(drain, "HEAD_BYTES", HEAD_BYTES)
         launcher = pipeline.make_launcher(found.kernel, store, Quiet())
-        cpio = payload.launch_cpio(payload.agent_binary(store), found.ready)
+        cpio = archive.launch_cpio(archive.agent_binary(store), found.ready)
         with launcher.launch(machine, (cpio,), found.ready) as guest:
             guest.wait_ready(BOOT_S)
             yield guest

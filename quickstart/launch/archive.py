@@ -1,4 +1,4 @@
-"""The cpio that a launch appends to the initramfs: agent and hooks. It exists only for one launch, never in OUT.
+"""The launch archive: the cpio with agent and hooks that a launch appends to the initramfs. It is never in OUT.
 
 Two kinds of initramfs take it. Ours sources `/launch/hooks/*` itself once the bus drivers are loaded; the stock one
 (initramfs-tools) sources `/conf/param.conf` after each of its scripts, and that file sources the hooks once.
