@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 NGINX = PurePosixPath("/usr/sbin/nginx")
 
 
-# The columns of the recorded requests.
+# The columns of the recorded requests, which do not say whose instance each is of.
 _REQUEST = tuple(each.name for each in fields(Request))
 
 
@@ -38,7 +38,7 @@ def ledger() -> Ledger:
         root_io=RootIo(**facts["root_io"]),
         counters=Counters(ready_ns, 0, ""),
     )
-    requests = tuple(Request(**dict(zip(_REQUEST, row, strict=True))) for row in facts["requests"])
+    requests = tuple(Request(**dict(zip(_REQUEST, row, strict=False))) for row in facts["requests"])
     packed = Packed({NGINX: 1, PurePosixPath("/etc/nginx/nginx.conf"): 2}, {}, {}, {})
     return account(
         requests,
