@@ -12,7 +12,7 @@ from quickstart.initramfs.programs import (
     STARTER_FLAGS,
     STARTER_SOURCES,
 )
-from quickstart.launch import payload
+from quickstart.launch import archive
 from quickstart.reference import confine
 from quickstart.store.compiled import WARNINGS
 from quickstart.volume import emulator
@@ -43,7 +43,7 @@ def _freestanding(name: str) -> CProgram:
 
 
 PROGRAMS = {
-    "agent": CProgram("cc", payload.FLAGS, (OURS / "launch/agent",)),
+    "agent": CProgram("cc", archive.FLAGS, (OURS / "launch/agent",)),
     "volume": CProgram("cc", emulator.FLAGS, (OURS / "volume/emulator",)),
     "starter": CProgram(STARTER_COMPILER, STARTER_FLAGS, tuple(PARTS / name for name in STARTER_SOURCES)),
     "confiner": CProgram(confine.COMPILER, confine.FLAGS, (OURS / "reference/confiner",)),

@@ -34,7 +34,7 @@ def _is_enabled(root: ImageRoot, unit: str) -> bool:
 
 
 def early_start(root: ImageRoot, wanted: Early) -> Early:
-    """When the image starts early.
+    """When the image starts early: SEEN, on machines that cloud-init has configured before, or ALWAYS.
 
     ``wanted`` is the profile's word. It matters only with cloud-init.
     """

@@ -46,7 +46,7 @@ exit 3
 
 
 def tracer_files() -> dict[str, bytes | Path]:
-    """The tracer as files for the launch archive: this host's strace with all that it loads, and our scripts."""
+    """The tracer as files for the launch: this host's strace with all that it loads, and our scripts."""
     program = door.tool_path("strace")
     host = ImageRoot(Path("/"))
     scripts = assets("tracers")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.contract.starterbox import SLEEP, UNIT, Record, describe, run_starter
-from tests.cprograms import PROGRAMS, strictly_compiled
 
 pytestmark = pytest.mark.host_root
 
@@ -19,11 +18,6 @@ echo x >file && printf '#!/bin/sh\\n' >program && chmod 755 program
 ln -s file link && ln -s /no/where dead
 mkdir only-reading && mount -t tmpfs -o ro only only-reading
 """
-
-
-@pytest.fixture(scope="session")
-def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return strictly_compiled(PROGRAMS["starter"], tmp_path_factory.mktemp("starter") / "starter")
 
 
 def condition(text: str) -> Record:

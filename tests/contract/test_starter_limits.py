@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.contract.starterbox import SLEEP, Record, Started, command, describe, run_starter, start
-from tests.cprograms import PROGRAMS, strictly_compiled
 
 pytestmark = pytest.mark.host_root
 
@@ -24,11 +23,6 @@ done
 """
 SHOW = "cd /sys/fs/cgroup; grep -r . . --include='*.max' --include='*.high' --include='*control' | sed s/$group/SLICE/ | sort"
 FIRST = command("pre", "cat /sys/fs/cgroup/*/app.service/pids.max; :")
-
-
-@pytest.fixture(scope="session")
-def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return strictly_compiled(PROGRAMS["starter"], tmp_path_factory.mktemp("starter") / "starter")
 
 
 def limit(*words: str) -> Record:
