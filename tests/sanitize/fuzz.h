@@ -10,6 +10,9 @@ int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* A promise of the program under test that does not hold is a finding, as a wrong access is. */
-#define DEMAND(what) do { if (!(what)) abort(); } while (0)
+#define DEMAND(what)          \
+    do {                      \
+        if (!(what)) abort(); \
+    } while (0)
 
 #endif

@@ -21,7 +21,7 @@ enum { TAKEN_MAX = 64, FILES_MAX = 2, PAGE = 4096, DIRECTORY = 77 };
 
 static void *taken_memory[TAKEN_MAX];
 static size_t taken_count;
-static const uint8_t *input;  /* parts[0], then parts[1] */
+static const uint8_t *input; /* parts[0], then parts[1] */
 static size_t parts[FILES_MAX], stdin_read;
 static int device_reads;
 
@@ -70,7 +70,7 @@ static long status_of(const char *name, struct stat *status) {
 
 static long read_from(long file, char *to, size_t room) {
     size_t size = parts[0] + parts[1], more = size - stdin_read < room ? size - stdin_read : room;
-    if (file != 0) {  /* a device's alias: the input's second part */
+    if (file != 0) { /* a device's alias: the input's second part */
         if (device_reads++ > 4) return -EIO;
         more = parts[1] < room ? parts[1] : room;
         memcpy(to, input + parts[0], more);
@@ -84,10 +84,14 @@ static long read_from(long file, char *to, size_t room) {
 long system_call(long number, long a, long b, long c, long d, long e, long f) {
     (void)c, (void)d, (void)e, (void)f;
     switch (number) {
-    case SYS_read: return read_from(a, (char *)b, (size_t)c);
-    case SYS_stat: return status_of((const char *)a, (struct stat *)b);
-    case SYS_newfstatat: return status_of((const char *)b, (struct stat *)c);
-    case SYS_fstat: return status_of("x", (struct stat *)b);
+    case SYS_read:
+        return read_from(a, (char *)b, (size_t)c);
+    case SYS_stat:
+        return status_of((const char *)a, (struct stat *)b);
+    case SYS_newfstatat:
+        return status_of((const char *)b, (struct stat *)c);
+    case SYS_fstat:
+        return status_of("x", (struct stat *)b);
     case SYS_openat:
         DEMAND(strlen((const char *)b) < SIZE_MAX);
         return DIRECTORY;
@@ -95,15 +99,19 @@ long system_call(long number, long a, long b, long c, long d, long e, long f) {
         for (int i = 0; i < 3; i++) DEMAND(strlen((const char *)(i == 0 ? a : i == 1 ? b : c)) < SIZE_MAX);
         DEMAND(strlen((const char *)e) < 512);
         return 0;
-    case SYS_faccessat: return -ENOENT;
-    case SYS_finit_module: return -EEXIST;
+    case SYS_faccessat:
+        return -ENOENT;
+    case SYS_finit_module:
+        return -EEXIST;
     case SYS_write: {
         volatile char last = c > 0 ? ((const char *)b)[c - 1] : 0;
         (void)last;
         return c;
     }
-    case SYS_readlinkat: return -EINVAL;
-    default: return number == SYS_fork ? 0 : -ENOSYS;
+    case SYS_readlinkat:
+        return -EINVAL;
+    default:
+        return number == SYS_fork ? 0 : -ENOSYS;
     }
 }
 
@@ -117,10 +125,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     stdin_read = 0;
     device_reads = 0;
     switch (kind % 4) {
-    case 0: checker_main(4 + (kind & 4 ? 1 : 0), (char *[]){"checker", "x", "0", "x", kind & 8 ? "plain" : "pclmul", NULL}); break;
-    case 1: modloader_main(5, (char *[]){"modloader", "x", "0", "x", (char *)WHAT[kind / 4 % 6], NULL}); break;
-    case 2: mounter_main(1, (char *[]){"mounter", NULL}); break;
-    default: prefetcher_main(5, (char *[]){"prefetcher", "x", "x", "0", "1", NULL}); break;
+    case 0:
+        checker_main(4 + (kind & 4 ? 1 : 0), (char *[]){"checker", "x", "0", "x", kind & 8 ? "plain" : "pclmul", NULL});
+        break;
+    case 1:
+        modloader_main(5, (char *[]){"modloader", "x", "0", "x", (char *)WHAT[kind / 4 % 6], NULL});
+        break;
+    case 2:
+        mounter_main(1, (char *[]){"mounter", NULL});
+        break;
+    default:
+        prefetcher_main(5, (char *[]){"prefetcher", "x", "x", "0", "1", NULL});
+        break;
     }
     while (taken_count > 0) free(taken_memory[--taken_count]);
     return 0;

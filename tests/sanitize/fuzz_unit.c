@@ -49,7 +49,7 @@ void *held_calloc(size_t count, size_t bytes);
 void *held_realloc(void *old, size_t bytes);
 void held_free(void *old);
 int held_vasprintf(char **to, const char *format, va_list values);
-int (vasprintf)(char **to, const char *format, va_list values);
+int(vasprintf)(char **to, const char *format, va_list values);
 
 void *held_malloc(size_t bytes) { return hold(malloc(bytes)); }
 void *held_calloc(size_t count, size_t bytes) { return hold(calloc(count, bytes)); }
@@ -99,9 +99,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     return 0;
 }
 
-static void put(const uint8_t *data, size_t size) {
-    DEMAND(ftruncate(file_fd, 0) == 0 && pwrite(file_fd, data, size, 0) == (ssize_t)size);
-}
+static void put(const uint8_t *data, size_t size) { DEMAND(ftruncate(file_fd, 0) == 0 && pwrite(file_fd, data, size, 0) == (ssize_t)size); }
 
 static void look_at_description(void) {
     read_description(file);
@@ -126,7 +124,9 @@ static void take(int kind) {
     pid_t main_pid = 2;
     int64_t deadline = 1000;
     switch (kind) {
-    case 0: look_at_description(); break;
+    case 0:
+        look_at_description();
+        break;
     case 1:
         read_variables(file, false, &environment);
         for (size_t i = 0; i < environment.count; i++) DEMAND(strchr(environment.items[i], '='));

@@ -12,7 +12,7 @@
 #include "volume.h"
 
 enum { IMAGE_BYTES = (1 << 20) + 512, TICKS = 64 };
-static const uint8_t HELLO[] = "\0\0\0\1IHAVEOPT\0\0\0\7\0\0\0\6\0\0\0\0\0";  /* NBD_OPT_GO; the 0 at its end is the last byte */
+static const uint8_t HELLO[] = "\0\0\0\1IHAVEOPT\0\0\0\7\0\0\0\6\0\0\0\0\0"; /* NBD_OPT_GO; the 0 at its end is the last byte */
 _Static_assert(sizeof HELLO == 4 + 16 + 6, "flags, header, data");
 
 static int64_t clock_ns;
@@ -44,8 +44,13 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     int fd = memfd_create("image", 0), written = memfd_create("overlay", 0);
     DEMAND(fd >= 0 && ftruncate(fd, IMAGE_BYTES) == 0 && pwrite(fd, "image", 5, 4093) == 5);
     DEMAND(disk_open(fd) == NULL && overlay_open(&overlay, written) == NULL);
-    const struct model model = {.read_latency_ns = 800000, .write_latency_ns = 900000, .bandwidth_bytes_s = 128 << 20,
-                                .queue_depth = 4, .granule_bytes = 4096, .first_touch_ns = 20000000, .seek_ns = 5000000};
+    const struct model model = {.read_latency_ns = 800000,
+                                .write_latency_ns = 900000,
+                                .bandwidth_bytes_s = 128 << 20,
+                                .queue_depth = 4,
+                                .granule_bytes = 4096,
+                                .first_touch_ns = 20000000,
+                                .seek_ns = 5000000};
     DEMAND(model_open(&model, disk_size()));
     return 0;
 }

@@ -49,10 +49,18 @@ static size_t changed(uint8_t *data, size_t size) {
     for (uint64_t changes = 1 + random_below(8); changes > 0 && size > 0; changes--) {
         size_t at = (size_t)random_below(size), span = 1 + (size_t)random_below(size - at);
         switch (random_below(6)) {
-        case 0: data[at] ^= (uint8_t)(1 << random_below(8)); break;
-        case 1: data[at] = ODD[random_below(sizeof ODD)]; break;
-        case 2: memset(data + at, ODD[random_below(sizeof ODD)], span < 8 ? span : 8); break;
-        case 3: size = at + 1; break;
+        case 0:
+            data[at] ^= (uint8_t)(1 << random_below(8));
+            break;
+        case 1:
+            data[at] = ODD[random_below(sizeof ODD)];
+            break;
+        case 2:
+            memset(data + at, ODD[random_below(sizeof ODD)], span < 8 ? span : 8);
+            break;
+        case 3:
+            size = at + 1;
+            break;
         case 4:
             memmove(data + at, data + at + span, size - at - span);
             size -= span;

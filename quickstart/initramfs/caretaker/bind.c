@@ -14,9 +14,13 @@
 
 /* Of linux/mount.h, which does not go with sys/mount.h. */
 enum { CLONE_TREE = 1, FROM_ITSELF = 4, TO_ITSELF = 0x40, READ_ONLY = 1, WHOLE_TREE = 0x8000, ITSELF = 0x1000 };
-struct attributes { uint64_t set, clear, propagation, user_namespace; };
+struct attributes {
+    uint64_t set, clear, propagation, user_namespace;
+};
 
-struct row { char *how, *needed, *source, *target; };
+struct row {
+    char *how, *needed, *source, *target;
+};
 
 static bool is_required(const struct row *row) { return strcmp(row->needed, "optional") != 0; }
 

@@ -64,6 +64,4 @@ static bool is_called(const char *path, const char *name) {
 }
 
 /* Here, since the caretaker uses parts of the starter, and the starter none of the caretaker. */
-int main(int argc, char **argv) {
-    return is_called(argv[0], "caretaker") ? take_care(argc, argv) : start_unit(argc, argv);
-}
+int main(int argc, char **argv) { return is_called(argv[0], "caretaker") ? take_care(argc, argv) : start_unit(argc, argv); }

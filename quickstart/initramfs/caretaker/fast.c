@@ -15,7 +15,10 @@
 /* A namespace that is made meanwhile is a copy of one that was not seen to yet: the next pass finds it. */
 enum { PASSES_MAX = 8, LAYERS_MAX = 64 };
 
-struct space { dev_t device; ino_t inode; };
+struct space {
+    dev_t device;
+    ino_t inode;
+};
 
 static struct space *seen;
 static size_t seen_count;

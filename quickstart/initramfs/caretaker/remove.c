@@ -15,7 +15,10 @@
    files there faster than they go does not hold up the boot. */
 enum { DEPTH_MAX = 200, PASSES_MAX = 1000 };
 
-struct top { int directory; unsigned moved; };
+struct top {
+    int directory;
+    unsigned moved;
+};
 
 static bool empty(int directory, struct top *top, int depth);
 

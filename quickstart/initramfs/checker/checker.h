@@ -7,21 +7,21 @@
 
 // What the list says of one file; all pointers lead into the list.
 struct entry {
-	const char *name;
-	const uint8_t *text;
-	uint32_t mode, uid, gid;
-	uint32_t size_bytes;
-	// 0, or 1 + the number of the earlier entry that this is another name of.
-	uint32_t same_as;
-	uint32_t crc;
-	uint32_t text_bytes;
-	bool has_content;
-	uint64_t inode;
+    const char *name;
+    const uint8_t *text;
+    uint32_t mode, uid, gid;
+    uint32_t size_bytes;
+    // 0, or 1 + the number of the earlier entry that this is another name of.
+    uint32_t same_as;
+    uint32_t crc;
+    uint32_t text_bytes;
+    bool has_content;
+    uint64_t inode;
 };
 
 struct list {
-	struct entry *entries;
-	uint32_t count;
+    struct entry *entries;
+    uint32_t count;
 };
 
 // The CRC-32 of `data`, which begins at a multiple of 16; of nothing it is 0.

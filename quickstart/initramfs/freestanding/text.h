@@ -6,7 +6,7 @@
 #include "freestanding.h"
 
 struct text {
-	const char *at, *end;
+    const char *at, *end;
 };
 
 struct text whole(const char *word);

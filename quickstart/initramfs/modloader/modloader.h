@@ -7,18 +7,18 @@
 
 // A pattern as in modules.alias, and the modules for a device whose alias it matches.
 struct rule {
-	struct text pattern, names;
+    struct text pattern, names;
 };
 
 // What one call works with.
 struct loader {
-	long modules, sys; // the directory that has them; /sys
-	struct text table;
-	struct rule *rules; // of the lines that count in this call
-	size_t rule_count;
-	bool quiet; // what cannot be loaded was said before
-	bool *tried; // by place among the table's `module` lines
-	size_t tries;
+    long modules, sys;  // the directory that has them; /sys
+    struct text table;
+    struct rule *rules;  // of the lines that count in this call
+    size_t rule_count;
+    bool quiet;   // what cannot be loaded was said before
+    bool *tried;  // by place among the table's `module` lines
+    size_t tries;
 };
 
 enum { NAME_BYTES = 512 };

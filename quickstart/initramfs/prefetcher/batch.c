@@ -9,52 +9,42 @@
 
 enum { ENTRIES = 256, FILE_BYTES = 512 * 1024 };
 
-static void *mapped_ring(long ring, size_t bytes, long offset)
-{
-	return mapped(system_call(SYS_mmap, 0, (long)bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, offset));
+static void *mapped_ring(long ring, size_t bytes, long offset) {
+    return mapped(system_call(SYS_mmap, 0, (long)bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, offset));
 }
 
-static unsigned *at(void *ring, unsigned offset)
-{
-	return (unsigned *)(void *)((char *)ring + offset);
+static unsigned *at(void *ring, unsigned offset) { return (unsigned *)(void *)((char *)ring + offset); }
+
+bool begin_batch(struct batch *batch) {
+    struct io_uring_params params = {0};
+    batch->ring = system_call(SYS_io_uring_setup, ENTRIES, (long)&params, 0, 0, 0, 0);
+    if (batch->ring < 0) return false;
+    void *queue = mapped_ring(batch->ring, params.sq_off.array + params.sq_entries * sizeof(unsigned), IORING_OFF_SQ_RING);
+    batch->entries = mapped_ring(batch->ring, params.sq_entries * sizeof *batch->entries, IORING_OFF_SQES);
+    // All reads may write to the same place: nobody looks at it.
+    batch->buffer = take_memory(FILE_BYTES);
+    if (!queue || !batch->entries || !batch->buffer) return false;
+    batch->tail = at(queue, params.sq_off.tail);
+    batch->places = at(queue, params.sq_off.array);
+    batch->count = 0;
+    return true;
 }
 
-bool begin_batch(struct batch *batch)
-{
-	struct io_uring_params params = {0};
-	batch->ring = system_call(SYS_io_uring_setup, ENTRIES, (long)&params, 0, 0, 0, 0);
-	if (batch->ring < 0)
-		return false;
-	void *queue = mapped_ring(batch->ring, params.sq_off.array + params.sq_entries * sizeof(unsigned), IORING_OFF_SQ_RING);
-	batch->entries = mapped_ring(batch->ring, params.sq_entries * sizeof *batch->entries, IORING_OFF_SQES);
-	// All reads may write to the same place: nobody looks at it.
-	batch->buffer = take_memory(FILE_BYTES);
-	if (!queue || !batch->entries || !batch->buffer)
-		return false;
-	batch->tail = at(queue, params.sq_off.tail);
-	batch->places = at(queue, params.sq_off.array);
-	batch->count = 0;
-	return true;
+bool add_read(struct batch *batch, long file, size_t bytes) {
+    if (batch->count == ENTRIES) return false;
+    struct io_uring_sqe *entry = &batch->entries[batch->count];
+    *entry = (struct io_uring_sqe){0};
+    entry->opcode = IORING_OP_READ;
+    entry->fd = (int)file;
+    entry->addr = (unsigned long)batch->buffer;
+    entry->len = (unsigned)(bytes < FILE_BYTES ? bytes : FILE_BYTES);
+    batch->places[batch->count] = batch->count;
+    batch->count++;
+    return true;
 }
 
-bool add_read(struct batch *batch, long file, size_t bytes)
-{
-	if (batch->count == ENTRIES)
-		return false;
-	struct io_uring_sqe *entry = &batch->entries[batch->count];
-	*entry = (struct io_uring_sqe){0};
-	entry->opcode = IORING_OP_READ;
-	entry->fd = (int)file;
-	entry->addr = (unsigned long)batch->buffer;
-	entry->len = (unsigned)(bytes < FILE_BYTES ? bytes : FILE_BYTES);
-	batch->places[batch->count] = batch->count;
-	batch->count++;
-	return true;
-}
-
-void submit(struct batch *batch)
-{
-	__atomic_store_n(batch->tail, batch->count, __ATOMIC_RELEASE);
-	// Who ends before they are done takes those back that a worker of the kernel has not begun.
-	system_call(SYS_io_uring_enter, batch->ring, batch->count, batch->count, IORING_ENTER_GETEVENTS, 0, 0);
+void submit(struct batch *batch) {
+    __atomic_store_n(batch->tail, batch->count, __ATOMIC_RELEASE);
+    // Who ends before they are done takes those back that a worker of the kernel has not begun.
+    system_call(SYS_io_uring_enter, batch->ring, batch->count, batch->count, IORING_ENTER_GETEVENTS, 0, 0);
 }

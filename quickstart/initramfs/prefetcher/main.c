@@ -11,75 +11,58 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-static bool map_whole(const char *name, struct text *text)
-{
-	struct stat status;
-	text->at = text->end = NULL;
-	if (system_call(SYS_stat, (long)name, (long)&status, 0, 0, 0, 0) < 0)
-		return false;
-	if (status.st_size == 0)
-		return true;
-	text->at = map_file(AT_FDCWD, name, (size_t)status.st_size);
-	text->end = text->at + status.st_size;
-	return text->at != NULL;
+static bool map_whole(const char *name, struct text *text) {
+    struct stat status;
+    text->at = text->end = NULL;
+    if (system_call(SYS_stat, (long)name, (long)&status, 0, 0, 0, 0) < 0) return false;
+    if (status.st_size == 0) return true;
+    text->at = map_file(AT_FDCWD, name, (size_t)status.st_size);
+    text->end = text->at + status.st_size;
+    return text->at != NULL;
 }
 
-static void ask_for(long file, long offset_bytes, long length_bytes)
-{
-	// The kernel begins to read and returns (posix_fadvise(2), POSIX_FADV_WILLNEED).
-	system_call(SYS_fadvise64, file, offset_bytes, length_bytes, POSIX_FADV_WILLNEED, 0, 0);
+static void ask_for(long file, long offset_bytes, long length_bytes) {
+    // The kernel begins to read and returns (posix_fadvise(2), POSIX_FADV_WILLNEED).
+    system_call(SYS_fadvise64, file, offset_bytes, length_bytes, POSIX_FADV_WILLNEED, 0, 0);
 }
 
-static bool read_number(struct text *text, long *number)
-{
-	const char *begin = text->at;
-	for (*number = 0; text->at < text->end && *text->at >= '0' && *text->at <= '9'; text->at++)
-		if (__builtin_mul_overflow(*number, 10, number) || __builtin_add_overflow(*number, *text->at - '0', number))
-			return false;
-	return text->at > begin && text->at < text->end;
+static bool read_number(struct text *text, long *number) {
+    const char *begin = text->at;
+    for (*number = 0; text->at < text->end && *text->at >= '0' && *text->at <= '9'; text->at++)
+        if (__builtin_mul_overflow(*number, 10, number) || __builtin_add_overflow(*number, *text->at - '0', number)) return false;
+    return text->at > begin && text->at < text->end;
 }
 
 // Lines of two decimal numbers: offset and length in bytes.
-static void ask_for_ranges(long device, struct text ranges)
-{
-	long offset_bytes, length_bytes;
-	while (read_number(&ranges, &offset_bytes) && *ranges.at++ == ' ' && read_number(&ranges, &length_bytes) &&
-	       *ranges.at++ == '\n')
-		ask_for(device, offset_bytes, length_bytes);
+static void ask_for_ranges(long device, struct text ranges) {
+    long offset_bytes, length_bytes;
+    while (read_number(&ranges, &offset_bytes) && *ranges.at++ == ' ' && read_number(&ranges, &length_bytes) && *ranges.at++ == '\n')
+        ask_for(device, offset_bytes, length_bytes);
 }
 
 // Names relative to the root, each ended by a NUL. To open one waits for its metadata, which are on their way.
-static void ask_for_files(long root, struct text names)
-{
-	const int flags = O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_NOATIME | O_CLOEXEC;
-	struct batch batch;
-	const bool together = begin_batch(&batch);
-	for (; names.at < names.end; names.at += length_of(names.at) + 1) {
-		struct stat status;
-		long file = system_call(SYS_openat, root, (long)names.at, flags, 0, 0, 0);
-		if (file < 0 || system_call(SYS_fstat, file, (long)&status, 0, 0, 0, 0) < 0 || !S_ISREG(status.st_mode))
-			continue;
-		// The files stay open: their reads begin when the batch is submitted.
-		if (!together || !add_read(&batch, file, (size_t)status.st_size))
-			ask_for(file, 0, 0);
-	}
-	if (together)
-		submit(&batch);
+static void ask_for_files(long root, struct text names) {
+    const int flags = O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_NOATIME | O_CLOEXEC;
+    struct batch batch;
+    const bool together = begin_batch(&batch);
+    for (; names.at < names.end; names.at += length_of(names.at) + 1) {
+        struct stat status;
+        long file = system_call(SYS_openat, root, (long)names.at, flags, 0, 0, 0);
+        if (file < 0 || system_call(SYS_fstat, file, (long)&status, 0, 0, 0, 0) < 0 || !S_ISREG(status.st_mode)) continue;
+        // The files stay open: their reads begin when the batch is submitted.
+        if (!together || !add_read(&batch, file, (size_t)status.st_size)) ask_for(file, 0, 0);
+    }
+    if (together) submit(&batch);
 }
 
-int main(int argc, char **argv)
-{
-	struct text ranges, names;
-	if (argc != 5 || !map_whole(argv[3], &ranges) || !map_whole(argv[4], &names) ||
-	    (names.at && names.end[-1] != 0))
-		return 2;
-	long device = system_call(SYS_openat, AT_FDCWD, (long)argv[1], O_RDONLY | O_CLOEXEC, 0, 0, 0);
-	long root = system_call(SYS_openat, AT_FDCWD, (long)argv[2], O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, 0, 0);
-	if (device < 0 || root < 0)
-		return 2;
-	ask_for_ranges(device, ranges);
-	// What init looks at next has been asked for; what a file's name leads through has to come first.
-	if (system_call(SYS_fork, 0, 0, 0, 0, 0, 0) == 0)
-		ask_for_files(root, names);
-	return 0;
+int main(int argc, char **argv) {
+    struct text ranges, names;
+    if (argc != 5 || !map_whole(argv[3], &ranges) || !map_whole(argv[4], &names) || (names.at && names.end[-1] != 0)) return 2;
+    long device = system_call(SYS_openat, AT_FDCWD, (long)argv[1], O_RDONLY | O_CLOEXEC, 0, 0, 0);
+    long root = system_call(SYS_openat, AT_FDCWD, (long)argv[2], O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, 0, 0);
+    if (device < 0 || root < 0) return 2;
+    ask_for_ranges(device, ranges);
+    // What init looks at next has been asked for; what a file's name leads through has to come first.
+    if (system_call(SYS_fork, 0, 0, 0, 0, 0, 0) == 0) ask_for_files(root, names);
+    return 0;
 }

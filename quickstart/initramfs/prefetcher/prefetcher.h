@@ -6,10 +6,10 @@
 struct io_uring_sqe;
 
 struct batch {
-	long ring;
-	struct io_uring_sqe *entries;
-	void *buffer;
-	unsigned *tail, *places, count;
+    long ring;
+    struct io_uring_sqe *entries;
+    void *buffer;
+    unsigned *tail, *places, count;
 };
 
 // False where the kernel has no io_uring, or does not let us.

@@ -46,8 +46,9 @@ static bool path_is_read_write(const char *path, bool negated) {
 
 /* What every version of systemd counts: some leave out names of backups. */
 static bool counts(const char *name, bool negated) {
-    static const char *const BACKUPS[] = {"~", ".rpmnew", ".rpmsave", ".rpmorig", ".dpkg-old", ".dpkg-new", ".dpkg-tmp", ".dpkg-dist",
-        ".dpkg-bak", ".dpkg-backup", ".dpkg-remove", ".ucf-new", ".ucf-old", ".ucf-dist", ".swp", ".bak", ".old", ".new", NULL};
+    static const char *const BACKUPS[] = {"~",          ".rpmnew",   ".rpmsave",     ".rpmorig",     ".dpkg-old", ".dpkg-new", ".dpkg-tmp",
+                                          ".dpkg-dist", ".dpkg-bak", ".dpkg-backup", ".dpkg-remove", ".ucf-new",  ".ucf-old",  ".ucf-dist",
+                                          ".swp",       ".bak",      ".old",         ".new",         NULL};
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return false;
     if (negated) return true;
     if (*name == '.' || strcmp(name, "lost+found") == 0 || strncmp(name, "aquota.", 7) == 0) return false;
@@ -80,7 +81,10 @@ static bool file_is_executable(const char *path, bool negated) {
     return stat(path, &found) == 0 && S_ISREG(found.st_mode) && (found.st_mode & 0111);
 }
 
-static const struct kind { const char *name; condition_test test; } KINDS[] = {
+static const struct kind {
+    const char *name;
+    condition_test test;
+} KINDS[] = {
     {"PathExists", path_exists},
     {"PathExistsGlob", path_exists_glob},
     {"PathIsDirectory", path_is_directory},

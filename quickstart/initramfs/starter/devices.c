@@ -93,15 +93,14 @@ static void allow_usual(void) {
 }
 
 static void attach(const char *group) {
-    union bpf_attr load = {.prog_type = BPF_PROG_TYPE_CGROUP_DEVICE, .insn_cnt = count, .insns = (uintptr_t)program,
-                           .license = (uintptr_t) "GPL"};
+    union bpf_attr load = {.prog_type = BPF_PROG_TYPE_CGROUP_DEVICE, .insn_cnt = count, .insns = (uintptr_t)program, .license = (uintptr_t) "GPL"};
     int fd = (int)syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load);
     /* As systemd: a kernel that has no such programs goes without. */
     if (fd < 0 && (errno == ENOSYS || errno == EINVAL)) return;
     int directory = open(group, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0 || directory < 0) fail("the devices of the unit: %m");
-    union bpf_attr there = {.target_fd = (uint32_t)directory, .attach_bpf_fd = (uint32_t)fd, .attach_type = BPF_CGROUP_DEVICE,
-                            .attach_flags = BPF_F_ALLOW_MULTI};
+    union bpf_attr there = {
+        .target_fd = (uint32_t)directory, .attach_bpf_fd = (uint32_t)fd, .attach_type = BPF_CGROUP_DEVICE, .attach_flags = BPF_F_ALLOW_MULTI};
     if (syscall(SYS_bpf, BPF_PROG_ATTACH, &there, sizeof there) < 0 && errno != EINVAL) fail("the devices of the unit: %m");
     close(fd);
     close(directory);

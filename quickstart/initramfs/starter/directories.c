@@ -33,8 +33,7 @@ static void own_below(int directory, uid_t uid, gid_t gid, dev_t volume) {
     DIR *entries = fdopendir(directory);
     if (!entries) fail("fdopendir: %m");
     for (struct dirent *entry; (entry = readdir(entries));)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            own_entry(directory, entry->d_name, uid, gid, volume);
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) own_entry(directory, entry->d_name, uid, gid, volume);
     closedir(entries);
 }
 

@@ -129,7 +129,7 @@ static char *invocation(void) {
     unsigned char id[16];
     if (!made && getrandom(id, sizeof id, GRND_INSECURE) == sizeof id) {
         char *to = strchr(line, '=') + 1;
-        id[6] = (unsigned char)((id[6] & 0x0f) | 0x40);  /* a random UUID, RFC 4122 */
+        id[6] = (unsigned char)((id[6] & 0x0f) | 0x40); /* a random UUID, RFC 4122 */
         id[8] = (unsigned char)((id[8] & 0x3f) | 0x80);
         for (size_t i = 0; i < sizeof id; i++)
             for (int shift = 4; shift >= 0; shift -= 4) *to++ = "0123456789abcdef"[id[i] >> shift & 15];

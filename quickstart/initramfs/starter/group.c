@@ -31,7 +31,7 @@ static bool is_populated(void) {
 void kill_group(void) {
     if (!next_record(NULL, "group")) return;
     char *whole = group_file("cgroup.kill");
-    bool has_kill = access(whole, W_OK) == 0;  /* Linux 5.14 */
+    bool has_kill = access(whole, W_OK) == 0; /* Linux 5.14 */
     for (int64_t until = now_ms() + KILL_MS; is_populated() && now_ms() < until; usleep(POLL_US)) {
         if (has_kill) {
             write_whole(whole, "1");

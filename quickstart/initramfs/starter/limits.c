@@ -39,8 +39,7 @@ static char *value_of(const struct record *r) {
     unsigned long long parts = (unsigned long long)number(r->words[3]), whole = (unsigned long long)number(r->words[4]);
     if (!whole) fail("the description has a share of nothing");
     if (strcmp(r->words[2], "tasks") == 0) return text("%llu", most_tasks() * parts / whole);
-    if (strcmp(r->words[2], "memory") == 0)
-        return text("%llu", memory_pages() * parts / whole * (unsigned long long)sysconf(_SC_PAGESIZE));
+    if (strcmp(r->words[2], "memory") == 0) return text("%llu", memory_pages() * parts / whole * (unsigned long long)sysconf(_SC_PAGESIZE));
     fail("the description has a share of an unknown `%s`", r->words[2]);
 }
 

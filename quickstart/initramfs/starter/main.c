@@ -84,8 +84,7 @@ static pid_t find_daemon(int64_t until) {
         if (*pid_file && (pid = named_by(pid_file))) return pid;
         int count = *pid_file ? 0 : orphans_in_group(&pid);
         if (count == 1 || (any && count)) return pid;
-        if (!*pid_file && now_ms() >= guess_until)
-            fail("Type=forking without PIDFile=: %d processes are left, which is the main one?", count);
+        if (!*pid_file && now_ms() >= guess_until) fail("Type=forking without PIDFile=: %d processes are left, which is the main one?", count);
         if (now_ms() >= until) fail("%s names no process of the unit", pid_file);
         usleep(POLL_US);
     }

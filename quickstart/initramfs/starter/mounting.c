@@ -16,7 +16,9 @@
 enum { READ_ONLY_ATTRIBUTE = 1, NOSUID_ATTRIBUTE = 2, NOEXEC_ATTRIBUTE = 8, MOUNT_POINT_FIELD = 4 };
 
 /* struct mount_attr of linux/mount.h, which does not go with sys/mount.h. */
-struct attributes { __u64 set, clear, propagation, user_namespace; };
+struct attributes {
+    __u64 set, clear, propagation, user_namespace;
+};
 
 /* proc(5): in mountinfo, space, tab, newline and backslash are \ooo. */
 static void unescape(char *path) {
@@ -102,8 +104,7 @@ static void mount_private_dev(const char *path) {
     char root[] = "/run/quickstart-dev-XXXXXX", target[64];
     mode_t before = umask(0);
     if (!mkdtemp(root)) fail("%s: %m", root);
-    if (mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_STRICTATIME | MS_NOEXEC, "mode=755,nr_inodes=64k,size=4m") < 0)
-        fail("a private /dev: %m");
+    if (mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_STRICTATIME | MS_NOEXEC, "mode=755,nr_inodes=64k,size=4m") < 0) fail("a private /dev: %m");
     for (size_t i = 0; SHARED[i]; i++) share_in(root, SHARED[i]);
     for (size_t i = 0; DEVICES[i]; i++) same_device(root, DEVICES[i]);
     ssize_t length = readlink("/dev/ptmx", target, sizeof target - 1);

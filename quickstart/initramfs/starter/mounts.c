@@ -12,16 +12,27 @@
 /* The place through which systemd hands a running service further mounts: in every namespace of a service. */
 static const char INCOMING[] = "/run/systemd/incoming";
 
-static const struct { const char *name; enum mount_kind kind; bool read_only; } KINDS[] = {
-    {"inaccessible", INACCESSIBLE, true}, {"bind", BIND, false},
-    {"bind-read-only", BIND, true},       {"bind-all", BIND_ALL, false},
-    {"bind-all-read-only", BIND_ALL, true}, {"private-tmp", PRIVATE_TMP, false},
-    {"private-dev", PRIVATE_DEV, true},   {"fresh-proc", FRESH_PROC, false},
+static const struct {
+    const char *name;
+    enum mount_kind kind;
+    bool read_only;
+} KINDS[] = {
+    {"inaccessible", INACCESSIBLE, true},
+    {"bind", BIND, false},
+    {"bind-read-only", BIND, true},
+    {"bind-all", BIND_ALL, false},
+    {"bind-all-read-only", BIND_ALL, true},
+    {"private-tmp", PRIVATE_TMP, false},
+    {"private-dev", PRIVATE_DEV, true},
+    {"fresh-proc", FRESH_PROC, false},
     {"as-it-is", AS_IT_IS, false},
-    {"tmpfs", EMPTY_TMPFS, false},        {"tmpfs-read-only", EMPTY_TMPFS, true},
-    {"read-only", READ_ONLY, true},       {"no-exec", NO_EXEC, false},
+    {"tmpfs", EMPTY_TMPFS, false},
+    {"tmpfs-read-only", EMPTY_TMPFS, true},
+    {"read-only", READ_ONLY, true},
+    {"no-exec", NO_EXEC, false},
     {"exec", EXEC, false},
-    {"read-write", READ_WRITE, false},    {"read-write-implicit", READ_WRITE_IMPLICIT, false},
+    {"read-write", READ_WRITE, false},
+    {"read-write-implicit", READ_WRITE_IMPLICIT, false},
 };
 
 static struct mount_entry *entries;
@@ -78,8 +89,12 @@ static void add_record(const struct record *r) {
         if (strcmp(KINDS[i].name, r->words[0]) == 0) {
             const char *fourth = r->count > 3 ? r->words[3] : "";
             enum mount_kind kind = KINDS[i].kind;
-            add((struct mount_entry){.kind = kind, .path = r->words[2], .source = fourth, .options = fourth,
-                                     .optional = strcmp(r->words[1], "optional") == 0, .read_only = KINDS[i].read_only});
+            add((struct mount_entry){.kind = kind,
+                                     .path = r->words[2],
+                                     .source = fourth,
+                                     .options = fourth,
+                                     .optional = strcmp(r->words[1], "optional") == 0,
+                                     .read_only = KINDS[i].read_only});
             if (kind == NO_EXEC || kind == EXEC) add_on_fast(kind, r->words[2]);
             return;
         }
@@ -133,13 +148,15 @@ static void drop_needless(void) {
 
 /* What lies over a path that nobody may reach: a node of the same kind without any permission. systemd makes the same ones. */
 static void make_inaccessible_nodes(void) {
-    static const struct { const char *path; mode_t mode; } NODES[] = {
-        {"/run/systemd/inaccessible/reg", S_IFREG},  {"/run/systemd/inaccessible/fifo", S_IFIFO},
-        {"/run/systemd/inaccessible/sock", S_IFSOCK}, {"/run/systemd/inaccessible/chr", S_IFCHR},
-        {"/run/systemd/inaccessible/blk", S_IFBLK},
+    static const struct {
+        const char *path;
+        mode_t mode;
+    } NODES[] = {
+        {"/run/systemd/inaccessible/reg", S_IFREG}, {"/run/systemd/inaccessible/fifo", S_IFIFO}, {"/run/systemd/inaccessible/sock", S_IFSOCK},
+        {"/run/systemd/inaccessible/chr", S_IFCHR}, {"/run/systemd/inaccessible/blk", S_IFBLK},
     };
     make_directories("/run/systemd/inaccessible", 0755);
-    mkdir("/run/systemd/inaccessible/dir", 0);  /* what is missing is named when it is needed */
+    mkdir("/run/systemd/inaccessible/dir", 0); /* what is missing is named when it is needed */
     for (size_t i = 0; i < sizeof NODES / sizeof *NODES; i++) mknod(NODES[i].path, NODES[i].mode, 0);
 }
 
@@ -190,7 +207,6 @@ void own_mounts(const struct record *record) {
     for (size_t i = 0; i < entry_count; i++) mount_entry(&entries[i]);
     set_attributes(record->count > 1);
     unsigned long flag = strcmp(how, "slave") == 0 ? MS_SLAVE : strcmp(how, "private") == 0 ? MS_PRIVATE : MS_SHARED;
-    if (mount(NULL, "/", NULL, flag | MS_REC, NULL) < 0 || mount(NULL, INCOMING, NULL, MS_SLAVE, NULL) < 0)
-        fail("propagation of mounts: %m");
+    if (mount(NULL, "/", NULL, flag | MS_REC, NULL) < 0 || mount(NULL, INCOMING, NULL, MS_SLAVE, NULL) < 0) fail("propagation of mounts: %m");
     umask(before);
 }

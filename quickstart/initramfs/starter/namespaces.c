@@ -27,9 +27,7 @@ void own_network(const struct record *record) {
 }
 
 /* root, the unit's own and nobody else; whoever is asked for is known by the number that it has outside. */
-static const char *identity_map(unsigned own) {
-    return own == 0 ? "0 0 1\n" : text("0 0 1\n%u %u 1\n", own, own);
-}
+static const char *identity_map(unsigned own) { return own == 0 ? "0 0 1\n" : text("0 0 1\n%u %u 1\n", own, own); }
 
 /* The maps are written from outside: inside there is no privilege to name another user. */
 static void map_users(pid_t of) {

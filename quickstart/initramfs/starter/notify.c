@@ -19,7 +19,7 @@ void open_notify(void) {
     struct sockaddr_un place = {.sun_family = AF_UNIX, .sun_path = "/run/systemd/notify"};
     int on = 1;
     make_directories("/run/systemd", 0755);
-    unlink(place.sun_path);  /* there is none, or one of a start that failed */
+    unlink(place.sun_path); /* there is none, or one of a start that failed */
     notify_socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     mode_t before = umask(0);
     if (notify_socket < 0 || setsockopt(notify_socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) < 0 ||
@@ -36,7 +36,10 @@ static struct cmsghdr *control_after(struct msghdr *whole, struct cmsghdr *last)
 
 /* One message with a NUL behind it, and who sent it; false when there is none. Descriptors that come with it are closed. */
 static bool receive(char *message, pid_t *sender) {
-    union { char room[CONTROL_MAX]; struct cmsghdr align; } control;
+    union {
+        char room[CONTROL_MAX];
+        struct cmsghdr align;
+    } control;
     struct iovec part = {message, MESSAGE_MAX - 1};
     struct msghdr whole = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t got = recvmsg(notify_socket, &whole, MSG_CMSG_CLOEXEC);
@@ -89,7 +92,7 @@ void await_ready(pid_t *main_pid, int64_t deadline, int64_t latest) {
     pid_t sender, watched = 0;
     for (int pidfd = -1;;) {
         if (watched != *main_pid) {
-            close(pidfd);  /* the first time there is none */
+            close(pidfd); /* the first time there is none */
             watched = *main_pid;
             pidfd = (int)syscall(SYS_pidfd_open, watched, 0);
             if (pidfd < 0) fail("the main process ended before READY=1");

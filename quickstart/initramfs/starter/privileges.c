@@ -14,14 +14,15 @@
 
 enum { WORDS = _LINUX_CAPABILITY_U32S_3 };
 
-struct sets { uint64_t effective, permitted, inheritable; };
+struct sets {
+    uint64_t effective, permitted, inheritable;
+};
 
 static struct sets get_sets(void) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct data[WORDS];
     if (syscall(SYS_capget, &header, data) < 0) fail("capget: %m");
-    return (struct sets){data[0].effective | (uint64_t)data[1].effective << 32,
-                         data[0].permitted | (uint64_t)data[1].permitted << 32,
+    return (struct sets){data[0].effective | (uint64_t)data[1].effective << 32, data[0].permitted | (uint64_t)data[1].permitted << 32,
                          data[0].inheritable | (uint64_t)data[1].inheritable << 32};
 }
 
@@ -48,8 +49,7 @@ void drop_bounding_set(const struct record *record) {
 
 static void raise_each(uint64_t wanted) {
     for (unsigned long each = 0; each < 64; each++)
-        if ((wanted >> each & 1) && prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, each, 0, 0) < 0)
-            fail("PR_CAP_AMBIENT_RAISE: %m");
+        if ((wanted >> each & 1) && prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, each, 0, 0) < 0) fail("PR_CAP_AMBIENT_RAISE: %m");
 }
 
 /* `ambient MASK`: what is not in the bounding set cannot be had. */

@@ -97,7 +97,7 @@ static void open_streams(void) {
 
 static _Noreturn void execute(const struct command *command, pid_t main_pid) {
     reset_signals();
-    setsid();  /* cannot fail: a fresh child leads no process group */
+    setsid(); /* cannot fail: a fresh child leads no process group */
     enter_group();
     open_streams();
     if (chdir("/") < 0) fail("chdir: %m");

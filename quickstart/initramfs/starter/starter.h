@@ -10,16 +10,31 @@
 #include "walk.h"
 
 /* A line of the description: its key and its words, of which the last is followed by NULL. */
-struct record { char *key; char **words; size_t count; };
+struct record {
+    char *key;
+    char **words;
+    size_t count;
+};
 
 /* A list of strings that is always ended by NULL. */
-struct list { char **items; size_t count; };
+struct list {
+    char **items;
+    size_t count;
+};
 
 /* Whom the unit runs as; `name` is NULL without User=. */
-struct identity { const char *name, *home, *shell; uid_t uid; gid_t gid; bool has_gid; };
+struct identity {
+    const char *name, *home, *shell;
+    uid_t uid;
+    gid_t gid;
+    bool has_gid;
+};
 
 /* A command of the unit; `flags` has `-` for a failure that is ignored, `+` and `!` as in systemd.service(5), `:` for no expansion. */
-struct command { const char *when, *flags, *program; char **argv; };
+struct command {
+    const char *when, *flags, *program;
+    char **argv;
+};
 
 /* fail.c: the one line of reason, and the end. In a child it goes to the parent, which ends everything. */
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -105,8 +120,27 @@ void own_network(const struct record *record);
 void own_host_name(const struct record *record);
 
 /* A mount of the unit's own namespace, in the order in which systemd prefers one of two for the same path. */
-enum mount_kind { INACCESSIBLE, BIND, BIND_ALL, PRIVATE_TMP, PRIVATE_DEV, FRESH_PROC, AS_IT_IS, READ_ONLY, READ_WRITE, NO_EXEC, EXEC, EMPTY_TMPFS, READ_WRITE_IMPLICIT };
-struct mount_entry { enum mount_kind kind; char *path; const char *source, *options; bool optional, read_only, no_exec, exec; };
+enum mount_kind {
+    INACCESSIBLE,
+    BIND,
+    BIND_ALL,
+    PRIVATE_TMP,
+    PRIVATE_DEV,
+    FRESH_PROC,
+    AS_IT_IS,
+    READ_ONLY,
+    READ_WRITE,
+    NO_EXEC,
+    EXEC,
+    EMPTY_TMPFS,
+    READ_WRITE_IMPLICIT
+};
+struct mount_entry {
+    enum mount_kind kind;
+    char *path;
+    const char *source, *options;
+    bool optional, read_only, no_exec, exec;
+};
 void mount_entry(const struct mount_entry *entry);
 void make_read_only(const struct mount_entry *entries, size_t count, size_t which);
 void make_executable_or_not(const struct mount_entry *entries, size_t count, size_t which);

@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { IOPRIO_WHO_PROCESS = 1, IOPRIO_CLASS_SHIFT = 13 };  /* linux/ioprio.h has no more than the kernel wants */
+enum { IOPRIO_WHO_PROCESS = 1, IOPRIO_CLASS_SHIFT = 13 }; /* linux/ioprio.h has no more than the kernel wants */
 
 static void oom_score_adjust(const struct record *r) { write_whole("/proc/self/oom_score_adj", r->words[0]); }
 
@@ -45,9 +45,7 @@ static void timer_slack(const struct record *r) {
 
 static void file_mask(const struct record *r) { umask((mode_t)number(r->words[0])); }
 
-static rlim_t limit_value(const char *word) {
-    return strcmp(word, "infinity") == 0 ? RLIM_INFINITY : (rlim_t)number(word);
-}
+static rlim_t limit_value(const char *word) { return strcmp(word, "infinity") == 0 ? RLIM_INFINITY : (rlim_t)number(word); }
 
 /* `limit RESOURCE SOFT HARD`, the resource in the kernel's number. */
 static void limit(const struct record *r) {
@@ -74,8 +72,7 @@ static void keyring(const struct record *r) {
     bool joined = syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) >= 0;
     /* As systemd: goes without. */
     if (!joined && errno != ENOSYS && errno != EPERM && errno != EDQUOT) fail("keyctl: %m");
-    if (joined && strcmp(r->words[0], "shared") == 0 &&
-        syscall(SYS_keyctl, KEYCTL_LINK, KEY_SPEC_USER_KEYRING, KEY_SPEC_SESSION_KEYRING) < 0)
+    if (joined && strcmp(r->words[0], "shared") == 0 && syscall(SYS_keyctl, KEYCTL_LINK, KEY_SPEC_USER_KEYRING, KEY_SPEC_SESSION_KEYRING) < 0)
         fail("keyctl: %m");
     be_really(0, 0);
 }
@@ -90,7 +87,12 @@ static void working_directory(const struct record *r) {
 /* Which commands leave a step out: `+` all that confine, `!` those of User= and Group=. */
 enum scope { ALWAYS, CONFINES, CHANGES_USER };
 
-static const struct step { const char *key; size_t words; enum scope scope; void (*take)(const struct record *); } STEPS[] = {
+static const struct step {
+    const char *key;
+    size_t words;
+    enum scope scope;
+    void (*take)(const struct record *);
+} STEPS[] = {
     {"oom-score-adjust", 1, ALWAYS, oom_score_adjust},
     {"nice", 1, ALWAYS, nice_level},
     {"scheduler", 3, ALWAYS, scheduler},
@@ -122,9 +124,35 @@ static const struct step *step_of(const char *key) {
 }
 
 /* Which is read where it is needed. */
-static const char *const FACTS[] = {"unit", "group", "type", "pid-file", "main-process", "start-timeout-ms", "longest-start-ms", "notify-access", "watchdog-usec",
-    "user", "main-group", "ignore-sigpipe", "stdout", "stderr", "private-tmp", "base-environment", "own-environment",
-    "pass-environment", "environment", "environment-file", "unset-environment", "run-directory", "unit-condition", "cgroup-attribute", "devices", "device", "mount", "command", NULL};
+static const char *const FACTS[] = {"unit",
+                                    "group",
+                                    "type",
+                                    "pid-file",
+                                    "main-process",
+                                    "start-timeout-ms",
+                                    "longest-start-ms",
+                                    "notify-access",
+                                    "watchdog-usec",
+                                    "user",
+                                    "main-group",
+                                    "ignore-sigpipe",
+                                    "stdout",
+                                    "stderr",
+                                    "private-tmp",
+                                    "base-environment",
+                                    "own-environment",
+                                    "pass-environment",
+                                    "environment",
+                                    "environment-file",
+                                    "unset-environment",
+                                    "run-directory",
+                                    "unit-condition",
+                                    "cgroup-attribute",
+                                    "devices",
+                                    "device",
+                                    "mount",
+                                    "command",
+                                    NULL};
 
 /* What is not known would be lost, so it is not started at all. */
 void check_keys(void) {

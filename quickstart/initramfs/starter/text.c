@@ -101,6 +101,6 @@ void make_directories(const char *path, mode_t mode) {
 
 int64_t now_ms(void) {
     struct timespec t = {0};
-    clock_gettime(CLOCK_MONOTONIC, &t);  /* cannot fail: the clock is in every Linux */
+    clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail: the clock is in every Linux */
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }

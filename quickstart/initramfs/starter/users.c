@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 /* systemd gives no SHELL to whom these are given. */
-static const char *const NO_SHELLS[] = {"/bin/nologin", "/sbin/nologin", "/usr/sbin/nologin", "/usr/bin/nologin",
-                                        "/bin/false", "/usr/bin/false", "/bin/true", "/usr/bin/true", NULL};
+static const char *const NO_SHELLS[] = {
+    "/bin/nologin", "/sbin/nologin", "/usr/sbin/nologin", "/usr/bin/nologin", "/bin/false", "/usr/bin/false", "/bin/true", "/usr/bin/true", NULL};
 
 enum { PASSWD_FIELDS = 7, GROUP_FIELDS = 4, NOBODY = 65534 };
 
@@ -95,8 +95,7 @@ static size_t groups_of(const struct identity *who, gid_t *groups, size_t room) 
     size_t count = 0;
     groups[count++] = who->gid;
     while (count < room && next_line(&rest, fields, GROUP_FIELDS))
-        if (lists_member(fields[3], who->name) && (gid_t)number(fields[2]) != who->gid)
-            groups[count++] = (gid_t)number(fields[2]);
+        if (lists_member(fields[3], who->name) && (gid_t)number(fields[2]) != who->gid) groups[count++] = (gid_t)number(fields[2]);
     return count;
 }
 

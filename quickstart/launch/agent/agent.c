@@ -29,20 +29,23 @@
 #include "probe.h"
 #include "protocol.h"
 
-enum { HEADER_ROOM = 16, MESSAGE_MAX = AGENT_MESSAGE_MAX };  /* the longest header of a payload is "out 16368\n" */
-enum { COMMAND_MAX = 65536, REQUEST_LINE_MAX = 32 };  /* the kernel takes 128 KiB in one argument */
+enum { HEADER_ROOM = 16, MESSAGE_MAX = AGENT_MESSAGE_MAX }; /* the longest header of a payload is "out 16368\n" */
+enum { COMMAND_MAX = 65536, REQUEST_LINE_MAX = 32 };        /* the kernel takes 128 KiB in one argument */
 enum { HANGUP_PAUSE_MS = 50, DRAIN_MS = 200 };
 
 /* A pipe to forward. `owed`: what it held when the command ended, to be sent however long that takes. */
-struct stream { const char *name; int fd, owed; };
+struct stream {
+    const char *name;
+    int fd, owed;
+};
 
 static int port = -1, signals = -1;
 static char message[MESSAGE_MAX];
-static size_t message_start, message_end;  /* what is still to be written; equal: nothing */
-static char request[COMMAND_MAX + REQUEST_LINE_MAX + 1];  /* and what may have come after the first one */
+static size_t message_start, message_end;                /* what is still to be written; equal: nothing */
+static char request[COMMAND_MAX + REQUEST_LINE_MAX + 1]; /* and what may have come after the first one */
 static size_t request_length;
-static pid_t command_pid;  /* 0: no command */
-static int command_status = -1;  /* set when it has ended */
+static pid_t command_pid;       /* 0: no command */
+static int command_status = -1; /* set when it has ended */
 static int64_t drain_until;
 enum { PROBE, OUT, ERR, STREAMS };
 static struct stream streams[STREAMS] = {{NULL, -1, 0}, {AGENT_OUT, -1, 0}, {AGENT_ERR, -1, 0}};
@@ -56,8 +59,7 @@ static void start_probe(const struct ready *ready, int interval_ms) {
     if (pipe2(ends, O_CLOEXEC | O_DIRECT) == 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0) child = fork();
     if (child < 0) die("cannot start the prober");
     if (child == 0) {
-        if (close(ends[0]) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent)
-            probe(ready, interval_ms, ends[1]);
+        if (close(ends[0]) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent) probe(ready, interval_ms, ends[1]);
         _exit(1);
     }
     close(ends[1]);
@@ -74,7 +76,7 @@ static int open_virtio_port(const char *wanted) {
         char path[sizeof entry->d_name + 8], name[128] = "";
         snprintf(path, sizeof path, "%s/name", entry->d_name);
         int name_fd = openat(fd, path, O_RDONLY | O_CLOEXEC);
-        if (name_fd < 0) continue;  /* "." and "..", or a port whose name has not arrived yet */
+        if (name_fd < 0) continue; /* "." and "..", or a port whose name has not arrived yet */
         if (read(name_fd, name, sizeof name - 1) <= 0) name[0] = '\0';
         close(name_fd);
         name[strcspn(name, "\n")] = '\0';
@@ -98,8 +100,7 @@ static int open_path_port(const char *path) {
 
 /* `done` is what read or write returned. Without a host we only pause: the prober stamps by itself meanwhile. */
 static size_t port_bytes(ssize_t done) {
-    if (done == 0 || (done < 0 && errno != EAGAIN && errno != EINTR))
-        sleep_until(now(CLOCK_MONOTONIC) + HANGUP_PAUSE_MS * MS);
+    if (done == 0 || (done < 0 && errno != EAGAIN && errno != EINTR)) sleep_until(now(CLOCK_MONOTONIC) + HANGUP_PAUSE_MS * MS);
     return done > 0 ? (size_t)done : 0;
 }
 
@@ -120,8 +121,7 @@ static int parse_request(size_t *length) {
     int header = 0;
     memcpy(line, request, request_length < REQUEST_LINE_MAX ? request_length : REQUEST_LINE_MAX);
     if (!strchr(line, '\n')) return request_length < REQUEST_LINE_MAX ? 0 : -1;
-    if (sscanf(line, AGENT_EXEC " %5zu%c%n", length, &newline, &header) != 2 || newline != '\n' || *length > COMMAND_MAX)
-        return -1;
+    if (sscanf(line, AGENT_EXEC " %5zu%c%n", length, &newline, &header) != 2 || newline != '\n' || *length > COMMAND_MAX) return -1;
     return request_length < (size_t)header + *length ? 0 : header;
 }
 
@@ -131,12 +131,12 @@ static void start_command(char *command, size_t length) {
     good = good && fcntl(out[0], F_SETFL, O_NONBLOCK) == 0 && fcntl(err[0], F_SETFL, O_NONBLOCK) == 0;
     if (good) command_pid = fork();
     if (command_pid == 0) {
-        command[length] = '\0';  /* in the child's copy; `request` has a byte to spare */
+        command[length] = '\0'; /* in the child's copy; `request` has a byte to spare */
         exec_shell(command, out[1], err[1]);
     }
     streams[OUT].fd = out[0];
     streams[ERR].fd = err[0];
-    close(out[1]);  /* -1 is refused, which does no harm */
+    close(out[1]); /* -1 is refused, which does no harm */
     close(err[1]);
 }
 
@@ -147,7 +147,7 @@ static void next_request(void) {
     if (header == 0) return;
     command_pid = -1;
     if (header > 0) start_command(request + header, length);
-    if (command_pid < 0) {  /* nothing was started: as if it had ended long ago */
+    if (command_pid < 0) { /* nothing was started: as if it had ended long ago */
         command_status = 126;
         drain_until = 0;
     }
@@ -159,14 +159,14 @@ static void next_request(void) {
 
 static void reap(void) {
     struct signalfd_siginfo ignored;
-    while (read(signals, &ignored, sizeof ignored) > 0) {}  /* empties it; waitpid says what ended */
+    while (read(signals, &ignored, sizeof ignored) > 0) {} /* empties it; waitpid says what ended */
     int status;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-        if (pid != command_pid) continue;  /* the prober */
+        if (pid != command_pid) continue; /* the prober */
         command_status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
         drain_until = now(CLOCK_MONOTONIC) + DRAIN_MS * MS;
         for (int i = OUT; i <= ERR; i++)
-            if (ioctl(streams[i].fd, FIONREAD, &streams[i].owed) < 0) streams[i].owed = 0;  /* closed already */
+            if (ioctl(streams[i].fd, FIONREAD, &streams[i].owed) < 0) streams[i].owed = 0; /* closed already */
     }
 }
 
@@ -175,7 +175,7 @@ static void pump(struct stream *stream, bool late) {
     char header[HEADER_ROOM];
     ssize_t got = read(stream->fd, message + HEADER_ROOM, MESSAGE_MAX - HEADER_ROOM);
     bool empty = got < 0 && (errno == EAGAIN || errno == EINTR);
-    if (got > 0) {  /* what the prober sends is a message already */
+    if (got > 0) { /* what the prober sends is a message already */
         int length = stream->name ? snprintf(header, sizeof header, "%s %zd\n", stream->name, got) : 0;
         message_start = HEADER_ROOM - (size_t)length;
         message_end = HEADER_ROOM + (size_t)got;
@@ -190,23 +190,19 @@ static void pump(struct stream *stream, bool late) {
 }
 
 static void serve_once(void) {
-    bool waiting = pending();  /* there is room for one message: pipes wait until it is out */
+    bool waiting = pending(); /* there is room for one message: pipes wait until it is out */
     short receive = request_length < sizeof request - 1 ? POLLIN : 0, send = waiting ? POLLOUT : 0;
-    struct pollfd fds[STREAMS + 2] = {[STREAMS] = {.fd = port, .events = (short)(receive | send)},
-                                      [STREAMS + 1] = {.fd = signals, .events = POLLIN}};
-    for (int i = 0; i < STREAMS; i++)
-        fds[i] = (struct pollfd){.fd = waiting ? -1 : streams[i].fd, .events = POLLIN};
+    struct pollfd fds[STREAMS + 2] = {[STREAMS] = {.fd = port, .events = (short)(receive | send)}, [STREAMS + 1] = {.fd = signals, .events = POLLIN}};
+    for (int i = 0; i < STREAMS; i++) fds[i] = (struct pollfd){.fd = waiting ? -1 : streams[i].fd, .events = POLLIN};
     if (poll(fds, STREAMS + 2, !waiting && command_status >= 0 ? ms_until(drain_until) : -1) < 0)
-        return;  /* EINTR or no memory for a moment: look again */
+        return; /* EINTR or no memory for a moment: look again */
     if (fds[STREAMS + 1].revents) reap();
-    if (fds[STREAMS].revents & POLLIN)
-        request_length += port_bytes(read(port, request + request_length, sizeof request - 1 - request_length));
+    if (fds[STREAMS].revents & POLLIN) request_length += port_bytes(read(port, request + request_length, sizeof request - 1 - request_length));
     else if (fds[STREAMS].revents & ~POLLOUT) port_bytes(0);
     flush();
     bool late = command_status >= 0 && ms_until(drain_until) == 0;
     for (int i = 0; i < STREAMS; i++)
-        if (streams[i].fd >= 0 && (fds[i].revents || (late && i != PROBE)) && !pending())
-            pump(&streams[i], late && i != PROBE);
+        if (streams[i].fd >= 0 && (fds[i].revents || (late && i != PROBE)) && !pending()) pump(&streams[i], late && i != PROBE);
     if (command_status >= 0 && streams[OUT].fd < 0 && streams[ERR].fd < 0 && !pending()) {
         send_line(AGENT_EXIT, command_status);
         command_pid = 0;
@@ -224,9 +220,8 @@ static void set_up_signals(void) {
     sigaddset(&children, SIGCHLD);
     signals = signalfd(-1, &children, SFD_NONBLOCK | SFD_CLOEXEC);
     /* Whatever our starter ignored or blocked: SIGCHLD must come, SIGTERM must work. */
-    if (signals < 0 || signal(SIGCHLD, SIG_DFL) == SIG_ERR || signal(SIGTERM, end) == SIG_ERR ||
-        signal(SIGPIPE, SIG_IGN) == SIG_ERR || signal(SIGHUP, SIG_IGN) == SIG_ERR ||
-        sigprocmask(SIG_SETMASK, &children, NULL) < 0)
+    if (signals < 0 || signal(SIGCHLD, SIG_DFL) == SIG_ERR || signal(SIGTERM, end) == SIG_ERR || signal(SIGPIPE, SIG_IGN) == SIG_ERR ||
+        signal(SIGHUP, SIG_IGN) == SIG_ERR || sigprocmask(SIG_SETMASK, &children, NULL) < 0)
         die("cannot set up signals");
 }
 
@@ -240,13 +235,11 @@ int main(int argc, char **argv) {
     proc_dir = open("/proc/1/..", O_PATH | O_DIRECTORY | O_CLOEXEC);
     sys_dir = open("/sys/class/..", O_PATH | O_DIRECTORY | O_CLOEXEC);
     dev_dir = open("/dev", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (proc_dir < 0 || sys_dir < 0 || faccessat(dev_dir, "null", F_OK, 0) < 0 || chdir("/") < 0)
-        die("/proc, /sys or /dev is not mounted");
-    argv[0][0] = '@';  /* systemd ends every process when it leaves the initramfs, except root's with an @ here */
+    if (proc_dir < 0 || sys_dir < 0 || faccessat(dev_dir, "null", F_OK, 0) < 0 || chdir("/") < 0) die("/proc, /sys or /dev is not mounted");
+    argv[0][0] = '@'; /* systemd ends every process when it leaves the initramfs, except root's with an @ here */
     set_up_signals();
-    start_probe(&ready, interval_ms);  /* before there is a port, so that its stamps do not depend on that */
-    while ((port = argv[1][0] == '/' ? open_path_port(argv[1]) : open_virtio_port(argv[1])) < 0)
-        sleep_until(now(CLOCK_MONOTONIC) + STEP_MS * MS);
+    start_probe(&ready, interval_ms); /* before there is a port, so that its stamps do not depend on that */
+    while ((port = argv[1][0] == '/' ? open_path_port(argv[1]) : open_virtio_port(argv[1])) < 0) sleep_until(now(CLOCK_MONOTONIC) + STEP_MS * MS);
     send_line(AGENT_HELLO, AGENT_VERSION);
     for (;;) serve_once();
 }

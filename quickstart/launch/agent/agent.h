@@ -3,7 +3,7 @@
 
 /* What the main process and the prober have in common. */
 
-enum { STEP_MS = 10 };  /* between looks for the port, and for the address */
+enum { STEP_MS = 10 }; /* between looks for the port, and for the address */
 
 /* Opened first and used ever after: they follow the mounts when these are moved into the new root. */
 extern int proc_dir, sys_dir, dev_dir;

@@ -7,7 +7,7 @@
 
 static inline int64_t now(clockid_t clock) {
     struct timespec t = {0};
-    clock_gettime(clock, &t);  /* cannot fail: both clocks exist in every Linux since 2.6.39 */
+    clock_gettime(clock, &t); /* cannot fail: both clocks exist in every Linux since 2.6.39 */
     return (int64_t)t.tv_sec * 1000 * MS + t.tv_nsec;
 }
 

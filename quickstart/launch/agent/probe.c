@@ -23,11 +23,14 @@
 #include "probe.h"
 #include "protocol.h"
 
-enum { PACKET_MAX = 4096, COUNTERS_MAX = 3968 };  /* a pipe's packet (PIPE_BUF), and what it has room for beside its header */
+enum { PACKET_MAX = 4096, COUNTERS_MAX = 3968 }; /* a pipe's packet (PIPE_BUF), and what it has room for beside its header */
 enum { PATH_LIMIT = 2048, ANSWER_MAX = 65536, STATUS_LINE_MAX = 512 };
-enum { TRY_S = 1, EXEC_TRY_S = 10 };  /* for connect, and again for the answer; for a readiness command */
+enum { TRY_S = 1, EXEC_TRY_S = 10 }; /* for connect, and again for the answer; for a readiness command */
 
-struct place { char ifname[IFNAMSIZ], text[INET_ADDRSTRLEN]; struct sockaddr_in address; };
+struct place {
+    char ifname[IFNAMSIZ], text[INET_ADDRSTRLEN];
+    struct sockaddr_in address;
+};
 
 static void tell(int out, const char *kind, int64_t stamp, const char *text) {
     char line[STATUS_LINE_MAX + 64];
@@ -40,7 +43,7 @@ static void tell(int out, const char *kind, int64_t stamp, const char *text) {
 static size_t read_lines(const char *path, int lines, char *to, size_t room) {
     char text[COUNTERS_MAX];
     size_t length = 0, end = 0;
-    int fd = openat(proc_dir, path, O_RDONLY | O_CLOEXEC);  /* -1 is refused by read */
+    int fd = openat(proc_dir, path, O_RDONLY | O_CLOEXEC); /* -1 is refused by read */
     for (ssize_t got; room > length && (got = read(fd, text + length, room - length)) > 0;) length += (size_t)got;
     close(fd);
     for (size_t i = 0; i < length && lines > 0; i++)
@@ -93,16 +96,14 @@ static int connect_to(const struct place *place, const struct ready *ready) {
     struct timeval limit = {.tv_sec = TRY_S};
     struct linger reset = {.l_onoff = 1};
     socklen_t size = sizeof here;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);  /* -1 is refused by all that follows */
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); /* -1 is refused by all that follows */
     /* Without a listener on a port of the ephemeral range, TCP can connect to itself: that is no answer. */
-    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
-        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
-        connect(fd, (struct sockaddr *)&to, sizeof to) == 0 &&
-        getsockname(fd, (struct sockaddr *)&here, &size) == 0 &&
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 && setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
+        connect(fd, (struct sockaddr *)&to, sizeof to) == 0 && getsockname(fd, (struct sockaddr *)&here, &size) == 0 &&
         (here.sin_port != to.sin_port || here.sin_addr.s_addr != to.sin_addr.s_addr))
         return fd;
     /* Reset rather than close, so that no TIME_WAIT stands in the way of the server's bind(). */
-    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);  /* at worst an orderly close */
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset); /* at worst an orderly close */
     close(fd);
     return -1;
 }
@@ -127,7 +128,7 @@ static bool read_answer(int fd, const char *status, int out) {
         int64_t stamp = now(CLOCK_BOOTTIME);
         if (got <= 0) break;
         length += (size_t)got;
-        answer[length] = '\0';  /* also ends what an earlier answer has left */
+        answer[length] = '\0'; /* also ends what an earlier answer has left */
         if (judged || !strchr(answer, '\n')) continue;
         judged = true;
         if ((correct = is_correct(answer, status))) tell_ready(out, stamp, answer);
@@ -138,13 +139,13 @@ static bool read_answer(int fd, const char *status, int out) {
 static bool try_command(char *command, int out) {
     pid_t child = fork();
     if (child == 0) {
-        alarm(EXEC_TRY_S);  /* survives execve and ends the shell */
+        alarm(EXEC_TRY_S); /* survives execve and ends the shell */
         exec_shell(command, -1, -1);
     }
     int status;
     if (child < 0 || waitpid(child, &status, 0) != child) return false;
     int64_t stamp = now(CLOCK_BOOTTIME);
-    if (WIFSIGNALED(status)) kill(-child, SIGKILL);  /* what the shell waited for; none left is fine */
+    if (WIFSIGNALED(status)) kill(-child, SIGKILL); /* what the shell waited for; none left is fine */
     if (status == 0) tell_ready(out, stamp, "exit 0");
     return status == 0;
 }
@@ -169,8 +170,10 @@ static bool try_once(const struct ready *ready, const struct place *place, int o
     bool correct = ready->kind == READY_TCP;
     if (correct) tell_ready(out, now(CLOCK_BOOTTIME), "connected");
     if (ready->kind == READY_HTTP) {
-        int length = snprintf(ask, sizeof ask, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n"
-                              "User-Agent: quickstart-probe\r\n\r\n", ready->path, place->text);
+        int length = snprintf(ask, sizeof ask,
+                              "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n"
+                              "User-Agent: quickstart-probe\r\n\r\n",
+                              ready->path, place->text);
         /* A fresh socket's buffer holds all of it; if it does not, this try has failed. */
         correct = send(fd, ask, (size_t)length, MSG_NOSIGNAL) == length && read_answer(fd, ready->status, out);
     }
@@ -219,8 +222,8 @@ struct ready parse_ready(int count, char **words) {
         ready.account = words[2];
     }
     if (http) {
-        if (number(words[2], 100, 999) < 0 || strlen(words[2]) != 3 || words[3][0] != '/' ||
-            strlen(words[3]) > PATH_LIMIT || strpbrk(words[3], " \t\r\n"))
+        if (number(words[2], 100, 999) < 0 || strlen(words[2]) != 3 || words[3][0] != '/' || strlen(words[3]) > PATH_LIMIT ||
+            strpbrk(words[3], " \t\r\n"))
             die("STATUS has three digits; PATH begins with /, has no white space and at most 2048 bytes");
         ready.kind = READY_HTTP;
         ready.status = words[2];

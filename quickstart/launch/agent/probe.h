@@ -3,7 +3,12 @@
 #include <stdint.h>
 
 enum kind { READY_NONE, READY_HTTP, READY_TCP, READY_MYSQL, READY_EXEC };
-struct ready { enum kind kind; bool loopback; uint16_t port; char *status, *path, *account, *command; };
+struct ready {
+    enum kind kind;
+    bool loopback;
+    uint16_t port;
+    char *status, *path, *account, *command;
+};
 
 /* READY of the command line (docs/internals/agent.md); ends the program when it is malformed. */
 struct ready parse_ready(int count, char **words);

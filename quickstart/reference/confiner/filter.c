@@ -29,7 +29,7 @@
 #define NEW_NAMESPACES 0x7e020000U
 #define NEW_TIME 0x80U
 
-#define REFUSED_WITH(number) (SECCOMP_RET_ERRNO | ((number) & SECCOMP_RET_DATA))
+#define REFUSED_WITH(number) (SECCOMP_RET_ERRNO | ((number)&SECCOMP_RET_DATA))
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, field))
 /* The low half, which is all that the kernel takes of these arguments; both architectures are little-endian. */
 #define LOAD_ARGUMENT(index) LOAD(args[index])
@@ -37,38 +37,75 @@
 
 /* Numbers that musl's headers are too old for; from 424 on they are the same everywhere (asm-generic/unistd.h). */
 enum {
-	OPEN_TREE = 428,
-	MOVE_MOUNT = 429,
-	FSOPEN = 430,
-	FSCONFIG = 431,
-	FSMOUNT = 432,
-	FSPICK = 433,
-	CLONE3 = 435,
-	PIDFD_GETFD = 438,
-	MOUNT_SETATTR = 442,
-	QUOTACTL_FD = 443,
-	OPEN_TREE_ATTR = 467,
+    OPEN_TREE = 428,
+    MOVE_MOUNT = 429,
+    FSOPEN = 430,
+    FSCONFIG = 431,
+    FSMOUNT = 432,
+    FSPICK = 433,
+    CLONE3 = 435,
+    PIDFD_GETFD = 438,
+    MOUNT_SETATTR = 442,
+    QUOTACTL_FD = 443,
+    OPEN_TREE_ATTR = 467,
 };
 
 static const int REFUSED[] = {
     /* Mounts and namespaces. */
-    SYS_mount, SYS_umount2, SYS_pivot_root, OPEN_TREE, MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT, FSPICK, MOUNT_SETATTR, OPEN_TREE_ATTR,
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    OPEN_TREE,
+    MOVE_MOUNT,
+    FSOPEN,
+    FSCONFIG,
+    FSMOUNT,
+    FSPICK,
+    MOUNT_SETATTR,
+    OPEN_TREE_ATTR,
     SYS_setns,
     /* The kernel itself. */
-    SYS_bpf, SYS_perf_event_open, SYS_kexec_load, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_reboot, SYS_syslog,
-    SYS_add_key, SYS_request_key, SYS_keyctl, SYS_userfaultfd, SYS_fanotify_init,
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_kexec_load,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_reboot,
+    SYS_syslog,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_keyctl,
+    SYS_userfaultfd,
+    SYS_fanotify_init,
 #ifdef SYS_kexec_file_load
     SYS_kexec_file_load,
 #endif
 #ifdef SYS_iopl
-    SYS_iopl, SYS_ioperm,
+    SYS_iopl,
+    SYS_ioperm,
 #endif
     /* Other processes. */
-    SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp, PIDFD_GETFD,
+    SYS_ptrace,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_kcmp,
+    PIDFD_GETFD,
     /* Disks, and files by their numbers instead of their names. */
-    SYS_swapon, SYS_swapoff, SYS_open_by_handle_at, SYS_quotactl, QUOTACTL_FD, SYS_acct, SYS_vhangup,
+    SYS_swapon,
+    SYS_swapoff,
+    SYS_open_by_handle_at,
+    SYS_quotactl,
+    QUOTACTL_FD,
+    SYS_acct,
+    SYS_vhangup,
     /* The machine's clocks and names. */
-    SYS_settimeofday, SYS_clock_settime, SYS_clock_adjtime, SYS_adjtimex, SYS_sethostname, SYS_setdomainname,
+    SYS_settimeofday,
+    SYS_clock_settime,
+    SYS_clock_adjtime,
+    SYS_adjtimex,
+    SYS_sethostname,
+    SYS_setdomainname,
 };
 /* As if the kernel did not have them: libraries then take the older call, which the filter can look into, or none. */
 static const int UNKNOWN[] = {CLONE3, 425 /* io_uring_setup */, 426 /* io_uring_enter */, 427 /* io_uring_register */};
@@ -76,8 +113,11 @@ static const int UNKNOWN[] = {CLONE3, 425 /* io_uring_setup */, 426 /* io_uring_
    linux/btrfs.h: a snapshot is of all the subvolume that a file lies in, the rest of the host's files, too (before Linux 6.8). Both
    architectures have the same numbers. */
 static const uint32_t IOCTLS[] = {
-    0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */, 0x5423 /* TIOCSETD */,
-    0x50009401 /* BTRFS_IOC_SNAP_CREATE */, 0x50009417 /* BTRFS_IOC_SNAP_CREATE_V2 */,
+    0x5412 /* TIOCSTI */,
+    0x541c /* TIOCLINUX */,
+    0x5423 /* TIOCSETD */,
+    0x50009401 /* BTRFS_IOC_SNAP_CREATE */,
+    0x50009417 /* BTRFS_IOC_SNAP_CREATE_V2 */,
 };
 /* linux/socket.h: the families that somebody needs here, UNIX without the network only. A UNIX socket without a file reaches whoever has
    the same network. */
@@ -90,107 +130,94 @@ enum { TYPE_MASK = 0xf, RDM = 4 };
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
 struct program {
-	struct sock_filter steps[256];
-	unsigned short length;
+    struct sock_filter steps[256];
+    unsigned short length;
 };
 
-static void add(struct program *program, struct sock_filter step)
-{
-	if (program->length == COUNT(program->steps)) {
-		errno = E2BIG;
-		fail("the filter");
-	}
-	program->steps[program->length++] = step;
+static void add(struct program *program, struct sock_filter step) {
+    if (program->length == COUNT(program->steps)) {
+        errno = E2BIG;
+        fail("the filter");
+    }
+    program->steps[program->length++] = step;
 }
 
 /* Returns `value` where the accumulator is `number`. */
-static void when(struct program *program, uint32_t number, uint32_t value)
-{
-	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1));
-	add(program, (struct sock_filter)RETURN(value));
+static void when(struct program *program, uint32_t number, uint32_t value) {
+    add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1));
+    add(program, (struct sock_filter)RETURN(value));
 }
 
 /* For the call `number`: EPERM where its first argument has one of the bits. */
-static void refuse_flags(struct program *program, int number, uint32_t bits)
-{
-	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)number, 0, 4));
-	add(program, (struct sock_filter)LOAD_ARGUMENT(0));
-	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, bits, 0, 1));
-	add(program, (struct sock_filter)RETURN(REFUSED_WITH(EPERM)));
-	add(program, (struct sock_filter)RETURN(SECCOMP_RET_ALLOW));
+static void refuse_flags(struct program *program, int number, uint32_t bits) {
+    add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)number, 0, 4));
+    add(program, (struct sock_filter)LOAD_ARGUMENT(0));
+    add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, bits, 0, 1));
+    add(program, (struct sock_filter)RETURN(REFUSED_WITH(EPERM)));
+    add(program, (struct sock_filter)RETURN(SECCOMP_RET_ALLOW));
 }
 
-static void refuse_ioctls(struct program *program)
-{
-	unsigned char over = (unsigned char)(2 * COUNT(IOCTLS) + 2);
-	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, over));
-	add(program, (struct sock_filter)LOAD_ARGUMENT(1));
-	for (unsigned each = 0; each < COUNT(IOCTLS); each++)
-		when(program, IOCTLS[each], REFUSED_WITH(EPERM));
-	add(program, (struct sock_filter)RETURN(SECCOMP_RET_ALLOW));
+static void refuse_ioctls(struct program *program) {
+    unsigned char over = (unsigned char)(2 * COUNT(IOCTLS) + 2);
+    add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, over));
+    add(program, (struct sock_filter)LOAD_ARGUMENT(1));
+    for (unsigned each = 0; each < COUNT(IOCTLS); each++) when(program, IOCTLS[each], REFUSED_WITH(EPERM));
+    add(program, (struct sock_filter)RETURN(SECCOMP_RET_ALLOW));
 }
 
 /* socketpair(2) makes UNIX sockets, too. One of two for datagrams can send to any name without a file, and be sent descriptors. */
-static void refuse_pairs(struct program *program, bool network)
-{
-	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 0, network ? 1 : 4));
-	if (!network) {
-		add(program, (struct sock_filter)LOAD_ARGUMENT(0));
-		when(program, UNIX, SECCOMP_RET_ALLOW);
-	}
-	add(program, (struct sock_filter)RETURN(REFUSED_WITH(EAFNOSUPPORT)));
+static void refuse_pairs(struct program *program, bool network) {
+    add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 0, network ? 1 : 4));
+    if (!network) {
+        add(program, (struct sock_filter)LOAD_ARGUMENT(0));
+        when(program, UNIX, SECCOMP_RET_ALLOW);
+    }
+    add(program, (struct sock_filter)RETURN(REFUSED_WITH(EAFNOSUPPORT)));
 }
 
 /* What INET and INET6 may be, for the accumulator that has the family; any other comes out of it as it was. */
-static void refuse_protocols(struct program *program)
-{
-	unsigned char over = (unsigned char)(2 * COUNT(PROTOCOLS) + 6);
-	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, INET, 1, 0));
-	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, INET6, 0, over));
-	add(program, (struct sock_filter)LOAD_ARGUMENT(1));
-	add(program, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_AND | BPF_K, TYPE_MASK));
-	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, RDM, 0, 1));
-	add(program, (struct sock_filter)RETURN(REFUSED_WITH(EPERM)));
-	add(program, (struct sock_filter)LOAD_ARGUMENT(2));
-	for (unsigned each = 0; each < COUNT(PROTOCOLS); each++)
-		when(program, PROTOCOLS[each], SECCOMP_RET_ALLOW);
-	add(program, (struct sock_filter)RETURN(REFUSED_WITH(EPERM)));
+static void refuse_protocols(struct program *program) {
+    unsigned char over = (unsigned char)(2 * COUNT(PROTOCOLS) + 6);
+    add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, INET, 1, 0));
+    add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, INET6, 0, over));
+    add(program, (struct sock_filter)LOAD_ARGUMENT(1));
+    add(program, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_AND | BPF_K, TYPE_MASK));
+    add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, RDM, 0, 1));
+    add(program, (struct sock_filter)RETURN(REFUSED_WITH(EPERM)));
+    add(program, (struct sock_filter)LOAD_ARGUMENT(2));
+    for (unsigned each = 0; each < COUNT(PROTOCOLS); each++) when(program, PROTOCOLS[each], SECCOMP_RET_ALLOW);
+    add(program, (struct sock_filter)RETURN(REFUSED_WITH(EPERM)));
 }
 
 /* socket(2), the last call that is looked at. Of netlink only routes (protocol 0), which resolvers ask; without the one of the audit, PAM
    takes it for one that the kernel does not have. */
-static void refuse_sockets(struct program *program, bool network)
-{
-	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 1, 0));
-	add(program, (struct sock_filter)RETURN(SECCOMP_RET_ALLOW));
-	add(program, (struct sock_filter)LOAD_ARGUMENT(0));
-	refuse_protocols(program);
-	if (!network)
-		when(program, UNIX, SECCOMP_RET_ALLOW);
-	add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, NETLINK, 0, 3));
-	add(program, (struct sock_filter)LOAD_ARGUMENT(2));
-	when(program, 0, SECCOMP_RET_ALLOW);
-	add(program, (struct sock_filter)RETURN(REFUSED_WITH(EAFNOSUPPORT)));
+static void refuse_sockets(struct program *program, bool network) {
+    add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 1, 0));
+    add(program, (struct sock_filter)RETURN(SECCOMP_RET_ALLOW));
+    add(program, (struct sock_filter)LOAD_ARGUMENT(0));
+    refuse_protocols(program);
+    if (!network) when(program, UNIX, SECCOMP_RET_ALLOW);
+    add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, NETLINK, 0, 3));
+    add(program, (struct sock_filter)LOAD_ARGUMENT(2));
+    when(program, 0, SECCOMP_RET_ALLOW);
+    add(program, (struct sock_filter)RETURN(REFUSED_WITH(EAFNOSUPPORT)));
 }
 
-void refuse_calls(bool network)
-{
-	struct program program = {.length = 0};
-	add(&program, (struct sock_filter)LOAD(arch));
-	add(&program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, OUR_ARCHITECTURE, 1, 0));
-	add(&program, (struct sock_filter)RETURN(REFUSED_WITH(ENOSYS)));
-	add(&program, (struct sock_filter)LOAD(nr));
-	add(&program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, X32_BIT, 0, 1));
-	add(&program, (struct sock_filter)RETURN(REFUSED_WITH(ENOSYS)));
-	for (unsigned each = 0; each < COUNT(REFUSED); each++)
-		when(&program, (uint32_t)REFUSED[each], REFUSED_WITH(EPERM));
-	for (unsigned each = 0; each < COUNT(UNKNOWN); each++)
-		when(&program, (uint32_t)UNKNOWN[each], REFUSED_WITH(ENOSYS));
-	refuse_flags(&program, SYS_unshare, NEW_NAMESPACES | NEW_TIME);
-	refuse_flags(&program, SYS_clone, NEW_NAMESPACES);
-	refuse_ioctls(&program);
-	refuse_pairs(&program, network);
-	refuse_sockets(&program, network);
-	struct sock_fprog whole = {.len = program.length, .filter = program.steps};
-	must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &whole, 0, 0), "the filter of system calls");
+void refuse_calls(bool network) {
+    struct program program = {.length = 0};
+    add(&program, (struct sock_filter)LOAD(arch));
+    add(&program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, OUR_ARCHITECTURE, 1, 0));
+    add(&program, (struct sock_filter)RETURN(REFUSED_WITH(ENOSYS)));
+    add(&program, (struct sock_filter)LOAD(nr));
+    add(&program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, X32_BIT, 0, 1));
+    add(&program, (struct sock_filter)RETURN(REFUSED_WITH(ENOSYS)));
+    for (unsigned each = 0; each < COUNT(REFUSED); each++) when(&program, (uint32_t)REFUSED[each], REFUSED_WITH(EPERM));
+    for (unsigned each = 0; each < COUNT(UNKNOWN); each++) when(&program, (uint32_t)UNKNOWN[each], REFUSED_WITH(ENOSYS));
+    refuse_flags(&program, SYS_unshare, NEW_NAMESPACES | NEW_TIME);
+    refuse_flags(&program, SYS_clone, NEW_NAMESPACES);
+    refuse_ioctls(&program);
+    refuse_pairs(&program, network);
+    refuse_sockets(&program, network);
+    struct sock_fprog whole = {.len = program.length, .filter = program.steps};
+    must(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &whole, 0, 0), "the filter of system calls");
 }

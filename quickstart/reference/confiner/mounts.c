@@ -34,7 +34,7 @@
 #define SYS_mount_setattr 442
 #endif
 struct attributes {
-	unsigned long long set, clear, propagation, userns_fd;
+    unsigned long long set, clear, propagation, userns_fd;
 };
 
 static const char *const NODES[] = {"null", "zero", "full", "random", "urandom", "tty"};
@@ -44,209 +44,166 @@ enum { NODES_COUNT = sizeof NODES / sizeof NODES[0] };
 static const char *const TOOLS[] = {"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"};
 /* How programs are found, and names of the network. */
 static const char *const SETTINGS[] = {"/etc/alternatives", "/etc/gai.conf",      "/etc/host.conf",   "/etc/hosts",
-				       "/etc/ld.so.cache",  "/etc/nsswitch.conf", "/etc/resolv.conf", "/etc/wgetrc"};
+                                       "/etc/ld.so.cache",  "/etc/nsswitch.conf", "/etc/resolv.conf", "/etc/wgetrc"};
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
 /* Something of the host's: an open file, or a link's text; neither where the host has none. */
 struct loan {
-	int fd;
-	char link[128];
+    int fd;
+    char link[128];
 };
 struct loans {
-	struct loan tools[COUNT(TOOLS)], settings[COUNT(SETTINGS)];
+    struct loan tools[COUNT(TOOLS)], settings[COUNT(SETTINGS)];
 };
 
-static void set_attributes(int tree, unsigned flags, unsigned long long set, const char *what)
-{
-	struct attributes change = {.set = set, .propagation = MS_PRIVATE};
-	must((int)syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | flags, &change, sizeof change), what);
+static void set_attributes(int tree, unsigned flags, unsigned long long set, const char *what) {
+    struct attributes change = {.set = set, .propagation = MS_PRIVATE};
+    must((int)syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | flags, &change, sizeof change), what);
 }
 
 /* A copy of what is mounted at the open file `fd`, not attached anywhere yet; with RECURSIVE in `flags` of what is mounted below, too. */
-static int copy_of(int fd, unsigned flags, unsigned long long set, const char *what)
-{
-	int tree = must((int)syscall(SYS_open_tree, fd, "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | flags), what);
-	set_attributes(tree, flags, set, what);
-	return tree;
+static int copy_of(int fd, unsigned flags, unsigned long long set, const char *what) {
+    int tree = must((int)syscall(SYS_open_tree, fd, "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | flags), what);
+    set_attributes(tree, flags, set, what);
+    return tree;
 }
 
 /* A new file system; `options` are names and values in turn, ended by NULL. */
-static int mount_of(const char *type, const char *const *options, unsigned attributes)
-{
-	int fs = must((int)syscall(SYS_fsopen, type, FSOPEN_CLOEXEC), type);
-	for (; *options; options += 2)
-		must((int)syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, options[0], options[1], 0), type);
-	must((int)syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0), type);
-	int tree = must((int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, attributes), type);
-	close(fs);
-	return tree;
+static int mount_of(const char *type, const char *const *options, unsigned attributes) {
+    int fs = must((int)syscall(SYS_fsopen, type, FSOPEN_CLOEXEC), type);
+    for (; *options; options += 2) must((int)syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, options[0], options[1], 0), type);
+    must((int)syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0), type);
+    int tree = must((int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, attributes), type);
+    close(fs);
+    return tree;
 }
 
-static void attach(int tree, const char *name)
-{
-	must((int)syscall(SYS_move_mount, tree, "", AT_FDCWD, name, MOVE_MOUNT_F_EMPTY_PATH), name);
-}
+static void attach(int tree, const char *name) { must((int)syscall(SYS_move_mount, tree, "", AT_FDCWD, name, MOVE_MOUNT_F_EMPTY_PATH), name); }
 
 /*
  * Nothing that is mounted from here on is seen outside. "/" may be no mount here (a bare chroot), whose propagation could not be
  * changed and which pivot_root(2) could not leave: to enter one's own mount namespace anew leads to its real root (setns(2)).
  */
-static void leave_chroot(void)
-{
-	int own = must(open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), "/proc/self/ns/mnt");
-	must(setns(own, CLONE_NEWNS), "the root of the mount namespace");
-	must(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), "private mounts");
-	close(own);
+static void leave_chroot(void) {
+    int own = must(open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), "/proc/self/ns/mnt");
+    must(setns(own, CLONE_NEWNS), "the root of the mount namespace");
+    must(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL), "private mounts");
+    close(own);
 }
 
 /* Read-only: what a device reads and writes is not of the file system, its mode and owner are, and the host's. */
-static int node_of(int node, const char *name)
-{
-	return copy_of(node, 0, ATTR_RDONLY | ATTR_NOSUID | ATTR_NOEXEC, name);
-}
+static int node_of(int node, const char *name) { return copy_of(node, 0, ATTR_RDONLY | ATTR_NOSUID | ATTR_NOEXEC, name); }
 
-static void make_file(const char *name)
-{
-	close(must(open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), name));
-}
+static void make_file(const char *name) { close(must(open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), name)); }
 
 /* A /dev at `place`; `nodes` are the host's. */
-static void furnish_dev(const char *place, int dev, const int *nodes)
-{
-	char name[64];
-	attach(dev, place);
-	must(chdir(place), place);
-	for (int each = 0; each < NODES_COUNT; each++) {
-		snprintf(name, sizeof name, "%s/%s", place, NODES[each]);
-		make_file(name);
-		attach(nodes[each], name);
-	}
-	must(mkdir("shm", 0755), "/dev/shm");
-	must(mkdir("pts", 0755), "/dev/pts");
-	must(symlink("/proc/self/fd", "fd"), "/dev/fd");
-	must(chdir("/"), "/");
+static void furnish_dev(const char *place, int dev, const int *nodes) {
+    char name[64];
+    attach(dev, place);
+    must(chdir(place), place);
+    for (int each = 0; each < NODES_COUNT; each++) {
+        snprintf(name, sizeof name, "%s/%s", place, NODES[each]);
+        make_file(name);
+        attach(nodes[each], name);
+    }
+    must(mkdir("shm", 0755), "/dev/shm");
+    must(mkdir("pts", 0755), "/dev/pts");
+    must(symlink("/proc/self/fd", "fd"), "/dev/fd");
+    must(chdir("/"), "/");
 }
 
-static int open_if_there(const char *name)
-{
-	int fd = open(name, O_PATH | O_CLOEXEC);
-	if (fd < 0 && errno != ENOENT && errno != ENOTDIR)
-		fail(name);
-	return fd;
+static int open_if_there(const char *name) {
+    int fd = open(name, O_PATH | O_CLOEXEC);
+    if (fd < 0 && errno != ENOENT && errno != ENOTDIR) fail(name);
+    return fd;
 }
 
-static void borrow(struct loans *loans)
-{
-	for (unsigned each = 0; each < COUNT(TOOLS); each++) {
-		struct loan *loan = &loans->tools[each];
-		*loan = (struct loan){.fd = -1};
-		ssize_t length = readlink(TOOLS[each], loan->link, sizeof loan->link - 1);
-		if (length < 0)
-			loan->fd = open_if_there(TOOLS[each]);
-	}
-	for (unsigned each = 0; each < COUNT(SETTINGS); each++)
-		loans->settings[each] = (struct loan){.fd = open_if_there(SETTINGS[each])};
+static void borrow(struct loans *loans) {
+    for (unsigned each = 0; each < COUNT(TOOLS); each++) {
+        struct loan *loan = &loans->tools[each];
+        *loan = (struct loan){.fd = -1};
+        ssize_t length = readlink(TOOLS[each], loan->link, sizeof loan->link - 1);
+        if (length < 0) loan->fd = open_if_there(TOOLS[each]);
+    }
+    for (unsigned each = 0; each < COUNT(SETTINGS); each++) loans->settings[each] = (struct loan){.fd = open_if_there(SETTINGS[each])};
 }
 
 /* Once the host's root is private; before it is left. */
-static void copy_loan(struct loan *loan, const char *name)
-{
-	if (loan->fd >= 0)
-		loan->fd = copy_of(loan->fd, RECURSIVE, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV, name);
+static void copy_loan(struct loan *loan, const char *name) {
+    if (loan->fd >= 0) loan->fd = copy_of(loan->fd, RECURSIVE, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV, name);
 }
 
-static void show(const struct loan *loan, const char *name)
-{
-	struct stat status;
-	if (loan->link[0])
-		must(symlink(loan->link, name), name);
-	if (loan->fd < 0)
-		return;
-	must(fstat(loan->fd, &status), name);
-	if (S_ISDIR(status.st_mode))
-		must(mkdir(name, 0755), name);
-	else
-		make_file(name);
-	attach(loan->fd, name);
+static void show(const struct loan *loan, const char *name) {
+    struct stat status;
+    if (loan->link[0]) must(symlink(loan->link, name), name);
+    if (loan->fd < 0) return;
+    must(fstat(loan->fd, &status), name);
+    if (S_ISDIR(status.st_mode)) must(mkdir(name, 0755), name);
+    else make_file(name);
+    attach(loan->fd, name);
 }
 
 /* The root directory of --host-tools: the host's programs, read-only, and the image as TARGET, in which alone something lasts. */
-static void furnish_tools(const struct loans *loans, int image, int scratch)
-{
-	static const char *const PLACES[] = {"/dev",  "/etc", "/etc/apt", "/etc/apt/apt.conf.d", "/proc",
-					     "/root", "/sys", "/tmp",     TARGET};
-	for (unsigned each = 0; each < COUNT(PLACES); each++)
-		must(mkdir(PLACES[each], 0755), PLACES[each]);
-	for (unsigned each = 0; each < COUNT(TOOLS); each++)
-		show(&loans->tools[each], TOOLS[each]);
-	for (unsigned each = 0; each < COUNT(SETTINGS); each++)
-		show(&loans->settings[each], SETTINGS[each]);
-	/* Debian's own users, by which tar(1) knows the owners of a package's files; who the host's are is no affair of a package's. */
-	must(symlink("/usr/share/base-passwd/passwd.master", "/etc/passwd"), "/etc/passwd");
-	must(symlink("/usr/share/base-passwd/group.master", "/etc/group"), "/etc/group");
-	attach(scratch, "/tmp");
-	attach(image, TARGET);
+static void furnish_tools(const struct loans *loans, int image, int scratch) {
+    static const char *const PLACES[] = {"/dev", "/etc", "/etc/apt", "/etc/apt/apt.conf.d", "/proc", "/root", "/sys", "/tmp", TARGET};
+    for (unsigned each = 0; each < COUNT(PLACES); each++) must(mkdir(PLACES[each], 0755), PLACES[each]);
+    for (unsigned each = 0; each < COUNT(TOOLS); each++) show(&loans->tools[each], TOOLS[each]);
+    for (unsigned each = 0; each < COUNT(SETTINGS); each++) show(&loans->settings[each], SETTINGS[each]);
+    /* Debian's own users, by which tar(1) knows the owners of a package's files; who the host's are is no affair of a package's. */
+    must(symlink("/usr/share/base-passwd/passwd.master", "/etc/passwd"), "/etc/passwd");
+    must(symlink("/usr/share/base-passwd/group.master", "/etc/group"), "/etc/group");
+    attach(scratch, "/tmp");
+    attach(image, TARGET);
 }
 
-static void pivot(int tree, int place, const char *root)
-{
-	must((int)syscall(SYS_move_mount, tree, "", place, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH), root);
-	must(fchdir(tree), root);
-	must((int)syscall(SYS_pivot_root, ".", "."), "pivot_root");
-	must(umount2(".", MNT_DETACH), "the host's root");
-	must(chdir("/"), "/");
+static void pivot(int tree, int place, const char *root) {
+    must((int)syscall(SYS_move_mount, tree, "", place, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH), root);
+    must(fchdir(tree), root);
+    must((int)syscall(SYS_pivot_root, ".", "."), "pivot_root");
+    must(umount2(".", MNT_DETACH), "the host's root");
+    must(chdir("/"), "/");
 }
 
 /* As root directory the programs of the host, beside an image of which nothing runs. */
-static void enter_tools(int place, int image, struct loans *loans, const int *nodes)
-{
-	static const char *const SMALL[] = {"mode", "0755", "size", "1m", NULL};
-	static const char *const SCRATCH[] = {"mode", "1777", "size", "16m", NULL};
-	int seen[NODES_COUNT];
-	for (unsigned each = 0; each < COUNT(TOOLS); each++)
-		copy_loan(&loans->tools[each], TOOLS[each]);
-	for (unsigned each = 0; each < COUNT(SETTINGS); each++)
-		copy_loan(&loans->settings[each], SETTINGS[each]);
-	for (int each = 0; each < NODES_COUNT; each++)
-		seen[each] = node_of(nodes[each], NODES[each]);
-	int tree = mount_of("tmpfs", SMALL, ATTR_NOSUID | ATTR_NODEV);
-	int scratch = mount_of("tmpfs", SCRATCH, ATTR_NOSUID | ATTR_NODEV);
-	int dev = mount_of("tmpfs", SMALL, ATTR_NOSUID | ATTR_NOEXEC);
-	pivot(tree, place, "the host's programs");
-	furnish_tools(loans, image, scratch);
-	/* For the tests of debootstrap, which makes the nodes that it does not find. It is gone when this ends. */
-	furnish_dev(TARGET "/dev", dev, seen);
-	make_file(TARGET "/dev/console");
-	make_file(TARGET "/dev/ptmx");
-	set_attributes(tree, 0, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV, "/");
+static void enter_tools(int place, int image, struct loans *loans, const int *nodes) {
+    static const char *const SMALL[] = {"mode", "0755", "size", "1m", NULL};
+    static const char *const SCRATCH[] = {"mode", "1777", "size", "16m", NULL};
+    int seen[NODES_COUNT];
+    for (unsigned each = 0; each < COUNT(TOOLS); each++) copy_loan(&loans->tools[each], TOOLS[each]);
+    for (unsigned each = 0; each < COUNT(SETTINGS); each++) copy_loan(&loans->settings[each], SETTINGS[each]);
+    for (int each = 0; each < NODES_COUNT; each++) seen[each] = node_of(nodes[each], NODES[each]);
+    int tree = mount_of("tmpfs", SMALL, ATTR_NOSUID | ATTR_NODEV);
+    int scratch = mount_of("tmpfs", SCRATCH, ATTR_NOSUID | ATTR_NODEV);
+    int dev = mount_of("tmpfs", SMALL, ATTR_NOSUID | ATTR_NOEXEC);
+    pivot(tree, place, "the host's programs");
+    furnish_tools(loans, image, scratch);
+    /* For the tests of debootstrap, which makes the nodes that it does not find. It is gone when this ends. */
+    furnish_dev(TARGET "/dev", dev, seen);
+    make_file(TARGET "/dev/console");
+    make_file(TARGET "/dev/ptmx");
+    set_attributes(tree, 0, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV, "/");
 }
 
-void enter_root(const char *root, bool host_tools)
-{
-	static const char *const NO_OPTIONS[] = {NULL};
-	static const char *const SMALL[] = {"mode", "0755", "size", "1m", NULL};
-	int nodes[NODES_COUNT], copies[NODES_COUNT];
-	struct loans loans;
-	int place = must(open(root, O_PATH | O_DIRECTORY | O_CLOEXEC), root);
-	int host_dev = must(open("/dev", O_PATH | O_DIRECTORY | O_CLOEXEC), "/dev");
-	for (int each = 0; each < NODES_COUNT; each++)
-		nodes[each] = must(openat(host_dev, NODES[each], O_PATH | O_NOFOLLOW | O_CLOEXEC), NODES[each]);
-	if (host_tools)
-		borrow(&loans);
-	leave_chroot();
-	for (int each = 0; each < NODES_COUNT; each++)
-		copies[each] = node_of(nodes[each], NODES[each]);
-	/* All of /proc/sys is root's to write, without any capability; of its own processes nothing is worth an exception. */
-	int proc = mount_of("proc", NO_OPTIONS, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC);
-	/* The host's devices and control groups are no affair of an image's. */
-	int sys = mount_of("tmpfs", SMALL, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC);
-	int dev = mount_of("tmpfs", SMALL, ATTR_NOSUID | ATTR_NOEXEC);
-	int image = copy_of(place, 0, ATTR_NODEV, root);
-	if (host_tools)
-		enter_tools(place, image, &loans, nodes);
-	else
-		pivot(image, place, root);
-	attach(proc, "/proc");
-	attach(sys, "/sys");
-	furnish_dev("/dev", dev, copies);
+void enter_root(const char *root, bool host_tools) {
+    static const char *const NO_OPTIONS[] = {NULL};
+    static const char *const SMALL[] = {"mode", "0755", "size", "1m", NULL};
+    int nodes[NODES_COUNT], copies[NODES_COUNT];
+    struct loans loans;
+    int place = must(open(root, O_PATH | O_DIRECTORY | O_CLOEXEC), root);
+    int host_dev = must(open("/dev", O_PATH | O_DIRECTORY | O_CLOEXEC), "/dev");
+    for (int each = 0; each < NODES_COUNT; each++) nodes[each] = must(openat(host_dev, NODES[each], O_PATH | O_NOFOLLOW | O_CLOEXEC), NODES[each]);
+    if (host_tools) borrow(&loans);
+    leave_chroot();
+    for (int each = 0; each < NODES_COUNT; each++) copies[each] = node_of(nodes[each], NODES[each]);
+    /* All of /proc/sys is root's to write, without any capability; of its own processes nothing is worth an exception. */
+    int proc = mount_of("proc", NO_OPTIONS, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC);
+    /* The host's devices and control groups are no affair of an image's. */
+    int sys = mount_of("tmpfs", SMALL, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC);
+    int dev = mount_of("tmpfs", SMALL, ATTR_NOSUID | ATTR_NOEXEC);
+    int image = copy_of(place, 0, ATTR_NODEV, root);
+    if (host_tools) enter_tools(place, image, &loans, nodes);
+    else pivot(image, place, root);
+    attach(proc, "/proc");
+    attach(sys, "/sys");
+    furnish_dev("/dev", dev, copies);
 }

@@ -11,36 +11,31 @@
 
 /* Those of owners and modes, of a user's programs, and chroot(2), whose way out leads into the image again. */
 static const int KEPT[] = {
-    CAP_CHOWN,  CAP_DAC_OVERRIDE, CAP_FOWNER,  CAP_FSETID,     CAP_KILL,
-    CAP_SETGID, CAP_SETUID,       CAP_SETFCAP, CAP_SYS_CHROOT,
+    CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETFCAP, CAP_SYS_CHROOT,
 };
 
-static uint64_t kept(void)
-{
-	uint64_t all = 0;
-	for (unsigned each = 0; each < sizeof KEPT / sizeof KEPT[0]; each++)
-		all |= UINT64_C(1) << KEPT[each];
-	return all;
+static uint64_t kept(void) {
+    uint64_t all = 0;
+    for (unsigned each = 0; each < sizeof KEPT / sizeof KEPT[0]; each++) all |= UINT64_C(1) << KEPT[each];
+    return all;
 }
 
-void give_up_rights(bool network)
-{
-	for (int each = 0; each < 64; each++) {
-		int has = prctl(PR_CAPBSET_READ, each, 0, 0, 0);
-		if (has > 0 && !(kept() >> each & 1))
-			must(prctl(PR_CAPBSET_DROP, each, 0, 0, 0), "the bounding set");
-	}
-	must(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "the ambient set");
-	/* While it may be done without no_new_privs, with which a program of another user's would not start as on a machine. */
-	refuse_calls(network);
-	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct data[2];
-	must((int)syscall(SYS_capget, &header, data), "capget");
-	for (int half = 0; half < 2; half++) {
-		uint32_t mask = (uint32_t)(kept() >> (32 * half));
-		data[half].permitted &= mask;
-		data[half].effective = data[half].permitted;
-		data[half].inheritable = 0;
-	}
-	must((int)syscall(SYS_capset, &header, data), "capset");
+void give_up_rights(bool network) {
+    for (int each = 0; each < 64; each++) {
+        int has = prctl(PR_CAPBSET_READ, each, 0, 0, 0);
+        if (has > 0 && !(kept() >> each & 1)) must(prctl(PR_CAPBSET_DROP, each, 0, 0, 0), "the bounding set");
+    }
+    must(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "the ambient set");
+    /* While it may be done without no_new_privs, with which a program of another user's would not start as on a machine. */
+    refuse_calls(network);
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[2];
+    must((int)syscall(SYS_capget, &header, data), "capget");
+    for (int half = 0; half < 2; half++) {
+        uint32_t mask = (uint32_t)(kept() >> (32 * half));
+        data[half].permitted &= mask;
+        data[half].effective = data[half].permitted;
+        data[half].inheritable = 0;
+    }
+    must((int)syscall(SYS_capset, &header, data), "capset");
 }

@@ -11,7 +11,7 @@
 enum { IN_FLIGHT_MAX = 256, BUFFERED_MAX = 256 << 20 };
 
 static uint64_t request_total;
-static uint32_t in_flight;  /* of all instances */
+static uint32_t in_flight; /* of all instances */
 
 static void forget(struct request *request, int64_t done) {
     note(request, done);
@@ -39,8 +39,7 @@ static void answer_due(int64_t clock) {
 /* As much as the socket takes; false when the client is gone. */
 static bool send_answers(struct instance *at) {
     for (struct request *request; (request = at->answers.first);) {
-        ssize_t put = send(at->fd, request->reply + request->reply_sent, request->reply_length - request->reply_sent,
-                           MSG_NOSIGNAL);
+        ssize_t put = send(at->fd, request->reply + request->reply_sent, request->reply_length - request->reply_sent, MSG_NOSIGNAL);
         if (put < 0) return errno == EAGAIN || errno == EINTR;
         request->reply_sent += (size_t)put;
         if (request->reply_sent == request->reply_length) forget(take_first(&at->answers), now());
@@ -50,9 +49,8 @@ static bool send_answers(struct instance *at) {
 
 void client_drop(struct instance *at) {
     int64_t clock = now();
-    answer_due(clock);  /* others may take the places that become free at this moment */
-    for (struct request *request; (request = take_first(&at->answers)) || (request = model_drop(at, clock));)
-        forget(request, 0);
+    answer_due(clock); /* others may take the places that become free at this moment */
+    for (struct request *request; (request = take_first(&at->answers)) || (request = model_drop(at, clock));) forget(request, 0);
     free(at->incoming);
     at->incoming = NULL;
     at->in_start = at->in_end = at->buffered = 0;
@@ -64,7 +62,7 @@ void client_drop(struct instance *at) {
 /* 0, or the errno that the request deserves for what it asks. */
 static uint32_t refusal(const struct request *request) {
     if (request->type == FLUSH) return request->offset || request->length || request->flags & ~FLAG_FUA ? EINVAL : 0;
-    if (!is_modelled(request) && request->type != TRIM) return EINVAL;  /* no such command */
+    if (!is_modelled(request) && request->type != TRIM) return EINVAL; /* no such command */
     int allowed = request->type == WRITE_ZEROES ? FLAG_FUA | FLAG_NO_HOLE : FLAG_FUA;
     if (request->flags & ~allowed || request->length == 0) return EINVAL;
     if (request->type == READ && request->length > LENGTH_MAX) return EINVAL;
@@ -110,20 +108,20 @@ static struct request *new_request(struct instance *at) {
     bool has_data = (type == READ || type == WRITE) && length <= LENGTH_MAX;
     struct request *request = malloc(sizeof *request + REPLY_HEADER + (has_data ? length : 0));
     if (!request) die("no memory", "request");
-    *request = (struct request){.cookie = big_endian(header + 8, 8), .offset = big_endian(header + 16, 8), .length = length,
-                                .from = at, .client = at->client,
-                                .type = type, .flags = (uint16_t)big_endian(header + 4, 2)};
+    *request = (struct request){.cookie = big_endian(header + 8, 8),
+                                .offset = big_endian(header + 16, 8),
+                                .length = length,
+                                .from = at,
+                                .client = at->client,
+                                .type = type,
+                                .flags = (uint16_t)big_endian(header + 4, 2)};
     at->in_start += REQUEST_HEADER;
     return request;
 }
 
-static bool has_room(const struct instance *at) {
-    return !at->leaving && at->in_flight < IN_FLIGHT_MAX && at->buffered < BUFFERED_MAX;
-}
+static bool has_room(const struct instance *at) { return !at->leaving && at->in_flight < IN_FLIGHT_MAX && at->buffered < BUFFERED_MAX; }
 
-bool client_pending(const struct instance *at) {
-    return at->greeted && has_room(at) && !at->incoming && at->in_end - at->in_start >= REQUEST_HEADER;
-}
+bool client_pending(const struct instance *at) { return at->greeted && has_room(at) && !at->incoming && at->in_end - at->in_start >= REQUEST_HEADER; }
 
 /* Takes requests out of `in`, as long as there is room for them; false when what is there is not the protocol. */
 static bool take_requests(struct instance *at, int64_t clock) {
@@ -166,13 +164,11 @@ bool client_tend(struct instance *at) {
     memmove(at->in, at->in + at->in_start, at->in_end - at->in_start);
     at->in_end -= at->in_start;
     at->in_start = 0;
-    answer_due(clock);  /* what has arrived and costs nothing */
+    answer_due(clock); /* what has arrived and costs nothing */
     return send_answers(at) && !(at->leaving && at->in_flight == 0);
 }
 
-short client_events(const struct instance *at) {
-    return (short)((has_room(at) ? POLLIN : 0) | (at->answers.first ? POLLOUT : 0));
-}
+short client_events(const struct instance *at) { return (short)((has_room(at) ? POLLIN : 0) | (at->answers.first ? POLLOUT : 0)); }
 
 bool client_receive(struct instance *at) {
     unsigned char *to = at->incoming ? at->incoming->reply + REPLY_HEADER + at->incoming_got : at->in + at->in_end;

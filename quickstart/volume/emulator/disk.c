@@ -13,7 +13,7 @@
 #include "volume.h"
 
 enum { BLOCK = 4096, MARK = 16 };
-static const char OVERLAY_MAGIC[] = "QSCOW  1";  /* 8 bytes without the last */
+static const char OVERLAY_MAGIC[] = "QSCOW  1"; /* 8 bytes without the last */
 
 static int image = -1;
 static uint64_t size;
@@ -24,7 +24,7 @@ static int read_all(int fd, unsigned char *to, uint64_t offset, size_t length) {
     while (length > 0) {
         ssize_t got = pread(fd, to, length, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return got < 0 ? errno : EIO;  /* 0: somebody has cut the file */
+        if (got <= 0) return got < 0 ? errno : EIO; /* 0: somebody has cut the file */
         to += got;
         offset += (uint64_t)got;
         length -= (size_t)got;
@@ -66,8 +66,7 @@ const char *overlay_open(struct overlay *overlay, int fd) {
     off_t length = (off_t)overlay_length();
     if (fresh && ftruncate(overlay->fd, length) < 0) return "the overlay cannot be made";
     if (!fresh && status.st_size != length) return "the overlay is not one of this image";
-    unsigned char *mark =
-        mmap(NULL, MARK + blocks, PROT_READ | PROT_WRITE, MAP_SHARED, overlay->fd, (off_t)(blocks * BLOCK));
+    unsigned char *mark = mmap(NULL, MARK + blocks, PROT_READ | PROT_WRITE, MAP_SHARED, overlay->fd, (off_t)(blocks * BLOCK));
     if (mark == MAP_FAILED) return "the overlay cannot be mapped";
     if (fresh) {
         memcpy(mark, OVERLAY_MAGIC, 8);
@@ -122,8 +121,7 @@ int disk_write(const struct overlay *overlay, const void *from, uint64_t offset,
 
 int disk_zero(const struct overlay *overlay, uint64_t offset, uint64_t length) {
     int error = own_borders(overlay, offset, offset + length);
-    if (error == 0 && fallocate(overlay->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length) < 0)
-        error = errno;
+    if (error == 0 && fallocate(overlay->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length) < 0) error = errno;
     if (error == 0) own_blocks(overlay, offset, offset + length);
     return error;
 }

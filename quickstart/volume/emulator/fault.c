@@ -7,7 +7,11 @@
 
 #include "volume.h"
 
-static struct { enum { NONE, FAIL, STALL, DEATH } kind; uint64_t first, amount; int64_t until; } fault;
+static struct {
+    enum { NONE, FAIL, STALL, DEATH } kind;
+    uint64_t first, amount;
+    int64_t until;
+} fault;
 
 void fault_parse(char *text) {
     char *kind = strtok(text, ":"), *first = strtok(NULL, ":"), *amount = strtok(NULL, ":");
@@ -26,14 +30,13 @@ void fault_apply(struct request *request) {
     if (fault.kind == NONE || number < fault.first) return;
     if (fault.kind == FAIL && (fault.amount == 0 || number - fault.first < fault.amount)) request->error = EIO;
     if (fault.kind == STALL) {
-        if (number == fault.first && fault.amount > 0)
-            fault.until = request->arrival + (int64_t)fault.amount * (SECOND / 1000);
+        if (number == fault.first && fault.amount > 0) fault.until = request->arrival + (int64_t)fault.amount * (SECOND / 1000);
         request->not_before = fault.until > request->arrival ? fault.until : request->arrival;
     }
     if (fault.kind == DEATH) {
         unsigned char half[REPLY_HEADER / 2] = {0};
         put_big_endian(half, 4, NBD_REPLY_MAGIC);
-        if (send(request->from->fd, half, sizeof half, MSG_NOSIGNAL) < 0) errno = 0;  /* gone already: nobody misses it */
+        if (send(request->from->fd, half, sizeof half, MSG_NOSIGNAL) < 0) errno = 0; /* gone already: nobody misses it */
         report(STDERR_FILENO, "volume: fault death at request %llu\n", (unsigned long long)number);
         append(&request->from->answers, request);
         end(3);

@@ -22,9 +22,7 @@ void put_big_endian(unsigned char *to, int bytes, uint64_t value) {
 }
 
 /* What we say fits any socket's buffer; a client that lets it fill up does not listen. */
-static bool say(int client, const unsigned char *text, size_t length) {
-    return send(client, text, length, MSG_NOSIGNAL) == (ssize_t)length;
-}
+static bool say(int client, const unsigned char *text, size_t length) { return send(client, text, length, MSG_NOSIGNAL) == (ssize_t)length; }
 
 static bool reply(int client, enum option option, uint32_t kind, const unsigned char *data, size_t length) {
     unsigned char text[20 + 16];
@@ -53,13 +51,12 @@ enum step handshake_begin(struct handshake *state, int fd) {
     return say(fd, text, sizeof text) ? WAIT : FAILED;
 }
 
-static enum step answer_option(const struct handshake *state, int fd, enum option option, const unsigned char *data,
-                               size_t length) {
+static enum step answer_option(const struct handshake *state, int fd, enum option option, const unsigned char *data, size_t length) {
     unsigned char text[12 + EXPORT_ZEROES] = {0};
     put_big_endian(text, 2, NBD_INFO_EXPORT);
     put_big_endian(text + 2, 8, disk_size());
     put_big_endian(text + 10, 2, TRANSMISSION_FLAGS);
-    if (option == EXPORT_NAME)  /* it takes no error for an answer */
+    if (option == EXPORT_NAME) /* it takes no error for an answer */
         return length == 0 && say(fd, text + 2, state->flags & NBD_NO_ZEROES ? 10 : 10 + EXPORT_ZEROES) ? DONE : FAILED;
     uint32_t verdict = option == ABORT ? NBD_REP_ACK : option == GO || option == INFO ? judge(data, length) : UNSUPPORTED;
     if (verdict == NBD_REP_ACK && option != ABORT && !reply(fd, option, NBD_REP_INFO, text, 12)) return FAILED;

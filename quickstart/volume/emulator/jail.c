@@ -40,14 +40,33 @@ static void filter_calls(void) {}
 #else
 static void filter_calls(void) {
     struct sock_filter program[] = {
-        LOAD(arch), UNLESS_EQUAL(ARCHITECTURE), RETURN(SECCOMP_RET_KILL_PROCESS), LOAD(nr),
-        ALLOW(accept4), ALLOW(recvfrom), ALLOW(sendto), ALLOW(ppoll), ALLOW(close),
-        ALLOW(read), ALLOW(write), ALLOW(pread64), ALLOW(pwrite64), ALLOW(fallocate),
+        LOAD(arch),
+        UNLESS_EQUAL(ARCHITECTURE),
+        RETURN(SECCOMP_RET_KILL_PROCESS),
+        LOAD(nr),
+        ALLOW(accept4),
+        ALLOW(recvfrom),
+        ALLOW(sendto),
+        ALLOW(ppoll),
+        ALLOW(close),
+        ALLOW(read),
+        ALLOW(write),
+        ALLOW(pread64),
+        ALLOW(pwrite64),
+        ALLOW(fallocate),
         /* glibc's malloc and free; and the clock where the vDSO does not tell it. */
-        ALLOW(brk), ALLOW(munmap), ALLOW(clock_gettime), ALLOW(restart_syscall), ALLOW(exit_group),
+        ALLOW(brk),
+        ALLOW(munmap),
+        ALLOW(clock_gettime),
+        ALLOW(restart_syscall),
+        ALLOW(exit_group),
         /* Memory, but none that can be executed: what follows looks at the argument, and comes last. */
-        UNLESS_EQUAL(SYS_mmap), RETURN(SECCOMP_RET_KILL_PROCESS),
-        LOAD(args[2]), UNLESS_BITS(PROT_EXEC), RETURN(SECCOMP_RET_KILL_PROCESS), RETURN(SECCOMP_RET_ALLOW),
+        UNLESS_EQUAL(SYS_mmap),
+        RETURN(SECCOMP_RET_KILL_PROCESS),
+        LOAD(args[2]),
+        UNLESS_BITS(PROT_EXEC),
+        RETURN(SECCOMP_RET_KILL_PROCESS),
+        RETURN(SECCOMP_RET_ALLOW),
     };
     struct sock_fprog whole = {.len = sizeof program / sizeof *program, .filter = program};
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &whole) < 0) die("cannot be confined", "seccomp");
@@ -59,8 +78,7 @@ void jail_shut(uint64_t largest_file) {
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
     const struct rlimit file = {largest_file, largest_file}, core = {0, 0};
     errno = 0;
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || syscall(SYS_capset, &header, none) < 0)
-        die("cannot be confined", "capabilities");
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || syscall(SYS_capset, &header, none) < 0) die("cannot be confined", "capabilities");
     if (setrlimit(RLIMIT_FSIZE, &file) < 0 || setrlimit(RLIMIT_CORE, &core) < 0) die("cannot be confined", "limits");
     /* Where an ordinary user runs QEMU and us, both are he: neither looks into the other by ptrace(2). */
     if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0) die("cannot be confined", "ptrace");

@@ -8,12 +8,12 @@
 #include "volume.h"
 
 static struct model is;
-static int64_t *pulled;  /* of each granule: 0 cold, else when its first touch has been paid */
+static int64_t *pulled; /* of each granule: 0 cold, else when its first touch has been paid */
 static struct list waiting, link_queue;
-static struct request *serving;  /* by end of service, then by arrival */
+static struct request *serving; /* by end of service, then by arrival */
 static uint64_t places_taken;
 static int64_t link_free;
-static uint64_t head;  /* where the request that was begun last ends */
+static uint64_t head; /* where the request that was begun last ends */
 
 void append(struct list *list, struct request *request) {
     request->next = NULL;
@@ -42,8 +42,7 @@ bool model_open(const struct model *model, uint64_t size_bytes) {
 }
 
 bool is_modelled(const struct request *request) {
-    return request->error == 0 &&
-           (request->type == READ || request->type == WRITE || request->type == WRITE_ZEROES);
+    return request->error == 0 && (request->type == READ || request->type == WRITE || request->type == WRITE_ZEROES);
 }
 
 /* What lies between the last request and this one is passed over where that is faster than to seek. */

@@ -22,8 +22,8 @@
 #include "volume.h"
 
 enum { LOG_ROOM = 1024, TRIM_MIN = 256 << 20 };
-enum { RECORDS_MAX = 1 << 20 };  /* 64 MiB: a stock boot asks some thousand times */
-enum { EARLY_NS = 30000 };  /* poll() tends to wake us that much too late: it is called again and again for the rest */
+enum { RECORDS_MAX = 1 << 20 }; /* 64 MiB: a stock boot asks some thousand times */
+enum { EARLY_NS = 30000 };      /* poll() tends to wake us that much too late: it is called again and again for the rest */
 
 /* The log's record: 64 bytes, the byte order of the host. */
 struct record {
@@ -59,7 +59,7 @@ void report(int fd, const char *format, ...) {
     int length = vsnprintf(text, sizeof text, format, list);
     va_end(list);
     if (length >= (int)sizeof text) length = sizeof text - 1;
-    if (length > 0 && write(fd, text, (size_t)length) < 0) errno = 0;  /* nobody listens */
+    if (length > 0 && write(fd, text, (size_t)length) < 0) errno = 0; /* nobody listens */
 }
 
 _Noreturn void die(const char *what, const char *object) {
@@ -82,10 +82,19 @@ void note(const struct request *request, int64_t done) {
         errno = 0;
         die("more requests than a log holds", "it ends here");
     }
-    records[record_count++] = (struct record){
-        request->sequence, request->arrival, request->due, done, request->offset, request->length, request->touched,
-        request->client, (uint16_t)request->in_flight, request->from->number, request->error, request->type,
-        request->flags};
+    records[record_count++] = (struct record){request->sequence,
+                                              request->arrival,
+                                              request->due,
+                                              done,
+                                              request->offset,
+                                              request->length,
+                                              request->touched,
+                                              request->client,
+                                              (uint16_t)request->in_flight,
+                                              request->from->number,
+                                              request->error,
+                                              request->type,
+                                              request->flags};
     record_total++;
     if (record_count == LOG_ROOM) flush_log();
 }
@@ -114,7 +123,7 @@ static void obey_signals(void) {
 
 static void welcome(struct instance *at) {
     at->fd = accept4(at->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (at->fd < 0) return;  /* gone again */
+    if (at->fd < 0) return; /* gone again */
     at->client = ++client_total;
     if (handshake_begin(&at->handshake, at->fd) == FAILED) leave(at);
 }
@@ -158,12 +167,18 @@ uint64_t number(const char *text, uint64_t low, uint64_t high) {
     return value;
 }
 
-struct words { struct model model; uint64_t instances; };
+struct words {
+    struct model model;
+    uint64_t instances;
+};
 
 static struct words parse(int count, char **words) {
     struct words found = {.model = {.queue_depth = 1, .granule_bytes = 4096}};
     struct model *model = &found.model;
-    const struct { const char *name; uint64_t *value, low, high; } figures[] = {
+    const struct {
+        const char *name;
+        uint64_t *value, low, high;
+    } figures[] = {
         {"read_latency_ns", &model->read_latency_ns, 0, 3600 * (uint64_t)SECOND},
         {"write_latency_ns", &model->write_latency_ns, 0, 3600 * (uint64_t)SECOND},
         {"bandwidth_bytes_s", &model->bandwidth_bytes_s, 0, INT64_MAX},
@@ -232,7 +247,7 @@ int main(int argc, char **argv) {
     /* What started us has another name for us: a descriptor's. */
     prctl(PR_SET_NAME, "volume");
     prctl(PR_SET_TIMERSLACK, 1UL);
-    mallopt(M_MMAP_THRESHOLD, LENGTH_MAX * 2);  /* fresh pages for every request would cost more than reading it */
+    mallopt(M_MMAP_THRESHOLD, LENGTH_MAX * 2); /* fresh pages for every request would cost more than reading it */
     mallopt(M_TRIM_THRESHOLD, TRIM_MIN);
     errno = 0;
     log_fd = descriptor(argv[2]);
