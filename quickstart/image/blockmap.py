@@ -1,8 +1,6 @@
-"""The owner of each block of an ext4 image: a file, a directory or metadata. It reads the image itself,
-without mounting it or root.
+"""The owner of each block of an ext4 image: a file, a directory or metadata. Nothing is mounted.
 
-Layout: Documentation/filesystems/ext4 of the kernel (super.rst, group_descr.rst, inodes.rst, ifork.rst,
-directory.rst).
+Layout: Documentation/filesystems/ext4 of the kernel (super, group_descr, inodes, ifork, directory).
 """
 
 from __future__ import annotations
@@ -59,8 +57,7 @@ class Kind(enum.Enum):
 class Owner:
     """Neighbouring blocks with one owner. ``offset_bytes`` is where they begin in the file ``path``.
 
-    For an inode table ``inodes`` are the paths of the files whose inodes are in it. Metadata of the whole
-    volume have no path.
+    An inode table's ``inodes`` are the paths of its files. Metadata of the whole volume have no path.
     """
 
     kind: Kind
@@ -151,9 +148,7 @@ class BlockMap:
 
 
 def read_block_map(image: Path) -> BlockMap:
-    """The map of the raw ext4 ``image``. Raises ArtefactError for a file that is no such image, is damaged
-    or has meta_bg.
-    """
+    """The map of the raw ext4 ``image``. Raises ArtefactError for a damaged or other file, or meta_bg."""
     with image.open("rb") as file:
         # Of an empty file there is no map, and a layout that holds has a superblock at least.
         layout = read_layout(file, str(image))
@@ -355,9 +350,7 @@ class _Reader:
                 self._add(kind, low | third << 32, length, path, logical * self.block_bytes)
 
     def _pointers(self, at: int, kind: Kind, path: PurePosixPath | None, tree: Kind) -> None:
-        """The classic block map: twelve blocks, then a block that lists blocks, one that lists such lists,
-        and one level more.
-        """
+        """The classic map: twelve blocks, a block that lists blocks, one of such lists, and one level more."""
         logical = 0
         per_block = self.block_bytes // 4
         for index in range(15):
@@ -387,9 +380,7 @@ def _is_power(number: int, base: int) -> bool:
 
 
 def _disjoint(runs: list[Owner]) -> Iterator[Owner]:
-    """``runs`` sorted by block, without parts that an earlier one has: backups lie inside the resize
-    inode's area.
-    """
+    """``runs`` sorted by block without repeated parts: backups lie inside the resize inode's area."""
     reached = 0
     for run in runs:
         skipped = max(0, reached - run.first_block)

@@ -1,7 +1,6 @@
 """The figures of a report (matplotlib, no display). The same results give the same bytes.
 
-`times` is the paper's Figure 1 turned on its side, so that names and numbers have room. `timeline` shows
-where the time goes.
+`times` is the paper's Figure 1 turned on its side. `timeline` shows where the time goes.
 """
 
 from __future__ import annotations
@@ -93,9 +92,7 @@ _DPI, _PIXELS_MAX = 150, 65_000
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A figure as bytes in both formats. ``title`` says what it shows, ``text`` says in one sentence what
-    the reader should see.
-    """
+    """A figure as bytes in both formats. ``title`` names it, ``text`` says what the reader should see."""
 
     name: str
     title: str
@@ -105,12 +102,11 @@ class Drawn:
 
 
 def times(name: str, samples: Mapping[Cell, Sequence[Sample]], title: str) -> Drawn:
-    """Bars of T_pr and T_app by their medians in seconds. All panels have one scale: a row for each
-    application and size, a column for each storage model.
+    """Bars of T_pr and T_app by their medians in seconds, in one scale: a row for each application and
+    size, a column for each storage model.
 
     ``samples`` has all planned cells of one clock, without samples where none was run. A cell without a
-    known median shows as censored or as not run, never as a bar. Raises MixedClocksError for several
-    clocks.
+    median shows as censored or not run, never as a bar. Raises MixedClocksError for several clocks.
     """
     demand_one_clock(samples)
     text = "; ".join(f"{words_of(cell)}: {_total_words(samples[cell])}" for cell in samples)
@@ -162,7 +158,7 @@ def times_figure(samples: Mapping[Cell, Sequence[Sample]]) -> Figure:
 
 @dataclass(frozen=True)
 class _Row:
-    """The panels of one application and size: one panel for each storage model, all with the same bars."""
+    """The panels of one application and size, one for each storage model with the same bars."""
 
     one: Cell
     storages: tuple[str, ...]
@@ -275,9 +271,8 @@ def _total_words(runs: Sequence[Sample]) -> str:
 def timeline(name: str, rows: Sequence[tuple[str, Sample]], title: str) -> Drawn:
     """A timeline of one run in seconds of the guest's uptime, with a row for each label and run.
 
-    Phases that run beside others are narrow bars below them. Time that belongs to no known phase stays
-    empty. Rows that are much shorter than the longest are drawn a second time, enlarged. Raises
-    MixedClocksError for several clocks.
+    Phases that run beside others are narrow bars below them. Unknown time stays empty. Much shorter rows
+    are drawn a second time, enlarged. Raises MixedClocksError for several clocks.
     """
     demand_one_clock(sample.cell for _, sample in rows)
     text = "; ".join(f"{label}: ready at {sample.ready_uptime_ns / 1e9:.2f} s" for label, sample in rows)
@@ -336,9 +331,7 @@ def _phase_patch(name: str, label: str) -> Patch:
 
 
 def _lanes(phases: Sequence[Phase]) -> list[list[Phase]]:
-    """Assign phases to lanes: those that follow each other share the first lane; one that begins while its
-    lane is busy takes the next.
-    """
+    """Assign phases to lanes: the first lane that is free when a phase begins."""
     lanes: list[list[Phase]] = []
     # The network comes up beside everything else: its own lane in every configuration.
     for phase in sorted(phases, key=lambda each: (each.name == "network", each.begin_ns, each.end_ns)):
@@ -393,9 +386,7 @@ def _short(text: str) -> str:
 
 
 def inline(drawn: Drawn) -> str:
-    """The SVG for a page that has other figures: it takes the page's colours, has unique ids and the role
-    of an image.
-    """
+    """The SVG for a page with other figures: the page's colours, unique ids, the role of an image."""
     svg = drawn.svg[drawn.svg.index("<svg ") :]
     svg = svg.replace(INK, "var(--ink)").replace(PAPER, "var(--paper)")
     for before in ('id="', "url(#", 'href="#'):

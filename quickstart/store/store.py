@@ -107,10 +107,9 @@ def _unheard(text: str) -> None:
 
 
 class Store:
-    """The store below ``root``. Entries that were asked for are locked against removal until the store is
-    closed.
+    """The store below ``root``. Requested entries are locked against removal until it is closed.
 
-    ``note`` gets one line when a damaged entry is made again, or when another process is waited for.
+    ``note`` gets a line when a damaged entry is made again, or another process is waited for.
     """
 
     def __init__(self, root: Path, note: Callable[[str], None] = _unheard) -> None:
@@ -133,9 +132,7 @@ class Store:
         self._locks.close()
 
     def holds_trees(self) -> bool:
-        """Whether the store holds images, whose files belong to other users: an ordinary user needs his
-        user namespace for them.
-        """
+        """Whether the store holds images, for which an ordinary user needs his user namespace."""
         return any((self.root / stage).is_dir() for stage in _TREES)
 
     def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
@@ -206,7 +203,7 @@ class Store:
         return None
 
     def marks(self, stage: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
-        """The finished entries of ``stage`` by key, with their inputs; neither verified nor locked."""
+        """The finished entries of ``stage`` by key with their inputs; neither verified nor locked."""
         check_place(self.root)
         for path in sorted(self.root.glob(f"{stage}/{_KEY}")):
             check_trusted(self.root, path)
@@ -226,7 +223,7 @@ class Store:
     def _make(
         self, final: Path, stage: str, inputs: Mapping[str, object], make: Callable[[Path], None]
     ) -> str:
-        """Make the entry under its exclusive lock and replace whatever is there; returns its tree hash."""
+        """Make the entry under its exclusive lock in place of any other; returns its tree hash."""
         partial = final.with_name(f"{final.name}.partial")
         # What the user's own lets a group write would be trusted no more (kept.check_trusted), and differ from other users'.
         umask = os.umask(0o022)
@@ -247,7 +244,7 @@ class Store:
         return found
 
     def entries(self) -> tuple[Kept, ...]:
-        """Every finished entry by stage and key, those of other versions of this program included."""
+        """Every finished entry by stage and key, of any version of this program."""
         return tuple(kept(self.root.glob(_KEYS), MARK))
 
     def leftovers(self) -> tuple[Kept, ...]:
@@ -255,9 +252,7 @@ class Store:
         return tuple(each for each in kept(self.root.glob(f"{_KEYS}.partial"), MARK) if self._is_free(each))
 
     def remove(self, found: Kept) -> bool:
-        """Remove an entry or leftover unless somebody uses it, makes it or has used it since; False when it
-        stays.
-        """
+        """Remove an entry or leftover unless it is or has been in use since; False when it stays."""
         with suppress(BlockingIOError), self._lock(found.entry, exclusive=True) as lock:
             now = next(kept([found.path], MARK), None)
             if now is None or now.used_s > found.used_s:
@@ -342,8 +337,7 @@ class Store:
 
 
 class _Look:
-    """What a process that wants an entry has seen of it. ``damage`` says what is wrong with it; empty when
-    nothing is.
+    """The state of a wanted entry. ``damage`` says what is wrong with it; empty when nothing is.
 
     ``trusted`` is a tree hash that need not be computed again.
     """
@@ -356,9 +350,7 @@ class _Look:
         self._seen: tuple[int, int] | None = None
 
     def is_whole(self) -> bool:
-        """Whether the entry is there and undamaged (its shared lock is held). A damaged one is read only
-        once.
-        """
+        """Whether the entry is there and undamaged. A damaged one is read once. Its shared lock is held."""
         if self.has_changed() or not self.damage:
             self._seen = self._identity()
             try:
@@ -380,8 +372,7 @@ class _Look:
 
 
 def _verified(final: Path, trusted: str) -> str:
-    """The tree hash of a whole entry; empty when there is none. Its files are not read when the hash is
-    ``trusted``.
+    """The tree hash of a whole entry; empty without one. No file is read when the hash is ``trusted``.
 
     Raises _DamagedError.
     """

@@ -38,9 +38,13 @@ Edit = Callable[[dict[str, Any]], object]
 COUNTS = st.integers(min_value=0, max_value=2**62)
 CELLS = st.builds(
     Cell,
-    st.text(min_size=1, max_size=9),
-    *(st.sampled_from(words) for words in (CONFIGURATIONS, COMMAND_LINES, STORAGES, CLOCKS, SIZES)),
-    st.sampled_from(("", *PAYLOADS)),
+    profile=st.text(min_size=1, max_size=9),
+    configuration=st.sampled_from(CONFIGURATIONS),
+    command_line=st.sampled_from(COMMAND_LINES),
+    storage=st.sampled_from(STORAGES),
+    clock=st.sampled_from(CLOCKS),
+    size=st.sampled_from(SIZES),
+    payload=st.sampled_from(("", *PAYLOADS)),
 ).map(lambda cell: cell if cell.configuration == "quickstart" else cell.beside(cell.configuration))
 PHASES = st.builds(
     lambda name, begin, length: Phase(name, begin, begin + length),

@@ -81,6 +81,9 @@ def test_a_request_begins_with_the_word_that_the_agent_knows() -> None:
     class Port:
         said = b""
 
+        def settimeout(self, limit_s: float | None) -> None:
+            """Nobody waits here."""
+
         def sendall(self, data: bytes) -> None:
             self.said += data
 
