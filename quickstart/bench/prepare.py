@@ -1,8 +1,9 @@
-"""Makes what the bench compares: each configuration's kernel, initramfs and root disk, all from one reference image.
+"""Make what the bench compares: each configuration's kernel, initramfs and root disk, all from one
+reference image.
 
-What `build` ships is made by the same functions (pipeline, initramfs); an application that cannot be asked from outside has another
-image here (profile.BenchLayer). `minimal` is `quickstart` with nothing in its start set, so that the application starts from the
-root volume; `ramboot` is the same init with all the files and no volume.
+`build` uses the same functions (engines, initramfs). An application that cannot be asked from outside has
+another image here (profile.BenchLayer). `minimal` is `quickstart` with an empty start set, so the
+application starts from the root volume. `ramboot` is the same init with all the files and no volume.
 """
 
 from __future__ import annotations
@@ -51,11 +52,12 @@ def prepare(
     payload: Payload | None = None,
     delivery: Delivery = pipeline.BuildOptions.delivery,
 ) -> Boot:
-    """How ``configuration`` boots, with the stock command line; what it boots from is made as root, or taken out of the store.
+    """How ``configuration`` boots, with the stock command line. Its files are made as root, or taken from
+    the store.
 
-    ``layer`` is what the profile says of the bench: every configuration has it. ``payload``, by default the profile's, and
-    ``delivery`` are of `quickstart` alone.
-    Raises BadInputError for a configuration that is not known, and what the stages raise.
+    ``layer`` is the profile's part for the bench, which every configuration gets. ``payload``, by default
+    the profile's, and ``delivery`` are only for `quickstart`. Raises BadInputError for an unknown
+    configuration, and what the stages raise.
     """
     if configuration not in CONFIGURATIONS:
         raise BadInputError(
@@ -127,7 +129,9 @@ def _boot(subject: Subject, configuration: str, initramfs: Path) -> Boot:
 
 
 def _fetched(volume: Path, reference: ReferenceImage, initramfs: Path) -> tuple[Extent, ...]:
-    """Where kernel and initramfs lie: the image's own files where they are, ours in one piece at the volume's end."""
+    """The places of kernel and initramfs: the image's own files where they are, ours in one piece at the
+    volume's end.
+    """
     kernel = file_extents(volume, PurePosixPath("/boot", reference.kernel.name))
     if initramfs == reference.initrd:
         return (*kernel, *file_extents(volume, PurePosixPath("/boot", initramfs.name)))

@@ -1,4 +1,6 @@
-"""What measures a matrix's cells on this host: images and initramfs made once, then runs in QEMU (bench.Runner)."""
+"""The runner that measures a matrix's cells on this host: images and initramfs made once, then runs in QEMU
+(bench.Runner).
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ _Key = tuple[str, str, str, str]
 
 @dataclass
 class QemuRunner:
-    """Prepares each (profile, configuration, delivery, payload) of the matrix once; a run takes what is there."""
+    """Prepares each (profile, configuration, delivery, payload) of the matrix once; a run takes what is
+    there.
+    """
 
     matrix: Matrix
     store: Store
@@ -63,7 +67,7 @@ class QemuRunner:
     _boots: dict[_Key, Boot] = field(default_factory=dict)
 
     def circumstances(self) -> Circumstances:
-        """Make what is not there yet, and say what the numbers depend on."""
+        """Make what is missing, and report all that the numbers depend on."""
         on_nfs = any(
             load_model(each.cell.storage).nfs_rate and each.cell.clock != "virtual"
             for each in self.matrix.plan
@@ -107,7 +111,7 @@ class QemuRunner:
         )
 
     def _machines(self) -> dict[str, str]:
-        """What a machine of each clock and size is made of: a number of another machine says something else."""
+        """The facts of a machine of each clock and size; numbers of another machine mean something else."""
         found: dict[str, str] = {}
         for cell in (each.cell for each in self.matrix.plan):
             if f"machine {cell.clock} {cell.size}" not in found:
@@ -140,10 +144,10 @@ class QemuRunner:
 
 
 def _bench_layer(name: str) -> BenchLayer | None:
-    """What the profile says of the bench, read once.
+    """The profile's part for the bench, read once.
 
-    Raises BadInputError where root of the host would run commands that somebody else could have written. They are confined
-    (reference.confine); this is the second wall.
+    Raises BadInputError where root of the host would run commands that somebody else could have written.
+    They are confined (reference.confine); this is the second barrier.
     """
     if name in known_profiles() or not is_host_root():
         return load_bench(name)
@@ -174,7 +178,7 @@ def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
 
 
 def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
-    """Of QEMU's arguments those that every machine of a clock and size has."""
+    """The arguments of QEMU that every machine of a clock and size has."""
     wanted = {"-M", "-accel", "-icount", "-cpu", "-rtc", "-seed", "-smp", "-m"}
     for option, value in itertools.pairwise(words):
         if option in wanted:

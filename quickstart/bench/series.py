@@ -1,4 +1,4 @@
-"""A matrix measured: its runs in order, each sample kept as soon as it is there, a report at the end."""
+"""Measure a matrix: its runs in order, each sample kept as soon as it exists, a report at the end."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ _MINUTE_S = 60
 
 
 class Runner(Protocol):
-    """What measures one cell. Its machines are made before the first run, so that a run is nothing but a run."""
+    """The interface that measures one cell. Its machines are made before the first run, so a run is only a
+    run.
+    """
 
     def circumstances(self) -> Circumstances:
-        """What the numbers will depend on; images and initramfs are made for it where they are not there yet."""
+        """The facts that the numbers will depend on. Missing images and initramfs are made for it."""
         ...
 
     def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:
@@ -53,10 +55,11 @@ class Bench:
 
 
 def run_matrix(bench: Bench, runner: Runner, progress: Progress) -> Results:
-    """Measure what ``directory``/results.json does not have yet, and write it after every sample.
+    """Measure what ``directory``/results.json lacks, and write the file after every sample.
 
-    Whatever ends it, Ctrl-C too, the samples until then are in the file, and the same call goes on from there. Raises
-    ResultsError for a file that does not hold, OtherResultsError for one that was measured differently, and what the runner raises.
+    Whatever ends it, Ctrl-C included, the samples so far are in the file, and the same call continues from
+    there. Raises ResultsError for an invalid file, OtherResultsError for one that was measured differently,
+    and what the runner raises.
     """
     bench.directory.mkdir(parents=True, exist_ok=True)
     file = bench.directory / RESULTS
@@ -127,7 +130,7 @@ def _kind(cell: Cell) -> tuple[str, str, str]:
 
 
 def invalid(results: Results) -> tuple[str, ...]:
-    """Why the measurement is not valid, one line for each reason; nothing when it is (exit code 4 otherwise)."""
+    """Why the measurement is not valid, one line for each reason; empty when it is (exit code 4 otherwise)."""
     return tuple(_faults(results.samples))
 
 
@@ -147,7 +150,7 @@ def _faults(samples: Sequence[Sample]) -> Iterator[str]:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Hold the directory against another bench; raises BadInputError when one has it."""
+    """Lock the directory against another bench. Raises BadInputError when one has it."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

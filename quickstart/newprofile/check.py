@@ -1,4 +1,6 @@
-"""Does a profile still hold: by itself, and for the image and the trace that the store has of it. No guest, nothing is made."""
+"""Check a profile: by itself, and against the image and the trace in the store. No guest starts, and
+nothing is made.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from quickstart.store.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """A profile that holds. ``unit`` and ``start_set`` are None as long as the store has no image or no trace of it."""
+    """A valid profile. ``unit`` and ``start_set`` are None as long as the store has no image or no trace of
+    it.
+    """
 
     file: Path
     profile: Profile
@@ -30,9 +34,10 @@ class Checked:
 
 
 def check(name: str, options: TraceOptions, store: Store) -> Checked:
-    """What there is to say of the profile of that name or directory.
+    """The findings on the profile of that name or directory.
 
-    Raises ProfileError with every fault: those of the text, or, when it has none, those that the image in the store shows.
+    Raises ProfileError with every fault: those of the text or, when it has none, those that the image in
+    the store shows.
     """
     file, profile = profile_file(name), load_profile(name)
     image, start_set, faults = None, None, []

@@ -1,4 +1,4 @@
-"""What the unit, the traces and the start set say, as the decisions of a profile (pure but for reading the image)."""
+"""The decisions of a profile, from the unit, the traces and the start set (pure but for reading the image)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Findings:
 
 
 def fate(name: str) -> str:
-    """What becomes of a directive (docs/internals/starter.md)."""
+    """The treatment of a directive (docs/internals/starter.md)."""
     for names, said in (
         (known.START, "the start itself"),
         (known.REPEATED, "repeated"),
@@ -80,8 +80,8 @@ def fate(name: str) -> str:
 def only_checks(commands: Iterable[UnitCommand], start: UnitCommand) -> bool:
     """Whether all of ``commands``, of ExecStartPre, only check what the start itself reads and checks again.
 
-    They do when each is the unit's own program told to test, or a checker by its name or its verb. False when there is none, and
-    in doubt.
+    Each must be the unit's own program with an option to test, or a known checker by its name or verb.
+    False when there is none, and in doubt.
     """
     found = tuple(commands)
     return bool(found) and all(_is_check(each, start) for each in found)
@@ -97,7 +97,9 @@ def _is_check(command: UnitCommand, start: UnitCommand) -> bool:
 
 
 def written_files(traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The image's own files that the unit's processes opened for writing, but for what is data anyway (profile.DATA)."""
+    """The image's own files that the unit's processes opened for writing, without those that are data
+    anyway (profile.DATA).
+    """
     found: set[PurePosixPath] = set()
     for trace in traces:
         for event in trace.events:
@@ -112,7 +114,7 @@ def written_files(traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPa
 
 
 def data_rules(written: Sequence[PurePosixPath]) -> tuple[str, ...]:
-    """Globs for ``written``: each file, or its directory where there are many of one."""
+    """Globs for ``written``: each file, or its directory where it holds many of them."""
     count = Counter(path.parent for path in written)
     rules = {
         f"{_literal(path.parent)}/**" if count[path.parent] >= _MANY else _literal(path) for path in written
@@ -121,27 +123,27 @@ def data_rules(written: Sequence[PurePosixPath]) -> tuple[str, ...]:
 
 
 def _literal(path: PurePosixPath) -> str:
-    """A glob that means ``path`` and nothing else."""
+    """A glob that matches only ``path``."""
     return re.sub(r"[*?\[]", lambda match: f"[{match[0]}]", str(path))
 
 
 def budget_mib(initramfs_bytes: int) -> int:
-    """What the initramfs may grow to: a quarter more and some."""
+    """The budget of the initramfs: its size and a quarter, rounded up."""
     return min(_up(initramfs_bytes * 5 / 4 / MIB + _MARGIN_MIB, _BUDGET_STEP_MIB), 4096)
 
 
 def payload(initramfs_bytes: int) -> Payload:
-    """The form of an initramfs that has so many bytes as it is."""
+    """The form for an initramfs of this plain size."""
     return Payload.LZ4 if initramfs_bytes >= _LARGE_MIB * MIB else Payload.CPIO
 
 
 def memory_mib(used_mib: int) -> int:
-    """The guest's memory: twice what the stock boot had in use when the service was ready."""
+    """The guest's memory: twice what the stock boot used when the service was ready."""
     return max(_MEMORY_MIB, _up(used_mib * 2, _MEMORY_STEP_MIB))
 
 
 def disk_mib(tree_bytes: int) -> int:
-    """The root disk: half as much again as the image's files, and 512 MiB."""
+    """The root disk's size: the image's files, half as much again, and 512 MiB."""
     return max(_DISK_MIB, _up(tree_bytes * 3 / 2 / MIB + _DISK_STEP_MIB, _DISK_STEP_MIB))
 
 
@@ -150,7 +152,7 @@ def _up(value: float, step: int) -> int:
 
 
 def by_package(start_set: StartSet, bound: Collection[PurePosixPath]) -> Mapping[str, tuple[int, int]]:
-    """Files and bytes that are served from memory, by package; those of no package under an empty name."""
+    """Files and bytes that are served from memory, by package; files of no package under an empty name."""
     found: dict[str, tuple[int, int]] = {}
     for file in served_files(start_set, bound):
         if file.kind is FileKind.FILE and file.hard_link_to is None:
@@ -161,7 +163,7 @@ def by_package(start_set: StartSet, bound: Collection[PurePosixPath]) -> Mapping
 
 
 def read_from_volume(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[PurePosixPath, ...]:
-    """Packed files that are opened by their ordinary names all the same: configuration, scripts' texts, tables."""
+    """Packed files that are still opened by their ordinary names: configuration, scripts, tables."""
     served = {file.path for file in served_files(start_set, bound)}
     return tuple(
         file.path for file in start_set.files if file.kind is FileKind.FILE and file.path not in served

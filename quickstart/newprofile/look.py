@@ -1,4 +1,4 @@
-"""What a guest says of a unit while it boots, and what follows from that (pure)."""
+"""A guest's statements about a unit while it boots, and the conclusions from them (pure)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ _JOURNAL_LINES = 15
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """One look at the guest; ``unit`` are systemd's properties of it, ``system`` what is-system-running says.
+    """One look at the guest. ``unit`` are systemd's properties of the unit, ``system`` is the word of
+    is-system-running.
 
-    ``listeners`` are (address, port) of TCP over IPv4 and IPv6. ``answer`` is the status that a request from this host got, or 0.
+    ``listeners`` are (address, port) of TCP over IPv4 and IPv6. ``answer`` is the status of a request from
+    this host, or 0.
     """
 
     unit: Mapping[str, str]
@@ -55,7 +57,7 @@ def look_command(unit: str) -> str:
 
 
 def parse_look(text: str, answer: int = 0) -> Look:
-    """The look in what ``look_command`` printed; what early in the boot is not there yet is empty."""
+    """The look in the output of ``look_command``. Facts that do not exist early in the boot are empty."""
     parts: dict[str, list[str]] = {}
     current: list[str] = []
     for line in text.splitlines():
@@ -78,7 +80,7 @@ def parse_look(text: str, answer: int = 0) -> Look:
 
 
 def _listener(line: str) -> tuple[str, int] | None:
-    """Address and port of a line of /proc/net/tcp or tcp6 (proc(5)) that is a listener's."""
+    """The address and port of a listener's line of /proc/net/tcp or tcp6 (proc(5))."""
     match = re.match(
         r"\s*[0-9]+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} (\w\w)", line
     )
@@ -88,7 +90,7 @@ def _listener(line: str) -> tuple[str, int] | None:
 
 
 def _address(digits: str) -> str:
-    """Words of 32 bits in the machine's order, which is little-endian."""
+    """32-bit words in the machine's order, which is little-endian."""
     data = b"".join(bytes.fromhex(digits[at : at + 8])[::-1] for at in range(0, len(digits), 8))
     if len(data) == 4:
         return ".".join(str(byte) for byte in data)
@@ -106,7 +108,7 @@ def is_loopback(address: str) -> bool:
 
 
 def listens_inside_only(looks: Sequence[Look], ready: Readiness) -> bool:
-    """Whether for some looks the port has been listened on at 127.0.0.1, and at no other machine's address."""
+    """Whether, for several looks, the port was listened on at 127.0.0.1 and at no other address."""
     last = looks[-_SURE:]
     places = [_places(each, ready.port) for each in last]
     return (
@@ -122,7 +124,7 @@ def _places(look: Look, port: int) -> tuple[str, ...]:
 
 
 def failure(looks: Sequence[Look], unit: str, ready: Readiness) -> str:
-    """Why the unit will not get ready, as far as that is sure by now; empty when it is not."""
+    """Why the unit will not get ready, as far as that is certain by now; empty otherwise."""
     last = looks[-1]
     state = last.unit.get("ActiveState", "")
     if last.unit.get("LoadState") in ("masked", "bad-setting", "error", "not-found"):
@@ -155,7 +157,7 @@ def _number(text: str) -> int:
 
 
 def state_line(look: Look, ready: Readiness) -> str:
-    """What was seen last, for the one who waited in vain."""
+    """The last look in words, for a user who waited in vain."""
     listening = ", ".join(f"{address} port {port}" for address, port in look.listeners) or "nothing"
     unit = f"{look.unit.get('ActiveState', 'unknown')} ({look.unit.get('SubState', '')})"
     answer = f"; the last answer was {look.answer}" if look.answer else ""
@@ -163,7 +165,7 @@ def state_line(look: Look, ready: Readiness) -> str:
 
 
 def advice(why: str, ready: Readiness) -> str:
-    """What to do about a failure."""
+    """The remedy for a failure."""
     if "is answered with" in why:
         return "another path in --ready, or --status when that answer is the right one"
     if "does not run once" in why:

@@ -54,7 +54,9 @@ _UNITS = ("/usr/lib/systemd/system", "/etc/systemd/system")
 
 @dataclass(frozen=True)
 class Place:
-    """Where the profile goes; ``force`` replaces an earlier one. ``port`` of this host is free for the guest's."""
+    """The place of the profile. ``force`` replaces an earlier one. ``port`` of this host is free for the
+    guest's.
+    """
 
     out: Path
     port: int
@@ -62,7 +64,9 @@ class Place:
 
 
 def check_place(place: Place) -> None:
-    """Raise OutputExistsError when ``make`` would not write there, BadInputError when it has no directory."""
+    """Raise OutputExistsError when ``make`` would not write there, BadInputError when its directory is
+    missing.
+    """
     with output.settled(place.out):
         _refuse_others(place)
 
@@ -78,9 +82,10 @@ def _refuse_others(place: Place) -> None:
 
 
 def make(draft: Profile, place: Place, options: TraceOptions, context: Context) -> Findings:
-    """Find out what the profile of ``draft``'s service has to say, and write it to ``place``; an error leaves nothing there.
+    """Find out the profile of ``draft``'s service and write it to ``place``. An error leaves nothing there.
 
-    Raises NoProfileError, naming every reason, when the service cannot be started early or does not get ready.
+    Raises NoProfileError, naming every reason, when the service cannot be started early or does not get
+    ready.
     """
     check_place(place)
     reference = pipeline.reference_image(draft, options, context)
@@ -128,7 +133,9 @@ def make(draft: Profile, place: Place, options: TraceOptions, context: Context) 
 
 
 def own_name(root: ImageRoot, unit: str) -> str:
-    """The name by which systemd runs ``unit``: the unit's own, where that is an alias (systemd.unit(5), `Alias=`)."""
+    """The name by which systemd runs ``unit``: the unit's own, where ``unit`` is an alias (systemd.unit(5),
+    `Alias=`).
+    """
     for place in reversed(_UNITS):
         found = root.resolve(PurePosixPath(place) / unit).canonical
         if found is not None and found.name.endswith(_TYPE):
@@ -137,9 +144,9 @@ def own_name(root: ImageRoot, unit: str) -> str:
 
 
 def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...], bool]:
-    """The unit as an early start would have it, its ExecStartPre lines, and whether they are to run early.
+    """The unit as an early start would run it, its ExecStartPre lines, and whether these run early.
 
-    Raises UnsupportedUnitError when the image has no such unit, NoProfileError with all that stands in the way of it.
+    Raises UnsupportedUnitError when the image has no such unit, NoProfileError with every obstacle.
     """
     _demand_unit(root, draft)
     units: list[UnitStart] = []
@@ -158,7 +165,9 @@ def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...]
 def refusals(
     root: ImageRoot, profile: Profile, take: Callable[[UnitStart], None] = lambda unit: None
 ) -> list[QuickStartError]:
-    """All that keeps the image from an early start of the profile's unit with a hand-off; ``take`` is given the unit."""
+    """All obstacles in the image to an early start of the profile's unit with a hand-off. ``take`` gets the
+    unit.
+    """
     found: list[QuickStartError] = []
     checks = (
         lambda: take(read_unit(root, profile.unit, profile.run_start_pre)),
@@ -184,7 +193,7 @@ def _demand_unit(root: ImageRoot, draft: Profile) -> None:
 
 
 def _meant(root: ImageRoot, draft: Profile) -> str:
-    """The unit of the image that is spelled almost like this, else those that the profile's packages brought."""
+    """The image's unit with a similar spelling, else the units of the profile's packages."""
     places = {path.name: path for place in _UNITS for path in root.glob(PurePosixPath(place) / f"*{_TYPE}")}
     # Without the type, which makes any two alike.
     if meant := near(draft.unit.removesuffix(_TYPE), sorted(name.removesuffix(_TYPE) for name in places)):
@@ -207,7 +216,7 @@ def describe(root: ImageRoot, unit: str) -> str:
 
 
 def tree_bytes(root: ImageRoot) -> int:
-    """What the files of the image take, each by whole blocks of 4 KiB."""
+    """The size of the image's files, each in whole blocks of 4 KiB."""
     total = 0
     for directory, _, names in os.walk(root.base):
         for name in names:
@@ -232,7 +241,7 @@ def _survey_inputs(subject: Subject) -> Mapping[str, object]:
 
 
 def _watched(subject: Subject, options: TraceOptions, port: int, context: Context) -> survey.Survey:
-    """One boot of the stock image, out of the store or now."""
+    """One boot of the stock image, from the store or run now."""
     draft, reference, disk = subject.profile, subject.reference, subject.disk
     store, progress = context.store, context.progress
 
@@ -266,7 +275,7 @@ def _trial(subject: Subject, traced: Traced, context: Context) -> int:
 
 
 def fitting_payload(size_bytes: int, reference: ReferenceImage) -> Payload:
-    """The form that such a size asks for, as far as the image's kernel takes it."""
+    """The form for such a size that the image's kernel can unpack."""
     wanted = findings.payload(size_bytes)
     try:
         check_kernel(ImageRoot(reference.tree), reference.kernel_version, wanted)

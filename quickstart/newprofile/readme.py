@@ -1,4 +1,4 @@
-"""What `profile new` found, in the words of a README and of comments in profile.toml (pure)."""
+"""The findings of `profile new`, in words for a README and for comments in profile.toml (pure)."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def _pre_note(found: Findings) -> str:
 
 
 def _line(text: str) -> str:
-    """One line, whatever is in it."""
+    """One line, whatever the text is."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def readme_text(found: Findings) -> str:
-    """README.md: what the profile is, what was found, what a user should look at."""
+    """README.md: the profile, the findings, and what a user should check."""
     profile = found.profile
     lines = [
         f"# {profile.name}",
@@ -113,7 +113,7 @@ def _unit(found: Findings) -> Iterator[str]:
 
 
 def command(each: UnitCommand) -> str:
-    """A command as it is executed."""
+    """A command as the shell would show it."""
     return " ".join((each.flags + each.program, *each.words[1:]))
 
 

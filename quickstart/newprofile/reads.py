@@ -1,4 +1,6 @@
-"""What an early start on trial still reads of its root volume: one boot of what a build would make, with a ledger of it."""
+"""The reads of the root volume that remain in an early start: one boot of what a build would make, with its
+ledger.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _MARGIN_BYTES, _STEP_BYTES = 250_000, 250_000
 
 @dataclass(frozen=True)
 class Reads:
-    """What reached the root volume before ready, without O_DIRECT. ``files`` are the largest shares: path, program, bytes."""
+    """The requests that reached the root volume before ready, without O_DIRECT. ``files`` are the largest:
+    path, program, bytes.
+    """
 
     requests: int
     bytes: int
@@ -36,7 +40,8 @@ class Reads:
 
 
 def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads:
-    """Build ``profile`` out of the store's image and trace into a temporary place and boot it, or take what the store has of that.
+    """Build ``profile`` from the store's image and trace into a temporary place and boot it, or take the
+    store's result.
 
     Raises NoProfileError when the early start does not happen.
     """
@@ -82,7 +87,9 @@ def _facts(ledger: Ledger) -> Mapping[str, object]:
 
 
 def root_budget(reads: Reads, beside_the_boot: bool) -> RootBudget:
-    """What `verify` is to let pass: half as much again; twice as much where the distribution's boot goes on ``beside_the_boot``."""
+    """The budget for `verify`: half as much again; twice as much where the distribution's boot runs
+    ``beside_the_boot``.
+    """
     parts = 4 if beside_the_boot else 3
     return RootBudget(
         _up(reads.requests * parts // 2 + _MARGIN_REQUESTS, _STEP_REQUESTS),

@@ -1,4 +1,4 @@
-"""What the command line asks of a new profile (pure)."""
+"""The command line's request for a new profile (pure)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _SOURCE = "of the options"
 
 
 def parse_ready(text: str, status: int | None = None) -> Mapping[str, object]:
-    """The [ready] table of ``http:PORT[/PATH]``, ``tcp:PORT`` or ``exec:COMMAND``; raises BadInputError for anything else.
+    """The [ready] table of ``http:PORT[/PATH]``, ``tcp:PORT`` or ``exec:COMMAND``. Raises BadInputError for
+    anything else.
 
-    ``status`` is what `http` has to answer; 200 without.
+    ``status`` is the expected status of `http`; 200 by default.
     """
     kind, _, rest = text.partition(":")
     port = re.fullmatch(r"(\d{1,9})(/.*)?", rest, re.DOTALL)
@@ -36,7 +37,7 @@ def parse_ready(text: str, status: int | None = None) -> Mapping[str, object]:
 def first_draft(
     name: str, packages: Sequence[str], unit: str, ready: Mapping[str, object], suite: str, timeout_s: int
 ) -> Profile:
-    """The profile as far as the options say it; raises ProfileError naming each that does not hold."""
+    """The profile as far as the options determine it. Raises ProfileError, naming each invalid one."""
     service = unit if _TYPE.search(unit) else f"{unit}.service"
     raw: dict[str, object] = {
         "schema": 1,

@@ -1,4 +1,6 @@
-"""One boot of the reference image that is only watched: does the service get ready, where does it listen, what does it take."""
+"""One boot of the reference image that is only watched: whether the service gets ready, where it listens,
+what it uses.
+"""
 
 from __future__ import annotations
 
@@ -71,9 +73,10 @@ class Survey:
 
 
 def watch(guest: Watched, unit: str, ready: Readiness, limit_s: float) -> Survey:
-    """Look at the guest, which was launched with ``ready``, until that is reached or seen to be out of reach.
+    """Look at the guest, which was launched with ``ready``, until that is reached or known to be unreachable.
 
-    Raises NoProfileError saying why the unit does not get ready, GuestError when the guest itself ends or hangs.
+    Raises NoProfileError with the reason why the unit does not get ready, GuestError when the guest itself
+    ends or hangs.
     """
     looks: list[Look] = []
     deadline_s = time.monotonic() + limit_s

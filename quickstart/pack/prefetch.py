@@ -1,6 +1,8 @@
-"""What a fast start will ask the root volume for, known beforehand: trace → Foreseen → Prefetch (docs/internals/prefetch.md).
+"""The requests that a fast start will make of the root volume: trace → Foreseen → Prefetch
+(docs/internals/prefetch.md).
 
-Reads the image's tree, writes nothing. A guess that is wrong costs a read, never an answer: the guest's own reads decide.
+It reads the image's tree and writes nothing. A wrong guess costs a read and never changes an answer: the
+guest's own reads decide.
 """
 
 from __future__ import annotations
@@ -41,10 +43,10 @@ _OWN_BLOCKS = (Kind.DIRECTORY, Kind.EXTENTS, Kind.ATTRIBUTES, Kind.LINK)
 
 @dataclass(frozen=True, kw_only=True)
 class Foreseen:
-    """What the application will come to on the root volume, beside what is served from /fast, by canonical path.
+    """The application's expected use of the root volume, beside what /fast serves, by canonical path.
 
-    ``names`` have inodes that are looked at, ``directories`` are looked into, ``files`` are read, ``large`` ones in part or past
-    the page cache, ``makes`` says whether files are made.
+    ``names`` have inodes that are looked at, ``directories`` are searched, ``files`` are read, ``large``
+    ones in part or past the page cache. ``makes`` says whether files are created.
     """
 
     names: frozenset[PurePosixPath]
@@ -85,7 +87,7 @@ def foresee(
 
 
 def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
-    """Where on the volume of this map the metadata lie, and the files, in the order in which they lie there."""
+    """The places of the metadata and files on the volume of this map, in the order of their addresses."""
     wanted = _metadata(foreseen, blocks)
     places = {
         run.path: run.first_block for run in blocks.runs if run.kind is Kind.FILE and run.offset_bytes == 0
@@ -99,7 +101,7 @@ def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
 
 
 class _Seen:
-    """What is looked at on the volume: names have an inode, directories are looked into, files are read."""
+    """The uses of the volume: names have an inode, directories are searched, files are read."""
 
     def __init__(self, root: ImageRoot) -> None:
         self.root = root
@@ -110,7 +112,7 @@ class _Seen:
         self.makes = False
 
     def look(self, path: PurePosixPath) -> PurePosixPath | None:
-        """Look ``path`` up as the kernel does; where it leads, or None."""
+        """Look ``path`` up as the kernel does; returns the target, or None."""
         found = self.root.resolve(path)
         for each in (*found.links, *([found.canonical] if found.canonical else [])):
             self.names.update((each, *each.parents))
@@ -121,7 +123,7 @@ class _Seen:
         return found.canonical
 
     def read(self, path: PurePosixPath, limit_bytes: int = _FILE_BYTES) -> None:
-        """Note ``path`` as read whole, or as large, when it is a file that is not empty."""
+        """Note ``path`` as read completely, or as large, when it is a file with content."""
         found = self.look(path)
         host = self.root.host(found) if found else None
         if found and host and host.is_file() and (size := host.stat().st_size):
@@ -129,7 +131,7 @@ class _Seen:
 
 
 def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
-    """The programs that the profile keeps out of the start set (``exclude``): they have their time after ready."""
+    """The programs that the profile excludes from the start set (``exclude``); they run after ready."""
     kept_out = {each.path for each in start_set.excluded if each.rule.startswith("exclude: ")}
     return {
         event.program
@@ -139,7 +141,7 @@ def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
 
 
 def _follow(seen: _Seen, event: Event, served: set[PurePosixPath]) -> None:
-    """What ``event`` will need of the volume. Programs and libraries come from /fast, and are looked for there first."""
+    """The expected use by ``event``. Programs and libraries come from /fast and are looked up there first."""
     if len(event.path.parts) < 2 or event.path.parts[1] in _ELSEWHERE:
         return
     if event.error is not None and (LIBRARY.search(event.path.name) or event.path.name == "glibc-hwcaps"):
@@ -158,7 +160,7 @@ def _follow(seen: _Seen, event: Event, served: set[PurePosixPath]) -> None:
 
 
 def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
-    """The numbers of the blocks that hold it: parts of inode tables, directories, what leads to a file's data, bitmaps."""
+    """The numbers of the blocks: parts of inode tables, directories, the maps of files, bitmaps."""
     wanted = set(blocks.inode_blocks(seen.names))
     bitmaps = 0
     for run in blocks.runs:
@@ -174,9 +176,11 @@ def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
 
 
 def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """A block of each piece of the volume that large files have data in and nothing else is asked for.
+    """One block of each piece of the volume that holds data of large files and nothing else that is
+    requested.
 
-    What is read past the page cache cannot be had beforehand, but a cold volume can be made to bring it.
+    Reads past the page cache cannot be answered beforehand, but a cold volume can be made to fetch the
+    data.
     """
     each = _PIECE_BYTES // blocks.block_bytes
     pieces = set[int]()
@@ -198,7 +202,7 @@ def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, i
 
 
 def _joined(wanted: Iterable[int], block_bytes: int) -> Iterator[tuple[int, int]]:
-    """Blocks as (offset, length) in bytes, with what little lies between neighbours."""
+    """Blocks as (offset, length) in bytes, with the small gaps between neighbours."""
     begin = end = -1
     for block in sorted(wanted):
         if begin >= 0 and block - end > _GAP_BLOCKS:

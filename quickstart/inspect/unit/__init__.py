@@ -1,4 +1,6 @@
-"""How a systemd unit starts its main process, read from the image, and which of its directives an early start repeats."""
+"""How a systemd unit starts its main process, as the image has it, and which of its directives an early
+start repeats.
+"""
 
 from __future__ import annotations
 

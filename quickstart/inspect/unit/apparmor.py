@@ -1,7 +1,7 @@
-"""Profiles of AppArmor that attach to programs by their paths (apparmor.d(5)).
+"""AppArmor profiles that attach to programs by their paths (apparmor.d(5)).
 
-A service of the distribution's loads them in the middle of the boot, and a process that runs by then is never confined. Its own
-copy of a program has another path besides. So an early start of such a program is refused.
+A service of the distribution loads them in the middle of the boot, and a process that already runs is never
+confined. Its own copy of a program also has another path. So an early start of such a program is refused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _MAX_PROFILES, _MAX_TEXT_CHARACTERS, _MAX_ATTACHMENTS = 4096, 1 << 22, 4096
 
 
 def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories, there or not, whose entries decide who is confined; none without a parser, which has to be enabled first."""
+    """The directories, existing or not, whose entries decide which programs are confined; none without a
+    parser, which must be enabled first.
+    """
     if root.resolve(PARSER).canonical is not None:
         yield from (_PROFILES, _DISABLED)
         parents = {file.parent for file in _with_included(root).values()}
@@ -71,7 +73,7 @@ Values = Mapping[str, Sequence[str]]
 
 
 def _attachments(root: ImageRoot, unit: str) -> Iterator[tuple[str, str, Values]]:
-    """Each attachment of the image with the file that it is in, and the variables that hold there."""
+    """Each attachment of the image with its file, and the variables that hold there."""
     shared: dict[str, list[str]] = {}
     texts = {name: root.read_text(file) for name, file in _with_included(root).items()}
     tunables = [
@@ -93,7 +95,7 @@ def _attachments(root: ImageRoot, unit: str) -> Iterator[tuple[str, str, Values]
 
 
 def attachments(text: str) -> tuple[str, ...]:
-    """The paths, with wildcards and variables, that profiles of ``text`` attach to."""
+    """The paths, with wildcards and variables, to which the profiles in ``text`` attach."""
     found: list[str] = []
     # The last words, the very last one at the end.
     first = before = last = ""
@@ -121,7 +123,7 @@ def attachments(text: str) -> tuple[str, ...]:
 
 
 def _attaches(before: str, last: str) -> bool:
-    """Whether the ``last`` word before a brace is a path, and no condition's variable."""
+    """Whether the ``last`` word before a brace is a path and not a condition's variable."""
     is_condition = last.startswith("@{") and before in ("if", "defined", "not")
     return last.lstrip('"')[:1] in ("/", "@", "{", "*") and last not in ("{", "{}") and not is_condition
 
@@ -142,7 +144,9 @@ def _profiles(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
 
 
 def _with_included(root: ImageRoot) -> Mapping[str, PurePosixPath]:
-    """The profiles and all that they include, by name below /etc/apparmor.d: an included file may have whole profiles, too."""
+    """The profiles and everything that they include, by name below /etc/apparmor.d. An included file may
+    hold whole profiles, too.
+    """
     found: dict[str, PurePosixPath] = {}
     left = list(_profiles(root))
     while left and len(found) <= _MAX_PROFILES:
@@ -161,7 +165,7 @@ def _with_included(root: ImageRoot) -> Mapping[str, PurePosixPath]:
 
 
 def _plain(root: ImageRoot, pattern: str) -> Iterator[tuple[str, PurePosixPath]]:
-    """The plain files below /etc/apparmor.d by name, with where they lie."""
+    """The regular files below /etc/apparmor.d by name, with their places."""
     for path in root.glob(_PROFILES / pattern)[:_MAX_PROFILES]:
         file = root.resolve(path).canonical
         if file is not None and root.host(file).is_file():
@@ -199,6 +203,8 @@ def _meant(attachment: str, values: Values) -> list[str]:
 
 
 def _may_be(pattern: str, path: str) -> bool:
-    """Whether ``path`` has what is plain at the begin and the end of ``pattern``: rather too often than not often enough."""
+    """Whether ``path`` has the plain beginning and end of ``pattern``. It matches too often rather than too
+    seldom.
+    """
     plain = _WILD.split(re.sub("//+", "/", pattern))
     return path == plain[0] if len(plain) == 1 else path.startswith(plain[0]) and path.endswith(plain[-1])

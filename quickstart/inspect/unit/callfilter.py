@@ -1,7 +1,9 @@
-"""SystemCallFilter= as a program of our own (systemd.exec(5); config_parse_syscall_filter() and apply_syscall_filter() of systemd).
+"""SystemCallFilter= as a program of our own (systemd.exec(5); config_parse_syscall_filter() and
+apply_syscall_filter() of systemd).
 
-It is one program for x86-64, x32 and i386, where systemd loads one for each. The calls are known by name: each architecture
-has numbers of its own, and a call that one does not have counts there as any other that is not named.
+It is one program for x86-64, x32 and i386, where systemd loads one for each. Calls are known by name: each
+architecture has its own numbers. A call that an architecture lacks counts there like any other unnamed
+call.
 """
 
 from __future__ import annotations
@@ -44,14 +46,16 @@ _SHARED = {"socketcall": SOCKETCALL, "ipc": IPC}
 
 @dataclass(frozen=True)
 class CallFilter:
-    """``named`` are calls with what becomes of them, ``others`` what becomes of all others; both as seccomp(2) returns it."""
+    """A filter. ``named`` are calls with their outcomes, ``others`` is the outcome of all others; both as
+    seccomp(2) returns them.
+    """
 
     named: Mapping[str, int]
     others: int
 
 
 def call_filter(source: Source) -> CallFilter | None:
-    """What SystemCallFilter= and SystemCallErrorNumber= of ``source`` come to; raises UnsupportedUnitError."""
+    """The filter of SystemCallFilter= and SystemCallErrorNumber= in ``source``. Raises UnsupportedUnitError."""
     values = source.all("SystemCallFilter")
     if not values:
         return None
@@ -85,7 +89,7 @@ def call_filter(source: Source) -> CallFilter | None:
 
 
 def _calls(source: Source, name: str) -> Iterator[str]:
-    """The calls that a name stands for. Unknown ones are nobody's: systemd passes them by."""
+    """The calls that a name stands for; none for an unknown one, which systemd ignores."""
     if not name.startswith("@"):
         yield name
         return
@@ -126,7 +130,7 @@ def call_filter_records(source: Source) -> Iterator[tuple[str, ...]]:
 
 
 def program(found: CallFilter) -> bytes:
-    """The filter, as `seccomp.assembled` has it; other architectures than x86's are let through, as by systemd."""
+    """The filter as `seccomp.assembled` takes it. Architectures other than x86's pass, as with systemd."""
     x32 = {name: X32.get(name, number) | X32_BIT for name, number in X86_64.items()}
     x86_64 = [*_ladder(found, X86_64), (RETURN, 0, 0, found.others)]
     native: list[Instruction] = [LOAD_NUMBER, (GREATER_EQUAL, 0, 1, X32_BIT), (JUMP, 0, 0, len(x86_64))]
@@ -144,7 +148,9 @@ def program(found: CallFilter) -> bytes:
 
 
 def _ladder(found: CallFilter, numbers: Mapping[str, int]) -> Iterator[Instruction]:
-    """Returns what becomes of the number that is loaded, run by run; goes on behind itself above the last one named."""
+    """Return the outcome of the loaded number, range by range. Numbers above the last named one continue
+    after these instructions.
+    """
     verdicts = {numbers[name]: verdict for name, verdict in found.named.items() if name in numbers}
     reached, current = 0, found.others
     for number in sorted({each for at in verdicts for each in (at, at + 1)}):
@@ -156,7 +162,7 @@ def _ladder(found: CallFilter, numbers: Mapping[str, int]) -> Iterator[Instructi
 
 
 def _shared(found: CallFilter) -> Iterator[Instruction]:
-    """The calls of i386 that are one number; they too are left with the number loaded."""
+    """The calls of i386 that are multiplexed in one number. They also leave the number loaded."""
     for name, calls in _SHARED.items():
         if name in found.named or not calls.keys() & found.named.keys():
             continue

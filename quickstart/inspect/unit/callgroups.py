@@ -1,7 +1,8 @@
-"""The groups of system calls (`@system-service` …) of an image's own systemd, out of its library (systemd.exec(5)).
+"""The groups of system calls (`@system-service` …) of the image's own systemd, read from its library
+(systemd.exec(5)).
 
-systemd keeps them as an array of (name, help, value), value being names that a NUL ends each, in libsystemd-shared. The pointers
-of the array are relocations, so they are found by those.
+systemd keeps them as an array of (name, help, value) in libsystemd-shared; value holds names that each end
+with a NUL. The pointers of the array are relocations, which lead to them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ Groups = Mapping[str, tuple[str, ...]]
 
 
 def call_groups(root: ImageRoot) -> Groups:
-    """The groups by name, each with its calls and groups; empty where the image's systemd does not show them."""
+    """The groups by name, each with its calls and groups; empty where the image's systemd does not reveal
+    them.
+    """
     library = library_of_groups(root)
     return _read(root.host(library)) if library is not None else {}
 
@@ -53,7 +56,7 @@ def _read(path: Path) -> Groups:
 
 
 class _Library:
-    """A 64-bit little-endian shared library; what is wrong with it is a struct.error, ValueError or KeyError."""
+    """A 64-bit little-endian shared library. A damaged one raises struct.error, ValueError or KeyError."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -85,7 +88,7 @@ class _Library:
             return
 
     def _pointers(self) -> Iterator[tuple[int, int]]:
-        """Where the loader puts which address."""
+        """The addresses at which the loader stores addresses, and these."""
         offset, length = self._dynamic
         tags = dict(struct.iter_unpack("<QQ", self._content[offset : offset + length]))
         at = self._offset(tags[_DT_RELA])
@@ -100,7 +103,7 @@ class _Library:
         raise ValueError(f"nothing is loaded at {address:#x}")
 
     def _bytes(self, address: int, length: int) -> bytes:
-        """What is there; nothing where no file is."""
+        """The bytes at an address; empty where the file has none."""
         if any(start <= address < start + size for start, _, size in self._loads):
             at = self._offset(address)
             return self._content[at : at + length]
@@ -110,7 +113,7 @@ class _Library:
         return next(self._texts(address), "") if address is not None else ""
 
     def _texts(self, address: int) -> Iterator[str]:
-        """The strings one after the other up to an empty one."""
+        """The strings in sequence, up to an empty one."""
         whole = self._bytes(address, _MAX_TEXT_BYTES)
         for text in whole.split(b"\0"):
             if not text:

@@ -15,7 +15,9 @@ _PATTERN = re.compile(r"/dev/.+|(char|block)-.+")
 
 
 def device_records(source: Source) -> Iterator[Record]:
-    """What the processes of the unit may open, where that is less than everything; raises UnsupportedUnitError."""
+    """The devices that the unit's processes may open, where these are not all devices. Raises
+    UnsupportedUnitError.
+    """
     policy = source.value("DevicePolicy", lambda value: choice(value, _POLICIES)) or "auto"
     if policy == "auto" and source.flag("PrivateDevices"):
         policy = "closed"

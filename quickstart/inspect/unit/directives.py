@@ -1,4 +1,6 @@
-"""Which [Service] directives an early start knows, and what becomes of each. One that is in none of these sets refuses it."""
+"""The [Service] directives that an early start knows, and how it treats each. A directive in none of these
+sets refuses it.
+"""
 
 from __future__ import annotations
 

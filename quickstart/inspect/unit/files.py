@@ -1,4 +1,6 @@
-"""Unit files of an image and their drop-ins, down to the assignments of a section (systemd.unit(5), systemd.syntax(7))."""
+"""Unit files of an image and their drop-ins, down to the assignments of a section (systemd.unit(5),
+systemd.syntax(7)).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ Directives = Mapping[str, tuple[str, ...]]
 
 
 def assignments(texts: tuple[str, ...], wanted: str) -> tuple[tuple[str, str], ...]:
-    """Every `name=value` of the section ``wanted`` (``[Service]``), in order, the empty ones too."""
+    """Every `name=value` of the section ``wanted`` (``[Service]``), in order, empty values included."""
     found: list[tuple[str, str]] = []
     for text in texts:
         section = ""
@@ -58,7 +60,7 @@ def directives(found: tuple[tuple[str, str], ...]) -> Directives:
 
 
 def _drop_in_names(unit: str) -> tuple[str, ...]:
-    """The directories that drop-ins of ``unit`` lie in, the most specific first (systemd.unit(5), "Description")."""
+    """The directories of ``unit``'s drop-ins, the most specific first (systemd.unit(5), "Description")."""
     stem, _, kind = unit.rpartition(".")
     dashes = [index for index, char in enumerate(stem) if char == "-"]
     prefixes = (f"{stem[: index + 1]}.{kind}.d" for index in reversed(dashes))
@@ -66,7 +68,7 @@ def _drop_in_names(unit: str) -> tuple[str, ...]:
 
 
 def drop_in_places(unit: str) -> tuple[str, ...]:
-    """The same, with those of the template that ``unit`` is an instance of."""
+    """The same, with those of the template of which ``unit`` is an instance."""
     template = _template(unit)
     return (*_drop_in_names(unit), *(_drop_in_names(template) if template else ()))
 
@@ -78,12 +80,12 @@ def _template(unit: str) -> str:
 
 
 def has_init_script(root: ImageRoot, unit: str) -> bool:
-    """Whether systemd-sysv-generator(8) would make ``unit``, if there is no unit file."""
+    """Whether systemd-sysv-generator(8) would make ``unit`` when it has no unit file."""
     return root.resolve(PurePosixPath("/etc/init.d") / unit.removesuffix(".service")).canonical is not None
 
 
 def drop_ins_of(root: ImageRoot, unit: str) -> dict[str, PurePosixPath]:
-    """Where the drop-ins of ``unit`` lie, by their names; of one name the first in the order of places."""
+    """The drop-ins of ``unit`` by their names; of equal names the first in the order of places counts."""
     found: dict[str, PurePosixPath] = {}
     for directory in UNIT_PATHS:
         for name in drop_in_places(unit):
@@ -126,9 +128,10 @@ def unit_files(root: ImageRoot, unit: str) -> list[PurePosixPath]:
 
 
 def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
-    """What keeps others from reading ``file``, a canonical path: itself, or a directory that not everybody may enter.
+    """The path that keeps other users from reading ``file``, a canonical path: the file itself, or a
+    directory closed to them.
 
-    The archive does not know of either: what it has, everybody reads who may read OUT.
+    The archive keeps neither restriction: everybody who may read OUT can read its content.
     """
     if not root.host(file).stat().st_mode & stat.S_IROTH:
         return file

@@ -1,4 +1,4 @@
-"""The nouns: a unit as an early start sees it."""
+"""The nouns: a unit as an early start needs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True)
 class UnitCommand:
-    """A command of the unit: the program as it is to be found, its argv (variables not yet expanded), its prefixes of ``-+!:``."""
+    """A command of the unit: the program's path, its argv (variables not yet expanded), its prefixes of
+    ``-+!:``.
+    """
 
     program: str
     words: tuple[str, ...]
@@ -17,7 +19,9 @@ class UnitCommand:
 
 @dataclass(frozen=True)
 class LateBind:
-    """A bind of the unit's namespace that has to wait for systemd: what it binds is made by a service of systemd's own."""
+    """A bind mount of the unit's namespace that must wait for systemd, because a service of systemd's makes
+    its source.
+    """
 
     source: str
     target: str
@@ -47,5 +51,5 @@ class UnitStart:
 
     @property
     def commands(self) -> tuple[UnitCommand, ...]:
-        """All in the order in which they run."""
+        """All commands in the order in which they run."""
         return (*self.conditions, *self.start_pre, self.start, *self.start_post)

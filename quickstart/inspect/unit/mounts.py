@@ -33,7 +33,7 @@ _LATE = ("/dev/log", "/run/systemd/", "/run/dbus/", "/run/udev/", "/run/user/")
 
 
 def mount_records(source: Source) -> Iterator[Record]:
-    """What the directives of ``source`` mount, in any order; raises UnsupportedUnitError."""
+    """The mounts that the directives of ``source`` ask for, in any order. Raises UnsupportedUnitError."""
     yield from _protect_system(source)
     yield from _protect_home(source)
     yield from _protect_kernel(source)
@@ -47,7 +47,9 @@ def mount_records(source: Source) -> Iterator[Record]:
 
 
 def host_name_records(source: Source) -> Iterator[Record]:
-    """What ProtectHostname= closes in a namespace that the unit has for other reasons; by itself it makes none."""
+    """The paths that ProtectHostname= closes in a namespace that the unit has for other reasons; alone it
+    makes none.
+    """
     if source.flag("ProtectHostname"):
         # A /proc of processes alone has neither.
         needed = "optional" if source.last("ProcSubset") == "pid" else "required"
@@ -56,12 +58,12 @@ def host_name_records(source: Source) -> Iterator[Record]:
 
 
 def is_private_tmp(source: Source) -> bool:
-    """PrivateTmp=, of which `disconnected` (a tmpfs of its own) is not known."""
+    """PrivateTmp=; its value `disconnected` (a separate tmpfs) is not supported."""
     return source.flag("PrivateTmp")
 
 
 def namespace(source: Source, records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """The `namespace` step, where there is something to mount or the unit asks for a namespace by itself."""
+    """The `namespace` step, where the unit has mounts or asks for a namespace directly."""
     how = source.value("MountFlags", lambda value: choice(value, ("shared", "slave", "private"))) or "shared"
     wanted = bool(records or late_binds(source)) or source.flag("PrivateMounts") or how != "shared"
     # What NoNewPrivileges= gives up is taken from the unit's own mounts as well.
@@ -120,7 +122,7 @@ def _protect_kernel(source: Source) -> Iterator[Record]:
 
 
 def _proc_options(source: Source) -> tuple[str, ...]:
-    """The options of a /proc of the unit's own, as one word; none without ProtectProc= and ProcSubset=."""
+    """The options of the unit's own /proc as one word; empty without ProtectProc= and ProcSubset=."""
     kinds = ("default", "noaccess", "invisible", "ptraceable")
     protected = source.value("ProtectProc", lambda value: choice(value, kinds)) or "default"
     subset = source.value("ProcSubset", lambda value: choice(value, ("all", "pid"))) or "all"
@@ -185,7 +187,7 @@ def _binds(source: Source) -> Iterator[Record]:
 
 
 def _bind(source: Source, name: str, word: str) -> tuple[str, str, str]:
-    """What is bound, where, and the option."""
+    """The source, the target and the option of a bind."""
     what, _, rest = word.removeprefix("-").partition(":")
     where, _, how = rest.partition(":")
     what = _path(source, name, what)
@@ -193,7 +195,7 @@ def _bind(source: Source, name: str, word: str) -> tuple[str, str, str]:
 
 
 def late_binds(source: Source) -> tuple[LateBind, ...]:
-    """The binds of log sockets, which are there when systemd adopts the process."""
+    """The bind mounts of log sockets, which exist when systemd adopts the process."""
     found = []
     for name in ("BindPaths", "BindReadOnlyPaths"):
         for word in source.words(name):

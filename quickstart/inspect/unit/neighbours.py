@@ -1,4 +1,6 @@
-"""What the image's other units say of one: sockets that systemd would hand to it, instances that do its work."""
+"""What the image's other units mean for one: sockets that systemd would pass to it, instances that do its
+work.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _MAX_SOCKETS = 1024
 
 
 def refuse_sockets(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when a socket unit hands its listening sockets to ``unit``: only systemd has them."""
+    """Raise UnsupportedUnitError when a socket unit passes its listening sockets to ``unit``, since only
+    systemd has them.
+    """
     wanted = {path.name for path in _enabled(root)} | set(_pulled_in(root, unit))
     if len(wanted) > _MAX_SOCKETS:
         raise UnsupportedUnitError(
@@ -34,13 +38,15 @@ def refuse_sockets(root: ImageRoot, unit: str) -> None:
 
 
 def refuse_shared_namespaces(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a unit that is to have another one's /tmp and network: that one is not there yet."""
+    """Raise UnsupportedUnitError for a unit that shares another one's /tmp and network, because that one
+    does not run yet.
+    """
     for name in directives(assignments(unit_texts(root, unit), "[Unit]")).get("JoinsNamespaceOf", ()):
         raise UnsupportedUnitError(f"{unit} cannot be started early: JoinsNamespaceOf={name}")
 
 
 def instances_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The template of the same name as ``unit``, and what Debian has of its instances."""
+    """The template with the same name as ``unit``, and Debian's instances of it."""
     names = {
         path.name
         for place in UNIT_PATHS
@@ -56,14 +62,16 @@ def _enabled(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def _pulled_in(root: ImageRoot, unit: str) -> Iterator[str]:
-    """The socket units that ``unit`` itself has started."""
+    """The socket units that ``unit`` itself starts."""
     found = directives(assignments(unit_texts(root, unit), "[Unit]"))
     for name in _PULLS_IN:
         yield from (word for value in found.get(name, ()) for word in value.split() if word.endswith(_SOCKET))
 
 
 def _service_of(root: ImageRoot, socket: str) -> str:
-    """Whom systemd starts for that socket unit (systemd.socket(5)); empty when nobody, or one for each connection."""
+    """The service that systemd starts for that socket unit (systemd.socket(5)); empty for none, or for one
+    service a connection.
+    """
     path = _file(root, socket)
     if path is None or not root.host(path).is_file():
         return ""

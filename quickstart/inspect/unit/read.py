@@ -1,4 +1,6 @@
-"""A unit of the image as UnitStart: everything of it that an early start repeats (systemd.service(5), systemd.exec(5))."""
+"""A unit of the image as UnitStart: everything that an early start repeats (systemd.service(5),
+systemd.exec(5)).
+"""
 
 from __future__ import annotations
 
@@ -52,9 +54,9 @@ _MANAGERS = (
 
 
 def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitStart:
-    """How ``unit`` of the image starts; without ``run_start_pre`` its ExecStartPre is left out.
+    """How ``unit`` of the image starts. Without ``run_start_pre`` its ExecStartPre is left out.
 
-    Raises UnsupportedUnitError naming what an early start could not repeat.
+    Raises UnsupportedUnitError, naming everything that an early start could not repeat.
     """
     texts = unit_texts(root, unit)
     assigned = assignments(texts, "[Service]")
@@ -103,7 +105,9 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
 
 
 def refuse_unknown(source: Source) -> None:
-    """Raise UnsupportedUnitError naming every directive that an early start does not know, or not with that value."""
+    """Raise UnsupportedUnitError, naming every directive that is unknown to an early start or has an
+    unsupported value.
+    """
     for name, values in source.found.items():
         # systemd ignores a line that is not UTF-8; whoever wrote it meant something else.
         if any(_NO_TEXT.search(each) for each in (name, *values)):
@@ -132,7 +136,9 @@ def _refuse_manager(source: Source) -> None:
 
 
 def _refuse_last_word(root: ImageRoot, unit: str) -> None:
-    """A drop-in that systemd reads after the one by which it adopts the process: the application would be started a second time."""
+    """Refuse a drop-in that systemd reads after the adopting one: the application would be started a second
+    time.
+    """
     for name, path in drop_ins_of(root, unit).items():
         if os.fsencode(name) >= HAND_OFF_DROP_IN:
             raise UnsupportedUnitError(
@@ -142,7 +148,9 @@ def _refuse_last_word(root: ImageRoot, unit: str) -> None:
 
 
 def _refuse_hidden(root: ImageRoot, unit: str) -> None:
-    """What a unit says goes into the archive, which everybody may read: not what the image has for some alone."""
+    """Refuse a unit that is not readable by everybody, since its content enters the archive, which
+    everybody may read.
+    """
     for path in unit_files(root, unit):
         if (hidden := hidden_at(root, path)) is not None:
             way, mode = ("", "a+r") if hidden == path else (f" by way of {hidden}", "a+x")
@@ -163,7 +171,9 @@ def _is_harmless(source: Source, name: str, harmless: str) -> bool:
 
 
 def _refuse_confinement(root: ImageRoot, source: Source) -> None:
-    """AppArmorProfile=: its profiles are loaded by a service of their own; where nothing loads them, `-` means to go without."""
+    """AppArmorProfile=: a separate service loads its profiles. Where nothing loads them, `-` means to go
+    without.
+    """
     value = source.last("AppArmorProfile")
     loads = root.resolve(PARSER).canonical is not None
     if value and (loads or not value.startswith("-")):
@@ -185,14 +195,14 @@ def _type(root: ImageRoot, source: Source) -> str:
 
 
 def _main_process(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
-    """Without a PID file and a guess systemd knows none: it is enough that there are processes."""
+    """Without a PID file and a guess systemd knows no main process: any process is enough."""
     guesses = source.flag("GuessMainPID", otherwise=True)
     unknown = kind == "forking" and not guesses and "PIDFile" not in source.found
     return (("main-process", "any"),) if unknown else ()
 
 
 def _notify(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
-    """Who may speak to the notify socket; nobody without need."""
+    """The processes that may speak to the notify socket; none without need."""
     needs = kind == "notify" or "WatchdogSec" in source.found
     access = source.last("NotifyAccess", "none")
     if access not in _ACCESS:
@@ -227,7 +237,7 @@ def _commands(root: ImageRoot, source: Source, name: str) -> tuple[UnitCommand, 
 
 
 def _check_users(root: ImageRoot, source: Source) -> None:
-    """The starter knows /etc/passwd and /etc/group, and no other name services."""
+    """The starter reads /etc/passwd and /etc/group, and no other name service."""
     wanted = [("User", "/etc/passwd", source.last("User")), ("Group", "/etc/group", source.last("Group"))]
     wanted += [("SupplementaryGroups", "/etc/group", word) for word in source.words("SupplementaryGroups")]
     known: dict[str, frozenset[str]] = {}

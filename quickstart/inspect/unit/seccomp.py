@@ -1,7 +1,8 @@
-"""System call filters of directives that need no table of all system calls, as programs of our own (seccomp(2), systemd.exec(5)).
+"""System call filters of directives that need no table of all calls, as programs of our own (seccomp(2),
+systemd.exec(5)).
 
-Each rule refuses one call, always or by its arguments, the way systemd does it. x86-64 and i386 have numbers of their own; x32 is
-x86-64 with one bit set.
+Each rule refuses one call, always or by its arguments, as systemd does. x86-64 and i386 have their own
+numbers; x32 is x86-64 with one bit set.
 """
 
 from __future__ import annotations
@@ -235,7 +236,7 @@ def assembled(instructions: Iterable[Instruction]) -> bytes:
 
 
 def _block(rules: Iterable[Rule], architecture: int) -> Iterator[Instruction]:
-    """The rules, each entered and left with the call's number loaded."""
+    """The rules. The call's number is loaded at the beginning and end of each."""
     for rule in rules:
         number = _number(rule.call, architecture)
         if number is None:
@@ -252,12 +253,12 @@ def _block(rules: Iterable[Rule], architecture: int) -> Iterator[Instruction]:
 
 
 def _number(call: str, architecture: int) -> int | None:
-    """For x86-64 (0) or i386 (1); None where there is no such call."""
+    """The number for x86-64 (0) or i386 (1); None where the call does not exist."""
     return _EXCEPTIONS.get(call, (X86_64.get(call), I386.get(call)))[architecture]
 
 
 def _test(test: Test, rest: int) -> list[Instruction]:
-    """Goes on behind itself when the test holds, else ``rest`` instructions further."""
+    """Continue after these instructions when the test holds, else ``rest`` instructions further."""
     load = (LOAD, 0, 0, ARGUMENTS + 8 * test.argument)
     if test.any_bit:
         return [load, (_ANY_BIT, 0, rest, test.any_bit)]

@@ -1,6 +1,7 @@
-"""The directives that make the process what it is, as records of the starter's description (systemd.exec(5), starter.md).
+"""The directives that shape the process, as records of the starter's description (systemd.exec(5),
+starter.md).
 
-Facts come first; the steps that a process takes before it executes follow in the order in which systemd takes them.
+Facts come first. The steps that a process takes before it executes follow, in systemd's order.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ _LOG = frozenset({"journal", "syslog", "kmsg", "journal+console", "syslog+consol
 
 
 def settings(source: Source) -> tuple[Record, ...]:
-    """All records of ``source`` beside its commands; raises UnsupportedUnitError naming the directive that it cannot take."""
+    """All records of ``source`` beside its commands. Raises UnsupportedUnitError, naming a directive that
+    it cannot repeat.
+    """
     mounted = tuple(mount_records(source))
     own = namespace(source, mounted)
     directories = tuple(_directories(source))
@@ -208,7 +211,7 @@ def _limits(source: Source) -> Iterator[Record]:
 
 
 def _identity(source: Source, has_filters: bool) -> Iterator[Record]:
-    """Groups, limits, capabilities, user: what takes privileges away."""
+    """Groups, limits, capabilities, user: the steps that drop privileges."""
     if {"User", "Group", "SupplementaryGroups"} & set(source.found):
         yield "groups", *(source.names.expand(word) for word in source.words("SupplementaryGroups"))
     yield from _limits(source)

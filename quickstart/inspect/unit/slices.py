@@ -23,12 +23,14 @@ _MAX_DEPTH = 32
 
 
 def slice_path(source: Source) -> str:
-    """The cgroup of the unit's slice: instances of a template share one of their own."""
+    """The cgroup of the unit's slice. Instances of a template share one."""
     return "/".join(slice_names(source)[1:])
 
 
 def slice_names(source: Source) -> tuple[str, ...]:
-    """The unit's slice behind those that it lies in, the root slice first; raises UnsupportedUnitError for no name of one."""
+    """The unit's slice after the slices that contain it, the root slice first. Raises UnsupportedUnitError
+    for an invalid name.
+    """
     default = "system.slice"
     if source.names.instance:
         prefix = source.names.prefix.replace("\\", "\\x5c").replace("-", "\\x2d")
@@ -44,7 +46,9 @@ def slice_names(source: Source) -> tuple[str, ...]:
 
 
 def refuse_slices(root: ImageRoot, source: Source) -> None:
-    """Raise UnsupportedUnitError when a slice of the unit's says what would not hold from its first instruction on."""
+    """Raise UnsupportedUnitError when a slice of the unit has a restriction that would not hold from the
+    first instruction on.
+    """
     for name in slice_names(source):
         found = directives(assignments(slice_texts(root, name), "[Slice]"))
         lost = sorted(set(found) - CGROUP - CGROUP_LATE)

@@ -1,4 +1,6 @@
-"""What a unit says, with the questions that its readers ask; each answer names the directive when it cannot be given."""
+"""A unit's assignments, with the questions that its readers ask. An error names the directive that has no
+answer.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +45,13 @@ class Source:
         return self.found.get(name, ())
 
     def last(self, name: str, otherwise: str = "") -> str:
-        """The value that wins, or ``otherwise``."""
+        """The effective value, or ``otherwise``."""
         return self.found.get(name, (otherwise,))[-1]
 
     def value(self, name: str, convert: Callable[[str], T]) -> T | None:
-        """The value that wins as ``convert`` takes it; None without one. Raises UnsupportedUnitError for what it refuses."""
+        """The effective value converted by ``convert``; None without one. Raises UnsupportedUnitError for a
+        refused value.
+        """
         if name not in self.found:
             return None
         return self.converted(name, self.last(name), convert)
@@ -59,7 +63,7 @@ class Source:
             raise self.refusal(name, value, error) from error
 
     def flag(self, name: str, otherwise: bool = False, but: Iterable[str] = ()) -> bool:
-        """A boolean; the values ``but`` are no fault, and no `yes`."""
+        """A boolean. The values ``but`` are no fault and not `yes`."""
         if self.last(name) in but:
             return False
         found = self.value(name, boolean)
@@ -70,5 +74,5 @@ class Source:
         return tuple(word for value in self.all(name) for word in split_words(self.unit, value))
 
     def every(self, name: str) -> tuple[str, ...]:
-        """Every assignment, the empty ones too."""
+        """Every assignment, empty values included."""
         return tuple(value for each, value in self.assigned if each == name)

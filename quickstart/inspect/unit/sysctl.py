@@ -1,4 +1,6 @@
-"""Kernel settings that systemd-sysctl(8) makes of an image's sysctl.d(5): init makes them before the application starts."""
+"""Kernel settings that systemd-sysctl(8) takes from an image's sysctl.d(5). Init applies them before the
+application starts.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ _MOST_CHARACTERS = 1 << 20
 
 @dataclass(frozen=True)
 class KernelSetting:
-    """``key`` is a path below /proc/sys, or a pattern of such paths (glob(7)) that leaves those of ``spared`` alone.
+    """A setting. ``key`` is a path below /proc/sys, or a pattern of such paths (glob(7)) that leaves out
+    those of ``spared``.
 
-    ``is_packages`` says that only a package's file has it, which an upgrade may change without a stock boot.
+    ``is_packages`` means that only a package's file has it; an upgrade may change that without a stock
+    boot.
     """
 
     key: str
@@ -49,11 +53,12 @@ class _File:
 
 
 def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
-    """What systemd-sysctl(8) would write, in its order; without what it would refuse, a key that leads out of /proc/sys, and
-    without what a file says that is not world-readable: that never enters the archive. None where the image masks the service
-    or has it run in another way.
+    """The settings that systemd-sysctl(8) would write, in its order; None where the image masks the service
+    or runs it in another way.
 
-    Raises UnsupportedUnitError for more than 1 MiB of text.
+    Left out are settings that it would refuse, keys that lead out of /proc/sys, and files that are not
+    world-readable, whose content never enters the archive. Raises UnsupportedUnitError for more than 1 MiB
+    of text.
     """
     if _is_changed(root):
         return ()
@@ -81,7 +86,7 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
 
 
 def _is_changed(root: ImageRoot) -> bool:
-    """Whether the administrator has the service otherwise than the package has it: nobody would make good what we set then."""
+    """Whether the administrator has changed the service: then nobody would correct what we set."""
     for place in (root.resolve(directory).canonical for directory in ADMINISTRATORS_UNITS):
         if place is not None and SERVICE in root.names(place):
             return True
@@ -96,7 +101,7 @@ def _is_changed(root: ImageRoot) -> bool:
 
 
 def _may_match(pattern: str, key: str) -> bool:
-    """Whether glob(7) may find ``key``; it is asked again by who has found it, so brackets may do as they like here."""
+    """Whether glob(7) may find ``key``. It may answer yes for any brackets, because the finder asks again."""
     ours, theirs = pattern.split("/"), key.split("/")
     return len(ours) == len(theirs) and all(
         "[" in part or fnmatchcase(name, part) for part, name in zip(ours, theirs, strict=True)
@@ -104,7 +109,7 @@ def _may_match(pattern: str, key: str) -> bool:
 
 
 def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
-    """Key and value of each line, by the rules of sysctl.d(5); the value is None for `-KEY`."""
+    """The key and value of each line by the rules of sysctl.d(5). The value is None for `-KEY`."""
     for line in _LINE_ENDS.split(text):
         line = line.strip(_BLANKS)
         if not line or line[0] in "#;":
@@ -119,14 +124,14 @@ def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _normalized(name: str) -> str:
-    """A path below /proc/sys: where the first separator is a dot, dots and slashes change places."""
+    """The path below /proc/sys. Where the first separator is a dot, dots and slashes change places."""
     first = re.search(r"[./]", name)
     path = name.translate(_SWAPPED) if first is not None and first[0] == "." else name
     return "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
 def _files(root: ImageRoot) -> Iterator[_File]:
-    """In the order of their names."""
+    """The files in the order of their names."""
     files: dict[str, tuple[PurePosixPath, bool]] = {}
     for directory in (*ADMINISTRATORS, *_PACKAGES):
         below = root.resolve(PurePosixPath(directory)).canonical

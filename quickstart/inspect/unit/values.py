@@ -71,7 +71,7 @@ _CPUS = 1024
 
 
 class BadValueError(ValueError):
-    """A value that systemd would not take, or that cannot be repeated; says why."""
+    """A value that systemd would refuse, or that cannot be repeated; the text gives the reason."""
 
 
 def boolean(value: str) -> bool:
@@ -83,7 +83,7 @@ def boolean(value: str) -> bool:
 
 
 def span_us(value: str) -> int | None:
-    """A time span in microseconds, seconds where no unit is said; None for `infinity`."""
+    """A time span in microseconds; seconds where it has no unit. None for `infinity`."""
     if value.strip() == INFINITY:
         return None
     total, position = 0.0, 0
@@ -144,7 +144,7 @@ def capabilities(value: str) -> int:
 
 
 def capability_set(values: Iterable[str], initial: int) -> int:
-    """What assignments one after the other (`~` takes away, the empty one is an empty set) come to."""
+    """The set that successive assignments give (`~` removes, the empty one clears)."""
     found = initial
     for value in values:
         inverted = value.startswith("~")
@@ -157,7 +157,7 @@ def capability_set(values: Iterable[str], initial: int) -> int:
 
 
 def cpu_list(values: Iterable[str]) -> tuple[str, ...]:
-    """CPU numbers out of lists and ranges; a later line adds."""
+    """The CPU numbers of lists and ranges; a later line adds."""
     # A bit for each.
     found = 0
     for word in " ".join(values).replace(",", " ").split():

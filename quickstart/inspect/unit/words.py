@@ -34,22 +34,22 @@ HOST_NAME, SHORT_HOST_NAME = "\ud800", "\ud801"
 
 @dataclass(frozen=True)
 class Names:
-    """What the specifiers of a unit stand for; ``unit`` is its full name."""
+    """The values of a unit's specifiers; ``unit`` is its full name."""
 
     unit: str
 
     @property
     def prefix(self) -> str:
-        """The name up to `@`, without its type."""
+        """The name before `@`, without its type."""
         return self.unit.removesuffix(".service").partition("@")[0]
 
     @property
     def instance(self) -> str:
-        """What stands between `@` and the type."""
+        """The text between `@` and the type."""
         return self.unit.removesuffix(".service").partition("@")[2]
 
     def value(self, letter: str) -> str | None:
-        """What ``%letter`` stands for; None for what only the running machine knows."""
+        """The value of ``%letter``; None for one that only the running machine knows."""
         return self._values.get(letter)
 
     @cached_property
@@ -81,9 +81,10 @@ class Names:
         }
 
     def expand(self, text: str, with_host_name: bool = False) -> str:
-        """``text`` with its specifiers replaced; raises UnsupportedUnitError for one that is not known at build time.
+        """``text`` with its specifiers replaced. Raises UnsupportedUnitError for one that is not known at
+        build time.
 
-        ``with_host_name`` puts in what stands for the machine's name.
+        ``with_host_name`` inserts the placeholder for the machine's name.
         """
         late = {"H": HOST_NAME, "l": SHORT_HOST_NAME} if with_host_name else {}
         if text.count("%") * len(self.unit) > MAX_LINE_CHARACTERS:
@@ -101,7 +102,7 @@ class Names:
 
 
 def shown(text: str) -> str:
-    """``text`` for a message, no longer than one reads."""
+    """``text`` for a message, cut to a readable length."""
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
@@ -112,7 +113,8 @@ def unescape_name(name: str) -> str:
 
 
 def split_words(unit: str, text: str) -> list[str]:
-    """The words of ``text``, quotes and escapes resolved; a `;` that stands alone is SEPARATOR with a NUL behind it.
+    """The words of ``text`` with quotes and escapes resolved. A `;` that stands alone is SEPARATOR with a
+    NUL after it.
 
     Raises UnsupportedUnitError for an escape that systemd does not know, and for an open quote.
     """
@@ -151,7 +153,7 @@ def split_words(unit: str, text: str) -> list[str]:
 
 
 def _escape(unit: str, text: str, position: int, at_start: bool) -> tuple[str, int]:
-    """What the escape at ``position`` (behind the backslash) stands for, and its length."""
+    """The value of the escape at ``position`` (after the backslash), and its length."""
     coded = _CODED.match(text, position)
     if coded:
         value = int(coded[4], 8) if coded[4] else int(coded[1] or coded[2] or coded[3], 16)
