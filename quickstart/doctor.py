@@ -1,4 +1,4 @@
-"""What this host has of what QuickStart needs, and the one line that mends what it lacks."""
+"""The host's state for each need of QuickStart, and the one line that fixes a missing one."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _TRIALS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One need: ``state`` is found, missing or broken; ``mend`` is the line that mends it, empty when nothing is to do.
+    """One need. ``state`` is found, missing or broken; ``mend`` is the line that fixes it, or empty.
 
-    Without an ``optional`` need QuickStart works all the same, slower.
+    Without an ``optional`` need QuickStart works, but slower.
     """
 
     need: str
@@ -121,7 +121,9 @@ def _nfs() -> Finding:
 
 
 def _owners() -> Finding:
-    """Who may make an image with owners of its own: root, or whoever gets a user namespace with ids of his."""
+    """Whether this user may make images with several owners: root, or a user with a user namespace and
+    subordinate IDs.
+    """
     need = "owners in images"
     if os.geteuid() == 0:
         return Finding(need=need, state=FOUND, detail="this is root", mend="")

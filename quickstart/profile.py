@@ -38,10 +38,11 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 @dataclass(frozen=True)
 class BenchLayer:
-    """What the bench's image has beside the profile's, and when that is ready (docs/users/configurations.md); nothing that ships.
+    """The additions to the profile's image for the bench, and its readiness there
+    (docs/users/configurations.md). Nothing of it ships.
 
-    ``files`` are guest paths with the whole text; ``commands`` are shell lines that root runs in the image once they are there.
-    No `Profile` has it, so no stage of a build can see it.
+    ``files`` are guest paths with their whole text; ``commands`` are shell lines that root runs in the
+    image after that. No `Profile` has it, so no stage of a build can see it.
     """
 
     ready: Readiness
@@ -132,7 +133,9 @@ def parse_profile(text: str, source: str) -> Profile:
 
 
 def parse_bench(text: str, source: str) -> BenchLayer | None:
-    """What the profile in ``text`` says of the bench, or None; raises ProfileError with every fault found in the whole of it."""
+    """The bench's part of the profile in ``text``, or None. Raises ProfileError with every fault of the
+    whole text.
+    """
     bench = _document(_raw(text, source), source).bench
     if bench is None:
         return None
@@ -162,17 +165,18 @@ def _document(raw: Mapping[str, object], source: str) -> _Document:
 
 
 def load_profile(name: str) -> Profile:
-    """The profile called ``name`` among ours, else in the directory (or profile.toml) of that path.
+    """The profile of that name among ours, else the one in the directory (or profile.toml) of that path.
 
-    Raises BadInputError when there is none, ProfileError when it does not hold.
+    Raises BadInputError when there is none, ProfileError when it is invalid.
     """
     return parse_profile(*_read(name))
 
 
 def load_ours(name: str) -> Profile:
-    """The profile called ``name`` among ours; raises BadInputError when there is none, whatever lies at that path.
+    """The profile of that name among ours. Raises BadInputError when there is none, whatever exists at that
+    path.
 
-    For a name that an artefact says: who gave it may have put a profile beside it.
+    It is for a name in an artefact, whose giver may have put a profile beside it.
     """
     if name not in known_profiles():
         raise BadInputError(
@@ -183,12 +187,14 @@ def load_ours(name: str) -> Profile:
 
 
 def load_bench(name: str) -> BenchLayer | None:
-    """What the profile of that name or path says of the bench, or None; errors as of ``load_profile``."""
+    """The bench's part of the profile of that name or path, or None. Raises as ``load_profile``."""
     return parse_bench(*_read(name))
 
 
 def load_bench_judged(name: str) -> tuple[BenchLayer | None, str]:
-    """As ``load_bench``, and where somebody beside root could have written what was read (host.beneath.read_judged); else empty."""
+    """As ``load_bench``, with the path that somebody beside root could have written
+    (host.beneath.read_judged); empty for none.
+    """
     file = profile_file(name)
     try:
         data, doubt = read_judged(file, MAX_TOML_BYTES)
@@ -211,7 +217,7 @@ def _read(name: str) -> tuple[str, str]:
 
 
 def profile_file(name: str) -> Path:
-    """Where the profile called ``name`` is, or the one of that path; raises BadInputError when nothing is there."""
+    """The place of the profile of that name or path. Raises BadInputError when nothing is there."""
     path = Path(name)
     if name in known_profiles():
         path = assets("profiles") / name
@@ -229,7 +235,7 @@ def _exists(path: Path) -> bool:
 
 
 def spelled(name: str) -> str:
-    """``name`` with a slash where it is the path of a profile, as the bench knows it by."""
+    """``name``, with a slash when it is a profile's path: that is its name in the bench."""
     return f"./{name}" if name not in known_profiles() and "/" not in name and Path(name).exists() else name
 
 

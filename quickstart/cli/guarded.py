@@ -1,4 +1,4 @@
-"""Where the bytes of a guest go: a terminal, which a guest must not tell what to do, or memory, which has an end."""
+"""Outputs for a guest's bytes: a terminal, which a guest must not control, or memory, which has a bound."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ def guarded(stream: TextIO) -> BinaryIO:
 
 
 class Printable:
-    """Passes text on as `console_shown` shows it: with an escape (``\\x1b``) for all that would tell a terminal what to do.
+    """Passes text on as `console_shown` shows it: every control sequence but colours becomes an escape
+    (``\x1b``).
 
-    A terminal obeys sequences of control characters: they set its title or its clipboard, or have it type for the user
-    (console_codes(4)). Colours stay.
+    A terminal obeys control sequences: they set its title or its clipboard, or make it type for the user
+    (console_codes(4)).
     """
 
     def __init__(self, target: BinaryIO) -> None:

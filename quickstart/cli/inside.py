@@ -92,7 +92,7 @@ def cat(out: Path, path: str, as_json: bool) -> None:
 
 
 def _nothing(console: Console) -> None:
-    """What JSON has said already."""
+    """The lines that JSON already reports."""
 
 
 @click.command("why")

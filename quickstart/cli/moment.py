@@ -38,14 +38,16 @@ SETTLE_TIMEOUT: Option = click.option(
 
 
 def moment(artefact: Artefact, when: When | None, stock: bool, append: str, has_command: bool) -> When:
-    """What a boot is waited for: what the user says, else the whole machine for a command, where it comes at all."""
+    """The moment that a run waits for: the user's word, else settled for a command, where the machine
+    settles at all.
+    """
     if when is not None:
         return when
     return When.SETTLED if has_command and _settles(artefact, stock, append) else When.READY
 
 
 def demand_settling(artefact: Artefact, when: When | None, stock: bool, append: str) -> None:
-    """Raise BadInputError when a machine is to be waited for that never settles."""
+    """Raise BadInputError when the user waits for settled on a machine that never settles."""
     if when is When.SETTLED and not _settles(artefact, stock, append):
         raise BadInputError(
             f"{artefact.directory} never settles: without a hand-off the distribution's boot does not begin",

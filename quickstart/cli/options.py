@@ -80,7 +80,9 @@ def guest_package_option(text: str) -> Option:
 
 
 def kernel_options_option(default: str) -> Option:
-    """``--kernel-options`` as ``kernel_options``: one of the words, None where ``default`` says whose are taken."""
+    """``--kernel-options`` as ``kernel_options``: one of the words, or None, for which ``default`` names
+    the source.
+    """
     return click.option(
         "--kernel-options",
         type=click.Choice([each.value for each in BUILDABLE]),

@@ -1,4 +1,4 @@
-"""What a verb shows: progress and messages on stderr, its result on stdout, for people or as JSON."""
+"""The output of a verb: progress and messages on stderr, its result on stdout, for people or as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _INTERRUPTED = 130
 
 
 class Plain(Console):
-    """A console for strings of anybody, in tables too: no markup, no names of emoji, no orders to the terminal."""
+    """A console for foreign strings, in tables, too: no markup, no emoji names, no control sequences."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
@@ -40,12 +40,16 @@ class Plain(Console):
 
 
 def say(console: Console, text: str, style: str | None = None, keep: str = "") -> None:
-    """Print ``text``, which may hold any file name, as `shown`: no markup, one line however wide the terminal is."""
+    """Print ``text``, which may be any file name, as `shown`: no markup, one line however wide the terminal
+    is.
+    """
     console.print(shown(text, keep), style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class Display:
-    """A progress.Progress on stderr: the running step with its time, then a line for each that took a moment."""
+    """A progress.Progress on stderr: the running step with its time, then a line for each step that took a
+    moment.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -75,7 +79,7 @@ class _Shown(logging.Formatter):
 
 @dataclass(frozen=True)
 class Verb:
-    """How one call of a verb talks: ``json`` asks for the machine-readable result."""
+    """The manner of one call of a verb. ``json`` asks for the machine-readable result."""
 
     name: str
     json: bool
@@ -104,8 +108,9 @@ def run_verb(
 ) -> int:
     """Call ``work`` and return the exit code: its own, or that of the error it raised.
 
-    With ``as_root`` it handles owners or enters images: an ordinary user is first made root of a user namespace. Whose the store's
-    place and that of ``out`` are is asked before: root's and other users' directories look the same from there.
+    With ``as_root`` it handles owners or enters images: an ordinary user first becomes root of a user
+    namespace. The owners of the store's place and of ``out`` are checked before that, because root's and
+    other users' directories look the same inside.
 
     With ``verbose`` every subprocess is named on stderr as it starts.
     """

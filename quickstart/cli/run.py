@@ -53,7 +53,7 @@ _FETCH_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What the command line says of a run; ``when`` None: see moment.moment."""
+    """The command line's options of a run. For ``when`` None see moment.moment."""
 
     stock: bool
     beside_stock: bool
@@ -72,11 +72,11 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """One boot that became ready; ``exec_*`` are of `--exec`, ``fallback`` is why the stock init came.
+    """One boot that became ready. ``exec_*`` belong to `--exec`; ``fallback`` is the reason why the stock
+    init started.
 
-    ``settled`` is None when nobody waited for that.
-
-    ``exec_truncated`` says that the command said more than is kept.
+    ``settled`` is None when nobody waited for it. ``exec_truncated`` means that the command's output was
+    cut.
     """
 
     measurement: Measurement
@@ -271,7 +271,7 @@ def _stay(verb: Verb, guest: QemuGuest) -> None:
 
 
 def shut_down(verb: Verb, guest: QemuGuest) -> None:
-    """Shut the guest down in order, and say so when it did not."""
+    """Shut the guest down properly, and report when that failed."""
     with verb.display().step("shut the machine down"):
         ended = guest.power_off(_POWER_OFF_S)
     if not ended:
@@ -280,7 +280,7 @@ def shut_down(verb: Verb, guest: QemuGuest) -> None:
 
 @contextmanager
 def _followed(log: BoundedLog, wanted: bool) -> Iterator[None]:
-    """While the context lasts, what is added to ``log`` goes to stderr."""
+    """While the context lasts, additions to ``log`` are copied to stderr."""
     if not wanted:
         yield
         return
@@ -310,7 +310,7 @@ def _followed(log: BoundedLog, wanted: bool) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now."""
+    """A free port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

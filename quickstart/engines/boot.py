@@ -1,4 +1,4 @@
-"""The only place where stages are put in sequence: profile → reference → trace → start set → initramfs → image."""
+"""`build` and `trace` as sequences of stages: profile → reference → trace → start set → initramfs → image."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ MAC = "52:54:00:71:73:02"
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """How many boots are traced, what root is taken instead of a debootstrap'd one, whether guests' workspaces are kept.
+    """The number of traced boots, the root that is used instead of a debootstrap'd one, and whether guests'
+    workspaces are kept.
 
     ``guest_package`` says whether quickstart-guest goes into the image.
     """
@@ -73,7 +74,7 @@ class TraceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """What the command line says of a build, beside the profile; no ``payload`` or ``kernel_options``: the profile's."""
+    """The command line's options of a build. Without ``payload`` or ``kernel_options`` the profile's count."""
 
     out: Path
     disk_format: DiskFormat = DiskFormat.RAW
@@ -101,7 +102,9 @@ class Plan:
 
 
 def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) -> str:
-    """Names a build by all that goes into it: profile, a user's root, tool, format, number of traces."""
+    """The key of a build: a hash of profile, a user's root, tool, format, number of traces and all else
+    that goes into it.
+    """
     inputs = {
         "profile": dataclasses.asdict(profile),
         "tool": source_digest("quickstart"),
@@ -121,7 +124,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
 
 
 def payload_of(profile: Profile, asked: Payload | None) -> Payload:
-    """The form of the initramfs: what was asked for, else the profile's own."""
+    """The form of the initramfs: the one that was asked for, else the profile's own."""
     return asked or profile.payload
 
 
@@ -195,7 +198,7 @@ def build(profile: Profile, options: BuildOptions, context: Context) -> Built:
 
 
 def build_tools(profile: Profile, options: BuildOptions, store: Store) -> tuple[str, ...]:
-    """What a build with these options needs of the host, down to its last step."""
+    """The tools that a build with these options needs on the host, down to its last step."""
     own = ("qemu-img",) if options.disk_format == DiskFormat.QCOW2 else ()
     return (*_trace_tools(profile, options.tracing, store), *own, *payload_of(profile, options.payload).tools)
 
@@ -209,14 +212,16 @@ def _trace_tools(profile: Profile, options: TraceOptions, store: Store) -> tuple
 
 
 def reference_image(profile: Profile, options: TraceOptions, context: Context) -> ReferenceImage:
-    """The image that a trace of ``profile`` boots; asks first for root and the tools of all that comes until then."""
+    """The image that a trace of ``profile`` boots. It first demands root and the tools of all stages until
+    then.
+    """
     door.need_root(_ROOT_STEP)
     door.need_tools(*_trace_tools(profile, options, context.store))
     return _reference(profile, rootfs_of(options, context.progress), options, context)
 
 
 def trace(profile: Profile, options: TraceOptions, context: Context) -> Traced:
-    """The start set of ``profile``. It goes without an image, so for units that cannot start early too."""
+    """The start set of ``profile``. It needs no image, so it works for units that cannot start early, too."""
     return trace_image(profile, reference_image(profile, options, context), options, context)
 
 
@@ -232,7 +237,7 @@ def trace_image(
 
 
 def trace_disk(subject: Subject, options: TraceOptions, context: Context) -> Traced:
-    """The start set of a reference image by traces of its disk, out of the store or recorded now."""
+    """The start set of a reference image by traces of its disk, from the store or recorded now."""
     traces = tuple(
         make_trace(subject, number, context, options.keep) for number in range(1, options.traces + 1)
     )
@@ -282,7 +287,7 @@ def _disk_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, ob
 
 
 def subject_of(profile: Profile, reference: ReferenceImage, context: Context) -> Subject:
-    """The profile with its reference image, and that as a root disk, out of the store or written now."""
+    """The profile with its reference image and the root disk of that, from the store or written now."""
 
     def make(directory: Path) -> None:
         with context.progress.step("reference: root disk"):
@@ -321,7 +326,7 @@ def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> M
 
 
 def make_trace(subject: Subject, number: int, context: Context, keep: bool) -> Trace:
-    """The trace of the reference boot of that number, out of the store or recorded now."""
+    """The trace of the reference boot of that number, from the store or recorded now."""
     profile, reference, disk = subject.profile, subject.reference, subject.disk
     store, progress = context.store, context.progress
 

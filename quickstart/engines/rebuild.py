@@ -1,4 +1,6 @@
-"""An artefact's initramfs made anew for its disk as it is now: what `build` does, with the disk as the reference image."""
+"""Make an artefact's initramfs again for its present disk: like `build`, with the disk as the reference
+image.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,11 @@ def rebuild(
     keep: bool = False,
     kernel_options: KernelOptions | None = None,
 ) -> pipeline.Built:
-    """Replace all of ``out`` but its root disk, which is not written to; every error leaves ``out`` as it was.
+    """Replace all of ``out`` except its root disk, which is not written to. Every error leaves ``out``
+    unchanged.
 
-    Without ``kernel_options`` it keeps those that it has.
-    Raises BadInputError for a disk that is not raw or was not shut down in order, OutputExistsError while a machine runs from it.
+    Without ``kernel_options`` it keeps those of ``out``. Raises BadInputError for a disk that is not raw or
+    was not shut down properly, OutputExistsError while a machine runs from it.
     """
     before = _artefact(out, profile)
     door.need_root("copying a root file system with its owners")
@@ -76,7 +79,7 @@ def rebuild(
 def _packing(
     before: Artefact, profile: Profile, used: UsedDisk, form: PackOptions, context: Context, keep: bool
 ) -> Packing:
-    """What is packed of the used disk: its content as the reference image, and a trace of it."""
+    """The used disk as a subject: its content as the reference image, and its traces."""
     reference = reference_of_disk(used, _LABEL, context)
     root = ImageRoot(reference.tree)
     read_unit(root, profile.unit, profile.run_start_pre)
@@ -98,7 +101,7 @@ def _used_meanwhile(before: Artefact, used: UsedDisk) -> bool:
 
 
 def _artefact(out: Path, profile: Profile) -> Artefact:
-    """What is at ``out``, where it can be rebuilt for ``profile``."""
+    """The artefact at ``out``, where it can be rebuilt for ``profile``."""
     with output.settled(out):
         output.check_own(out)
         output.check_unused(out)

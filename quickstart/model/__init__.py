@@ -79,7 +79,7 @@ class Profile:
 # ---------------------------------------------------------------- reference image
 @dataclass(frozen=True, kw_only=True)
 class Superblock:
-    """What the ext4 superblock says of itself (kernel: Documentation/filesystems/ext4, "Super Block")."""
+    """The facts of an ext4 superblock (kernel: Documentation/filesystems/ext4, "Super Block")."""
 
     uuid: str
     mount_count: int
@@ -122,7 +122,7 @@ class RootDisk:
 
 
 class Op(enum.Enum):
-    """What a process did with a path; ``MAP`` is a mapping that may be executed."""
+    """What a process did with a path. ``MAP`` is a mapping that may be executed."""
 
     EXEC = "exec"
     MAP = "map"
@@ -134,11 +134,12 @@ class Op(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """What a program of the unit did with a path, at first: ``path`` is absolute, ``error`` the errno's name or None.
+    """The first such action of a unit's program on a path. ``path`` is absolute; ``error`` is the errno's
+    name or None.
 
-    ``line`` of the log counts from 1; ``pid`` is as the guest had it; ``program`` is the name of what the process had executed
-    last. ``made``: before that the boot itself gave the path other content than the image's. ``real`` is the kernel's name of
-    what was opened, where it is another.
+    ``line`` of the log counts from 1. ``pid`` is the guest's. ``program`` is the name of the last program
+    that the process executed. ``made`` means that the boot itself had given the path other content than the
+    image's. ``real`` is the kernel's name of the opened file, where it differs.
     """
 
     line: int
@@ -162,7 +163,7 @@ class Mapped:
 
 @dataclass(frozen=True)
 class NetworkFacts:
-    """How the reference boot's own DHCP client and udev left the external interface."""
+    """The external interface as the reference boot's own DHCP client and udev left it."""
 
     interface: str
     mac: str
@@ -171,12 +172,13 @@ class NetworkFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What the reference boot opened, executed, mapped, listed and looked up in vain, with the process that did it.
+    """All that the reference boot opened, executed, mapped, listed and looked up in vain, with the process.
 
-    ``events`` are those of the unit's programs, each once, in the log's order; ``processes`` is how many processes the unit had.
-    ``blind`` names the programs that set up an io_uring, by which files may be opened unseen. ``mapped`` is what was mapped at
-    ready. ``ldd`` maps an ELF file to the libraries that the guest's own ldd named. ``modules_before`` and ``modules`` are the
-    kernel modules loaded when PID 1 began, and at ready. ``trace_hash`` is the SHA-256 of the logs.
+    ``events`` are those of the unit's programs, each once, in the log's order. ``processes`` counts the
+    unit's processes. ``blind`` names the programs that set up an io_uring, through which files may be
+    opened unseen. ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file to the libraries that
+    the guest's own ldd named. ``modules_before`` and ``modules`` are the kernel modules loaded when PID 1
+    began, and at ready. ``trace_hash`` is the SHA-256 of the logs.
     """
 
     events: tuple[Event, ...]
@@ -201,10 +203,11 @@ class FileKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StartFile:
-    """A file of the start set by its canonical guest path, as the image has it; ``package`` says whose it is, or is empty.
+    """A file of the start set by its canonical guest path, as the image has it. ``package`` is its package,
+    or empty.
 
-    ``hard_link_to`` is another name's first one of the same file. ``seen_in`` is the number of traces in which a process of the
-    unit used it; 0 for what only something else leads to.
+    ``hard_link_to`` is the first other name of the same file. ``seen_in`` is the number of traces in which
+    a process of the unit used it; 0 for a file that only other files need.
     """
 
     path: PurePosixPath
@@ -223,7 +226,7 @@ class StartFile:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """A traced file that is not packed, with the rule that keeps it out."""
+    """A traced file that is not packed, with the rule that excludes it."""
 
     path: PurePosixPath
     rule: str
@@ -231,7 +234,9 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class StartSet:
-    """The files that the application needs to become ready, sorted by path, and what was kept out; of ``traces`` traces."""
+    """The files that the application needs to become ready, sorted by path, and the excluded ones; from
+    ``traces`` traces.
+    """
 
     files: tuple[StartFile, ...]
     excluded: tuple[Exclusion, ...]
@@ -252,7 +257,9 @@ class StartSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Initramfs:
-    """The archive as transferred: parts A (init, BusyBox, modules) and B (the start set), each a newc file, perhaps compressed."""
+    """The archive as transferred: parts A (init, BusyBox, modules) and B (the start set), each a newc file,
+    perhaps compressed.
+    """
 
     path: Path
     size_bytes: int
@@ -297,9 +304,9 @@ class Artefact:
 
 
 class Network(enum.Enum):
-    """Where a guest gets by its network: nowhere, or wherever the host gets, its loopback included.
+    """How far a guest gets by its network: nowhere, or wherever the host gets, the host's loopback included.
 
-    Closed, it still has an address by DHCP, and its forwarded port is reached from the host.
+    A closed network still gives it an address by DHCP, and the host reaches its forwarded port.
     """
 
     CLOSED = "closed"
@@ -308,17 +315,18 @@ class Network(enum.Enum):
 
 @dataclass(frozen=True)
 class NbdSocket:
-    """A volume that is served by NBD on a UNIX socket of the host: its default export, raw."""
+    """A volume that a UNIX socket of the host serves by NBD: its default export, raw."""
 
     path: Path
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a launcher needs to start one guest.
+    """All that a launcher needs to start one guest.
 
-    ``disk`` is a file, or a served volume (raw, no snapshot); a guest without one has all that it runs in its initramfs.
-    ``uuid`` is what SMBIOS tells the guest of its identity; empty: nothing. ``file_bytes`` has the sizes that files must have.
+    ``disk`` is a file, or a served volume (raw, no snapshot). A guest without a disk runs from its
+    initramfs alone. ``uuid`` is the guest's identity in SMBIOS, or empty. ``file_bytes`` has the sizes that
+    files must have.
     """
 
     name: str
@@ -369,7 +377,7 @@ class RootIo:
 
 @dataclass(frozen=True)
 class Counters:
-    """What the guest had counted when it was ready; ``tsc`` is its time stamp counter at ``uptime_ns``.
+    """The guest's counters when it was ready. ``tsc`` is its time stamp counter at ``uptime_ns``.
 
     ``text`` is the first line of its /proc/stat, then its /proc/diskstats.
     """

@@ -47,7 +47,7 @@ class Payload(enum.StrEnum):
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """What making it takes of the host."""
+        """The host's tools that make it."""
         return ("sqfstar",) if self is Payload.SQUASHFS else ()
 
 

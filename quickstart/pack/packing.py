@@ -1,7 +1,8 @@
-"""From a subject and its traces to the finished archive: the only place that knows the steps of packing and their order.
+"""From a subject and its traces to the finished archive: the only place that knows the steps of packing and
+their order.
 
-``packing_of`` makes the recipe and the disk that goes with it, ``pack`` writes the archive. What the ways of packing differ in is
-said by ``PackOptions``.
+``packing_of`` makes the recipe and its disk, ``pack`` writes the archive. The ways of packing differ only
+in ``PackOptions``.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ _EMPTY = StartSet((), ())
 
 @dataclass(frozen=True, kw_only=True)
 class PackOptions:
-    """How a subject is packed; the defaults are ``build``'s.
+    """How a subject is packed; the defaults are those of ``build``.
 
-    With ``arranged`` the archive goes with a copy of the disk on which the application's files lie side by side. ``times_of`` is
-    a used disk: the packed files get the times that they have there. ``served`` other than FAST is for configurations that are
-    only compared: VOLUME packs no start set, MEMORY packs every file of the image; neither has a prefetch.
+    With ``arranged`` the archive belongs to a copy of the disk on which the application's files are
+    neighbours. ``times_of`` is a used disk, whose times the packed files get. Values of ``served`` other
+    than FAST are for configurations that are only compared: VOLUME packs no start set, MEMORY packs every
+    file of the image; neither has a prefetch.
     """
 
     hand_off: HandOff = HandOff.KEEP
@@ -55,7 +57,7 @@ class PackOptions:
 
 @dataclass(frozen=True)
 class Packing:
-    """What is to be packed: the recipe, whose prefetch ``pack`` plans, and the traces that it was made from."""
+    """A packing: the recipe, whose prefetch ``pack`` plans, and the traces behind it."""
 
     recipe: Recipe
     traces: tuple[Trace, ...]
@@ -71,9 +73,10 @@ class Packed:
 
 
 def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: Context) -> Packing:
-    """The recipe of the archive, with the disk that goes with it, out of the store or made now.
+    """The recipe of the archive, with the disk that belongs to it, from the store or made now.
 
-    Raises UnsupportedUnitError, StartSetError, and BadInputError for a file that the used disk of the options does not have.
+    Raises UnsupportedUnitError, StartSetError, and BadInputError for a file that the used disk of the
+    options lacks.
     """
     used = options.times_of
     start_set = with_times_of(traced.start_set, used) if used else traced.start_set
@@ -125,9 +128,9 @@ def _recipe(
 
 
 def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Context) -> Recipe:
-    """With a disk on which what the application comes to lies side by side, out of the store or made now.
+    """The recipe with a disk on which the application's files are neighbours, from the store or made now.
 
-    It is the same volume by all that can be seen of it: files, inodes, superblock.
+    Files, inodes and superblock are those of the old disk.
     """
     foreseen = _foreseen(recipe, traces)
     inputs = arranged_inputs(recipe, foreseen)
@@ -142,7 +145,7 @@ def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Contex
 
 
 def arranged_inputs(recipe: Recipe, foreseen: Foreseen) -> Mapping[str, object]:
-    """What the disk in order depends on."""
+    """The inputs of the arranged disk."""
     return {
         "image": recipe.reference.image_hash,
         "superblock": dataclasses.asdict(recipe.disk.superblock),
@@ -161,7 +164,7 @@ def made_of(
     kernel_options: KernelOptions,
     uuid: str = "",
 ) -> Made:
-    """What the artefact of this archive says of itself; ``kernel_options`` and ``uuid`` as in Made."""
+    """The artefact's facts for this archive; ``kernel_options`` and ``uuid`` as in Made."""
     recipe = packed.recipe
     return Made(
         profile=recipe.profile,

@@ -1,6 +1,8 @@
-"""trace ∪ ELF closure ∪ script interpreters ∪ symlink chains ∪ profile rules → StartSet. It reads the image's tree, writes nothing.
+"""trace ∪ ELF closure ∪ script interpreters ∪ symlink chains ∪ profile rules → StartSet. It reads the
+image's tree and writes nothing.
 
-Every file remembers why it is in the set, every traced file that is not in it the rule that keeps it out.
+Every file keeps the reasons for which it is in the set. Every traced file outside the set keeps the rule
+that excludes it.
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ _SCRIPT = re.compile(rb"#![ \t]*([^ \t\n\0]+)(?:[ \t\n\0]|$)")
 def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> StartSet:
     """The start set of one or more traces of the same image, ``root``.
 
-    Raises StartSetError when a needed library is missing, an ELF file is damaged, a file or directory cannot be read, or a trace
-    has lost an event: what processes had mapped at ready has to be in the set or kept out by a rule.
+    Raises StartSetError when a needed library is missing, an ELF file is damaged, a file or directory
+    cannot be read, or a trace has lost an event: every file that was mapped at ready must be in the set or
+    be excluded by a rule.
     """
     try:
         return _compute(traces, root, rules)
@@ -57,13 +60,15 @@ def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Start
 
 
 def check_includes(root: ImageRoot, rules: FileRules) -> None:
-    """Raise StartSetError, with all of them, for `include` rules that name nothing in the image: before anything is traced."""
+    """Raise StartSetError, with all of them, for `include` rules that match nothing in the image; called
+    before any trace.
+    """
     builder = _Builder(root, rules)
     _demand_named([glob for glob in rules.include if not any(builder.named_by(glob))])
 
 
 def _demand_named(lost: Sequence[str]) -> None:
-    """``lost`` are the `include` rules that name nothing."""
+    """The outcome; ``lost`` are the `include` rules that match nothing."""
     if lost:
         raise StartSetError(
             f"files.include of the profile names nothing in the image: {', '.join(lost)}",
@@ -85,9 +90,10 @@ def _compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Star
 
 
 def _rules(root: ImageRoot, globs: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Each glob twice, as spelled and with the directories before its first wildcard resolved, and what to call it.
+    """Each glob in two forms, as spelled and with the directories before its first wildcard resolved, and
+    its name in messages.
 
-    On a merged /usr a rule for /bin/tool is one for /usr/bin/tool.
+    On a merged /usr a rule for /bin/tool is also one for /usr/bin/tool.
     """
     found: dict[tuple[str, str], None] = {}
     for glob in globs:
@@ -103,7 +109,7 @@ def _rules(root: ImageRoot, globs: Iterable[str]) -> tuple[tuple[str, str], ...]
 
 
 class _Builder:
-    """Collects reasons by canonical path; the tree is looked at once a path."""
+    """Collects reasons by canonical path. It looks at each path of the tree once."""
 
     def __init__(self, root: ImageRoot, rules: FileRules) -> None:
         self.root = root
@@ -135,7 +141,9 @@ class _Builder:
             self.seen.setdefault(packed, set()).add(number)
 
     def add(self, path: PurePosixPath, reason: Reason) -> PurePosixPath | None:
-        """``path`` with every link on the way to it; its canonical path, or None when a rule keeps it out."""
+        """Add ``path`` and every link on the way to it. Returns its canonical path, or None when a rule
+        excludes it.
+        """
         found = self.root.resolve(path)
         file = self._file_at(found.canonical)
         if file is None:
@@ -149,13 +157,15 @@ class _Builder:
         return file
 
     def _file_at(self, canonical: PurePosixPath | None) -> PurePosixPath | None:
-        """``canonical`` when it is a file of the image: no directory, and nothing that each boot makes anew."""
+        """``canonical`` when it is a file of the image: not a directory, and not made anew by each boot."""
         if canonical is None or len(canonical.parts) < 2 or canonical.parts[1] in _VOLATILE:
             return None
         return None if self.root.host(canonical).is_dir() else canonical
 
     def _excluding_rule(self, names: tuple[PurePosixPath, ...], reason: Reason) -> str | None:
-        """The rule that keeps a file out; ``names`` are its canonical path, and how else it was asked for."""
+        """The rule that excludes a file. ``names`` are its canonical path and the other spellings that were
+        asked for.
+        """
 
         def first(rules: Iterable[tuple[str, str]]) -> str | None:
             return next((said for glob, said in rules if any(matches(name, glob) for name in names)), None)
@@ -187,7 +197,7 @@ class _Builder:
         return None
 
     def _closed_directory(self, directory: PurePosixPath) -> PurePosixPath | None:
-        """The first directory on the way, from below, that not everybody may enter."""
+        """The first directory on the way, from below, that is closed to some users."""
         for each in (directory, *directory.parents):
             if not self.root.host(each).lstat().st_mode & stat.S_IXOTH:
                 return each
@@ -224,7 +234,7 @@ class _Builder:
         self.add(interpreter, Reason(ReasonSource.SCRIPT, f"#! of {path}"))
 
     def include(self, glob: str) -> bool:
-        """The files that a rule of the profile names, with what they need; whether it names any."""
+        """Add the files that a rule of the profile names, with their needs; returns whether it names any."""
         named = False
         for file in self.named_by(glob):
             named = True
@@ -233,7 +243,7 @@ class _Builder:
         return named
 
     def hard_links(self) -> None:
-        """The other names that files of the set have in the image, and what a program needs under such a name."""
+        """Add the other names of the set's files in the image, and what a program needs under such a name."""
         linked = functools.cache(self.root.hard_links)
         seen: set[PurePosixPath] = set()
         while added := [path for path in sorted(self.reasons) if path not in seen and self._is_file(path)]:
@@ -247,7 +257,7 @@ class _Builder:
             self._close_added()
 
     def _close_added(self) -> None:
-        """What the files that came last need."""
+        """Add what the newest files need."""
         for path in sorted(self.reasons):
             self._add_script_interpreter(path)
         added = [path for path in sorted(self.reasons) if path not in self._closed and self._is_file(path)]
@@ -262,7 +272,7 @@ class _Builder:
         self._closed.update(added)
 
     def named_by(self, glob: str) -> Iterator[PurePosixPath]:
-        """The files that a glob names, as it spells them; a directory names all that is below it."""
+        """The files that a glob names, as it spells them. A directory names everything below it."""
         head, crosses, _ = glob.partition("**")
         pattern = PurePosixPath(head).parent if crosses and not head.endswith("/") else PurePosixPath(head)
         for path in self.root.glob(pattern):
@@ -277,11 +287,11 @@ class _Builder:
             yield from (each for each in below if not crosses or matches(each, glob))
 
     def _below(self, directory: PurePosixPath) -> list[PurePosixPath]:
-        """What is below that is no directory; where a link leads is for ``add`` to say, by the image's root."""
+        """Everything below except directories. ``add`` resolves links, by the image's root."""
         return sorted(self.root.below(directory))
 
     def check_mapped(self, trace: Trace) -> None:
-        """Raise StartSetError for a mapped file that nothing accounts for; a rule that keeps one out is noted."""
+        """Raise StartSetError for a mapped file that nothing explains. Note a rule that excludes one."""
         for mapped in trace.mapped:
             file = self._file_at(self.root.resolve(mapped.path).canonical)
             if file is None or file in self.reasons or file in self.excluded:

@@ -1,4 +1,4 @@
-"""What every stage is given beside its inputs."""
+"""The context that every stage gets beside its inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quickstart.store.store import Store
 
 @dataclass(frozen=True)
 class Context:
-    """Where the stages keep their results, and whom they tell what they are doing."""
+    """The store in which the stages keep their results, and the display of their progress."""
 
     store: Store
     progress: Progress

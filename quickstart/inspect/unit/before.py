@@ -1,7 +1,8 @@
-"""What a stock boot has done before it starts a service: mounts, kernel settings, the network, the packet filter.
+"""What a stock boot does before it starts a service: mounts, kernel settings, the network, the packet filter.
 
-An early start comes before all of that. It may do so as long as that is what the build saw (never-stale.md); a packet filter,
-without which the service would be open to the network meanwhile, refuses the build.
+An early start comes before all of that. It may do so as long as the configuration is the one that the build
+saw (never-stale.md). A packet filter, without which the service would be open to the network, refuses the
+build.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NO_FILTERS = ("cloud-", "systemd-")
 
 
 def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The files, there or not, by which the machine is made ready for services."""
+    """The files, existing or not, that prepare the machine for services."""
     yield from map(PurePosixPath, _KERNEL_FILES)
     yield from (directory / SERVICE for directory in ADMINISTRATORS_UNITS)
     yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in (*_AUDITORS, *_FILTERS))
@@ -47,7 +48,7 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories, there or not, every entry of which does the same."""
+    """The directories, existing or not, whose entries prepare it as well."""
     yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES))
     # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
     yield from ADMINISTRATORS_UNITS
@@ -59,7 +60,9 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def refuse_filters(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when an enabled unit goes before the network: an early start would answer without it."""
+    """Raise UnsupportedUnitError when an enabled unit runs before the network: an early start would answer
+    without it.
+    """
     for name in sorted(_enabled(root)):
         before = directives(assignments(unit_texts(root, name), "[Unit]")).get("Before", ())
         if "network-pre.target" in " ".join(before).split():
@@ -79,7 +82,7 @@ def refuse_audit(root: ImageRoot, unit: str) -> None:
 
 
 def _enabled(root: ImageRoot) -> set[str]:
-    """The services that links pull in, whose unit files are there and not masked."""
+    """The services that links pull in, whose unit files exist and are not masked."""
     return {
         link.name
         for place in UNIT_PATHS

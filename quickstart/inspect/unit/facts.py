@@ -1,6 +1,8 @@
-"""What of an image decides how, and whether, systemd starts a unit: where one of these changes an early start is not to be made.
+"""The facts of an image that decide how and whether systemd starts a unit. When one changes, no early start
+must happen.
 
-The build reads it once. At boot it is compared by names alone (docs/users/never-stale.md), so what is not there is named, too.
+The build reads them once. At boot they are compared by names alone (docs/users/never-stale.md), so absent
+files are listed, too.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
 
 @dataclass(frozen=True)
 class Deciding:
-    """``files`` by canonical path, links not followed, whether they are there or not; ``places`` are directories, there or not,
-    of which every entry counts."""
+    """The facts. ``files`` are canonical paths, existing or not, last links not followed. ``places`` are
+    directories, existing or not, of which every entry counts.
+    """
 
     files: tuple[PurePosixPath, ...] = ()
     places: tuple[PurePosixPath, ...] = ()
@@ -49,7 +52,8 @@ class Deciding:
 
 
 def deciding(root: ImageRoot, unit: str) -> Deciding:
-    """The unit file, its drop-ins, the links that enable it, and what else an early start takes from the image's configuration.
+    """The unit file, its drop-ins, the links that enable it, and everything else that an early start takes
+    from the image's configuration.
 
     Raises UnsupportedUnitError without such a unit.
     """
@@ -81,7 +85,7 @@ def _alias_places(root: ImageRoot) -> dict[PurePosixPath, PurePosixPath]:
 
 
 def way_to(root: ImageRoot, path: PurePosixPath) -> tuple[PurePosixPath, ...]:
-    """The links on the way to ``path``, and where they lead, or would: all canonical."""
+    """The links on the way to ``path`` and their targets, existing or not; all canonical."""
     found = root.resolve(path)
     if found.canonical is not None:
         return (*found.links, found.canonical)
@@ -96,7 +100,7 @@ def _kept(paths: set[PurePosixPath]) -> Iterator[PurePosixPath]:
 
 
 def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """In which a unit may be defined, masked or made to start otherwise; as spelled."""
+    """The directories in which a unit may be defined, masked or changed, as spelled."""
     stem, at, _ = unit.removesuffix(".service").partition("@")
     for directory in map(PurePosixPath, UNIT_PATHS):
         yield directory / unit
@@ -118,7 +122,9 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
 
 
 def _negated_conditions(texts: tuple[str, ...]) -> Iterator[PurePosixPath]:
-    """What must not be there: ConditionPathExists=!PATH and its like (systemd.unit(5), "Conditions and Asserts")."""
+    """The paths that must be absent: ConditionPathExists=!PATH and its like (systemd.unit(5), "Conditions
+    and Asserts").
+    """
     for name, value in assignments(texts, "[Unit]"):
         word = value.removeprefix("|").strip()
         path = word.removeprefix("!").strip()
