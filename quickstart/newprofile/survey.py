@@ -27,6 +27,7 @@ from quickstart.newprofile.look import (
     state_line,
 )
 
+# A busy host takes this long for one answer of a guest that is well; who waits longer for ready waits longer for it, too.
 _LOOK_S = 120.0
 _PAUSE_S = 2.0
 _ASK_S = 2.0
@@ -79,10 +80,11 @@ def watch(guest: Watched, unit: str, ready: Readiness, limit_s: float) -> Survey
     ends or hangs.
     """
     looks: list[Look] = []
+    look_s = max(_LOOK_S, limit_s)
     deadline_s = time.monotonic() + limit_s
     stamp: ReadyStamp | None = None
     while stamp is None and time.monotonic() < deadline_s:
-        look, stamp = _look(guest, unit, ready)
+        look, stamp = _look(guest, unit, ready, look_s)
         looks.append(look)
         if stamp is None and listens_inside_only(looks, ready):
             return _survey(looks[-1], None)
@@ -92,7 +94,7 @@ def watch(guest: Watched, unit: str, ready: Readiness, limit_s: float) -> Survey
     if stamp is None:
         problems = [f"it was not ready after {limit_s:g} s", *_last_words(guest, looks, ready)]
         raise NoProfileError(unit, problems, hint="is it what --ready asks for? --timeout waits longer")
-    return _survey(_look(guest, unit, ready)[0], stamp)
+    return _survey(_look(guest, unit, ready, look_s)[0], stamp)
 
 
 def _survey(look: Look, stamp: ReadyStamp | None) -> Survey:
@@ -106,11 +108,11 @@ def _survey(look: Look, stamp: ReadyStamp | None) -> Survey:
     )
 
 
-def _look(guest: Watched, unit: str, ready: Readiness) -> tuple[Look, ReadyStamp | None]:
+def _look(guest: Watched, unit: str, ready: Readiness, look_s: float) -> tuple[Look, ReadyStamp | None]:
     stamp: ReadyStamp | None = None
     text = b""
     guest.start(look_command(unit))
-    for message in guest.messages(_LOOK_S):
+    for message in guest.messages(look_s):
         if isinstance(message, Output) and message.stream == "out" and len(text) < _SAID_BYTES:
             text += message.data
         elif isinstance(message, ReadyStamp):
@@ -120,8 +122,12 @@ def _look(guest: Watched, unit: str, ready: Readiness) -> tuple[Look, ReadyStamp
                 _answer(guest.url_port, ready.path) if ready.kind == ReadyKind.HTTP and stamp is None else 0
             )
             return parse_look(text.decode(errors="replace"), asked), stamp
-    how = f"did not answer for {_LOOK_S:g} s" if guest.is_running() else "ended"
-    raise GuestError(f"the guest {how} while it was watched", console_tail=guest.console_tail())
+    how = f"did not answer for {look_s:g} s" if guest.is_running() else "ended"
+    raise GuestError(
+        f"the guest {how} while it was watched",
+        hint="is the host busy? --timeout waits longer" if guest.is_running() else None,
+        console_tail=guest.console_tail(),
+    )
 
 
 def _pause(guest: Watched) -> ReadyStamp | None:

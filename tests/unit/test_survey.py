@@ -36,6 +36,7 @@ class Guest:
         self.looks = 0
         self.asked = False
         self.ends = False
+        self.answers_after_s = 0.0
 
     def start(self, command: str) -> None:
         assert "app.service" in command
@@ -48,7 +49,7 @@ class Guest:
             return
         self.asked, number = False, self.looks
         self.looks += 1
-        if self.ends:
+        if self.ends or timeout_s < self.answers_after_s:
             return
         yield Beacon(1, "ens3", "10.0.2.15", 0)
         text = self.texts[min(number, len(self.texts) - 1)].encode()
@@ -123,3 +124,12 @@ def test_a_guest_that_ends() -> None:
     with pytest.raises(GuestError, match="the guest ended while it was watched") as caught:
         watch(guest, "app.service", READY, 60)
     assert "its last line" in caught.value.message
+
+
+def test_a_busy_host_has_as_long_for_a_look_as_for_ready() -> None:
+    guest = Guest(said(), ready_at=0)
+    guest.answers_after_s = 500
+    assert watch(guest, "app.service", READY, 600).ready_uptime_ns
+    with pytest.raises(GuestError, match="did not answer for 120 s") as caught:
+        watch(guest, "app.service", READY, 60)
+    assert "--timeout" in str(caught.value.hint)
