@@ -153,11 +153,11 @@ class Channel:
             elif not alive():
                 return
 
-    def start(self, command: str) -> None:
+    def start(self, command: str, limit_s: float = SEND_LIMIT_S) -> None:
         """Start ``command`` in the guest; `messages` then yields its output and its end.
 
         Raises GuestError for one that is longer than the agent takes, OSError when the guest is gone or does not read it for
-        `SEND_LIMIT_S`: a guest that claims to have run commands that it never read fills the socket.
+        ``limit_s``: a guest that claims to have run commands that it never read fills the socket.
         """
         encoded = command.encode()
         if len(encoded) > _MAX_COMMAND_BYTES:
@@ -167,7 +167,7 @@ class Channel:
             )
         # Even where it is sent in part: the agent would take the next one for the rest of it.
         self._running += 1
-        self._socket.settimeout(SEND_LIMIT_S)
+        self._socket.settimeout(limit_s)
         try:
             self._socket.sendall(b"exec %d\n" % len(encoded) + encoded)
         finally:
@@ -184,13 +184,14 @@ class Channel:
     ) -> int | None:
         """Run ``command`` in the guest; its exit status, or None when the guest ended or the time was up.
 
+        The guest has ``timeout_s`` to read the command and to run it, and at most `SEND_LIMIT_S` of that to read it.
         Raises GuestError when it says more than ``limit_bytes``.
         """
+        deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         try:
-            self.start(command)
+            self.start(command, min(SEND_LIMIT_S, timeout_s))
         except OSError:
             return None
-        deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         said_bytes = 0
         for message in self.messages(deadline_ns, alive):
             if isinstance(message, Output):

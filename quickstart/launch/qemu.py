@@ -269,11 +269,11 @@ class QemuGuest:
         timeout_s: float,
         limit_bytes: int | None = None,
     ) -> int:
-        channel = self._open_channel()
+        channel, deadline_s = self._open_channel(), time.monotonic() + timeout_s
         status = channel.execute(command, stdout, stderr, timeout_s, self._goes_on, limit_bytes)
         if status is None:
             # A guest that shuts down ends the agent before it ends itself.
-            ended = self.wait(_LAST_MOMENTS_S)
+            ended = self.wait(max(0.0, min(_LAST_MOMENTS_S, deadline_s - time.monotonic())))
             how = "was cut off: the guest ended" if ended else f"did not end in {timeout_s:g} s"
             raise GuestError(f"`{command}` {how}", console_tail=self.console_tail())
         return status

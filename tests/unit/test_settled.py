@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import pytest
 from click.testing import CliRunner
@@ -17,8 +21,11 @@ from quickstart.cli.main import group
 from quickstart.cli.moment import When, settled_facts, settled_line
 from quickstart.errors import BadInputError, GuestError, NotSettledError
 from quickstart.launch import settled
+from quickstart.launch.accel import tcg
+from quickstart.launch.channel import Channel
+from quickstart.launch.qemu import QemuGuest
 from quickstart.launch.settled import Settled, hands_over, parse, wait_settled
-from quickstart.model import Artefact
+from quickstart.model import Artefact, Machine
 from tests.unit.outs import write_manifest
 
 RUNNING = "state running\nfinished 12050000\n"
@@ -270,3 +277,48 @@ def test_what_a_hostile_guest_says_stays_short() -> None:
         assert parse(f"state {word}\njob a.service {word} running\n") == parse("")
     assert len(parse("".join(f"failed {n}.service\n" for n in range(50_000))).failed_units) == 1024
     assert len(parse("".join(f"job {n}.service start running\n" for n in range(50_000))).jobs) == 1024
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_question_takes_no_longer_than_its_time(reads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a guest that lives and answers nothing: neither that it may be ending nor that it reads nothing adds to the time."""
+    waited: list[float] = []
+    monkeypatch.setattr(QemuGuest, "wait", lambda self, timeout_s: bool(waited.append(timeout_s)))
+    monkeypatch.setattr(QemuGuest, "_goes_on", lambda self: True)
+    monkeypatch.setattr(QemuGuest, "console_tail", lambda self: "")
+    ours, agent = socket.socketpair()
+    machine = SimpleNamespace(forward_port=None)
+    guest = QemuGuest(cast(Machine, machine), tcg("in a test"), (), keep=False)
+    guest._channel = Channel(ours)
+    if not reads:
+        fill(ours)
+    ended = threading.Event()
+
+    def ask() -> None:
+        with pytest.raises(GuestError, match="did not end"):
+            guest.execute("true", io.BytesIO(), io.BytesIO(), 0.2)
+        ended.set()
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    try:
+        assert ended.wait(30)
+    finally:
+        agent.close()
+        asking.join(30)
+        ours.close()
+    assert waited
+    assert max(waited) <= 0.2
+
+
+def fill(connected: socket.socket) -> None:
+    """Send until there is no room on the way."""
+    connected.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            connected.send(bytes(65_536))
+    # Where a large piece has no room, a command may still have.
+    with suppress(BlockingIOError):
+        while True:
+            connected.send(b"\0")
+    connected.setblocking(True)
