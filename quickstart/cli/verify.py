@@ -36,7 +36,7 @@ from quickstart.profile import load_ours, load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from quickstart.verify import boot, shown
-from quickstart.verify.untilclean import Round, include_list, read_includes, until_clean, write_includes
+from quickstart.verify.untilclean import Round, include_list, read_own_includes, until_clean, write_includes
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _until_clean(
         write_includes(listed, files)
         verb.display().note(f"{len(files)} files to be packed, too: {listed}")
 
-    before = read_includes(listed) if listed.exists() else ()
+    before = read_own_includes(listed)
     return until_clean(building.profile, before, build, lambda: _verified(verb, out, options, store), keep)
 
 

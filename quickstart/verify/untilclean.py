@@ -7,11 +7,13 @@ takes. The same list, profile and image give the same OUT.
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError
+from quickstart.host.beneath import opened_regular
 from quickstart.inspect.globs import matches
 from quickstart.model import Profile
 from quickstart.verify.boot import Verified
@@ -84,11 +86,14 @@ def read_includes(path: Path) -> tuple[PurePosixPath, ...]:
     Raises BadInputError for a list that cannot be read, or a line that is no absolute path.
     """
     try:
-        lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        return _includes(path, path.read_text(encoding="utf-8", errors="surrogateescape"))
     except OSError as error:
         raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _includes(path: Path, text: str) -> tuple[PurePosixPath, ...]:
     found = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if line and not line.startswith("#"):
             if not line.startswith("/"):
                 raise BadInputError(f"{path}:{number}: {line!r} is no absolute path")
@@ -96,13 +101,40 @@ def read_includes(path: Path) -> tuple[PurePosixPath, ...]:
     return tuple(found)
 
 
+def read_own_includes(path: Path) -> tuple[PurePosixPath, ...]:
+    """The paths of the list that an earlier call of this user wrote; none when there is no list.
+
+    Where others may make files, as in /tmp, another user may have put a list there, and would decide what
+    OUT's archive shows. Raises BadInputError for such a list, and for what is not a regular file.
+    """
+    try:
+        with opened_regular(path) as fd:
+            if os.fstat(fd).st_uid != os.geteuid():
+                raise BadInputError(
+                    f"{path} belongs to another user, who would decide what is packed",
+                    hint="remove it, or move OUT to a directory of yours",
+                )
+            with os.fdopen(os.dup(fd), encoding="utf-8", errors="surrogateescape") as file:
+                return _includes(path, file.read())
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
+
+
 def write_includes(path: Path, files: Iterable[PurePosixPath]) -> None:
-    """Write a list that `read_includes` reads. Raises BadInputError for a name with a newline."""
+    """Write a list that `read_includes` reads. Raises BadInputError for a name with a newline, and for a
+    list that cannot be written.
+    """
     names = [str(file) for file in files]
     if odd := [name for name in names if len(name.splitlines()) != 1]:
         raise BadInputError(f"{odd[0]!r} has a line's end in its name", hint="name it in files.include")
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(
-        _HEAD + "".join(f"{name}\n" for name in names), encoding="utf-8", errors="surrogateescape"
-    )
-    partial.replace(path)
+    try:
+        partial.unlink(missing_ok=True)
+        # A new file: another user may have put a link there, which would be followed.
+        with partial.open("x", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(_HEAD + "".join(f"{name}\n" for name in names))
+        partial.replace(path)
+    except OSError as error:
+        raise BadInputError(f"{path} cannot be written: {error.strerror}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -19,6 +20,7 @@ from quickstart.verify.untilclean import (
     Round,
     include_list,
     read_includes,
+    read_own_includes,
     until_clean,
     with_includes,
     write_includes,
@@ -137,3 +139,42 @@ def test_a_bad_list_is_named(tmp_path: Path) -> None:
         read_includes(listed)
     with pytest.raises(BadInputError, match="line's end"):
         write_includes(listed, [P("/a\nb")])
+
+
+def test_the_list_of_an_earlier_call_counts(tmp_path: Path) -> None:
+    listed = include_list(tmp_path / "nginx")
+    assert read_own_includes(listed) == ()
+    write_includes(listed, [MODULE])
+    assert read_own_includes(listed) == (MODULE,)
+
+
+def test_another_user_s_list_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in /tmp, where OUT may lie, and where anybody may make a file of the list's name."""
+    listed = include_list(tmp_path / "nginx")
+    write_includes(listed, [MODULE])
+    monkeypatch.setattr(os, "geteuid", lambda: listed.stat().st_uid + 1)
+    with pytest.raises(BadInputError, match="belongs to another user"):
+        read_own_includes(listed)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_list_that_is_not_a_file_is_refused(kind: str, tmp_path: Path) -> None:
+    """A pipe would be read for ever; a link may lead to a list of anybody's."""
+    listed, other = include_list(tmp_path / "nginx"), tmp_path / "other"
+    write_includes(other, [MODULE])
+    if kind == "link":
+        listed.symlink_to(other)
+    else:
+        os.mkfifo(listed)
+    with pytest.raises(BadInputError, match="not a regular file"):
+        read_own_includes(listed)
+
+
+def test_what_is_in_the_way_of_the_list_is_not_written_to(tmp_path: Path) -> None:
+    listed, other = include_list(tmp_path / "nginx"), tmp_path / "other"
+    other.write_text("as it was")
+    (tmp_path / ".nginx.include.partial").symlink_to(other)
+    write_includes(listed, [MODULE])
+    assert other.read_text() == "as it was"
+    assert read_own_includes(listed) == (MODULE,)
+    assert not listed.is_symlink()
