@@ -283,7 +283,12 @@ def test_what_a_hostile_guest_says_stays_short() -> None:
 def test_a_question_takes_no_longer_than_its_time(reads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a guest that lives and answers nothing: neither that it may be ending nor that it reads nothing adds to the time."""
     waited: list[float] = []
-    monkeypatch.setattr(QemuGuest, "wait", lambda self, timeout_s: bool(waited.append(timeout_s)))
+
+    def lives(guest: QemuGuest, timeout_s: float) -> bool:
+        waited.append(timeout_s)
+        return False
+
+    monkeypatch.setattr(QemuGuest, "wait", lives)
     monkeypatch.setattr(QemuGuest, "_goes_on", lambda self: True)
     monkeypatch.setattr(QemuGuest, "console_tail", lambda self: "")
     ours, agent = socket.socketpair()
