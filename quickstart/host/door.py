@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shlex
 import shutil
 import signal
@@ -114,6 +115,16 @@ def bad_end(process: Process) -> str:
     if not status:
         return ""
     return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+
+
+def core_limit() -> str:
+    """prlimit(1)'s option for a program that leaves no core: neither a file, nor input for a handler of the host's.
+
+    A handler (core_pattern with a pipe: systemd-coredump, apport) runs as the host's root whatever the limit is, unless
+    it is 1 (do_coredump() in the kernel's fs/coredump.c). Nobody raises a hard limit of 0 without a privilege.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    return f"--core={0 if hard == 0 else 1}"
 
 
 def identity_words(identity: Identity | None) -> tuple[str, ...]:

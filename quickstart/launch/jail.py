@@ -116,7 +116,7 @@ def largest_file(disk: int | None, disk_format: str) -> int:
 def limited(words: Iterable[str | Path], file_bytes: int) -> tuple[str, ...]:
     """QEMU's argv with those ``words``: no file that it writes gets longer (setrlimit(2)), and there is no core of its memory."""
     qemu = door.tool_path("qemu-system-x86_64")
-    return ("prlimit", f"--fsize={file_bytes}", "--core=0", "--", str(qemu), *map(str, words))
+    return ("prlimit", f"--fsize={file_bytes}", door.core_limit(), "--", str(qemu), *map(str, words))
 
 
 def demand_room(initrds: Iterable[Path], memory_mib: int) -> None:

@@ -135,7 +135,7 @@ def _confined(identity: Identity, image: Path) -> tuple[str, ...]:
     """The words before the argv of the NBD server, by which it is nobody else, without any right, and fills no disk."""
     size_bytes = image.stat().st_size if image.exists() else 0
     largest = size_bytes + size_bytes // 64 + _SLACK_BYTES
-    limits = ("prlimit", f"--fsize={largest}", "--core=0", "--")
+    limits = ("prlimit", f"--fsize={largest}", door.core_limit(), "--")
     return ("setpriv", *door.identity_words(identity), "--", *limits)
 
 

@@ -6,6 +6,7 @@ The image is a tree made by hand; the probe (confineprobe.c) does no harm where 
 from __future__ import annotations
 
 import os
+import resource
 import select
 import shutil
 import socket
@@ -305,6 +306,13 @@ def test_its_ids_are_those_that_they_were(box: Box) -> None:
     said = box.shell("cat /proc/self/uid_map; cat /proc/self/setgroups").splitlines()
     assert [line.split() for line in said[:-1]] == [[first, first, count] for first, _, count in own]
     assert said[-1] == "allow"
+
+
+def test_it_leaves_no_core_to_the_host(box: Box) -> None:
+    """A handler in core_pattern is root of the host's, and gets a core whatever the limit is, but for 1 (fs/coredump.c)."""
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    limits = box.shell("grep '^Max core' /proc/self/limits")
+    assert limits.split()[4:6] == ["0" if hard == 0 else "1"] * 2
 
 
 def test_it_registers_no_interpreter(box: Box) -> None:

@@ -36,7 +36,11 @@ _FIRST_TIME_S, _LAST_TIME_S = -(2**31), -(2**31) + 2**34
 _MAJORS, _MINORS = 1 << 12, 1 << 20
 _TYPES = {Kind.CHARACTER: stat.S_IFCHR, Kind.BLOCK: stat.S_IFBLK}
 # Of what decompresses; nothing that it says is believed. Its user has no other process, and it starts few.
-_LIMITED = ("prlimit", "--as=1073741824", "--fsize=0", "--core=0", "--cpu=1800", "--nproc=16", "--")
+_LIMITS = ("--as=1073741824", "--fsize=0", "--cpu=1800", "--nproc=16")
+
+
+def _limited() -> tuple[str, ...]:
+    return ("prlimit", *_LIMITS, door.core_limit(), "--")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +87,7 @@ def foreign_members(
         if decompressor:
             # Nobody's own /proc/PID/mem, of a daemon of the host, would be open to it: so it is a user without any other process.
             words = door.identity_words(stack.enter_context(unprivileged()))
-            stranger = (*alone, "setpriv", *words, "--", *_LIMITED, *decompressor)
+            stranger = (*alone, "setpriv", *words, "--", *_limited(), *decompressor)
             unpacking = stack.enter_context(door.filtered(stranger, filtered))
             filtered = unpacking.stdout.fileno()
         module = "quickstart.inspect.foreign.reader"

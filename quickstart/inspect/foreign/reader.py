@@ -58,11 +58,13 @@ def give_up_rights(empty: Path) -> None:
     for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_DUMPABLE, 0)):
         if libc.prctl(option, value, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "prctl")
+    # A limit of 1, unlike 0, also keeps a core from the host's handler (door.core_limit).
+    core = 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
     for kind, limit in (
         (resource.RLIMIT_AS, _MEMORY_BYTES),
         (resource.RLIMIT_CPU, _CPU_S),
         (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CORE, core),
         # Each process would have all of these for itself.
         (resource.RLIMIT_NPROC, 0),
     ):

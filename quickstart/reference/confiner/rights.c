@@ -6,6 +6,7 @@
 #include <linux/capability.h>
 #include <stdint.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,7 +21,18 @@ static uint64_t kept(void) {
     return all;
 }
 
+/* Where core_pattern is a pipe (systemd-coredump, apport), root of the host reads what a core has to say, whatever the limit, unless it is 1
+   (do_coredump() in fs/coredump.c). Without CAP_SYS_RESOURCE nobody here raises it again. */
+static void leave_no_core(void) {
+    struct rlimit core;
+    must(getrlimit(RLIMIT_CORE, &core), "the limit of cores");
+    if (core.rlim_max > 1) core.rlim_max = 1;
+    core.rlim_cur = core.rlim_max;
+    must(setrlimit(RLIMIT_CORE, &core), "the limit of cores");
+}
+
 void give_up_rights(bool network) {
+    leave_no_core();
     for (int each = 0; each < 64; each++) {
         int has = prctl(PR_CAPBSET_READ, each, 0, 0, 0);
         if (has > 0 && !(kept() >> each & 1)) must(prctl(PR_CAPBSET_DROP, each, 0, 0, 0), "the bounding set");
