@@ -60,6 +60,16 @@ def test_what_asks_for_nothing(tmp_path: Path, words: str) -> None:
     assert unwanted(tmp_path, words) == ""
 
 
+@pytest.mark.parametrize("ending", ["", "\nquiet"])
+def test_a_line_break_hides_no_word(tmp_path: Path, ending: str) -> None:
+    """The kernel and systemd separate words at it, and whoever writes a long line may break it."""
+    assert unwanted(tmp_path, f"{USUAL}\nsystemd.mask=nginx.service{ending}") == "systemd.mask=nginx.service"
+
+
+def test_a_carriage_return_hides_no_word(tmp_path: Path) -> None:
+    assert "control character" in unwanted(tmp_path, f"{USUAL} a\rsystemd.mask=nginx.service")
+
+
 @pytest.mark.parametrize(
     "word",
     [
@@ -71,6 +81,9 @@ def test_what_asks_for_nothing(tmp_path: Path, words: str) -> None:
         *("fsck.mode=force", "forcefsck", "rootflags=noexec"),
         # To modprobe(8), which init does not use.
         "modprobe.blacklist=squashfs,erofs",
+        # A drop-in of the unit, and policies that come with the stock init.
+        *("systemd.set_credential=systemd.unit-dropin.nginx:x", "systemd.set-credential-binary=a:eA=="),
+        *("security=tomoyo", "lsm=landlock,yama,tomoyo", "ima_policy=tcb", "ima_appraise=enforce"),
     ],
 )
 def test_what_asks_for_the_stock_boot(tmp_path: Path, word: str) -> None:
