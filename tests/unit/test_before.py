@@ -41,6 +41,23 @@ def test_nor_one_that_a_drop_in_orders(tmp_path: Path) -> None:
         read(tmp_path, SERVICE)
 
 
+def test_nor_one_that_a_target_upholds(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/lib/systemd/system/wall.service", FILTER)
+    place = tmp_path / "etc/systemd/system/multi-user.target.upholds"
+    place.mkdir(parents=True)
+    (place / "wall.service").symlink_to("/usr/lib/systemd/system/wall.service")
+    with pytest.raises(UnsupportedUnitError, match=r"wall\.service"):
+        read(tmp_path, SERVICE)
+
+
+def test_a_policy_for_ima_is_not_escaped(tmp_path: Path) -> None:
+    """systemd hands it to the kernel; a program that runs by then was neither measured nor appraised."""
+    read(tmp_path, SERVICE)
+    put(tmp_path, "/etc/ima/ima-policy", "appraise func=BPRM_CHECK fowner=0\n")
+    with pytest.raises(UnsupportedUnitError, match="/etc/ima/ima-policy is there"):
+        read(tmp_path, SERVICE)
+
+
 def test_a_masked_one_and_others_of_the_early_boot_do_not_matter(tmp_path: Path) -> None:
     for name in ("nftables.service", "cloud-init-local.service", "systemd-network-generator.service"):
         put(tmp_path, f"/usr/lib/systemd/system/{name}", FILTER)

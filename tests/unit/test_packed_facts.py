@@ -247,6 +247,28 @@ def test_a_unit_of_the_administrators_own_counts_whatever_pulls_it_in(root: Imag
     }
 
 
+def test_a_filter_of_the_image_counts_before_it_is_enabled(root: ImageRoot) -> None:
+    """`systemctl enable wall` makes only a link, in a place where each package with a service makes one."""
+    own, packages = "/etc/systemd/system", "/usr/lib/systemd/system"
+    text = "[Unit]\nBefore=network-pre.target\n[Service]\nExecStart=/bin/nft\n[Install]\n"
+    put(root.base, f"{packages}/wall.service", f"{text}WantedBy=multi-user.target network.target\n")
+    put(root.base, f"{own}/own.service", f"{text}RequiredBy=network.target\nUpheldBy=a.target\n")
+    put(root.base, f"{packages}/plain.service", "[Install]\nWantedBy=multi-user.target\n")
+    # One that leads nowhere is no reason to stop.
+    (root.base / f"{own[1:]}/gone.service").symlink_to("/opt/gone.service")
+    assert {
+        f"{WANTS}/wall.service",
+        f"{own}/network.target.wants/wall.service",
+        f"{own}/network.target.requires/own.service",
+        f"{own}/a.target.upholds/own.service",
+    } <= files_of(root)
+    assert f"{WANTS}/plain.service" not in files_of(root)
+
+
+def test_a_policy_for_ima_counts(root: ImageRoot) -> None:
+    assert "/etc/ima/ima-policy" in files_of(root)
+
+
 def test_an_alias_counts_and_the_packages_unit_behind_it_does_not(root: ImageRoot) -> None:
     """An upgrade of openssh-server leaves the fast start of another service intact; a mask of sshd.service does not."""
     own, packages = "/etc/systemd/system", "/usr/lib/systemd/system"

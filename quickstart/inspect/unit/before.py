@@ -23,7 +23,8 @@ _EARLY_TARGETS = ("local-fs.target", "sysinit.target", "basic.target", "network-
 _GOALS = ("multi-user.target", "graphical.target")
 _PULLING = ("wants", "requires", "upholds")
 # sysctl.d(5); the packages' own, below /usr/lib, are written anew by each upgrade.
-_KERNEL_FILES = ("/etc/sysctl.conf",)
+_IMA_POLICY = PurePosixPath("/etc/ima/ima-policy")
+_KERNEL_FILES = ("/etc/sysctl.conf", str(_IMA_POLICY))
 # What cloud-init writes on an instance's first boot, after which that machine starts early all the same.
 _MACHINE_FILES = ("/etc/fstab", "/etc/crypttab", "/etc/network/interfaces", "/etc/dhcp/dhclient.conf")
 _MACHINE_PLACES = ("/etc/network/interfaces.d", "/etc/network/if-pre-up.d", "/etc/systemd/network")
@@ -43,6 +44,7 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
     yield from map(PurePosixPath, _KERNEL_FILES)
     yield from (directory / SERVICE for directory in ADMINISTRATORS_UNITS)
     yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in (*_AUDITORS, *_FILTERS))
+    yield from _filters_links(root)
     if not has_cloud_init(root):
         yield from map(PurePosixPath, _MACHINE_FILES)
 
@@ -64,20 +66,46 @@ def refuse_filters(root: ImageRoot, unit: str) -> None:
     without it.
     """
     for name in sorted(_enabled(root)):
-        before = directives(assignments(unit_texts(root, name), "[Unit]")).get("Before", ())
-        if "network-pre.target" in " ".join(before).split():
+        if _goes_before_the_network(root, name):
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: {name} is enabled and goes before the network, as a packet filter does",
                 hint=f"disable {name} in the image, and filter outside of the machine",
             )
 
 
+def _goes_before_the_network(root: ImageRoot, name: str) -> bool:
+    before = directives(assignments(unit_texts(root, name), "[Unit]")).get("Before", ())
+    return "network-pre.target" in " ".join(before).split()
+
+
+def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
+    """Where `systemctl enable` would link the image's services that go before the network, whatever their names."""
+    names = {path.name for place in UNIT_PATHS for path in root.glob(PurePosixPath(place) / "*.service")}
+    for name in sorted(name for name in names if not name.startswith(_NO_FILTERS)):
+        try:
+            if not _goes_before_the_network(root, name):
+                continue
+            install = directives(assignments(unit_texts(root, name), "[Install]"))
+        except UnsupportedUnitError:
+            # A mask, or a link that leads nowhere: a change of it counts by itself.
+            continue
+        for kind, key in zip(_PULLING, ("WantedBy", "RequiredBy", "UpheldBy"), strict=True):
+            targets = " ".join(install.get(key, ())).split()
+            yield from (_OWN / f"{target}.{kind}" / name for target in targets if "/" not in target)
+
+
 def refuse_audit(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when the image audits system calls: a process from before auditd(8) starts is never audited."""
+    """Raise UnsupportedUnitError when the image audits system calls or has a policy for IMA: an early process would escape both."""
     for name in sorted(_enabled(root) & {f"{each}.service" for each in _AUDITORS}):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {name} is enabled, and a process that starts before it is never audited",
             hint=f"disable {name} in the image",
+        )
+    # systemd hands it to the kernel when it becomes PID 1 (ima-setup.c); what runs by then was neither measured nor appraised.
+    if root.resolve(_IMA_POLICY).canonical is not None:
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: {_IMA_POLICY} is there, and what starts before systemd escapes it",
+            hint=f"remove {_IMA_POLICY} from the image",
         )
 
 
@@ -86,7 +114,7 @@ def _enabled(root: ImageRoot) -> set[str]:
     return {
         link.name
         for place in UNIT_PATHS
-        for kind in ("wants", "requires")
+        for kind in _PULLING
         for link in root.glob(PurePosixPath(place) / f"*.{kind}/*.service")
         if not link.name.startswith(_NO_FILTERS) and _has_file(root, link.name)
     }
