@@ -108,7 +108,8 @@ import dataclasses, random, sys
 from quickstart.host import identity
 # As two processes do that have taken the same number.
 identity.secrets.randbelow = lambda count: 5
-identity._standing = lambda: identity.Standing(0, (1 << 41) - 1, {extents}, {extents}, True)
+identity._standing = lambda: identity.Standing(
+    euid=0, capabilities=(1 << 41) - 1, uid_map={extents}, gid_map={extents}, setgroups=True)
 with identity.unprivileged() as found:
     print(found.uid, flush=True)
     sys.stdin.read()
