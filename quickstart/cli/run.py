@@ -72,8 +72,8 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """One boot that became ready. ``exec_*`` belong to `--exec`; ``fallback`` is the reason why the stock
-    init started.
+    """One boot that became ready. The ``exec_*`` fields belong to `--exec`. ``fallback`` is why the stock
+    init started, or empty.
 
     ``settled`` is None when nobody waited for it. ``exec_truncated`` means that the command's output was
     cut.

@@ -79,7 +79,7 @@ def rebuild(
 def _packing(
     before: Artefact, profile: Profile, used: UsedDisk, form: PackOptions, context: Context, keep: bool
 ) -> Packing:
-    """The used disk as a subject: its content as the reference image, and its traces."""
+    """The packing of the used disk: its content is the reference image, which is traced again."""
     reference = reference_of_disk(used, _LABEL, context)
     root = ImageRoot(reference.tree)
     read_unit(root, profile.unit, profile.run_start_pre)

@@ -1,8 +1,8 @@
-"""Limits of the unit's cgroup, and of the slices that it lies in, as records of the starter's description.
+"""Limits of the unit's cgroup and of its slices, as records of the starter's description.
 
-systemd.resource-control(5) says what the directives mean. The attributes and their values are those that systemd 252 and 257
-write (cgroup_context_apply). The starter writes them before the first process of the unit is born. Their names and units are the
-kernel's (Documentation/admin-guide/cgroup-v2.rst).
+systemd.resource-control(5) explains the directives. The attributes and their values are those that systemd 252
+writes (cgroup_context_apply); later versions were not compared line by line. The starter writes them before
+the unit's first process. Names and units are the kernel's (Documentation/admin-guide/cgroup-v2.rst).
 """
 
 from __future__ import annotations
