@@ -11,9 +11,9 @@ from pathlib import Path
 from quickstart.errors import CommandError, MissingToolError, NeedsRootError
 from quickstart.host import door, userns
 from quickstart.host.files import free_bytes, temporary_directory
-from quickstart.host.progress import Progress
 from quickstart.launch import accel
 from quickstart.model import MIB
+from quickstart.store.context import Context
 from quickstart.store.store import Store
 from quickstart.volume.nfs import nfs_server
 
@@ -57,13 +57,13 @@ class Finding:
     optional: bool = False
 
 
-def examine(store: Store, progress: Progress) -> tuple[Finding, ...]:
+def examine(context: Context) -> tuple[Finding, ...]:
     """Look at every need, in the order in which a build meets them; tries KVM with a tiny guest."""
-    with progress.step("look at the tools"):
+    with context.progress.step("look at the tools"):
         tools = [_tool(name, arguments) for name, arguments in _TRIALS.items()]
-        rest = [_static_libc(), _owners(), _space(store)]
-    with progress.step("try the accelerator"):
-        kvm = _accelerator(store)
+        rest = [_static_libc(), _owners(), _space(context.store)]
+    with context.progress.step("try the accelerator"):
+        kvm = _accelerator(context.store)
     return (*tools, *rest, _nfs(), kvm)
 
 

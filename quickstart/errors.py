@@ -16,7 +16,8 @@
     │   └── OutputExistsError                OUT is there and is not ours to replace
     ├── HostLacksError              exit 3   the host has no such tool, privilege or space
     │   ├── MissingToolError                 a program is not installed
-    │   └── NeedsRootError                   a step has to run as root
+    │   ├── NeedsRootError                   a step has to run as root
+    │   └── GuestLacksError                  this backend's guests cannot do what a verb needs
     ├── CommandError                exit 1   a subprocess failed or ran out of time
     ├── ReferenceImageError         exit 1   the reference image could not be made
     ├── TraceError                  exit 1   the reference boot's logs are not complete
@@ -125,6 +126,13 @@ class MissingToolError(HostLacksError):
 
 class NeedsRootError(HostLacksError):
     pass
+
+
+class GuestLacksError(HostLacksError):
+    """A capability that a verb needs and the guest's backend has not (quickstart.guest)."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"cannot {what}: {why}")
 
 
 class CommandError(QuickStartError):

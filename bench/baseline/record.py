@@ -12,12 +12,11 @@ import sys
 from pathlib import Path
 
 from quickstart.bench.prepare import prepare
+from quickstart.engines.launching import launcher_on
 from quickstart.host.progress import Quiet
-from quickstart.launch import archive
 from quickstart.launch.accel import Accelerator
-from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import baseline
-from quickstart.measure.configuration import machine
+from quickstart.measure.configuration import machine_of
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
@@ -33,9 +32,8 @@ def main(name: str = "nginx", directory: str = str(Path(__file__).parent)) -> No
     with Store(default_root()) as store:
         for configuration, file in NAMES.items():
             boot = prepare(profile, configuration, Context(store, Quiet()))
-            launcher = QemuLauncher(VIRTUAL, archive.agent_binary(store))
-            described = machine(boot, forward_port=None, guest_port=0)
-            with launcher.launch(described, (), profile.ready) as guest:
+            launcher = launcher_on(VIRTUAL, store)
+            with launcher.launch(machine_of(boot), profile.ready) as guest:
                 readied = guest.wait_ready(profile.ready.timeout_s)
                 document = baseline.record(guest, profile, boot, readied, VIRTUAL.name)
             target = Path(directory, file.format(profile.name))

@@ -21,12 +21,12 @@ from pathlib import Path
 
 from quickstart import __version__
 from quickstart.bench import prepare
+from quickstart.engines.launching import launcher_on
+from quickstart.guest import executing
 from quickstart.host.progress import Quiet
 from quickstart.initramfs.payload import compressors
-from quickstart.launch.archive import agent_binary
-from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
-from quickstart.measure.configuration import Boot, machine, with_command_line
+from quickstart.measure.configuration import Boot, machine_of, with_command_line
 from quickstart.model import Profile
 from quickstart.model.words import Payload
 from quickstart.profile import load_bench, load_profile
@@ -47,10 +47,11 @@ sed -n 's/^\\(Cached\\|Unevictable\\|Slab\\): *\\([0-9]*\\) kB/\\2/p' /proc/memi
 
 def run(profile: Profile, boot: Boot, store: Store) -> dict[str, int]:
     size = clock.virtual("small")
-    launcher = QemuLauncher(size.accelerator, agent_binary(store))
+    launcher = launcher_on(size.accelerator, store)
     said = io.BytesIO()
     cell = dataclasses.replace(boot, cmdline=f"{boot.cmdline} quickstart=stay", memory_mib=size.memory_mib)
-    with launcher.launch(machine(cell, forward_port=None, guest_port=0), (), boot.ready) as guest:
+    with launcher.launch(machine_of(cell), boot.ready) as launched:
+        guest = executing(launched)
         guest.wait_ready(LIMIT_S)
         guest.execute(ASK, said, io.BytesIO(), LIMIT_S)
     return dict(zip(KEYS, (1024 * int(each) for each in said.getvalue().split()), strict=True))

@@ -20,14 +20,14 @@ from pathlib import Path
 from quickstart import __version__
 from quickstart.bench import prepare
 from quickstart.engines import boot as pipeline
+from quickstart.engines.launching import launcher_on
+from quickstart.guest import executing
 from quickstart.host.progress import Quiet
 from quickstart.image.kerneloptions import stock_line
 from quickstart.initramfs.layout import HandOff
-from quickstart.launch import archive
-from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
-from quickstart.model import Machine, Profile
-from quickstart.model.words import DiskFormat
+from quickstart.model import Profile
+from quickstart.model.machine import Machine, machine
 from quickstart.pack.packing import PackOptions, pack, packing_of
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import make_reference
@@ -53,7 +53,7 @@ def machines(profile: Profile, store: Store, place: Path) -> dict[str, Machine]:
     context = Context(store, Quiet())
     standard = prepare.prepare(profile, "standard", context)
     size = clock.virtual("small")
-    reference = make_reference(profile, store, Quiet())
+    reference = make_reference(profile, context)
     subject = pipeline.subject_of(profile, reference, context)
     traced = pipeline.trace_disk(subject, pipeline.TraceOptions(), context)
     # Ours has the disk whose blocks it asks for beforehand; the distribution's has the distribution's.
@@ -63,27 +63,24 @@ def machines(profile: Profile, store: Store, place: Path) -> dict[str, Machine]:
         packed = pack(packing, place / f"{hand_off.value}.img")
         parts[name] = (packed.initramfs.path, packed.recipe.disk)
     return {
-        name: Machine(
-            name="quickstart-settle",
+        name: machine(
+            "settle",
             memory_mib=size.memory_mib,
             kernel=standard.kernel,
             initrds=(initrd,),
             cmdline=stock_line(volume.superblock.uuid),
             disk=volume.path,
-            disk_format=DiskFormat.RAW,
-            snapshot=True,
             mac=pipeline.MAC,
-            forward_port=None,
-            guest_port=0,
         )
         for name, (initrd, volume) in parts.items()
     }
 
 
-def run(profile: Profile, machine: Machine, store: Store) -> dict[str, int | str]:
-    launcher = QemuLauncher(clock.virtual("small").accelerator, archive.agent_binary(store))
+def run(profile: Profile, booted: Machine, store: Store) -> dict[str, int | str]:
+    launcher = launcher_on(clock.virtual("small").accelerator, store)
     said = io.BytesIO()
-    with launcher.launch(machine, (), profile.ready) as guest:
+    with launcher.launch(booted, profile.ready) as launched:
+        guest = executing(launched)
         readied = guest.wait_ready(LIMIT_S)
         guest.execute(ASK.replace("UNIT", profile.unit), said, io.BytesIO(), LIMIT_S)
     state, finished_us, available_kib = said.getvalue().decode().split()
@@ -101,8 +98,8 @@ def main(name: str = "nginx", runs: str = "3", directory: str = str(Path(__file_
     with Store(default_root()) as store, tempfile.TemporaryDirectory(prefix="quickstart-settle.") as place:
         described = machines(profile, store, Path(place))
         for _ in range(int(runs)):
-            for label, machine in described.items():
-                found.setdefault(label, []).append(run(profile, machine, store))
+            for label, booted in described.items():
+                found.setdefault(label, []).append(run(profile, booted, store))
                 print(label, found[label][-1], flush=True)
     medians = {
         label: {

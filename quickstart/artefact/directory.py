@@ -42,7 +42,7 @@ from quickstart.model import (
     StartSet,
     Trace,
 )
-from quickstart.model.words import DiskFormat, Early, KernelOptions
+from quickstart.model.words import DiskFormat, Early, KernelOptions, Target
 
 # The kind of a reference image that was taken out of an artefact's own disk: what that holds is a machine's.
 USED_DISK = "disk"
@@ -149,6 +149,7 @@ class Made:
     delivery: str
     payload: str
     kernel_options: KernelOptions
+    target: Target
     uuid: str = ""
 
 
@@ -172,7 +173,7 @@ def write(directory: Path, made: Made) -> None:
         "unit": profile.unit,
         "delivery": made.delivery,
         "payload": made.payload,
-        "target": "qemu",
+        "target": made.target.value,
         "hand_off": made.hand_off,
         **early,
         "ready": dataclasses.asdict(profile.ready),
@@ -383,6 +384,7 @@ def _artefact(directory: Path, manifest: Manifest) -> Artefact:
         early=Early(manifest.early),
         uuid=manifest.uuid,
         file_bytes=tuple((directory / name, fact.size_bytes) for name, fact in manifest.facts.items()),
+        target=Target(manifest.target),
     )
 
 

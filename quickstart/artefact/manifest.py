@@ -186,7 +186,7 @@ class Manifest(_Open):
     image_hash: Literal[""] | _Hash = ""
     trace_hashes: Annotated[tuple[_Hash, ...], Field(strict=False, max_length=1000, fail_fast=True)] = ()
     interface: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z_.:-]{0,15}$")] = ""
-    target: Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,32}$")] = "qemu"
+    target: Literal["qemu"] = "qemu"
     hand_off: Literal["no", "keep", "release"] = "keep"
     delivery: Literal["fast", "overlay"] = "fast"
     payload: Literal["cpio", "gzip", "lz4", "zstd", "squashfs"] = "cpio"

@@ -27,9 +27,9 @@ from quickstart.inspect.unit import assignments, unit_texts
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import CONFIGURATIONS, STOCK_CONFIGURATIONS
 from quickstart.model import MIB, Profile, ReferenceImage
+from quickstart.model.subject import Subject
 from quickstart.model.words import Payload
 from quickstart.pack.packing import PackOptions, pack, packing_of
-from quickstart.pack.subject import Subject
 from quickstart.profile import BenchLayer
 from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED, of_bench, together
@@ -67,7 +67,7 @@ def prepare(
         TUNED if configuration == "standard-tuned" else None, of_bench(layer) if layer else None
     )
     asked = replace(profile, ready=layer.ready) if layer else profile
-    reference = make_reference(asked, context.store, context.progress, differing)
+    reference = make_reference(asked, context, differing)
     subject = pipeline.subject_of(asked, reference, context)
     if configuration in STOCK_CONFIGURATIONS:
         # The distribution's initramfs and systemd.

@@ -17,6 +17,7 @@ from pathlib import Path
 from quickstart import __version__
 from quickstart.bench.prepare import prepare
 from quickstart.engines.boot import BuildOptions
+from quickstart.engines.launching import launchers
 from quickstart.errors import BadInputError
 from quickstart.host import door
 from quickstart.host.progress import Progress
@@ -25,12 +26,11 @@ from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.contents import file_sizes
 from quickstart.initramfs.payload import compressors
 from quickstart.initramfs.serving import Delivery
-from quickstart.launch.archive import PROBE_INTERVAL_MS, agent_binary
+from quickstart.launch.archive import PROBE_INTERVAL_MS
 from quickstart.launch.arguments import Files, machine_arguments
 from quickstart.measure import launches, run
-from quickstart.measure.clock import clock_of
-from quickstart.measure.configuration import Boot, with_command_line
-from quickstart.measure.configuration import machine as plain_machine
+from quickstart.measure.clock import clock_of, sized
+from quickstart.measure.configuration import Boot, machine_of, with_command_line
 from quickstart.measure.matrix import Matrix
 from quickstart.measure.results import COMMAND_LINES, Booted, Cell, Circumstances, Facts, Sample
 from quickstart.model import Profile
@@ -117,12 +117,7 @@ class QemuRunner:
             if f"machine {cell.clock} {cell.size}" not in found:
                 boot = self._boots[_key(cell)]
                 clock = clock_of(cell.clock, cell.size, boot.kernel, self.store)
-                machine = dataclasses.replace(
-                    plain_machine(boot, forward_port=None, guest_port=0),
-                    memory_mib=clock.memory_mib,
-                    vcpus=clock.vcpus,
-                )
-                words = machine_arguments(machine, clock.accelerator, _NO_FILES)
+                words = machine_arguments(sized(machine_of(boot), clock), clock.accelerator, _NO_FILES)
                 found[f"machine {cell.clock} {cell.size}"] = " ".join(_of_the_machine(words))
         return found
 
@@ -130,7 +125,7 @@ class QemuRunner:
         """One run of ``cell`` (measure.run, measure.launches)."""
         boot = with_command_line(self._boots[_key(cell)], cell.command_line)
         bench = run.Bench(
-            agent=agent_binary(self.store),
+            launchers=launchers(self.store),
             volume=volume_binary(self.store),
             limit_s=float(timeout_s),
             fetching=run.FETCHING[self.matrix.fetch],

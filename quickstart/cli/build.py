@@ -25,7 +25,7 @@ from quickstart.image.kerneloptions import added
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import MIB, Artefact, Profile
-from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload
+from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, Target
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
@@ -53,10 +53,9 @@ _EARLY = {
 )
 @click.option(
     "--target",
-    type=click.Choice(["qemu"]),
-    default="qemu",
+    type=click.Choice([each.value for each in Target]),
+    default=Target.QEMU.value,
     show_default=True,
-    expose_value=False,
     help="What boots the artefact; there is only one so far.",
 )
 @TRACES
@@ -99,6 +98,7 @@ def build(
     rootfs: Path | None,
     out: Path | None,
     disk_format: str,
+    target: str,
     traces: int,
     include: Path | None,
     stay: bool,
@@ -131,6 +131,7 @@ def build(
         options = pipeline.BuildOptions(
             out=directory,
             disk_format=DiskFormat(disk_format),
+            target=Target(target),
             force=force,
             tracing=tracing,
             hand_off=_hand_off(stay, release),

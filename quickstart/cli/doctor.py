@@ -12,6 +12,7 @@ from quickstart import doctor as needs
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import HostLacksError
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
 _MARKS = {
@@ -28,7 +29,7 @@ def doctor(as_json: bool) -> None:
 
     def work(verb: Verb) -> int:
         with Store(default_root(), verb.display().note) as store:
-            findings = needs.examine(store, verb.display())
+            findings = needs.examine(Context(store, verb.display()))
         result = {"needs": [dataclasses.asdict(each) for each in findings]}
         verb.result(result, lambda console: _show(console, findings))
         lacking = [each for each in findings if each.state != needs.FOUND and not each.optional]

@@ -11,7 +11,8 @@ from quickstart.artefact.manifest import read_manifest
 from quickstart.cli.options import Option
 from quickstart.cli.output import Verb
 from quickstart.errors import BadInputError
-from quickstart.launch.settled import LIMIT_S, LONGEST_S, Asked, Settled, hands_over, wait_settled
+from quickstart.guest import Executes
+from quickstart.launch.settled import LIMIT_S, LONGEST_S, Settled, hands_over, wait_settled
 from quickstart.model import Artefact
 
 
@@ -61,7 +62,7 @@ def _settles(artefact: Artefact, stock: bool, append: str) -> bool:
     return stock or hands_over(read_manifest(artefact.directory).hand_off, words)
 
 
-def settle(verb: Verb, guest: Asked, timeout_s: float | None) -> Settled:
+def settle(verb: Verb, guest: Executes, timeout_s: float | None) -> Settled:
     """Wait until the machine has settled, and say so in one line; raises as `wait_settled` does."""
     with verb.display().step("wait for the whole machine"):
         settled = wait_settled(guest, timeout_s or LIMIT_S)

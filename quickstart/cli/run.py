@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -34,14 +34,15 @@ from quickstart.cli.moment import (
 from quickstart.cli.options import JSON, boot_options
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
+from quickstart.engines.launching import launcher_of
 from quickstart.errors import BadInputError, GuestEndedError
-from quickstart.launch.drain import BoundedLog
+from quickstart.guest import ConsoleLog, Executes, Guest, Launcher, Powered, executing, powered, with_console
 from quickstart.launch.forward import status_line
-from quickstart.launch.qemu import QemuGuest, QemuLauncher
 from quickstart.launch.settled import Settled
 from quickstart.measure.times import Measurement, measure
 from quickstart.model import MIB, Artefact, Network
 from quickstart.model.words import ReadyKind
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
 _POWER_OFF_S = 120.0
@@ -164,7 +165,7 @@ def _work(verb: Verb, out: Path, options: RunOptions) -> int:
 
 
 def _boots(verb: Verb, artefact: Artefact, store: Store, options: RunOptions) -> list[Ran]:
-    launcher = pipeline.make_launcher(artefact.kernel, store, verb.display(), keep=options.keep)
+    launcher = launcher_of(artefact, Context(store, verb.display()), keep=options.keep)
     ran: list[Ran] = []
     for stock in (False, True) if options.beside_stock else (options.stock,):
         try:
@@ -179,24 +180,24 @@ def _boots(verb: Verb, artefact: Artefact, store: Store, options: RunOptions) ->
     return ran
 
 
-def _boot(verb: Verb, artefact: Artefact, launcher: QemuLauncher, options: RunOptions, stock: bool) -> Ran:
+def _boot(verb: Verb, artefact: Artefact, launcher: Launcher, options: RunOptions, stock: bool) -> Ran:
     machine = pipeline.machine_of(
         artefact,
         stock=stock,
         snapshot=options.snapshot,
         port=options.port or free_port(),
         extra_cmdline=options.append,
+        network=options.network,
     )
-    machine = dataclasses.replace(machine, network=options.network)
-    with launcher.launch(machine, (), artefact.ready) as guest:
-        return _one_boot(verb, artefact, guest, stock, options, launcher.accelerator.name)
+    with launcher.launch(machine, artefact.ready) as guest:
+        return _one_boot(verb, artefact, guest, stock, options, launcher.name)
 
 
 def _one_boot(
-    verb: Verb, artefact: Artefact, guest: QemuGuest, stock: bool, options: RunOptions, accelerator: str
+    verb: Verb, artefact: Artefact, guest: Guest, stock: bool, options: RunOptions, accelerator: str
 ) -> Ran:
     name = "standard" if stock else "quickstart"
-    with _followed(guest.console, options.console):
+    with _followed(with_console(guest).console) if options.console else nullcontext():
         with verb.display().step(f"boot {artefact.profile_name} ({name})"):
             readied = guest.wait_ready(options.timeout_s or artefact.ready.timeout_s)
         try:
@@ -205,14 +206,14 @@ def _one_boot(
         finally:
             # Whatever ended it, Ctrl-C too: what the guest wrote is to reach the disk.
             if not options.snapshot and guest.is_running():
-                shut_down(verb, guest)
+                shut_down(verb, powered(guest))
     return ran
 
 
 def _while_ready(
     verb: Verb,
     artefact: Artefact,
-    guest: QemuGuest,
+    guest: Guest,
     measurement: Measurement,
     options: RunOptions,
     when: When,
@@ -234,17 +235,17 @@ def _while_ready(
     )
     if when is When.SETTLED:
         ran = dataclasses.replace(
-            ran, settled=settle(verb, guest, options.settle_timeout_s or options.timeout_s)
+            ran, settled=settle(verb, executing(guest), options.settle_timeout_s or options.timeout_s)
         )
     if options.command is not None:
-        return _execute(verb, guest, options.command, ran)
+        return _execute(verb, executing(guest), options.command, ran)
     if not options.check:
         verb.result(_result(artefact, [ran]), lambda console: _show(console, [ran], True))
         _stay(verb, guest)
     return ran
 
 
-def _execute(verb: Verb, guest: QemuGuest, command: str, ran: Ran) -> Ran:
+def _execute(verb: Verb, guest: Executes, command: str, ran: Ran) -> Ran:
     if not verb.json:
         out, err = guarded(sys.stdout), guarded(sys.stderr)
         return dataclasses.replace(ran, exec_status=guest.execute(command, out, err, _EXEC_S))
@@ -261,7 +262,7 @@ def _execute(verb: Verb, guest: QemuGuest, command: str, ran: Ran) -> Ran:
     )
 
 
-def _stay(verb: Verb, guest: QemuGuest) -> None:
+def _stay(verb: Verb, guest: Guest) -> None:
     verb.display().note("Ctrl-C shuts the machine down")
     try:
         while not guest.wait(1.0):
@@ -270,7 +271,7 @@ def _stay(verb: Verb, guest: QemuGuest) -> None:
         verb.console.print()
 
 
-def shut_down(verb: Verb, guest: QemuGuest) -> None:
+def shut_down(verb: Verb, guest: Powered) -> None:
     """Shut the guest down properly, and report when that failed."""
     with verb.display().step("shut the machine down"):
         ended = guest.power_off(_POWER_OFF_S)
@@ -279,11 +280,8 @@ def shut_down(verb: Verb, guest: QemuGuest) -> None:
 
 
 @contextmanager
-def _followed(log: BoundedLog, wanted: bool) -> Iterator[None]:
+def _followed(log: ConsoleLog) -> Iterator[None]:
     """While the context lasts, additions to ``log`` are copied to stderr."""
-    if not wanted:
-        yield
-        return
     done = threading.Event()
     target = guarded(sys.stderr)
 

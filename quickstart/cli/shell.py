@@ -7,7 +7,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -20,16 +20,16 @@ from quickstart.cli.options import boot_options, profile_option
 from quickstart.cli.output import Verb, run_verb
 from quickstart.cli.run import free_port, shut_down
 from quickstart.engines import boot as pipeline
+from quickstart.engines.launching import launcher_of
 from quickstart.errors import BadInputError, GuestError
-from quickstart.launch import archive
-from quickstart.launch.channel import Exit, Output
-from quickstart.launch.qemu import QemuGuest
+from quickstart.guest import Exit, Guest, Output, executing, powered, with_terminal
 from quickstart.model import Artefact, Network, ReadyStamp
 from quickstart.profile import load_profile
 from quickstart.reference.confine import confiner
 from quickstart.reference.debootstrap import reference_inputs
 from quickstart.shell import places, terminal
 from quickstart.shell.reference import find_tree, run_shell
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
 _SESSION_S = 3600.0
@@ -135,31 +135,30 @@ def _in_guest(verb: Verb, artefact: Artefact, store: Store, place: str, options:
             "--at initramfs is a shell in our initramfs, which --stock does not boot",
             hint="leave --stock out, or take --at guest",
         )
-    launcher = pipeline.make_launcher(artefact.kernel, store, verb.display(), keep=options.keep)
+    launcher = launcher_of(artefact, Context(store, verb.display()), keep=options.keep)
     machine = pipeline.machine_of(
         artefact,
         stock=options.stock,
         snapshot=options.snapshot,
         port=options.port or free_port(),
         extra_cmdline=f"{places.OURS_ALONE} {options.append}",
+        network=options.network,
     )
-    machine = replace(machine, network=options.network)
     side = terminal.local(0, 1)
     size, term = terminal.window_size(side), os.environ.get("TERM", "dumb")
     if place == "guest":
-        with launcher.launch(machine, (), artefact.ready) as guest:
+        with launcher.launch(machine, artefact.ready) as guest:
             return _after_ready(verb, artefact, guest, side, options)
     mark = f"quickstart-shell-{secrets.token_hex(8)}"
     # Of the modes that the hook has set by then.
     newline = "\r\n" if side.terminal else "\n"
     hook = places.initramfs_hook(mark, side.terminal, size, term).encode()
-    cpio = archive.launch_cpio(launcher.agent, artefact.ready, {places.HOOK: hook})
-    with launcher.launch(machine, (cpio,), artefact.ready) as guest:
+    with launcher.launch(machine, artefact.ready, {places.HOOK: hook}) as guest:
         return _before_root(verb, artefact, guest, side, options, f"{mark}{newline}".encode())
 
 
 def _after_ready(
-    verb: Verb, artefact: Artefact, guest: QemuGuest, side: terminal.Local, options: ShellOptions
+    verb: Verb, artefact: Artefact, guest: Guest, side: terminal.Local, options: ShellOptions
 ) -> int:
     with verb.display().step(f"boot {artefact.profile_name}"):
         guest.wait_ready(options.timeout_s or artefact.ready.timeout_s)
@@ -168,18 +167,18 @@ def _after_ready(
     finally:
         # As after `run`: what the guest wrote is to reach the disk.
         if not options.snapshot and guest.is_running():
-            shut_down(verb, guest)
+            shut_down(verb, powered(guest))
 
 
-def _guest_session(verb: Verb, guest: QemuGuest, side: terminal.Local) -> int:
+def _guest_session(verb: Verb, guest: Guest, side: terminal.Local) -> int:
     status: list[int] = []
 
     def ended() -> bool:
         status.extend(each.status for each in guest.messages(_POLL_S) if isinstance(each, Exit))
         return bool(status)
 
-    with terminal.connect(guest.console_socket) as line:
-        guest.start(
+    with terminal.connect(with_terminal(guest).console_socket) as line:
+        executing(guest).start(
             places.guest_program(side.terminal, terminal.window_size(side), os.environ.get("TERM", "dumb"))
         )
         said = b""
@@ -198,7 +197,7 @@ def _guest_session(verb: Verb, guest: QemuGuest, side: terminal.Local) -> int:
 def _before_root(
     verb: Verb,
     artefact: Artefact,
-    guest: QemuGuest,
+    guest: Guest,
     side: terminal.Local,
     options: ShellOptions,
     mark: bytes,
@@ -210,7 +209,7 @@ def _before_root(
         ready.extend(each for each in guest.messages(_POLL_S) if isinstance(each, ReadyStamp))
         return bool(ready)
 
-    with terminal.connect(guest.console_socket) as line:
+    with terminal.connect(with_terminal(guest).console_socket) as line:
         with verb.display().step("boot to the initramfs"):
             rest = terminal.skip_to(line, mark, limit_s)
         if rest is None:
@@ -223,13 +222,13 @@ def _before_root(
         return 0
     verb.display().note(f"ready, after {ready[0].uptime_ns / 1e9:.1f} s of the guest's time")
     if not options.snapshot and guest.is_running():
-        shut_down(verb, guest)
+        shut_down(verb, powered(guest))
     return 0
 
 
 def _talk(
     verb: Verb,
-    guest: QemuGuest,
+    guest: Guest,
     line: socket.socket,
     side: terminal.Local,
     ended: Callable[[], bool],

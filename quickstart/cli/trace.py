@@ -14,7 +14,7 @@ from quickstart.cli.options import JSON, KEEP_ALL, TRACES, VERBOSE, profile_opti
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
 from quickstart.model import MIB
-from quickstart.pack.subject import Traced
+from quickstart.model.subject import Traced
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root

@@ -108,7 +108,7 @@ def _verified(verb: Verb, out: Path, options: boot.Options, store: Store) -> boo
         # Its disk would change while we read it.
         output.check_unused(out)
     with output.in_use(out):
-        return boot.verify(artefacts.load(out), options, store, verb.display())
+        return boot.verify(artefacts.load(out), options, Context(store, verb.display()))
 
 
 def _until_clean(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
+from quickstart.engines.launching import launcher_for
 from quickstart.errors import TraceError
 from quickstart.host import door
 from quickstart.host.assets import assets
@@ -22,22 +23,21 @@ from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.cloudinit import early_start
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit, unit_texts
-from quickstart.launch import accel, archive
-from quickstart.launch.qemu import QemuLauncher
 from quickstart.model import (
     MIB,
     Artefact,
-    Machine,
+    Network,
     Profile,
     ReferenceImage,
     RootDisk,
     StartSet,
     Trace,
 )
-from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload
+from quickstart.model.machine import Machine, NetworkAccess, machine
+from quickstart.model.subject import Subject, Traced
+from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, Target
 from quickstart.pack.packing import PackOptions, made_of, pack, packing_of
 from quickstart.pack.startset import check_includes, compute
-from quickstart.pack.subject import Subject, Traced
 from quickstart.reference import entry
 from quickstart.reference.debootstrap import make_reference, reference_inputs
 from quickstart.reference.rootfs import Rootfs, examine, reference_of, rootfs_inputs
@@ -78,6 +78,7 @@ class BuildOptions:
 
     out: Path
     disk_format: DiskFormat = DiskFormat.RAW
+    target: Target = Target.QEMU
     force: bool = False
     tracing: TraceOptions = TraceOptions()
     hand_off: HandOff = HandOff.KEEP
@@ -110,6 +111,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
         "tool": source_digest("quickstart"),
         "tracers": _tracers_digest(),
         "format": options.disk_format,
+        "target": options.target.value,
         "traces": options.tracing.traces,
         "rootfs": rootfs_inputs(rootfs) if rootfs else None,
         "hand_off": options.hand_off.value,
@@ -191,8 +193,15 @@ def build(profile: Profile, options: BuildOptions, context: Context) -> Built:
         with context.progress.step("initramfs"):
             packed = pack(packing, directory / "initramfs.img")
         with context.progress.step("image"):
-            words = (options.disk_format, key, MAC, chosen(profile, options.kernel_options))
-            artefacts.write(directory, made_of(packed, *words))
+            made = made_of(
+                packed,
+                target=options.target,
+                disk_format=options.disk_format,
+                build_key=key,
+                mac=MAC,
+                kernel_options=chosen(profile, options.kernel_options),
+            )
+            artefacts.write(directory, made)
     with output.settled(options.out):
         return Built(artefacts.load(options.out), made=True)
 
@@ -273,8 +282,8 @@ def _reference(
 ) -> ReferenceImage:
     wanted = options.guest_package
     if rootfs:
-        return reference_of(profile, rootfs, context.store, context.progress, guest_package=wanted)
-    return make_reference(profile, context.store, context.progress, guest_package=wanted)
+        return reference_of(profile, rootfs, context, guest_package=wanted)
+    return make_reference(profile, context, guest_package=wanted)
 
 
 def _disk_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, object]:
@@ -327,42 +336,39 @@ def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> M
 
 def make_trace(subject: Subject, number: int, context: Context, keep: bool) -> Trace:
     """The trace of the reference boot of that number, from the store or recorded now."""
-    profile, reference, disk = subject.profile, subject.reference, subject.disk
-    store, progress = context.store, context.progress
+    profile = subject.profile
 
     def make(directory: Path) -> None:
-        launcher = make_launcher(reference.kernel, store, progress, keep=keep)
-        cpio = archive.launch_cpio(archive.agent_binary(store), profile.ready, record.tracer_files())
-        record.record(profile, reference, disk, launcher, cpio, directory, progress)
+        launcher = launcher_for(subject.reference.kernel, context, keep=keep)
+        record.record(subject, launcher, directory, context.progress)
 
-    path = store.get_or_make("trace", _trace_inputs(profile, reference, number), make).path
-    with progress.step("trace: parse"):
+    inputs = _trace_inputs(profile, subject.reference, number)
+    path = context.store.get_or_make("trace", inputs, make).path
+    with context.progress.step("trace: parse"):
         return load_trace(path, profile.unit)
 
 
-def make_launcher(kernel: Path, store: Store, progress: Progress, *, keep: bool = False) -> QemuLauncher:
-    """QEMU with an accelerator that works here."""
-    with progress.step("choose an accelerator"):
-        accelerator = accel.choose(kernel, store)
-    return QemuLauncher(accelerator, archive.agent_binary(store), keep=keep)
-
-
 def machine_of(
-    artefact: Artefact, *, stock: bool, snapshot: bool, port: int | None, extra_cmdline: str = ""
+    artefact: Artefact,
+    *,
+    stock: bool,
+    snapshot: bool,
+    port: int | None,
+    extra_cmdline: str = "",
+    network: Network = Network.CLOSED,
 ) -> Machine:
     """The machine that runs ``artefact``: our initramfs and kernel options, or with ``stock`` the distribution's own."""
-    return Machine(
-        name=f"quickstart-{artefact.profile_name}",
+    return machine(
+        artefact.profile_name,
         memory_mib=artefact.memory_mib,
         kernel=artefact.kernel,
         initrds=(artefact.stock_initrd if stock else artefact.initramfs,),
-        cmdline=f"{artefact.stock_cmdline if stock else artefact.cmdline} {extra_cmdline}".rstrip(),
+        cmdline=f"{artefact.stock_cmdline if stock else artefact.cmdline} {extra_cmdline}",
         disk=artefact.disk,
         disk_format=artefact.disk_format,
-        snapshot=snapshot,
+        keeps_writes=not snapshot,
         mac=artefact.mac,
-        forward_port=port,
-        guest_port=artefact.ready.port or 80,
+        access=NetworkAccess(port, artefact.ready, network),
         uuid=artefact.uuid,
         file_bytes=artefact.file_bytes,
     )

@@ -22,10 +22,10 @@ from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
 from quickstart.model import Artefact, Profile, RootDisk
+from quickstart.model.subject import Subject
 from quickstart.model.words import DiskFormat, KernelOptions, Payload
 from quickstart.pack.packing import Packing, PackOptions, made_of, pack, packing_of
 from quickstart.pack.startset import check_includes
-from quickstart.pack.subject import Subject
 from quickstart.store.context import Context
 from quickstart.store.store import key_of, source_digest
 
@@ -71,7 +71,16 @@ def rebuild(
         artefacts.keep_disk(before.disk, directory)
         with context.progress.step("initramfs"):
             packed = pack(packing, directory / "initramfs.img")
-        artefacts.write(directory, made_of(packed, DiskFormat.RAW, key, before.mac, options, before.uuid))
+        made = made_of(
+            packed,
+            target=before.target,
+            disk_format=DiskFormat.RAW,
+            build_key=key,
+            mac=before.mac,
+            kernel_options=options,
+            uuid=before.uuid,
+        )
+        artefacts.write(directory, made)
     with output.settled(out):
         return pipeline.Built(artefacts.load(out), made=True)
 

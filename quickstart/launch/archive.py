@@ -53,15 +53,13 @@ def agent_words(ready: Readiness | None) -> tuple[str, ...]:
     return (PORT_NAME, str(PROBE_INTERVAL_MS), *request)
 
 
-def launch_cpio(
-    agent: Path, ready: Readiness | None, extra: Mapping[str, bytes | Path] | None = None
-) -> bytes:
+def launch_cpio(agent: Path, ready: Readiness | None, extra: Mapping[str, bytes | Path]) -> bytes:
     """The cpio with the agent; ``extra`` are more files by their names below /launch (hooks, programs; all 0755)."""
     words = " ".join(shlex.quote(word) for word in agent_words(ready))
     files: dict[str, bytes | Path] = {
         "agent": agent,
         "hooks/10-agent": f"/launch/agent {words} </dev/null >/dev/null 2>&1 &\n".encode(),
-        **(extra or {}),
+        **extra,
     }
     entries: list[CpioEntry] = [directory("conf"), regular("conf/param.conf", _PARAM_CONF.encode(), 0o644)]
     made: set[str] = set()
@@ -80,10 +78,10 @@ def launch_cpio(
 
 
 def join_initrd(
-    parts: tuple[Path, ...], cpios: tuple[bytes, ...], target: Path, sizes: Mapping[Path, int]
+    parts: tuple[Path, ...], launch_archive: bytes, target: Path, sizes: Mapping[Path, int]
 ) -> None:
-    """Join initramfs files and cpios, each begun on a 512-byte border: the kernel finds a plain cpio only on a multiple of 4
-    (Documentation/driver-api/early-userspace/buffer-format.rst).
+    """Join initramfs files and the launch archive, each begun on a 512-byte border: the kernel finds a plain cpio only on a
+    multiple of 4 (Documentation/driver-api/early-userspace/buffer-format.rst).
 
     Raises BadInputError for a file that has not the size in bytes that ``sizes`` names, or is written to meanwhile.
     """
@@ -92,6 +90,5 @@ def join_initrd(
             with opened_regular(part) as fd:
                 copy_exactly(fd, out, part, sizes.get(part))
             out.write(bytes(-out.tell() % 512))
-        for cpio in cpios:
-            out.write(cpio)
-            out.write(bytes(-out.tell() % 512))
+        out.write(launch_archive)
+        out.write(bytes(-out.tell() % 512))

@@ -14,7 +14,8 @@ from quickstart.errors import BadInputError
 from quickstart.launch.accel import Accelerator
 from quickstart.launch.archive import PORT_NAME
 from quickstart.launch.jail import SANDBOX
-from quickstart.model import Machine, NbdSocket, Network
+from quickstart.model import Network
+from quickstart.model.machine import Machine, NbdSocket
 
 ROOT = "root"
 _FORMATS = ("raw", "qcow2")

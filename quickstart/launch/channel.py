@@ -13,6 +13,7 @@ from ipaddress import IPv4Address
 from typing import BinaryIO
 
 from quickstart.errors import GuestError
+from quickstart.guest import Exit, Hello, Message, Output
 from quickstart.model import Beacon, Counters, ReadyStamp
 
 PROTOCOL = 2
@@ -29,27 +30,6 @@ _RECEIVE_BYTES = 1 << 16
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,14}", re.ASCII)
 # Messages with a body, and which word of theirs is its size.
 _SIZE_AT = {"out": 1, "err": 1, "counters": 3}
-
-
-@dataclass(frozen=True)
-class Hello:
-    version: int
-
-
-@dataclass(frozen=True)
-class Output:
-    """A piece of the running command's output; ``stream`` is ``out`` or ``err``."""
-
-    stream: str
-    data: bytes
-
-
-@dataclass(frozen=True)
-class Exit:
-    status: int
-
-
-Message = Hello | Beacon | ReadyStamp | Counters | Output | Exit
 
 
 @dataclass

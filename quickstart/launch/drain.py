@@ -19,6 +19,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from quickstart.guest import Piece
+
 HEAD_BYTES = 32 << 20
 NEWEST_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
@@ -27,14 +29,6 @@ _END_S = 5.0
 _LINE_BYTES = 4096
 # What a line of printk begins with (info_print_prefix, kernel/printk/printk.c); its last part is that of printk.caller.
 _STAMP = re.compile(rb"\[(?=[ \d]{5}) *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ")
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Bytes of a log and the position in it where they begin; more than was asked for where bytes before it are gone."""
-
-    position: int
-    data: bytes
 
 
 def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:

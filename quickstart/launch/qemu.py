@@ -7,14 +7,15 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self, cast
+from typing import BinaryIO, Self
 
 from quickstart.errors import GuestEndedError, GuestError
+from quickstart.guest import Executes, HasConsole, HasTerminal, Message, Powered
 from quickstart.host import door
 from quickstart.host.beneath import open_regular
 from quickstart.host.files import full_disk_named, temporary_directory
@@ -29,11 +30,12 @@ from quickstart.launch.arguments import (
     machine_arguments,
     named_as_the_host_does,
 )
-from quickstart.launch.channel import Channel, Message
+from quickstart.launch.channel import Channel
 from quickstart.launch.drain import BoundedLog, Drained, drained, hand_over
 from quickstart.launch.forward import demand_port
 from quickstart.launch.monitor import Monitor
-from quickstart.model import Beacon, Counters, Machine, NbdSocket, Readied, Readiness, ReadyStamp, RootIo
+from quickstart.model import Beacon, Counters, Readied, Readiness, ReadyStamp, RootIo
+from quickstart.model.machine import Machine, NbdSocket
 
 _MONITOR_LIMIT_S = 30.0
 _LAST_MOMENTS_S = 30.0
@@ -49,36 +51,39 @@ _LAST_WORDS_LINES = 15
 _TAIL_BYTES = 16384
 _FALLBACK = re.compile(rb"quickstart: (fallback [^\r\n]*)")
 # QEMU's words for a disk that another process works on (block/file-posix.c).
+_NO_FILES: Mapping[str, bytes | Path] = {}
 _LOCKED = re.compile(r'Failed to get (?:shared )?"\w[\w ]*" lock')
 
 
 @dataclass(frozen=True)
 class QemuLauncher:
-    """Starts guests in QEMU; ``keep`` keeps each guest's workspace (console.log, qemu.log)."""
+    """Starts guests in QEMU (guest.Launcher). ``keep`` keeps each guest's workspace (console.log, qemu.log)."""
 
     accelerator: Accelerator
     agent: Path
     keep: bool = False
 
+    @property
+    def name(self) -> str:
+        return self.accelerator.name
+
     def launch(
-        self, machine: Machine, extra_cpios: Iterable[bytes] = (), ready: Readiness | None = None
+        self, machine: Machine, ready: Readiness | None, files: Mapping[str, bytes | Path] = _NO_FILES
     ) -> QemuGuest:
-        """A guest that starts when its context is entered; ``extra_cpios`` are joined behind the initramfs."""
-        cpios = tuple(extra_cpios) or (archive.launch_cpio(self.agent, ready),)
-        return QemuGuest(machine, self.accelerator, cpios, self.keep)
+        """As guest.Launcher has it. The launch archive is joined behind the initramfs."""
+        launch_archive = archive.launch_cpio(self.agent, ready, files)
+        return QemuGuest(machine, self.accelerator, launch_archive, self.keep)
 
 
-class QemuGuest:
-    """One running QEMU (guest.Guest)."""
+class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
+    """One running QEMU (guest.Guest, with every capability)."""
 
-    def __init__(
-        self, machine: Machine, accelerator: Accelerator, cpios: tuple[bytes, ...], keep: bool
-    ) -> None:
+    def __init__(self, machine: Machine, accelerator: Accelerator, launch_archive: bytes, keep: bool) -> None:
         self.machine = machine
         self.url_port = machine.forward_port
         self.launch_ns = 0
         self._accelerator = accelerator
-        self._cpios = cpios
+        self._launch_archive = launch_archive
         self._keep = keep
         self._stack = ExitStack()
         self._process: door.Process | None = None
@@ -134,7 +139,7 @@ class QemuGuest:
         initrd = cell.directory / "initrd"
         with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
             kernel, sizes = self.machine.kernel, dict(self.machine.file_bytes)
-            archive.join_initrd(self.machine.initrds, self._cpios, initrd, sizes)
+            archive.join_initrd(self.machine.initrds, self._launch_archive, initrd, sizes)
             return jail.put_kernel(cell, kernel, sizes.get(kernel)), jail.given(cell, initrd)
 
     def _channels(self, stack: ExitStack, lent: ExitStack, console_log: int) -> Channels:
@@ -220,7 +225,6 @@ class QemuGuest:
         return self._monitor
 
     def wait_ready(self, timeout_s: float, has_volume: Callable[[], bool] = lambda: True) -> Readied:
-        """As guest.Guest has it; a guest whose root volume is gone, as ``has_volume`` says, is not waited for."""
         deadline_ns = self.launch_ns + int(timeout_s * 1e9)
         beacon: Beacon | None = None
         ready: tuple[ReadyStamp, RootIo] | None = None
@@ -300,9 +304,8 @@ class QemuGuest:
         """
         deadline_s = time.monotonic() + timeout_s
         # The agent ends with the guest, in the middle of its answer.
-        with suppress(OSError):
+        with suppress(OSError), Path(os.devnull).open("wb") as sink:
             while not self._open_channel().busy and time.monotonic() < deadline_s:
-                sink = cast(BinaryIO, _Sink())
                 heard = self._open_channel().execute("poweroff", sink, sink, _POWER_OFF_WORD_S, self._alive)
                 if heard is None:
                     break
@@ -384,13 +387,3 @@ def _pair(stack: ExitStack, lent: ExitStack) -> tuple[socket.socket, socket.sock
     """A connection between us and QEMU: our end, and the one that is lent until QEMU has it."""
     ours, theirs = socket.socketpair()
     return stack.enter_context(ours), lent.enter_context(theirs)
-
-
-class _Sink:
-    """Takes output that nobody reads."""
-
-    def write(self, data: bytes) -> int:
-        return len(data)
-
-    def flush(self) -> None:
-        """Nothing is held back."""

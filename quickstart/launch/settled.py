@@ -12,9 +12,9 @@ import io
 import re
 import time
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
 
 from quickstart.errors import GuestError, NotSettledError
+from quickstart.guest import Executes
 
 # A stock boot takes half a minute on two slow cores without KVM; systemd gives a job 90 s (DefaultTimeoutStartSec=).
 LIMIT_S = 300.0
@@ -52,23 +52,6 @@ running | degraded)
 	sleep 0.5 ;;
 esac
 """
-
-
-class Asked(Protocol):
-    """What is needed of a guest (guest.Guest)."""
-
-    def execute(
-        self,
-        command: str,
-        stdout: BinaryIO,
-        stderr: BinaryIO,
-        timeout_s: float,
-        limit_bytes: int | None = None,
-    ) -> int: ...
-
-    def wait(self, timeout_s: float) -> bool: ...
-
-    def console_tail(self, lines: int = 20) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -114,7 +97,7 @@ def parse(text: str) -> Answer:
     return Answer(state, finished_us, tuple(sorted(failed[:_MOST_LINES])), ordered)
 
 
-def wait_settled(guest: Asked, timeout_s: float = LIMIT_S) -> Settled:
+def wait_settled(guest: Executes, timeout_s: float = LIMIT_S) -> Settled:
     """Wait until the machine has settled; ``timeout_s`` is this host's time from now, and ends 30 s late at most.
 
     Raises NotSettledError when it has not by then, or never will; GuestError when it does not answer, or says too much.
@@ -140,7 +123,7 @@ def wait_settled(guest: Asked, timeout_s: float = LIMIT_S) -> Settled:
             )
 
 
-def _ask(guest: Asked, deadline_s: float) -> Answer | None:
+def _ask(guest: Executes, deadline_s: float) -> Answer | None:
     """One question; None when the time is up before the answer."""
     said, sink = io.BytesIO(), io.BytesIO()
     left_s = max(0.0, deadline_s - time.monotonic())

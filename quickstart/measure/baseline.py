@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quickstart.errors import GuestError
-from quickstart.guest import Guest
+from quickstart.guest import Guest, executing
 from quickstart.measure.configuration import Boot
 from quickstart.model import Profile, Readied
 
@@ -85,7 +85,7 @@ def record(
 ) -> Mapping[str, Any]:
     """The document of a guest that is ready: its composition, and the times of this one boot (wall clock)."""
     out, err = io.BytesIO(), io.BytesIO()
-    guest.execute(questions(profile.unit), out, err, _LIMIT_S, _SAID_BYTES)
+    executing(guest).execute(questions(profile.unit), out, err, _LIMIT_S, _SAID_BYTES)
     return {
         "schema": SCHEMA,
         "profile": profile.name,

@@ -7,6 +7,7 @@ guest's idle time, so a boot repeats whatever else the host does. ``wall`` is TC
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from quickstart.errors import BadInputError, HostLacksError
 from quickstart.launch import accel
 from quickstart.launch.accel import Accelerator
 from quickstart.measure.results import CLOCKS, SIZES
+from quickstart.model.machine import Machine
 from quickstart.store.store import Store
 
 _MEMORY_MIB = {"small": 1740, "medium": 3840}
@@ -68,6 +70,11 @@ def clock_of(name: str, size: str, kernel: Path, store: Store) -> Clock:
                 f"the clock kvm needs KVM: {accelerator.why}", hint="--clock virtual or wall"
             )
     return Clock(name, accelerator, _MEMORY_MIB[size], _VCPUS[size])
+
+
+def sized(plain: Machine, clock: Clock) -> Machine:
+    """``plain`` with the memory and the processors of a size on that clock (pure)."""
+    return dataclasses.replace(plain, memory_mib=clock.memory_mib, vcpus=clock.vcpus)
 
 
 def _known(what: str, word: str, known: tuple[str, ...]) -> None:

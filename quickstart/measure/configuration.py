@@ -14,8 +14,9 @@ from quickstart.errors import BadInputError
 from quickstart.image.extents import Extent
 from quickstart.image.kerneloptions import chosen, with_options
 from quickstart.measure.results import COMMAND_LINES, STOCK_CONFIGURATIONS
-from quickstart.model import Machine, Profile, Readiness
-from quickstart.model.words import DiskFormat, KernelOptions
+from quickstart.model import Profile, Readiness
+from quickstart.model.machine import Machine, machine
+from quickstart.model.words import KernelOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,18 +75,14 @@ def built_with(configuration: str, profile: Profile) -> str:
     return "stock" if configuration in STOCK_CONFIGURATIONS else chosen(profile, None).value
 
 
-def machine(boot: Boot, *, forward_port: int | None, guest_port: int) -> Machine:
-    """The machine that boots it. Its writes to the disk are thrown away."""
-    return Machine(
-        name=f"quickstart-{boot.configuration}",
+def machine_of(boot: Boot) -> Machine:
+    """The machine that boots it. Its writes to the disk are thrown away, and no port leads to it."""
+    return machine(
+        boot.configuration,
         memory_mib=boot.memory_mib,
         kernel=boot.kernel,
         initrds=boot.initrds,
         cmdline=boot.cmdline,
         disk=boot.volume if boot.attached else None,
-        disk_format=DiskFormat.RAW,
-        snapshot=True,
         mac=boot.mac,
-        forward_port=forward_port,
-        guest_port=guest_port,
     )

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quickstart.errors import GuestError, QuickStartError, VolumeError
+from quickstart.guest import Exit, Guest, Launcher, Output, executing
 from quickstart.host.files import full_disk_named, temporary_directory
-from quickstart.launch.channel import Exit, Output
-from quickstart.launch.qemu import QemuGuest, QemuLauncher
+from quickstart.launch.accel import Accelerator
 from quickstart.measure import counting
-from quickstart.measure.clock import Clock
-from quickstart.measure.configuration import Boot
+from quickstart.measure.clock import Clock, sized
+from quickstart.measure.configuration import Boot, machine_of
 from quickstart.measure.phases import phases, script, units
 from quickstart.measure.results import Cell, Phase, Reads, Sample
 from quickstart.measure.times import client_times, virtual_times
-from quickstart.model import MIB, Machine, NbdSocket, Readied
-from quickstart.model.words import DiskFormat
+from quickstart.model import MIB, Readied
+from quickstart.model.machine import Machine, NbdSocket, on_volume
 from quickstart.volume.emulator import Request, Volume, served
 from quickstart.volume.nbd import read_extents
 from quickstart.volume.nfs import NfsVolume, exported
@@ -56,18 +56,18 @@ FETCHING = {"boot-loader": BOOT_LOADER, "read-ahead": Fetching(MIB, 8)}
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """All that the runs share: the programs of agent and volume emulator, and a limit on the host's clock.
+    """All that the runs share: the launcher for each clock's accelerator, the program of the volume emulator,
+    and a limit on the host's clock.
 
     ``limit_s`` is how long the guest may take until it is ready, and how long the fetch waits for each
     answer. ``fault`` is a fault of the volume for tests (docs/users/storage.md).
     """
 
-    agent: Path
+    launchers: Callable[[Accelerator], Launcher]
     volume: Path
     limit_s: float
     fetching: Fetching = BOOT_LOADER
     fault: str | None = None
-    keep: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,9 @@ def boot_from(
     fetch_ns = read_extents(
         volume.socket, boot.fetched, bench.fetching.request_bytes, bench.fetching.depth, bench.limit_s
     )
-    launcher = QemuLauncher(clock.accelerator, bench.agent, keep=bench.keep)
+    launcher = bench.launchers(clock.accelerator)
     try:
-        with launcher.launch(_machine(boot, clock, NbdSocket(volume.socket)), (), boot.ready) as guest:
+        with launcher.launch(_machine(boot, clock, volume), boot.ready) as guest:
             # Asked before what the run has there is removed, and makes room.
             with room_for_it():
                 readied = guest.wait_ready(bench.limit_s, volume.is_running)
@@ -172,29 +172,17 @@ def first_line(error: QuickStartError) -> str:
     return error.message.partition("\n")[0]
 
 
-def _machine(boot: Boot, clock: Clock, volume: NbdSocket) -> Machine:
-    return Machine(
-        name="quickstart-bench",
-        memory_mib=clock.memory_mib,
-        kernel=boot.kernel,
-        initrds=boot.initrds,
-        cmdline=boot.cmdline,
-        disk=volume if boot.attached else None,
-        disk_format=DiskFormat.RAW,
-        snapshot=False,
-        mac=boot.mac,
-        forward_port=None,
-        guest_port=0,
-        vcpus=clock.vcpus,
-    )
+def _machine(boot: Boot, clock: Clock, volume: Volume | NfsVolume) -> Machine:
+    plain = sized(machine_of(boot), clock)
+    return on_volume(plain, NbdSocket(volume.socket)) if boot.attached else plain
 
 
-def _ask_phases(guest: QemuGuest, unit: str, volume: Volume | NfsVolume) -> str:
+def _ask_phases(guest: Guest, unit: str, volume: Volume | NfsVolume) -> str:
     """The guest's phases. The sample counts without them, since the guest was ready."""
     said = bytearray()
     end_s = time.monotonic() + _AFTERWARDS_S
     with suppress(GuestError, OSError):
-        guest.start(script(unit))
+        executing(guest).start(script(unit))
         while guest.is_running() and volume.is_running() and time.monotonic() < end_s:
             for message in guest.messages(_LOOK_S):
                 if isinstance(message, Output) and message.stream == "out" and len(said) < _SAID_BYTES:

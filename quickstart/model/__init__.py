@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from quickstart.model.reasons import Reason
-from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, ReadyKind
+from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, ReadyKind, Target
 
 MIB = 1024 * 1024
 # What has no time of its own in an image has this (2014-05-13 16:53:20 UTC): inodes of a fresh volume, what its making wrote.
@@ -298,6 +298,7 @@ class Artefact:
     early: Early = Early.ALWAYS
     uuid: str = ""
     file_bytes: tuple[tuple[Path, int], ...] = ()
+    target: Target = Target.QEMU
 
 
 # ---------------------------------------------------------------- launch
@@ -311,39 +312,6 @@ class Network(enum.Enum):
 
     CLOSED = "closed"
     OPEN = "open"
-
-
-@dataclass(frozen=True)
-class NbdSocket:
-    """A volume that a UNIX socket of the host serves by NBD: its default export, raw."""
-
-    path: Path
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """All that a launcher needs to start one guest.
-
-    ``disk`` is a file, or a served volume (raw, no snapshot). A guest without a disk runs from its
-    initramfs alone. ``uuid`` is the guest's identity in SMBIOS, or empty. ``file_bytes`` has the sizes that
-    files must have.
-    """
-
-    name: str
-    memory_mib: int
-    kernel: Path
-    initrds: tuple[Path, ...]
-    cmdline: str
-    disk: Path | NbdSocket | None
-    disk_format: DiskFormat
-    snapshot: bool
-    mac: str
-    forward_port: int | None
-    guest_port: int
-    vcpus: int = 1
-    uuid: str = ""
-    network: Network = Network.CLOSED
-    file_bytes: tuple[tuple[Path, int], ...] = ()
 
 
 @dataclass(frozen=True)

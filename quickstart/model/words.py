@@ -62,6 +62,13 @@ class KernelOptions(enum.StrEnum):
     OURS = "ours"
 
 
+class Target(enum.StrEnum):
+    """What an artefact is made for, and so which backend starts it."""
+
+    QEMU = "qemu"
+    """Kernel, initramfs and root disk apart, as QEMU's -kernel takes them."""
+
+
 class DiskFormat(enum.StrEnum):
     """The format of a root disk."""
 

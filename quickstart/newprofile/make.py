@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from quickstart.artefact import output
 from quickstart.engines import boot as pipeline
 from quickstart.engines.boot import TraceOptions
+from quickstart.engines.launching import launcher_for
 from quickstart.errors import (
     BadInputError,
     NoProfileError,
@@ -18,6 +19,7 @@ from quickstart.errors import (
     QuickStartError,
     UnsupportedUnitError,
 )
+from quickstart.guest import executing
 from quickstart.host.workspace import workspace
 from quickstart.initramfs.build import root_mount
 from quickstart.initramfs.payload import check_kernel
@@ -28,15 +30,16 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import parse_service, read_unit, unit_texts
 from quickstart.inspect.unit.files import has_init_script
 from quickstart.inspect.unit.model import UnitStart
-from quickstart.model import Machine, Profile, ReferenceImage
-from quickstart.model.words import DiskFormat, Payload, ReadyKind
+from quickstart.model import Profile, ReferenceImage
+from quickstart.model.machine import NetworkAccess, machine
+from quickstart.model.subject import Subject, Traced
+from quickstart.model.words import Payload, ReadyKind
 from quickstart.newprofile import findings, reads, survey
 from quickstart.newprofile.findings import Findings
 from quickstart.newprofile.readme import command, notes, readme_text
 from quickstart.newprofile.toml import profile_text
 from quickstart.pack.packing import PackOptions, pack, packing_of
 from quickstart.pack.startset import check_includes
-from quickstart.pack.subject import Subject, Traced
 from quickstart.parse.faults import near
 from quickstart.store.context import Context
 from quickstart.store.store import source_digest
@@ -242,28 +245,25 @@ def _survey_inputs(subject: Subject) -> Mapping[str, object]:
 
 def _watched(subject: Subject, options: TraceOptions, port: int, context: Context) -> survey.Survey:
     """One boot of the stock image, from the store or run now."""
-    draft, reference, disk = subject.profile, subject.reference, subject.disk
-    store, progress = context.store, context.progress
+    draft, disk = subject.profile, subject.disk
 
     def watch(directory: Path) -> None:
-        launcher = pipeline.make_launcher(reference.kernel, store, progress, keep=options.keep)
-        machine = Machine(
-            name=f"quickstart-profile-{draft.name}",
+        launcher = launcher_for(subject.reference.kernel, context, keep=options.keep)
+        watched = machine(
+            f"profile-{draft.name}",
             memory_mib=_WATCHED_MIB,
-            kernel=reference.kernel,
-            initrds=(reference.initrd,),
+            kernel=subject.reference.kernel,
+            initrds=(subject.reference.initrd,),
             cmdline=f"console=ttyS0 panic=-1 root=UUID={disk.superblock.uuid} ro",
             disk=disk.path,
-            disk_format=DiskFormat.RAW,
-            snapshot=True,
             mac=TRACE_MAC,
-            forward_port=port,
-            guest_port=draft.ready.port or 80,
+            access=NetworkAccess(port, draft.ready),
         )
-        with progress.step("watch a boot"), launcher.launch(machine, (), draft.ready) as guest:
-            survey.write(survey.watch(guest, draft.unit, draft.ready, draft.ready.timeout_s), directory)
+        with context.progress.step("watch a boot"), launcher.launch(watched, draft.ready) as guest:
+            seen = survey.watch(executing(guest), draft.unit, draft.ready, draft.ready.timeout_s)
+            survey.write(seen, directory)
 
-    return survey.read(store.get_or_make("survey", _survey_inputs(subject), watch).path)
+    return survey.read(context.store.get_or_make("survey", _survey_inputs(subject), watch).path)
 
 
 def _trial(subject: Subject, traced: Traced, context: Context) -> int:

@@ -55,7 +55,7 @@ def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads
         with workspace("quickstart-profile-", keep=options.keep) as place:
             trial = BuildOptions(out=place / "out", tracing=options)
             artefact = pipeline.build(profile, trial, context).artefact
-            seen = boot.verify(artefact, boot.Options(keep=options.keep), context.store, context.progress)
+            seen = boot.verify(artefact, boot.Options(keep=options.keep), context)
         if seen.fallback:
             raise NoProfileError(
                 profile.unit,

@@ -7,13 +7,11 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
 
 from quickstart.errors import GuestError, NoProfileError
-from quickstart.launch.channel import Exit, Message, Output
+from quickstart.guest import Executes, Exit, Output
 from quickstart.launch.forward import status_line
 from quickstart.model import MIB, Readiness, ReadyStamp
 from quickstart.model.words import ReadyKind
@@ -37,29 +35,6 @@ _OUTPUT_BYTES = 2000
 _SAID_BYTES = 16 * MIB
 
 
-class Watched(Protocol):
-    """What is asked of a guest (launch.qemu.QemuGuest)."""
-
-    url_port: int | None
-
-    def start(self, command: str) -> None: ...
-
-    def messages(self, timeout_s: float) -> Iterator[Message]: ...
-
-    def execute(
-        self,
-        command: str,
-        stdout: BinaryIO,
-        stderr: BinaryIO,
-        timeout_s: float,
-        limit_bytes: int | None = None,
-    ) -> int: ...
-
-    def is_running(self) -> bool: ...
-
-    def console_tail(self) -> str: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Survey:
     """What the boot showed. ``listeners`` are those of the machine; ``ready_uptime_ns`` is 0 where ready was not asked for from
@@ -73,7 +48,7 @@ class Survey:
     ready_uptime_ns: int
 
 
-def watch(guest: Watched, unit: str, ready: Readiness, limit_s: float) -> Survey:
+def watch(guest: Executes, unit: str, ready: Readiness, limit_s: float) -> Survey:
     """Look at the guest, which was launched with ``ready``, until that is reached or known to be unreachable.
 
     Raises NoProfileError with the reason why the unit does not get ready, GuestError when the guest itself
@@ -108,7 +83,7 @@ def _survey(look: Look, stamp: ReadyStamp | None) -> Survey:
     )
 
 
-def _look(guest: Watched, unit: str, ready: Readiness, look_s: float) -> tuple[Look, ReadyStamp | None]:
+def _look(guest: Executes, unit: str, ready: Readiness, look_s: float) -> tuple[Look, ReadyStamp | None]:
     stamp: ReadyStamp | None = None
     text = b""
     guest.start(look_command(unit))
@@ -130,7 +105,7 @@ def _look(guest: Watched, unit: str, ready: Readiness, look_s: float) -> tuple[L
     )
 
 
-def _pause(guest: Watched) -> ReadyStamp | None:
+def _pause(guest: Executes) -> ReadyStamp | None:
     for message in guest.messages(_PAUSE_S):
         if isinstance(message, ReadyStamp):
             return message
@@ -149,7 +124,7 @@ def _journal(look: Look) -> list[str]:
     return [f"| {line}" for line in look.journal]
 
 
-def _last_words(guest: Watched, looks: list[Look], ready: Readiness) -> list[str]:
+def _last_words(guest: Executes, looks: list[Look], ready: Readiness) -> list[str]:
     said = [state_line(looks[-1], ready)] if looks else []
     if ready.kind == ReadyKind.EXEC:
         out = io.BytesIO()

@@ -27,10 +27,10 @@ from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
 from quickstart.model import Initramfs, RootDisk, StartSet, Trace
-from quickstart.model.words import DiskFormat, KernelOptions, Payload
+from quickstart.model.subject import Subject, Traced
+from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
 from quickstart.pack.prefetch import Foreseen, foresee, plan
 from quickstart.pack.startset import compute
-from quickstart.pack.subject import Subject, Traced
 from quickstart.store.context import Context
 
 _DISK = "root.raw"
@@ -158,6 +158,8 @@ def arranged_inputs(recipe: Recipe, foreseen: Foreseen) -> Mapping[str, object]:
 
 def made_of(
     packed: Packed,
+    *,
+    target: Target,
     disk_format: DiskFormat,
     build_key: str,
     mac: str,
@@ -180,6 +182,7 @@ def made_of(
         delivery=recipe.delivery.value,
         payload=recipe.payload.value,
         kernel_options=kernel_options,
+        target=target,
         uuid=uuid,
     )
 

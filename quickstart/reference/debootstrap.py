@@ -12,12 +12,12 @@ from pathlib import Path
 from quickstart.errors import BadInputError, CommandError, HostLacksError, ReferenceImageError
 from quickstart.host import door
 from quickstart.host.files import free_bytes
-from quickstart.host.progress import Progress
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
 from quickstart.reference import customise, entry, guest, variant
 from quickstart.reference.confine import COMPILER, NOT_CONFINED, TARGET, confiner, run_in
 from quickstart.reference.sources import Sources, host_sources
 from quickstart.reference.variant import Variant
+from quickstart.store.context import Context
 from quickstart.store.store import Store, key_of, source_digest
 
 # The machine that Debian's installer makes with "SSH server" and no desktop, less what only hardware needs.
@@ -76,8 +76,7 @@ def root_uuid(inputs: Mapping[str, object]) -> str:
 
 def make_reference(
     profile: Profile,
-    store: Store,
-    progress: Progress,
+    context: Context,
     differing: Variant | None = None,
     *,
     guest_package: bool = True,
@@ -89,9 +88,11 @@ def make_reference(
 
     inputs = reference_inputs(profile, differing, guest_package=guest_package)
 
+    store, progress = context.store, context.progress
+
     def make(directory: Path) -> None:
         _check_host(store)
-        base = _make_base(profile.suite, store, progress)
+        base = _make_base(profile.suite, context)
         begin_s = time.time()
         root, log = directory / "root", directory / "install.log"
         image = _Image(root, confiner(store), log)
@@ -130,7 +131,9 @@ def _check_host(store: Store) -> None:
         )
 
 
-def _make_base(suite: str, store: Store, progress: Progress) -> Path:
+def _make_base(suite: str, context: Context) -> Path:
+    store, progress = context.store, context.progress
+
     def make(directory: Path) -> None:
         begin_s = time.time()
         sources, program = host_sources(suite), confiner(store)

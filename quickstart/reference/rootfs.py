@@ -17,7 +17,6 @@ from pathlib import Path, PurePosixPath
 
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import door
-from quickstart.host.progress import Progress
 from quickstart.host.unchanged import digest_of
 from quickstart.inspect.foreign.directory import read_directory
 from quickstart.inspect.foreign.home import NotHome, bring_home, foreign_members, limits_of_disk
@@ -26,6 +25,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import IMAGE_TIME_S, MIB, Profile, ReferenceImage
 from quickstart.reference import customise, entry, guest
 from quickstart.reference.fstab import RootLine, root_volume
+from quickstart.store.context import Context
 from quickstart.store.store import Store, key_of, source_digest
 from quickstart.store.treehash import tree_hash
 
@@ -107,12 +107,13 @@ def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str,
 
 
 def reference_of(
-    profile: Profile, rootfs: Rootfs, store: Store, progress: Progress, *, guest_package: bool = True
+    profile: Profile, rootfs: Rootfs, context: Context, *, guest_package: bool = True
 ) -> ReferenceImage:
     """The user's root as a reference image, out of the store or copied now (as root).
 
     Raises BadInputError, naming all that is missing, when no machine can be made of it.
     """
+    store, progress = context.store, context.progress
     inputs = rootfs_inputs(rootfs, guest_package=guest_package)
     if store.find("reference", inputs) is None:
         door.need_root("copying a root file system with its owners")

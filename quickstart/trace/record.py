@@ -15,14 +15,15 @@ import shlex
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import TraceError
-from quickstart.guest import Guest, Launcher
+from quickstart.guest import Executes, Launcher, executing
 from quickstart.host import door
 from quickstart.host.assets import assets
 from quickstart.host.progress import Progress
 from quickstart.inspect.elf import closure
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.model import MIB, Machine, Profile, ReferenceImage, RootDisk
-from quickstart.model.words import DiskFormat
+from quickstart.model import MIB
+from quickstart.model.machine import machine
+from quickstart.model.subject import Subject
 from quickstart.trace.collect import collect_file, loaded_files
 
 TRACE_MAC = "52:54:00:71:73:01"
@@ -65,34 +66,24 @@ def tracer_files() -> dict[str, bytes | Path]:
     return files
 
 
-def record(
-    profile: Profile,
-    reference: ReferenceImage,
-    disk: RootDisk,
-    launcher: Launcher,
-    cpio: bytes,
-    directory: Path,
-    progress: Progress,
-) -> None:
-    """Boot ``disk`` under the tracers (``cpio`` carries them and the agent) and leave the raw logs in ``directory``.
+def record(subject: Subject, launcher: Launcher, directory: Path, progress: Progress) -> None:
+    """Boot the disk of ``subject`` under the tracers and leave the raw logs in ``directory``.
 
     Files: strace.log, maps.log, ldd.log, modules.before, modules.after, facts.json. Raises GuestError when the guest does not
     get ready, TraceError when a log is not complete.
     """
-    machine = Machine(
-        name=f"quickstart-trace-{profile.name}",
+    profile, disk = subject.profile, subject.disk
+    traced = machine(
+        f"trace-{profile.name}",
         memory_mib=max(profile.memory_mib, 1024) + 512,
-        kernel=reference.kernel,
-        initrds=(reference.initrd,),
+        kernel=subject.reference.kernel,
+        initrds=(subject.reference.initrd,),
         cmdline=f"console=ttyS0 panic=-1 root=UUID={disk.superblock.uuid} ro init={_GUEST}/strace-init",
         disk=disk.path,
-        disk_format=DiskFormat.RAW,
-        snapshot=True,
         mac=TRACE_MAC,
-        forward_port=None,
-        guest_port=0,
     )
-    with launcher.launch(machine, (cpio,), profile.ready) as guest:
+    with launcher.launch(traced, profile.ready, tracer_files()) as launched:
+        guest = executing(launched)
         with progress.step("trace: reference boot under strace"):
             readied = guest.wait_ready(profile.ready.timeout_s * _SLOWDOWN)
         with progress.step("trace: bring the logs home"):
@@ -118,7 +109,7 @@ def _save(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _output(guest: Guest, command: str) -> bytes:
+def _output(guest: Executes, command: str) -> bytes:
     out, err = io.BytesIO(), io.BytesIO()
     status = guest.execute(command, out, err, _TRANSFER_S, _SAID_BYTES)
     if status != 0:
@@ -128,14 +119,14 @@ def _output(guest: Guest, command: str) -> bytes:
     return out.getvalue()
 
 
-def _stop_tracer(guest: Guest) -> None:
+def _stop_tracer(guest: Executes) -> None:
     status = guest.execute(_STOP, io.BytesIO(), io.BytesIO(), _TRANSFER_S, _SAID_BYTES)
     if status != 0:
         what = {2: "strace was not running any more", 3: "strace did not end"}.get(status, f"status {status}")
         raise TraceError(f"the tracer could not be stopped: {what}", hint="the log would not be complete")
 
 
-def _fetch(guest: Guest, name: str, directory: Path) -> None:
+def _fetch(guest: Executes, name: str, directory: Path) -> None:
     path = f"{_GUEST}/{name}"
     # A guest may say anything, or nothing.
     expected = _output(guest, f"{_GUEST}/busybox sha256sum {path}")[:64].decode(errors="replace")
@@ -147,7 +138,7 @@ def _fetch(guest: Guest, name: str, directory: Path) -> None:
         raise TraceError(f"{name} did not come home whole: SHA-256 {arrived}, in the guest {expected!r}")
 
 
-def _record_ldd(guest: Guest, directory: Path, unit: str) -> None:
+def _record_ldd(guest: Executes, directory: Path, unit: str) -> None:
     with (directory / "strace.log").open("rb") as log:
         files = loaded_files(collect_file(log, unit))
     if not files:

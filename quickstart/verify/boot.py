@@ -7,21 +7,22 @@ import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from quickstart.artefact.manifest import read_start_set
 from quickstart.engines import boot as pipeline
+from quickstart.engines.launching import launcher_of
 from quickstart.errors import GuestError, MeasurementError
+from quickstart.guest import Executes, executing
 from quickstart.host import door
-from quickstart.host.progress import Progress
 from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import BlockMap, read_block_map
-from quickstart.launch.qemu import QemuGuest
-from quickstart.model import Artefact, NbdSocket, Readied, RootIo
+from quickstart.model import Artefact, Readied, RootIo
+from quickstart.model.machine import NbdSocket, on_volume
 from quickstart.model.reasons import interpreted_program
 from quickstart.model.words import DiskFormat
-from quickstart.store.store import Store
+from quickstart.store.context import Context
 from quickstart.verify.guesttrace import FETCH, TRACE_WORDS, GuestTrace, parse
 from quickstart.verify.ledger import Ledger, Packed, make_ledger
 from quickstart.volume.emulator import Request, served, volume_binary
@@ -63,7 +64,7 @@ class _Seen:
     fallback: str
 
 
-def verify(artefact: Artefact, options: Options, store: Store, progress: Progress) -> Verified:
+def verify(artefact: Artefact, options: Options, context: Context) -> Verified:
     """Boot ``artefact`` once until ready, and account for each request. Its disk is not written to.
 
     Raises MeasurementError when the volume's log differs from QEMU's counters, GuestError for a guest whose
@@ -71,10 +72,10 @@ def verify(artefact: Artefact, options: Options, store: Store, progress: Progres
     """
     packed = packed_files(artefact)
     with _raw(artefact, options.keep) as disk:
-        with progress.step(f"whose the blocks of {artefact.disk.name} are"):
+        with context.progress.step(f"whose the blocks of {artefact.disk.name} are"):
             blocks = read_block_map(disk)
-        with progress.step(f"boot {artefact.profile_name}, every request written down"):
-            seen, requests = _boot(artefact, disk, options, store, progress)
+        with context.progress.step(f"boot {artefact.profile_name}, every request written down"):
+            seen, requests = _boot(artefact, disk, options, context)
     return account(requests, seen.trace, seen.readied, blocks, packed, seen.fallback)
 
 
@@ -127,23 +128,23 @@ def check_balance(requests: tuple[Request, ...], counted: RootIo) -> None:
 
 
 def _boot(
-    artefact: Artefact, disk: Path, options: Options, store: Store, progress: Progress
+    artefact: Artefact, disk: Path, options: Options, context: Context
 ) -> tuple[_Seen, tuple[Request, ...]]:
-    launcher = pipeline.make_launcher(artefact.kernel, store, progress, keep=options.keep)
+    launcher = launcher_of(artefact, context, keep=options.keep)
     words = " ".join((*TRACE_WORDS, options.append)).strip()
     machine = pipeline.machine_of(artefact, stock=False, snapshot=False, port=None, extra_cmdline=words)
-    with served(volume_binary(store), disk, load_model("local")) as volume:
-        machine = replace(machine, disk=NbdSocket(volume.socket), disk_format=DiskFormat.RAW)
-        with launcher.launch(machine, (), artefact.ready) as guest:
+    with served(volume_binary(context.store), disk, load_model("local")) as volume:
+        served_machine = on_volume(machine, NbdSocket(volume.socket))
+        with launcher.launch(served_machine, artefact.ready) as guest:
             readied = guest.wait_ready(options.timeout_s or artefact.ready.timeout_s, volume.is_running)
-            text, stats = _fetch(guest)
+            text, stats = _fetch(executing(guest))
             fallback = guest.fallback()
         # QEMU has gone: the log has every request of it.
         log = volume.log()
     return _Seen(readied, parse(text, stats), fallback), log
 
 
-def _fetch(guest: QemuGuest) -> tuple[str, str]:
+def _fetch(guest: Executes) -> tuple[str, str]:
     """The guest's trace, and the kernel's statistics of it."""
     packed, stats = io.BytesIO(), io.BytesIO()
     status = guest.execute(FETCH, packed, stats, _FETCH_S, _TRACE_BYTES)

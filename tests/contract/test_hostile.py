@@ -39,7 +39,7 @@ from quickstart.model import (
     StartSet,
     Superblock,
 )  # fmt: skip
-from quickstart.model.words import DiskFormat, KernelOptions
+from quickstart.model.words import DiskFormat, KernelOptions, Target
 from quickstart.pack.startset import compute
 from quickstart.profile import load_profile
 from tests.contract.ordinary import is_host_root
@@ -255,6 +255,7 @@ def test_odd_names_on_the_command_line(image: ImageRoot, profile: Profile, tmp_p
         delivery="overlay",
         payload="cpio",
         kernel_options=KernelOptions.BOOT,
+        target=Target.QEMU,
     )
     artefacts.write(out, made)
     said = json.loads((out / "manifest.json").read_text())

@@ -30,6 +30,7 @@ from quickstart.model import MIB
 from quickstart.profile import load_profile
 from quickstart.reference.guest import forget_build
 from quickstart.reference.rootfs import check_devices, copy_directory, examine, reference_of, unpack
+from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.contract.test_hostile_disk import listing
 
@@ -162,7 +163,7 @@ def test_an_archive_that_means_harm_is_refused(tmp_path: Path, fill: Fill) -> No
     ):
         profile = load_profile("nginx")
         small = type(profile)(**{**profile.__dict__, "disk_mib": DISK // MIB})
-        reference_of(small, examine(archive), store, Quiet())
+        reference_of(small, examine(archive), Context(store, Quiet()))
     assert "\n" not in caught.value.message, caught.value.message
     assert listing(tmp_path) == before
     assert list(tmp_path.glob("store/reference/*.partial")) == []

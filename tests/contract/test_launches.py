@@ -18,6 +18,7 @@ import pytest
 from quickstart.errors import GuestError, HostLacksError, MissingToolError, VolumeError
 from quickstart.launch import archive
 from quickstart.launch.accel import tcg
+from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import launches, run
 from quickstart.measure.clock import Clock
 from quickstart.measure.configuration import Boot
@@ -46,7 +47,11 @@ WALL = Clock("wall", tcg("a test"), 256, 1)
 @pytest.fixture
 def bench(tmp_path: Path, emulator: Path) -> Bench:
     (tmp_path / "agent").write_bytes(b"never started")
-    return Bench(agent=tmp_path / "agent", volume=emulator, limit_s=20.0)
+    return Bench(
+        launchers=lambda accelerator: QemuLauncher(accelerator, tmp_path / "agent"),
+        volume=emulator,
+        limit_s=20.0,
+    )
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quickstart.errors import GuestError
+from quickstart.guest import Exit, Hello, Message, Output
 from quickstart.launch import channel as channels
-from quickstart.launch.channel import Channel, Decoder, Exit, Hello, Message, Output
+from quickstart.launch.channel import Channel, Decoder
 from quickstart.model import Beacon, Counters, ReadyStamp
 
 NUMBERS = st.integers(0, 10**15)

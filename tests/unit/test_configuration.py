@@ -20,7 +20,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.launch.accel import Accelerator
 from quickstart.launch.arguments import Files, machine_arguments
-from quickstart.measure.configuration import Boot, built_with, machine, with_command_line
+from quickstart.measure.configuration import Boot, built_with, machine_of, with_command_line
 from quickstart.measure.results import COMMAND_LINES, CONFIGURATIONS
 from quickstart.model import (
     Event,
@@ -124,7 +124,7 @@ def test_an_unknown_command_line_is_refused() -> None:
 
 def test_a_configuration_never_writes_to_the_disk_that_it_boots_from() -> None:
     arguments = machine_arguments(
-        machine(BOOT, forward_port=None, guest_port=0),
+        machine_of(BOOT),
         Accelerator("tcg", ("-accel", "tcg"), ""),
         FILES,
     )
@@ -133,7 +133,7 @@ def test_a_configuration_never_writes_to_the_disk_that_it_boots_from() -> None:
 
 
 def test_a_machine_without_a_disk_has_no_drive() -> None:
-    described = machine(replace(BOOT, attached=False), forward_port=None, guest_port=0)
+    described = machine_of(replace(BOOT, attached=False))
     arguments = machine_arguments(described, Accelerator("tcg", ("-accel", "tcg"), ""), FILES)
     assert "-drive" not in arguments
     assert not any("blk" in word for word in arguments)

@@ -60,6 +60,9 @@ DATES = {
 }
 # Whoever packs goes through pack/packing.py, which knows the steps and their order.
 WRITES_ARCHIVES = {"initramfs/build.py", "pack/packing.py"}
+# The composition chooses a backend; a backend may have several modules.
+KNOWS_LAUNCHERS = {"engines/launching.py", "launch/qemu.py"}
+MAKES_MACHINES = "model/machine.py"
 SUBPROCESS_DOOR = "host/door.py"
 STARTS_PROCESSES = {"subprocess", "multiprocessing", "pty", "popen2"}
 OS_STARTS_PROCESSES = ("system", "popen", "spawn", "exec", "fork", "posix_spawn")
@@ -223,6 +226,31 @@ def test_there_is_one_packing_path() -> None:
     ways = {f"{module}.write_initramfs", f"{module}.append_files", f"{module}.Recipe"}
     taken = {name: ways & {each for _, each in imported_modules(tree)} for name, tree in trees.items()}
     assert {name: sorted(found) for name, found in taken.items() if found} == {}
+
+
+def test_only_the_composition_knows_a_launcher() -> None:
+    """Every verb and the bench speak to guest.Launcher and guest.Guest."""
+    scripts = {f"bench/{path.name}": path for path in sorted((PACKAGE.parent / "bench").rglob("*.py"))}
+    trees = {name: tree_of(name) for name in NAMES if name not in KNOWS_LAUNCHERS}
+    trees |= {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in scripts.items()}
+    taken = {
+        name: sorted(each for _, each in imported_modules(tree) if each.startswith("quickstart.launch.qemu"))
+        for name, tree in trees.items()
+    }
+    assert {name: found for name, found in taken.items() if found} == {}
+
+
+def test_machines_are_made_in_one_place() -> None:
+    scripts = {f"bench/{path.name}": path for path in sorted((PACKAGE.parent / "bench").rglob("*.py"))}
+    trees = {name: tree_of(name) for name in NAMES if name != MAKES_MACHINES}
+    trees |= {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in scripts.items()}
+    calls = [
+        f"{name}:{node.lineno}"
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Machine"
+    ]
+    assert calls == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -123,7 +123,7 @@ def test_what_a_guest_says_is_followed_without_its_orders(
 ) -> None:
     log, said = BoundedLog(tmp_path / "console.log", 1 << 20, 1 << 20), Terminal()
     monkeypatch.setattr(sys, "stderr", said)
-    with _followed(log, wanted=True):
+    with _followed(log):
         log.append(b"\x1b]52;c;eA==\x07hello \xc2\x9b \xff\xc3")
         threading.Event().wait(0.25)
         log.append(b"\xa9\n")

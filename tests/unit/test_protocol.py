@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.guest import Exit, Hello, Message, Output
 from quickstart.initramfs import description, digests, layout
 from quickstart.initramfs.modules import Module, ModuleSet, modloader_table
 from quickstart.launch import channel
-from quickstart.launch.channel import Decoder, Exit, Hello, Message, Output
+from quickstart.launch.channel import Decoder
 from quickstart.model import Beacon, Counters, ReadyStamp
 from quickstart.volume import emulator, nbd
 from quickstart.volume.storage import load_model

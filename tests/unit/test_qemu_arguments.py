@@ -22,7 +22,8 @@ from quickstart.launch.arguments import (
     machine_arguments,
     named_as_the_host_does,
 )
-from quickstart.model import Machine, NbdSocket, Network, Readiness
+from quickstart.model import Network, Readiness
+from quickstart.model.machine import Machine, NbdSocket
 from quickstart.model.words import DiskFormat, ReadyKind
 
 FILES = Files(Path("/jail/kernel"), Path("/jail/initrd"), 7)

@@ -25,17 +25,20 @@ from quickstart.launch.accel import tcg
 from quickstart.launch.channel import Channel
 from quickstart.launch.qemu import QemuGuest
 from quickstart.launch.settled import Settled, hands_over, parse, wait_settled
-from quickstart.model import Artefact, Machine
+from quickstart.model import Artefact
+from quickstart.model.machine import Machine
+from tests.guests import StandInGuest
 from tests.unit.outs import write_manifest
 
 RUNNING = "state running\nfinished 12050000\n"
 STARTING = "state starting\njob b.service start waiting\njob a.service start running\njob default.target start waiting\n"
 
 
-class Guest:
+class Guest(StandInGuest):
     """Gives one answer after the other; when there is none left, it has ended."""
 
     def __init__(self, *answers: str) -> None:
+        super().__init__()
         self._answers: Iterator[str] = iter(answers)
         self._ended = False
 
@@ -293,7 +296,7 @@ def test_a_question_takes_no_longer_than_its_time(reads: bool, monkeypatch: pyte
     monkeypatch.setattr(QemuGuest, "console_tail", lambda self: "")
     ours, agent = socket.socketpair()
     machine = SimpleNamespace(forward_port=None)
-    guest = QemuGuest(cast(Machine, machine), tcg("in a test"), (), keep=False)
+    guest = QemuGuest(cast(Machine, machine), tcg("in a test"), b"", keep=False)
     guest._channel = Channel(ours)
     if not reads:
         fill(ours)

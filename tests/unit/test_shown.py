@@ -20,7 +20,7 @@ from quickstart.cli import audit, build, inside, output, run, trace
 from quickstart.cli.output import Display, run_verb
 from quickstart.launch.settled import Settled
 from quickstart.model import Exclusion, FileKind, StartFile, StartSet
-from quickstart.pack.subject import Traced
+from quickstart.model.subject import Traced
 
 # Sets the window's title; is markup for rich, and ends some that is not open; is no UTF-8; is longer than a line.
 NAME = "\x1b]0;title\x07[/b][red]\udcff" + "x" * 200

@@ -8,10 +8,11 @@ from typing import BinaryIO
 import pytest
 
 from quickstart.errors import GuestError, NoProfileError
-from quickstart.launch.channel import Exit, Message, Output
+from quickstart.guest import Exit, Message, Output
 from quickstart.model import Beacon, Readiness, ReadyStamp
 from quickstart.model.words import ReadyKind
 from quickstart.newprofile.survey import watch
+from tests.guests import StandInGuest
 
 STAMP = ReadyStamp(5_000_000_000, "connected", 0)
 READY = Readiness(kind=ReadyKind.TCP, port=7, path="/", status=200, command="", timeout_s=600)
@@ -25,12 +26,12 @@ def said(state: str = "active", port: str = "", address: str = "00000000", syste
     return f"== unit\n{unit}== system\n{system}\n== tcp\n{row}== memory\n{memory}== journal\nlast words\n== end\n"
 
 
-class Guest:
+class Guest(StandInGuest):
     """Each look takes the next text, and the last one for ever; ``ready_at`` is the look in which ready comes, by a half for
     the pause behind it."""
 
     def __init__(self, *texts: str, ready_at: float = -1) -> None:
-        self.url_port: int | None = None
+        super().__init__()
         self.texts = texts
         self.ready_at = ready_at
         self.looks = 0
@@ -74,7 +75,7 @@ class Guest:
     def is_running(self) -> bool:
         return not self.ends
 
-    def console_tail(self) -> str:
+    def console_tail(self, lines: int = 20) -> str:
         return "its last line"
 
 

@@ -116,12 +116,12 @@ def test_a_pump_that_nobody_empties_ends(tmp_path: Path) -> None:
 
 def test_the_initramfs_is_as_long_as_the_manifest_says(file: Path, tmp_path: Path) -> None:
     target = tmp_path / "joined"
-    join_initrd((file,), (b"cpio",), target, {file: 3000})
+    join_initrd((file,), b"cpio", target, {file: 3000})
     assert target.stat().st_size == 3072 + 512
     with file.open("ab") as more:
         more.write(b"more")
     with pytest.raises(BadInputError, match=SAID):
-        join_initrd((file,), (b"cpio",), target, {file: 3000})
+        join_initrd((file,), b"cpio", target, {file: 3000})
 
 
 def test_a_machine_takes_what_the_manifest_said(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_machine_takes_what_the_manifest_said(tmp_path: Path) -> None:
     write_manifest(out)
     machine = pipeline.machine_of(artefacts.load(out), stock=False, snapshot=True, port=None)
     with jail.made_jail(place) as cell:
-        kernel, initrd = QemuGuest(machine, tcg("in a test"), (), keep=False)._copied(cell)
+        kernel, initrd = QemuGuest(machine, tcg("in a test"), b"", keep=False)._copied(cell)
         assert (cell.directory / kernel).read_bytes() == (out / "vmlinuz").read_bytes()
         assert (cell.directory / initrd).read_bytes().rstrip(b"\0") == (out / "initramfs.img").read_bytes()
 
@@ -148,7 +148,7 @@ def test_a_machine_takes_only_what_the_manifest_said(tmp_path: Path, name: str, 
     machine = pipeline.machine_of(artefact, stock=False, snapshot=True, port=None)
     os.truncate(out / name, size_bytes)
     with jail.made_jail(place) as cell, pytest.raises(BadInputError, match=SAID):
-        QemuGuest(machine, tcg("in a test"), (), keep=False)._copied(cell)
+        QemuGuest(machine, tcg("in a test"), b"", keep=False)._copied(cell)
 
 
 def test_an_audit_of_a_file_that_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

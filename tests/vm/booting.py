@@ -19,13 +19,12 @@ import pytest
 from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
-from quickstart.host.progress import Quiet
-from quickstart.launch import archive
 from quickstart.launch import qemu as qemu_launcher
 from quickstart.launch.arguments import machine_arguments
 from quickstart.launch.drain import whole_text
 from quickstart.launch.qemu import QemuGuest
 from quickstart.store.store import Store
+from tests.guests import launched
 from tests.vm.conftest import BOOT_S
 
 WHOLE = (
@@ -71,11 +70,9 @@ def boot(
     machine = pipeline.machine_of(
         found, stock=stock, snapshot=not keep, port=free_port(), extra_cmdline=append
     )
-    hooks = {"hooks/50-fault": f"{hook}\n".encode()} if hook else {}
-    cpio = archive.launch_cpio(archive.agent_binary(store), found.ready, hooks)
-    launcher = pipeline.make_launcher(found.kernel, store, Quiet())
+    hooks: dict[str, bytes | Path] = {"hooks/50-fault": f"{hook}\n".encode()} if hook else {}
     said = io.BytesIO()
-    with _more_words(qemu), launcher.launch(machine, (cpio,), found.ready) as guest:
+    with _more_words(qemu), launched(machine, found.ready, store, hooks) as guest:
         guest.wait_ready(BOOT_S)
         guest.execute(command, said, io.BytesIO(), WHOLE_S)
         if keep:

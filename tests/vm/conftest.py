@@ -16,8 +16,8 @@ import pytest
 
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact.manifest import read_manifest
+from quickstart.engines.launching import launchers
 from quickstart.image.extents import file_extents, tail_extent
-from quickstart.launch import archive
 from quickstart.launch.drain import whole_text
 from quickstart.measure.configuration import Boot
 from quickstart.measure.run import Bench
@@ -103,7 +103,7 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def bench() -> Iterator[Bench]:
     with Store(default_root(), print) as store:
-        yield Bench(agent=archive.agent_binary(store), volume=volume_binary(store), limit_s=MEASURED_S)
+        yield Bench(launchers=launchers(store), volume=volume_binary(store), limit_s=MEASURED_S)
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,10 @@ from pathlib import Path
 from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
-from quickstart.host.progress import Quiet
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.launch import archive
 from quickstart.launch.drain import whole_text
 from quickstart.store.store import Store, default_root
+from tests.guests import launched
 from tests.vm.conftest import BOOT_S, guest_file, host
 from tests.vm.parity import described
 
@@ -82,13 +81,10 @@ def boot(out: Path, command: str, files: Mapping[str, str], hook: str) -> str:
     extra: dict[str, bytes | Path] = {f"parity/{name}": text.encode() for name, text in files.items()}
     extra["hooks/50-parity"] = f"{_HOOK}{hook}\n".encode()
     said = io.BytesIO()
-    with Store(default_root(), print) as store:
-        cpio = archive.launch_cpio(archive.agent_binary(store), found.ready, extra)
-        launcher = pipeline.make_launcher(found.kernel, store, Quiet())
-        with launcher.launch(machine, (cpio,), found.ready) as guest:
-            guest.wait_ready(BOOT_S)
-            guest.execute(command, said, said, _WORK_S)
-            console = whole_text(guest.console_log.read_bytes())
+    with Store(default_root(), print) as store, launched(machine, found.ready, store, extra) as guest:
+        guest.wait_ready(BOOT_S)
+        guest.execute(command, said, said, _WORK_S)
+        console = whole_text(guest.console_log.read_bytes())
     assert "fallback" not in console, console
     return said.getvalue().decode(errors="replace")
 

@@ -9,11 +9,11 @@ import pytest
 from quickstart.bench.prepare import prepare
 from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
-from quickstart.launch import archive
-from quickstart.measure.configuration import machine, with_command_line
+from quickstart.measure.configuration import machine_of, with_command_line
 from quickstart.profile import load_bench, load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
+from tests.guests import launched
 
 pytestmark = pytest.mark.full
 
@@ -24,9 +24,7 @@ def test_the_server_lists_its_databases_to_the_bench(name: str) -> None:
     assert layer is not None
     with Store(default_root()) as store:
         boot = with_command_line(prepare(profile, name, Context(store, Quiet()), layer), "ours")
-        launcher = pipeline.make_launcher(boot.kernel, store, Quiet())
-        cpio = archive.launch_cpio(launcher.agent, boot.ready)
-        with launcher.launch(machine(boot, forward_port=None, guest_port=0), (cpio,)) as guest:
+        with launched(machine_of(boot), boot.ready, store) as guest:
             readied = guest.wait_ready(boot.ready.timeout_s)
             assert readied.ready.answer == "4 databases"
             assert readied.beacon.uptime_ns < readied.ready.uptime_ns

@@ -14,8 +14,8 @@ import pytest
 from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
 from quickstart.engines.boot import machine_of
+from quickstart.guest import executing
 from quickstart.launch import accel
-from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
 from quickstart.measure.configuration import Boot
 from quickstart.measure.results import Cell
@@ -82,8 +82,9 @@ def test_the_virtual_clock_has_a_time_stamp_counter_of_nanoseconds(bench: Bench,
     """What before_kernel_ns rests on: the kernel itself measures 1 GHz, and the counter began with the machine."""
     machine = machine_of(artefacts.load(artefact), stock=False, snapshot=True, port=free_port())
     said = io.BytesIO()
-    launcher = QemuLauncher(clock.virtual("small").accelerator, bench.agent)
-    with launcher.launch(machine, (), artefacts.load(artefact).ready) as guest:
+    launcher = bench.launchers(clock.virtual("small").accelerator)
+    with launcher.launch(machine, artefacts.load(artefact).ready) as launched:
+        guest = executing(launched)
         counters = guest.wait_ready(MEASURED_S).counters
         # The kernel goes on measuring for a second or two; the application may be ready before.
         wait = "for _ in $(seq 120); do dmesg | grep -q 'tsc: Refined' && break; sleep 0.5; done; dmesg"

@@ -15,6 +15,7 @@ from quickstart.host.progress import Quiet
 from quickstart.model import IMAGE_TIME_S
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import make_reference
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BUILD_S, EARLY, Called, host, quickstart
 from tests.vm.test_hand_off import answers
@@ -69,7 +70,9 @@ STOCK = "fallback 1: cloud-init has not been through this machine yet; the stock
 @pytest.fixture(scope="module")
 def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The reference image with a seed of ours."""
-    reference = make_reference(load_profile(str(profile(tmp_path_factory, "seen"))), store(), Quiet())
+    reference = make_reference(
+        load_profile(str(profile(tmp_path_factory, "seen"))), Context(store(), Quiet())
+    )
     tree = tmp_path_factory.mktemp("cloud") / "root"
     host("cp", "-a", "--reflink=auto", reference.tree, tree)
     (tree / SEED).mkdir(parents=True)

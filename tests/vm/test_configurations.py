@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,18 +10,17 @@ from dataclasses import dataclass
 import pytest
 
 from quickstart.bench.prepare import prepare
-from quickstart.engines import boot as pipeline
 from quickstart.host.progress import Quiet
 from quickstart.image.kerneloptions import words_of
 from quickstart.initramfs.newc import directory, symlink, write_archive
-from quickstart.launch import archive
 from quickstart.launch.qemu import QemuGuest
-from quickstart.measure.configuration import Boot, machine, with_command_line
+from quickstart.measure.configuration import Boot, machine_of, with_command_line
 from quickstart.model import Readied
 from quickstart.model.words import KernelOptions
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
+from tests.guests import launched
 from tests.vm.booting import heard
 
 PROFILE = load_profile("nginx")
@@ -56,17 +56,16 @@ def shell() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def booted(request: pytest.FixtureRequest) -> Iterator[Booted]:
+def booted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Booted]:
     name: str = request.param
     with Store(default_root()) as store:
         boot = with_command_line(prepare(PROFILE, name, Context(store, Quiet())), "ours")
-        launcher = pipeline.make_launcher(boot.kernel, store, Quiet())
-        cpios = [
-            archive.launch_cpio(launcher.agent, PROFILE.ready),
-            *([shell()] if name == "ramboot" else []),
-        ]
-        described = machine(boot, forward_port=None, guest_port=0)
-        with launcher.launch(described, cpios) as guest:
+        described = machine_of(boot)
+        if name == "ramboot":
+            extra = tmp_path_factory.mktemp("ramboot") / "shell.cpio"
+            extra.write_bytes(shell())
+            described = dataclasses.replace(described, initrds=(*described.initrds, extra))
+        with launched(described, PROFILE.ready, store) as guest:
             readied = guest.wait_ready(PROFILE.ready.timeout_s)
             assert readied.ready.answer == "HTTP/1.1 200 OK"
             yield Booted(guest, boot, readied)

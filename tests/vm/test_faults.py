@@ -30,10 +30,10 @@ import pytest
 from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
-from quickstart.host.progress import Quiet
 from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.newc_reader import read_archive
 from quickstart.store.store import Store, default_root
+from tests.guests import launched
 from tests.vm.booting import FAST, SETTLED, WHOLE, WHOLE_S, WORKING, boot
 from tests.vm.conftest import BOOT_S, STAY, host, quickstart
 from tests.vm.test_stale import LIBRARY, TOOL
@@ -172,8 +172,7 @@ def test_a_volume_with_errors_is_checked_by_the_distribution(used: Path) -> None
 def test_after_a_power_cut_the_journal_is_replayed(store: Store, used: Path) -> None:
     found = artefacts.load(used)
     machine = pipeline.machine_of(found, stock=False, snapshot=False, port=free_port())
-    launcher = pipeline.make_launcher(found.kernel, store, Quiet())
-    with launcher.launch(machine, (), found.ready) as guest:
+    with launched(machine, found.ready, store) as guest:
         guest.wait_ready(BOOT_S)
         write = "for n in 1 2 3 4 5 6 7 8; do mkdir /root/d$n; echo $n >/root/d$n/f; sync /root/d$n/f; done"
         assert guest.execute(write, io.BytesIO(), io.BytesIO(), WHOLE_S) == 0

@@ -34,10 +34,10 @@ def test_two_references_of_the_same_packages_are_equal(tmp_path: Path) -> None:
     """Empty stores, another minute, another clock of every file: the same hash, and root disks of the same bytes."""
     profile = load_profile("nginx")
     stores = [Store(tmp_path / name) for name in "ab"]
-    images = [make_reference(profile, store, Quiet()) for store in stores]
+    images = [make_reference(profile, Context(store, Quiet())) for store in stores]
     assert images[0].tree != images[1].tree
     assert images[0].image_hash == images[1].image_hash
-    tuned = [make_reference(profile, store, Quiet(), TUNED).image_hash for store in stores]
+    tuned = [make_reference(profile, Context(store, Quiet()), TUNED).image_hash for store in stores]
     assert tuned[0] == tuned[1] != images[0].image_hash
     disks = [
         subject_of(profile, image, Context(store, Quiet())).disk.path

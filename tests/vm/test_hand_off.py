@@ -15,6 +15,7 @@ from quickstart.model.words import KernelOptions
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from tests.vm.booting import boot
 from tests.vm.conftest import BUILD_S, EARLY, host, quickstart
@@ -240,7 +241,7 @@ def test_networkd_takes_the_network_over(store: Store, tmp_path: Path) -> None:
 
     From the second boot on our client sends networkd's identifier; before, nobody knows the machine's identity.
     """
-    tuned = make_reference(load_profile("nginx"), store, Quiet(), TUNED)
+    tuned = make_reference(load_profile("nginx"), Context(store, Quiet()), TUNED)
     out = tmp_path / "networkd"
     built = quickstart("build", "--profile", "nginx", "--rootfs", tuned.tree, "-o", out, timeout_s=BUILD_S)
     assert built.status == 0, built.err

@@ -12,10 +12,9 @@ import pytest
 from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
-from quickstart.host.progress import Quiet
-from quickstart.launch import archive
 from quickstart.launch.drain import whole_text
 from quickstart.store.store import Store, default_root
+from tests.guests import launched
 from tests.vm.booting import boot
 from tests.vm.conftest import BOOT_S, BUILD_S, host, quickstart
 
@@ -61,10 +60,8 @@ def cut(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Cut:
     assert built.status == 0, built.err
     found = artefacts.load(out)
     machine = pipeline.machine_of(found, stock=False, snapshot=False, port=free_port())
-    launcher = pipeline.make_launcher(found.kernel, store, Quiet())
-    cpio = archive.launch_cpio(launcher.agent, found.ready, {"hooks/50-held": f"{HELD}\n".encode()})
     said = io.BytesIO()
-    with launcher.launch(machine, (cpio,), found.ready) as guest:
+    with launched(machine, found.ready, store, {"hooks/50-held": f"{HELD}\n".encode()}) as guest:
         guest.wait_ready(BOOT_S)
         status = guest.execute(WRITER, said, io.BytesIO(), WRITER_S)
         console = whole_text(guest.console_log.read_bytes())

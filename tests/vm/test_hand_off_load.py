@@ -16,8 +16,8 @@ import pytest
 from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
-from quickstart.host.progress import Quiet
 from quickstart.store.store import Store, default_root
+from tests.guests import launched
 from tests.vm.conftest import BOOT_S, guest_file, host
 
 CONNECTIONS = 4
@@ -98,9 +98,11 @@ def handed(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     port = free_port()
     machine = pipeline.machine_of(found, stock=False, snapshot=False, port=port)
     said, settled = io.BytesIO(), threading.Event()
-    with Store(default_root(), print) as store:
-        launcher = pipeline.make_launcher(found.kernel, store, Quiet())
-    with launcher.launch(machine, (), found.ready) as guest, ThreadPoolExecutor(CONNECTIONS) as pool:
+    with (
+        Store(default_root(), print) as store,
+        launched(machine, found.ready, store) as guest,
+        ThreadPoolExecutor(CONNECTIONS) as pool,
+    ):
         guest.wait_ready(BOOT_S)
         asked = [pool.submit(ask, port, settled) for _ in range(CONNECTIONS)]
         try:

@@ -15,10 +15,9 @@ import pytest
 from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
-from quickstart.host.progress import Quiet
-from quickstart.launch import archive
 from quickstart.launch.drain import whole_text
 from quickstart.store.store import Store, default_root
+from tests.guests import launched
 from tests.vm.booting import SETTLED, boot
 from tests.vm.conftest import BOOT_S, BUILD_S, host, quickstart
 
@@ -98,8 +97,7 @@ def init_says(store: Store, out: Path, append: str = "") -> str:
     """How init decides, and no more of that boot: a machine whose unit is masked never answers."""
     found = artefacts.load(out)
     machine = pipeline.machine_of(found, stock=False, snapshot=True, port=free_port(), extra_cmdline=append)
-    cpio = archive.launch_cpio(archive.agent_binary(store), found.ready, {})
-    with pipeline.make_launcher(found.kernel, store, Quiet()).launch(machine, (cpio,), found.ready) as guest:
+    with launched(machine, found.ready, store) as guest:
         until = time.monotonic() + BOOT_S
         while time.monotonic() < until:
             lines = re.findall(

@@ -16,11 +16,11 @@ import pytest
 from quickstart.artefact import directory as artefacts
 from quickstart.cli.run import free_port
 from quickstart.engines import boot as pipeline
-from quickstart.host.progress import Quiet
-from quickstart.launch import archive, drain
-from quickstart.launch.channel import Exit, Output
+from quickstart.guest import Exit, Output
+from quickstart.launch import drain
 from quickstart.launch.qemu import QemuGuest
 from quickstart.store.store import Store, default_root
+from tests.guests import launched
 from tests.vm.booting import heard
 from tests.vm.conftest import BOOT_S, STAY, quickstart
 
@@ -41,9 +41,7 @@ def jailed(artefact: Path) -> Iterator[QemuGuest]:
     )
     with Store(default_root()) as store, pytest.MonkeyPatch.context() as patch:
         patch.setattr(drain, "HEAD_BYTES", HEAD_BYTES)
-        launcher = pipeline.make_launcher(found.kernel, store, Quiet())
-        cpio = archive.launch_cpio(archive.agent_binary(store), found.ready)
-        with launcher.launch(machine, (cpio,), found.ready) as guest:
+        with launched(machine, found.ready, store) as guest:
             guest.wait_ready(BOOT_S)
             yield guest
 

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import BadInputError
+from quickstart.guest import executing
 from quickstart.launch.accel import tcg
-from quickstart.launch.qemu import QemuLauncher
 from quickstart.measure import clock
 from quickstart.measure.clock import Clock
-from quickstart.measure.configuration import Boot, machine
+from quickstart.measure.configuration import Boot, machine_of
 from quickstart.measure.launches import launch
 from quickstart.measure.results import Cell
 from quickstart.measure.run import BOOT_LOADER, Bench
-from quickstart.model import NbdSocket
+from quickstart.model.machine import NbdSocket, on_volume
 from quickstart.volume.emulator import served
 from quickstart.volume.nbd import Command, Connection, pieces
 from quickstart.volume.storage import load_model
@@ -76,10 +76,9 @@ def test_a_machine_keeps_what_it_writes_to_itself(bench: Bench, boot: Boot) -> N
         with ExitStack() as stack:
             guests = {}
             for number in tokens:
-                plain = machine(boot, forward_port=None, guest_port=0)
-                mine = dataclasses.replace(plain, disk=NbdSocket(volume.of(number).socket), snapshot=False)
-                launcher = QemuLauncher(WALL.accelerator, bench.agent)
-                guests[number] = stack.enter_context(launcher.launch(mine, (), boot.ready))
+                mine = on_volume(machine_of(boot), NbdSocket(volume.of(number).socket))
+                launcher = bench.launchers(WALL.accelerator)
+                guests[number] = executing(stack.enter_context(launcher.launch(mine, boot.ready)))
             for number, guest in guests.items():
                 guest.wait_ready(MEASURED_S)
                 command = f"echo {tokens[number]} >/var/tmp/mine && sync && cat /var/tmp/mine"

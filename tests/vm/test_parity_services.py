@@ -10,6 +10,7 @@ from quickstart.host.progress import Quiet
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import make_reference
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BUILD_S, quickstart
 from tests.vm.parity import (
@@ -40,7 +41,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Machine, Machine
     built = quickstart("build", "--profile", PROFILE, "-o", out, "--json", timeout_s=BUILD_S)
     assert built.status == 0, built.err
     with Store(default_root()) as store:
-        root = ImageRoot(make_reference(load_profile(str(PROFILE)), store, Quiet()).tree)
+        root = ImageRoot(make_reference(load_profile(str(PROFILE)), Context(store, Quiet())).tree)
         descriptions = {name: described(root, f"{name}.service") for name in OTHERS}
     questions = "echo '== mariadb answer'; mariadb -e 'show databases'\n"
     fast = f"{fast_script(descriptions)}MAIN=$(cat /run/quickstart/main.pid)\n{ask('apache2')}{questions}"

@@ -14,6 +14,7 @@ import pytest
 from quickstart.host.progress import Quiet
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import make_reference
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from tests.contract.test_ext4 import CAPABILITY
 from tests.vm.conftest import BUILD_S, guest_file, host, quickstart
@@ -22,7 +23,7 @@ from tests.vm.conftest import BUILD_S, guest_file, host, quickstart
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A root of somebody who knows nothing of us: the reference image with some files of their own, without /fast."""
-    reference = make_reference(load_profile("nginx"), Store(default_root()), Quiet())
+    reference = make_reference(load_profile("nginx"), Context(Store(default_root()), Quiet()))
     directory = tmp_path_factory.mktemp("mine") / "root"
     host("cp", "-a", "--reflink=auto", reference.tree, directory)
     (directory / "fast").rmdir()

@@ -18,6 +18,7 @@ from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.profile import load_profile
 from quickstart.reference.debootstrap import make_reference
+from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 from tests.vm.conftest import BUILD_S, quickstart
 
@@ -64,7 +65,7 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     )
     assert called.status == 0, called.err
     start_set = json.loads((out / "start-set.json").read_text())
-    reference = make_reference(load_profile(profile_of(name)), Store(default_root()), Quiet())
+    reference = make_reference(load_profile(profile_of(name)), Context(Store(default_root()), Quiet()))
     return Service(name, out, called.result, start_set, ImageRoot(reference.tree))
 
 

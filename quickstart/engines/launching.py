@@ -1,0 +1,42 @@
+"""Which backend starts a machine: the composition. No other module knows a launcher by its class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from quickstart.guest import Launcher
+from quickstart.launch import accel, archive
+from quickstart.launch.accel import Accelerator
+from quickstart.launch.qemu import QemuLauncher
+from quickstart.model import Artefact
+from quickstart.model.words import Target
+from quickstart.store.context import Context
+from quickstart.store.store import Store
+
+
+def launcher_of(artefact: Artefact, context: Context, *, keep: bool = False) -> Launcher:
+    """The launcher of the target that ``artefact`` is made for."""
+    match artefact.target:
+        case Target.QEMU:
+            return launcher_for(artefact.kernel, context, keep=keep)
+
+
+def launcher_for(kernel: Path, context: Context, *, keep: bool = False) -> Launcher:
+    """QEMU with an accelerator that works here: what boots an image on this host. With ``keep`` the guests'
+    workspaces are kept.
+    """
+    with context.progress.step("choose an accelerator"):
+        accelerator = accel.choose(kernel, context.store)
+    return launcher_on(accelerator, context.store, keep=keep)
+
+
+def launcher_on(accelerator: Accelerator, store: Store, *, keep: bool = False) -> Launcher:
+    """QEMU with that accelerator."""
+    return QemuLauncher(accelerator, archive.agent_binary(store), keep=keep)
+
+
+def launchers(store: Store) -> Callable[[Accelerator], Launcher]:
+    """QEMU with the accelerator of whichever clock is measured by (measure.run.Bench)."""
+    agent = archive.agent_binary(store)
+    return lambda accelerator: QemuLauncher(accelerator, agent)

@@ -1,0 +1,102 @@
+"""The noun that a launcher starts, and the one function that makes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from quickstart.model import Network, Readiness
+from quickstart.model.words import DiskFormat
+
+_HTTP_PORT = 80
+
+
+@dataclass(frozen=True)
+class NbdSocket:
+    """A volume that a UNIX socket of the host serves by NBD: its default export, raw."""
+
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """All that a launcher needs to start one guest.
+
+    ``disk`` is a file, or a served volume (raw, no snapshot). A guest without a disk runs from its
+    initramfs alone. ``uuid`` is the guest's identity in SMBIOS, or empty. ``file_bytes`` has the sizes that
+    files must have.
+    """
+
+    name: str
+    memory_mib: int
+    kernel: Path
+    initrds: tuple[Path, ...]
+    cmdline: str
+    disk: Path | NbdSocket | None
+    disk_format: DiskFormat
+    snapshot: bool
+    mac: str
+    forward_port: int | None
+    guest_port: int
+    vcpus: int = 1
+    uuid: str = ""
+    network: Network = Network.CLOSED
+    file_bytes: tuple[tuple[Path, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class NetworkAccess:
+    """The way into a guest, and out of it: ``port`` of the host's loopback leads to the port that ``ready``
+    asks, or nothing does (None). ``network`` says how far the guest itself gets.
+    """
+
+    port: int | None = None
+    ready: Readiness | None = None
+    network: Network = Network.CLOSED
+
+
+CLOSED = NetworkAccess()
+
+
+def machine(
+    purpose: str,
+    *,
+    kernel: Path,
+    initrds: tuple[Path, ...],
+    cmdline: str,
+    memory_mib: int,
+    mac: str,
+    disk: Path | None,
+    disk_format: DiskFormat = DiskFormat.RAW,
+    keeps_writes: bool = False,
+    access: NetworkAccess = CLOSED,
+    uuid: str = "",
+    file_bytes: tuple[tuple[Path, int], ...] = (),
+) -> Machine:
+    """The machine for a ``purpose``, a word that is part of its name (pure). Every `Machine` is made here.
+
+    What the guest writes to ``disk`` is thrown away unless the machine ``keeps_writes``.
+    """
+    guest_port = (access.ready.port if access.ready else 0) or _HTTP_PORT
+    return Machine(
+        name=f"quickstart-{purpose}",
+        memory_mib=memory_mib,
+        kernel=kernel,
+        initrds=initrds,
+        cmdline=cmdline.strip(),
+        disk=disk,
+        disk_format=disk_format,
+        snapshot=not keeps_writes,
+        mac=mac,
+        forward_port=access.port,
+        guest_port=guest_port,
+        uuid=uuid,
+        network=access.network,
+        file_bytes=file_bytes,
+    )
+
+
+def on_volume(plain: Machine, volume: NbdSocket) -> Machine:
+    """``plain`` with a served volume as its disk (pure). Who serves it decides what becomes of the writes."""
+    return dataclasses.replace(plain, disk=volume, disk_format=DiskFormat.RAW, snapshot=False)
