@@ -25,10 +25,12 @@
     ├── NoProfileError              exit 1   no profile can be written for a service as it is
     ├── GuestError                  exit 1   a guest died, hung or answered nonsense
     │   ├── GuestEndedError                  it shut down or rebooted before it was ready
-    │   └── NotSettledError                  it was ready, but the distribution's boot did not come to its end
+    │   ├── NotSettledError                  it was ready, but the distribution's boot did not come to its end
+    │   └── UntraceableError                 its kernel cannot trace its requests
     ├── VolumeError                 exit 1   the volume emulator died, or answered what it should not
     └── MeasurementError            exit 4   numbers that must not be shown as they stand
-        └── MixedClocksError                 times of two clocks in one table
+        ├── MixedClocksError                 times of two clocks in one table
+        └── TraceFullError                   the guest's trace ended before it was ready
 
 Only ``quickstart.cli`` turns one of them into an exit code; everything else raises or lets pass.
 """
@@ -196,6 +198,17 @@ class NotSettledError(GuestError):
         super().__init__(message, console_tail=console_tail, hint=self.HINT)
 
 
+class UntraceableError(GuestError):
+    """The guest's kernel cannot trace its requests: it was built without what that takes."""
+
+    HINT: ClassVar[str] = (
+        "verify needs a kernel with CONFIG_BLK_DEV_IO_TRACE, CONFIG_FTRACE_SYSCALLS and CONFIG_KPROBE_EVENTS"
+    )
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint=self.HINT)
+
+
 class VolumeError(QuickStartError):
     """The volume emulator died or broke the protocol; ``last_words`` is what it said last."""
 
@@ -210,3 +223,7 @@ class MeasurementError(QuickStartError):
 
 class MixedClocksError(MeasurementError):
     pass
+
+
+class TraceFullError(MeasurementError):
+    """The buffer of the guest's trace was full before the guest was ready."""

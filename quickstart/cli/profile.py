@@ -117,6 +117,7 @@ def _written(found: Findings, out: Path) -> Mapping[str, object]:
         },
         "requests": found.reads.requests,
         "bytes": found.reads.bytes,
+        "unattributed": found.reads.unattributed,
         "initramfs_bytes": found.initramfs_bytes,
         "start_set_files": found.start_set.regular_files,
         "start_set_bytes": found.start_set.size_bytes,

@@ -27,7 +27,7 @@ from quickstart.cli.options import (
 )
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
-from quickstart.errors import BadInputError
+from quickstart.errors import BadInputError, TraceFullError
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import Profile, RootBudget
@@ -93,7 +93,10 @@ def verify(
                 building = _Building(profile, rootfs, guest_package)
                 rounds = _until_clean(verb, directory, building, options, store)
             else:
-                rounds = (Round((), _verified(verb, directory, options, store)),)
+                found = _booted(verb, directory, options, store)
+                if isinstance(found, boot.Counted):
+                    return _counted(verb, directory, found)
+                rounds = (Round((), found),)
         budget = read_manifest(directory).root_budget
         result = shown.document(rounds[-1].verified, budget)
         result["rounds"] = [_round(each) for each in rounds]
@@ -104,11 +107,35 @@ def verify(
 
 
 def _verified(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.Verified:
+    found = _booted(verb, out, options, store)
+    if isinstance(found, boot.Counted):
+        raise found.error
+    return found
+
+
+def _booted(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.Verified | boot.Counted:
+    """One boot. What a full trace lacks is a mistake of the options, and so an error."""
     with output.settled(out):
         # Its disk would change while we read it.
         output.check_unused(out)
     with output.in_use(out):
-        return boot.verify(artefacts.load(out), options, Context(store, verb.display()))
+        found = boot.accounted_or_counted(artefacts.load(out), options, Context(store, verb.display()))
+    if isinstance(found, boot.Counted) and isinstance(found.error, TraceFullError):
+        raise found.error
+    return found
+
+
+def _counted(verb: Verb, out: Path, found: boot.Counted) -> int:
+    """The result for a guest whose kernel cannot trace: the number of reads against the budget."""
+    budget = read_manifest(out).root_budget
+    result = shown.counted_document(found, budget)
+
+    def show(console: Console) -> None:
+        for line in shown.counted_lines(found, budget):
+            say(console, line)
+
+    verb.result(result, show)
+    return 0 if result["clean"] else 1
 
 
 def _until_clean(

@@ -44,7 +44,9 @@ def notes(found: Findings) -> Mapping[str, Sequence[str]]:
     said["memory.machine_mib"] = [f"The stock boot had {used} MiB in use when the service was ready."]
     said["budget"] = [
         f"An early start on trial: {found.reads.requests} requests, {found.reads.bytes / 1e6:.1f} MB of the root volume.",
-        "`quickstart verify OUT` lists them.",
+        "`quickstart verify OUT` counts them."
+        if found.reads.unattributed
+        else "`quickstart verify OUT` lists them.",
     ]
     size = f"The initramfs has {found.initramfs_bytes / MIB:.1f} MiB, not compressed."
     said["memory.budget_mib"] = [size]
@@ -161,14 +163,19 @@ def _files(found: Findings) -> Iterator[str]:
     yield ""
 
 
+_ASK_VERIFY = "; `quickstart verify OUT` says of each who asked and what would avoid it."
+
+
 def _reads(found: Findings) -> Iterator[str]:
     reads, budget = found.reads, found.profile.root_budget
     yield "## What an early start still reads of the root volume"
     yield ""
     yield (
         f"{reads.requests} requests, {reads.bytes / 1e6:.1f} MB before ready, of a budget of {budget.requests} and "
-        f"{budget.read_bytes / 1e6:.1f} MB; `quickstart verify OUT` says of each who asked and what would avoid it."
+        f"{budget.read_bytes / 1e6:.1f} MB{'.' if reads.unattributed else _ASK_VERIFY}"
     )
+    if reads.unattributed:
+        yield f"Who asked for what is unknown, so `quickstart verify OUT` only counts: {reads.unattributed}."
     if reads.direct_requests:
         yield f"{reads.direct_requests} more are the service's own past the page cache, and are not charged."
     if reads.files:

@@ -12,31 +12,36 @@ from pathlib import Path
 
 from quickstart.engines import boot as pipeline
 from quickstart.engines.boot import BuildOptions, TraceOptions
-from quickstart.errors import NoProfileError
+from quickstart.errors import NoProfileError, TraceFullError
 from quickstart.host.workspace import workspace
 from quickstart.image.blockmap import Kind
-from quickstart.model import Profile, RootBudget
+from quickstart.model import Artefact, Profile, RootBudget
 from quickstart.store.context import Context
 from quickstart.store.store import source_digest
 from quickstart.verify import boot
-from quickstart.verify.ledger import Ledger
 
 _FILE = "reads.json"
+# More than twice the usual buffer (verify.guesttrace). The kernel takes the last of these words.
+_LARGER = "trace_buf_size=64M"
 _LARGEST = 10
 _MARGIN_REQUESTS, _STEP_REQUESTS = 10, 10
 _MARGIN_BYTES, _STEP_BYTES = 250_000, 250_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Reads:
     """The requests that reached the root volume before ready, without O_DIRECT. ``files`` are the largest:
     path, program, bytes.
+
+    Where the guest's kernel could not tell who asked for what, ``unattributed`` says why. Then QEMU counted
+    all requests, those with O_DIRECT included, and no file is named.
     """
 
     requests: int
     bytes: int
     direct_requests: int
     files: tuple[tuple[str, str, int], ...]
+    unattributed: str = ""
 
 
 def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads:
@@ -55,21 +60,44 @@ def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads
         with workspace("quickstart-profile-", keep=options.keep) as place:
             trial = BuildOptions(out=place / "out", tracing=options)
             artefact = pipeline.build(profile, trial, context).artefact
-            seen = boot.verify(artefact, boot.Options(keep=options.keep), context)
+            seen = _boot(artefact, options.keep, context)
         if seen.fallback:
             raise NoProfileError(
                 profile.unit,
                 [f"an early start on trial did not happen: {seen.fallback}"],
                 hint="the stock boot works; report what the unit does, or leave it to the stock boot",
             )
-        (directory / _FILE).write_text(json.dumps(_facts(seen.ledger), indent=1) + "\n")
+        (directory / _FILE).write_text(json.dumps(_facts(seen), indent=1) + "\n")
 
     facts = json.loads((context.store.get_or_make("ledger", inputs, make).path / _FILE).read_text())
     files = tuple((str(path), str(program), int(size)) for path, program, size in facts.pop("files"))
     return Reads(files=files, **facts)
 
 
-def _facts(ledger: Ledger) -> Mapping[str, object]:
+def _boot(artefact: Artefact, keep: bool, context: Context) -> boot.Verified | boot.Counted:
+    """One boot on trial. When the trace is full before the guest is ready, one more with a larger buffer."""
+    seen = boot.accounted_or_counted(artefact, boot.Options(keep=keep), context)
+    if isinstance(seen, boot.Counted) and isinstance(seen.error, TraceFullError) and not seen.fallback:
+        context.progress.note(f"{seen.error.message}; once more with a larger buffer")
+        seen = boot.accounted_or_counted(artefact, boot.Options(append=_LARGER, keep=keep), context)
+    if isinstance(seen, boot.Counted) and not seen.fallback:
+        context.progress.note(
+            f"who reads what before ready is unknown: {seen.error.message}. "
+            "The budget in the profile comes from the number of reads alone."
+        )
+    return seen
+
+
+def _facts(seen: boot.Verified | boot.Counted) -> Mapping[str, object]:
+    if isinstance(seen, boot.Counted):
+        return {
+            "requests": seen.counted.reads,
+            "bytes": seen.counted.read_bytes,
+            "direct_requests": 0,
+            "files": [],
+            "unattributed": seen.error.message,
+        }
+    ledger = seen.ledger
     charged = ledger.charged
     files: Counter[tuple[str, str]] = Counter()
     for entry in charged:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from quickstart.artefact.manifest import read_start_set
 from quickstart.engines import boot as pipeline
 from quickstart.engines.launching import launcher_of
-from quickstart.errors import GuestError, MeasurementError
+from quickstart.errors import GuestError, MeasurementError, TraceFullError, UntraceableError
 from quickstart.guest import Executes, executing
 from quickstart.host import door
 from quickstart.host.workspace import workspace
@@ -58,25 +58,49 @@ class Verified:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """A boot whose requests were counted by QEMU, and nobody knows who made them. ``error`` says why."""
+
+    counted: RootIo
+    fallback: str
+    error: UntraceableError | TraceFullError
+
+
+@dataclass(frozen=True)
 class _Seen:
+    """``trace`` is an error for a kernel that cannot trace."""
+
     readied: Readied
-    trace: GuestTrace
+    trace: GuestTrace | UntraceableError
     fallback: str
 
 
 def verify(artefact: Artefact, options: Options, context: Context) -> Verified:
     """Boot ``artefact`` once until ready, and account for each request. Its disk is not written to.
 
-    Raises MeasurementError when the volume's log differs from QEMU's counters, GuestError for a guest whose
-    kernel cannot trace.
+    Raises MeasurementError when the volume's log differs from QEMU's counters, TraceFullError when the
+    guest's trace ended too early, UntraceableError for a guest whose kernel cannot trace.
     """
+    found = accounted_or_counted(artefact, options, context)
+    if isinstance(found, Counted):
+        raise found.error
+    return found
+
+
+def accounted_or_counted(artefact: Artefact, options: Options, context: Context) -> Verified | Counted:
+    """As `verify`, but a guest whose kernel cannot tell who asked for what gives what QEMU counted."""
     packed = packed_files(artefact)
     with _raw(artefact, options.keep) as disk:
         with context.progress.step(f"whose the blocks of {artefact.disk.name} are"):
             blocks = read_block_map(disk)
         with context.progress.step(f"boot {artefact.profile_name}, every request written down"):
             seen, requests = _boot(artefact, disk, options, context)
-    return account(requests, seen.trace, seen.readied, blocks, packed, seen.fallback)
+    try:
+        if isinstance(seen.trace, UntraceableError):
+            raise seen.trace
+        return account(requests, seen.trace, seen.readied, blocks, packed, seen.fallback)
+    except (UntraceableError, TraceFullError) as error:
+        return Counted(seen.readied.root_io, seen.fallback, error)
 
 
 def account(
@@ -90,12 +114,9 @@ def account(
     """The ledger of a boot's records (pure). Raises MeasurementError as `verify` does."""
     requests = guest_requests(log)
     if not trace.issued:
-        raise GuestError(
-            "the guest's kernel says nothing of its requests",
-            hint="verify needs one with CONFIG_BLK_DEV_IO_TRACE, CONFIG_FTRACE_SYSCALLS and CONFIG_KPROBE_EVENTS",
-        )
+        raise UntraceableError("the guest's kernel says nothing of its requests")
     if trace.lost and trace.ends_ns < readied.ready.uptime_ns:
-        raise MeasurementError(
+        raise TraceFullError(
             f"the guest's trace was full {trace.ends_ns / 1e9:.1f} s after its start, before it was ready",
             hint="--append trace_buf_size=64M",
         )
@@ -137,11 +158,18 @@ def _boot(
         served_machine = on_volume(machine, NbdSocket(volume.socket))
         with launcher.launch(served_machine, artefact.ready) as guest:
             readied = guest.wait_ready(options.timeout_s or artefact.ready.timeout_s, volume.is_running)
-            text, stats = _fetch(executing(guest))
+            trace = _trace(executing(guest))
             fallback = guest.fallback()
         # QEMU has gone: the log has every request of it.
         log = volume.log()
-    return _Seen(readied, parse(text, stats), fallback), log
+    return _Seen(readied, trace, fallback), log
+
+
+def _trace(guest: Executes) -> GuestTrace | UntraceableError:
+    try:
+        return parse(*_fetch(guest))
+    except UntraceableError as error:
+        return error
 
 
 def _fetch(guest: Executes) -> tuple[str, str]:
@@ -150,10 +178,7 @@ def _fetch(guest: Executes) -> tuple[str, str]:
     status = guest.execute(FETCH, packed, stats, _FETCH_S, _TRACE_BYTES)
     said = stats.getvalue().decode(errors="replace")
     if status != 0:
-        raise GuestError(
-            f"the guest's trace cannot be read (status {status}): {said.strip()}",
-            hint="verify needs a kernel with CONFIG_BLK_DEV_IO_TRACE, CONFIG_FTRACE_SYSCALLS and CONFIG_KPROBE_EVENTS",
-        )
+        raise UntraceableError(f"the guest's trace cannot be read (status {status}): {said.strip()}")
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed.getvalue())) as file:
             text = file.read(_TRACE_BYTES + 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 from quickstart.image.blockmap import Kind, Owner
 from quickstart.model import RootBudget
-from quickstart.verify.boot import Verified
+from quickstart.verify.boot import Counted, Verified
 from quickstart.verify.guesttrace import Asker
 from quickstart.verify.ledger import DirectReads, Entry, Ledger, Named, by_kind, direct_reads
 
@@ -54,6 +54,35 @@ def document(verified: Verified, budget: RootBudget) -> dict[str, Any]:
         "untouched": [{"path": str(path), "size_bytes": size} for path, size in ledger.untouched],
         "lost_trace_entries": ledger.lost,
     }
+
+
+def counted_document(found: Counted, budget: RootBudget) -> dict[str, Any]:
+    """What QEMU counted, as JSON values, where the guest's kernel cannot tell who asked."""
+    counted = found.counted
+    within = counted.reads <= budget.requests and counted.read_bytes <= budget.read_bytes
+    return {
+        "clean": within and not found.fallback,
+        "fallback": found.fallback,
+        "unattributed": found.error.message,
+        "requests": counted.reads,
+        "bytes": counted.read_bytes,
+        "budget": {"requests": budget.requests, "bytes": budget.read_bytes},
+        "root_reads": counted.reads,
+        "root_read_bytes": counted.read_bytes,
+    }
+
+
+def counted_lines(found: Counted, budget: RootBudget) -> Iterator[str]:
+    """The same for people."""
+    counted = found.counted
+    if found.fallback:
+        yield f"the fast start did not happen: {found.fallback}"
+    yield (
+        f"{counted.reads} reads, {counted.read_bytes / 1e6:.2f} MB of the root volume before ready "
+        f"(budget {budget.requests}, {budget.read_bytes / 1e6:.2f} MB)"
+    )
+    yield f"who asked for what is unknown: {found.error.message}"
+    yield f"hint: {found.error.hint}"
 
 
 def _entry(entry: Entry) -> dict[str, Any]:

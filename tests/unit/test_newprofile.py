@@ -296,7 +296,9 @@ def findings(profile: Profile, **changes: Any) -> Findings:
         start_set=StartSet((start_file("/usr/sbin/app"), start_file("/etc/app.conf", 0o644, "")), ()),
         traces=(trace("/etc/app.conf"),),
         initramfs_bytes=15 << 20,
-        reads=Reads(47, 841_216, 0, (("/etc/app.conf", "prefetcher", 4096),)),
+        reads=Reads(
+            requests=47, bytes=841_216, direct_requests=0, files=(("/etc/app.conf", "prefetcher", 4096),)
+        ),
         given=False,
         written=(),
     )
@@ -304,7 +306,7 @@ def findings(profile: Profile, **changes: Any) -> Findings:
 
 
 def test_what_verify_lets_pass_is_more_than_was_read() -> None:
-    reads = Reads(47, 841_216, 3, ())
+    reads = Reads(requests=47, bytes=841_216, direct_requests=3, files=())
     assert root_budget(reads, beside_the_boot=False) == RootBudget(80, 1_750_000)
     assert root_budget(reads, beside_the_boot=True) == RootBudget(110, 2_000_000)
 
@@ -315,7 +317,15 @@ def test_what_is_still_read_of_the_volume_is_said() -> None:
     assert "47 requests, 0.8 MB before ready, of a budget of 80 and 4.0 MB" in text
     assert "| `/etc/app.conf` | prefetcher | 4 |" in text
     assert "past the page cache" not in text
-    assert "3 more are the service's own" in readme_text(replace(found, reads=Reads(1, 1, 3, ())))
+    assert "3 more are the service's own" in readme_text(
+        replace(found, reads=Reads(requests=1, bytes=1, direct_requests=3, files=()))
+    )
+    blind = replace(found.reads, files=(), unattributed="its kernel cannot tell")
+    text = readme_text(replace(found, reads=blind))
+    assert (
+        "Who asked for what is unknown, so `quickstart verify OUT` only counts: its kernel cannot tell."
+        in text
+    )
     written = profile_text(replace(DRAFT, root_budget=RootBudget(90, 1_750_000)), notes(found))
     assert "47 requests, 0.8 MB" in written
     assert parse_profile(written, "x").root_budget == RootBudget(90, 1_750_000)
