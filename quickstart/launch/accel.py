@@ -1,7 +1,8 @@
-"""Which accelerator to use: one that was *seen* to boot a guest on this host, else TCG.
+"""The choice of an accelerator: one that was *seen* to boot a guest on this host, else TCG.
 
-That /dev/kvm exists proves nothing: nested KVM can hang or abort. A tiny guest (the kernel and a BusyBox init that prints one
-line) has to come up within a time limit; the verdict is kept for this host's boot, kernel and QEMU.
+That /dev/kvm exists proves nothing, because nested KVM can hang or abort. So a tiny guest (the kernel and a
+BusyBox init that prints one line) must come up within a time limit. The verdict is kept for this boot of
+the host, the kernel and the QEMU.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ echo quickstart-accelerator-works
 
 @dataclass(frozen=True)
 class Accelerator:
-    """``qemu`` are the QEMU arguments; ``why`` says what the choice rests on."""
+    """``qemu`` has the QEMU arguments. ``why`` is the reason for the choice."""
 
     name: str
     qemu: tuple[str, ...]
@@ -40,7 +41,7 @@ class Accelerator:
 
 
 def tcg(why: str) -> Accelerator:
-    """TCG by the host's clock."""
+    """TCG on the host's clock."""
     return Accelerator("tcg", ("-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"), why)
 
 
@@ -49,7 +50,7 @@ def _kvm(why: str) -> Accelerator:
 
 
 def choose(kernel: Path, store: Store) -> Accelerator:
-    """KVM when a tiny guest with ``kernel`` was seen to boot on it, else TCG; the reason goes with it."""
+    """KVM when a tiny guest with ``kernel`` was seen to boot on it, else TCG; with the reason."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return tcg("/dev/kvm is not there or not ours to use")
     works = _verdict(kernel, store)

@@ -54,7 +54,9 @@ def agent_words(ready: Readiness | None) -> tuple[str, ...]:
 
 
 def launch_cpio(agent: Path, ready: Readiness | None, extra: Mapping[str, bytes | Path]) -> bytes:
-    """The cpio with the agent; ``extra`` are more files by their names below /launch (hooks, programs; all 0755)."""
+    """The cpio with the agent. ``extra`` has more files (hooks, programs), by their names below /launch;
+    all get mode 0755.
+    """
     words = " ".join(shlex.quote(word) for word in agent_words(ready))
     files: dict[str, bytes | Path] = {
         "agent": agent,
@@ -80,10 +82,11 @@ def launch_cpio(agent: Path, ready: Readiness | None, extra: Mapping[str, bytes 
 def join_initrd(
     parts: tuple[Path, ...], launch_archive: bytes, target: Path, sizes: Mapping[Path, int]
 ) -> None:
-    """Join initramfs files and the launch archive, each begun on a 512-byte border: the kernel finds a plain cpio only on a
-    multiple of 4 (Documentation/driver-api/early-userspace/buffer-format.rst).
+    """Join initramfs files and the launch archive. Each begins on a 512-byte border, since the kernel finds
+    a plain cpio only on a multiple of 4 (Documentation/driver-api/early-userspace/buffer-format.rst).
 
-    Raises BadInputError for a file that has not the size in bytes that ``sizes`` names, or is written to meanwhile.
+    Raises BadInputError for a file whose size in bytes is not the one in ``sizes``, or that is written to
+    meanwhile.
     """
     with target.open("wb") as out:
         for part in parts:

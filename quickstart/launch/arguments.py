@@ -1,7 +1,9 @@
-"""QEMU's command line for a machine (pure). Each value is a number, one of a few words, or has no comma: none can add an option.
+"""QEMU's command line for a machine (pure). Each value is a number, one of a few words, or free of commas,
+so no value can add an option.
 
-QEMU splits the value of an option at commas (qemu(1)). A stranger's manifest must not get as far as to a `guestfwd=`, which runs a
-program of the host; so a value of the wrong kind is refused here, whoever should have seen it before.
+QEMU splits the value of an option at commas (qemu(1)). A stranger's manifest must never reach a
+`guestfwd=`, which runs a program on the host. So this module refuses every value of the wrong kind, even
+where another module should have refused it before.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _DISK_SET, _CONSOLE_SET = 1, 2
 
 @dataclass(frozen=True)
 class Files:
-    """What a machine boots and works on, as its QEMU has it: two names in its jail, the descriptor of its disk."""
+    """The files of a machine as its QEMU sees them: two names in its jail, and the descriptor of its disk."""
 
     kernel: Path
     initrd: Path
@@ -42,7 +44,9 @@ class Files:
 
 @dataclass(frozen=True)
 class Channels:
-    """Descriptors by which we talk to a QEMU: connected sockets of monitor and agent, the console's listening socket, its log."""
+    """The descriptors by which we talk to a QEMU: connected sockets for monitor and agent, the console's
+    listening socket, and its log.
+    """
 
     monitor: int
     agent: int
@@ -51,10 +55,10 @@ class Channels:
 
 
 def machine_arguments(machine: Machine, accelerator: Accelerator, files: Files) -> tuple[str, ...]:
-    """QEMU's arguments for ``machine`` without any channel to the host but network and disk.
+    """QEMU's arguments for ``machine``, with no channel to the host but network and disk.
 
-    Fixed PCI addresses keep the interface's predictable name (systemd.net-naming-scheme(7)) the same in every boot. Raises
-    BadInputError for a value that is not what it has to be.
+    Fixed PCI addresses keep the interface's predictable name (systemd.net-naming-scheme(7)) the same in
+    every boot. Raises BadInputError for a value of the wrong kind.
     """
     uuid = ("-uuid", _matching("uuid", machine.uuid, _UUID)) if machine.uuid else ()
     return (
@@ -71,7 +75,9 @@ def machine_arguments(machine: Machine, accelerator: Accelerator, files: Files) 
 
 
 def channel_arguments(channels: Channels) -> tuple[str, ...]:
-    """QEMU's arguments for what it says to us, and we to it; nothing of it has a name that somebody else could open."""
+    """QEMU's arguments for the channels between it and us. None of them has a name that somebody else could
+    open.
+    """
     log = f"logfile=/dev/fdset/{_CONSOLE_SET},logappend=on"
     return (
         # Whoever attaches to the socket speaks with the guest's first serial line; the log has it all, attached or not.
@@ -86,7 +92,7 @@ def channel_arguments(channels: Channels) -> tuple[str, ...]:
 
 
 def named_as_the_host_does(text: str, machine: Machine) -> str:
-    """``text`` of QEMU with the disk's own name in place of the descriptor's."""
+    """A message of QEMU with the disk's own name in place of its descriptor's."""
     return text.replace(f"/dev/fdset/{_DISK_SET}", str(machine.disk))
 
 
@@ -112,7 +118,9 @@ def _drive(disk_format: str) -> str:
 
 
 def _network(machine: Machine) -> str:
-    """The user network: closed, it leads nowhere; the forwarded port is reached from this host's loopback in both cases."""
+    """The user network. A closed one leads nowhere. In both cases the forwarded port is open on this host's
+    loopback.
+    """
     closed = "off" if machine.network is Network.OPEN else "on"
     words = f"user,id=net,restrict={closed}"
     if machine.forward_port is None:
@@ -123,7 +131,9 @@ def _network(machine: Machine) -> str:
 
 
 def _name(name: str) -> str:
-    """A name of the machine for people: what is no letter, digit, dot, dash or underscore of ASCII becomes an underscore."""
+    """A machine's name for people: every character but ASCII letters, digits, dots, dashes and underscores
+    becomes an underscore.
+    """
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:_NAME_LENGTH]
 
 

@@ -34,12 +34,12 @@ _SIZE_AT = {"out": 1, "err": 1, "counters": 3}
 
 @dataclass
 class Decoder:
-    """Turns the stream's bytes into messages, however they were cut on the way."""
+    """Turns the stream's bytes into messages, wherever the stream was cut on the way."""
 
     _pending: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes, received_ns: int) -> Iterator[Message]:
-        """The messages that ``data`` completes; raises GuestError for what is none."""
+        """The messages that ``data`` completes. Raises GuestError for anything else."""
         self._pending += data
         while (end := self._pending.find(b"\n", 0, _MAX_LINE_BYTES)) >= 0:
             words = self._pending[:end].decode(errors="replace").split(" ")
@@ -73,7 +73,7 @@ def _is_ipv4(word: str) -> bool:
 
 
 def _printable(text: str) -> str:
-    """``text`` with a question mark for what would move a terminal's cursor, or worse."""
+    """``text`` with a question mark in place of each character that could move a terminal's cursor, or worse."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
@@ -98,7 +98,9 @@ def _message(words: list[str], body: bytes, received_ns: int) -> Message:
 
 
 class Channel:
-    """A connection to the agent by the virtio-serial port's UNIX socket on the host; it is ours from now on."""
+    """A connection to the agent by the virtio-serial port's UNIX socket on the host. It owns the socket
+    from now on.
+    """
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -107,14 +109,14 @@ class Channel:
 
     @property
     def busy(self) -> bool:
-        """Whether a command runs, so that another would wait for its end."""
+        """Whether a command is running. Another one would have to wait for its end."""
         return self._running > 0
 
     def close(self) -> None:
         self._socket.close()
 
     def messages(self, deadline_ns: int, alive: Callable[[], bool]) -> Iterator[Message]:
-        """What the agent says until the deadline (time.monotonic_ns) or until ``alive`` denies."""
+        """The agent's messages until the deadline (time.monotonic_ns), or until ``alive`` returns False."""
         while True:
             left_s = (deadline_ns - time.monotonic_ns()) / 1e9
             if left_s <= 0:
@@ -134,10 +136,11 @@ class Channel:
                 return
 
     def start(self, command: str, limit_s: float = SEND_LIMIT_S) -> None:
-        """Start ``command`` in the guest; `messages` then yields its output and its end.
+        """Start ``command`` in the guest. `messages` then yields its output and its end.
 
-        Raises GuestError for one that is longer than the agent takes, OSError when the guest is gone or does not read it for
-        ``limit_s``: a guest that claims to have run commands that it never read fills the socket.
+        Raises GuestError for a command that is longer than the agent accepts. Raises OSError when the guest
+        is gone, or does not read the command for ``limit_s``: a guest that claims to have run commands, but
+        never read them, fills the socket.
         """
         encoded = command.encode()
         if len(encoded) > _MAX_COMMAND_BYTES:
@@ -162,10 +165,11 @@ class Channel:
         alive: Callable[[], bool],
         limit_bytes: int | None = None,
     ) -> int | None:
-        """Run ``command`` in the guest; its exit status, or None when the guest ended or the time was up.
+        """Run ``command`` in the guest. Returns its exit status, or None when the guest ended or the time
+        was up.
 
-        The guest has ``timeout_s`` to read the command and to run it, and at most `SEND_LIMIT_S` of that to read it.
-        Raises GuestError when it says more than ``limit_bytes``.
+        The guest has ``timeout_s`` to read the command and to run it, and at most `SEND_LIMIT_S` of that to
+        read it. Raises GuestError when the output is longer than ``limit_bytes``.
         """
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         try:

@@ -1,7 +1,9 @@
-"""What a guest and its QEMU say without end, kept within bounds: the beginning in a file, the newest part in memory.
+"""Endless output of a guest and its QEMU, kept within bounds: the beginning in a file, the newest part in
+memory.
 
-QEMU writes into pipes, and a thread of ours reads them at once, so that the guest never waits for whoever looks on. A guest may say
-gigabytes; neither disk nor memory of the host grows by more than the two limits.
+QEMU writes into pipes, and a thread of ours reads them at once, so the guest never waits for a reader. A
+guest may write gigabytes, but neither the disk nor the memory of the host grows by more than the two
+limits.
 """
 
 from __future__ import annotations
@@ -32,11 +34,12 @@ _STAMP = re.compile(rb"\[(?=[ \d]{5}) *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ")
 
 
 def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a serial console as who wrote them meant them, without their ends; of each at most so many bytes.
+    """The lines of a serial console as their writers meant them, without line ends. A line is cut at a limit.
 
-    The kernel takes the port for a line of its own whenever it likes, also while a program's line is half out: what the program has
-    said so far, a line of printk, and the rest of the program's line then come one after the other. Such a line of printk is given
-    before the line that it broke, and the program's is given whole. What has no end yet comes last.
+    The kernel may print a line of its own at any moment, also in the middle of a program's line. Then the
+    console has the first part of the program's line, a line of printk, and the rest of the program's line.
+    This function yields the line of printk first, and then the program's line in one piece. A last line
+    without an end comes last.
     """
     begun = b""
     for line in lines:
@@ -51,15 +54,16 @@ def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def whole_text(data: bytes) -> str:
-    """What a console has said, by `whole_lines`, for who looks for something in it."""
+    """A console's output by `whole_lines`, for a search in it."""
     return b"\n".join(whole_lines(data.split(b"\n"))).decode(errors="replace")
 
 
 class BoundedLog:
-    """A log of any length: its first ``head_bytes`` are in the file ``path``, its last ``newest_bytes`` at least in memory.
+    """A log of any length. Its first ``head_bytes`` are in the file ``path``, and at least its last
+    ``newest_bytes`` in memory.
 
-    When it is closed the file gets the newest part too, after a line that says how many bytes are left out between the two. A file
-    system that is full shortens the beginning, and stops nobody.
+    When it is closed, the file also gets the newest part, after a line that says how many bytes were left
+    out between the two. A full file system shortens the beginning, and stops nobody.
     """
 
     def __init__(self, path: Path, head_bytes: int, newest_bytes: int) -> None:
@@ -74,7 +78,7 @@ class BoundedLog:
 
     @property
     def size_bytes(self) -> int:
-        """How much was said so far, kept or not."""
+        """The number of bytes so far, kept or not."""
         return self._size_bytes
 
     def append(self, data: bytes) -> None:
@@ -87,7 +91,7 @@ class BoundedLog:
             self._keep(data[: self._head_limit - self._head_bytes])
 
     def _keep(self, data: bytes) -> None:
-        """Add ``data`` to the beginning, as long as all before it is there."""
+        """Add ``data`` to the beginning, as long as it has no gap."""
         if not data or self._head_ended:
             return
         with suppress(OSError):
@@ -98,7 +102,7 @@ class BoundedLog:
         self._head_ended = True
 
     def read(self, position: int, limit_bytes: int = _READ_BYTES) -> Piece:
-        """At most ``limit_bytes`` from ``position`` on, or from the first byte behind it that is still there."""
+        """At most ``limit_bytes`` from ``position`` on, or from the first byte after it that is still kept."""
         with self._lock:
             if position < self._head_bytes:
                 size_bytes = min(limit_bytes, self._head_bytes - position)
@@ -109,7 +113,9 @@ class BoundedLog:
             return Piece(begin, bytes(self._newest[begin - oldest : begin - oldest + limit_bytes]))
 
     def lines(self, pattern: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:
-        """Where ``pattern`` is first in each line that is kept (`whole_lines`); of a line only so many bytes are looked at."""
+        """The first match of ``pattern`` in each line that is kept (`whole_lines`). Only the beginning of a
+        long line is searched.
+        """
         return (match for line in whole_lines(self._lines()) if (match := pattern.search(line)))
 
     def _lines(self) -> Iterator[bytes]:
@@ -126,12 +132,12 @@ class BoundedLog:
         yield rest
 
     def tail(self, size_bytes: int) -> bytes:
-        """The last so many bytes, or as many as there are in memory."""
+        """The last ``size_bytes`` bytes, or as many as are in memory."""
         with self._lock:
             return bytes(self._newest[-size_bytes:])
 
     def close(self) -> None:
-        """End the file with the newest part."""
+        """Append the newest part to the file, and close it."""
         with self._lock, suppress(OSError):
             rest = self.read(self._head_bytes, self._size_bytes)
             if left_out := rest.position - self._head_bytes:
@@ -141,7 +147,9 @@ class BoundedLog:
 
 
 class Drain:
-    """The reading ends of pipes, each with the log that it fills, read by a thread until everybody who writes has gone."""
+    """The reading ends of pipes, each with the log that it fills. A thread reads them until every writer
+    has gone.
+    """
 
     def __init__(self, logs: Mapping[int, BoundedLog]) -> None:
         self._logs = dict(logs)
@@ -165,7 +173,7 @@ class Drain:
                     left -= 1
 
     def catch_up(self, limit_s: float = _END_S) -> None:
-        """Wait until what has been written by now is in the logs."""
+        """Wait until all that has been written by now is in the logs."""
         end_s = time.monotonic() + limit_s
         with self._lock:
             sizes = {reader: log.size_bytes + _waiting_bytes(reader) for reader, log in self._logs.items()}
@@ -176,13 +184,15 @@ class Drain:
             time.sleep(_POLL_S)
 
     def join(self, limit_s: float = _END_S) -> bool:
-        """Wait until everybody who writes has gone and all that they wrote is in the logs; False when somebody is still there."""
+        """Wait until every writer has gone and all output is in the logs. Returns False when a writer is
+        left.
+        """
         self._thread.join(limit_s)
         return not self._thread.is_alive()
 
 
 def _waiting_bytes(reader: int) -> int:
-    """How much is in a pipe (FIONREAD, ioctl_tty(2))."""
+    """The number of bytes in a pipe (FIONREAD, ioctl_tty(2))."""
     size = array.array("i", [0])
     fcntl.ioctl(reader, termios.FIONREAD, size)
     return size[0]
@@ -190,7 +200,8 @@ def _waiting_bytes(reader: int) -> int:
 
 @dataclass(frozen=True)
 class Drained:
-    """The logs of a process and what fills them; ``writers`` are the writing ends for it, in the order of the logs.
+    """The logs of a process, and the thread that fills them. ``writers`` are the writing ends, in the order
+    of the logs.
 
     ``open_writers`` are those that we have not closed yet.
     """
@@ -203,9 +214,10 @@ class Drained:
 
 @contextmanager
 def drained(*paths: Path) -> Iterator[Drained]:
-    """A pipe for each of the files ``paths``, and the thread that fills them; `hand_over` closes our writing ends.
+    """A pipe for each of the files ``paths``, and the thread that fills them. `hand_over` closes our
+    writing ends.
 
-    The process that writes has to be gone when the context ends.
+    The process that writes must have ended before the context ends.
     """
     with ExitStack() as stack:
         logs = []
@@ -230,7 +242,7 @@ def drained(*paths: Path) -> Iterator[Drained]:
 
 
 def hand_over(pipes: Drained) -> None:
-    """Close our own writing ends: the process has them by now, and their end is to be seen when it goes."""
+    """Close our own writing ends. The process has its copies by now, and the pipes shall end when it does."""
     for writer in pipes.open_writers:
         os.close(writer)
     pipes.open_writers.clear()

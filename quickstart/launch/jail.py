@@ -1,8 +1,9 @@
-"""Where a QEMU runs that its guest may have taken over: system calls, user, files and descriptors.
+"""The jail for a QEMU that its guest may have taken over: system calls, user, files and descriptors.
 
-It gets what it works on as descriptors: disk, sockets, the pipes of its logs. What it can only open by name, kernel and initramfs,
-is copied into a directory of its own. It starts there, and its temporary files lie there. So an unprivileged user can run it
-whatever the modes of the files and directories on the host, and it never opens a name that a stranger chose.
+QEMU gets its disk, its sockets and the pipes of its logs as descriptors. Kernel and initramfs, which it can
+only open by name, are copied into a directory of its own. QEMU starts there, and its temporary files lie
+there. So an unprivileged user can run it whatever the modes of files and directories on the host are, and
+it never opens a name that a stranger chose.
 """
 
 from __future__ import annotations
@@ -35,20 +36,23 @@ _MOST_BYTES = 1 << 62
 
 @dataclass(frozen=True)
 class Jail:
-    """Who a QEMU is, and the directory of its own, in which it has to start; ours is the one above, into which it does not get."""
+    """The user of a QEMU, and a directory of its own in which it must start. The directory above is ours,
+    and it has no access to that.
+    """
 
     directory: Path
     identity: Identity
 
     @property
     def environment(self) -> dict[str, str]:
-        """What it needs to be told: where its temporary files go, the overlay of snapshot=on among them."""
+        """Its environment: the place of its temporary files, which the overlay of snapshot=on is one of."""
         return {"TMPDIR": ".", "HOME": "."}
 
 
 @contextmanager
 def made_jail(workspace: Path, *, kvm: bool = False) -> Iterator[Jail]:
-    """A jail in ``workspace``, an empty directory of ours, for one program, which has to have ended when the context does.
+    """A jail in ``workspace``, an empty directory of ours, for one program, which must have ended before
+    the context ends.
 
     With ``kvm`` it can use /dev/kvm if we can.
     """
@@ -61,7 +65,9 @@ def made_jail(workspace: Path, *, kvm: bool = False) -> Iterator[Jail]:
 
 
 def kvm_group() -> int | None:
-    """The group by which /dev/kvm can be used; None where everybody may, or nobody but root: root's group is lent to nobody."""
+    """The group that may use /dev/kvm. None where everybody may, or only root: root's group is lent to
+    nobody.
+    """
     try:
         status = _KVM.stat()
     except OSError:
@@ -72,9 +78,10 @@ def kvm_group() -> int | None:
 
 
 def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> Path:
-    """The name in the jail of a copy of ``kernel``.
+    """Copy ``kernel`` into the jail, and return its name there.
 
-    Raises BadInputError for what is no regular file, too large for a kernel, not of ``expected_bytes``, or written to meanwhile.
+    Raises BadInputError for a file that is not regular, is too large for a kernel, has not
+    ``expected_bytes``, or is written to meanwhile.
     """
     with opened_regular(kernel) as fd:
         size_bytes = os.fstat(fd).st_size
@@ -87,7 +94,7 @@ def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> P
 
 
 def given(jail: Jail, path: Path) -> Path:
-    """The name in the jail of ``path``, a file that we have made there, which who is in it can read from now on."""
+    """Make ``path``, a file of ours in the jail, readable for the jail's user, and return its name there."""
     if jail.identity.uid is not None and jail.identity.gid is not None:
         os.chown(path, -1, jail.identity.gid, follow_symlinks=False)
         path.chmod(0o640)
@@ -95,11 +102,12 @@ def given(jail: Jail, path: Path) -> Path:
 
 
 def largest_file(disk: int | None, disk_format: str) -> int:
-    """How many bytes a file may have that a QEMU writes to, ``disk`` being the open disk, or a connection to who serves it.
+    """The largest size in bytes of a file that a QEMU writes to. ``disk`` is the open disk, or a connection
+    to its server.
 
-    Its overlay, or the qcow2 file that it is, has all of the disk at most, and tables: far below 1/64 of it (docs/interop/qcow2.txt
-    of QEMU). A qcow2 file may have clusters beside those that count. Raises BadInputError for a qcow2 file that is none, or rests
-    on another.
+    Its overlay, or the qcow2 file that the disk is, holds at most the whole disk and tables: far below 1/64
+    of it (docs/interop/qcow2.txt of QEMU). A qcow2 file may hold unused clusters as well. Raises
+    BadInputError for a damaged qcow2 file, or one with a backing file.
     """
     status = None if disk is None else os.fstat(disk)
     if disk is None or status is None or not stat.S_ISREG(status.st_mode):
@@ -114,13 +122,17 @@ def largest_file(disk: int | None, disk_format: str) -> int:
 
 
 def limited(words: Iterable[str | Path], file_bytes: int) -> tuple[str, ...]:
-    """QEMU's argv with those ``words``: no file that it writes gets longer (setrlimit(2)), and there is no core of its memory."""
+    """QEMU's argv with those ``words``, limited so that no file grows beyond the limit (setrlimit(2)) and
+    no core is dumped.
+    """
     qemu = door.tool_path("qemu-system-x86_64")
     return ("prlimit", f"--fsize={file_bytes}", door.core_limit(), "--", str(qemu), *map(str, words))
 
 
 def demand_room(initrds: Iterable[Path], memory_mib: int) -> None:
-    """Raise BadInputError for initramfs files that the machine's memory cannot hold: they are copied before it starts."""
+    """Raise BadInputError for initramfs files that the machine's memory cannot hold. They are copied before
+    it starts.
+    """
     size_bytes = sum(each.stat().st_size for each in initrds)
     if size_bytes > memory_mib * MIB:
         raise BadInputError(

@@ -1,7 +1,7 @@
-"""QEMU's sockets: how one is reached, and the monitor (QMP) on one.
+"""QEMU's sockets: connecting to one, and the monitor (QMP) on one.
 
-Whatever a QEMU says that its guest has taken over: no step takes longer than its limit, and nothing is kept but the answer that is
-waited for.
+The guest may have taken its QEMU over. So no step takes longer than its limit, and only the awaited answer
+is kept.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _Found = TypeVar("_Found")
 def reach(path: Path, deadline_ns: int, alive: Callable[[], bool]) -> socket.socket:
     """A connection to the UNIX socket ``path`` of a process that has just been started.
 
-    Its file comes after a while, and is there a moment before anybody listens. Raises the last try's OSError at the deadline
-    (time.monotonic_ns), or when ``alive`` denies.
+    The socket's file appears after a while, and a moment before the process listens. Raises the last
+    attempt's OSError at the deadline (time.monotonic_ns), or when ``alive`` returns False.
     """
     while True:
         with ExitStack() as stack:
@@ -46,7 +46,8 @@ def reach(path: Path, deadline_ns: int, alive: Callable[[], bool]) -> socket.soc
 
 
 class Monitor:
-    """QEMU's monitor on a connected socket, which is ours from now on; no answer may take longer than ``limit_s``.
+    """QEMU's monitor on a connected socket, which it owns from now on. No answer may take longer than
+    ``limit_s``.
 
     Raises GuestError when QEMU is silent, gone or refuses.
     """
@@ -66,11 +67,11 @@ class Monitor:
             raise
 
     def command(self, name: str, **arguments: object) -> object:
-        """What QEMU returns for a command of QMP."""
+        """QEMU's answer to a command of QMP."""
         return self._within(self._client.execute(name, arguments), self._limit_s)
 
     def close(self) -> None:
-        """Hang up. QEMU may have ended before us; then the connection is already gone."""
+        """Hang up. QEMU may have ended before; then the connection is already gone."""
         with suppress(GuestError):
             self._within(self._client.disconnect(), _FAREWELL_S)
         self._loop.close()

@@ -1,4 +1,6 @@
-"""Guests in QEMU: a PC with virtio disk, network and, for the agent, a virtio-serial port; the root's reads are counted by QEMU."""
+"""Guests in QEMU: a PC with virtio disk, network and, for the agent, a virtio-serial port. QEMU counts the
+root's reads.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,9 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return self
 
     def _start(self, stack: ExitStack, said: Drained) -> None:
-        """Start QEMU in its jail, with all that it works on as descriptors; ours of them are closed when it has them."""
+        """Start QEMU in its jail with descriptors of everything that it uses. Our copies of them are closed
+        once it has them.
+        """
         cell = stack.enter_context(jail.made_jail(self._workspace, kvm=self._accelerator.name == "kvm"))
         with ExitStack() as lent:
             disk = _disk(self.machine, lent)
@@ -134,7 +138,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
             hand_over(said)
 
     def _copied(self, cell: jail.Jail) -> tuple[Path, Path]:
-        """Kernel and joined initramfs, in the jail."""
+        """Copy the kernel, and join the initramfs, in the jail."""
         jail.demand_room(self.machine.initrds, self.machine.memory_mib)
         initrd = cell.directory / "initrd"
         with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
@@ -143,7 +147,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
             return jail.put_kernel(cell, kernel, sizes.get(kernel)), jail.given(cell, initrd)
 
     def _channels(self, stack: ExitStack, lent: ExitStack, console_log: int) -> Channels:
-        """Our ends of the channels to QEMU become ours; the others are lent until it has them."""
+        """The channels to QEMU. We keep our ends; the others are lent until QEMU has them."""
         (monitor_end, monitor), (agent_end, agent) = _pair(stack, lent), _pair(stack, lent)
         self._monitor_end, self._channel = monitor_end, Channel(agent_end)
         console = lent.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -178,7 +182,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return GuestError(f"QEMU did not start: {text or silent}")
 
     def _last_words(self) -> str:
-        """The last lines of what QEMU itself said."""
+        """The last lines of QEMU's own output."""
         if self._said is None:
             return ""
         self._said.drain.catch_up()
@@ -192,7 +196,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return self._process is not None and self._process.poll() is None
 
     def _goes_on(self) -> bool:
-        """As `_alive`; raises GuestError, as `demand_running` does, when the machine was stopped."""
+        """As `_alive`. Raises GuestError, as `demand_running` does, when the machine was stopped."""
         if not self._alive():
             return False
         if time.monotonic() >= self._look_again_s:
@@ -201,7 +205,9 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return True
 
     def demand_running(self) -> None:
-        """Raise GuestError when QEMU has stopped the machine: a write found no room on the host (`werror=enospc`)."""
+        """Raise GuestError when QEMU has stopped the machine because the host had no room for a write
+        (`werror=enospc`).
+        """
         if isinstance(self.machine.disk, Path) and self._is_stopped():
             place = "the temporary directory" if self.machine.snapshot else str(self.machine.disk)
             raise GuestError(
@@ -256,7 +262,9 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         raise kind(f"the guest {how} ({seen}{end})", console_tail=self.console_tail())
 
     def root_io(self) -> RootIo:
-        """What QEMU's block layer counted for the root volume since the launch (QMP query-blockstats); 0 without one."""
+        """The counters of QEMU's block layer for the root volume since the launch (QMP query-blockstats);
+        zeros without one.
+        """
         if self.machine.disk is None:
             return RootIo(0, 0, 0, 0)
         found = self._open_monitor().command("query-blockstats")
@@ -283,7 +291,9 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return status
 
     def start(self, command: str) -> None:
-        """Run ``command`` as `execute` does, without waiting for its end; `messages` has its output and end."""
+        """Run ``command`` as `execute` does, without waiting for its end. `messages` has its output and its
+        end.
+        """
         try:
             self._open_channel().start(command)
         except OSError as error:
@@ -292,15 +302,16 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
             ) from error
 
     def messages(self, timeout_s: float) -> Iterator[Message]:
-        """What the agent says in this time; ends early with the guest."""
+        """The agent's messages in this time. Ends early with the guest."""
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         return self._open_channel().messages(deadline_ns, self._goes_on)
 
     def power_off(self, timeout_s: float) -> bool:
-        """By the guest's own `poweroff`, as a user would; when that finds no ear (a command runs), by Ctrl-Alt-Del.
+        """Run the guest's own `poweroff`, as a user would. When the agent is busy with a command, send
+        Ctrl-Alt-Del.
 
-        Both inits shut down in order on it, and QEMU ends where a PC would start again (-no-reboot). While one hands over to the
-        other neither listens: the word is said again.
+        Both inits shut down in order on it, and QEMU ends where a PC would start again (-no-reboot). During
+        the hand-over from one to the other neither listens, so the request is repeated.
         """
         deadline_s = time.monotonic() + timeout_s
         # The agent ends with the guest, in the middle of its answer.
@@ -335,19 +346,16 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
 
     @property
     def console(self) -> BoundedLog:
-        """What came from the console, all that it has said by now."""
+        """The console's log, with all output so far."""
         if self._said is None:
             raise GuestError("the guest was not launched")
         self._said.drain.catch_up()
         return self._said.logs[0]
 
-    @property
-    def console_log(self) -> Path:
-        """The file with the console's output as it comes, its beginning where that is long (drain.BoundedLog)."""
-        return self.console.path
-
     def fallback(self) -> str:
-        """What init said when it left the way to the stock init (docs/internals/guest.md); empty when it did not, by now."""
+        """Init's reason when it left the way to the stock init (docs/internals/guest.md); empty when it has
+        not so far.
+        """
         match = next(self.console.lines(_FALLBACK), None)
         return match[1].decode(errors="replace") if match else ""
 
@@ -358,7 +366,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
 
 
 def _root_io(stats: object) -> RootIo:
-    """QEMU's counters of a block device, which a guest may have taken over, as ours."""
+    """QEMU's counters of a block device as ours. A guest may have taken QEMU over, so each number is checked."""
     names = ("rd_operations", "rd_bytes", "wr_operations", "wr_bytes")
     counted = [stats.get(name) for name in names] if isinstance(stats, dict) else []
     numbers = [each for each in counted if type(each) is int and 0 <= each < 1 << 64]
@@ -368,7 +376,7 @@ def _root_io(stats: object) -> RootIo:
 
 
 def _disk(machine: Machine, lent: ExitStack) -> int | None:
-    """The descriptor by which QEMU has the root volume: of the file, or a connection to who serves it."""
+    """The descriptor of the root volume for QEMU: the file's, or a connection to its server."""
     if machine.disk is None:
         return None
     if isinstance(machine.disk, NbdSocket):
@@ -384,6 +392,6 @@ def _disk(machine: Machine, lent: ExitStack) -> int | None:
 
 
 def _pair(stack: ExitStack, lent: ExitStack) -> tuple[socket.socket, socket.socket]:
-    """A connection between us and QEMU: our end, and the one that is lent until QEMU has it."""
+    """A connection between us and QEMU: our end, and the other, which is lent until QEMU has it."""
     ours, theirs = socket.socketpair()
     return stack.enter_context(ours), lent.enter_context(theirs)

@@ -1,9 +1,11 @@
-"""When a machine has settled: the distribution's boot is done and the unit is systemd's (run.md, hand-off.md).
+"""When a machine has settled: the distribution's boot is done and the unit is systemd's (run.md,
+hand-off.md).
 
-systemd itself is asked (systemctl(1), is-system-running), again and again: it may not have begun, and says nothing while it
-loads its units anew. `settle` is a job of the boot, so nothing of the hand-off is left when the last job is done.
+systemd itself is asked (systemctl(1), is-system-running) repeatedly. It may not have started yet, and gives
+no answer while it reloads its units. `settle` is a job of the boot, so nothing of the hand-off is left when
+the last job is done.
 
-The guest is not trusted. How long it is asked, how often, and how much it says are bounded, whatever it answers.
+The guest is not trusted. The time of the questions, their number and the length of the answers are bounded.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ esac
 
 @dataclass(frozen=True)
 class Settled:
-    """systemd's word for the whole machine, ``running`` or ``degraded``, the guest's uptime then, and the units that failed."""
+    """systemd's word for the whole machine (``running`` or ``degraded``), the guest's uptime then, and the
+    failed units.
+    """
 
     state: str
     uptime_ns: int
@@ -65,7 +69,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Answer:
-    """What systemd said once; ``jobs`` are ``UNIT KIND``, those that run before those that wait."""
+    """One answer of systemd. ``jobs`` are ``UNIT KIND``; running jobs come before waiting ones."""
 
     state: str
     finished_us: int
@@ -74,12 +78,14 @@ class Answer:
 
 
 def hands_over(hand_off: str, words: str) -> bool:
-    """Whether a machine becomes the distribution's: of the manifest's ``hand_off`` and the kernel's command line (pure)."""
+    """Whether a machine becomes the distribution's, from the manifest's ``hand_off`` and the kernel's
+    command line (pure).
+    """
     return hand_off != "no" and "quickstart=stay" not in words.split()
 
 
 def parse(text: str) -> Answer:
-    """The answer to `ASK` (pure). Lines that are none of its own, as a guest may say anything, are left out."""
+    """The answer to `ASK` (pure). A guest may say anything: lines that `ASK` does not print are ignored."""
     state, finished_us = "unknown", 0
     failed: list[str] = []
     jobs: list[tuple[bool, str]] = []
@@ -98,9 +104,11 @@ def parse(text: str) -> Answer:
 
 
 def wait_settled(guest: Executes, timeout_s: float = LIMIT_S) -> Settled:
-    """Wait until the machine has settled; ``timeout_s`` is this host's time from now, and ends 30 s late at most.
+    """Wait until the machine has settled. ``timeout_s`` counts from now by this host's clock; the wait ends
+    at most 30 s later.
 
-    Raises NotSettledError when it has not by then, or never will; GuestError when it does not answer, or says too much.
+    Raises NotSettledError when it has not settled by then, or never will; GuestError when it does not
+    answer, or says too much.
     """
     deadline_s = time.monotonic() + timeout_s
     last: Answer | None = None

@@ -77,7 +77,7 @@ def boot(
         guest.execute(command, said, io.BytesIO(), WHOLE_S)
         if keep:
             assert guest.power_off(_POWER_OFF_S), guest.console_tail(40)
-        return Ended(said.getvalue().decode().split(), whole_text(guest.console_log.read_bytes()))
+        return Ended(said.getvalue().decode().split(), whole_text(guest.console.path.read_bytes()))
 
 
 def heard(guest: QemuGuest, text: str, limit_s: float = 60.0) -> bool:

@@ -84,7 +84,7 @@ def boot(out: Path, command: str, files: Mapping[str, str], hook: str) -> str:
     with Store(default_root(), print) as store, launched(machine, found.ready, store, extra) as guest:
         guest.wait_ready(BOOT_S)
         guest.execute(command, said, said, _WORK_S)
-        console = whole_text(guest.console_log.read_bytes())
+        console = whole_text(guest.console.path.read_bytes())
     assert "fallback" not in console, console
     return said.getvalue().decode(errors="replace")
 

@@ -64,7 +64,7 @@ def cut(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Cut:
     with launched(machine, found.ready, store, {"hooks/50-held": f"{HELD}\n".encode()}) as guest:
         guest.wait_ready(BOOT_S)
         status = guest.execute(WRITER, said, io.BytesIO(), WRITER_S)
-        console = whole_text(guest.console_log.read_bytes())
+        console = whole_text(guest.console.path.read_bytes())
         # The end of the context is the power cut: QEMU is killed, and nobody has called sync.
     assert status == 0 and "quickstart: fallback" not in console, console[-4000:]
     return Cut(out, tuple(tuple(line.split()) for line in said.getvalue().decode().splitlines()))

@@ -102,7 +102,7 @@ def init_says(store: Store, out: Path, append: str = "") -> str:
         while time.monotonic() < until:
             lines = re.findall(
                 r"quickstart: (fallback 1: .*?; the stock init|hand-off: [^,]*)",
-                whole_text(guest.console_log.read_bytes()),
+                whole_text(guest.console.path.read_bytes()),
             )
             if lines:
                 return str(lines[0]).removesuffix("; the stock init")

@@ -92,7 +92,7 @@ def test_a_console_without_end_fills_neither_disk_nor_memory(jailed: QemuGuest) 
     assert jailed.execute(command, out, out, BOOT_S) == 0
     assert heard(jailed, "the-end")
     assert jailed.console.size_bytes > FLOOD_BYTES
-    assert jailed.console_log.stat().st_size == HEAD_BYTES
+    assert jailed.console.path.stat().st_size == HEAD_BYTES
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < RSS_BYTES
 
 
