@@ -4,7 +4,7 @@
 
     QuickStartError                 exit 1   the work failed
     ├── BadInputError               exit 2   what the user gave cannot be used
-    │   ├── FaultyFileError                  a file of the user's does not hold, every fault named
+    │   ├── FaultyFileError                  a file of the user's is not valid, every fault named
     │   │   ├── ProfileError                 a profile, key by key
     │   │   ├── StorageModelError            a storage model, key by key
     │   │   ├── MatrixError                  a matrix, key by key
@@ -57,7 +57,7 @@ class BadInputError(QuickStartError):
 
 
 class FaultyFileError(BadInputError):
-    """A file of the user's that does not hold; ``problems`` has one line for each fault found."""
+    """A file of the user's is not valid; ``problems`` has one line for each fault found."""
 
     saying = "{} is not valid"
 
