@@ -1,1 +1,1 @@
-"""The completeness ledger: every request that reached the root volume before ready, who asked, and what would avoid it."""
+"""The completeness ledger: every request that reached the root volume before ready, who made it, and how to avoid it."""

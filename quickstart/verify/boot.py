@@ -1,4 +1,4 @@
-"""The boot behind a ledger: OUT as it is, on our volume emulator, with the guest kernel's own trace on."""
+"""The boot behind a ledger: OUT boots unchanged from our volume emulator, while the guest's kernel traces itself."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from quickstart.volume.emulator import Request, served, volume_binary
 from quickstart.volume.nbd import Command
 from quickstart.volume.storage import load_model
 
-# The distribution's boot goes on beside it, on a slow CPU perhaps.
+# Meanwhile the distribution's boot continues, perhaps on a slow CPU.
 _FETCH_S = 600.0
-# trace_buf_size= of the kernel's command line is a tenth of that, and what it says as text some times as much.
+# trace_buf_size= on the kernel's command line is less than a tenth of this. As text, the trace is several times as large.
 _TRACE_BYTES = 512 << 20
 _SECTOR_BYTES = 512
 
 
 @dataclass(frozen=True)
 class Options:
-    """The command line's options for a boot. Without ``timeout_s`` the profile's counts."""
+    """The command line's options for a boot. Without ``timeout_s``, the profile's time limit applies."""
 
     timeout_s: float | None = None
     append: str = ""
@@ -47,8 +47,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Verified:
-    """A ledger, QEMU's counters at the moment when *ready* arrived, and why the stock init started (empty:
-    it did not).
+    """A ledger, and QEMU's counters at the moment when *ready* arrived. ``fallback`` says why the stock init
+    started; it is empty when it did not start.
     """
 
     ledger: Ledger
@@ -111,7 +111,7 @@ def account(
     packed: Packed,
     fallback: str = "",
 ) -> Verified:
-    """The ledger of a boot's records (pure). Raises MeasurementError as `verify` does."""
+    """The ledger from the records of a boot (pure). Raises MeasurementError as `verify` does."""
     requests = guest_requests(log)
     if not trace.issued:
         raise UntraceableError("the guest's kernel says nothing of its requests")
@@ -126,17 +126,17 @@ def account(
 
 
 def guest_requests(log: tuple[Request, ...]) -> tuple[Request, ...]:
-    """``log`` without QEMU's own read of the partition table (hw/block/hd-geometry.c), which is no request
-    of the guest.
-    """
+    """``log`` without the read of the partition table that QEMU itself makes (hw/block/hd-geometry.c)."""
     first = log[:1]
     own = [each for each in first if (each.offset, each.length_bytes) == (0, _SECTOR_BYTES)]
     return log[len(own) :]
 
 
 def check_balance(requests: tuple[Request, ...], counted: RootIo) -> None:
-    """Raise MeasurementError unless the first reads of the log, as many as QEMU had counted, have as many
-    bytes.
+    """Raise MeasurementError unless the log agrees with QEMU's counters.
+
+    QEMU counted a number of reads and their bytes. As many reads at the beginning of the log must have the
+    same sum of bytes.
     """
     reads = [each for each in requests if each.command == Command.READ and each.done_ns]
     first = sorted(reads, key=lambda each: (each.done_ns, each.sequence))[: counted.reads]
@@ -160,7 +160,7 @@ def _boot(
             readied = guest.wait_ready(options.timeout_s or artefact.ready.timeout_s, volume.is_running)
             trace = _trace(executing(guest))
             fallback = guest.fallback()
-        # QEMU has gone: the log has every request of it.
+        # QEMU has ended, so the log has all of its requests.
         log = volume.log()
     return _Seen(readied, trace, fallback), log
 
@@ -191,7 +191,7 @@ def _fetch(guest: Executes) -> tuple[str, str]:
 
 @contextmanager
 def _raw(artefact: Artefact, keep: bool) -> Iterator[Path]:
-    """The root disk as a raw image: the disk itself, or a copy that lasts as long as the context."""
+    """The root disk as a raw image: the disk itself, or a copy that is removed when the context ends."""
     if artefact.disk_format == DiskFormat.RAW:
         yield artefact.disk
         return
@@ -213,7 +213,7 @@ def _raw(artefact: Artefact, keep: bool) -> Iterator[Path]:
 
 
 def packed_files(artefact: Artefact) -> Packed:
-    """The packed files, the excluded ones, and each program's interpreter, from start-set.json."""
+    """The packed files, the excluded files, and the ELF interpreter of each program, from start-set.json."""
     document = read_start_set(artefact.directory)
     files = {PurePosixPath(each.path): each.size_bytes for each in document.files if each.kind == "file"}
     links = {PurePosixPath(each.path): each.target for each in document.files if each.kind == "symlink"}

@@ -1,9 +1,9 @@
-"""The guest kernel's own trace of a boot: the options that turn it on, and its text → who asked the root
-volume for what (pure).
+"""The guest kernel's own trace of a boot: the options that turn it on, and its text → which process asked
+the root volume for what (pure).
 
-ftrace (Documentation/trace/ftrace.rst, kprobetrace.rst of the kernel) is turned on by the command line,
-before the first driver is loaded, and needs nothing in the guest. Its clock is the clock of the agent's
-stamps (CLOCK_BOOTTIME).
+The command line turns ftrace on (Documentation/trace/ftrace.rst, kprobetrace.rst of the kernel) before the
+first driver is loaded. The guest needs no program for it. Its clock is the clock of the agent's stamps
+(CLOCK_BOOTTIME).
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from quickstart.host.descriptors import Descriptors
 from quickstart.parse.bounded import PATH_MAX
 
 _NAME, _DIRECT, _FAULT = "qs_name", "qs_direct", "qs_fault"
-# getname_flags() brings every path that a system call is given into the kernel; iomap_dio_rw() is direct I/O, whoever asks for it
-# (pread, libaio, io_uring); filemap_fault() a mapped page that is not there.
+# getname_flags() copies every path argument of a system call into the kernel. iomap_dio_rw() does all direct I/O (for pread, libaio
+# and io_uring). filemap_fault() handles a mapped page that is not in memory.
 TRACE_WORDS = (
     "trace_buf_size=24M",
     "trace_clock=boot",
-    # A buffer that is full keeps what came first: the boot before ready.
+    # A full buffer keeps its oldest entries, which are those of the boot before ready.
     "trace_options=nooverwrite",
     "trace_event=block:block_rq_issue,block:block_bio_queue,syscalls:*,sched:sched_process_fork",
-    # Both names: the compiler may put a copy of one into the other.
+    # Both functions are probed, because the compiler may inline one into the other.
     f"kprobe_event=r:quickstart/{_NAME},getname_flags,name=+0(+0($retval)):string;"
     f"r:quickstart/{_NAME}2,getname,name=+0(+0($retval)):string;"
-    # And those who have a copy of both, by their second argument.
+    # These inline both; their second argument has the name.
     f"p:quickstart/{_NAME}3,do_mkdirat,name=+0(+0(%si)):string;"
     f"p:quickstart/{_NAME}4,do_unlinkat,name=+0(+0(%si)):string;"
     f"p:quickstart/{_NAME}5,do_rmdir,name=+0(+0(%si)):string;"
     f"p:quickstart/{_DIRECT},iomap_dio_rw;p:quickstart/{_FAULT},filemap_fault",
 )
-# Run in the guest once it is ready: what the kernel lost on stderr, the trace on stdout.
+# The guest runs this when it is ready. stderr gets the counts of lost entries, stdout the trace.
 FETCH = """\
 t=/sys/kernel/tracing
 [ -e $t/trace ] || mount -t tracefs tracefs $t || exit 1
@@ -43,7 +43,7 @@ cat $t/per_cpu/cpu*/stats >&2
 cat $t/trace | gzip -c
 """
 
-# A process's name has 15 bytes at most (TASK_COMM_LEN); it may say what it likes in them, and in the names of its files.
+# A process's name has at most 15 bytes (TASK_COMM_LEN). A process can put any bytes into its name and into the names of its files.
 _LINE = re.compile(r"(.{1,16}?)-([0-9]{1,10})\s++\[[0-9]+\]\s++(?:\S++\s++)?([0-9]{1,10})\.([0-9]{6}): (.*)")
 _CALL = re.compile(r"sys_(\w+)\((.*)\)")
 _RETURN = re.compile(r"sys_(\w+) -> (?:0x([0-9a-f]{1,16})|(-?[0-9]{1,18}))")
@@ -57,18 +57,18 @@ _ISSUE = re.compile(
     r"block_rq_issue: [0-9]+,[0-9]+ (\w+) [0-9]+ \([^)]*+\) ([0-9]{1,18}) \+ ([0-9]{1,10}) \["
 )
 _DROPPED = re.compile(r"^(?:overrun|dropped events): ([0-9]{1,18})$", re.MULTILINE)
-# The kernel prints a line into one page.
+# The kernel formats a line in a single page.
 _MAX_LINE = 8192
-# What waits longer was never a request: it is of another device, or was given up. (34 waited at most in a boot of nginx.)
+# What waits longer never becomes a request: it is for another device, or was cancelled. (In a boot of nginx, at most 34 waited.)
 _MAX_WAITING = 256
 _ROOT = PurePosixPath("/")
 _ERRNO_MAX = 4095
 _ENOENT = 2
 _AT_FDCWD = 0xFFFFFF9C
-# Who asks whether the guest is ready (docs/internals/agent.md). It stays in the initramfs' root.
+# The agent asks whether the guest is ready (docs/internals/agent.md). Its root stays the initramfs.
 _AGENT = "agent"
 _OPENING = frozenset({"open", "openat", "openat2", "creat"})
-# These take their first argument, a descriptor, for the file that they are about.
+# The first argument of these calls is a descriptor of the file that they work on.
 _BY_DESCRIPTOR = frozenset(
     {
         "read",
@@ -101,12 +101,12 @@ _EXECUTING = frozenset({"execve", "execveat"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asker:
-    """The origin of a request. ``call`` is the system call, ``path`` its file; ``direct`` means past the
-    page cache.
+    """The origin of a request. ``call`` is the system call, and ``path`` is its file. ``direct`` means that
+    the call bypassed the page cache.
 
-    ``prober`` means a process of the readiness command (``exec``), which is not the application's. ``call``
-    is ``page fault`` for a mapped page. It is empty for a kernel thread, and for work that a call left for
-    later.
+    ``prober`` means a process of the readiness command (``exec``), which does not belong to the
+    application. ``call`` is ``page fault`` for a mapped page. It is empty for a kernel thread, and for work
+    that a call left for later.
     """
 
     time_ns: int
@@ -120,10 +120,10 @@ class Asker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Issued:
-    """A request as the kernel gave it to the driver. ``sector`` counts 512 bytes. ``askers`` are those
-    whose pieces it joins.
+    """A request as the kernel gave it to the driver. A ``sector`` has 512 bytes. A request may join pieces
+    of several ``askers``.
 
-    ``ahead`` means that nobody waits for it: the kernel reads ahead.
+    ``ahead`` means that the kernel reads ahead, so no process waits for it.
     """
 
     time_ns: int
@@ -138,7 +138,8 @@ class Issued:
 class Use:
     """A process's use of a name. ``what`` is ``failed`` (ENOENT), ``listed``, ``opened`` or ``executed``.
 
-    ``path`` is as the process sees it. ``on_volume`` means that its root was already the root volume.
+    ``path`` is as the process sees it. ``on_volume`` means that the process's root was already the root
+    volume.
     """
 
     time_ns: int
@@ -152,8 +153,8 @@ class Use:
 
 @dataclass(frozen=True)
 class GuestTrace:
-    """A boot as the guest kernel's trace shows it. ``lost`` counts dropped entries; ``ends_ns`` is the time
-    of the last one.
+    """A boot as the guest kernel's trace shows it. ``lost`` counts dropped entries. ``ends_ns`` is the time
+    of the last entry.
     """
 
     issued: tuple[Issued, ...]
@@ -164,7 +165,7 @@ class GuestTrace:
 
 @dataclass(kw_only=True)
 class _Process:
-    """The trace's knowledge of one process or thread at one time."""
+    """The state of one process or thread at one time, as far as the trace shows it."""
 
     call: str = ""
     arguments: str = ""
@@ -178,7 +179,7 @@ class _Process:
 
 
 def parse(text: str, stats: str) -> GuestTrace:
-    """The trace as FETCH prints it: ``text`` is its stdout, ``stats`` its stderr. Lines of other events are
+    """Parse what FETCH prints: ``text`` is its stdout, ``stats`` its stderr. Lines of other events are
     ignored.
     """
     reader = _Reader()
@@ -192,7 +193,7 @@ def parse(text: str, stats: str) -> GuestTrace:
     return GuestTrace(tuple(reader.issued), tuple(reader.uses), lost, reader.time_ns)
 
 
-# Writes, first sector, sectors, who asked.
+# Whether it writes, its first sector, its number of sectors, and who asked for it.
 _Piece = tuple[bool, int, int, Asker]
 
 
@@ -202,7 +203,7 @@ class _Reader:
         self.uses: list[Use] = []
         self.time_ns = 0
         self._processes: dict[int, _Process] = {}
-        # Of requests that are not issued yet.
+        # Pieces of requests that have not been issued yet.
         self._waiting: list[_Piece] = []
 
     def take(self, time_ns: int, program: str, pid: int, said: str) -> None:
@@ -233,8 +234,8 @@ class _Reader:
             self._issue(time_ns, found[1], int(found[2]), int(found[3]))
 
     def _fork(self, program: str, parent: _Process, child: int) -> None:
-        # A thread has its parent's descriptors, a process a copy. glibc makes threads by clone3, posix_spawn's child, too: that one
-        # executes at once (`_note`).
+        # A thread shares its parent's descriptors; a process gets a copy. glibc uses clone3 for threads, but also for the child of
+        # posix_spawn, which executes a program at once (`_note`).
         files = parent.files if parent.call == "clone3" else parent.files.copy()
         prober = parent.prober or (program == _AGENT and not parent.on_volume)
         self._processes[child] = _Process(
@@ -248,7 +249,7 @@ class _Reader:
         for piece in self._waiting:
             overlaps = piece[0] == writes and piece[1] < sector + sectors and sector < piece[1] + piece[2]
             (pieces if overlaps else others).append(piece)
-        # One that is too large is split: what is left of it waits for its turn.
+        # The kernel splits a piece that is too large. The rest of it waits for a later request.
         for each in pieces:
             if each[1] + each[2] > sector + sectors:
                 end = each[1] + each[2]
@@ -279,7 +280,7 @@ class _Reader:
         )
 
     def _subject(self, process: _Process) -> PurePosixPath | None:
-        """The subject of the call in progress: the name it was given last, or the file of its descriptor."""
+        """The file of the call in progress: the last name that it was given, or the file of its descriptor."""
         if process.names:
             return self._absolute(process, process.names[-1])
         if process.call in _BY_DESCRIPTOR:
@@ -287,8 +288,8 @@ class _Reader:
         return None
 
     def _absolute(self, process: _Process, name: str) -> PurePosixPath | None:
-        """The path; None for one that is longer than a path can be. Paths relative to it would be longer
-        still.
+        """``name`` as an absolute path; None when it is longer than a path may be. Paths relative to it
+        would be longer still.
         """
         base = process.directory
         if (
@@ -320,7 +321,7 @@ class _Reader:
             what = "opened"
         elif call in _EXECUTING:
             what = "executed"
-            # From here on its descriptors are its own, whoever it has shared them with (execve(2)).
+            # From here on it no longer shares its descriptors with any other process (execve(2)).
             process.files = process.files.copy()
         elif call in _LISTING:
             what = "listed"
@@ -343,8 +344,8 @@ class _Reader:
 
 
 def _writes(flags: str) -> bool:
-    """The direction by the letters of blktrace (RWBS): R reads, W writes. N has no letter of its own, such
-    as write zeroes.
+    """Whether the letters of blktrace (RWBS) mean a write: R reads, W writes. N is a request that has no
+    letter of its own, such as write zeroes.
     """
     return "R" not in flags
 
@@ -355,13 +356,13 @@ def _number(process: _Process, argument: str) -> int | None:
 
 
 def _descriptor(process: _Process) -> int:
-    """The first argument that names a descriptor; the fifth for mmap."""
+    """The descriptor that the call works on: its first argument, and the fifth of mmap."""
     fd = _number(process, "in_fd") if process.call == "sendfile64" else _number(process, "fd")
     return -1 if fd is None else fd
 
 
 def _plain(path: PurePosixPath) -> PurePosixPath:
-    """``path`` without ``.`` and ``..``; ftrace has it as the process spelled it."""
+    """``path`` without ``.`` and ``..``. ftrace reports a path as the process spelled it."""
     if ".." not in path.parts and path.root == "/":
         return path
     parts: list[str] = []
@@ -374,8 +375,8 @@ def _plain(path: PurePosixPath) -> PurePosixPath:
 
 
 def volume_paths(uses: Iterable[Use]) -> Iterator[tuple[Use, PurePosixPath]]:
-    """Each use of a name on the root volume, under the volume's name: without /proc, /fast and files of the
-    initramfs.
+    """Each use of a name on the root volume, with its path on that volume. Names below /proc and /fast and
+    files of the initramfs are left out.
     """
     for use in uses:
         path = use.path

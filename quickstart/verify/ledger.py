@@ -18,7 +18,7 @@ _CHANGES = (Command.WRITE, Command.WRITE_ZEROES)
 
 @dataclass(frozen=True)
 class Packed:
-    """The packed content of an artefact: its files' sizes by their paths in the image, its links, and the
+    """The packed content of an artefact: the size of each file by its path in the image, the links, and the
     rules that exclude files.
     """
 
@@ -41,11 +41,11 @@ class Packed:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One request to the root volume. ``time_ns`` is the guest's uptime when its kernel made it, None for
-    one before the kernel.
+    """One request to the root volume. ``time_ns`` is the guest's uptime when its kernel made the request,
+    and None for a request from before the kernel ran.
 
-    ``owners`` own the blocks. ``askers`` are the processes and calls that it was made for; ``ahead`` says
-    that the kernel read ahead for them. ``avoid`` says how to avoid it.
+    ``owners`` own the blocks. ``askers`` are the processes and calls for which the kernel made the request;
+    ``ahead`` means that it read ahead for them. ``avoid`` says how to avoid the request.
     """
 
     time_ns: int | None
@@ -59,7 +59,7 @@ class Entry:
 
     @property
     def kind(self) -> Kind:
-        """The kind of its first owned block."""
+        """The kind of the first block that has an owner."""
         return next((owner.kind for owner in self.owners if owner.kind is not Kind.FREE), Kind.FREE)
 
     @property
@@ -75,8 +75,8 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """A name on the root volume that ``program`` asked for, how often, and when first. ``call`` is the
-    first call.
+    """A name on the root volume that ``program`` asked for, how often, and when for the first time.
+    ``call`` is its first call.
     """
 
     path: PurePosixPath
@@ -88,8 +88,8 @@ class Named:
 
 @dataclass(frozen=True)
 class DirectReads:
-    """The reads of ``program`` from the file ``path`` past the page cache (O_DIRECT). An empty path: blocks
-    of no file.
+    """The reads by which ``program`` bypassed the page cache (O_DIRECT) on the file ``path``. The path is
+    empty for blocks that belong to no file.
     """
 
     path: PurePosixPath | None
@@ -102,9 +102,9 @@ class DirectReads:
 class Ledger:
     """The account of one boot until ready.
 
-    ``reads`` and ``writes`` are all requests before ready, in order. ``failed`` look-ups and ``listed``
-    directories are those on the root volume. ``untouched`` are packed files that nobody opened, with their
-    sizes. ``lost`` counts dropped trace entries.
+    ``reads`` and ``writes`` are all requests before ready, in order. ``failed`` are look-ups without
+    success, and ``listed`` are directories, both on the root volume. ``untouched`` are packed files that no
+    process opened, with their sizes. ``lost`` counts dropped trace entries.
     """
 
     ready_ns: int
@@ -117,13 +117,13 @@ class Ledger:
 
     @property
     def charged(self) -> tuple[Entry, ...]:
-        """The reads that the budget counts: not the application's direct ones, nor the readiness command's."""
+        """The reads that count against the budget: all but direct reads and those of the readiness command."""
         return tuple(entry for entry in self.reads if not entry.direct and not entry.prober)
 
     @property
     def unexplained(self) -> tuple[Entry, ...]:
-        """Requests without a known asker, and reads of blocks without an owner. The firmware's requests are
-        not included.
+        """Requests without a known asker, and reads of blocks without an owner. Requests of the firmware
+        are not included.
         """
         strange = [entry for entry in self.reads if entry.time_ns is not None and entry.kind is Kind.FREE]
         nobodys = [
@@ -135,8 +135,8 @@ class Ledger:
 def make_ledger(
     requests: Sequence[Request], trace: GuestTrace, ready_ns: int, blocks: BlockMap, packed: Packed
 ) -> Ledger:
-    """The ledger of a boot whose agent stamped *ready* at the uptime ``ready_ns``. ``requests`` are the
-    volume's.
+    """The ledger of a boot whose agent stamped *ready* at the uptime ``ready_ns``. ``requests`` come from
+    the volume's log.
     """
     entries: list[Entry] = []
     for time_ns, request, issued in before(matched(requests, trace.issued), ready_ns):
@@ -167,8 +167,8 @@ def before(
 ) -> Iterator[tuple[int | None, Request, Issued | None]]:
     """The pairs up to the uptime ``ready_ns``, each with its own uptime.
 
-    A request that the kernel does not mention takes the uptime of the one before it; None before the first,
-    which the firmware made.
+    A request that the kernel's trace does not mention gets the uptime of the request before it. Requests
+    before the kernel's first one are the firmware's and get None.
     """
     time_ns: int | None = None
     for request, issued in pairs:
@@ -178,8 +178,8 @@ def before(
 
 
 def matched(requests: Iterable[Request], issued: Iterable[Issued]) -> Iterator[tuple[Request, Issued | None]]:
-    """Each read and write of the volume's log with the guest kernel's entry for it: same place and length,
-    in order.
+    """Each read and write of the volume's log with the guest kernel's entry for it. The two have the same
+    place and length, and both lists keep their order.
     """
     waiting: dict[tuple[bool, int, int], deque[Issued]] = defaultdict(deque)
     for each in issued:
@@ -191,7 +191,7 @@ def matched(requests: Iterable[Request], issued: Iterable[Issued]) -> Iterator[t
 
 
 def advice(entry: Entry, packed: Packed) -> str:
-    """The way to avoid a request, by the kind of its subject."""
+    """How to avoid a request, by the kind of its blocks."""
     if entry.writes:
         return _WRITES.get(entry.kind, "the application's own: data and logs belong on the volume")
     if entry.direct:
@@ -239,9 +239,7 @@ def _of_file(path: PurePosixPath, packed: Packed) -> str:
 
 
 def lacking(ledger: Ledger, packed: Packed) -> tuple[PurePosixPath, ...]:
-    """The files that were read from the volume although no profile rule keeps them out of the start set;
-    sorted.
-    """
+    """The files that were read from the volume although no rule of the profile excludes them, sorted."""
     files = {
         owner.path
         for entry in ledger.reads
@@ -260,7 +258,7 @@ def lacking(ledger: Ledger, packed: Packed) -> tuple[PurePosixPath, ...]:
 
 
 def untouched(trace: GuestTrace, ready_ns: int, packed: Packed) -> tuple[tuple[PurePosixPath, int], ...]:
-    """The packed files that no process opened or executed below /fast before ready, by size."""
+    """The packed files that no process opened or executed below /fast before ready, sorted by size."""
     touched: set[PurePosixPath] = set()
     for use in trace.uses:
         if (
@@ -270,14 +268,14 @@ def untouched(trace: GuestTrace, ready_ns: int, packed: Packed) -> tuple[tuple[P
         ):
             touched.add(packed.canonical(PurePosixPath("/", *use.path.parts[2:])))
     for program in tuple(touched):
-        # The kernel opens a program's interpreter itself.
+        # The kernel itself opens a program's interpreter, so no process does.
         touched.update(packed.interpreters.get(program, ()))
     left = [(path, size) for path, size in packed.files.items() if path not in touched]
     return tuple(sorted(left, key=lambda pair: (-pair[1], pair[0])))
 
 
 def by_kind(entries: Iterable[Entry]) -> Mapping[str, tuple[int, int]]:
-    """Requests and bytes by the kind of their subject, the kind with the most requests first."""
+    """Requests and bytes for each kind of blocks, the kind with the most requests first."""
     requests: Counter[str] = Counter()
     size: Counter[str] = Counter()
     for entry in entries:
@@ -290,7 +288,7 @@ def by_kind(entries: Iterable[Entry]) -> Mapping[str, tuple[int, int]]:
 
 
 def direct_reads(entries: Iterable[Entry]) -> tuple[DirectReads, ...]:
-    """The reads past the page cache by file and program, those with the most requests first."""
+    """The reads that bypassed the page cache, by file and program, those with the most requests first."""
     found: dict[tuple[PurePosixPath | None, str], DirectReads] = {}
     for entry in entries:
         if not entry.direct:

@@ -137,7 +137,7 @@ def _named(named: Named) -> dict[str, Any]:
 
 
 def lines(verified: Verified, budget: RootBudget) -> Iterator[str]:
-    """The ledger line by line: requests in order of time, what else happened, then sums."""
+    """The lines of the ledger: requests in order of time, then what else happened, then sums."""
     ledger = verified.ledger
     if verified.fallback:
         yield f"the fast start did not happen, this is the stock boot's account: {verified.fallback}"

@@ -1,7 +1,7 @@
-"""`verify --until-clean`: build and verify until the root volume is read for nothing that could be packed.
+"""`verify --until-clean`: build and verify until nothing is read from the root volume that could be packed.
 
-The files that the ledger misses in the start set go into a list beside OUT, which `build --include FILE`
-takes. The same list, profile and image give the same OUT.
+A file that was read, but is not in the start set, goes into a list beside OUT. `build --include FILE`
+accepts this list. The same list, profile and image give the same OUT.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _HEAD = "# What `quickstart verify --until-clean` found lacking, one path a line
 
 @dataclass(frozen=True)
 class Round:
-    """One build and verify. ``added`` are the files that this build packed and the one before did not; none
-    in the first.
+    """One build and its verification. ``added`` are the files that this build packed and the build before
+    did not; it is empty in the first round.
     """
 
     added: tuple[PurePosixPath, ...]
@@ -40,10 +40,10 @@ def until_clean(
     verify: Callable[[], Verified],
     keep: Callable[[Sequence[PurePosixPath]], None],
 ) -> tuple[Round, ...]:
-    """Build and verify, and repeat with the files that the ledger named until there are no new ones; at
-    most ROUNDS times.
+    """Build and verify, and repeat with the files that the ledger named until it names no new file, at most
+    ROUNDS times.
 
-    ``included`` are the files of earlier calls. ``keep`` writes the list before each build with it.
+    ``included`` are the files of earlier calls. ``keep`` writes the list before each build that uses it.
     """
     files: tuple[PurePosixPath, ...] = tuple(included)
     added: tuple[PurePosixPath, ...] = ()
@@ -60,8 +60,8 @@ def until_clean(
 
 
 def missing(verified: Verified, profile: Profile) -> tuple[PurePosixPath, ...]:
-    """The files that were read from the root volume, are not packed, and are neither data nor excluded by
-    ``profile``.
+    """The files that were read from the root volume, but are not packed. Data, and files that ``profile``
+    excludes, are left out.
     """
     rules = (*profile.files.exclude, *profile.files.data)
     found = lacking(verified.ledger, verified.packed)
@@ -69,7 +69,7 @@ def missing(verified: Verified, profile: Profile) -> tuple[PurePosixPath, ...]:
 
 
 def with_includes(profile: Profile, files: Iterable[PurePosixPath]) -> Profile:
-    """``profile`` that also packs ``files``."""
+    """``profile``, which then packs ``files``, too."""
     globs = tuple(glob.escape(str(path)) for path in files)
     include = tuple(dict.fromkeys((*profile.files.include, *globs)))
     return replace(profile, files=replace(profile.files, include=include))
@@ -81,9 +81,9 @@ def include_list(out: Path) -> Path:
 
 
 def read_includes(path: Path) -> tuple[PurePosixPath, ...]:
-    """The paths of a list, in its order. Empty lines and those that begin with # are ignored.
+    """The paths of a list, in its order. Empty lines and lines that begin with # are ignored.
 
-    Raises BadInputError for a list that cannot be read, or a line that is no absolute path.
+    Raises BadInputError for a list that cannot be read, or a line that is not an absolute path.
     """
     try:
         return _includes(path, path.read_text(encoding="utf-8", errors="surrogateescape"))
@@ -104,8 +104,9 @@ def _includes(path: Path, text: str) -> tuple[PurePosixPath, ...]:
 def read_own_includes(path: Path) -> tuple[PurePosixPath, ...]:
     """The paths of the list that an earlier call of this user wrote; none when there is no list.
 
-    Where others may make files, as in /tmp, another user may have put a list there, and would decide what
-    OUT's archive shows. Raises BadInputError for such a list, and for what is not a regular file.
+    In a directory where others may create files, such as /tmp, another user may have put the list there,
+    and would then decide what OUT's archive shows. Raises BadInputError for such a list, and for a list
+    that is not a regular file.
     """
     try:
         with opened_regular(path) as fd:
@@ -132,7 +133,7 @@ def write_includes(path: Path, files: Iterable[PurePosixPath]) -> None:
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.unlink(missing_ok=True)
-        # A new file: another user may have put a link there, which would be followed.
+        # A new file is made, because another user may have put a link there, which would be followed.
         with partial.open("x", encoding="utf-8", errors="surrogateescape") as file:
             file.write(_HEAD + "".join(f"{name}\n" for name in names))
         partial.replace(path)

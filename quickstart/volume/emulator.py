@@ -1,5 +1,5 @@
-"""A volume of a storage model: the life and the log of our NBD server (volume/*.c, compiled into the store;
-storage.md).
+"""A volume of a storage model: starts our NBD server (emulator/*.c, compiled into the store), ends it, and
+reads its log (docs/users/storage.md).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from quickstart.volume.storage import StorageModel
 
 FLAGS = ("-std=c11", "-O2", "-static")
 _LOG_MAGIC = b"QSVOL  1"
-# struct record of volume.c.
+# struct record of emulator/volume.c.
 _RECORD = struct.Struct("=QqqqQIIIHHIHH")
 _RECORD_FIELDS = (
     *("sequence", "arrival_ns", "due_ns", "done_ns", "offset", "length_bytes", "touched", "client"),
@@ -37,9 +37,9 @@ _RECORD_FIELDS = (
 )
 _LIMIT_S = 20.0
 _POLL_S = 0.001
-# A client may see the end of the connection a moment before the process is seen to have ended.
+# A client may see the connection end a moment before we see the process end.
 _DYING_S = 0.5
-# As store/protocol/protocol.h has it, of which the emulator has it.
+# The same as in store/protocol/protocol.h, which the emulator includes.
 _INSTANCES_MAX = 64
 _BACKLOG = 8
 
@@ -48,11 +48,12 @@ _BACKLOG = 8
 class Request:
     """One request as the volume saw it. Instants are CLOCK_MONOTONIC ns.
 
-    The model answers it at ``due_ns``; the answer was handed over at ``done_ns``. Both are 0 for a request
-    that was never answered; ``due_ns`` is also 0 for one that was still waiting. ``touched`` counts the
-    granules that it touched first. ``client`` is the number of its connection. ``in_flight`` counts the
-    unanswered requests of all instances when it came, itself included. ``instance`` is the instance that
-    asked, from 1; 0 where the volume has a single socket. ``command`` need not be a Command.
+    By the model, the answer is due at ``due_ns``; the socket took it at ``done_ns``. ``done_ns`` is 0 for a
+    request that was never answered, and ``due_ns`` is 0 when the model had not served it yet. ``touched``
+    counts the granules that no request had touched before. ``client`` is the number of its connection.
+    ``in_flight`` counts the unanswered requests of all instances at its arrival, itself included.
+    ``instance`` is the instance that asked, from 1; 0 where the volume has a single socket. ``command``
+    need not be a Command.
     """
 
     sequence: int
@@ -71,12 +72,12 @@ class Request:
 
     @property
     def costs(self) -> bool:
-        """Whether the model covers it: a read or write that succeeded."""
+        """Whether the model makes it take time: a read or write that succeeded."""
         return self.error == 0 and self.command in (Command.READ, Command.WRITE, Command.WRITE_ZEROES)
 
 
 def read_log(data: bytes) -> tuple[Request, ...]:
-    """The requests of a log in the order of their arrival. Raises VolumeError for a text that is no such log."""
+    """The requests of a log in the order of their arrival. Raises VolumeError for bytes that are not such a log."""
     body = data[len(_LOG_MAGIC) :]
     if not data.startswith(_LOG_MAGIC) or len(body) % _RECORD.size:
         raise VolumeError(f"the volume's log of {len(data)} bytes is damaged")
@@ -90,8 +91,8 @@ def _request(row: tuple[int, ...]) -> Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """A volume that runs while `served` lasts. ``instance`` is the one that owns this socket, 0 for the
-    single socket.
+    """A volume that runs while the context of `served` lasts. ``instance`` is the instance that owns this
+    socket, and 0 where there is a single socket.
     """
 
     process: door.Process
@@ -101,8 +102,8 @@ class Volume:
     instance: int = 0
 
     def of(self, instance: int) -> Volume:
-        """The same volume as one of its instances, from 1, sees it: with a socket and written data of its
-        own.
+        """The same volume as one of its instances, from 1, sees it. Each has its own socket and its own
+        written data.
         """
         return replace(self, socket=_numbered(self.socket, instance), instance=instance)
 
@@ -115,17 +116,17 @@ class Volume:
         return not door.has_ended(self.process, 0)
 
     def log(self, limit_s: float = _LIMIT_S) -> tuple[Request, ...]:
-        """The requests of this instance, or of all, in the order of their arrival: the answered ones, and
-        every request of clients that have gone.
+        """The requests of this instance, or of all, in the order of their arrival. These are the answered
+        requests, and every request of a client that has disconnected.
 
-        Raises VolumeError when the server does not write them within ``limit_s``.
+        Raises VolumeError when the server does not write the log within ``limit_s``.
         """
         if self.is_running():
             flushes = self._flushes()
             self.process.send_signal(signal.SIGUSR1)
             _wait(self.process, lambda: self._flushes() > flushes, limit_s)
         data = self.log_file.read_bytes()
-        # Of a record that another instance's requests make it write at this moment the rest is not there yet.
+        # The last record may be incomplete: the server may just be writing it for another instance.
         whole = len(data) - (len(data) - len(_LOG_MAGIC)) % _RECORD.size if self.is_running() else len(data)
         return tuple(each for each in read_log(data[:whole]) if self.instance in (0, each.instance))
 
@@ -134,8 +135,8 @@ class Volume:
 
     @property
     def last_words(self) -> str:
-        """The server's messages other than `ready` and those about its log; without any, how the server
-        ended.
+        """The server's messages, without `ready` and those about its log. Where there are none, how the
+        server ended.
         """
         lines = door.log_tail(self.output_file).splitlines()
         said = "; ".join(line for line in lines if not line.startswith(("ready", "flushed ")))
@@ -165,8 +166,8 @@ def _words(model: StorageModel, fault: str | None, instances: int) -> list[str]:
 
 @dataclass(frozen=True)
 class _Given:
-    """The server's files as descriptors of ours. ``instances`` are the listening socket and the overlay of
-    each.
+    """The server's files as descriptors of ours. ``instances`` has the listening socket and the overlay of
+    each instance.
     """
 
     program: int
@@ -175,7 +176,7 @@ class _Given:
     instances: tuple[tuple[int, int], ...]
 
     def argv(self) -> tuple[str, ...]:
-        """The argv that starts it by its descriptor, since the user that it becomes may not be able to
+        """The argv that starts the program by its descriptor. The user that it runs as may not be able to
         reach the program's path.
         """
         pairs = (f"{listener}:{overlay}" for listener, overlay in self.instances)
@@ -203,7 +204,7 @@ def _opened_image(lent: ExitStack, image: Path) -> int:
 
 
 def _overlay(lent: ExitStack, path: Path | None, instance: int, place: Path) -> int:
-    """The instance's file at ``path``, made when there is none, or a nameless one in ``place``."""
+    """The instance's overlay: the file at ``path``, made when it is missing, or a nameless file in ``place``."""
     if path is None:
         return lent.enter_context(tempfile.TemporaryFile(dir=place)).fileno()
     return _opened(lent, _numbered(path, instance), os.O_RDWR | os.O_CREAT)
@@ -224,7 +225,7 @@ def _numbered(path: Path, instance: int) -> Path:
 def _prefer(process: door.Process) -> None:
     """Raise the server's priority: a real volume does not compete with its host's processes.
 
-    It sleeps nearly always. Without the right to raise it, the server is just later.
+    The server sleeps most of the time. Without the right to raise its priority, it only answers later.
     """
     with suppress(OSError):
         os.sched_setscheduler(
@@ -236,8 +237,8 @@ def _prefer(process: door.Process) -> None:
 def _started(
     binary: Path, image: Path, overlay: Path | None, instances: int, words: Sequence[str]
 ) -> Iterator[Volume]:
-    """The server in its jail (volume/jail.c): its files and sockets are descriptors, and it has no rights
-    even when we are root.
+    """The server in its jail (emulator/jail.c). It gets its files and sockets as descriptors, and it has no
+    privileges even when we are root.
     """
     if not 0 <= instances <= _INSTANCES_MAX:
         raise VolumeError(f"a volume has 1 to {_INSTANCES_MAX} instances, not {instances}")
@@ -274,14 +275,14 @@ def served(
     overlay: Path | None = None,
     instances: int = 0,
 ) -> Iterator[Volume]:
-    """Serve ``image`` as a cold volume of that ``model``. Writes go to ``overlay``, by default a file that
-    is thrown away.
+    """Serve ``image`` as a cold volume of that ``model``. Writes go to ``overlay``, by default to a file
+    that is thrown away.
 
-    With ``instances`` there is a socket and an overlay for each of that many (`Volume.of`). They share
-    everything else: the link, the storage's places, and the granules that one of them has pulled. ``fault``
-    is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md). Raises VolumeError when
-    the server does not come up, or has died by itself when the context ends; a death that ``fault`` asked
-    for is no error.
+    With ``instances``, each of that many instances has a socket and an overlay of its own (`Volume.of`).
+    They share everything else: the link, the storage's places, and the granules that one of them has
+    pulled. ``fault`` is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md). Raises
+    VolumeError when the server does not start, or has died by itself before the context ends. A death that
+    ``fault`` asked for is no error.
     """
     words = _words(model, fault, instances)
     with _started(binary, image, overlay, instances, words) as volume:
@@ -292,7 +293,7 @@ def served(
             _prefer(process)
             yield volume
         except HostLacksError:
-            # A full disk is why it died, if it did: its overlay is mapped.
+            # If the server died, it was because the disk is full: its overlay is mapped.
             raise
         except Exception as error:
             if not may_die and door.has_ended(process, _DYING_S):
@@ -302,16 +303,16 @@ def served(
             if not may_die and door.has_ended(process, 0):
                 raise VolumeError("the volume emulator died", last_words=volume.last_words)
         finally:
-            # It may take its time to write the log; `background` kills what is left.
+            # The server gets time to write its log. `background` kills it if it still runs after that.
             if process.poll() is None:
                 process.terminate()
-                # One that somebody has stopped would not hear that.
+                # A stopped process (SIGSTOP) would not receive SIGTERM before it continues.
                 process.send_signal(signal.SIGCONT)
                 door.has_ended(process, _LIMIT_S)
 
 
 def _wait(process: door.Process, holds: Callable[[], bool], limit_s: float = _LIMIT_S) -> None:
-    """Wait until ``holds``. Raises VolumeError when the server ends before that, or when the time is over."""
+    """Wait until ``holds`` is true. Raises VolumeError when the server ends before that, or after ``limit_s``."""
     end_s = time.monotonic() + limit_s
     while not holds():
         if door.has_ended(process, 0):

@@ -20,13 +20,13 @@ LENGTH_MAX = 32 * 1024 * 1024
 _MAGIC, _OPTION_MAGIC, _OPTION_REPLY_MAGIC = 0x4E42444D41474943, 0x49484156454F5054, 0x3E889045565A9
 _REQUEST_MAGIC, _REPLY_MAGIC = 0x25609513, 0x67446698
 _FIXED_NEWSTYLE, _NO_ZEROES = 1, 2
-# So many answers to one option: a server has one for each kind of information, and an end.
+# The most answers to one option: a server sends one for each kind of information, and one that ends the list.
 _MAX_REPLIES = 64
 _OPT_GO, _REP_ACK, _REP_INFO, _INFO_EXPORT = 7, 1, 3, 0
 
 
 class Command(enum.IntEnum):
-    """NBD_CMD_*"""
+    """The commands of the protocol (NBD_CMD_*)."""
 
     READ = 0
     WRITE = 1
@@ -38,8 +38,8 @@ class Command(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to the request of that ``cookie``. ``error`` is an errno or 0, ``data`` the bytes that
-    were read.
+    """The answer to the request with that ``cookie``. ``error`` is an errno or 0, and ``data`` has the bytes
+    that were read.
     """
 
     cookie: int
@@ -50,8 +50,8 @@ class Reply:
 class Connection:
     """A client on the UNIX socket ``path``. No single answer may take longer than ``limit_s``.
 
-    Raises VolumeError when no server listens, or when it goes away, is silent or does not speak the
-    protocol.
+    Raises VolumeError when no server listens, or when the server disconnects, does not answer in time, or
+    violates the protocol.
     """
 
     def __init__(self, path: Path, limit_s: float = 60.0) -> None:
@@ -75,7 +75,7 @@ class Connection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # He may be gone already, and we are going.
+        # The server may have gone already, and we are leaving anyway.
         with suppress(OSError, VolumeError):
             self.send(Command.DISCONNECT)
         self._socket.close()
@@ -83,7 +83,7 @@ class Connection:
     def send(
         self, command: int, offset: int = 0, length_bytes: int = 0, data: bytes = b"", flags: int = 0
     ) -> int:
-        """Send one request; returns its cookie."""
+        """Send one request, and return its cookie."""
         self._cookie += 1
         head = struct.pack(">IHHQQI", _REQUEST_MAGIC, flags, command, self._cookie, offset, length_bytes)
         self._asked[self._cookie] = length_bytes if command == Command.READ else 0
@@ -94,7 +94,7 @@ class Connection:
         return self._cookie
 
     def receive(self) -> Reply:
-        """The next answer, to any of the requests."""
+        """The next answer, whichever request it belongs to."""
         magic, error, cookie = struct.unpack(">IIQ", self._take(16))
         if magic != _REPLY_MAGIC or cookie not in self._asked:
             raise VolumeError("the volume's answer is not the NBD protocol")
@@ -102,12 +102,12 @@ class Connection:
         return Reply(cookie, error, self._take(length_bytes if error == 0 else 0))
 
     def read(self, offset: int, length_bytes: int) -> Reply:
-        """Read, and wait for the answer."""
+        """Read from the volume, and wait for the answer."""
         self.send(Command.READ, offset, length_bytes)
         return self.receive()
 
     def write(self, offset: int, data: bytes) -> Reply:
-        """Write, and wait for the answer."""
+        """Write to the volume, and wait for the answer."""
         self.send(Command.WRITE, offset, len(data), data)
         return self.receive()
 
@@ -125,11 +125,11 @@ class Connection:
         return taken
 
     def _handshake(self) -> int:
-        """Choose the default export; returns its size in bytes."""
+        """Choose the default export, and return its size in bytes."""
         magic, option_magic, flags = struct.unpack(">QQH", self._take(18))
         if (magic, option_magic) != (_MAGIC, _OPTION_MAGIC) or not flags & _FIXED_NEWSTYLE:
             raise VolumeError("the volume does not speak NBD's fixed newstyle")
-        # The export's name is empty, and we ask for no particular information.
+        # The name of the default export is empty, and we ask for no particular information.
         go = struct.pack(">QIIIH", _OPTION_MAGIC, _OPT_GO, 6, 0, 0)
         self._socket.sendall(struct.pack(">I", _FIXED_NEWSTYLE | flags & _NO_ZEROES) + go)
         size_bytes = -1
@@ -157,9 +157,9 @@ def pieces(extents: Iterable[tuple[int, int]], request_bytes: int) -> Iterator[t
 def read_extents(
     path: Path, extents: Iterable[tuple[int, int]], request_bytes: int, depth: int, limit_s: float = 60.0
 ) -> int:
-    """Read ``extents``, (offset, length) in bytes, of the volume on ``path``, always ``depth`` requests in flight.
+    """Read ``extents``, (offset, length) in bytes, from the volume on ``path``, with ``depth`` requests in flight.
 
-    Returns the time from the first request to the last answer, in ns. Raises VolumeError for an error of the volume, also when a
+    Returns the time from the first request to the last answer, in ns. Raises VolumeError for an error of the volume, and when a
     single answer takes longer than ``limit_s``.
     """
     if not 1 <= request_bytes <= LENGTH_MAX or depth < 1:

@@ -22,16 +22,16 @@ from quickstart.host.workspace import room_for_sockets, workspace
 from quickstart.volume.nbd import Connection
 
 TOOLS = ("ip", "tc", "unshare", "setpriv", "prlimit", "rpcbind", "ganesha.nfsd", "qemu-img", "qemu-nbd")
-# What QEMU and ganesha load when it is asked for; no program has its name.
+# QEMU and ganesha load these libraries on demand. They are no programs, so they cannot be found by PATH.
 PLUGINS = ("qemu/block-nfs.so", "ganesha/libfsalvfs.so")
 _LIMIT_S = 30.0
 _POLL_S = 0.01
-# A client may see the end of the connection a moment before the process is seen to have ended.
+# A client may see the connection end a moment before we see the process end.
 _DYING_S = 0.5
-# Of the file that what is written goes to (qcow2): its tables, beside 1/64 of the image.
+# Writes go to a qcow2 file. Beside the data, its tables may take this and 1/64 of the image's size.
 _SLACK_BYTES = 64 << 20
 _BACKLOG = 8
-# In quotes in ganesha's configuration.
+# These characters cannot be inside quotes in ganesha's configuration.
 _UNQUOTABLE = '"\\\n'
 _NO_HANDLES = (
     "the image has to be on a file system with file handles, as ext4, xfs or tmpfs; an overlay has none"
@@ -54,8 +54,8 @@ EXPORT {{
 
 @dataclass(frozen=True)
 class NfsVolume:
-    """The image as long as `exported` lasts. Everything that it needs runs in namespaces of its own and
-    ends with ``process``.
+    """The image while the context of `exported` lasts. All its processes run in namespaces of their own and
+    end with ``process``.
     """
 
     process: door.Process
@@ -72,19 +72,19 @@ class NfsVolume:
 
     @property
     def last_words(self) -> str:
-        """The messages from there, the NFS server's included; without any, how it ended."""
+        """The messages of these processes, the NFS server's included. Where there are none, how ``process`` ended."""
         return door.log_tail(self.output_file) or door.bad_end(self.process)
 
 
 @contextmanager
 def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
-    """Export ``image`` by an NFS server behind a wire of that ``rate``, in tc(8)'s words (``100mbit``);
-    None is as fast as the host.
+    """Export ``image`` by an NFS server behind a link of that ``rate``, in tc(8)'s words (``100mbit``). With
+    None, the link is as fast as the host.
 
-    NBD clients in any network read and write it by the UNIX socket ``.socket``. Their writes stay on this
-    side and are thrown away. The NFS client caches nothing that it has read. Raises NeedsRootError,
-    MissingToolError, and VolumeError when the server does not come up, or has ended by itself when the
-    context does.
+    NBD clients in any network namespace read and write the image by the UNIX socket ``.socket``. Their
+    writes do not reach the NFS server and are thrown away. The NFS client caches nothing that it has read.
+    Raises NeedsRootError, MissingToolError, and VolumeError when the server does not start, or has ended by
+    itself before the context ends.
     """
     userns.need_host_root("an NFS server, which opens files by their handles,")
     need_nfs()
@@ -107,7 +107,7 @@ def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
 
 @contextmanager
 def _started(place: Path, image: Path, rate: str | None) -> Iterator[NfsVolume]:
-    """The volume in ``place``, a directory of ours; its NBD server gets the listening socket, and none of its names."""
+    """The volume in ``place``, a directory of ours. Its NBD server gets the listening socket as a descriptor, not by a name."""
     with ExitStack() as stack:
         listening = stack.enter_context(room_for_sockets(place)) / "socket"
         identity = stack.enter_context(unprivileged())
@@ -132,7 +132,7 @@ def _started(place: Path, image: Path, rate: str | None) -> Iterator[NfsVolume]:
 
 
 def _confined(identity: Identity, image: Path) -> tuple[str, ...]:
-    """The words before the argv of the NBD server, by which it is nobody else, without any right, and fills no disk."""
+    """The words before the NBD server's argv: it runs as a user of its own, without privileges, and cannot fill the disk."""
     size_bytes = image.stat().st_size if image.exists() else 0
     largest = size_bytes + size_bytes // 64 + _SLACK_BYTES
     limits = ("prlimit", f"--fsize={largest}", door.core_limit(), "--")
@@ -140,7 +140,7 @@ def _confined(identity: Identity, image: Path) -> tuple[str, ...]:
 
 
 def need_nfs() -> None:
-    """Raise MissingToolError for the first thing that `exported` lacks here."""
+    """Raise MissingToolError for the first tool that `exported` needs and this host lacks."""
     door.need_tools(*TOOLS)
     for plugin in PLUGINS:
         name = plugin.rpartition("/")[2]
@@ -149,18 +149,18 @@ def need_nfs() -> None:
 
 
 def nfs_server() -> str:
-    """The version of the server. Raises as `need_nfs`."""
+    """The version of the server. Raises MissingToolError as `need_nfs` does."""
     need_nfs()
     said = door.run(["ganesha.nfsd", "-v"], timeout_s=_LIMIT_S).stdout.decode(errors="replace")
     return said.partition("\n")[0].strip()
 
 
 def _wait(volume: NfsVolume) -> None:
-    """Wait until it answers."""
+    """Wait until the volume answers."""
     end_s = time.monotonic() + _LIMIT_S
     while True:
         try:
-            # The socket is there a moment before anybody listens.
+            # The socket exists a moment before the server listens.
             with Connection(volume.socket, _LIMIT_S):
                 return
         except VolumeError:

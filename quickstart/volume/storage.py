@@ -23,10 +23,10 @@ _HINT = "docs/users/storage.md lists every key"
 @dataclass(frozen=True, kw_only=True)
 class StorageModel:
     """The costs of a volume. ``bandwidth_bytes_s`` is None when the link has no limit. ``sources`` are
-    pairs (figure, its source).
+    pairs of a figure and its source.
 
-    ``seek_ns`` is the time that a head needs to reach another place than the last request's end; 0 without
-    a head.
+    ``seek_ns`` is the time that the head of a disk needs to reach a place other than the end of the last
+    request. It is 0 for storage without a head.
 
     With an ``nfs_rate``, in tc(8)'s words, a real NFS server behind a wire of that rate takes the model's
     place on the host's clocks.
@@ -88,7 +88,7 @@ def parse_model(text: str, source: str) -> StorageModel:
     except ValueError as error:
         raise StorageModelError(source, [f"not TOML: {error}"]) from error
     try:
-        # By way of JSON, as profiles: its strict mode takes no "80" for 80.
+        # Pydantic's strict mode for JSON does not accept "80" for 80. Profiles are parsed in the same way.
         document = _Document.model_validate_json(json.dumps(raw, default=str))
     except ValidationError as error:
         raise StorageModelError(source, faults(error, _Document), hint=_HINT) from error
@@ -113,7 +113,7 @@ def known_models() -> tuple[str, ...]:
 
 
 def load_model(name: str) -> StorageModel:
-    """The model of that name among ours, else the one in the file of that path.
+    """The model of that name among ours, or else the model in the file at that path.
 
     Raises BadInputError when there is none, StorageModelError when it is invalid.
     """
