@@ -1,4 +1,4 @@
-"""Settings of all tests: how long something takes decides nothing; an ordinary user's tests are root of a user namespace."""
+"""Settings of all tests: no test fails because it is slow, and an ordinary user's tests run as root of a user namespace."""
 
 from __future__ import annotations
 

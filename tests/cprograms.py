@@ -1,4 +1,4 @@
-"""Every C program of ours: what compiles it, and what of the sources it is. Tests compile by the flags of a build, and -Werror."""
+"""All our C programs: how each is compiled, and from which sources. Tests use the flags of a build, and -Werror."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""`make test-full`: every test, those marked ``full`` first; it goes on where it was interrupted.
+"""`make test-full`: every test, those marked ``full`` first. After an interruption it continues.
 
 python -m tests.full [--shard I/N] [-- WORDS FOR PYTEST]
 
-.full/ has a file of records for the tree as it is, named by its hash: a changed tree begins anew. A test that passed or was skipped
-is not run again, one that failed is. A shard is a share of the test files, which each run of the same tree cuts the same way.
+.full/ has a file of records for the present tree, named by the tree's hash; a changed tree begins again. A
+test that passed or was skipped does not run again; a test that failed does. A shard is a share of the test
+files, the same in each run of the same tree.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""When a volume answers: the model's arithmetic a second time, as discrete events in integer nanoseconds (docs/users/storage.md).
+"""When a volume answers: a second implementation of the model, as discrete events in integer nanoseconds (docs/users/storage.md).
 
-``quickstart/volume/emulator/model.c`` does exactly the same; tests/contract/test_volume.py holds them against each other.
+``quickstart/volume/emulator/model.c`` computes exactly the same; tests/contract/test_volume.py compares the
+two.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A pytest plugin: lists the tests that there are, runs only those of a list, and records what became of each (tests/full.py).
+"""A pytest plugin that lists the tests, runs only those of a list, and records the outcome of each (tests/full.py).
 
-A record is a line of JSON, ``["ID", "OUTCOME"]``, written when the test has ended: what is killed later is not lost.
+A record is a line of JSON, ``["ID", "OUTCOME"]``. It is written when the test ends, so a later kill does not
+lose it.
 """
 
 from __future__ import annotations

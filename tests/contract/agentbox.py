@@ -1,4 +1,4 @@
-"""A launch agent in a network and a process namespace of its own, and the host's side of its port."""
+"""Runs a launch agent in network and PID namespaces of its own, and holds the host's side of its port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several contract tests start: the launch agent, the starter, the volume emulator."""
+"""Fixtures that several contract tests share: the launch agent, the starter, the volume emulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ext4 images with bytes that no kernel writes, and checksums that fit all the same."""
+"""Makes ext4 images with bytes that no kernel writes, but with correct checksums."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A command as an ordinary user with subordinate ids, whom this host need not know.
+"""Runs a command as an ordinary user with subordinate ids; this host need not have such a user.
 
-It has a mount namespace with an /etc/passwd of its own; nothing of the host is changed. Where the tests themselves
-are run by an ordinary user, who has become root of a user namespace by now (tests/conftest.py), there is nobody else to become: the
-command is run as it is.
+The command gets a mount namespace with an /etc/passwd of its own, and nothing of the host is changed. When an
+ordinary user runs the tests, who is then root of a user namespace (tests/conftest.py), there is no other user
+to become. The command then runs as it is.
 """
 
 from __future__ import annotations

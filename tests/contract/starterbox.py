@@ -1,4 +1,4 @@
-"""The starter in a machine of its own: mount and PID namespaces of this host, with a cgroup2, an empty /run, /tmp and /var/log."""
+"""Runs the starter in mount and PID namespaces of this host, with a cgroup2 and with an empty /run, /tmp and /var/log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`adopt` binds into a process's mount namespace what was not there when it started, and executes nothing in it."""
+"""`adopt` binds what is newer than a process into its mount namespace, and executes nothing there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The launch agent (quickstart/launch/agent) against docs/internals/agent.md, over a UNIX socket as its port.
+"""The launch agent (quickstart/launch/agent) against docs/internals/agent.md, with a UNIX socket as its port.
 
-Every agent runs in a network namespace of its own, with no interface but lo unless the test adds one. Its
-/proc is that of a process namespace with a PID 1 of ours: not every sandbox lets root enter the host's.
+Every agent runs in a network namespace of its own, which has no interface but lo unless the test adds one.
+Its /proc is that of a PID namespace with a PID 1 of ours, because not every sandbox lets root enter the
+host's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The launch agent's `mysql` request (docs/internals/agent.md) against a server that says what MariaDB 10.11 has said.
+"""The launch agent's `mysql` request (docs/internals/agent.md), to a server that repeats what MariaDB 10.11 said.
 
-The packets of ``SERVER`` were recorded from Debian's mariadbd 10.11.19; what the client must say is checked byte by byte.
+The packets of ``SERVER`` were recorded from Debian's mariadbd 10.11.19. The client's packets are compared
+byte by byte.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Directories and small files put side by side on a real ext4: what the volume says of itself stays, e2fsck finds nothing."""
+"""Directories and small files are put side by side on a real ext4. The superblock stays the same, and e2fsck finds no fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Whose each block of a real ext4 is, held against e2fsprogs: debugfs's icheck and ncheck, dumpe2fs's free blocks."""
+"""The owner of each block of a real ext4 is compared with e2fsprogs: icheck and ncheck of debugfs, and the
+free blocks of dumpe2fs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every C program of ours, the tests' too, compiles without a warning of the one set (store/compiled.py)."""
+"""All our C programs, those of the tests too, compile without any warning of our one set (store/compiled.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The caretaker (initramfs/caretaker): other mount namespaces without executing anything there, trees that others work in."""
+"""The caretaker (initramfs/caretaker) works in other mount namespaces without executing anything there, and
+in trees that others change.
+"""
 
 from __future__ import annotations
 

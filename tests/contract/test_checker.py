@@ -1,4 +1,6 @@
-"""The checker (quickstart/initramfs/checker) against zlib, natively: every way that this CPU has, every kind of damage."""
+"""The checker (quickstart/initramfs/checker) runs natively and is compared with zlib: each implementation
+that this CPU supports, and every kind of damage.
+"""
 
 from __future__ import annotations
 

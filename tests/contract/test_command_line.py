@@ -1,4 +1,4 @@
-"""What init reads out of the kernel's command line and of the superblock, by the host's BusyBox in a root of its own (as root)."""
+"""What init reads from the kernel's command line and the superblock. The host's BusyBox runs it in a root of its own (as root)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bench/results: what is committed, and that `make reports` makes the committed pictures again, byte for byte."""
+"""bench/results: which files are committed, and that `make reports` makes the committed pictures again, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Programs of an image that run on this host are root of the image, and of nothing else: each way out that was found is closed.
+"""Programs of an image that run on this host are root of the image and of nothing else. Each known way out is closed.
 
-The image is a tree made by hand; the probe (confineprobe.c) does no harm where it is let do what it tries.
+The image is a tree made by hand. The probe (confineprobe.c) does no harm even where it succeeds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The confiner's filter of system calls as it is on an arm64 machine, compiled here by arm64's numbers and run by an interpreter.
+"""The confiner's system call filter of an arm64 machine: compiled here with arm64's numbers, and run by an interpreter.
 
-arm64 has the kernel's generic numbers (include/uapi/asm-generic/unistd.h, which comes with the C library's headers).
+arm64 uses the kernel's generic numbers (include/uapi/asm-generic/unistd.h, which comes with the C library's
+headers).
 """
 
 from __future__ import annotations

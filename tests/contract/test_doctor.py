@@ -1,4 +1,4 @@
-"""`quickstart doctor` on this host, on one that has nothing, and on one whose tool does not work."""
+"""`quickstart doctor` on this host, on a host that lacks everything, and on a host with a tool that does not work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one door to subprocesses: limits, tails, logs, and nothing left running."""
+"""The one door to subprocesses: time limits, the end of the output, logs, and no process that keeps running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our reading of dpkg's database and dpkg-query's own answers agree (dpkg-query(1), -S)."""
+"""Our reader of dpkg's database gives the same answers as dpkg-query itself (dpkg-query(1), -S)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`earlier-files` (initramfs/init): what was in /tmp before the application goes, what came since stays."""
+"""`earlier-files` (initramfs/init) removes from /tmp what is older than the application, and keeps what came later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our closure of the host's own programs is what the host's ldd(1) prints."""
+"""Our library closure of the host's own programs equals what the host's ldd(1) prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Root disks that mkfs.ext4 writes, as debugfs(8) reads them (as root: owners and modes are kept)."""
+"""debugfs(8) reads the root disks that mkfs.ext4 writes (as root, because owners and modes are kept)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers behind the forwarded port, which is the guest's to choose: no more than the beginning, within the limit."""
+"""The guest chooses what answers behind the forwarded port. We read only the beginning of it, within the time limit."""
 
 from __future__ import annotations
 

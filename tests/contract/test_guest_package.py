@@ -1,4 +1,4 @@
-"""quickstart-guest with dpkg-deb(1) and dpkg(1): it is a package, and to place it leaves what dpkg leaves."""
+"""quickstart-guest and dpkg-deb(1), dpkg(1): it is a valid package, and our installation leaves the same files as dpkg's."""
 
 from __future__ import annotations
 

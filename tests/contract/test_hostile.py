@@ -1,4 +1,4 @@
-"""An image full of hostile files goes through the start set, the archive, the artefact and the tools that read them."""
+"""An image full of hostile files: the start set, the archive, the artefact, and the tools that read them."""
 
 from __future__ import annotations
 

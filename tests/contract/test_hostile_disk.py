@@ -1,4 +1,4 @@
-"""Disks whose bytes somebody wrote by hand: each is refused with one clear line, and nothing but the store is written."""
+"""Disks with bytes written by hand: each is refused with one clear line, and nothing is written outside the store."""
 
 from __future__ import annotations
 

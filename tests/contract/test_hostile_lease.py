@@ -1,4 +1,6 @@
-"""udhcpc's script (initramfs/init/udhcpc) with what a hostile DHCP server may say: it is neither executed nor gets into a file."""
+"""A hostile DHCP server: udhcpc's script (initramfs/init/udhcpc) neither executes what it sends nor writes it
+to a file unchecked.
+"""
 
 from __future__ import annotations
 

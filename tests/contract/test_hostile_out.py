@@ -1,4 +1,4 @@
-"""OUTs of somebody who means harm, through the verbs: one line, status 2, soon, in little memory, and nothing else is touched."""
+"""Malicious OUTs: each verb ends soon, with one line and status 2, uses little memory and touches nothing else."""
 
 from __future__ import annotations
 

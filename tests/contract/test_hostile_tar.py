@@ -1,4 +1,4 @@
-"""Archives and directories that somebody made to do harm, as `build --rootfs` takes them: refused, or taken harmlessly."""
+"""Malicious archives and directories for `build --rootfs` are refused, or copied without harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/figures/intervals.svg is what its script draws, and names every interval that docs/users/measuring.md has."""
+"""docs/figures/intervals.svg is what its script draws, and has every interval that docs/users/measuring.md names."""
 
 from __future__ import annotations
 

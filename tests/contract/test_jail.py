@@ -1,4 +1,4 @@
-"""Who a program of ours is that may be turned against us, seen from /proc: as root, and as root of a user namespace."""
+"""The user and the privileges of our jailed programs, seen in /proc: started by root, and by root of a user namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Init's question whether cloud-init has been through this machine, by the host's BusyBox in a root of its own (as root)."""
+"""Init decides whether cloud-init has already run on this machine. The host's BusyBox runs it in a root of its own (as root)."""
 
 from __future__ import annotations
 

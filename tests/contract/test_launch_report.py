@@ -1,4 +1,4 @@
-"""Launches on the report's page: beside single runs, alone, and with machines that did not get ready; nothing is cut."""
+"""Launches in a report: together with single runs, alone, and with machines that did not get ready. Nothing is cut off."""
 
 from __future__ import annotations
 

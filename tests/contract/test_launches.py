@@ -1,4 +1,4 @@
-"""A launch of several machines that comes to no boot: what the host lacks is raised once, whoever met it, and nothing is left."""
+"""A launch of several machines that fails before any boot: what the host lacks is raised once, and nothing is left over."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The modloader goes through real sysfs-like trees; which module it takes, and in which order, is told by what it could not load.
+"""The modloader walks real trees like sysfs. Its errors tell which modules it tried, and in which order.
 
-No kernel takes a file of text for a module, so each one that is tried is named on standard error. That real modules are loaded
-is what every boot of tests/vm shows.
+The kernel rejects a text file as a module, so each module that is tried is named on standard error. Every
+boot of tests/vm shows that real modules are loaded.
 """
 
 from __future__ import annotations

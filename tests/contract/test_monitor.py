@@ -1,4 +1,6 @@
-"""QEMU's sockets (quickstart/launch/monitor.py): before anybody listens, silent, gone; and the monitor of a real QEMU."""
+"""QEMU's sockets (quickstart/launch/monitor.py): nobody listens yet, no answer comes, QEMU has ended; and the
+monitor of a real QEMU.
+"""
 
 from __future__ import annotations
 

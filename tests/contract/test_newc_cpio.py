@@ -1,4 +1,4 @@
-"""Our newc archives and GNU cpio understand each other (cpio(1))."""
+"""GNU cpio reads our newc archives, and we read those of GNU cpio (cpio(1))."""
 
 from __future__ import annotations
 

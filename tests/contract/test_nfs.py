@@ -1,4 +1,4 @@
-"""An image on a real NFS server behind a wire: its bytes, the wire, and that nothing of it stays (as root)."""
+"""An image on a real NFS server behind a link: its bytes, the link's rate, and that nothing stays afterwards (as root)."""
 
 from __future__ import annotations
 

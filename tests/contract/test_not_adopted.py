@@ -1,4 +1,4 @@
-"""What becomes of an early process that systemd does not take over: `adopt` and `settle` of init (docs/users/hand-off.md)."""
+"""systemd does not take over an early process: what init's `adopt` and `settle` then do (docs/users/hand-off.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools that make and read a kernel's initramfs take our compressed parts, and we theirs."""
+"""The tools that make and read a kernel's initramfs accept our compressed parts, and we accept theirs."""
 
 from __future__ import annotations
 

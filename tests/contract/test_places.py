@@ -1,4 +1,4 @@
-"""Places where another user may act, who is there: what root does in them, and what root refuses."""
+"""Directories where another user, who exists here, may rename and replace files: what root does in them, and what root refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What init asks the volume for beforehand: the plan against debugfs on a real ext4, the prefetcher against the page cache."""
+"""What init asks the volume for in advance: debugfs checks the plan on a real ext4, and the page cache checks the prefetcher."""
 
 from __future__ import annotations
 

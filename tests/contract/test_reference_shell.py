@@ -1,4 +1,4 @@
-"""A shell in a tree, on an overlay: nothing of what it does stays, and a tree that cannot be one is a typed error."""
+"""A shell in a tree, on an overlay: its changes are thrown away, and a tree without a usable root raises a typed error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program without any of our descriptors says is in its log, within bounds, and it is gone afterwards."""
+"""A program that has none of our descriptors: its log has what it says, within limits, and nothing of it runs afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report as a reader gets it: one whole page, the same bytes again, figures in which nothing overlaps or is cut."""
+"""The report as its reader gets it: one complete page, reproducible bytes, and figures in which nothing overlaps or is cut off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a stranger's results.json: whatever is in it, a page that runs nothing, and figures that are whole."""
+"""A report of a stranger's results.json: whatever it contains, the page runs no script and the figures are complete."""
 
 from __future__ import annotations
 

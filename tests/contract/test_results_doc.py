@@ -1,4 +1,4 @@
-"""docs/users/results.md and docs/users/measuring.md say what the code reads and writes, no more and no less."""
+"""docs/users/results.md and docs/users/measuring.md describe exactly what the code reads and writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tests/full.py with a real pytest and a few tests of its own: interrupted, gone on with, in shards."""
+"""tests/full.py with a real pytest and a few tests of its own: interrupted, continued, and run in shards."""
 
 from __future__ import annotations
 

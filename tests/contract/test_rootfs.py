@@ -1,4 +1,4 @@
-"""A user's root with cp(1), tar(1) and its programs (as root: owners, nodes and mounts)."""
+"""A user's own root with cp(1), tar(1) and its programs (as root, for owners, nodes and mounts)."""
 
 from __future__ import annotations
 

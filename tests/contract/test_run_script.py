@@ -1,4 +1,4 @@
-"""run.sh of an artefact by the host's own shell, with a QEMU that only says what it was asked for."""
+"""The host's own shell runs an artefact's run.sh, with a QEMU that only prints its arguments."""
 
 from __future__ import annotations
 

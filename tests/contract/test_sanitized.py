@@ -1,7 +1,7 @@
-"""Our C programs under AddressSanitizer and UndefinedBehaviorSanitizer, fed by somebody who means harm.
+"""Our C programs get malicious input under AddressSanitizer and UndefinedBehaviorSanitizer.
 
-A wrong access, an overflow or undefined behaviour ends such a program at once. So it is demanded that it goes on to serve, or ends
-as it should. `make fuzz-c` gives the same targets to libFuzzer.
+An invalid access, an overflow or undefined behaviour ends such a program at once. So the tests demand that
+the program continues to serve, or ends as it should. `make fuzz-c` gives the same targets to libFuzzer.
 """
 
 from __future__ import annotations

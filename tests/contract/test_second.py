@@ -1,4 +1,4 @@
-"""Functions of init's second half: whose /etc/resolv.conf is, and what links are worth before sysctl.d is read."""
+"""Functions of init's second half: when it writes /etc/resolv.conf, and that links are protected before sysctl.d is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The question that a guest is asked until it has settled: by a real shell, of a systemctl that answers as systemd 252 does."""
+"""The question that we ask a guest until it has settled. A real shell runs it, and its systemctl answers as systemd 252 does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One volume for several instances: one link, one queue and one warmth for all, writes and connections for each alone."""
+"""One volume for several instances: they share a link, a queue and the pulled granules; each has its own writes and connection."""
 
 from __future__ import annotations
 

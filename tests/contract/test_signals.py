@@ -1,4 +1,4 @@
-"""What ends us from outside: a terminal that goes away is an interruption like any other, unless we are to survive it."""
+"""Signals that end us: a closed terminal interrupts us as Ctrl-C does, unless we are told to ignore it."""
 
 from __future__ import annotations
 

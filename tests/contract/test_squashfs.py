@@ -1,4 +1,4 @@
-"""squashfs-tools keep what is packed: names, modes, links, contents; the same bytes each time."""
+"""squashfs-tools keep the names, modes, links and contents of what we pack, and give the same bytes each time."""
 
 from __future__ import annotations
 

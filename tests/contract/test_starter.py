@@ -1,4 +1,4 @@
-"""The starter, in namespaces of this host: every Type=, the environment, the steps, and what it says when a unit does not start."""
+"""The starter in namespaces of this host: every Type=, the environment, the steps, and its message when a unit does not start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions and Asserts of a unit: the starter looks at the volume as it is, and starts nothing when one does not hold."""
+"""Conditions and Asserts of a unit: the starter checks them on the present volume, and starts nothing when one of them fails."""
 
 from __future__ import annotations
 

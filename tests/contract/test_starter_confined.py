@@ -1,4 +1,4 @@
-"""A process of the starter in namespaces of its own, with what it may execute and call."""
+"""A process that the starter puts into namespaces of its own: what it may execute, and which system calls it may make."""
 
 from __future__ import annotations
 

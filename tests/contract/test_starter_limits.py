@@ -1,4 +1,4 @@
-"""Limits of the unit's cgroup: written before its first process is born, into a tree of plain files in place of the kernel's."""
+"""The limits of the unit's cgroup are written before its first process starts. Plain files take the place of the kernel's."""
 
 from __future__ import annotations
 

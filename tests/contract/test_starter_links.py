@@ -1,4 +1,4 @@
-"""The starter by descriptor: what a service has put in the place of its own directory, log or PID file leads root nowhere else."""
+"""The starter works by descriptors: a link in the place of a service's directory, log or PID file leads root nowhere else."""
 
 from __future__ import annotations
 

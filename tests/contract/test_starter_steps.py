@@ -1,4 +1,6 @@
-"""What a process of the starter is when it executes: user, capabilities, limits, directories, mounts, filters; who is spared."""
+"""A process of the starter when it executes its program: user, capabilities, limits, directories, mounts,
+filters; and the steps that a command's prefix skips.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The store and OUT between processes: one makes, none takes what another uses, a SIGKILL at any moment is mended by the next."""
+"""Several processes use the store and OUT: one makes an entry, none removes an entry in use, and the next
+process repairs what a SIGKILL left.
+"""
 
 from __future__ import annotations
 

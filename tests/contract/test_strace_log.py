@@ -1,4 +1,4 @@
-"""The parser understands what strace(1) of this host writes."""
+"""The parser understands the log of this host's strace(1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel settings that init makes are those of systemd-sysctl(8): both write into a directory of ours in place of /proc/sys."""
+"""Init makes the same kernel settings as systemd-sysctl(8). Both write into a directory of ours in place of /proc/sys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk's tree, times and attributes with debugfs(8), and mke2fs's disk to take them from."""
+"""A disk's tree, times and attributes are compared with debugfs(8); mke2fs makes the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An ordinary user becomes root of a user namespace: owners, devices, capabilities, signals, and what is said when he cannot."""
+"""An ordinary user becomes root of a user namespace: owners, devices, capabilities, signals, and the message
+when this is impossible.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The volume emulator (quickstart/volume/emulator) against its model and QEMU's own NBD client.
 
-When each answer is due is compared with the model exactly, and no answer may ever come before it is due (storage.md). How late
-answers are depends on the host, so it decides nothing here, unless all of five runs take three times as long as the model says.
+The due time of each answer is compared with the model exactly, and no answer may come before it is due
+(storage.md). The delay after that depends on the host. So it fails a test only when all of five runs take
+three times as long as the model says.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The volume emulator's faults and ends: those that are asked for, those that nobody has asked for, and what stays."""
+"""Faults and ends of the volume emulator, requested and not requested, and what remains after each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A volume emulator that a client has taken over: what it may do then, asked from inside and seen from /proc.
+"""A client has taken over a volume emulator: what it may then do, tried from inside and seen in /proc.
 
-The probe is the emulator itself, but for one function that it comes through with every request: there it makes the system call
-that the client asks for.
+The probe is the emulator itself with one function changed. Each request calls this function, which makes the
+system call that the client asks for.
 """
 
 from __future__ import annotations

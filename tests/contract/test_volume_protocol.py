@@ -1,4 +1,4 @@
-"""The volume emulator's protocol, whatever a client sends, and its log of requests (docs/users/storage.md)."""
+"""The volume emulator's protocol with any bytes from a client, and its log of requests (docs/users/storage.md)."""
 
 from __future__ import annotations
 

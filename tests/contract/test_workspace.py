@@ -1,4 +1,4 @@
-"""A workspace of a process that is killed goes with the next run; that of one that lives stays."""
+"""The next run removes the workspace of a killed process, and keeps that of a process that still runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the volume emulator share: sizes, models, and a look at what was answered."""
+"""Shared by the tests of the volume emulator: sizes, models, and a reader of the answers."""
 
 from __future__ import annotations
 

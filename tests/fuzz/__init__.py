@@ -1,1 +1,1 @@
-"""Fuzz targets for every parser of foreign bytes, and what runs them (docs/internals/fuzzing.md)."""
+"""Fuzz targets for every parser of untrusted bytes, and the programs that run them (docs/internals/fuzzing.md)."""

@@ -1,4 +1,4 @@
-"""One input once more: `python -m tests.fuzz.again TARGET FILE…`; prints each one's traceback, and how long it took."""
+"""Repeats one input: `python -m tests.fuzz.again TARGET FILE…`; prints each traceback, and the time that it took."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an input may take: 2 s of processor and 512 MiB beyond what the process had. What goes beyond is a finding."""
+"""The limits of an input: 2 s of CPU time, and 512 MiB more than the process had. An input that exceeds them is a finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs out of inputs: what is tried beside libFuzzer's own changes of bytes. Lines, words and numbers, and many of the same."""
+"""Mutations beside libFuzzer's own changes of bytes: they change or repeat lines, words and numbers."""
 
 from __future__ import annotations
 

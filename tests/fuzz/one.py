@@ -1,8 +1,8 @@
 """One target in a process of its own: `python -m tests.fuzz.one TARGET SECONDS FINDINGS CORPUS…`; run.py starts it.
 
-libFuzzer (by atheris) keeps the inputs that reach new lines of quickstart in the first CORPUS and begins with those in all.
-An input with another outcome than a result or an error of ours goes to FINDINGS with its traceback, once for each place that it
-comes from.
+libFuzzer (by atheris) starts from the inputs of every CORPUS. It keeps those that reach new lines of
+quickstart in the first one. An input that ends in anything but a result or an error of ours goes to FINDINGS
+with its traceback, once for each place that raises it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where targets put an input's files: a tree of a few names that each input writes anew."""
+"""The directory where targets put the files of an input: a tree of a few names, made again for each input."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""All targets in turn: `python -m tests.fuzz.run [--seconds N] [--findings DIR] [TARGET…]`, a line each; status 1 with findings.
+"""All targets in turn: `python -m tests.fuzz.run [--seconds N] [--findings DIR] [TARGET…]`. Prints a line for
+each; status 1 with findings.
 
-``--seconds`` are for all together. What libFuzzer learned is kept in DIR/corpus for the next run.
+``--seconds`` is the time of all targets together. DIR/corpus keeps the inputs that libFuzzer found useful,
+for the next run.
 """
 
 from __future__ import annotations

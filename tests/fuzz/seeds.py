@@ -1,6 +1,6 @@
-"""The committed corpus, made of recorded logs and of what tests craft: `python -m tests.fuzz.seeds`; the same files each time.
+"""The committed corpus, from recorded logs and crafted inputs of the tests: `python -m tests.fuzz.seeds`; the same files each time.
 
-Inputs that once were findings lie beside them as `found-…` and are not touched.
+Former findings are beside them as `found-…` and are not touched.
 """
 
 from __future__ import annotations

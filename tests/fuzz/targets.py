@@ -1,4 +1,4 @@
-"""A target for each parser of bytes that somebody else wrote: what it is given ends in a result or in an error of ours."""
+"""A target for each parser of untrusted bytes. Every input must end in a result or in an error of ours."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`make fuzz-c`: each fuzz target under libFuzzer for its share of the time.
+"""`make fuzz-c`: run each fuzz target under libFuzzer for its share of the time.
 
     python -m tests.sanitize.fuzz SECONDS [TARGET...]
 
-What a target found is kept in fuzz-c/TARGET, with the input that shows it; the status is 1 then.
+fuzz-c/TARGET keeps what a target found, with the input that shows it. The status is then 1.
 """
 
 from __future__ import annotations

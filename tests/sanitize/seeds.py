@@ -1,4 +1,4 @@
-"""Where the fuzz targets begin: inputs that are whole, so that changes of them get past the first look."""
+"""The first inputs of the fuzz targets. They are valid, so that mutations of them pass the first checks."""
 
 from __future__ import annotations
 

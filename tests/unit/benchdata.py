@@ -1,4 +1,4 @@
-"""Results that nobody measured: made up, for tests of what becomes of samples. Their host says so."""
+"""Made-up results for tests of the code that processes samples. Their host says that nobody measured them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of the bench for tests of its comparison, and what can be done to them."""
+"""Makes results of the bench for the tests of its comparison, and changes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several modules of unit tests start from, and what a unit test does not wait for."""
+"""Fixtures that several unit tests share; they also take out waits."""
 
 from __future__ import annotations
 

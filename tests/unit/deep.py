@@ -1,4 +1,4 @@
-"""Trees that are deeper than Python recurses, or whose paths are longer than the kernel takes."""
+"""Makes trees that are deeper than Python's recursion limit, or with paths longer than the kernel's limit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Crafts a small ext4 image, so that tests need neither a tool nor a megabyte: one group of blocks of 1 KiB, a root directory
-with one file in it, by extents or by the classic map."""
+"""Crafts a small ext4 image, so that tests need neither a tool nor a megabyte.
+
+It has one group of blocks of 1 KiB, and a root directory with one file, mapped by extents or by the classic
+map.
+"""
 
 from __future__ import annotations
 

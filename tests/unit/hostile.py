@@ -1,4 +1,4 @@
-"""What tests of files that lie have in common."""
+"""Shared by the tests of malicious files."""
 
 from __future__ import annotations
 

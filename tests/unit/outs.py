@@ -1,4 +1,4 @@
-"""OUTs made up for tests: a whole manifest.json for what lies in a directory."""
+"""Makes OUTs for tests: a complete manifest.json for the files of a directory."""
 
 from __future__ import annotations
 

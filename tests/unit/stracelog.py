@@ -1,4 +1,4 @@
-"""Logs of strace, made up of rows, and what is read out of them."""
+"""Makes logs of strace from rows, and the results of parsing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which profiles of AppArmor attach to a program of the unit's (apparmor.d(5))."""
+"""Which AppArmor profiles attach to the unit's programs (apparmor.d(5))."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OUT on disk: read back and checked, never half made, never thrown away when it has been used."""
+"""OUT on disk is read back and checked. It is never half written, and a used one is never thrown away."""
 
 from __future__ import annotations
 

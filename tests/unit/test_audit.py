@@ -1,4 +1,4 @@
-"""The audit of an artefact: every fault that is planted in a made-up one is found, and a whole one is clean."""
+"""The audit of an artefact finds every fault that is planted in a made-up artefact, and none in a good one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a booted machine says of its composition, as a document."""
+"""The composition of a booted machine, as a document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a stock boot has done before a service starts, and an early start would be without: it refuses the build, by name."""
+"""An early start would lack some work that a stock boot does before a service starts: such a build is
+refused, and the work is named.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench's sequence with a stand-in for the machines: order, every sample kept, going on, Ctrl-C, what is not valid."""
+"""The bench's sequence with stand-ins for the machines: order, no lost sample, continuation, Ctrl-C, and invalid results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a directory that a stranger may have filled."""
+"""Files in a directory that a stranger may have filled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Numbers, lines, files and TOML of anybody's: an end to time and memory, and a ValueError or OSError beyond."""
+"""Untrusted numbers, lines, files and TOML: time and memory are limited, and a ValueError or OSError is
+raised beyond the limits.
+"""
 
 from __future__ import annotations
 

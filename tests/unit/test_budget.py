@@ -1,4 +1,4 @@
-"""The initramfs's budget: what cannot fit is not written first."""
+"""The initramfs's budget: what cannot fit is refused before it is written."""
 
 from __future__ import annotations
 

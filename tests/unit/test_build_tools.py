@@ -1,4 +1,4 @@
-"""What a build asks the host for at its start: all that its options need, down to the last step."""
+"""A build checks at its start for every tool that its options need, down to the last step."""
 
 from __future__ import annotations
 

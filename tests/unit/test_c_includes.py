@@ -1,4 +1,4 @@
-"""The shape of the C code: no circle of includes, between files or between folders; and every folder is a program's."""
+"""The shape of the C code: no cycle of includes between files or folders, and every folder belongs to a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SystemCallFilter=: the programs, run by the interpreter of test_seccomp.py; the groups out of a library that is built here."""
+"""SystemCallFilter=: the interpreter of test_seccomp.py runs the programs; the groups come from a library that is built here."""
 
 from __future__ import annotations
 

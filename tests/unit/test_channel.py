@@ -1,4 +1,4 @@
-"""The launch agent's stream: messages however they are cut, and what is none."""
+"""The launch agent's stream: messages in pieces of any size, and bytes that are no message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench's clocks: what each makes of a size."""
+"""The bench's clocks: the options of each clock for each size."""
 
 from __future__ import annotations
 

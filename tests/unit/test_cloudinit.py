@@ -1,4 +1,4 @@
-"""Whether a boot of an image runs cloud-init, and when the image starts early."""
+"""Whether cloud-init runs at a boot of an image, and when such an image starts early."""
 
 from __future__ import annotations
 

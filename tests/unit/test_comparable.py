@@ -1,4 +1,4 @@
-"""What two results of the bench must have in common to be compared, and what may differ."""
+"""Two results of the bench can be compared: what they must have in common, and what may differ."""
 
 from __future__ import annotations
 

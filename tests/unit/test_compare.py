@@ -1,4 +1,6 @@
-"""`quickstart bench compare`: made-up regressions are caught and named, equal series raise no alarm, unequal ones are refused."""
+"""`quickstart bench compare`: made-up regressions are found and named, equal series raise no alarm, and
+unequal ones are refused.
+"""
 
 from __future__ import annotations
 

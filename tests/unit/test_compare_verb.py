@@ -1,4 +1,4 @@
-"""`quickstart bench compare`: its thresholds, its words, its exit codes."""
+"""`quickstart bench compare`: its thresholds, its output, its exit codes."""
 
 from __future__ import annotations
 

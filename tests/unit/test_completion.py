@@ -1,4 +1,4 @@
-"""What a shell is offered: verbs, profiles, directories that are artefacts; and the scripts that ask for it."""
+"""What completion offers to a shell: verbs, profiles, directories that are artefacts; and the scripts that ask for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the report says first: every number in it comes from the samples, by the rule of their clock."""
+"""The report's conclusions: every number comes from the samples, by the rule of their clock."""
 
 from __future__ import annotations
 

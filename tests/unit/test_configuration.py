@@ -1,4 +1,4 @@
-"""The five configurations: command lines, the machine, what minimal's and ramboot's archives hold, the tuned variant's table."""
+"""The five configurations: command lines, the machine, the archives of minimal and ramboot, and the table of the tuned variant."""
 
 from __future__ import annotations
 

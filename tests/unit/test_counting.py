@@ -1,4 +1,4 @@
-"""What happened before ready: the volume's log and the guest's counters."""
+"""Counts until ready, from the volume's log and the guest's counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two makings of the same packages would differ in is gone."""
+"""Two images of the same packages have no difference left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""debootstrap's two stages: each by the confiner, none by the host itself."""
+"""debootstrap's two stages both run under the confiner, and none runs on the host directly."""
 
 from __future__ import annotations
 

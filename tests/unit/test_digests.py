@@ -1,4 +1,4 @@
-"""The list of digests: what it says of every kind of entry, and that it is read as it was written."""
+"""The list of digests: its line for every kind of entry, written and read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documentation that can be followed: each relative link leads somewhere, the index names each page, the package list is ours."""
+"""The documentation is consistent: each relative link leads somewhere, the index names each page, and the package list is ours."""
 
 from __future__ import annotations
 

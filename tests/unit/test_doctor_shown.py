@@ -1,4 +1,4 @@
-"""What `quickstart doctor` prints: a mark, a need, what was found, and the line that mends it; no markup."""
+"""The output of `quickstart doctor`: a mark, a need, what was found, and the line that mends it; no markup."""
 
 from __future__ import annotations
 

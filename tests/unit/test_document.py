@@ -1,4 +1,4 @@
-"""results.json: there and back, every fault with its place, whole at any moment, never a mixture."""
+"""results.json: written and read back, every fault with its place, complete at any moment, never a mixture of two measurements."""
 
 from __future__ import annotations
 

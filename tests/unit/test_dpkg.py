@@ -1,4 +1,4 @@
-"""Whose a file is: the spellings of a merged /usr, diversions, alternatives, and a database that is damaged."""
+"""The package that owns a file: names under a merged /usr, diversions, alternatives, and a damaged database."""
 
 from __future__ import annotations
 

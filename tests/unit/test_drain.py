@@ -1,4 +1,4 @@
-"""What a guest says without end is kept within bounds: its beginning, its newest part, and word of what is left out."""
+"""Endless output of a guest is kept within limits: its beginning, its newest part, and a note about what is left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an ELF file says of itself: read_elf, right or with an error that names the file."""
+"""read_elf gives the facts of an ELF file, or an error that names the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an ext4 superblock says of itself."""
+"""The facts in an ext4 superblock."""
 
 from __future__ import annotations
 

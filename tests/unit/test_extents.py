@@ -1,4 +1,4 @@
-"""Where a file's blocks lie: debugfs' words as byte ranges."""
+"""Where a file's blocks are: debugfs' output as byte ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A failure is a full disk's when it says so, or when nothing is free."""
+"""A failure counts as a full disk's when its error says so, or when no space is free."""
 
 from __future__ import annotations
 

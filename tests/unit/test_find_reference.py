@@ -1,4 +1,4 @@
-"""Which reference image of the store an artefact was built from."""
+"""Finds the reference image in the store from which an artefact was built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strangers made, as far as it is computing: archives and streams of any bytes, ACLs, names on their way home."""
+"""Strangers' archives and disks, the part without system calls: archives and streams of any bytes, ACLs, names of copied files."""
 
 from __future__ import annotations
 

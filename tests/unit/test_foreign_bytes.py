@@ -1,6 +1,7 @@
-"""What guests, images and strangers wrote is parsed in a time and memory that grow with its length: a result or an error of ours.
+"""Bytes from guests, images and strangers: parsing takes time and memory in proportion to their length, and
+ends in a result or a typed error.
 
-Each input here took minutes, gigabytes or a traceback once, or is of the same kind as one that did.
+Each input here once took minutes or gigabytes or ended in a traceback, or is similar to one that did.
 """
 
 from __future__ import annotations

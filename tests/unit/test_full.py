@@ -1,4 +1,4 @@
-"""`make test-full`: what is run, what is left for the next time, and the line at its end."""
+"""`make test-full`: which tests run, which are left for the next time, and the line at its end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The committed corpus through all targets: what was a finding once ends in a result or an error of ours, and stays so.
+"""The committed corpus through all targets: every former finding now ends in a result or in an error of ours.
 
-How inputs are found is `make fuzz`.
+`make fuzz` finds new inputs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Globs of profiles and manifests: what they match, and that none of them takes long."""
+"""Globs of profiles and manifests: what they match, and that none takes long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guest's bytes on their way to a terminal or into memory."""
+"""Bytes of a guest on their way to a terminal or into memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""quickstart-guest's bytes, and what placing it in a root that was given leaves alone."""
+"""quickstart-guest's bytes, and what its installation leaves unchanged in a user's own root."""
 
 from __future__ import annotations
 

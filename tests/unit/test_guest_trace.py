@@ -1,4 +1,4 @@
-"""The guest kernel's trace: who asked for each request, which names were not there, in the format of ftrace."""
+"""The guest kernel's trace in the format of ftrace: who asked for each request, and which names did not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images that lie: each ends in a right result or in an error of ours that names the object, without a hang or much memory."""
+"""Malicious images: each ends in a correct result or in an error of ours that names the object, without a hang or much memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ELF files that lie: each is read right or ends in an error of ours that names it, without a hang or much memory."""
+"""Malicious ELF files: each is read correctly or ends in an error of ours that names it, without a hang or much memory."""
 
 from __future__ import annotations
 

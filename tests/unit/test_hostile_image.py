@@ -1,4 +1,4 @@
-"""ext4 images that lie: each is read right or ends in an error of ours that names it, without a hang or much memory."""
+"""Malicious ext4 images: each is read correctly or ends in an error of ours that names it, without a hang or much memory."""
 
 from __future__ import annotations
 

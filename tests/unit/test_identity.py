@@ -1,4 +1,4 @@
-"""Who a program is that may be turned against us: as root, as a user, and as root of a user namespace."""
+"""The user and the privileges of our jailed programs, when root, a user, or root of a user namespace starts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of the code: one direction of imports, one door to subprocesses, modules and functions of a readable size."""
+"""The shape of the code: imports in one direction, one door to subprocesses, modules and functions of a readable size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written into an image after its packages' scripts lands in the image, whatever links they have left there."""
+"""Files that we write into an image land inside the image, whatever links its packages' scripts have made there."""
 
 from __future__ import annotations
 

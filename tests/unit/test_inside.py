@@ -1,4 +1,4 @@
-"""Looking inside an artefact: names as in the archive, the guest and on the root; reasons; differences."""
+"""Looking inside an artefact: names in the archive, in the guest and on the root volume; reasons; differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON of a stranger's: what is over a limit is a ValueError, and takes neither time nor memory."""
+"""A stranger's JSON: what is over a limit raises ValueError, soon and with little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel options of a build: what they are, where they go, and that the stock entry never has them."""
+"""The kernel options of a build: which there are, where they go, and that the stock entry never has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The archive's layout: links stay inside /fast, programs name our loader, and init's texts survive any character."""
+"""The archive's layout: links stay inside /fast, programs name our loader, and init's texts are correct with any character."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger: requests of a volume's log, a guest's trace and a block map put together."""
+"""The ledger combines the requests of a volume's log, a guest's trace and a block map."""
 
 from __future__ import annotations
 

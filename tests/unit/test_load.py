@@ -1,4 +1,4 @@
-"""The recorded logs: ldd's, and what is refused of a trace that is not whole."""
+"""Recorded logs: ldd's, and traces that are refused because they are incomplete."""
 
 from __future__ import annotations
 

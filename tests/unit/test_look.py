@@ -1,4 +1,4 @@
-"""What the watched boot of `profile new` says of itself: one look at the guest, and when there is nothing to wait for any more."""
+"""One look at a guest during the watched boot of `profile new`, and when it is useless to wait any longer."""
 
 from __future__ import annotations
 

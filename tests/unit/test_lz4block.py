@@ -1,4 +1,4 @@
-"""A block without its short matches: the same data, by liblz4's own decoder, in fewer sequences."""
+"""A block without short matches: liblz4's own decoder gives the same data, from fewer sequences."""
 
 from __future__ import annotations
 

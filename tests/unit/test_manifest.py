@@ -1,4 +1,4 @@
-"""manifest.json and start-set.json of strangers: what no build writes is refused, by one line and status 2, before it is used."""
+"""manifest.json and start-set.json of strangers: what no build writes is refused before it is used, with one line and status 2."""
 
 from __future__ import annotations
 

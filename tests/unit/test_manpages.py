@@ -1,4 +1,4 @@
-"""The committed manual pages are what the commands say now."""
+"""The committed manual pages agree with the commands' help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The newc writer and reader against each other and against crafted damage."""
+"""The newc writer and reader, tested on each other and on damaged archives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`profile new` without guests: what is asked, what is decided, and the two files."""
+"""`profile new` without guests: its request, its decisions, and the two files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quickstart profile new`: what its options say, and what they may not."""
+"""The options of `quickstart profile new`: valid and invalid ones."""
 
 from __future__ import annotations
 

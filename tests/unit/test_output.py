@@ -1,4 +1,4 @@
-"""OUT's place: whole or as it was, whoever else builds or was killed there."""
+"""OUT is complete or unchanged, even when another build works on it or was killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What is compared with the volume: what is packed, what would be found before it, what decides how and whether the unit starts."""
+"""What init compares with the volume: packed files, files that would be found before them, and files that
+decide how the unit starts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's numbers beside ours, and the report's first lines."""
+"""The paper's numbers beside ours, and the first lines of the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of what may differ between an adopted and a restarted process is the one that docs/internals/starter.md prints."""
+"""docs/internals/starter.md prints the list of allowed differences between an adopted and a restarted process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches of several machines: what a matrix may ask for, dilated time, p50 and p100 with censored machines, their document."""
+"""Launches of several machines: the keys of a matrix, dilated time, p50 and p100 with censored machines, and their document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The forms in which the initramfs travels: what is written is what is read, and damage is named."""
+"""The forms of the initramfs: we read what we wrote, and damage is named."""
 
 from __future__ import annotations
 

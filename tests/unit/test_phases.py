@@ -1,4 +1,4 @@
-"""Phases of a boot by the stamps of kernel, init and systemd."""
+"""The phases of a boot, from the stamps of kernel, init and systemd."""
 
 from __future__ import annotations
 

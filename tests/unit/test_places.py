@@ -1,4 +1,4 @@
-"""Who else could swap what lies at a path: owners, modes, links and FUSE, as made-up steps and in directories of our own."""
+"""Who else could replace what is at a path: owners, modes, links and FUSE, made up and in directories of our own."""
 
 from __future__ import annotations
 

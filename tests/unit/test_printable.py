@@ -1,4 +1,4 @@
-"""What of anybody's strings reaches a terminal: never an order to it, never markup."""
+"""Untrusted strings on a terminal: no control sequences and no markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`quickstart profile new` and `check` up to the first guest: usage, faults all at once, and what the store has already."""
+"""`quickstart profile new` and `check` up to the first guest: usage, all faults at once, and results that are
+in the store already.
+"""
 
 from __future__ import annotations
 

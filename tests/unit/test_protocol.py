@@ -1,4 +1,4 @@
-"""What C and Python have agreed on is the same on both sides: the constants of protocol.h, and the words of the tables in C."""
+"""C and Python use the same protocol: the constants of protocol.h, and the words of the tables in C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QEMU's command line for a machine, whatever a manifest says of it, and the words of the agent in it."""
+"""QEMU's command line for a machine, with any words in the manifest, and the agent's words in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The storage model's arithmetic: by hand where that is possible, otherwise what must hold for every model."""
+"""The storage model's arithmetic: compared with results by hand where possible, otherwise properties of every model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rank test, held against every way to part few values."""
+"""The rank test, compared with every partition of a few values."""
 
 from __future__ import annotations
 

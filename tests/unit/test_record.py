@@ -1,4 +1,4 @@
-"""What the reference boot's guest says of its logs is believed only where it fits what came home."""
+"""The guest's statements about its logs count only when they agree with the logs that arrived."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real boot of nginx under `verify` (tests/logs): the guest's trace and the volume's log, put together."""
+"""A recorded boot of nginx under `verify` (tests/logs): the guest's trace and the volume's log are combined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of real reference boots (tests/logs), and what has to be found in them."""
+"""Logs of real reference boots (tests/logs), and the facts that must be found in them."""
 
 from __future__ import annotations
 

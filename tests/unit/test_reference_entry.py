@@ -1,4 +1,4 @@
-"""What lies beside a reference image's tree in the store."""
+"""The files beside a reference image's tree in the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user's root must have, and what its fstab may ask for."""
+"""What a user's own root must contain, and which mounts its fstab may have."""
 
 from __future__ import annotations
 

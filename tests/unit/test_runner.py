@@ -1,4 +1,4 @@
-"""What the bench demands of a profile before it makes anything."""
+"""What the bench requires of a profile before it makes anything."""
 
 from __future__ import annotations
 

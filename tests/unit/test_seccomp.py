@@ -1,4 +1,4 @@
-"""System call filters: the programs, run by an interpreter of our own on calls of both architectures."""
+"""System call filters: an interpreter of our own runs the programs on calls of both architectures."""
 
 from __future__ import annotations
 

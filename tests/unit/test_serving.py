@@ -1,4 +1,4 @@
-"""Which packed files are taken from /fast: what is compared with the volume, what is laid over it."""
+"""Which packed files come from /fast, which are compared with the volume, and which are laid over it."""
 
 from __future__ import annotations
 

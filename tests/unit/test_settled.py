@@ -1,4 +1,4 @@
-"""When a machine has settled: what systemd's answers mean, and what a run does of them."""
+"""When a machine has settled: the meaning of systemd's answers, and what a run does then."""
 
 from __future__ import annotations
 

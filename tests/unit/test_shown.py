@@ -1,4 +1,4 @@
-"""What a terminal gets of names that somebody else chose: escapes, no markup, whatever the verb."""
+"""Names that somebody else chose are printed to a terminal with escapes and without markup, by every verb."""
 
 from __future__ import annotations
 

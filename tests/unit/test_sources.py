@@ -1,4 +1,4 @@
-"""Package sources from what the host's apt knows."""
+"""Package sources from the configuration of the host's apt."""
 
 from __future__ import annotations
 

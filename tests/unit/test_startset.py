@@ -1,4 +1,4 @@
-"""The start set: what trace and closure put in, under which names, and why."""
+"""The start set: the files from the trace and the closure, their names, and their reasons."""
 
 from __future__ import annotations
 

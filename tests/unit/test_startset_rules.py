@@ -1,4 +1,4 @@
-"""The start set's rules: what a glob names, what keeps a file out, what a profile puts in."""
+"""The rules of the start set: what a glob matches, what excludes a file, and what a profile includes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What samples say, held against definitions that are slow and plain."""
+"""The statistics of samples, compared with slow and simple definitions."""
 
 from __future__ import annotations
 

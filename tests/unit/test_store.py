@@ -1,4 +1,4 @@
-"""The store: made once, nothing kept of a failure, keys that follow the inputs."""
+"""The store: an entry is made once, a failure leaves nothing, and keys depend on the inputs."""
 
 from __future__ import annotations
 

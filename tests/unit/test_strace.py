@@ -1,4 +1,4 @@
-"""The log of strace as calls, and as what processes did."""
+"""A log of strace becomes calls, and calls become actions of processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However strace cuts its calls into halves, the events are the same."""
+"""Calls that strace splits into halves give the same events as whole calls."""
 
 from __future__ import annotations
 

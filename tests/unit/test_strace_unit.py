@@ -1,4 +1,4 @@
-"""The unit's share of what processes did, and what the boot made before."""
+"""Which actions of processes belong to the unit, and which files the boot made before them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The boot that is watched, with a guest that says what a test wants: when it ends, and with what."""
+"""The boot that is watched, with a made-up guest: when the watch ends, and with which result."""
 
 from __future__ import annotations
 

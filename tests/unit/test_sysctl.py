@@ -1,4 +1,4 @@
-"""sysctl.d(5) of an image, by systemd-sysctl(8)'s rules; tests/contract/test_sysctl.py asks the real one."""
+"""sysctl.d(5) of an image, by the rules of systemd-sysctl(8); tests/contract/test_sysctl.py compares with the real one."""
 
 from __future__ import annotations
 

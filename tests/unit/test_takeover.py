@@ -1,4 +1,4 @@
-"""Whose network it is after the hand-off, by what the image enables."""
+"""Which program of the image manages the network after the hand-off."""
 
 from __future__ import annotations
 

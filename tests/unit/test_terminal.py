@@ -1,4 +1,6 @@
-"""The user's side of a guest's serial line: bytes both ways, the end of a script, Ctrl-]; and what runs at the other end."""
+"""The user's side of a guest's serial line: bytes in both directions, the end of a script, Ctrl-]; and what
+runs at the other end.
+"""
 
 from __future__ import annotations
 

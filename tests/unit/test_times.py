@@ -1,4 +1,4 @@
-"""A run's times, by the paper's formulas."""
+"""The times of a run, by the paper's formulas."""
 
 from __future__ import annotations
 

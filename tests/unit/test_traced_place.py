@@ -1,4 +1,4 @@
-"""Where `trace -o` writes: looked at before the work and again at its end, and never what is somebody else's."""
+"""The directory that `trace -o` writes: it is checked before the work and at its end, and no one else's files are replaced."""
 
 from __future__ import annotations
 

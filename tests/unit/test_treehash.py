@@ -1,4 +1,4 @@
-"""The hash of a tree: what it covers, and that holes are zeros."""
+"""The hash of a tree: what it covers, and that holes count as zeros."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that grow, shrink or are replaced while we read them: what is copied is what was said, and no more."""
+"""Files that grow, shrink or are replaced while we read them: a copy has exactly the bytes that were announced."""
 
 from __future__ import annotations
 

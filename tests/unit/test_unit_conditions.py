@@ -1,4 +1,4 @@
-"""Conditions and Asserts of a unit, as the starter is to look at them when the machine starts."""
+"""Conditions and Asserts of a unit, in the form in which the starter checks them during the boot."""
 
 from __future__ import annotations
 

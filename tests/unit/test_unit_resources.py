@@ -1,4 +1,4 @@
-"""Limits of the unit's cgroup and of its slices, as the starter is to write them before the first process is born."""
+"""Limits of the unit's cgroup and of its slices; the starter writes them before the first process starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each directive that the starter repeats becomes in its description."""
+"""The lines of the starter's description for each directive that it repeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`verify --until-clean`: what is found lacking is built in, round by round, and written down."""
+"""`verify --until-clean`: files that are missing in the start set are added round by round, and listed in a file."""
 
 from __future__ import annotations
 

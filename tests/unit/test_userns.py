@@ -1,4 +1,4 @@
-"""Who gets which ids, by what getsubids(1) says; what is said when the host allows no user namespace."""
+"""Subordinate ids from getsubids(1), and the message when the host does not allow user namespaces."""
 
 from __future__ import annotations
 

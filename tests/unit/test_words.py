@@ -1,4 +1,4 @@
-"""The enums spell their words as documents do, and a reason is read as it was written."""
+"""The enums have the spelling of the documents, and a reason is read as it was written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workspaces: gone when their run is over, and when it was killed with the next one; others' and kept ones stay."""
+"""A workspace is removed at the end of its run, or by the next run after a kill. Those of others, and kept ones, stay."""
 
 from __future__ import annotations
 

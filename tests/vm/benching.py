@@ -1,4 +1,4 @@
-"""`quickstart bench` as a process of its own, in a place of its own, and what it has running, open, mounted and left."""
+"""`quickstart bench` as a process of its own, in a directory of its own: what it runs, opens and mounts, and what it leaves."""
 
 from __future__ import annotations
 

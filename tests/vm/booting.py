@@ -1,7 +1,7 @@
-"""One boot of an artefact with something wrong in it, or about its machine, and what came of it.
+"""Boots an artefact once with a fault in it or in its machine, and records the outcome.
 
-A hook is shell that init reads out of the launch archive before it does anything of note (agent.md), here to damage what init
-has. ``qemu`` are more words for QEMU: another clock, another disk.
+A hook is shell code that init reads from the launch archive before it does anything important (agent.md).
+Here it damages what init has. ``qemu`` are additional words for QEMU: another clock, another disk.
 """
 
 from __future__ import annotations

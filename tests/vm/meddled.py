@@ -2,9 +2,9 @@
 
     python -m tests.vm.meddled OUT kill|fill PLACE [STEP DELAY_S]
 
-``STEP`` is a step's name (progress.Progress), or "after " and its name for its end; without one nothing is meddled with. The
-store is $QUICKSTART_CACHE. `fill` remounts the tmpfs at ``PLACE``. On stdout, as JSON lines: each step, and before a kill the
-processes below this one.
+``STEP`` is a step's name (progress.Progress), or "after " and its name for its end. Without a step, the build
+is not disturbed. The store is $QUICKSTART_CACHE. `fill` remounts the tmpfs at ``PLACE``. On stdout, as JSON
+lines: each step, and before a kill the processes below this one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A host of the test's own for a guest that tries to get out of its network: who listens there says whether it was reached.
+"""A host for a guest that tries to leave its network. Its listeners tell whether the guest reached them.
 
-usage: netbox.py OUT closed|open, under unshare(1) with a network and mounts of its own: the loopback has another address beside its
-usual ones, and a name server that answers whatever it is asked. Prints what the guest got from each place.
+usage: netbox.py OUT closed|open, under unshare(1) with a network and mounts of its own. The loopback has an
+additional address, and a name server that answers every query. Prints what the guest got from each place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is compared of a process that the starter has started and of one that systemd has, and what may differ, with its reason."""
+"""Compares a process that the starter has started with one of systemd's: what is compared, and what may differ, with its reason."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Boots in which systemd adopts synthetic units that were started before it, and what their processes look like then.
+"""Boots in which systemd adopts synthetic units that were started before it; then their processes are examined.
 
-A hook in the launch archive (agent.md) gives init's own files more to do: nothing is built for it, and OUT is as it was.
+A hook in the launch archive (agent.md) adds the work to init's own files. Nothing is built for it, and OUT is
+unchanged.
 """
 
 from __future__ import annotations

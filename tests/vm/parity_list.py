@@ -1,4 +1,4 @@
-"""How an adopted process is compared with the restarted one: everything must agree but for what parity.toml names."""
+"""Compares an adopted process with the restarted one: all must agree except what parity.toml lists."""
 
 from __future__ import annotations
 

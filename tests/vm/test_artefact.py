@@ -1,4 +1,4 @@
-"""What OUT holds, and what it must not hold."""
+"""What OUT must contain, and what it must not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""`quickstart bench` when something goes wrong: a run that fails is censored with its reason and the matrix goes on; what ends the
-verb leaves results.json whole, and the same command goes on from it. Nothing is left running, mounted, listening or in $TMPDIR.
+"""`quickstart bench` when something goes wrong. A failed run is censored with its reason, and the matrix
+continues. What ends the verb leaves results.json complete, and the same command continues from it. No
+process, mount, listener or file in $TMPDIR is left.
 """
 
 from __future__ import annotations

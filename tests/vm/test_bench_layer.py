@@ -1,4 +1,4 @@
-"""mysql as the bench has it: every configuration answers the agent through the external address, for an account that no OUT has."""
+"""mysql in the bench: every configuration answers the agent at the external address, for an account that no OUT has."""
 
 from __future__ import annotations
 

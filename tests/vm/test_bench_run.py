@@ -1,4 +1,4 @@
-"""One run of a cell for real: a boot from a volume becomes a sample, whatever becomes of the boot."""
+"""One real run of a cell: a boot from a volume becomes a sample, however the boot ends."""
 
 from __future__ import annotations
 

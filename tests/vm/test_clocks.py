@@ -1,4 +1,4 @@
-"""The next boot on a host whose clock says something else: a fast start or a stock one with its reason, and a whole machine."""
+"""The next boot on a host with a wrong clock: a fast start, or a stock one with its reason, and always a complete machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each configuration gets ready once, with our command line, and the guest says itself that it is what its name promises."""
+"""Each configuration gets ready once with our command line, and the guest confirms that it is what its name promises."""
 
 from __future__ import annotations
 

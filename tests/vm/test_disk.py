@@ -1,4 +1,4 @@
-"""The root volume: nothing that is written is lost, nothing stale is served, and there is always a way back."""
+"""The root volume: written data are never lost, stale files are never served, and there is always a fallback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong gets a clear error, the right exit code, and leaves nothing under OUT's name."""
+"""Failures give a clear error and the right exit code, and leave nothing under OUT's name."""
 
 from __future__ import annotations
 

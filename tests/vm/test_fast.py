@@ -1,4 +1,4 @@
-"""nginx from /fast: what the guest itself says of its processes, and what the host counted."""
+"""nginx from /fast: the guest's facts about its processes, and the host's counts."""
 
 from __future__ import annotations
 

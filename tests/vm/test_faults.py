@@ -1,6 +1,6 @@
-"""Whatever goes wrong on the fast way ends in a working machine, and the console says which way back was taken.
+"""Whatever fails on the fast path, the machine works in the end, and the console names the fallback.
 
-A fault is on the disk, in OUT, or a hook (tests/vm/booting.py). The names of the issue, and the test of each:
+A fault is on the disk, in OUT, or a hook (tests/vm/booting.py). The faults, and the test of each:
 
 | corrupt part A       | test_a_damaged_part_a_is_answered_by_the_stock_entry |
 | corrupt part B       | test_a_flipped_byte_of_part_b_is_named_and_the_stock_system_comes |

@@ -1,4 +1,4 @@
-"""What takes longer than `make test` allows: references from nothing, another disk format."""
+"""Tests that take longer than `make test` allows: reference images from nothing, another disk format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The gate on ourselves (regression-gate.md): now beside the committed series, and three regressions that are made here."""
+"""The regression gate on our own code (regression-gate.md): today's series against the committed one, and
+three regressions made here.
+"""
 
 from __future__ import annotations
 

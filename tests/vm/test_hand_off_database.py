@@ -1,4 +1,4 @@
-"""mysql across the hand-off: rows written before, during and after it are there after a power cut, by either boot entry."""
+"""mysql across the hand-off: rows from before, during and after it survive a power cut, with either boot entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests and writes while the machine changes hands: none fails, none is lost."""
+"""Requests and writes during the hand-off: none fails, none is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hand-off of Debian's own units: systemd adopts the very process, restarts the stock one later, and both agree."""
+"""The hand-off of Debian's own units: systemd adopts the same process, later restarts the stock one, and the two agree."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Nobody gets in inside the guest: not a user of the machine, not an application; and the administrator's word counts.
+"""Neither a user of the machine nor an application can take over the guest, and the administrator's settings are obeyed.
 
-One machine is attacked by the recipe of a local user and then told to mask its unit; copies of its disk are told other things.
+A local user's recipe attacks one machine, which is then told to mask its unit. Copies of its disk get other
+settings.
 """
 
 from __future__ import annotations

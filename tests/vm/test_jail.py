@@ -1,4 +1,4 @@
-"""A guest that means harm: what its QEMU may do on the host, where its network leads, how much it may say; and an OUT that does."""
+"""A malicious guest: what its QEMU may do on the host, what its network reaches, how much it may say; and a malicious OUT."""
 
 from __future__ import annotations
 

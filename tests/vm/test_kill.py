@@ -1,6 +1,7 @@
-"""A kill matrix: a SIGKILL or a full disk in each step, a damaged entry, two builds at once; then OUT is what a clean build makes.
+"""A SIGKILL or a full disk in each step, a damaged entry, two builds at once: afterwards OUT is what a clean build makes.
 
-Store and OUTs lie on a tmpfs, because a file system of that kind is full when its mount says so, whatever it holds.
+Store and OUTs are on a tmpfs, because the size of a tmpfs is an option of its mount: a test can fill it at
+any time.
 """
 
 from __future__ import annotations

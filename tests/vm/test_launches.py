@@ -1,4 +1,4 @@
-"""Several machines from one volume for real: each gets ready, each has what it has written, and a dead volume ends them all."""
+"""Several real machines from one volume: each gets ready, each keeps its own writes, and a dead volume ends them all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Parity: what systemd has adopted is as what it starts itself afterwards on the same machine, but for what parity.toml names.
+"""Parity: an adopted process equals one that systemd itself starts later on the same machine, except for what parity.toml lists.
 
-One boot serves all synthetic units and nginx: the starter starts them beside nginx, before systemd; the machine changes hands;
-systemd adopts each through the drop-in and `adopt`; then each is looked at, restarted, and looked at again.
+One boot serves all synthetic units and nginx. The starter starts them beside nginx, before systemd, and the
+hand-off takes place. systemd adopts each unit through the drop-in and `adopt`. Then each is examined,
+restarted, and examined again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Debian's own units, started by the starter: the services answer, and their processes are as systemd starts them."""
+"""The starter starts Debian's own units: the services answer, and their processes equal those that systemd starts."""
 
 from __future__ import annotations
 

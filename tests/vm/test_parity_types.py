@@ -1,4 +1,4 @@
-"""A unit of each type, with many directives, in the application's place: the real hand-off adopts it and the real settle leaves."""
+"""A unit of each type, with many directives, in the application's place: the real hand-off adopts it, and the real settle ends."""
 
 from __future__ import annotations
 

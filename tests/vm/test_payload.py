@@ -1,4 +1,4 @@
-"""Whatever form the initramfs travels in, the machine is the same; damage of the form has its way back."""
+"""The machine is the same in every form of the initramfs, and each kind of damage to a form has its fallback."""
 
 from __future__ import annotations
 

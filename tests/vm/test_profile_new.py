@@ -1,4 +1,4 @@
-"""`profile new` for services that no profile of ours is for: what it writes builds, starts early and is handed over, unchanged."""
+"""`profile new` for services that none of our profiles covers: its output builds, starts early and is handed over, unchanged."""
 
 from __future__ import annotations
 

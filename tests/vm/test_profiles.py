@@ -1,4 +1,4 @@
-"""The profiles that come with us, but for nginx, which most tests are about: built, started early, handed over, asked."""
+"""The profiles that come with us, except nginx, which most tests use: built, started early, handed over, queried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`quickstart rebuild`: a machine whose library was upgraded starts from memory again, with the new one, on the same disk."""
+"""`quickstart rebuild`: after a library's upgrade, the machine starts early again with the new library, on the same disk."""
 
 from __future__ import annotations
 

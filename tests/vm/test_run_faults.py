@@ -1,4 +1,4 @@
-"""`quickstart run` beside another, killed, and on disks that get full: what is left is whole, and what was wrong is said."""
+"""`quickstart run` beside another, killed, and on full disks: what is left is complete, and the fault is reported."""
 
 from __future__ import annotations
 

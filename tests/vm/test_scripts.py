@@ -1,4 +1,4 @@
-"""The scripts that measure what docs/ has beside the bench run, and write what they say (one run each)."""
+"""The scripts behind the measurements in docs/ that the bench does not make: each runs once and writes its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Any Debian service: traced to its own readiness, its start set is complete and explained, and its libraries are those of ldd."""
+"""Any Debian service, traced to its own readiness: its start set is complete, every file has a reason, and
+its libraries are those of ldd.
+"""
 
 from __future__ import annotations
 

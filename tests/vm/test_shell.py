@@ -1,4 +1,4 @@
-"""A root shell at each of the three places, by a pipe and by a terminal: each answers what only that place can."""
+"""A root shell at each of the three places, by a pipe and by a terminal: each gives an answer that only its place can give."""
 
 from __future__ import annotations
 

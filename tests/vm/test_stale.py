@@ -1,4 +1,6 @@
-"""Never stale: the stamp of a clean shutdown, packages that change packed files and others, off and on, and gone."""
+"""Never stale: the stamp of a clean shutdown, packages that change packed files or others, the early start
+turned off and on, and the package removed.
+"""
 
 from __future__ import annotations
 

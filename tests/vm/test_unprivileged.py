@@ -1,4 +1,4 @@
-"""What an ordinary user does: everything. One without subordinate ids: look inside an artefact that is his own, and run it."""
+"""An ordinary user can do everything. A user without subordinate ids can look inside an artefact of his own, and run it."""
 
 from __future__ import annotations
 

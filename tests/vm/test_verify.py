@@ -1,4 +1,4 @@
-"""`quickstart verify`: the books of a real boot balance, a seeded miss is named, and --until-clean mends it."""
+"""`quickstart verify`: the ledger of a real boot balances, a planted miss is named, and --until-clean mends it."""
 
 from __future__ import annotations
 

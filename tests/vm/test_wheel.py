@@ -1,4 +1,4 @@
-"""The wheel works outside the checkout: profiles, tracers, scripts and manual pages come with it."""
+"""The wheel works outside the checkout: it includes profiles, tracers, scripts and manual pages."""
 
 from __future__ import annotations
 
