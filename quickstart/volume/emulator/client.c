@@ -1,4 +1,4 @@
-/* The transmission phase of the NBD protocol: requests are taken, given to disk and model, and answered when they are due. */
+/* The transmission phase of the NBD protocol: it takes requests, gives them to disk and model, and answers them when they are due. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -36,7 +36,7 @@ static void answer_due(int64_t clock) {
     for (struct request *request; (request = model_answered(clock));) answer(request);
 }
 
-/* As much as the socket takes; false when the client is gone. */
+/* Send as much as the socket takes; false when the client has gone. */
 static bool send_answers(struct instance *at) {
     for (struct request *request; (request = at->answers.first);) {
         ssize_t put = send(at->fd, request->reply + request->reply_sent, request->reply_length - request->reply_sent, MSG_NOSIGNAL);
@@ -49,7 +49,7 @@ static bool send_answers(struct instance *at) {
 
 void client_drop(struct instance *at) {
     int64_t clock = now();
-    answer_due(clock); /* others may take the places that become free at this moment */
+    answer_due(clock); /* requests of other instances may take the places that become free now */
     for (struct request *request; (request = take_first(&at->answers)) || (request = model_drop(at, clock));) forget(request, 0);
     free(at->incoming);
     at->incoming = NULL;
@@ -59,7 +59,7 @@ void client_drop(struct instance *at) {
 
 /* ---- requests */
 
-/* 0, or the errno that the request deserves for what it asks. */
+/* 0 for a valid request, or the errno that answers an invalid one. */
 static uint32_t refusal(const struct request *request) {
     if (request->type == FLUSH) return request->offset || request->length || request->flags & ~FLAG_FUA ? EINVAL : 0;
     if (!is_modelled(request) && request->type != TRIM) return EINVAL; /* no such command */
@@ -99,7 +99,7 @@ static void arrive(struct request *request, int64_t clock) {
     }
 }
 
-/* A request of the header in `in`; NULL when that is none, or longer than we have promised to take. */
+/* A request from the header in `in`; NULL when it is no request header, or when its payload is longer than we allow. */
 static struct request *new_request(struct instance *at) {
     const unsigned char *header = at->in + at->in_start;
     uint32_t length = (uint32_t)big_endian(header + 24, 4);
@@ -123,7 +123,7 @@ static bool has_room(const struct instance *at) { return !at->leaving && at->in_
 
 bool client_pending(const struct instance *at) { return at->greeted && has_room(at) && !at->incoming && at->in_end - at->in_start >= REQUEST_HEADER; }
 
-/* Takes requests out of `in`, as long as there is room for them; false when what is there is not the protocol. */
+/* Take requests from `in` while there is room for them; false when the bytes violate the protocol. */
 static bool take_requests(struct instance *at, int64_t clock) {
     while (client_pending(at)) {
         struct request *request = new_request(at);
@@ -164,7 +164,7 @@ bool client_tend(struct instance *at) {
     memmove(at->in, at->in + at->in_start, at->in_end - at->in_start);
     at->in_end -= at->in_start;
     at->in_start = 0;
-    answer_due(clock); /* what has arrived and costs nothing */
+    answer_due(clock); /* new requests that cost no time */
     return send_answers(at) && !(at->leaving && at->in_flight == 0);
 }
 

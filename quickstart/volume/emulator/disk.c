@@ -1,6 +1,6 @@
 /*
- * Copy-on-write. The overlay is a sparse file as long as the image in whole blocks, then OVERLAY_MAGIC, the image's size
- * (both 8 bytes) and one byte a block: 1 when the block is the overlay's.
+ * Copy-on-write. The overlay is a sparse file. It has the image's length in whole blocks, then OVERLAY_MAGIC and the
+ * image's size (8 bytes each), and one byte for each block: 1 when the block is in the overlay.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include "volume.h"
 
 enum { BLOCK = 4096, MARK = 16 };
-static const char OVERLAY_MAGIC[] = "QSCOW  1"; /* 8 bytes without the last */
+static const char OVERLAY_MAGIC[] = "QSCOW  1"; /* 8 bytes without the terminating zero */
 
 static int image = -1;
 static uint64_t size;
@@ -24,7 +24,7 @@ static int read_all(int fd, unsigned char *to, uint64_t offset, size_t length) {
     while (length > 0) {
         ssize_t got = pread(fd, to, length, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return got < 0 ? errno : EIO; /* 0: somebody has cut the file */
+        if (got <= 0) return got < 0 ? errno : EIO; /* 0: somebody has truncated the file */
         to += got;
         offset += (uint64_t)got;
         length -= (size_t)got;
@@ -91,7 +91,7 @@ int disk_read(const struct overlay *overlay, void *to, uint64_t offset, size_t l
     return error;
 }
 
-/* Copies a block over before a part of it is changed. */
+/* Copy a block into the overlay before a part of it is changed. */
 static int own(const struct overlay *overlay, uint64_t block) {
     unsigned char copy[BLOCK];
     if (overlay->owned[block]) return 0;

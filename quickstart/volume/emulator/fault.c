@@ -1,4 +1,4 @@
-/* What goes wrong on purpose, for tests: docs/users/storage.md. */
+/* Faults on request, for tests (docs/users/storage.md). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -36,7 +36,7 @@ void fault_apply(struct request *request) {
     if (fault.kind == DEATH) {
         unsigned char half[REPLY_HEADER / 2] = {0};
         put_big_endian(half, 4, NBD_REPLY_MAGIC);
-        if (send(request->from->fd, half, sizeof half, MSG_NOSIGNAL) < 0) errno = 0; /* gone already: nobody misses it */
+        if (send(request->from->fd, half, sizeof half, MSG_NOSIGNAL) < 0) errno = 0; /* the client has gone already */
         report(STDERR_FILENO, "volume: fault death at request %llu\n", (unsigned long long)number);
         append(&request->from->answers, request);
         end(3);

@@ -21,7 +21,7 @@ void put_big_endian(unsigned char *to, int bytes, uint64_t value) {
     for (int i = bytes - 1; i >= 0; i--, value >>= 8) to[i] = (unsigned char)value;
 }
 
-/* What we say fits any socket's buffer; a client that lets it fill up does not listen. */
+/* Our messages fit into the buffer of any socket. A client that lets the buffer fill up does not read. */
 static bool say(int client, const unsigned char *text, size_t length) { return send(client, text, length, MSG_NOSIGNAL) == (ssize_t)length; }
 
 static bool reply(int client, enum option option, uint32_t kind, const unsigned char *data, size_t length) {
@@ -34,7 +34,7 @@ static bool reply(int client, enum option option, uint32_t kind, const unsigned 
     return say(client, text, 20 + length);
 }
 
-/* NBD_OPT_INFO and NBD_OPT_GO: length and text of the export's name, then what the client would like to know. */
+/* NBD_OPT_INFO and NBD_OPT_GO: the length and text of the export's name, then the kinds of information that the client asks for. */
 static uint32_t judge(const unsigned char *data, size_t length) {
     if (length < 6 || big_endian(data, 4) > length - 6) return INVALID;
     size_t name = (size_t)big_endian(data, 4);
@@ -56,7 +56,7 @@ static enum step answer_option(const struct handshake *state, int fd, enum optio
     put_big_endian(text, 2, NBD_INFO_EXPORT);
     put_big_endian(text + 2, 8, disk_size());
     put_big_endian(text + 10, 2, TRANSMISSION_FLAGS);
-    if (option == EXPORT_NAME) /* it takes no error for an answer */
+    if (option == EXPORT_NAME) /* the protocol has no error reply for this option */
         return length == 0 && say(fd, text + 2, state->flags & NBD_NO_ZEROES ? 10 : 10 + EXPORT_ZEROES) ? DONE : FAILED;
     uint32_t verdict = option == ABORT ? NBD_REP_ACK : option == GO || option == INFO ? judge(data, length) : UNSUPPORTED;
     if (verdict == NBD_REP_ACK && option != ABORT && !reply(fd, option, NBD_REP_INFO, text, 12)) return FAILED;

@@ -1,6 +1,6 @@
 /*
- * What is left to the emulator before it hears the first byte of a client, who may be a guest that has taken its QEMU over: what it
- * has open, and the system calls by which it serves (seccomp(2)). It can name no file, and make neither sockets nor processes.
+ * Confines the emulator before it reads the first byte of a client. The client may be a guest that has taken over its QEMU. The emulator
+ * keeps its open descriptors and the system calls by which it serves (seccomp(2)). It cannot open files or make sockets or processes.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,10 +25,10 @@
 #error "which architecture's system calls these are has to be said here"
 #endif
 
-/* Of a 64-bit argument the half with its low bits, on these architectures. */
+/* On these architectures, this loads the low half of a 64-bit argument. */
 #define LOAD(member) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, member))
 #define RETURN(what) BPF_STMT(BPF_RET | BPF_K, (what))
-/* The next instruction is passed over when that does not hold. */
+/* When the condition is false, the next instruction is skipped. */
 #define IF_EQUAL(value) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)(value), 0, 1)
 #define UNLESS_EQUAL(value) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)(value), 1, 0)
 #define UNLESS_BITS(bits) BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, (bits), 0, 1)
@@ -54,13 +54,13 @@ static void filter_calls(void) {
         ALLOW(pread64),
         ALLOW(pwrite64),
         ALLOW(fallocate),
-        /* glibc's malloc and free; and the clock where the vDSO does not tell it. */
+        /* For glibc's malloc and free, and for the clock where the vDSO cannot read it. */
         ALLOW(brk),
         ALLOW(munmap),
         ALLOW(clock_gettime),
         ALLOW(restart_syscall),
         ALLOW(exit_group),
-        /* Memory, but none that can be executed: what follows looks at the argument, and comes last. */
+        /* mmap is allowed, but not with PROT_EXEC. The check loads the argument in place of the number, so it comes last. */
         UNLESS_EQUAL(SYS_mmap),
         RETURN(SECCOMP_RET_KILL_PROCESS),
         LOAD(args[2]),
@@ -80,7 +80,7 @@ void jail_shut(uint64_t largest_file) {
     errno = 0;
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || syscall(SYS_capset, &header, none) < 0) die("cannot be confined", "capabilities");
     if (setrlimit(RLIMIT_FSIZE, &file) < 0 || setrlimit(RLIMIT_CORE, &core) < 0) die("cannot be confined", "limits");
-    /* Where an ordinary user runs QEMU and us, both are he: neither looks into the other by ptrace(2). */
+    /* An ordinary user's QEMU runs as the same user as we do. It must not read our memory by ptrace(2), nor we its. */
     if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0) die("cannot be confined", "ptrace");
     filter_calls();
 }

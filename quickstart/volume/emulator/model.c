@@ -1,19 +1,19 @@
 /*
- * The model as a machine of discrete events. A request waits for a place, is in service (its granules are pulled, then
- * the latency passes), crosses the link, and is answered; then its place is the next one's. Exactly the same
- * arithmetic, in integers, is in tests/queueing.py.
+ * The model as a simulation of discrete events. A request waits for a place, is in service (its granules are pulled, then
+ * the latency passes), crosses the link, and is answered. Then the next request gets its place. tests/queueing.py has
+ * exactly the same integer arithmetic.
  */
 #include <stdlib.h>
 
 #include "volume.h"
 
 static struct model is;
-static int64_t *pulled; /* of each granule: 0 cold, else when its first touch has been paid */
+static int64_t *pulled; /* for each granule: 0 while it is cold, else the time at which it is pulled */
 static struct list waiting, link_queue;
-static struct request *serving; /* by end of service, then by arrival */
+static struct request *serving; /* sorted by end of service, then by arrival */
 static uint64_t places_taken;
 static int64_t link_free;
-static uint64_t head; /* where the request that was begun last ends */
+static uint64_t head; /* the end of the request whose service began last */
 
 void append(struct list *list, struct request *request) {
     request->next = NULL;
@@ -29,7 +29,7 @@ struct request *take_first(struct list *list) {
 
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Not beyond what an instant holds: a client can ask a slow model for centuries. Such a request is never due. */
+/* Saturates, because a client can make a slow model take centuries. Such a request is never due. */
 static int64_t plus(int64_t instant, int64_t span_ns) {
     int64_t sum;
     return __builtin_add_overflow(instant, span_ns, &sum) || sum == NEVER ? NEVER - 1 : sum;
@@ -45,13 +45,13 @@ bool is_modelled(const struct request *request) {
     return request->error == 0 && (request->type == READ || request->type == WRITE || request->type == WRITE_ZEROES);
 }
 
-/* What lies between the last request and this one is passed over where that is faster than to seek. */
+/* Where it is faster than a seek, the head passes over the data between the last request and this one. */
 static int64_t move_head(const struct request *request) {
     uint64_t seek_ns = is.seek_ns;
     if (request->offset == head) {
         seek_ns = 0;
     } else if (request->offset > head && is.bandwidth_bytes_s > 0) {
-        /* In 128 bits: a large volume's bytes times a second are more than 64 hold. */
+        /* With a large volume, bytes times nanoseconds overflow 64 bits. */
         unsigned __int128 passed = (unsigned __int128)(request->offset - head) * (uint64_t)SECOND;
         unsigned __int128 pass_ns = (passed + is.bandwidth_bytes_s - 1) / is.bandwidth_bytes_s;
         if (pass_ns < seek_ns) seek_ns = (uint64_t)pass_ns;
@@ -60,7 +60,7 @@ static int64_t move_head(const struct request *request) {
     return (int64_t)seek_ns;
 }
 
-/* A request pulls its cold granules one after another; those that others are pulling come by themselves. */
+/* A request pulls its cold granules one after another. It only waits for those that other requests are pulling. */
 static void start(struct request *request, int64_t at) {
     int64_t own = at, others = at;
     uint64_t granule = request->offset / is.granule_bytes;
@@ -122,7 +122,7 @@ int64_t model_next(void) {
     return crossed < served ? crossed : served;
 }
 
-/* The first of that instance's, taken out. */
+/* Take out the first request of that instance. */
 static struct request *pick(struct request **place, const struct instance *from) {
     while (*place && (*place)->from != from) place = &(*place)->next;
     struct request *found = *place;
@@ -137,7 +137,7 @@ static struct request *pick_of(struct list *list, const struct instance *from) {
     return found;
 }
 
-/* Payloads of others that are on the link already cross it as they would have; behind them it is free. */
+/* Payloads of other instances that are already on the link keep their times. Behind them, the link is free. */
 struct request *model_drop(const struct instance *from, int64_t now_ns) {
     struct request *request = pick(&serving, from);
     if (!request) request = pick_of(&link_queue, from);

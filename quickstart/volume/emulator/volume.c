@@ -1,7 +1,7 @@
 /*
- * QuickStart's volume emulator: an NBD server that answers when the storage model says so. Arguments, model and log:
- * docs/users/storage.md. One thread; each instance has one client at a time. Data are read and written when a request arrives, so that the
- * host's own disk hides behind the modelled time; the answer then waits until it is due.
+ * QuickStart's volume emulator: an NBD server that answers at the times of a storage model. docs/users/storage.md describes the arguments,
+ * the model and the log. It has one thread, and each instance has one client at a time. Data are read and written when a request arrives,
+ * so that the host's own disk works during the modelled time; the answer then waits until it is due.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,10 +22,10 @@
 #include "volume.h"
 
 enum { LOG_ROOM = 1024, TRIM_MIN = 256 << 20 };
-enum { RECORDS_MAX = 1 << 20 }; /* 64 MiB: a stock boot asks some thousand times */
-enum { EARLY_NS = 30000 };      /* poll() tends to wake us that much too late: it is called again and again for the rest */
+enum { RECORDS_MAX = 1 << 20 }; /* 64 MiB; a stock boot makes some thousand requests */
+enum { EARLY_NS = 30000 };      /* poll() tends to return this much too late, so we poll without waiting for the rest */
 
-/* The log's record: 64 bytes, the byte order of the host. */
+/* A record of the log: 64 bytes in the byte order of the host. */
 struct record {
     uint64_t sequence;
     int64_t arrival, due, done;
@@ -51,7 +51,7 @@ int64_t now(void) {
     return (int64_t)t.tv_sec * SECOND + t.tv_nsec;
 }
 
-/* dprintf(3) asks for the file's status, and no system call is left for that. */
+/* dprintf(3) calls fstat(2), which the system call filter does not allow. */
 void report(int fd, const char *format, ...) {
     char text[1024];
     va_list list;
@@ -59,7 +59,7 @@ void report(int fd, const char *format, ...) {
     int length = vsnprintf(text, sizeof text, format, list);
     va_end(list);
     if (length >= (int)sizeof text) length = sizeof text - 1;
-    if (length > 0 && write(fd, text, (size_t)length) < 0) errno = 0; /* nobody listens */
+    if (length > 0 && write(fd, text, (size_t)length) < 0) errno = 0; /* nobody reads it */
 }
 
 _Noreturn void die(const char *what, const char *object) {
@@ -123,12 +123,12 @@ static void obey_signals(void) {
 
 static void welcome(struct instance *at) {
     at->fd = accept4(at->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (at->fd < 0) return; /* gone again */
+    if (at->fd < 0) return; /* the client has gone */
     at->client = ++client_total;
     if (handshake_begin(&at->handshake, at->fd) == FAILED) leave(at);
 }
 
-/* Until one of them has something to say, or something is due. */
+/* Wait until a client sends something, or an answer is due. */
 static void wait_for_all(void) {
     struct pollfd fds[INSTANCES_MAX + 1];
     int64_t until = model_next();
@@ -203,7 +203,7 @@ static struct words parse(int count, char **words) {
 
 static int descriptor(const char *text) { return (int)number(text, 0, INT_MAX); }
 
-/* LISTENER:OVERLAY, as many as there are. */
+/* Open every LISTENER:OVERLAY at the beginning of `words`; returns their number. */
 static int open_instances(int count, char **words) {
     int found = 0;
     while (found < count && strchr(words[found], ':')) found++;
@@ -222,7 +222,7 @@ static int open_instances(int count, char **words) {
     return found;
 }
 
-/* With `instances` they have numbers. */
+/* With the word `instances`, instances are numbered from 1. */
 static void count_instances(uint64_t said) {
     if (said == 0 ? instance_count != 1 : instance_count != said) die("not as many sockets as instances", "usage");
     for (size_t i = 0; said > 0 && i < instance_count; i++) instances[i].number = (uint16_t)(i + 1);
@@ -235,7 +235,7 @@ static void heed_signals(void) {
     sigaddset(&ours, SIGINT);
     sigaddset(&ours, SIGHUP);
     sigaddset(&ours, SIGUSR1);
-    /* With its parent it ends by a signal that leaves time to write the log. */
+    /* When its parent ends, it gets a signal that leaves it time to write the log. */
     if (sigprocmask(SIG_BLOCK, &ours, NULL) < 0 || prctl(PR_SET_PDEATHSIG, SIGTERM) < 0 ||
         (signals = signalfd(-1, &ours, SFD_NONBLOCK | SFD_CLOEXEC)) < 0)
         die("cannot set up", "signals");
@@ -244,10 +244,10 @@ static void heed_signals(void) {
 int main(int argc, char **argv) {
     if (argc < 4) die("usage", "volume IMAGE LOG LISTENER:OVERLAY... [KEY=VALUE...]");
     heed_signals();
-    /* What started us has another name for us: a descriptor's. */
+    /* We were started by the path of a descriptor, which would be our name. */
     prctl(PR_SET_NAME, "volume");
     prctl(PR_SET_TIMERSLACK, 1UL);
-    mallopt(M_MMAP_THRESHOLD, LENGTH_MAX * 2); /* fresh pages for every request would cost more than reading it */
+    mallopt(M_MMAP_THRESHOLD, LENGTH_MAX * 2); /* new pages for every request would cost more than the read */
     mallopt(M_TRIM_THRESHOLD, TRIM_MIN);
     errno = 0;
     log_fd = descriptor(argv[2]);

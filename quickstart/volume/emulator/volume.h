@@ -1,4 +1,4 @@
-/* What the parts of the volume emulator share. The model, the arguments and the log: docs/users/storage.md. */
+/* Shared by the parts of the volume emulator. docs/users/storage.md describes the model, the arguments and the log. */
 #ifndef VOLUME_H
 #define VOLUME_H
 #include <stdbool.h>
@@ -28,15 +28,15 @@ struct request {
     struct request *next;
     uint64_t sequence, cookie, offset;
     int64_t arrival;
-    int64_t not_before; /* its service does not start before that; NEVER: not at all */
+    int64_t not_before; /* its service does not start before this; NEVER: it does not start at all */
     int64_t ready;      /* when its service ends */
-    int64_t due;        /* when the model has it answered; 0 until that is known */
+    int64_t due;        /* when its answer is due by the model; 0 until that is known */
     uint32_t length, touched, in_flight, error;
-    uint32_t client; /* the connection it came by */
+    uint32_t client; /* the number of its connection */
     struct instance *from;
     uint16_t type, flags;
     size_t reply_length, reply_sent;
-    unsigned char reply[]; /* its header; then the data read, or those to write */
+    unsigned char reply[]; /* the reply's header, then the data that were read or are to be written */
 };
 
 struct list {
@@ -45,47 +45,47 @@ struct list {
 void append(struct list *list, struct request *request);
 struct request *take_first(struct list *list);
 
-/* model.c: when a request is answered. Computes only; it never looks at a clock. */
+/* model.c: when a request is answered. It only computes, and never reads a clock. */
 struct model {
     uint64_t read_latency_ns, write_latency_ns;
-    uint64_t bandwidth_bytes_s; /* 0: without limit */
+    uint64_t bandwidth_bytes_s; /* 0: no limit */
     uint64_t queue_depth, granule_bytes, first_touch_ns;
-    uint64_t seek_ns; /* 0: there is no head to move */
+    uint64_t seek_ns; /* 0: there is no head that moves */
 };
 bool model_open(const struct model *model, uint64_t size_bytes);
-bool is_modelled(const struct request *request); /* the others cost no time, but may be held back by not_before */
-void model_arrive(struct request *request);      /* after model_answered(request->arrival) has nothing more to say */
-struct request *model_answered(int64_t now);     /* one that is due by now, in order of due; NULL: none */
-int64_t model_next(void);                        /* when to ask again; NEVER when nothing is on its way */
-/* One of that instance's that is not answered yet, to be forgotten; NULL: none is left, and others may take its places. */
+bool is_modelled(const struct request *request); /* other requests cost no time, but not_before may hold them back */
+void model_arrive(struct request *request);      /* call it after model_answered(request->arrival) has returned NULL */
+struct request *model_answered(int64_t now);     /* a request that is due by now, in order of due; NULL: none */
+int64_t model_next(void);                        /* when to ask again; NEVER while no request is in service or on the link */
+/* An unanswered request of that instance, which the caller forgets. NULL: none is left, and other requests may take their places. */
 struct request *model_drop(const struct instance *from, int64_t now);
 
-/* disk.c: the image, and what each instance has written over it. The three return 0 or an errno. */
+/* disk.c: the image, and the overlay with the writes of each instance. disk_read, disk_write and disk_zero return 0 or an errno. */
 struct overlay {
     int fd;
     unsigned char *owned;
-};                                                         /* owned: of each block, whether it is the overlay's */
+};                                                         /* owned: for each block, 1 when it is in the overlay */
 const char *disk_open(int image);                          /* NULL, or what failed */
-const char *overlay_open(struct overlay *overlay, int fd); /* an empty file, or one of before */
+const char *overlay_open(struct overlay *overlay, int fd); /* an empty file, or an overlay of an earlier run */
 uint64_t disk_size(void);
 uint64_t overlay_length(void);
 int disk_read(const struct overlay *overlay, void *to, uint64_t offset, size_t length);
 int disk_write(const struct overlay *overlay, const void *from, uint64_t offset, size_t length);
 int disk_zero(const struct overlay *overlay, uint64_t offset, uint64_t length);
 
-/* handshake.c: one step with what has come from a client that was just accepted. */
+/* handshake.c: one step of the handshake, with the bytes that the client has sent so far. */
 struct handshake {
     int64_t until;
     uint64_t flags;
     bool flagged;
 };
-enum step { WAIT, AGAIN, DONE, FAILED }; /* more bytes are wanted; go on; the transmission phase is next; close it */
+enum step { WAIT, AGAIN, DONE, FAILED }; /* wait for more bytes; call again; the transmission phase is next; close the connection */
 enum step handshake_begin(struct handshake *state, int fd);
 enum step handshake_step(struct handshake *state, int fd, const unsigned char *in, size_t there, size_t *used);
 uint64_t big_endian(const unsigned char *from, int bytes);
 void put_big_endian(unsigned char *to, int bytes, uint64_t value);
 
-/* Who the volume serves: a socket, an overlay, and one client after the other. */
+/* An instance has a socket and an overlay, and one client at a time. */
 struct instance {
     int listener, fd; /* fd: -1 while there is no client */
     uint16_t number;  /* from 1; 0 where the volume has a single socket */
@@ -95,25 +95,25 @@ struct instance {
     bool greeted, leaving;
     unsigned char in[65536];
     size_t in_start, in_end;
-    struct request *incoming; /* a write whose payload is not all there yet */
+    struct request *incoming; /* a write whose payload has not arrived completely */
     size_t incoming_got;
-    struct list answers; /* due, to be sent */
+    struct list answers; /* these are due and have to be sent */
     uint32_t in_flight;
     size_t buffered;
 };
 
-/* client.c: the transmission phase. False when the client is to be closed. */
-bool client_tend(struct instance *at);          /* takes requests, gives answers */
-bool client_receive(struct instance *at);       /* one read from the socket */
-void client_drop(struct instance *at);          /* forgets its requests */
-short client_events(const struct instance *at); /* what to wait for */
-bool client_pending(const struct instance *at); /* whether there is a request that need not be waited for */
+/* client.c: the transmission phase. These return false when the connection has to be closed. */
+bool client_tend(struct instance *at);          /* takes requests and sends answers */
+bool client_receive(struct instance *at);       /* reads from the socket once */
+void client_drop(struct instance *at);          /* forgets the client's requests */
+short client_events(const struct instance *at); /* the events to poll for */
+bool client_pending(const struct instance *at); /* whether a request can be taken without waiting */
 
 /* fault.c */
 void fault_parse(char *text);
 void fault_apply(struct request *request);
 
-/* jail.c: nothing more is opened from then on, and no file grows beyond that. */
+/* jail.c: afterwards, no file can be opened, and none can grow beyond this length. */
 void jail_shut(uint64_t largest_file);
 
 /* volume.c */
