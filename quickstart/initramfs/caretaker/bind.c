@@ -1,4 +1,4 @@
-/* What was not there when the application started, in its namespace: each mount is made here and moved there (move_mount(2)). */
+/* Binds what did not exist when the application started into its namespace: each mount is made here and moved there (move_mount(2)). */
 #include "caretaker.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Of linux/mount.h, which does not go with sys/mount.h. */
+/* From linux/mount.h, which cannot be included together with sys/mount.h. */
 enum { CLONE_TREE = 1, FROM_ITSELF = 4, TO_ITSELF = 0x40, READ_ONLY = 1, WHOLE_TREE = 0x8000, ITSELF = 0x1000 };
 struct attributes {
     uint64_t set, clear, propagation, user_namespace;
@@ -24,7 +24,7 @@ struct row {
 
 static bool is_required(const struct row *row) { return strcmp(row->needed, "optional") != 0; }
 
-/* A mount of the source that is nowhere yet, with the options that the source has; -1 when that is not to be had. */
+/* A detached mount of the source, with the options of the source; -1 when it cannot be made. */
 static int detached(const struct row *row) {
     struct attributes wanted = {.set = READ_ONLY};
     int tree = (int)syscall(SYS_open_tree, AT_FDCWD, row->source, CLONE_TREE | WHOLE_TREE | O_CLOEXEC);
@@ -35,7 +35,7 @@ static int detached(const struct row *row) {
     return tree;
 }
 
-/* Something of the source's kind where it is to go. */
+/* Make a mount point of the source's kind at the target. */
 static bool make_place(int tree, const char *target) {
     struct stat source;
     char last[NAME_MAX + 1];
@@ -61,11 +61,11 @@ static bool put(int tree, const char *target) {
     return done;
 }
 
-/* From our own namespace to that one and back; `there` and `here` are descriptors of them. */
+/* Go from our own namespace to the other one and back. `here` and `there` are their descriptors. */
 static bool bind_one(const struct row *row, int there, int here) {
     int tree = detached(row);
     if (tree < 0) return !is_required(row) || complain("cannot bind", row->source);
-    /* Where the application may not write, it is made from here. */
+    /* The application may not be able to write there, so the mount point is made from here. */
     make_place(tree, row->target);
     bool done = setns(there, CLONE_NEWNS) == 0 && put(tree, row->target);
     int error = errno;

@@ -1,12 +1,12 @@
 /*
- * The starter under another name: they share what a static program brings along.
+ * The starter under another name. In one file, the two programs share the code of the C library.
  *
  * caretaker take-away     unmounts the start set from every mount namespace of the machine
- * caretaker bind PID      binds what the lines of stdin say in the mount namespace of that process: ro|rw, required|optional, source, target, by tabs
- * caretaker confine PID DESCRIPTION  makes the mounts in the namespace of that process what the unit's description says, the later ones too
- * caretaker remove        removes the files and trees that stdin names, a NUL behind each
+ * caretaker bind PID      binds the lines of stdin in the mount namespace of that process: ro|rw, required|optional, source, target, with tabs
+ * caretaker confine PID DESCRIPTION  applies the unit's description to all mounts in the namespace of that process, the later ones too
+ * caretaker remove        removes the files and trees that stdin names, each with a NUL after it
  *
- * Ends with 0, with 1 when something could not be done, with 2 when it is called in another way.
+ * Its status is 0, 1 when something could not be done, and 2 for a wrong call.
  */
 #include "caretaker.h"
 #include "starter.h"
@@ -24,7 +24,7 @@ bool complain(const char *what, const char *which) {
     return false;
 }
 
-/* Whether it is the user namespace that we are in ourselves. */
+/* Whether it is our own user namespace. */
 static bool is_our_user_namespace(int proc, int descriptor) {
     struct stat own, found;
     return fstatat(proc, "self/ns/user", &own, 0) == 0 && fstat(descriptor, &found) == 0 && own.st_dev == found.st_dev && own.st_ino == found.st_ino;
@@ -35,7 +35,7 @@ int open_namespace(int proc, const char *pid, dev_t *device, ino_t *inode) {
     struct stat found;
     if (snprintf(name, sizeof name, "%s/ns/mnt", pid) >= (int)sizeof name) return -1;
     int space = openat(proc, name, O_RDONLY | O_CLOEXEC);
-    /* Of a namespace that is not below our own the kernel does not even name the owner (ioctl_ns(2), EPERM). */
+    /* The kernel does not even name the owner of a namespace that is not below our own (ioctl_ns(2), EPERM). */
     int owner = space < 0 ? -1 : ioctl(space, NS_GET_USERNS);
     bool ours = owner >= 0 && is_our_user_namespace(proc, owner) && fstat(space, &found) == 0;
     if (owner >= 0) close(owner);
@@ -63,5 +63,5 @@ static bool is_called(const char *path, const char *name) {
     return path && strcmp(slash ? slash + 1 : path, name) == 0;
 }
 
-/* Here, since the caretaker uses parts of the starter, and the starter none of the caretaker. */
+/* It is here because the caretaker uses parts of the starter, but the starter uses none of the caretaker. */
 int main(int argc, char **argv) { return is_called(argv[0], "caretaker") ? take_care(argc, argv) : start_unit(argc, argv); }

@@ -1,5 +1,5 @@
-/* What is ours to do in the machine after the application has started, and where somebody else may be at work beside it: each step by
-   descriptor, and no program is executed in a namespace that is not our own (docs/users/hand-off.md). */
+/* Our work in the machine after the application has started. Others may change the same files meanwhile, so each step works by
+   descriptors, and no program is executed in a namespace that is not our own (docs/users/hand-off.md). */
 #pragma once
 #define _GNU_SOURCE
 #include <stdbool.h>
@@ -9,9 +9,9 @@
 
 #include "walk.h"
 
-/* Says on stderr what went wrong, with errno's text; answers false. */
+/* Reports on stderr what went wrong, with errno's text; returns false. */
 bool complain(const char *what, const char *which);
-/* Opens the mount namespace of the process, if it is not one that a user has made: its owner is our own user namespace. -1 otherwise. */
+/* Opens the mount namespace of the process, unless a user has made it: its owner must be our own user namespace. -1 otherwise. */
 int open_namespace(int proc, const char *pid, dev_t *device, ino_t *inode);
 
 bool take_fast_away(void);

@@ -1,5 +1,5 @@
-/* What was mounted after the application had started, in its namespace: as the unit's directives have it for all mounts there are when
-   systemd starts a unit (systemd.exec(5), ProtectSystem=, ReadOnlyPaths=, NoExecPaths= ...). */
+/* Confines the mounts that arrived in the application's namespace after its start. When systemd starts a unit, it applies the unit's
+   directives to all mounts that exist then (systemd.exec(5), ProtectSystem=, ReadOnlyPaths=, NoExecPaths= ...). */
 #include "caretaker.h"
 #include "starter.h"
 
@@ -16,11 +16,11 @@ bool confine(const char *pid, const char *description) {
     int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int there = proc < 0 ? -1 : open_namespace(proc, pid, &device, &inode);
     if (there < 0) return complain("not a mount namespace of this machine's own: that of process", pid);
-    /* ExecStart=+ runs with the machine's own mounts, which no unit's rules are for. */
+    /* ExecStart=+ runs with the machine's own mounts, to which no unit's rules apply. */
     struct stat own;
     if (fstatat(proc, "self/ns/mnt", &own, 0) < 0) return complain("cannot look at", "our own namespace");
     if (own.st_dev == device && own.st_ino == inode) return true;
-    /* The end comes there; nothing is executed before it. */
+    /* This process ends in that namespace, and executes nothing before its end. */
     if (setns(there, CLONE_NEWNS) < 0) return complain("cannot enter the namespace of process", pid);
     confine_later_mounts();
     return true;

@@ -1,4 +1,4 @@
-/* /fast goes from every mount namespace that has it: who starts from now on loads from the volume, who runs keeps what he has mapped. */
+/* Unmounts /fast in every mount namespace that has it. New processes then load from the volume; running ones keep what they have mapped. */
 #include "caretaker.h"
 #include "protocol.h"
 
@@ -12,7 +12,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-/* A namespace that is made meanwhile is a copy of one that was not seen to yet: the next pass finds it. */
+/* A namespace that is made meanwhile may be a copy of one that still has /fast. The next pass finds it. */
 enum { PASSES_MAX = 8, LAYERS_MAX = 64 };
 
 struct space {
@@ -23,7 +23,7 @@ struct space {
 static struct space *seen;
 static size_t seen_count;
 
-/* Whether it was not seen before, and from now on is. */
+/* Whether the namespace is new. From now on it counts as seen. */
 static bool is_new(dev_t device, ino_t inode) {
     for (size_t i = 0; i < seen_count; i++)
         if (seen[i].device == device && seen[i].inode == inode) return false;
@@ -36,8 +36,8 @@ static bool is_new(dev_t device, ino_t inode) {
 
 static bool is_memory(const char *type) { return strcmp(type, "rootfs") == 0 || strcmp(type, "tmpfs") == 0 || strcmp(type, "ramfs") == 0; }
 
-/* What is mounted last at /fast is ours: the directory /fast of the initramfs, or an image with the directory /fast/quickstart of the
-   initramfs in it (proc(5), mountinfo). Nobody else's /fast is. */
+/* Whether the last mount at /fast is ours: the directory /fast of the initramfs, or an image that contains the directory
+   /fast/quickstart of the initramfs (proc(5), mountinfo). No other /fast looks like this. */
 static bool shows_fast(int proc) {
     int descriptor = openat(proc, "self/mountinfo", O_RDONLY | O_CLOEXEC);
     FILE *lines = descriptor < 0 ? NULL : fdopen(descriptor, "r");
@@ -61,7 +61,7 @@ static bool shows_fast(int proc) {
     return directory || (image && ours_inside);
 }
 
-/* In the namespace that we are in; whether there was something to take. */
+/* Unmounts /fast in the present namespace; returns whether there was something to unmount. */
 static bool take_away_here(int proc) {
     int taken = 0;
     while (taken < LAYERS_MAX && shows_fast(proc)) {
@@ -71,7 +71,7 @@ static bool take_away_here(int proc) {
     return taken > 0;
 }
 
-/* Every namespace of our own user namespace that a process is in; whether there was something to take. */
+/* Goes through all mount namespaces of processes that our own user namespace owns; returns whether there was something to unmount. */
 static bool pass(int proc) {
     int again = openat(proc, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *processes = again < 0 ? NULL : fdopendir(again);
@@ -83,7 +83,7 @@ static bool pass(int proc) {
         ino_t inode;
         int space = isdigit((unsigned char)*entry->d_name) ? open_namespace(proc, entry->d_name, &device, &inode) : -1;
         if (space < 0) continue;
-        /* It puts us at the namespace's root, which is what /fast is to be below (setns(2)). */
+        /* setns(2) puts us at the root of the namespace, and /fast is looked up from there. */
         if (is_new(device, inode) && setns(space, CLONE_NEWNS) == 0) taken |= take_away_here(proc);
         close(space);
     }

@@ -1,4 +1,4 @@
-/* Trees that go while others work in them: each name is removed in the directory that was opened, and no link is followed. */
+/* Removes trees while others may change them: each name is removed in the directory that was opened, and no link is followed. */
 #include "caretaker.h"
 
 #include <dirent.h>
@@ -11,8 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* As deep as descriptors are spent; what lies deeper is moved up to the top, and removed there. How often a directory is read: who puts
-   files there faster than they go does not hold up the boot. */
+/* DEPTH_MAX limits the open descriptors; what is deeper is moved up to the top and removed there. PASSES_MAX limits how often a directory
+   is read, so that a process that adds files faster than we remove them does not hold up the boot. */
 enum { DEPTH_MAX = 200, PASSES_MAX = 1000 };
 
 struct top {
@@ -22,7 +22,7 @@ struct top {
 
 static bool empty(int directory, struct top *top, int depth);
 
-/* The directory itself, on the same mount: what is bound into it is somebody's elsewhere. */
+/* Opens the directory itself, on the same mount. A bind mount in it belongs to somebody elsewhere. */
 static int open_directory(int holder, const char *name) {
     struct open_how how = {.flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS};
     return (int)syscall(SYS_openat2, holder, name, &how, sizeof how);
@@ -34,7 +34,7 @@ static bool move_up(int directory, const char *name, struct top *top) {
     return renameat(directory, name, top->directory, made) == 0;
 }
 
-/* What `name` is in `directory`. A mount stays, and with it those that it is in. */
+/* Removes `name` in `directory`. A mount stays, and so do the directories above it. */
 static bool remove_entry(int directory, const char *name, struct top *top, int depth) {
     if (unlinkat(directory, name, 0) == 0 || errno == ENOENT) return true;
     if (errno != EISDIR && errno != EPERM) return complain("cannot remove", name);
@@ -46,7 +46,7 @@ static bool remove_entry(int directory, const char *name, struct top *top, int d
     return done && (unlinkat(directory, name, AT_REMOVEDIR) == 0 || errno == ENOENT || complain("cannot remove", name));
 }
 
-/* Until nothing is left, or nothing more can be removed: somebody may put something there meanwhile, and what was moved up comes late. */
+/* Repeats until nothing is left, or nothing more can be removed: somebody may add files meanwhile, and what was moved up arrives late. */
 static bool empty(int directory, struct top *top, int depth) {
     DIR *entries = fdopendir(dup(directory));
     bool done = entries != NULL, some = done;
@@ -65,7 +65,7 @@ static bool empty(int directory, struct top *top, int depth) {
     return done;
 }
 
-/* The tree or file that `path` names; the directories on the way to it are root's. */
+/* Removes the tree or file at `path`. All directories above it belong to root. */
 static bool remove_path(const char *path) {
     char last[NAME_MAX + 1];
     struct top top = {0};

@@ -1,4 +1,4 @@
-// The files themselves: kind, mode, owner, size, link text, and content.
+// Compares the files themselves: kind, mode, owner, size, link text, and content.
 
 #include "checker.h"
 
@@ -26,7 +26,7 @@ static const char *check_entry(int root, struct entry *entry, const struct entry
     return S_ISLNK(entry->mode) ? check_link(root, entry) : NULL;
 }
 
-// The mapping stays until the program ends; it begins at a page.
+// The mapping begins at a page, and stays until the program ends.
 static const char *check_content(int root, const struct entry *entry, crc_of *crc) {
     const uint8_t *data = NULL;
     if (entry->size_bytes && !(data = map_file(root, entry->name, entry->size_bytes))) return "unreadable";

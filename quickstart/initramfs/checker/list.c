@@ -7,7 +7,7 @@
 
 static uint32_t number32(const uint8_t *at) { return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24; }
 
-// Where a name leads is not looked at: the list is part A's own, and its files are only read.
+// It is not checked where a name leads: the list belongs to part A, and its files are only read.
 static bool is_name(const uint8_t *name, uint32_t bytes) {
     if (bytes < 2 || name[0] == '/' || name[bytes - 1]) return false;
     for (uint32_t at = 0; at < bytes - 1; at++)
@@ -27,7 +27,7 @@ static bool is_whole(const struct entry *entry, const struct entry *entries, uin
     return S_ISDIR(entry->mode) && entry->text_bytes == 0 && entry->size_bytes == 0;
 }
 
-// The bytes of the entry at `at`, or 0 for one that is not whole.
+// The length of the entry at `at` in bytes, or 0 for an incomplete one.
 static size_t read_entry(const uint8_t *at, size_t left, struct list *list) {
     struct entry *entry = &list->entries[list->count];
     if (left < DIGESTS_RECORD_BYTES) return 0;
@@ -50,7 +50,7 @@ static size_t read_entry(const uint8_t *at, size_t left, struct list *list) {
 bool read_list(const uint8_t *data, size_t bytes, struct list *list) {
     if (bytes < DIGESTS_HEAD_BYTES || !same_bytes(data, DIGESTS_MAGIC, DIGESTS_MAGIC_BYTES)) return false;
     uint32_t count = number32(data + DIGESTS_MAGIC_BYTES);
-    // So many would not fit into what is there.
+    // So many entries would not fit into the list.
     if (count == 0 || count > bytes / DIGESTS_RECORD_BYTES) return false;
     list->entries = take_memory((size_t)count * sizeof(struct entry));
     size_t at = DIGESTS_HEAD_BYTES;

@@ -1,6 +1,6 @@
 // usage: checker ROOT LIST DAMAGE [pclmul|plain]
-// Ends with 0 when all that LIST names lies below ROOT as it says. Else with 1, and DAMAGE says what does not: "/NAME (what)". With 2
-// when it was called wrongly or the CPU has not the way that was asked for. One line goes to the kernel's log.
+// The status is 0 when all files below ROOT agree with LIST. It is 1 when one does not, and DAMAGE then names it: "/NAME (what)". It is 2
+// for a wrong call, and for an implementation that the CPU does not support. One line goes to the kernel's log.
 
 #include "checker.h"
 
@@ -30,7 +30,7 @@ static void add_number(struct line *line, uint64_t number) {
     add(line, digits + at);
 }
 
-// A console takes what is no printing ASCII for orders.
+// A console obeys bytes that are not printable ASCII.
 static void add_name(struct line *line, const char *name) {
     const char hex[] = "0123456789abcdef";
     for (; *name && line->bytes < MAX_LINE_BYTES - 40; name++) {
@@ -75,7 +75,7 @@ static void tell_kernel(const char *way, const struct list *list) {
 
 static bool is_word(const char *left, const char *right) { return length_of(left) == length_of(right) && same_bytes(left, right, length_of(left)); }
 
-// The way that was asked for, or the first that there is; NULL when there is none.
+// The implementation that was asked for, or the first one that the CPU supports; NULL when there is none.
 static crc_of *prepare(const char *asked, const char **way) {
     const struct {
         const char *name;
@@ -116,7 +116,7 @@ int main(int argc, char **argv) {
     const int priority = 0;
     const char *way;
     if (argc < 4 || argc > 5) return 2;
-    // Whoever else has something to do goes first: on one CPU the check is to lie where init waits.
+    // All other processes go first: on a single CPU, the check should run while init waits.
     system_call(SYS_sched_setscheduler, 0, SCHED_IDLE, (long)&priority, 0, 0, 0);
     crc_of *crc = prepare(argc == 5 ? argv[4] : NULL, &way);
     return crc ? check(argv[1], argv[2], argv[3], crc, way) : 2;

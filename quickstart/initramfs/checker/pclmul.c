@@ -1,6 +1,6 @@
 // CRC-32 by PCLMULQDQ, the product of two polynomials ("Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction",
-// Gopal et al., Intel, 2009). 64 bytes are a polynomial times x^512 where the next 64 begin: instead of dividing it, multiply its
-// parts by what x^512 leaves when divided, and add that to the next 64. What is left of the last 16 bytes is for the tables.
+// Gopal et al., Intel, 2009). At the next 64 bytes, the previous 64 are a polynomial times x^512. Instead of dividing it, we multiply
+// its parts by the remainder of x^512, and add the product to the next 64. The tables reduce the last 16 bytes.
 
 #include "checker.h"
 
@@ -10,7 +10,7 @@
 #define WAY __attribute__((target("pclmul")))
 #define STEP_BYTES 64u
 
-// A factor for each half of 16 bytes, to carry it on by so many bytes.
+// A factor for each half of 16 bytes, which moves it on by that many bytes.
 static __m128i by_64, by_16;
 
 bool has_pclmul(void) {
@@ -18,9 +18,9 @@ bool has_pclmul(void) {
     return __get_cpuid(1, &a, &b, &c, &d) && c & bit_PCLMUL;
 }
 
-// The half that comes first is 64 powers higher than the other. 33 powers come by themselves: 32, for the factor lies in the lower half of
-// a word, where the higher powers are; and one, for the product of two words has 127 bits and leaves the last of 128 free. The paper
-// has them with an exponent one higher and shifted by that: 0x154442bd4 and 0x1c6e41596, 0x1751997d0 and 0x0ccaa009e.
+// The first half is 64 powers higher than the second. 33 powers come by themselves: 32 because the factor is in the lower half of a word,
+// where the higher powers are; and one because the product of two words has 127 bits, so the last of 128 stays free. The factors in the
+// paper have an exponent that is one higher, and are shifted by that: 0x154442bd4 and 0x1c6e41596, 0x1751997d0 and 0x0ccaa009e.
 static __m128i factors(uint32_t bytes) { return _mm_set_epi64x(power_of_x(8 * bytes - 33), power_of_x(8 * bytes + 64 - 33)); }
 
 void prepare_pclmul(void) {

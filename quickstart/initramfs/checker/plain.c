@@ -1,7 +1,7 @@
-// CRC-32 as zlib, gzip and IEEE 802.3 have it, for a CPU that has nothing better: eight bytes a step ("slicing by 8": Kounavis and Berry,
+// CRC-32 of zlib, gzip and IEEE 802.3, for a CPU without PCLMULQDQ. It takes eight bytes a step ("slicing by 8": Kounavis and Berry,
 // "Novel Table Lookup-Based Algorithms for High-Performance CRC Generation", 2008).
 //
-// A polynomial over GF(2) lies in a word with its highest power in the lowest bit, as the bits of a byte come first to last.
+// In a word, the highest power of a polynomial over GF(2) is the lowest bit, which is the first bit of a byte.
 
 #include "checker.h"
 
@@ -21,7 +21,7 @@ uint32_t power_of_x(uint32_t exponent) {
 
 static uint32_t after_byte(uint32_t state, uint8_t byte) { return state >> 8 ^ after[0][(state ^ byte) & 255]; }
 
-// Made here, for as constants they would be 8 KB of a program that every boot has to fetch.
+// The tables are computed here. As constants, they would add 8 KB to a program that every boot has to fetch.
 void prepare_plain(void) {
     for (uint32_t byte = 0; byte < 256; byte++) {
         after[0][byte] = byte;

@@ -1,5 +1,5 @@
-// What our programs in part A have instead of a C library: a static glibc would make part A 0.8 MB larger for each, which every boot
-// has to fetch.
+// Our programs in part A use this instead of a C library. With a static glibc, each would make part A 0.8 MB larger, and every boot has to
+// fetch part A.
 
 #ifndef FREESTANDING_H
 #define FREESTANDING_H
@@ -8,9 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// What the kernel answers, negative for an error.
+// The kernel's answer; negative for an error.
 long system_call(long number, long a, long b, long c, long d, long e, long f);
-// What mmap(2) answered as a pointer, NULL for an error.
+// The answer of mmap(2) as a pointer; NULL for an error.
 void *mapped(long answer);
 void *take_memory(size_t bytes);
 void *map_file(int place, const char *name, size_t bytes);

@@ -1,4 +1,4 @@
-// The kernel's door, and what the compiler expects to find (GCC manual, "Standards": memcpy, memset).
+// System calls, and the functions that the compiler expects to find (GCC manual, "Standards": memcpy, memset).
 
 #include "freestanding.h"
 
@@ -49,7 +49,7 @@ void *take_memory(size_t bytes) { return mapped(system_call(SYS_mmap, 0, (long)b
 void *map_file(int place, const char *name, size_t bytes) {
     long file = system_call(SYS_openat, place, (long)name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0, 0, 0);
     if (file < 0) return NULL;
-    // No copy: the pages of the initramfs's own file system.
+    // This makes no copy, but maps the pages of the initramfs's own file system.
     void *data = mapped(system_call(SYS_mmap, 0, (long)bytes, PROT_READ, MAP_PRIVATE, file, 0));
     system_call(SYS_close, file, 0, 0, 0, 0, 0);
     return data;

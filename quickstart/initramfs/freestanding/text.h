@@ -1,4 +1,4 @@
-// Text that is not ended by a NUL.
+// Text that does not end with a NUL.
 
 #ifndef TEXT_H
 #define TEXT_H
@@ -10,9 +10,9 @@ struct text {
 };
 
 struct text whole(const char *word);
-// Text up to `until` or the end; `from` goes on after it.
+// The text up to `until` or the end. `from` then begins after it.
 struct text taken(struct text *from, char until);
-// The next word, of what is not a blank; empty at the end.
+// The next word (characters other than blanks); empty at the end.
 struct text next_word(struct text *from);
 bool same_texts(struct text left, struct text right);
 bool is_same(struct text text, const char *word);

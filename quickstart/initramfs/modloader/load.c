@@ -1,4 +1,4 @@
-// One module after the other into the kernel (finit_module(2)).
+// Loads one module after the other into the kernel (finit_module(2)).
 
 #include "modloader.h"
 #include "protocol.h"
@@ -21,7 +21,7 @@ void path_of(char path[NAME_BYTES], const char *before, struct text name, const 
     append(at, end, after, after + after_bytes);
 }
 
-// As init's `say`: the console is standard error there; the kernel's log gets the line at the level of init's notes.
+// Like init's `say`: the line goes to standard error, which is the console there, and to the kernel's log at the level of init's notes.
 static void say_not_loaded(struct text name) {
     char line[NAME_BYTES];
     path_of(line, "<7>quickstart: module ", name, " was not loaded\n");
@@ -31,7 +31,7 @@ static void say_not_loaded(struct text name) {
         system_call(SYS_write, log, (long)line, bytes, 0, 0, 0);
         system_call(SYS_close, log, 0, 0, 0, 0, 0);
     }
-    // Without the level.
+    // Standard error gets the line without the level.
     system_call(SYS_write, 2, (long)(line + 3), bytes - 3, 0, 0, 0);
 }
 
@@ -54,7 +54,7 @@ static bool insmod(const struct loader *loader, struct text name) {
 
 static bool load(const struct loader *loader, struct text name) {
     char path[NAME_BYTES];
-    // Loaded by an earlier call: to be told so by the kernel costs the check of a signature.
+    // An earlier call loaded it. To learn this from the kernel would cost the check of a signature.
     path_of(path, "module/", name, "");
     if (system_call(SYS_faccessat, loader->sys, (long)path, F_OK, 0, 0, 0) == 0) return true;
     path_of(path, "", name, ".ko");
@@ -63,11 +63,11 @@ static bool load(const struct loader *loader, struct text name) {
     if (file < 0) return false;
     long answer = system_call(SYS_finit_module, file, (long)"", 0, 0, 0, 0);
     system_call(SYS_close, file, 0, 0, 0, 0, 0);
-    // Or by another call beside this one.
+    // Another call, at the same time, may have loaded it.
     return answer == 0 || answer == -EEXIST;
 }
 
-// Its place among the table's modules, or -1.
+// The module's place among the table's modules, or -1.
 static long place_of(struct text table, struct text name) {
     long place = 0;
     while (table.at < table.end) {

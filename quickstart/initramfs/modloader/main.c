@@ -1,8 +1,8 @@
 // usage: modloader MODULES TABLE SYS disks|present|late|again|image|all
-// Loads from the directory MODULES what TABLE has for the devices below SYS/bus: what may bring a root volume, and its file system (`disks`); what
-// else is there (`present`); with the drivers that only a root volume needs which nothing else brought (`late`; `again` is the same without a
-// word); or what mounts an image (`image`), everything (`all`). A module that cannot be loaded is no failure: what comes after shows what is
-// missing. Status 2: called wrongly.
+// Loads modules from the directory MODULES that TABLE names for the devices below SYS/bus. `disks` are the modules that a root volume and its
+// file system may need. `present` are those for all other devices. `late` adds drivers that only a root volume needs and that have not been
+// loaded yet; `again` is the same without messages. `image` are the modules that mount an image, and `all` are all modules. A module that cannot
+// be loaded is no failure: the next steps show what is missing. Status 2: a wrong call.
 
 #include "modloader.h"
 
@@ -59,7 +59,7 @@ static void look_at_device_line(struct loader *loader, struct text line) {
     look_at_device(loader, loader->sys, path);
 }
 
-// Do it with the rest of each line of this kind.
+// Call the function with the rest of each line of this kind.
 static void for_lines(struct loader *loader, const char *kind, void (*act)(struct loader *, struct text)) {
     struct text table = loader->table;
     while (table.at < table.end) {
@@ -68,7 +68,7 @@ static void for_lines(struct loader *loader, const char *kind, void (*act)(struc
     }
 }
 
-// `alias` lines, with `beside` those as well, with `late` all.
+// Takes `alias` lines; with `beside`, those as well; with `late`, all.
 static bool read_rules(struct loader *loader, bool beside, bool late) {
     struct text table = loader->table;
     // There are fewer lines than bytes, and pages that are not touched cost nothing.
@@ -84,7 +84,7 @@ static bool read_rules(struct loader *loader, bool beside, bool late) {
     return loader->rules != NULL;
 }
 
-// A driver's device may have devices of its own on a bus of `child` lines, so look there until nothing is new.
+// A driver's device may have further devices on a bus of the `child` lines, so look there until there is nothing new.
 static void load_for_devices(struct loader *loader, bool beside, bool late) {
     size_t before;
     if (!read_rules(loader, beside, late)) return;

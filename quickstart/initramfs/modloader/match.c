@@ -2,7 +2,7 @@
 
 #include "modloader.h"
 
-// `set` stands after [; afterwards it stands after ].
+// Before the call, `set` is after [; afterwards it is after ].
 static bool in_set(struct text *set, char letter) {
     bool found = false;
     while (set->at < set->end && *set->at != ']') {
@@ -18,7 +18,7 @@ static bool in_set(struct text *set, char letter) {
 }
 
 bool matches(struct text pattern, struct text alias) {
-    // Where to go on when the letters after the last * do not fit.
+    // The place to continue from when the letters after the last * do not match.
     struct text retry = {NULL, NULL};
     const char *resume = NULL;
     while (alias.at < alias.end) {

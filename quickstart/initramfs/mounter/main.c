@@ -1,7 +1,7 @@
 // usage: mounter <TABLE
-// Mounts what its standard input says (docs/internals/guest.md, "Mounts"): a line has type, source, target and options as in fstab(5), and
-// `move` or `rshared` (mount(8), --move and --make-rshared) among them. One process for several mounts, as each costs init more to start than
-// to do. Status 1: a mount failed, which is named, and the lines after it were not begun; 2: called wrongly.
+// Makes the mounts that its standard input names (docs/internals/guest.md, "Mounts"). A line has type, source, target and options as in
+// fstab(5); the options may have `move` or `rshared` (mount(8), --move and --make-rshared). One process makes several mounts, because it costs
+// init more to start a process than to mount. Status 1: the named mount failed, and the lines after it were not tried; 2: a wrong call.
 
 #include "text.h"
 
@@ -36,7 +36,7 @@ static bool flag_of(struct text word, unsigned long *flags) {
     return false;
 }
 
-// Flags of the words that mount(2) has flags for; the others are the file system's own, in `data` with commas between.
+// The words that are flags of mount(2). The other words are options of the file system, in `data` with commas between.
 static unsigned long flags_of(struct text words, char data[DATA_BYTES]) {
     unsigned long flags = 0;
     char *at = data, *const end = data + DATA_BYTES - 1;
@@ -52,7 +52,7 @@ static unsigned long flags_of(struct text words, char data[DATA_BYTES]) {
 
 static void say(struct text text) { system_call(SYS_write, 2, (long)text.at, text.end - text.at, 0, 0, 0); }
 
-// `line` lies in memory that may be written to: its words are ended by a NUL there.
+// `line` must be in writable memory, because each of its words gets a NUL at its end.
 static bool mount_line(struct text line) {
     static char data[DATA_BYTES];
     struct text words[WORDS];

@@ -1,5 +1,5 @@
-// Reads of several files as one batch of io_uring(7): they are begun under one plug of the block layer, which makes one request of what lies
-// side by side on the volume. posix_fadvise(2) would be a request for each file.
+// Reads several files as one batch of io_uring(7). The reads begin under one plug of the block layer, which makes one request for what is
+// side by side on the volume. posix_fadvise(2) would make a request for each file.
 
 #include "prefetcher.h"
 
@@ -21,7 +21,7 @@ bool begin_batch(struct batch *batch) {
     if (batch->ring < 0) return false;
     void *queue = mapped_ring(batch->ring, params.sq_off.array + params.sq_entries * sizeof(unsigned), IORING_OFF_SQ_RING);
     batch->entries = mapped_ring(batch->ring, params.sq_entries * sizeof *batch->entries, IORING_OFF_SQES);
-    // All reads may write to the same place: nobody looks at it.
+    // All reads may write to the same buffer, because nobody uses the data.
     batch->buffer = take_memory(FILE_BYTES);
     if (!queue || !batch->entries || !batch->buffer) return false;
     batch->tail = at(queue, params.sq_off.tail);
@@ -45,6 +45,6 @@ bool add_read(struct batch *batch, long file, size_t bytes) {
 
 void submit(struct batch *batch) {
     __atomic_store_n(batch->tail, batch->count, __ATOMIC_RELEASE);
-    // Who ends before they are done takes those back that a worker of the kernel has not begun.
+    // If this process ended earlier, the kernel would cancel the reads that none of its workers has begun.
     system_call(SYS_io_uring_enter, batch->ring, batch->count, batch->count, IORING_ENTER_GETEVENTS, 0, 0);
 }

@@ -1,6 +1,6 @@
 // usage: prefetcher DEVICE ROOT RANGES NAMES
-// Asks DEVICE for all of RANGES at once, and waits for none of it; a child of it then asks for the content of all files of NAMES below
-// ROOT (docs/internals/prefetch.md). What it asks for in vain costs a read; so it has no error but 2, when it was called wrongly.
+// Asks DEVICE for all of RANGES at once, and does not wait. Its child then asks for the content of all files of NAMES below ROOT
+// (docs/internals/prefetch.md). A useless request only costs a read, so its only error status is 2, for a wrong call.
 
 // O_NOATIME
 #define _GNU_SOURCE
@@ -40,7 +40,7 @@ static void ask_for_ranges(long device, struct text ranges) {
         ask_for(device, offset_bytes, length_bytes);
 }
 
-// Names relative to the root, each ended by a NUL. To open one waits for its metadata, which are on their way.
+// Names relative to the root, each with a NUL at the end. Opening a file waits for its metadata, which have been requested already.
 static void ask_for_files(long root, struct text names) {
     const int flags = O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_NOATIME | O_CLOEXEC;
     struct batch batch;
@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
     long root = system_call(SYS_openat, AT_FDCWD, (long)argv[2], O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, 0, 0);
     if (device < 0 || root < 0) return 2;
     ask_for_ranges(device, ranges);
-    // What init looks at next has been asked for; what a file's name leads through has to come first.
+    // The ranges came first: they have what init reads next, and the directories and inodes that lead to the files.
     if (system_call(SYS_fork, 0, 0, 0, 0, 0, 0) == 0) ask_for_files(root, names);
     return 0;
 }

@@ -12,11 +12,11 @@ struct batch {
     unsigned *tail, *places, count;
 };
 
-// False where the kernel has no io_uring, or does not let us.
+// False when the kernel has no io_uring, or does not let us use it.
 bool begin_batch(struct batch *batch);
 // False when the batch is full.
 bool add_read(struct batch *batch, long file, size_t bytes);
-// Begins all reads together and waits for their end.
+// Begins all reads together, and waits for their end.
 void submit(struct batch *batch);
 
 #endif

@@ -1,4 +1,4 @@
-/* ConditionPathExists=, AssertPathExists= and their like, on the volume as it is now (systemd.unit(5), "Conditions and Asserts"). */
+/* Checks ConditionPathExists=, AssertPathExists= and their like on the present volume (systemd.unit(5), "Conditions and Asserts"). */
 #include "starter.h"
 
 #include <dirent.h>
@@ -9,7 +9,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* Where an answer depends on systemd's version, `negated` decides: what is in doubt does not hold. */
+/* Where an answer depends on systemd's version, the condition must fail, so the answer depends on `negated`. */
 typedef bool (*condition_test)(const char *path, bool negated);
 
 static bool path_exists(const char *path, bool negated) {
@@ -44,7 +44,7 @@ static bool path_is_read_write(const char *path, bool negated) {
     return statvfs(path, &found) == 0 ? !(found.f_flag & ST_RDONLY) : errno != ENOENT;
 }
 
-/* What every version of systemd counts: some leave out names of backups. */
+/* Whether systemd counts this name. Some versions ignore the names of backups. */
 static bool counts(const char *name, bool negated) {
     static const char *const BACKUPS[] = {"~",          ".rpmnew",   ".rpmsave",     ".rpmorig",     ".dpkg-old", ".dpkg-new", ".dpkg-tmp",
                                           ".dpkg-dist", ".dpkg-bak", ".dpkg-backup", ".dpkg-remove", ".ucf-new",  ".ucf-old",  ".ucf-dist",
@@ -95,7 +95,7 @@ static const struct kind {
     {"FileIsExecutable", file_is_executable},
 };
 
-/* `unit-condition LIST KIND NEGATED TRIGGERS PATH`: whether it holds. */
+/* `unit-condition LIST KIND NEGATED TRIGGERS PATH`: whether the condition holds. */
 static bool holds(const struct record *r) {
     if (r->count != 5) fail("the description's `%s` lacks words", r->key);
     bool negated = strcmp(r->words[2], "yes") == 0;
@@ -104,7 +104,7 @@ static bool holds(const struct record *r) {
     fail("the description has a condition of the unknown kind `%s`", r->words[1]);
 }
 
-/* All of a list (`Condition`, `Assert`) that are no triggers hold, and one of its triggers where there are any. */
+/* In a list (`Condition`, `Assert`), all conditions that are not triggers must hold, and one of the triggers if there are any. */
 static void check_list(const char *list) {
     const struct record *last_trigger = NULL;
     bool triggered = false;

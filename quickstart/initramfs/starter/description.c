@@ -1,4 +1,4 @@
-/* The description of the unit: one record a line, words separated by one space, odd bytes as \xHH (docs/internals/starter.md). */
+/* The unit's description: a line is a record, a space separates words, and special bytes are \xHH (docs/internals/starter.md). */
 #include "starter.h"
 
 #include <limits.h>
@@ -14,7 +14,7 @@ static int hex_digit(char c) {
     return at ? (int)(at - digits) : -1;
 }
 
-/* The machine's name; up to its first dot when that is asked for. */
+/* The machine's name; if `shortened`, only up to its first dot. */
 static const char *host_name(bool shortened) {
     static char name[HOST_NAME_MAX + 1];
     if (gethostname(name, sizeof name - 1) < 0) fail("gethostname: %m");
@@ -22,7 +22,7 @@ static const char *host_name(bool shortened) {
     return name;
 }
 
-/* The word with \xHH replaced by its byte, \H and \l by the machine's name. */
+/* The word, with \xHH replaced by its byte, and \H and \l by the machine's name. */
 static char *unescaped(const char *word) {
     char *made = must(malloc(strlen(word) * (HOST_NAME_MAX / 2 + 1) + 1)), *to = made;
     for (const char *from = word; *from; from++) {
@@ -60,14 +60,14 @@ void read_description(const char *path) {
     while ((line = strsep(&content, "\n")) && content) add_record(line);
 }
 
-/* The next record with that key (any, with NULL) behind `after` (the first, with NULL); NULL when there is none. */
+/* The next record with that key (NULL: any key) after `after` (NULL: from the start); NULL when there is none. */
 const struct record *next_record(const struct record *after, const char *key) {
     for (size_t i = after ? (size_t)(after - records) + 1 : 0; i < record_count; i++)
         if (!key || strcmp(records[i].key, key) == 0) return &records[i];
     return NULL;
 }
 
-/* The one word of a record that is there at most once; without it `otherwise`, and with that NULL too it has to be there. */
+/* The single word of a record that occurs at most once. Without the record, `otherwise`; if this is NULL, the record is required. */
 const char *fact(const char *key, const char *otherwise) {
     const struct record *record = next_record(NULL, key);
     if (record && record->count == 1) return record->words[0];

@@ -1,4 +1,4 @@
-/* DevicePolicy= and DeviceAllow=: a program of the unit's cgroup, as systemd attaches one (systemd.resource-control(5)). */
+/* DevicePolicy= and DeviceAllow=: attaches a BPF program to the unit's cgroup, as systemd does (systemd.resource-control(5)). */
 #include "starter.h"
 
 #include <errno.h>
@@ -15,10 +15,10 @@
 
 enum { ANY = -1, TYPE_BITS = 0xffff, ACCESS_SHIFT = 16 };
 
-/* Registers: r1 the context, then scratch; r2 type, r3 access, r4 major, r5 minor; r0 what is returned. */
+/* Registers: r1 is the context, then scratch; r2 type, r3 access, r4 major, r5 minor; r0 is the result. */
 static struct bpf_insn *program;
 static uint32_t count;
-/* How many rules there are. */
+/* The number of rules. */
 static size_t allowed;
 
 static void emit(uint8_t code, uint8_t to, uint8_t from, int16_t offset, int32_t value) {
@@ -42,7 +42,7 @@ static void begin(void) {
     emit_load(5, offsetof(struct bpf_cgroup_dev_ctx, minor));
 }
 
-/* Returns 1 when everything that is asked for is in `access`, a word of `rwm`; ANY stands for all numbers. */
+/* The rule allows an access when all of it is in `access`, a word of the letters `rwm`. ANY stands for all numbers. */
 static void allow(char type, int major_number, int minor_number, const char *access) {
     int32_t bits = (strchr(access, 'r') ? BPF_DEVCG_ACC_READ : 0) | (strchr(access, 'w') ? BPF_DEVCG_ACC_WRITE : 0) |
                    (strchr(access, 'm') ? BPF_DEVCG_ACC_MKNOD : 0);
@@ -57,7 +57,7 @@ static void allow(char type, int major_number, int minor_number, const char *acc
     allowed++;
 }
 
-/* What is not there is passed by, as by systemd. */
+/* A missing node is ignored, as by systemd. */
 static void allow_node(const char *path, const char *access) {
     struct stat found;
     unsigned major_number, minor_number;
@@ -86,7 +86,7 @@ static void allow_kind(char type, const char *name, const char *access) {
 static void allow_usual(void) {
     static const char *const NODES[] = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", NULL};
     for (size_t i = 0; NODES[i]; i++) allow_node(text("/dev/%s", NODES[i]), "rwm");
-    /* The nodes that lie over inaccessible ones. */
+    /* The device nodes that cover inaccessible paths. */
     allow('c', 0, 0, "rwm");
     allow('b', 0, 0, "rwm");
     allow_kind('c', "pts", "rw");
@@ -95,7 +95,7 @@ static void allow_usual(void) {
 static void attach(const char *group) {
     union bpf_attr load = {.prog_type = BPF_PROG_TYPE_CGROUP_DEVICE, .insn_cnt = count, .insns = (uintptr_t)program, .license = (uintptr_t) "GPL"};
     int fd = (int)syscall(SYS_bpf, BPF_PROG_LOAD, &load, sizeof load);
-    /* As systemd: a kernel that has no such programs goes without. */
+    /* On a kernel without such programs there is no restriction, as with systemd. */
     if (fd < 0 && (errno == ENOSYS || errno == EINVAL)) return;
     int directory = open(group, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0 || directory < 0) fail("the devices of the unit: %m");
@@ -119,7 +119,7 @@ void restrict_devices(const char *group) {
         else if (strncmp(pattern, "block-", 6) == 0) allow_kind('b', pattern + 6, access);
         else allow_node(pattern, access);
     }
-    /* The kernel wants no instruction that is never reached. */
+    /* The kernel rejects instructions that are never reached. */
     if (!allowed) count = 0;
     emit_return(0);
     attach(group);

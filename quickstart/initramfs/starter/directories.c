@@ -1,4 +1,4 @@
-/* RuntimeDirectory= and its kin, and the directories behind PrivateTmp=. */
+/* RuntimeDirectory= and similar directives, and the directories for PrivateTmp=. */
 #include "starter.h"
 
 #include <dirent.h>
@@ -11,8 +11,8 @@
 
 static void own_below(int directory, uid_t uid, gid_t gid, dev_t volume);
 
-/* What `name` is below `parent`, and all below that, belongs to uid and gid; other file systems are not entered. It is looked at once,
-   and what was looked at is changed: a name may lead elsewhere a moment later. */
+/* Gives `name` in `parent`, and all below it, to uid and gid. Other file systems are not entered. A name is opened once, and the opened
+   file is changed, because the name may lead elsewhere a moment later. */
 static void own_entry(int parent, const char *name, uid_t uid, gid_t gid, dev_t volume) {
     struct stat found;
     int fd = openat(parent, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -37,14 +37,15 @@ static void own_below(int directory, uid_t uid, gid_t gid, dev_t volume) {
     closedir(entries);
 }
 
-/* The directory by a descriptor, made where it is missing; a service may have put a link in its place before the last shutdown. */
+/* A descriptor of the directory, which is made when it is missing. A service may have replaced it by a link before the last shutdown. */
 static int directory_at(const char *path, mode_t mode) {
     int fd = walk_directory(path, mode);
     if (fd < 0) fail("%s cannot be made: %s", path, walk_fault());
     return fd;
 }
 
-/* `directory user|root MODE PATH`: there with that mode, and the unit's user's when it is not; ConfigurationDirectory= is root's. */
+/* `directory user|root MODE PATH`: make it with that mode, and give it to the unit's user if it is not his. ConfigurationDirectory=
+   belongs to root. */
 void make_unit_directory(const struct record *record) {
     const struct identity *who = identity();
     const char *path = record->words[2];
@@ -58,19 +59,19 @@ void make_unit_directory(const struct record *record) {
         if (fchown(fd, who->uid, gid) < 0) fail("%s cannot be given to the unit's user: %m", path);
         own_below(dup(fd), who->uid, gid, found.st_dev);
     }
-    /* After the owner: a change of owner takes setuid and setgid away. */
+    /* The mode is set after the owner, because a change of the owner clears setuid and setgid. */
     if (fchmod(fd, mode) < 0) fail("%s: %m", path);
     close(fd);
 }
 
-/* Most are root's, and need no look at the volume for that. */
+/* Most of them belong to root, for whom no file of the volume has to be read. */
 static void own_by_name(int fd, const char *path, const char *user, const char *group) {
     uid_t uid = strcmp(user, "root") == 0 ? 0 : user_number(user);
     gid_t gid = strcmp(group, "root") == 0 ? 0 : group_number(group);
     if (fchown(fd, uid, gid) < 0) fail("%s: %m", path);
 }
 
-/* `run-directory MODE USER GROUP PATH`: what systemd-tmpfiles makes later, and then finds. What is there stays as it is. */
+/* `run-directory MODE USER GROUP PATH`: systemd-tmpfiles would make it later, and then finds it. An existing one stays as it is. */
 void make_run_directories(void) {
     for (const struct record *r = NULL; (r = next_record(r, "run-directory"));) {
         if (r->count != 4) fail("the description's `run-directory` lacks words");
@@ -83,7 +84,7 @@ void make_run_directories(void) {
     }
 }
 
-/* This boot's id as 32 digits, as in the names that systemd-tmpfiles leaves alone (tmpfiles.d/systemd-tmp.conf). */
+/* The ID of this boot as 32 digits. systemd-tmpfiles does not clean names that contain it (tmpfiles.d/systemd-tmp.conf). */
 static char *boot_id(void) {
     char *id = read_whole("/proc/sys/kernel/random/boot_id", NULL), *to = id;
     if (!id) fail("boot_id: %m");
@@ -103,12 +104,12 @@ static char *private_below(const char *parent) {
     return inner;
 }
 
-/* In the starter itself: all commands of the unit share them. */
+/* The starter itself makes them, because all commands of the unit share them. */
 void make_private_tmp(void) {
     if (strcmp(fact("private-tmp", "no"), "yes") != 0) return;
     temporary = private_below("/tmp");
     temporary_var = private_below("/var/tmp");
 }
 
-/* What is to be bound over /tmp or /var/tmp. */
+/* The directory that is bound over /tmp or /var/tmp. */
 const char *private_tmp(const char *of) { return strcmp(of, "/tmp") == 0 ? temporary : temporary_var; }

@@ -1,4 +1,4 @@
-/* The environment of a command, in the order of systemd.exec(5): what comes later wins. */
+/* The environment of a command, in the order of systemd.exec(5): a later source overrides an earlier one. */
 #include "starter.h"
 
 #include <ctype.h>
@@ -28,7 +28,7 @@ static void assign(struct list *environment, char *assignment) {
     append(environment, assignment);
 }
 
-/* NAME takes away the variable, NAME=VALUE only with that value. */
+/* NAME removes the variable; NAME=VALUE removes it only if it has that value. */
 static void take_away(struct list *environment, const char *which) {
     size_t kept = 0, length = strcspn(which, "=");
     for (size_t i = 0; i < environment->count; i++) {
@@ -46,7 +46,7 @@ static bool is_name(const char *name) {
     return !*name;
 }
 
-/* One assignment of an EnvironmentFile=: `*at` is behind its `=`; the value's text is written over the source. */
+/* The value of an assignment in an EnvironmentFile=. `*at` is after its `=`, and the value overwrites the source text. */
 static char *file_value(char **at) {
     enum { BEFORE, PLAIN, SINGLE, DOUBLE } state = BEFORE;
     char *from = *at, *value = *at, *to = *at, *end = *at;
@@ -82,7 +82,7 @@ static char *file_value(char **at) {
     return value;
 }
 
-/* A comment ends with its line, unless that ends with a backslash. */
+/* A comment ends with its line, unless the line ends with a backslash. */
 static char *skip_comment(char *at) {
     for (; *at && *at != '\n'; at++)
         if (*at == '\\' && at[1]) at++;
@@ -109,7 +109,7 @@ void read_variables(const char *path, bool optional, struct list *into) {
     }
 }
 
-/* The machine's language, as PID 1 reads it: /etc/locale.conf, on Debian also /etc/default/locale; without one C.UTF-8. */
+/* The machine's language, from the files that PID 1 reads: /etc/locale.conf, and on Debian /etc/default/locale; without one, C.UTF-8. */
 static void add_locale(struct list *environment) {
     struct list found = {0};
     read_variables("/etc/locale.conf", true, &found);
@@ -143,7 +143,7 @@ static void assign_all(struct list *environment, const char *key) {
         for (size_t i = 0; i < r->count; i++) assign(environment, r->words[i]);
 }
 
-/* Only the main process may speak to the notify socket, unless NotifyAccess= lets the others. */
+/* Only the main process may use the notify socket, unless NotifyAccess= allows the other processes, too. */
 static bool may_notify(const struct command *command) {
     const char *access = fact("notify-access", "none");
     if (strcmp(command->when, "main") == 0) return strcmp(access, "none") != 0;
@@ -169,7 +169,7 @@ static void add_own(struct list *environment, const struct command *command, pid
     assign(environment, text("SYSTEMD_EXEC_PID=%d", (int)getpid()));
 }
 
-/* To be called in the process that executes: two variables are its own PID. */
+/* Call it in the process that executes the command, because two variables have its own PID. */
 struct list command_environment(const struct command *command, pid_t main_pid) {
     struct list environment = {0};
     add_locale(&environment);

@@ -1,4 +1,4 @@
-/* How everything ends that fails: one line of reason. */
+/* Every failure ends here, with one line that gives the reason. */
 #include "starter.h"
 
 #include <stdarg.h>
@@ -24,7 +24,7 @@ void fail(const char *format, ...) {
     va_end(values);
     for (char *c = reason; *c; c++) *c = (unsigned char)*c < ' ' ? ' ' : *c;
     if (to_parent >= 0) {
-        /* Shorter than PIPE_BUF, into an empty pipe. Were it lost, the parent would still see that we have ended. */
+        /* It is shorter than PIPE_BUF, and the pipe is empty. If it were lost, the parent would still see that we have ended. */
         ssize_t written = write(to_parent, reason, strlen(reason));
         (void)written;
         _exit(1);

@@ -1,4 +1,4 @@
-/* The unit's cgroup: made, entered, asked for its processes, killed. */
+/* The unit's cgroup: how to make it, enter it, list its processes and kill them. */
 #include "starter.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@ static bool is_populated(void) {
     return events && strstr(events, "populated 1");
 }
 
-/* All processes of the unit, those that are forked meanwhile too; returns when they have ended, or after KILL_MS. */
+/* Kills all processes of the unit, also those that are forked meanwhile. Returns when they have ended, or after KILL_MS. */
 void kill_group(void) {
     if (!next_record(NULL, "group")) return;
     char *whole = group_file("cgroup.kill");
@@ -59,7 +59,7 @@ static pid_t parent_of(pid_t pid) {
     return parent;
 }
 
-/* How many processes of the unit have PID 1 for a parent; `one` is the last of them. */
+/* The number of processes of the unit whose parent is PID 1. `one` is the last of them. */
 int orphans_in_group(pid_t *one) {
     int count = 0;
     char *pids = read_whole(group_file("cgroup.procs"), NULL);

@@ -1,4 +1,4 @@
-/* Limits of the unit's cgroup and of its slices, before a process enters it: what systemd would write (systemd.resource-control(5)). */
+/* Writes the limits of the unit's cgroup and of its slices, as systemd would, before a process enters it (systemd.resource-control(5)). */
 #include "starter.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 static const char CONTROLLERS[] = "/sys/fs/cgroup/cgroup.controllers";
 
-/* The number in a file of the kernel's. */
+/* The number in a file of the kernel. */
 static unsigned long long number_in(const char *path) {
     char *content = read_whole(path, NULL);
     if (!content) fail("%s cannot be read: %m", path);
@@ -19,20 +19,20 @@ static unsigned long long number_in(const char *path) {
     return value;
 }
 
-/* systemd's system_tasks_max: PID 0 is nobody's. */
+/* As systemd's system_tasks_max: no task has PID 0. */
 static unsigned long long most_tasks(void) {
     unsigned long long threads = number_in("/proc/sys/kernel/threads-max"), pids = number_in("/proc/sys/kernel/pid_max") - 1;
     return threads < pids ? threads : pids;
 }
 
-/* systemd's physical_memory, in pages. */
+/* As systemd's physical_memory, but in pages. */
 static unsigned long long memory_pages(void) {
     struct sysinfo machine;
     if (sysinfo(&machine) < 0) fail("sysinfo: %m");
     return (unsigned long long)machine.totalram * machine.mem_unit / (unsigned long long)sysconf(_SC_PAGESIZE);
 }
 
-/* The value as it is written: a word, or `tasks` or `memory` with the parts and the whole of a share. */
+/* The value to write. The record has a word, or `tasks` or `memory` with the parts and the whole of a share. */
 static char *value_of(const struct record *r) {
     if (r->count == 3) return text("%s", r->words[2]);
     if (r->count != 5) fail("the description's `%s` lacks words", r->key);
@@ -43,7 +43,7 @@ static char *value_of(const struct record *r) {
     fail("the description has a share of an unknown `%s`", r->words[2]);
 }
 
-/* Whether the kernel has the controller; without it (cgroup_disable=, cgroup.memory=) systemd goes without, too. */
+/* Whether the kernel has the controller. Without it (cgroup_disable=, cgroup.memory=), systemd sets no limit, either. */
 static bool has_controller(const char *controller) {
     char *content = read_whole(CONTROLLERS, NULL), *rest = content;
     bool found = false;
@@ -52,7 +52,7 @@ static bool has_controller(const char *controller) {
     return found;
 }
 
-/* The directory of the group that many levels above the unit's. */
+/* The directory of the group that is so many levels above the unit's group. */
 static char *group_above(long long levels) {
     char *path = text("/sys/fs/cgroup/%s", fact("group", NULL));
     while (levels-- > 0 && strlen(path) > strlen("/sys/fs/cgroup")) *strrchr(path, '/') = '\0';
@@ -81,7 +81,7 @@ static void set_attribute(const struct record *r) {
     if (has_controller(controller)) {
         char *directory = group_above(number(r->words[0])), *path = text("%s/%s", directory, r->words[1]), *value = value_of(r);
         hand_down(directory, controller);
-        /* A kernel may be without one attribute (memory.swap.max, io.weight), and systemd goes without it. */
+        /* A kernel may lack an attribute (memory.swap.max, io.weight), which systemd then does not write. */
         if (access(path, F_OK) == 0) write_whole(path, value);
         else if (errno != ENOENT) fail("%s: %m", path);
         free(value);

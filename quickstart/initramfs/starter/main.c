@@ -1,7 +1,7 @@
 /*
- * starter DESCRIPTION RUNDIR: starts a unit by the description that was made of its directives at build time. Ends with 0 when the
- * unit has started by the definition of its Type=, with RUNDIR/main.pid; else with 1, the unit's processes killed and one line in
- * RUNDIR/reason (docs/internals/starter.md). The program's main is in caretaker.c.
+ * starter DESCRIPTION RUNDIR: starts a unit by the description that the build made of its directives. When the unit has started as its
+ * Type= defines it, the status is 0 and RUNDIR/main.pid has the main process. Otherwise the status is 1, the unit's processes are killed,
+ * and RUNDIR/reason has one line (docs/internals/starter.md). The program's main() is in caretaker.c.
  */
 #include "starter.h"
 
@@ -17,7 +17,7 @@
 enum { POLL_US = 10000, GUESS_MS = 1000, PID_FILE_MAX = 64 };
 
 static const char *run_directory;
-/* By which all is done, whatever the unit allows itself: the whole machine waits for it, which with systemd it would not. */
+/* The time limit for everything, whatever the unit's own limits are: unlike with systemd, the whole machine waits for the unit. */
 static int64_t latest;
 
 static void put(const char *name, const char *content) {
@@ -33,7 +33,7 @@ static void undo(const char *reason) {
     kill_group();
 }
 
-/* The time by which the next command has to be done. */
+/* The time by which the next command must have ended. */
 static int64_t deadline(void) {
     int64_t allowed = number(fact("start-timeout-ms", "90000")), now = now_ms();
     return allowed && allowed < latest - now ? now + allowed : latest;
@@ -46,7 +46,7 @@ static struct command command_of(const struct record *r) {
     return (struct command){r->words[0], r->words[1], r->words[2], r->words + 3};
 }
 
-/* Fails unless the command has ended well, or its failure is ignored. */
+/* Fails unless the command succeeded or its failure is ignored. */
 static void check_end(const struct command *command, int status, int64_t until) {
     const char *when = command->when, *name = command->argv[0];
     if (status == -1) fail("Exec %s: %s took longer than %s", when, name, limit_of(until));
@@ -55,7 +55,7 @@ static void check_end(const struct command *command, int status, int64_t until) 
     fail("Exec %s: %s was ended by signal %d", when, name, WTERMSIG(status));
 }
 
-/* Runs the commands of that kind one after the other. */
+/* Runs all commands of that kind, one after the other. */
 static void run_all(const char *when, pid_t main_pid) {
     for (const struct record *r = NULL; (r = next_record(r, "command"));) {
         struct command command = command_of(r);
@@ -66,15 +66,15 @@ static void run_all(const char *when, pid_t main_pid) {
     }
 }
 
-/* The living process of the unit that the PID file names; 0 as long as there is none. */
+/* The running process of the unit that the PID file names; 0 while there is none. */
 static pid_t named_by(const char *pid_file) {
     char content[PID_FILE_MAX];
     pid_t pid = read_small(pid_file, content, sizeof content) ? (pid_t)strtol(content, NULL, 10) : 0;
     return pid > 1 && in_group(pid) ? pid : 0;
 }
 
-/* Type=forking: the start command has ended; its daemon is by the PID file, or the one orphan that it left in the cgroup. Of a
-   unit that has no main process any orphan does. */
+/* Type=forking: the start command has ended. The daemon is the process in the PID file, or the single orphan that the command left in
+   the cgroup. For a unit without a main process, any orphan counts. */
 static pid_t find_daemon(int64_t until) {
     const char *pid_file = fact("pid-file", "");
     bool any = strcmp(fact("main-process", ""), "any") == 0;

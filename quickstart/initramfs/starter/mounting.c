@@ -1,4 +1,4 @@
-/* One mount of the unit's own namespace. */
+/* Makes one mount in the unit's own namespace. */
 #include "starter.h"
 
 #include <ctype.h>
@@ -15,12 +15,12 @@
 
 enum { READ_ONLY_ATTRIBUTE = 1, NOSUID_ATTRIBUTE = 2, NOEXEC_ATTRIBUTE = 8, MOUNT_POINT_FIELD = 4 };
 
-/* struct mount_attr of linux/mount.h, which does not go with sys/mount.h. */
+/* struct mount_attr of linux/mount.h, which cannot be included together with sys/mount.h. */
 struct attributes {
     __u64 set, clear, propagation, user_namespace;
 };
 
-/* proc(5): in mountinfo, space, tab, newline and backslash are \ooo. */
+/* proc(5): mountinfo has space, tab, newline and backslash as \ooo. */
 static void unescape(char *path) {
     char *to = path;
     for (; *path; path++) {
@@ -53,7 +53,7 @@ static bool is_mount_point(const char *path) {
     return false;
 }
 
-/* The last one first. What cannot be unmounted is covered by what comes. */
+/* Unmounts the last mount first. A mount that stays is covered by the next one. */
 static void unmount_all(const char *path) {
     struct list found = mount_points(path);
     while (found.count) umount2(found.items[--found.count], UMOUNT_NOFOLLOW);
@@ -97,7 +97,7 @@ static void share_in(const char *root, const char *name) {
     bind(from, to, 0);
 }
 
-/* PrivateDevices=: a /dev with the devices that are none of the machine's. */
+/* PrivateDevices=: a /dev with only the devices that are not hardware of the machine. */
 static void mount_private_dev(const char *path) {
     static const char *const DEVICES[] = {"null", "zero", "full", "random", "urandom", "tty", NULL};
     static const char *const SHARED[] = {"pts", "shm", "mqueue", "hugepages", NULL};
@@ -128,7 +128,7 @@ static void mount_private_dev(const char *path) {
 
 void mount_entry(const struct mount_entry *entry) {
     char *source = NULL;
-    /* It may have gone with what was mounted before it: /dev/kmsg with a private /dev. */
+    /* An earlier mount may have hidden it: a private /dev has no /dev/kmsg. */
     if (entry->optional && access(entry->path, F_OK) < 0 && errno == ENOENT) return;
     switch (entry->kind) {
     case INACCESSIBLE:
@@ -167,13 +167,13 @@ void mount_entry(const struct mount_entry *entry) {
     free(source);
 }
 
-/* A packed file over the volume's, which is to look like that one. */
+/* Whether the entry binds a packed file over the volume's; it has to look like the volume's. */
 static bool is_laid_over(const struct mount_entry *entry) {
     bool bound = entry->kind == BIND || entry->kind == BIND_ALL;
     return bound && is_below(entry->source, FAST) && strcmp(entry->source + strlen(FAST), entry->path) == 0;
 }
 
-/* Whether a mount point below entry `which` belongs to an entry further down, with a rule of its own. */
+/* Whether a mount point below the entry `which` belongs to a deeper entry, which has its own rule. */
 static bool is_anothers(const char *point, const struct mount_entry *entries, size_t count, size_t which, bool but_laid_over) {
     for (size_t i = 0; i < count; i++)
         if (i != which && !(but_laid_over && is_laid_over(&entries[i])) && strcmp(entries[i].path, entries[which].path) != 0 &&
@@ -186,7 +186,7 @@ static void change_attributes(const char *point, __u64 set, __u64 clear) {
     struct attributes wanted = {.set = set, .clear = clear};
     if (syscall(SYS_mount_setattr, AT_FDCWD, point, AT_SYMLINK_NOFOLLOW, &wanted, sizeof wanted) < 0 && errno != ENOENT) {
         int error = errno;
-        /* Beside a boot that goes on it may have been unmounted meanwhile. */
+        /* The boot continues meanwhile, and may have unmounted it. */
         if (error == EINVAL && !is_mount_point(point)) return;
         errno = error;
         fail("%s cannot be made read-only, nosuid or noexec: %m", point);

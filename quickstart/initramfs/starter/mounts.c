@@ -1,4 +1,4 @@
-/* The unit's own mount namespace: which mounts, in which order (systemd.exec(5), "Sandboxing"). */
+/* The unit's own mount namespace: its mounts and their order (systemd.exec(5), "Sandboxing"). */
 #include "starter.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The place through which systemd hands a running service further mounts: in every namespace of a service. */
+/* Through this directory, systemd passes further mounts to a running service. Every namespace of a service has it. */
 static const char INCOMING[] = "/run/systemd/incoming";
 
 static const struct {
@@ -37,7 +37,7 @@ static const struct {
 
 static struct mount_entry *entries;
 static size_t entry_count;
-/* In a namespace that was made before nothing is made any more; what cannot be seen there needs no rule. */
+/* In a namespace that was made earlier, no more mount points are made. What cannot be seen there needs no rule. */
 static bool made_before;
 
 bool is_below(const char *path, const char *above) {
@@ -47,7 +47,7 @@ bool is_below(const char *path, const char *above) {
 
 static bool has_source(enum mount_kind kind) { return kind == BIND || kind == BIND_ALL; }
 
-/* Where a bind is to go there has to be something of its source's kind, a tmpfs wants a directory. */
+/* Make the mount point: a bind mount needs one of its source's kind, and a tmpfs needs a directory. */
 static void make_place(const struct mount_entry *entry) {
     struct stat source = {.st_mode = S_IFDIR};
     if (has_source(entry->kind) && stat(entry->source, &source) < 0) fail("%s: %m", entry->source);
@@ -75,14 +75,14 @@ static void add(struct mount_entry entry) {
     entries[entry_count++] = entry;
 }
 
-/* What may be executed or not below `path` may be so below /fast, from where the same comes. */
+/* The rule about execution below `path` applies below /fast, too, because the same files come from there. */
 static void add_on_fast(enum mount_kind kind, const char *path) {
     char *canonical = realpath(path, NULL);
     if (!canonical || strcmp(canonical, "/") == 0) return;
     add((struct mount_entry){.kind = kind, .path = text(FAST "%s", canonical), .source = "", .options = "", .optional = true});
 }
 
-/* `mount KIND required|optional PATH [SOURCE]`; for a tmpfs and for /proc SOURCE stands for the options. */
+/* `mount KIND required|optional PATH [SOURCE]`. For a tmpfs and for /proc, SOURCE has the options. */
 static void add_record(const struct record *r) {
     if (r->count < 3) fail("the description's `mount` lacks words");
     for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
@@ -101,7 +101,7 @@ static void add_record(const struct record *r) {
     fail("the description has an unknown mount `%s`", r->words[0]);
 }
 
-/* What is above comes first, of one path the stricter. '/' sorts before every other byte. */
+/* A path sorts before those below it; for one path, the stricter entry comes first. '/' sorts before every other byte. */
 static int in_order(const void *left, const void *right) {
     const struct mount_entry *a = left, *b = right;
     const char *x = a->path, *y = b->path;
@@ -113,7 +113,7 @@ static int in_order(const void *left, const void *right) {
     return (int)a->kind - (int)b->kind;
 }
 
-/* Of two entries for one path the first wins, with the attributes of both. */
+/* Of two entries for one path, the first is kept, with the attributes of both. */
 static void drop_duplicates(void) {
     size_t kept = 0;
     for (size_t i = 0; i < entry_count; i++) {
@@ -129,7 +129,7 @@ static void drop_duplicates(void) {
     entry_count = kept;
 }
 
-/* Whether the entry adds nothing to those above it: it is below what nobody can reach, or of the same kind as what it is in. */
+/* Whether the entry adds nothing to those above it: it is below an inaccessible path, or has the same kind as the entry above it. */
 static bool is_needless(const struct mount_entry *entry, const struct mount_entry *kept, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (kept[i].kind == INACCESSIBLE && is_below(entry->path, kept[i].path)) return true;
@@ -146,7 +146,7 @@ static void drop_needless(void) {
     entry_count = kept;
 }
 
-/* What lies over a path that nobody may reach: a node of the same kind without any permission. systemd makes the same ones. */
+/* Makes the nodes that cover inaccessible paths: for each kind of file, a node without any permission. systemd makes the same nodes. */
 static void make_inaccessible_nodes(void) {
     static const struct {
         const char *path;
@@ -156,7 +156,7 @@ static void make_inaccessible_nodes(void) {
         {"/run/systemd/inaccessible/chr", S_IFCHR}, {"/run/systemd/inaccessible/blk", S_IFBLK},
     };
     make_directories("/run/systemd/inaccessible", 0755);
-    mkdir("/run/systemd/inaccessible/dir", 0); /* what is missing is named when it is needed */
+    mkdir("/run/systemd/inaccessible/dir", 0); /* a missing one is reported when it is needed */
     for (size_t i = 0; i < sizeof NODES / sizeof *NODES; i++) mknod(NODES[i].path, NODES[i].mode, 0);
 }
 
@@ -185,7 +185,7 @@ static void set_attributes(bool nosuid) {
     for (size_t i = 0; nosuid && i < entry_count; i++) make_nosuid(&entries[i]);
 }
 
-/* In the namespace that we are in, of a process that was started so before: what has arrived there since gets what the rules say of it. */
+/* Applies the rules to the mounts that arrived later in the present namespace, whose process was started by the same rules. */
 void confine_later_mounts(void) {
     const struct record *record = next_record(NULL, "namespace");
     made_before = true;
@@ -193,16 +193,16 @@ void confine_later_mounts(void) {
     set_attributes(record->count > 1);
 }
 
-/* `namespace shared|slave|private [nosuid]`: unshare, mount what the `mount` records say, then set what each is to have. */
+/* `namespace shared|slave|private [nosuid]`: unshare, make the mounts of the `mount` records, then set the attributes of each. */
 void own_mounts(const struct record *record) {
     const char *how = record->words[0];
-    /* What is made for all, /run/systemd first of all, is not to have the unit's UMask=. */
+    /* Directories for all, such as /run/systemd, must not get the unit's UMask=. */
     mode_t before = umask(0022);
     make_inaccessible_nodes();
-    /* tmpfiles.d makes it later, when it could not be closed any more. */
+    /* tmpfiles.d would make it later, when we can no longer make it inaccessible. */
     make_directories("/run/user", 0755);
     read_entries();
-    /* What the machine mounts later reaches the unit, what the unit mounts does not reach the machine. */
+    /* Later mounts of the machine reach the unit, but mounts of the unit do not reach the machine. */
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) < 0) fail("a mount namespace: %m");
     for (size_t i = 0; i < entry_count; i++) mount_entry(&entries[i]);
     set_attributes(record->count > 1);

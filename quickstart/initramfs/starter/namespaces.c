@@ -1,4 +1,4 @@
-/* Namespaces other than that of mounts (systemd.exec(5), PrivateUsers=, PrivateNetwork=, ProtectHostname=). */
+/* Namespaces other than the mount namespace (systemd.exec(5), PrivateUsers=, PrivateNetwork=, ProtectHostname=). */
 #include "starter.h"
 
 #include <net/if.h>
@@ -14,7 +14,7 @@ void own_host_name(const struct record *record) {
     if (unshare(CLONE_NEWUTS) < 0) fail("unshare: %m");
 }
 
-/* A network with nothing but a loopback interface, which has its addresses when it is up. */
+/* A network with only a loopback interface, which gets its addresses when it is set up. */
 void own_network(const struct record *record) {
     (void)record;
     struct ifreq loopback = {.ifr_name = "lo"};
@@ -26,10 +26,10 @@ void own_network(const struct record *record) {
     close(fd);
 }
 
-/* root, the unit's own and nobody else; whoever is asked for is known by the number that it has outside. */
+/* The map has root and the unit's own user or group, and no other. Each keeps its number. */
 static const char *identity_map(unsigned own) { return own == 0 ? "0 0 1\n" : text("0 0 1\n%u %u 1\n", own, own); }
 
-/* The maps are written from outside: inside there is no privilege to name another user. */
+/* The maps are written from outside, because a process inside lacks the privilege to map another user. */
 static void map_users(pid_t of) {
     const struct identity *who = identity();
     write_whole(text("/proc/%d/setgroups", (int)of), "deny\n");

@@ -1,4 +1,4 @@
-/* sd_notify(3): the socket that systemd binds later under the same name, and the wait for READY=1. */
+/* sd_notify(3): the socket, which systemd later binds under the same name, and the wait for READY=1. */
 #include "starter.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ void open_notify(void) {
     struct sockaddr_un place = {.sun_family = AF_UNIX, .sun_path = "/run/systemd/notify"};
     int on = 1;
     make_directories("/run/systemd", 0755);
-    unlink(place.sun_path); /* there is none, or one of a start that failed */
+    unlink(place.sun_path); /* there is none, or it is from a failed start */
     notify_socket = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     mode_t before = umask(0);
     if (notify_socket < 0 || setsockopt(notify_socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) < 0 ||
@@ -28,13 +28,13 @@ void open_notify(void) {
     umask(before);
 }
 
-/* The macro of musl mixes signs. */
+/* musl's macro mixes signed and unsigned numbers. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 static struct cmsghdr *control_after(struct msghdr *whole, struct cmsghdr *last) { return CMSG_NXTHDR(whole, last); }
 #pragma GCC diagnostic pop
 
-/* One message with a NUL behind it, and who sent it; false when there is none. Descriptors that come with it are closed. */
+/* Receive a message, with a NUL added, and its sender; false when there is none. Descriptors that come with it are closed. */
 static bool receive(char *message, pid_t *sender) {
     union {
         char room[CONTROL_MAX];
@@ -63,13 +63,13 @@ static bool receive(char *message, pid_t *sender) {
     return true;
 }
 
-/* NotifyAccess=main: the main process; otherwise any of the unit. */
+/* With NotifyAccess=main, only the main process may send; otherwise any process of the unit may. */
 static bool may_speak(pid_t sender, pid_t main_pid) {
     if (sender == main_pid) return true;
     return strcmp(fact("notify-access", NULL), "main") != 0 && sender > 0 && in_group(sender);
 }
 
-/* READY=1, MAINPID= and EXTEND_TIMEOUT_USEC= (systemd.service(5), TimeoutStartSec=) are heard; systemd hears all of them again later. */
+/* Obeys READY=1, MAINPID= and EXTEND_TIMEOUT_USEC= (systemd.service(5), TimeoutStartSec=). systemd gets all of them again later. */
 static bool says_ready(char *message, pid_t *main_pid, int64_t *deadline, int64_t latest) {
     bool ready = false;
     for (char *line; (line = strsep(&message, "\n"));) {
@@ -85,22 +85,22 @@ static bool says_ready(char *message, pid_t *main_pid, int64_t *deadline, int64_
     return ready;
 }
 
-/* Returns when a process of the unit has said READY=1. A process that it has named before with MAINPID= counts as the main one. More
-   time than until `latest` nobody gets by asking for it. */
+/* Returns when a process of the unit has sent READY=1. A process that was named before by MAINPID= counts as the main one. No request
+   can extend the time beyond `latest`. */
 void await_ready(pid_t *main_pid, int64_t deadline, int64_t latest) {
     char message[MESSAGE_MAX];
     pid_t sender, watched = 0;
     for (int pidfd = -1;;) {
         if (watched != *main_pid) {
-            close(pidfd); /* the first time there is none */
+            close(pidfd); /* the first time, there is none */
             watched = *main_pid;
             pidfd = (int)syscall(SYS_pidfd_open, watched, 0);
             if (pidfd < 0) fail("the main process ended before READY=1");
         }
-        /* What was said before the end counts, so the socket is emptied first. */
+        /* Messages from before the end count, so the socket is emptied first. */
         while (receive(message, &sender)) {
             if (may_speak(sender, *main_pid) && says_ready(message, main_pid, &deadline, latest)) return;
-            /* Somebody may speak faster than is heard. */
+            /* A process may send faster than we read. */
             if (now_ms() >= deadline) break;
         }
         if (watched == *main_pid && wait_for(pidfd, now_ms())) fail("the main process ended before READY=1");

@@ -37,7 +37,7 @@ static void put_sets(struct sets sets) {
     if (syscall(SYS_capset, &header, data) < 0) fail("capset: %m");
 }
 
-/* `bounding-set MASK`: everything else goes. What is effective now goes with the execve. */
+/* `bounding-set MASK`: drop all other capabilities. Those that are effective now go with the execve. */
 void drop_bounding_set(const struct record *record) {
     uint64_t kept = hex(record->words[0]);
     for (unsigned long each = 0; prctl(PR_CAPBSET_READ, each) >= 0; each++)
@@ -52,7 +52,7 @@ static void raise_each(uint64_t wanted) {
         if ((wanted >> each & 1) && prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, each, 0, 0) < 0) fail("PR_CAP_AMBIENT_RAISE: %m");
 }
 
-/* `ambient MASK`: what is not in the bounding set cannot be had. */
+/* `ambient MASK`: only capabilities in the bounding set are possible. */
 static uint64_t ambient_wanted(const struct record *record) {
     uint64_t wanted = hex(record->words[0]), had = 0;
     for (unsigned long each = 0; each < 64; each++)
@@ -68,7 +68,7 @@ void raise_ambient(const struct record *record) {
     raise_each(wanted);
 }
 
-/* setresuid(2) clears the ambient set, and the permitted one unless it is told not to. */
+/* setresuid(2) clears the ambient set, and by default also the permitted set. */
 void become_user(const struct record *record) {
     (void)record;
     const struct identity *who = identity();
@@ -86,14 +86,14 @@ void set_secure_bits(const struct record *record) {
     if (prctl(PR_SET_SECUREBITS, (unsigned long)hex(record->words[0])) < 0) fail("PR_SET_SECUREBITS: %m");
 }
 
-/* `always`, or `for-filters`: who is not privileged needs it to be allowed a filter. */
+/* `always`, or `for-filters`: an unprivileged process may install a filter only with no_new_privs. */
 void no_new_privileges(const struct record *record) {
     bool privileged = get_sets().effective >> CAP_SYS_ADMIN & 1;
     if (strcmp(record->words[0], "always") != 0 && privileged) return;
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0) fail("PR_SET_NO_NEW_PRIVS: %m");
 }
 
-/* `seccomp PROGRAM`: struct sock_filter by struct sock_filter, as 16 hexadecimal digits each. */
+/* `seccomp PROGRAM`: each struct sock_filter of the program is 16 hexadecimal digits. */
 void filter_calls(const struct record *record) {
     const char *digits = record->words[0];
     size_t count = strlen(digits) / 16;

@@ -17,7 +17,7 @@ static const char LOG_FILE[] = "/var/log/quickstart.log";
 
 enum { REASON_MAX = 1024 };
 
-/* Until `fd` can be read or the time (of now_ms) has come; false for the latter. */
+/* Wait until `fd` can be read; false when the time (by now_ms) comes first. */
 bool wait_for(int fd, int64_t deadline) {
     for (;;) {
         struct pollfd wanted = {.fd = fd, .events = POLLIN};
@@ -30,7 +30,7 @@ bool wait_for(int fd, int64_t deadline) {
     }
 }
 
-/* What rt_sigaction(2) takes: the C library would not let its own two signals be set, which posix_spawn(3) leaves ignored. */
+/* The argument of rt_sigaction(2). The C library does not let us set its own two signals, which posix_spawn(3) leaves ignored. */
 struct action {
     void *handler;
     unsigned long flags;
@@ -38,19 +38,19 @@ struct action {
     uint64_t mask;
 };
 
-/* Signals as a fresh process has them, but SIGPIPE ignored, unless the unit wants it. */
+/* Set the signals as in a new process, but ignore SIGPIPE unless the unit wants it. */
 static void reset_signals(void) {
     const struct action by_default = {0};
     sigset_t none;
     sigemptyset(&none);
-    /* It fails for those that cannot be changed anyway. */
+    /* This fails for signals that nobody can change. */
     for (int i = 1; i < NSIG; i++) syscall(SYS_rt_sigaction, i, &by_default, NULL, sizeof by_default.mask);
     if (strcmp(fact("ignore-sigpipe", "yes"), "yes") == 0) signal(SIGPIPE, SIG_IGN);
     if (sigprocmask(SIG_SETMASK, &none, NULL) < 0) fail("sigprocmask: %m");
 }
 
-/* Ours is for root and for who may read logs: what an application says may be anything. What lies in its place and is no plain file
-   of that one name somebody has put there for us to write into. */
+/* Our log is for root and for the users who may read logs, because an application may write anything to it. If there is anything but a
+   regular file with a single name in its place, somebody has put it there to make us write into it. */
 static int open_log(void) {
     struct stat found;
     int fd = walk_open(LOG_FILE, O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | O_NONBLOCK, 0640, NO_LINK_AT_THE_END);
@@ -70,7 +70,7 @@ static int open_output(const char *key) {
     if (record->count != 2) fail("the description needs a path in `%s`", key);
     if (strcmp(what, "file") == 0) flags = O_WRONLY | O_CREAT | O_NOCTTY;
     if (strcmp(what, "truncate") == 0) flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY;
-    /* A FIFO that the service has put there would keep us, and the whole machine with us, until somebody reads from it. */
+    /* If the service has put a FIFO there, we and the whole machine would wait until somebody reads from it. */
     int fd = walk_open(record->words[1], flags | O_NONBLOCK, 0644, ROOTS_LINKS);
     if (fd < 0) fail("%s cannot be opened: %s", record->words[1], walk_fault());
     if (fcntl(fd, F_SETFL, flags & O_APPEND) < 0) fail("%s: %m", record->words[1]);
@@ -81,7 +81,7 @@ static void send_output(const char *key, int as) {
     int fd = open_output(key);
     if (fd < 0 || dup2(fd, as) < 0) fail("the output of the unit: %m");
     if (fd != as) close(fd);
-    /* Where it is the very descriptor, it is not to be closed with the execve. */
+    /* When it already is this descriptor, it must not be closed by the execve. */
     else if (fcntl(fd, F_SETFD, 0) < 0) fail("fcntl: %m");
 }
 
@@ -97,7 +97,7 @@ static void open_streams(void) {
 
 static _Noreturn void execute(const struct command *command, pid_t main_pid) {
     reset_signals();
-    setsid(); /* cannot fail: a fresh child leads no process group */
+    setsid(); /* cannot fail: a new child leads no process group */
     enter_group();
     open_streams();
     if (chdir("/") < 0) fail("chdir: %m");
@@ -108,8 +108,8 @@ static _Noreturn void execute(const struct command *command, pid_t main_pid) {
     fail("%s cannot be executed: %m", command->program);
 }
 
-/* Starts the command; returns when it has been executed. When it could not be this fails with the child's reason, or is 0 if
-   the command's failure is ignored. */
+/* Starts the command, and returns when it has been executed. If that is impossible, this fails with the child's reason, or returns 0
+   when the command's failure is ignored. */
 pid_t start(const struct command *command, pid_t main_pid, int64_t deadline) {
     int ends[2];
     char reason[REASON_MAX];
@@ -117,7 +117,7 @@ pid_t start(const struct command *command, pid_t main_pid, int64_t deadline) {
     pid_t child = fork();
     if (child < 0) fail("fork: %m");
     if (child == 0) {
-        /* Out of the way of the streams, and of what the application counts on for its first descriptors. */
+        /* A high number does not collide with the streams, or with the numbers that the application expects for its first descriptors. */
         int end = fcntl(ends[1], F_DUPFD_CLOEXEC, 64);
         if (end < 0) fail("fcntl: %m");
         fail_into(end);
@@ -137,7 +137,7 @@ pid_t start(const struct command *command, pid_t main_pid, int64_t deadline) {
     return child;
 }
 
-/* The status of a child that has ended, as of waitpid(2); -1 when the time has come before. */
+/* The status of an ended child, as from waitpid(2); -1 when the time comes first. */
 int await_exit(pid_t pid, int64_t deadline) {
     int status, fd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (fd < 0) fail("pidfd_open: %m");

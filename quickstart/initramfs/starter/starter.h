@@ -1,4 +1,4 @@
-/* Starts a unit as its own description says (docs/internals/starter.md). What the files of this program share. */
+/* The starter starts a unit by its description (docs/internals/starter.md). The files of this program share this header. */
 #pragma once
 #define _GNU_SOURCE
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 #include "protocol.h"
 #include "walk.h"
 
-/* A line of the description: its key and its words, of which the last is followed by NULL. */
+/* A line of the description: its key and its words, ended by NULL. */
 struct record {
     char *key;
     char **words;
@@ -22,7 +22,7 @@ struct list {
     size_t count;
 };
 
-/* Whom the unit runs as; `name` is NULL without User=. */
+/* The user that the unit runs as. `name` is NULL without User=. */
 struct identity {
     const char *name, *home, *shell;
     uid_t uid;
@@ -30,13 +30,13 @@ struct identity {
     bool has_gid;
 };
 
-/* A command of the unit; `flags` has `-` for a failure that is ignored, `+` and `!` as in systemd.service(5), `:` for no expansion. */
+/* A command of the unit. In `flags`, `-` ignores a failure, `+` and `!` are those of systemd.service(5), and `:` means no expansion. */
 struct command {
     const char *when, *flags, *program;
     char **argv;
 };
 
-/* fail.c: the one line of reason, and the end. In a child it goes to the parent, which ends everything. */
+/* fail.c: ends the program with one line of reason. In a child, the line goes to the parent, which ends everything. */
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void fail_into(int pipe_end);
 void when_failing(void (*undo)(const char *reason));
@@ -87,7 +87,7 @@ void limit_group(void);
 /* devices.c */
 void restrict_devices(const char *group);
 
-/* main.c: all of it, as a program's main; and what a time (of now_ms) that has come was the end of. */
+/* main.c: the whole program, with the arguments of main(); and the name of the limit that ended at a time (by now_ms). */
 int start_unit(int argc, char **argv);
 const char *limit_of(int64_t deadline);
 
@@ -100,7 +100,7 @@ pid_t start(const struct command *command, pid_t main_pid, int64_t deadline);
 int await_exit(pid_t pid, int64_t deadline);
 bool wait_for(int fd, int64_t deadline);
 
-/* steps.c, privileges.c, directories.c, mounts.c, mounting.c, namespaces.c: what a child does to itself before it executes */
+/* steps.c, privileges.c, directories.c, mounts.c, mounting.c, namespaces.c: the steps of a child before it executes */
 void check_keys(void);
 void take_steps(const char *flags);
 void drop_bounding_set(const struct record *record);
@@ -119,7 +119,7 @@ void own_users(const struct record *record);
 void own_network(const struct record *record);
 void own_host_name(const struct record *record);
 
-/* A mount of the unit's own namespace, in the order in which systemd prefers one of two for the same path. */
+/* The kinds of mounts in the unit's own namespace. Of two for the same path, systemd prefers the one that is first here. */
 enum mount_kind {
     INACCESSIBLE,
     BIND,

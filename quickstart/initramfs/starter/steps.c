@@ -1,4 +1,4 @@
-/* What a child does to itself before it executes: the description's steps, in its order. */
+/* The steps of a child before it executes, in the order of the description. */
 #include "starter.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { IOPRIO_WHO_PROCESS = 1, IOPRIO_CLASS_SHIFT = 13 }; /* linux/ioprio.h has no more than the kernel wants */
+enum { IOPRIO_WHO_PROCESS = 1, IOPRIO_CLASS_SHIFT = 13 }; /* linux/ioprio.h has only what the kernel itself needs */
 
 static void oom_score_adjust(const struct record *r) { write_whole("/proc/self/oom_score_adj", r->words[0]); }
 
@@ -23,7 +23,7 @@ static void nice_level(const struct record *r) {
 static void scheduler(const struct record *r) {
     struct sched_param priority = {.sched_priority = (int)number(r->words[1])};
     int policy = (int)number(r->words[0]) | (number(r->words[2]) ? SCHED_RESET_ON_FORK : 0);
-    /* A C library may have none: POSIX wants it for a process, Linux does it for a thread. */
+    /* A C library may lack it, because POSIX defines it for a process, but Linux applies it to a thread. */
     if (syscall(SYS_sched_setscheduler, 0, policy, &priority) < 0) fail("sched_setscheduler: %m");
 }
 
@@ -52,25 +52,25 @@ static void limit(const struct record *r) {
     struct rlimit both = {limit_value(r->words[1]), limit_value(r->words[2])}, now;
     int resource = (int)number(r->words[0]);
     if (setrlimit(resource, &both) == 0) return;
-    /* As systemd does without the privilege: as near as may be. */
+    /* Without the privilege, set the nearest value that is allowed, as systemd does. */
     if (errno != EPERM || getrlimit(resource, &now) < 0) fail("setrlimit: %m");
     if (both.rlim_max > now.rlim_max) both.rlim_max = now.rlim_max;
     if (both.rlim_cur > both.rlim_max) both.rlim_cur = both.rlim_max;
     if (setrlimit(resource, &both) < 0) fail("setrlimit: %m");
 }
 
-/* The kernel gives a keyring to the real user, and finds by him whose user's keyring is meant (keyctl(2)): for that long we are the
-   unit's. The effective user stays root, and so do the capabilities. */
+/* The kernel gives a new keyring to the real user, and looks up the user keyring by him (keyctl(2)). So the unit's user is our real user
+   meanwhile. The effective user stays root, and we keep the capabilities. */
 static void be_really(uid_t uid, gid_t gid) {
     if (setregid(gid, (gid_t)-1) < 0 || setreuid(uid, (uid_t)-1) < 0) fail("setreuid: %m");
 }
 
-/* A session keyring of its own; `shared` has the user's linked in. */
+/* A session keyring of its own; with `shared`, the user's keyring is linked into it. */
 static void keyring(const struct record *r) {
     const struct identity *who = identity();
     be_really(who->name ? who->uid : 0, who->has_gid ? who->gid : 0);
     bool joined = syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) >= 0;
-    /* As systemd: goes without. */
+    /* Then there is no keyring, as with systemd. */
     if (!joined && errno != ENOSYS && errno != EPERM && errno != EDQUOT) fail("keyctl: %m");
     if (joined && strcmp(r->words[0], "shared") == 0 && syscall(SYS_keyctl, KEYCTL_LINK, KEY_SPEC_USER_KEYRING, KEY_SPEC_SESSION_KEYRING) < 0)
         fail("keyctl: %m");
@@ -84,7 +84,7 @@ static void working_directory(const struct record *r) {
     if (chdir(path) < 0 && strcmp(r->words[0], "optional") != 0) fail("%s: %m", path);
 }
 
-/* Which commands leave a step out: `+` all that confine, `!` those of User= and Group=. */
+/* The steps that a command skips: with `+` all that confine it, with `!` those of User= and Group=. */
 enum scope { ALWAYS, CONFINES, CHANGES_USER };
 
 static const struct step {
@@ -123,7 +123,7 @@ static const struct step *step_of(const char *key) {
     return NULL;
 }
 
-/* Which is read where it is needed. */
+/* These keys are read where they are needed. */
 static const char *const FACTS[] = {"unit",
                                     "group",
                                     "type",
@@ -154,7 +154,7 @@ static const char *const FACTS[] = {"unit",
                                     "command",
                                     NULL};
 
-/* What is not known would be lost, so it is not started at all. */
+/* An unknown key would have no effect, so a unit with one is not started at all. */
 void check_keys(void) {
     for (const struct record *r = NULL; (r = next_record(r, NULL));) {
         size_t known = 0;

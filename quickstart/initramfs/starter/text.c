@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What systemd, too, reads of a file at most; of a device there is no end. */
+/* systemd reads at most as much of a file. A device has no end. */
 enum { CHUNK = 4096, WHOLE_MAX = 4 << 20 };
 
 void *must(void *allocated) {
@@ -34,7 +34,7 @@ void append(struct list *list, char *item) {
     list->items[list->count] = NULL;
 }
 
-/* The file's content with a NUL behind it, or NULL with errno. Files of /proc have no size, so read to the end. */
+/* The file's content with a NUL added, or NULL with errno. Files of /proc have no size, so it reads to the end. */
 char *read_whole(const char *path, size_t *length) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return NULL;
@@ -58,8 +58,8 @@ char *read_whole(const char *path, size_t *length) {
     return content;
 }
 
-/* A short file that a service writes (its PID file), with a NUL behind it: up to `room` - 1 bytes. Whatever else is put there, a FIFO
-   or a link, is as good as nothing. */
+/* Reads a short file that a service writes (its PID file), at most `room` - 1 bytes, and adds a NUL. Anything else in its place, such as
+   a FIFO or a link, counts as a missing file. */
 bool read_small(const char *path, char *content, size_t room) {
     struct stat found;
     int fd = walk_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, 0, ROOTS_LINKS);
@@ -69,7 +69,7 @@ bool read_small(const char *path, char *content, size_t room) {
     return got > 0;
 }
 
-/* Write a file that is there (of /proc, of a cgroup). */
+/* Write to an existing file (of /proc, of a cgroup). */
 void write_whole(const char *path, const char *content) {
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0 || write(fd, content, strlen(content)) < 0) fail("%s cannot be written: %m", path);
@@ -92,7 +92,7 @@ uint64_t hex(const char *word) {
     return value;
 }
 
-/* The directory and those above it; what is there stays as it is. */
+/* Make the directory and those above it. Existing ones stay as they are. */
 void make_directories(const char *path, mode_t mode) {
     int fd = walk_directory(path, mode);
     if (fd < 0) fail("%s cannot be made: %s", path, walk_fault());

@@ -1,4 +1,4 @@
-/* Users and groups by /etc/passwd and /etc/group: a static program has no other name services. */
+/* Users and groups of /etc/passwd and /etc/group. A static program has no other name services. */
 #include "starter.h"
 
 #include <grp.h>
@@ -7,13 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* systemd gives no SHELL to whom these are given. */
+/* A user with one of these shells gets no SHELL from systemd. */
 static const char *const NO_SHELLS[] = {
     "/bin/nologin", "/sbin/nologin", "/usr/sbin/nologin", "/usr/bin/nologin", "/bin/false", "/usr/bin/false", "/bin/true", "/usr/bin/true", NULL};
 
 enum { PASSWD_FIELDS = 7, GROUP_FIELDS = 4, NOBODY = 65534 };
 
-/* Splits the next line at colons into `fields`; false at the end of the file. A line with too few of them is left out. */
+/* Splits the next line at colons into `fields`; false at the end of the file. A line with too few fields is skipped. */
 static bool next_line(char **rest, char **fields, size_t wanted) {
     for (char *line; (line = strsep(rest, "\n"));) {
         size_t count = 0;
@@ -72,7 +72,7 @@ const struct identity *identity(void) {
         char *fields[PASSWD_FIELDS];
         look_up("/etc/passwd", user, fields, PASSWD_FIELDS);
         found = (struct identity){fields[0], fields[5], fields[6], (uid_t)number(fields[2]), (gid_t)number(fields[3]), true};
-        /* To systemd nobody has no home, whatever /etc/passwd says. */
+        /* For systemd, the user `nobody` has no home, whatever /etc/passwd says. */
         if (found.home[0] != '/' || strcmp(found.home, "/") == 0 || found.uid == NOBODY) found.home = NULL;
         if (found.shell[0] != '/' || is_one_of(NO_SHELLS, found.shell)) found.shell = NULL;
     }
@@ -89,7 +89,7 @@ static bool lists_member(char *members, const char *name) {
     return false;
 }
 
-/* What initgroups(3) does, for it needs name services. */
+/* Does the work of initgroups(3), which would need name services. */
 static size_t groups_of(const struct identity *who, gid_t *groups, size_t room) {
     char *rest = load("/etc/group"), *fields[GROUP_FIELDS];
     size_t count = 0;
@@ -99,7 +99,7 @@ static size_t groups_of(const struct identity *who, gid_t *groups, size_t room) 
     return count;
 }
 
-/* `groups NAME...`: those of User=, those of SupplementaryGroups=, and the main one. */
+/* `groups NAME...`: set the groups of User= and of SupplementaryGroups=, and the main group. */
 void set_groups(const struct record *record) {
     const struct identity *who = identity();
     gid_t groups[NGROUPS_MAX];

@@ -6,7 +6,7 @@
 
 static const char SPACE[] = " \t\n\r";
 
-/* `$NAME` alone stands for the words of its value, quotes removed. */
+/* `$NAME` as a whole word stands for the words of its value, without quotes. */
 static void append_split(struct list *to, const char *value) {
     for (value += strspn(value, SPACE); *value; value += strspn(value, SPACE)) {
         char *word = must(calloc(strlen(value) + 1, 1)), *end = word;
@@ -19,7 +19,7 @@ static void append_split(struct list *to, const char *value) {
     }
 }
 
-/* `${NAME}` anywhere stands for its value, `$$` for a dollar sign. */
+/* `${NAME}` at any place stands for its value, and `$$` for a dollar sign. */
 static char *replace(const char *word, const struct list *environment) {
     char *made = text("%s", "");
     while (*word) {
@@ -41,7 +41,7 @@ static char *replace(const char *word, const struct list *environment) {
     return made;
 }
 
-/* argv with its variables' values; argv[0] stays. */
+/* argv with the values of its variables. argv[0] stays. */
 char **expand(char **argv, const struct list *environment) {
     struct list made = {0};
     for (size_t i = 0; argv[i]; i++) {

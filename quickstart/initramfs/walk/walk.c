@@ -1,6 +1,6 @@
 /*
- * path_resolution(7) name by name, by descriptor. A link is followed only where nobody but root can have put it: it is root's own, in
- * a directory that only root writes to. systemd's CHASE_SAFE is the model; this is stricter.
+ * path_resolution(7) name by name, by descriptors. A link is followed only if no one but root can have made it: it belongs to root, and it
+ * is in a directory that only root can write to. systemd's CHASE_SAFE is the model; this is stricter.
  */
 #define _GNU_SOURCE
 #include "walk.h"
@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The kernel's own limit (path_resolution(7)). */
+/* The same limit as the kernel's (path_resolution(7)). */
 enum { LINKS_MAX = 40 };
 
 static bool is_roots(int directory, const struct stat *link) {
@@ -27,7 +27,7 @@ static int without(int descriptor, int error) {
     return -1;
 }
 
-/* `target` and what is behind the link, in place of `pending`; false when that is too long. */
+/* Replaces `pending` by `target` and the rest of the path after the link; false when that is too long. */
 static bool put_before(char *target, const char *rest, char *pending) {
     if (strlen(target) + strlen(rest) + 2 > PATH_MAX) return false;
     strcat(target, "/");
@@ -36,8 +36,8 @@ static bool put_before(char *target, const char *rest, char *pending) {
     return true;
 }
 
-/* The directory that holds the last name of `path`, and that name in `last`, of NAME_MAX + 1 bytes. With `make` the directories on
-   the way that are missing are made, 0755. */
+/* The directory that holds the last name of `path`; the name goes to `last`, which has NAME_MAX + 1 bytes. With `make`, missing
+   directories of the path are made, with mode 0755. */
 int walk(const char *path, bool make, enum links links, char *last) {
     char pending[PATH_MAX], target[PATH_MAX];
     struct stat found;
@@ -86,7 +86,7 @@ int walk_open(const char *path, int flags, mode_t mode, enum links links) {
     return found;
 }
 
-/* The directory, made with that mode when it is missing, and those above it with 0755; what is there stays as it is. */
+/* The directory, made with that mode when it is missing; directories above it get 0755. Existing ones stay as they are. */
 int walk_directory(const char *path, mode_t mode) {
     char last[NAME_MAX + 1];
     int holder = walk(path, true, ROOTS_LINKS, last);
