@@ -1,1 +1,1 @@
-"""reference → trace: boot under the tracers, bring the complete logs home, parse them (pure)."""
+"""reference → trace: boot under the tracers, copy the complete logs to the host, and parse them (pure)."""

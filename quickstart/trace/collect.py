@@ -1,8 +1,9 @@
-"""The share of one unit in a log: each thing that its processes did, once (pure).
+"""The share of one unit in a log: each action of its processes, once (pure).
 
 The unit's processes are those that are put into its control group, and their descendants. systemd's child
-writes its own ID into the group before it executes the command; newer versions create it there (clone3(2),
-CLONE_INTO_CGROUP). Until it executes the unit's program, the child's actions count as systemd's.
+writes its own ID into the group before it executes the command. Newer versions of systemd create the child
+there (clone3(2), CLONE_INTO_CGROUP). Until the child executes the unit's program, its actions count as
+systemd's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from quickstart.parse.bounded import lines_of
 from quickstart.trace.events import Blind, Born, Gone, Seen, read_events
 from quickstart.trace.strace import MAX_LINE_BYTES
 
-# systemd 254 and later execute this in the child, to execute the unit's command from there.
+# The child of systemd 254 and later executes this program, which then executes the unit's command.
 _EXECUTOR = "systemd-executor"
 _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
@@ -40,7 +41,7 @@ class UnitLog:
 
 @dataclass
 class _Member:
-    """A process of the unit. ``program`` is empty as long as it is systemd's child."""
+    """A process of the unit. ``program`` is empty while the process is still systemd's child."""
 
     pid: int
     program: str
@@ -55,7 +56,7 @@ class _Collector:
     pids: dict[int, int] = field(default_factory=dict)
     members: dict[int, _Member] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
-    # Of the paths in ``made``: few are asked for with the length of one.
+    # The lengths of the paths in ``made``. Few of the looked-up paths have one of these lengths.
     made_lengths: set[int] = field(default_factory=set)
     found: dict[tuple[str, Op, str, str | None, bool], Event] = field(default_factory=dict)
     blind: dict[str, None] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class _Collector:
     def seen(self, item: Seen) -> None:
         member = self.members.get(item.number)
         if member is None:
-            # PID 1 writes the file for others too.
+            # PID 1 also writes this file for other processes.
             if item.op is Op.WRITE and item.path.endswith(self.suffix) and self.pids[item.number] != 1:
                 self.members[item.number] = _Member(self.pids[item.number], "")
         else:
@@ -121,13 +122,13 @@ class _Collector:
 
 
 def collect_file(log: BinaryIO, unit: str) -> UnitLog:
-    """The share of ``unit`` in a log of any size. Raises as ``collect``."""
+    """The share of ``unit`` in a log of any size. Raises TraceError as ``collect`` does."""
     return collect(lines_of(log, MAX_LINE_BYTES), unit)
 
 
 def collect(lines: Iterable[bytes], unit: str) -> UnitLog:
-    """The share of ``unit`` in a log. Raises TraceError for a damaged log. A unit that never started has no
-    events.
+    """The share of ``unit`` in a log; it has no events when the unit never started. Raises TraceError for a
+    damaged log.
     """
     collector = _Collector(suffix=f"/{unit}/cgroup.procs")
     last = 0

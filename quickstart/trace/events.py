@@ -24,7 +24,7 @@ from quickstart.trace.strace import Call, Ended, read_calls, unescape
 
 _DECODED = r"(?:AT_FDCWD|-?\d+)<((?>(?:[^>\\]++|\\.)*))>"
 _QUOTED = r'"((?>(?:[^"\\]++|\\.)*))"(\.\.\.)?'
-# All of these are tried at one place of a call's arguments, never searched for.
+# These are all matched at one place of a call's arguments. None is searched for.
 _PATH = re.compile(rf"(?:{_DECODED}(?:\(deleted\))?, )?{_QUOTED}", re.DOTALL)
 _NEXT_PATH = re.compile(rf", (?:(?:{_DECODED}(?:\(deleted\))?|-?\d+), )?{_QUOTED}", re.DOTALL)
 _FD = re.compile(rf"{_DECODED}(\(deleted\))?", re.DOTALL)
@@ -36,7 +36,7 @@ _CGROUP = re.compile(r"\bcgroup=([0-9]{1,10})(?:<((?>(?:[^>\\]++|\\.)*))>)?", re
 _FORKS = frozenset({"clone", "clone3", "fork", "vfork"})
 _OPENS = frozenset({"open", "openat", "openat2", "creat"})
 _EXECS = frozenset({"execve", "execveat"})
-# Calls that name two paths, both of which count; after them the second is another file.
+# Both paths of these calls count. After the call, the second is another file.
 _TWO_PATHS = frozenset({"rename", "renameat", "renameat2", "link", "linkat"})
 # Calls whose first string is text, not a path to look up.
 _TEXT_FIRST = frozenset({"symlink", "symlinkat", "mount"})
@@ -53,8 +53,8 @@ _NEW_CONTENT_FLAGS = re.compile(r"\bO_(?:TRUNC|EXCL)\b")
 
 
 class Born(NamedTuple):
-    """A process of the log. ``number`` is unique, ``parent`` is its parent's number or 0. It precedes the
-    actions of the process.
+    """A process of the log, before its actions. ``number`` is unique, and ``parent`` is the number of its
+    parent, or 0.
     """
 
     number: int
@@ -63,11 +63,11 @@ class Born(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """An action of a process on a path. ``makes`` means that the path has other content than the image's
-    from now on.
+    """An action of a process on a path. ``makes`` means that from now on the path's content is no longer
+    the image's.
 
     ``path`` is as the process spelled it, without "." and doubled slashes. ``real`` is the kernel's name of
-    the opened file, empty where the log does not have it.
+    the opened file; it is empty when the log does not have it.
     """
 
     line: int
@@ -86,7 +86,7 @@ class Gone(NamedTuple):
 
 
 class Blind(NamedTuple):
-    """A process set up an io_uring. What it opens through that is no system call and has no line in the log."""
+    """A process set up an io_uring. Files that it opens through that make no system call and have no line in the log."""
 
     line: int
     number: int
@@ -99,8 +99,8 @@ Item = Born | Seen | Blind | Gone
 class _Task:
     """A process during parsing.
 
-    As long as its origin is not known, ``place`` is None and its calls are ``held``; a held fork holds its
-    child.
+    While its origin is not known, ``place`` is None and its calls are ``held``. A held fork holds its
+    child, too.
     """
 
     number: int
@@ -111,10 +111,10 @@ class _Task:
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[Item]:
-    """The actions of a log's processes, each process's own in order. Raises TraceError for a damaged or
-    empty log.
+    """The actions of a log's processes; those of one process are in order. Raises TraceError for a damaged
+    or empty log.
 
-    The first process of the log is the root of all.
+    All processes descend from the first process of the log.
     """
     reader = _Reader()
     empty = True
@@ -150,7 +150,7 @@ class _Reader:
             return
         task.ended = True
         if task.place is None:
-            # Its parent's clone may be written after the child's whole life.
+            # The log may have the parent's clone after all the calls of the child.
             self._orphans[pid] = task
         else:
             yield Gone(task.number)
@@ -200,8 +200,8 @@ def _done(task: _Task, place: Place, call: Call, child: _Task | None) -> Iterato
 
 
 def _flat(items: Iterator[Item | _Origin]) -> Iterator[Item]:
-    """Yield held calls with each child's life in its place. It does not recurse, since held calls may nest
-    as deep as the log is long.
+    """Yield held calls, with the calls of each child in the place of its fork. This does not recurse,
+    because held calls may nest as deep as the log is long.
     """
     pending = [items]
     while pending:
@@ -239,14 +239,14 @@ def _effects(task: _Task, place: Place, call: Call, child: _Task | None) -> Iter
 
 
 def _joined(call: Call, place: Place, child: _Task) -> Seen | None:
-    """The child's entry into a control group where the kernel made it; otherwise a child writes its own ID
-    there.
+    """The child's entry into a control group in which the kernel created it. In all other cases, a child
+    writes its own ID there.
     """
     at = call.arguments.find("CLONE_INTO_CGROUP")
     match = _CGROUP.search(call.arguments, at) if at >= 0 else None
     if match is None:
         return None
-    # strace 6.1 says only the descriptor.
+    # strace 6.1 prints only the descriptor.
     group = unescape(match[2]) if match[2] else place.descriptor(match[1])
     return Seen(call.line, child.number, Op.WRITE, f"{group}/cgroup.procs", None, False)
 
@@ -263,14 +263,14 @@ def _doings(call: Call, number: int, place: Place) -> Iterator[Item]:
             or call.name in ("creat", "symlink", "symlinkat", "mknod", "mknodat", "truncate")
             or (call.name in _OPENS and _gives_content(flags))
         )
-        # What was opened may be a pipe.
+        # The opened file may be a pipe.
         real = call.result_path if call.name in _OPENS and call.result_path.startswith("/") else ""
         op = _operation(call.name, flags)
         yield Seen(call.line, number, op, plain(path), call.error, makes, real)
 
 
 def _gives_content(flags: str) -> bool:
-    # A file of O_TMPFILE has no name; the path is its directory's.
+    # A file of O_TMPFILE has no name. The path is that of its directory.
     return _NEW_CONTENT_FLAGS.search(flags) is not None and "O_TMPFILE" not in flags
 
 

@@ -16,7 +16,7 @@ from quickstart.trace.collect import collect_file
 from quickstart.trace.strace import unescape
 
 _LOGS = ("strace.log", "maps.log", "ldd.log", "modules.before", "modules.after", "facts.json")
-# All but the strace log, which is read line by line.
+# The limit for all logs except strace's, which is read line by line.
 _MAX_LOG_BYTES = 32 << 20
 _END = "== end\n"
 # "	libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f…)" and "	/lib64/ld-linux-x86-64.so.2 (0x00007f…)"
@@ -28,8 +28,8 @@ _DELETED = " (deleted)"
 
 
 def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
-    """The log of tracers/ldd-all: the libraries that ldd(1) named for each file. Raises TraceError for a
-    cut log.
+    """The log of tracers/ldd-all: the libraries that ldd(1) named for each file. Raises TraceError for an
+    incomplete log.
 
     Libraries that ldd does not find are ignored here: a library by itself may lack what its program has
     already loaded. The ELF closure reports those that are really missing.
@@ -49,7 +49,7 @@ def parse_maps(text: str) -> tuple[Mapped, ...]:
 
     Mappings without a file (memfd, SysV memory, vdso) and deleted files do not count. Nor does a child of
     systemd before it has become the unit's program, such as (sd-pam): systemd puts the names of these in
-    parentheses. Raises TraceError for a cut log.
+    parentheses. Raises TraceError for an incomplete log.
     """
     found: dict[Mapped, None] = {}
     pid, program = 0, ""
@@ -74,8 +74,8 @@ def _whole(what: str, text: str) -> str:
 
 
 def load_trace(directory: Path, unit: str) -> Trace:
-    """The trace in ``directory`` (as trace.record leaves it) for ``unit``. Raises TraceError for incomplete
-    logs.
+    """The trace of ``unit`` from the logs that trace.record wrote to ``directory``. Raises TraceError for
+    incomplete logs.
     """
     try:
         texts = {name: os.fsdecode(read_whole(directory / name, _MAX_LOG_BYTES)) for name in _LOGS[1:]}

@@ -11,14 +11,14 @@ from quickstart.parse.bounded import PATH_MAX, natural
 
 _OWN_DESCRIPTORS = "/proc/self/fd/"
 _DOTS = re.compile(r"/*+(?>(?:\.\.(?:/++|\Z))*)")
-# A service's own mounts are a hundred or two; who has more has the root that he enters among the last.
+# A service has one or two hundred mounts of its own. With more, the root that it enters is among the last of them.
 _MAX_BINDS = 512
-# The kernel's name of a working directory may be longer than a path can be; with relative names nobody comes that far.
+# The kernel's name of a working directory may exceed the limit of a path. Relative names in a real log do not get this long.
 MAX_PLACE_CHARACTERS = 2 * PATH_MAX
 
 
 class Bind(NamedTuple):
-    """A bind mount, and the one before it."""
+    """A bind mount, with a link to the bind mount before it."""
 
     target: str
     source: str
@@ -46,12 +46,12 @@ class Place:
         return under(self.root, path) if path.startswith("/") else join(self.cwd, path)
 
     def descriptor(self, number: str) -> str:
-        """The path that a descriptor was opened by; empty when it is not known."""
+        """The path by which a descriptor was opened; empty when it is not known."""
         value = natural(number)
         return (self.opened.get(value) if value is not None else None) or ""
 
     def source(self, target: str) -> str:
-        """The source that is bound at ``target``, or ``target`` where there is none."""
+        """The source of the bind mount at ``target``, or ``target`` itself where there is none."""
         bind = self.binds
         for _ in range(_MAX_BINDS):
             if bind is None:

@@ -2,8 +2,8 @@
 on the host.
 
 The log stays in the guest's memory while it grows, so that writing it affects neither the disk nor the
-trace. Then the agent sends it home. It is complete or the recording fails: strace must have ended, and the
-guest's SHA-256 must match the host's.
+trace. Then the agent sends it to the host. Either the log is complete, or the recording fails: strace must
+have ended, and the guest's SHA-256 must match the host's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from quickstart.trace.collect import collect_file, loaded_files
 TRACE_MAC = "52:54:00:71:73:01"
 _GUEST = "/run/quickstart-trace"
 _TRANSFER_S = 600.0
-# What a script of ours says in the guest; and the log, which has been in the guest's memory.
+# The limits for the output of our scripts in the guest, and for the log, which was in the guest's memory.
 _SAID_BYTES = 64 * MIB
 _LOG_BYTES = 4096 * MIB
 # Under strace each system call stops twice; a boot takes three to five times as long.
@@ -47,7 +47,7 @@ exit 3
 
 
 def tracer_files() -> dict[str, bytes | Path]:
-    """The tracer as files for the launch: this host's strace with all that it loads, and our scripts."""
+    """The files of the tracer for the launch: this host's strace with all the libraries that it loads, and our scripts."""
     program = door.tool_path("strace")
     host = ImageRoot(Path("/"))
     scripts = assets("tracers")
@@ -87,7 +87,7 @@ def record(subject: Subject, launcher: Launcher, directory: Path, progress: Prog
         with progress.step("trace: reference boot under strace"):
             readied = guest.wait_ready(profile.ready.timeout_s * _SLOWDOWN)
         with progress.step("trace: bring the logs home"):
-            # While the tracer still listens: what is mapped now has to be in its log.
+            # This happens while the tracer still runs, because its log has to have all that is mapped now.
             _save(directory / "maps.log", _output(guest, f"{_GUEST}/maps-all {shlex.quote(profile.unit)}"))
             _stop_tracer(guest)
             _fetch(guest, "strace.log", directory)

@@ -1,7 +1,8 @@
 """The log of `strace -f -y -ttt` as calls (pure; strace(1), "The output").
 
-The log is read as a stream of lines. A line that is not strace's, or a cut last line, is a TraceError with
-its number: a start set from half a log would silently miss files.
+The log is read as a stream of lines. A line that is not strace's, and an incomplete last line, raise
+TraceError with the line's number. Otherwise, a start set from half a log would lack files and nobody would
+notice.
 
 The guest's programs choose the text. So no pattern here tries a place of a line more than a few times, and
 numbers are bounded.
@@ -16,9 +17,9 @@ from typing import NamedTuple
 
 from quickstart.errors import TraceError
 
-# strace's -s is 4096: of a program's start 32 arguments, each byte of which may take four characters.
+# strace's -s is 4096. It prints up to 32 arguments of an executed program, and each byte may take four characters.
 MAX_LINE_BYTES = 1 << 20
-# A call ends in its second part; strace's end, or the process's, may come in between.
+# A call ends with its second part. Before that, strace or the process may end.
 _MAX_PARTS = 8
 _LINE = re.compile(r"([0-9]{1,10}) +[0-9]+\.[0-9]+ (.*)", re.DOTALL)
 _CALL = re.compile(
@@ -29,13 +30,13 @@ _CALL = re.compile(
 _RESUMED = re.compile(r"<\.\.\. (\w+) resumed>(.*)", re.DOTALL)
 _UNFINISHED = re.compile(r"([\w?]+)\((.*?) ?<(?:unfinished|detached) \.\.\.>", re.DOTALL)
 _EXIT = re.compile(r"\+\+\+ (?:exited with|killed by|superseded by) .*\+\+\+")
-# A signal, or what strace says when a process goes on in another mode of the processor.
+# A signal, or strace's message about a process that changes the mode of the processor.
 _REMARK = re.compile(r"--- .* ---|\[ Process PID=\d+ runs in .* mode\. \]")
-# With --decode-pids=pidns a process ID of another PID namespace is followed by strace's own.
+# With --decode-pids=pidns, strace prints its own ID of a process after the ID from another PID namespace.
 _DECODED_PID = re.compile(r" /\* ([0-9]{1,10}) in strace's PID NS \*/")
 _ESCAPE = re.compile(r"\\([0-7]{1,3}|.)", re.DOTALL)
 _CONTROL = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
-# Most of what a boot maps is plain memory; such a line says nothing of files.
+# Most mappings of a boot are plain memory. Their lines have nothing to do with files.
 _ANONYMOUS = re.compile(rb"\d+ +\d+\.\d+ mmap\([^<>]*MAP_ANONYMOUS, -1, 0\) = 0x[0-9a-f]+\n")
 
 
@@ -43,7 +44,7 @@ class Call(NamedTuple):
     """One finished system call. ``result`` is its return value, ``result_path`` the path that -y prints for
     a returned descriptor.
 
-    A ``result`` that is a process ID is strace's own name for the process.
+    A ``result`` that is a process ID is the ID by which strace itself knows the process.
     """
 
     line: int
@@ -87,7 +88,7 @@ def read_calls(lines: Iterable[bytes]) -> Iterator[Call | Ended]:
                     f"line {number} of the strace log resumes {half[1]}, which process {pid} did not begin"
                 )
             text = f"{name}({head}{half[2]}"
-            # Each part is joined to all before it.
+            # Each part is joined to all the parts before it.
             if parts >= _MAX_PARTS or len(text) > MAX_LINE_BYTES:
                 raise _garbled(number, raw)
         else:
@@ -106,7 +107,7 @@ def read_calls(lines: Iterable[bytes]) -> Iterator[Call | Ended]:
 def _finished(number: int, pid: int, call: re.Match[str]) -> Call:
     name, arguments, result, result_path, error, rest = call.groups()
     if result == "?" and error is None:
-        # The process ended in the call, or strace could not ask any more.
+        # The process ended during the call, or strace could no longer query it.
         error = "?"
     if rest and (decoded := _DECODED_PID.match(rest)):
         result = decoded[1]

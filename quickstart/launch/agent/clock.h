@@ -1,4 +1,4 @@
-/* Time as the agent counts it: nanoseconds of a clock, milliseconds for poll(). */
+/* The agent's times: nanoseconds of a clock, and milliseconds for poll(). */
 #pragma once
 #include <stdint.h>
 #include <time.h>

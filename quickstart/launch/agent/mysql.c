@@ -1,5 +1,5 @@
 /*
- * `show databases` asked as a client of MySQL and MariaDB does (MySQL's documentation: "Client/Server Protocol";
+ * Sends `show databases` as a client of MySQL and MariaDB does (MySQL's documentation: "Client/Server Protocol";
  * MariaDB's: "Clients & Utilities / Server Client Communication"). Every number is little-endian.
  */
 #define _GNU_SOURCE
@@ -15,17 +15,17 @@
 
 enum { PACKET_ROOM = 4096 }; /* handshakes have about 100 bytes, a row at most 4 * 64 and its length */
 enum { HEADER = 4, LARGEST_PACKET = 1 << 24 };
-enum { OK = 0x00, END = 0xfe, END_BELOW = 9 }; /* longer, 0xfe begins a row (or asks for another plugin) */
+enum { OK = 0x00, END = 0xfe, END_BELOW = 9 }; /* in a longer packet, 0xfe begins a row, or asks for another plugin */
 enum { SHORT_MAX = 250 };                      /* the longest string whose length is one byte */
 enum { COM_QUIT = 1, COM_QUERY = 3, UTF8MB4_GENERAL_CI = 45 };
 enum { LONG_PASSWORD = 1, PROTOCOL_41 = 0x200, SECURE_CONNECTION = 0x8000, PLUGIN_AUTH = 0x80000 };
-/* LONG_PASSWORD alone is no demand: MariaDB's servers leave it out to say that they are no MySQL. */
+/* LONG_PASSWORD is not required: MariaDB's servers leave it out to show that they are not MySQL. */
 enum { NEEDED = PROTOCOL_41 | SECURE_CONNECTION | PLUGIN_AUTH };
 static const char PLUGIN[] = "mysql_native_password";
 static const char ASK[] = "show databases";
 static const char ALWAYS[] = "information_schema";
 
-/* One connection: `sequence` is the next packet's number, ours or the server's; `packet` is the last one's payload. */
+/* One connection. `sequence` is the number of the next packet, ours or the server's; `packet` is the payload of the last one. */
 struct session {
     int fd;
     int64_t limit;
@@ -37,7 +37,7 @@ struct session {
 static bool receive(const struct session *session, unsigned char *to, size_t wanted) {
     while (wanted > 0) {
         struct pollfd wait = {.fd = session->fd, .events = POLLIN};
-        if (poll(&wait, 1, ms_until(session->limit)) <= 0) return false; /* no answer in time, or no memory: try again */
+        if (poll(&wait, 1, ms_until(session->limit)) <= 0) return false; /* no answer in time, or a lack of memory: the caller tries again */
         ssize_t got = recv(session->fd, to, wanted, MSG_DONTWAIT);
         if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
         if (got <= 0 || ms_until(session->limit) == 0) return false;
@@ -55,7 +55,7 @@ static bool next_packet(struct session *session) {
            receive(session, session->packet, session->length);
 }
 
-/* At most 255 bytes: a fresh socket's buffer holds them. */
+/* Sends at most 255 bytes, which fit into the buffer of a new socket. */
 static bool send_packet(struct session *session, const void *payload, size_t length) {
     unsigned char packet[HEADER + UINT8_MAX] = {(unsigned char)length, 0, 0, session->sequence++};
     memcpy(packet + HEADER, payload, length);
@@ -63,7 +63,7 @@ static bool send_packet(struct session *session, const void *payload, size_t len
 }
 
 /* Protocol::HandshakeV10: 10, version and NUL, thread, 8 bytes of salt, 0, capabilities, character set, status, the rest of
- * the capabilities; what follows concerns passwords. */
+ * the capabilities; the rest concerns passwords. */
 static bool is_handshake(const struct session *session) {
     const unsigned char *end = memchr(session->packet, '\0', session->length);
     if (session->packet[0] != 10 || !end) return false;
@@ -81,13 +81,13 @@ static bool send_account(struct session *session, const char *account) {
     for (size_t i = 0; i < 8; i++) answer[i] = (unsigned char)(words[i / 4] >> 8 * (i % 4));
     answer[8] = UTF8MB4_GENERAL_CI;
     memcpy(answer + 32, account, name);
-    memcpy(answer + 32 + name + 1, PLUGIN, sizeof PLUGIN); /* after the answer's length: 0, no password */
+    memcpy(answer + 32 + name + 1, PLUGIN, sizeof PLUGIN); /* after the answer's length, which is 0 without a password */
     return send_packet(session, answer, 32 + name + 1 + sizeof PLUGIN);
 }
 
 static bool log_in(struct session *session, const char *account) {
     if (!next_packet(session) || !is_handshake(session) || !send_account(session, account) || !next_packet(session)) return false;
-    /* Protocol::AuthSwitchRequest: the account's plugin is not the server's usual one. */
+    /* Protocol::AuthSwitchRequest: the account does not use the server's default plugin. */
     if (session->packet[0] == END && session->length > sizeof PLUGIN && memcmp(session->packet + 1, PLUGIN, sizeof PLUGIN) == 0 &&
         (!send_packet(session, "", 0) || !next_packet(session)))
         return false;
@@ -96,7 +96,7 @@ static bool log_in(struct session *session, const char *account) {
 
 static bool is_end(const struct session *session) { return session->packet[0] == END && session->length < END_BELOW; }
 
-/* A text result set of one column: their number, its definition, an end, rows, an end. */
+/* A text result set of one column: the number of columns, the definition of the column, an end, rows, an end. */
 static int read_rows(struct session *session) {
     static const char column[] = "\3def";
     bool found = false;
@@ -105,8 +105,8 @@ static int read_rows(struct session *session) {
     if (!next_packet(session) || !is_end(session)) return 0;
     for (int rows = 0; next_packet(session); rows++) {
         if (is_end(session)) return found ? rows : 0;
-        /* One string behind its length; a name has at most 64 characters. */
-        if (session->packet[0] > SHORT_MAX || session->packet[0] != session->length - 1) return 0; /* an error, too */
+        /* A row has one string after its length. A name has at most 64 characters. */
+        if (session->packet[0] > SHORT_MAX || session->packet[0] != session->length - 1) return 0; /* also for an error packet */
         found = found || (session->length == sizeof ALWAYS && memcmp(session->packet + 1, ALWAYS, sizeof ALWAYS - 1) == 0);
     }
     return 0;
@@ -117,12 +117,12 @@ int list_databases(int fd, const char *account, int64_t limit) {
     char query[sizeof ASK] = {COM_QUERY};
     memcpy(query + 1, ASK, sizeof ASK - 1);
     if (!log_in(&session, account)) return 0;
-    session.sequence = 0; /* every command begins anew */
+    session.sequence = 0; /* every command begins at 0 */
     return send_packet(&session, query, sizeof query) ? read_rows(&session) : 0;
 }
 
 void end_session(int fd) {
     struct session session = {.fd = fd};
     const unsigned char quit = COM_QUIT;
-    (void)send_packet(&session, &quit, 1); /* at worst the server notes that we are gone */
+    (void)send_packet(&session, &quit, 1); /* if this fails, the server notes an aborted connection */
 }

@@ -1,10 +1,10 @@
 #pragma once
 #include <stdint.h>
 
-enum { ACCOUNT_MAX = 32 }; /* what MySQL allows, the stricter one */
+enum { ACCOUNT_MAX = 32 }; /* MySQL's limit, which is the stricter one */
 
-/* How many databases a server of the MySQL protocol lists to `account`, which has no password; 0 when the answer is
- * not all there by `limit` (CLOCK_MONOTONIC), is an error, or does not have `information_schema`, which every one has. */
+/* The number of databases that a server of the MySQL protocol lists to `account`, which has no password. It is 0 when the
+ * answer is incomplete at `limit` (CLOCK_MONOTONIC), is an error, or lacks `information_schema`, which every server has. */
 int list_databases(int fd, const char *account, int64_t limit);
-/* Ends the session as a client does: the server notes no aborted connection. */
+/* Ends the session as a client does, so that the server does not note an aborted connection. */
 void end_session(int fd);

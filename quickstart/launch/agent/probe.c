@@ -1,5 +1,5 @@
 /*
- * The prober: a process of its own, so that neither a slow connect delays a command nor a busy port delays a stamp.
+ * The prober. It is a process of its own, so a slow connect does not delay a command, and a busy port does not delay a stamp.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -23,7 +23,7 @@
 #include "probe.h"
 #include "protocol.h"
 
-enum { PACKET_MAX = 4096, COUNTERS_MAX = 3968 }; /* a pipe's packet (PIPE_BUF), and what it has room for beside its header */
+enum { PACKET_MAX = 4096, COUNTERS_MAX = 3968 }; /* a pipe's packet (PIPE_BUF), and its room after the header */
 enum { PATH_LIMIT = 2048, ANSWER_MAX = 65536, STATUS_LINE_MAX = 512 };
 enum { TRY_S = 1, EXEC_TRY_S = 10 }; /* for connect, and again for the answer; for a readiness command */
 
@@ -35,15 +35,15 @@ struct place {
 static void tell(int out, const char *kind, int64_t stamp, const char *text) {
     char line[STATUS_LINE_MAX + 64];
     int length = snprintf(line, sizeof line, "%s %lld %s\n", kind, (long long)stamp, text);
-    /* One packet, shorter than PIPE_BUF. It fails only when the main process is gone, and we go with it. */
+    /* One packet, shorter than PIPE_BUF. This fails only when the main process has gone, and then we end, too. */
     if (write(out, line, (size_t)length) != length) _exit(1);
 }
 
-/* What the file holds, up to its first `lines` lines and `room` bytes, whole lines only; the length. */
+/* Read whole lines of the file, at most its first `lines` lines and `room` bytes; returns the length. */
 static size_t read_lines(const char *path, int lines, char *to, size_t room) {
     char text[COUNTERS_MAX];
     size_t length = 0, end = 0;
-    int fd = openat(proc_dir, path, O_RDONLY | O_CLOEXEC); /* -1 is refused by read */
+    int fd = openat(proc_dir, path, O_RDONLY | O_CLOEXEC); /* read(-1) fails */
     for (ssize_t got; room > length && (got = read(fd, text + length, room - length)) > 0;) length += (size_t)got;
     close(fd);
     for (size_t i = 0; i < length && lines > 0; i++)
@@ -55,7 +55,7 @@ static size_t read_lines(const char *path, int lines, char *to, size_t room) {
     return end;
 }
 
-/* The first correct answer: the guest's counters are read before word of it, so that telling does not count. */
+/* Report the first correct answer. The guest's counters are read before that, so that the report itself does not count. */
 static void tell_ready(int out, int64_t stamp, const char *text) {
     char counters[COUNTERS_MAX], packet[PACKET_MAX];
     size_t length = read_lines("stat", 1, counters, sizeof counters);
@@ -79,7 +79,7 @@ static bool find_place(int inet, struct place *place) {
         link.ifr_data = (char *)&carrier;
         if (list[i].ifr_addr.sa_family != AF_INET || ioctl(inet, SIOCGIFFLAGS, &flags) < 0) continue;
         if ((flags.ifr_flags & (IFF_UP | IFF_LOOPBACK)) != IFF_UP) continue;
-        /* The kernel may set IFF_RUNNING a second later than there is a carrier: ask for that, if the driver tells. */
+        /* The kernel may set IFF_RUNNING a second after the carrier appears, so ask the driver about the carrier, too. */
         if (!(flags.ifr_flags & IFF_RUNNING) && (ioctl(inet, SIOCETHTOOL, &link) < 0 || !carrier.data)) continue;
         memcpy(&place->address, &list[i].ifr_addr, sizeof place->address);
         snprintf(place->ifname, sizeof place->ifname, "%.*s", IFNAMSIZ - 1, list[i].ifr_name);
@@ -96,19 +96,19 @@ static int connect_to(const struct place *place, const struct ready *ready) {
     struct timeval limit = {.tv_sec = TRY_S};
     struct linger reset = {.l_onoff = 1};
     socklen_t size = sizeof here;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); /* -1 is refused by all that follows */
-    /* Without a listener on a port of the ephemeral range, TCP can connect to itself: that is no answer. */
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0); /* with -1, all following calls fail */
+    /* When nobody listens on a port of the ephemeral range, TCP can connect to itself. That is no answer. */
     if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 && setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
         connect(fd, (struct sockaddr *)&to, sizeof to) == 0 && getsockname(fd, (struct sockaddr *)&here, &size) == 0 &&
         (here.sin_port != to.sin_port || here.sin_addr.s_addr != to.sin_addr.s_addr))
         return fd;
-    /* Reset rather than close, so that no TIME_WAIT stands in the way of the server's bind(). */
-    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset); /* at worst an orderly close */
+    /* Reset the connection, because after a close TIME_WAIT could make the server's bind() fail. */
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset); /* if this fails, the connection is closed in order */
     close(fd);
     return -1;
 }
 
-/* If `line` is "HTTP/1.x STATUS …", ends it behind its text and replaces what is unprintable. */
+/* Whether `line` is "HTTP/1.x STATUS …". If so, end it after its text and replace unprintable bytes. */
 static bool is_correct(char *line, const char *status) {
     line[strcspn(line, "\r\n")] = '\0';
     if (strlen(line) < 12 || strncmp(line, "HTTP/1.", 7) != 0 || line[8] != ' ') return false;
@@ -118,7 +118,7 @@ static bool is_correct(char *line, const char *status) {
     return true;
 }
 
-/* Reports readiness as soon as the status line is in, then reads on so that the server sees no reset. */
+/* Report readiness as soon as the status line has arrived. Then read the rest, so that the server sees no reset. */
 static bool read_answer(int fd, const char *status, int out) {
     static char answer[ANSWER_MAX + 1];
     bool judged = false, correct = false;
@@ -128,7 +128,7 @@ static bool read_answer(int fd, const char *status, int out) {
         int64_t stamp = now(CLOCK_BOOTTIME);
         if (got <= 0) break;
         length += (size_t)got;
-        answer[length] = '\0'; /* also ends what an earlier answer has left */
+        answer[length] = '\0'; /* also cuts off the rest of an earlier answer */
         if (judged || !strchr(answer, '\n')) continue;
         judged = true;
         if ((correct = is_correct(answer, status))) tell_ready(out, stamp, answer);
@@ -139,13 +139,13 @@ static bool read_answer(int fd, const char *status, int out) {
 static bool try_command(char *command, int out) {
     pid_t child = fork();
     if (child == 0) {
-        alarm(EXEC_TRY_S); /* survives execve and ends the shell */
+        alarm(EXEC_TRY_S); /* the alarm survives execve and ends the shell */
         exec_shell(command, -1, -1);
     }
     int status;
     if (child < 0 || waitpid(child, &status, 0) != child) return false;
     int64_t stamp = now(CLOCK_BOOTTIME);
-    if (WIFSIGNALED(status)) kill(-child, SIGKILL); /* what the shell waited for; none left is fine */
+    if (WIFSIGNALED(status)) kill(-child, SIGKILL); /* the programs that the shell waited for, if any */
     if (status == 0) tell_ready(out, stamp, "exit 0");
     return status == 0;
 }
@@ -174,7 +174,7 @@ static bool try_once(const struct ready *ready, const struct place *place, int o
                               "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n"
                               "User-Agent: quickstart-probe\r\n\r\n",
                               ready->path, place->text);
-        /* A fresh socket's buffer holds all of it; if it does not, this try has failed. */
+        /* The request fits into the buffer of a new socket. If it does not, this attempt has failed. */
         correct = send(fd, ask, (size_t)length, MSG_NOSIGNAL) == length && read_answer(fd, ready->status, out);
     }
     if (ready->kind == READY_MYSQL) correct = ask_databases(fd, ready->account, out);
@@ -190,7 +190,7 @@ _Noreturn void probe(const struct ready *ready, int interval_ms, int out) {
         if (inet < 0) inet = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         bool found = inet >= 0 && find_place(inet, &place);
         int64_t stamp = now(CLOCK_BOOTTIME);
-        /* The root volume's own network setup may change what the initramfs has set up: say so again. */
+        /* The network setup of the root volume may change the address that the initramfs has set, so report it again. */
         if (found && memcmp(&place, &last, sizeof place) != 0) {
             char text[sizeof place.ifname + sizeof place.text];
             snprintf(text, sizeof text, "%s %s", place.ifname, place.text);

@@ -10,7 +10,7 @@ struct ready {
     char *status, *path, *account, *command;
 };
 
-/* READY of the command line (docs/internals/agent.md); ends the program when it is malformed. */
+/* Parse READY of the command line (docs/internals/agent.md). The program ends when it is malformed. */
 struct ready parse_ready(int count, char **words);
-/* The prober: finds the address, asks until the answer is right, and writes whole messages to `out`, a pipe of packets. */
+/* The prober: it finds the address, asks until the answer is right, and writes whole messages to `out`, a pipe of packets. */
 _Noreturn void probe(const struct ready *ready, int interval_ms, int out);
