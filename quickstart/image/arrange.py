@@ -43,8 +43,8 @@ def plan_moves(
     """The moves of the directories, then of the files, each in the order of their names, to the first free
     place that holds them all.
 
-    Files in several pieces or with a map elsewhere stay where they are. Everything stays when there is no
-    such place.
+    Files in several pieces or with a map elsewhere stay where they are. When there is no such place,
+    no file is moved.
     """
     pieces, inodes = _pieces(blocks), blocks.inodes
     movable = [

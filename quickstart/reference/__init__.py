@@ -1,1 +1,1 @@
-"""profile → reference: the ordinary root file system and kernel that is booted, traced and later shipped."""
+"""profile → reference: the ordinary root file system and kernel, which are booted, traced and later shipped."""

@@ -1,4 +1,4 @@
-"""Programs of an image, run on this host: as root of the image, and of nothing else (``confiner/``, docs/users/security.md)."""
+"""Runs programs of an image on this host, as root of the image and of nothing else (``confiner/``, docs/users/security.md)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from quickstart.host import relay
 from quickstart.store.compiled import compiled
 from quickstart.store.store import Store
 
-# With glibc it would be 0.8 MB larger. musl-gcc knows nothing of the kernel's headers, which are glibc's neighbours.
+# With glibc, the program would be 0.8 MB larger. musl-gcc does not find the kernel's headers, which are beside those of glibc.
 COMPILER = "musl-gcc"
 FLAGS = (
     *("-std=gnu11", "-Os", "-static", "-s"),
     *("-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"),
 )
 _LIMIT_S = 1800
-# confiner/confiner.h: where the image is for a program of the host's, and the status when nothing was started.
+# As in confiner/confiner.h: the image's path for a program of the host, and the status when no program was started.
 TARGET = PurePosixPath("/target")
 NOT_CONFINED = 125
 
 
 def confiner(store: Store) -> Path:
-    """The program that confines, out of the store; raises MissingToolError without its compiler."""
+    """The confiner, from the store. Raises MissingToolError when its compiler is missing."""
     folder = resources.files("quickstart.reference").joinpath("confiner")
     return compiled(store, "confiner", FLAGS, folder, compiler=COMPILER)
 
@@ -38,11 +38,11 @@ def run_in(
     network: bool = False,
     host_tools: bool = False,
 ) -> None:
-    """Run a program of the image ``root`` by ``program``, the confiner, to its end; what it says goes to the end of ``log``.
+    """Run a program of the image ``root`` under ``program``, the confiner, and wait for its end. Its output is appended to ``log``.
 
-    It has the host's network only with ``network``, and then no UNIX sockets. Only then does it learn the host's proxies, which may
-    contain a password. With ``host_tools`` it is a program of the host's, to which the image is `TARGET`; ``root`` must have a
-    directory ``dev``. Raises CommandError as ``relay.logged`` does.
+    With ``network`` it has the host's network, but no UNIX sockets. Only then does it get the host's proxies, which may contain a
+    password. With ``host_tools`` it is a program of the host, which sees the image at `TARGET`; ``root`` must have a directory
+    ``dev``. Raises CommandError as ``relay.logged`` does.
     """
     options = (*(("--network",) if network else ()), *(("--host-tools",) if host_tools else ()))
     words = [program, *options, root, *argv]

@@ -1,4 +1,4 @@
-"""What a fresh Debian root needs before it is a machine: the files that an installer or cloud image would write."""
+"""The files that a fresh Debian root needs to be a machine: those that an installer or a cloud image would write."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from quickstart.model import IMAGE_TIME_S
 
 HOSTNAME = "debian"
 
-# The names that systemd gives the first interface on QEMU (pc, q35), EC2 and Xen. ifupdown's udev helper knows no patterns in
-# allow-hotplug, and a name that does not exist costs nothing.
+# The names that systemd gives the first interface on QEMU (pc, q35), EC2 and Xen. ifupdown's udev helper does not support patterns
+# in allow-hotplug, and a name that does not exist costs nothing.
 _INTERFACE_NAMES = ("ens3", "ens4", "ens5", "enp0s2", "enp0s3", "enp1s0", "enX0", "eth0")
 
 
 def interfaces() -> str:
-    """interfaces(5): the Ethernet interface by DHCP when it appears, as Debian's installer sets it up."""
+    """interfaces(5): the Ethernet interface uses DHCP when it appears, as Debian's installer configures it."""
     stanzas = "".join(f"\nallow-hotplug {name}\niface {name} inet dhcp\n" for name in _INTERFACE_NAMES)
     return f"source /etc/network/interfaces.d/*\n\nauto lo\niface lo inet loopback\n{stanzas}"
 
 
-# Host keys belong to a machine, not to an image: the first start of sshd makes them.
+# Host keys belong to a machine, not to an image, so the first start of sshd makes them.
 _HOST_KEYS = """\
 [Service]
 ExecStartPre=
@@ -33,12 +33,12 @@ _POLICY = "#!/bin/sh\n# no service starts while the image is made (invoke-rc.d(8
 
 
 def write(tree: Path, name: str, text: str, mode: int = 0o644) -> None:
-    """Write a guest file below ``tree``; its directory is made when it is missing. Whoever's umask does not count."""
+    """Write a guest file below ``tree``, and make its directory when it is missing. Our umask has no effect on the modes."""
     inroot.write(tree, name, text.encode(), mode)
 
 
 def begin(tree: Path, source_lines: tuple[str, ...]) -> None:
-    """Make the tree fit for package installation in a chroot; ``end`` takes it back."""
+    """Prepare the tree for the installation of packages in a chroot. ``end`` undoes this."""
     write(tree, "usr/sbin/policy-rc.d", _POLICY, 0o755)
     inroot.write(tree, "etc/resolv.conf", Path("/etc/resolv.conf").read_bytes())
     if source_lines:
@@ -47,7 +47,7 @@ def begin(tree: Path, source_lines: tuple[str, ...]) -> None:
 
 
 def configure(tree: Path) -> None:
-    """Host name, network, ssh: what is the same for every image."""
+    """Configure what is the same for every image: host name, network, ssh."""
     write(tree, "etc/hostname", f"{HOSTNAME}\n")
     write(tree, "etc/hosts", f"127.0.0.1\tlocalhost\n127.0.1.1\t{HOSTNAME}\n::1\tlocalhost ip6-localhost\n")
     write(tree, "etc/network/interfaces", interfaces())
@@ -56,7 +56,7 @@ def configure(tree: Path) -> None:
 
 
 def end(tree: Path, root_uuid: str) -> None:
-    """Leave nothing of this host and of the making: caches, logs, keys, the machine's identity."""
+    """Remove the traces of this host and of the image's making: caches, logs, keys, the machine's identity."""
     write(tree, "etc/fstab", fstab(root_uuid))
     for name in ("usr/sbin/policy-rc.d", "etc/resolv.conf"):
         inroot.remove(tree, name)
@@ -67,7 +67,7 @@ def end(tree: Path, root_uuid: str) -> None:
         "etc/ssh/ssh_host_*",
         "var/cache/apt/*.bin",
         "var/cache/apt/archives/*.deb",
-        # Inode numbers and times of this host; the next ldconfig writes it anew.
+        # It contains inode numbers and times of this host. The next ldconfig writes it again.
         "var/cache/ldconfig/aux-cache",
         "var/cache/debconf/*-old",
         "var/lib/apt/lists/*",
@@ -80,24 +80,25 @@ def end(tree: Path, root_uuid: str) -> None:
 
 
 def fix_times(tree: Path, since_s: float) -> None:
-    """Give IMAGE_TIME_S to all that was written since ``since_s`` (seconds since the epoch).
+    """Set the times of all files that were written since ``since_s`` (seconds since the epoch) to IMAGE_TIME_S.
 
-    What packages unpacked has the times of its archive; the rest, the accounts' dates included, would tell when the image was made.
+    Files from packages have the times in their archives. All other times, and the dates of accounts, would depend on the day on
+    which the image was made.
     """
     for name in ("etc/shadow", "etc/shadow-"):
         inroot.rewrite(tree, name, _with_fixed_day)
     for base, directories, files in os.walk(tree, topdown=False):
         for path in (f"{base}/{name}" for name in (*files, *directories)):
-            # The kernel's coarse clock, which files get, is a little behind.
+            # The kernel takes the times of files from a coarse clock, which is a little slow.
             if os.lstat(path).st_mtime >= int(since_s):
                 os.utime(path, (IMAGE_TIME_S, IMAGE_TIME_S), follow_symlinks=False)
 
 
 def _with_fixed_day(shadow: bytes) -> bytes:
-    """shadow(5) with the day of each password's last change, in days since the epoch, made IMAGE_TIME_S's."""
+    """shadow(5), in which the day of each password's last change (in days since the epoch) becomes that of IMAGE_TIME_S."""
     day = str(IMAGE_TIME_S // 86400).encode()
     rows = [line.split(b":") for line in shadow.splitlines()]
-    # Empty means no ageing, 0 that the password has to be changed: neither is a date.
+    # An empty field means no ageing, and 0 means that the password has to be changed. Neither is a date.
     return b"".join(
         b":".join((*row[:2], day, *row[3:]) if len(row) == 9 and row[2] not in (b"", b"0") else row) + b"\n"
         for row in rows

@@ -1,4 +1,4 @@
-"""The reference image by debootstrap: one base a suite, copied and completed by each profile's packages."""
+"""The reference image by debootstrap: each suite has one base, to whose copy the packages of a profile are added."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from quickstart.reference.variant import Variant
 from quickstart.store.context import Context
 from quickstart.store.store import Store, key_of, source_digest
 
-# The machine that Debian's installer makes with "SSH server" and no desktop, less what only hardware needs.
+# The machine that Debian's installer makes with "SSH server" and no desktop, without what only real hardware needs.
 BASE_PACKAGES = (
     "cron",
     "dbus",
@@ -50,7 +50,7 @@ _NAMESPACE = uuid.UUID("6f0c3c8e-4a43-4a52-9d8e-5b1f5f1f2a00")
 def reference_inputs(
     profile: Profile, differing: Variant | None = None, *, guest_package: bool = True
 ) -> Mapping[str, object]:
-    """What the reference image depends on: never the profile's name, only what goes into the image."""
+    """What the reference image depends on: all that goes into the image, but not the profile's name."""
     return {
         "base": _base_inputs(profile.suite),
         "packages": list(profile.packages),
@@ -70,7 +70,7 @@ def _base_inputs(suite: str) -> Mapping[str, object]:
 
 
 def root_uuid(inputs: Mapping[str, object]) -> str:
-    """The root file system's UUID: the same for the same inputs, different for any other image."""
+    """The root file system's UUID. The same inputs give the same UUID, and other inputs give another."""
     return str(uuid.uuid5(_NAMESPACE, key_of("reference", inputs)))
 
 
@@ -81,9 +81,9 @@ def make_reference(
     *,
     guest_package: bool = True,
 ) -> ReferenceImage:
-    """The profile's reference image, or a variant of it, out of the store, made first when it is not there (as root).
+    """The profile's reference image, or a variant of it, from the store. It is made first when it is missing there (as root).
 
-    Raises BadInputError for a suite or package that does not exist, HostLacksError, ReferenceImageError.
+    Raises BadInputError for a suite or package that does not exist, HostLacksError, and ReferenceImageError.
     """
 
     inputs = reference_inputs(profile, differing, guest_package=guest_package)
@@ -107,7 +107,7 @@ def make_reference(
             with progress.step(f"reference: {differing.name}"):
                 _apply(differing, profile, image)
         with progress.step("reference: the distribution's initramfs"):
-            # Only here: packages that see this variable change more than times (Python's compiled files).
+            # Set only here, because it makes some packages change more than times (Python's compiled files).
             fixed = {"SOURCE_DATE_EPOCH": str(IMAGE_TIME_S)}
             image.run(("update-initramfs", "-u", "-k", "all"), fixed)
             customise.end(root, root_uuid(inputs))
@@ -154,33 +154,33 @@ def _make_base(suite: str, context: Context) -> Path:
 
 @dataclass(frozen=True)
 class _Image:
-    """An image in the making: its ``root``, the confiner by which its programs run, and where it is logged what they say."""
+    """An image that is being made: its ``root``, the confiner that runs its programs, and the log of their output."""
 
     root: Path
     confiner: Path
     log: Path
 
     def run(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """Run a program of the image; it has no network."""
+        """Run a program of the image without a network."""
         run_in(self.root, argv, self.confiner, self.log, env or {})
 
     def fetch(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """Run a program of the image that fetches packages and runs none of their scripts."""
+        """Run a program of the image that fetches packages, but runs none of their scripts."""
         run_in(self.root, argv, self.confiner, self.log, env, network=True)
 
     def unpack(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """Run a program of the host that fetches packages and unpacks them into `TARGET`, and runs none of their scripts."""
+        """Run a program of the host that fetches packages and unpacks them into `TARGET`, but runs none of their scripts."""
         run_in(self.root, argv, self.confiner, self.log, env, network=True, host_tools=True)
 
 
 def _debootstrap(image: _Image, suite: str, sources: Sources) -> None:
-    """The first stage unpacks, by the host's debootstrap; the second runs the packages' scripts, in the image; both confined."""
+    """Run both stages, confined: the host's debootstrap unpacks, then the image's own runs the packages' scripts."""
     for directory in (image.root, image.root / "dev"):
         directory.mkdir()
         directory.chmod(0o755)
     mirror = (sources.mirror,) if sources.mirror else ()
     argv = ("debootstrap", "--foreign", "--variant=minbase", suite, str(TARGET), *mirror)
-    # As which it takes /proc, /sys and /dev for what is there.
+    # In a container, debootstrap leaves /proc, /sys and /dev as they are.
     container = {"container": "lxc"}
     image.unpack(argv, {**sources.environment, **container})
     image.run(("/debootstrap/debootstrap", "--second-stage"), container)
@@ -203,7 +203,7 @@ def _not_confined(error: CommandError) -> Exception:
 
 
 def _install(image: _Image, packages: tuple[str, ...], sources: Sources) -> None:
-    """Upgrade and install: what is fetched is fetched before, so that the packages' scripts need no network and have none."""
+    """Upgrade and install. All packages are fetched first, so that their scripts need no network, and they get none."""
     customise.begin(image.root, sources.lines)
     apt = ("apt-get", "-y", "-q", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold")
     try:

@@ -1,4 +1,4 @@
-"""A reference image as it lies in the store: its tree, and beside it what a launch must know of it."""
+"""A reference image in the store: its tree, and beside it the facts that a launch needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FACTS = "image.json"
 def write_facts(
     directory: Path, volume_uuid: str, volume_label: str, devices: tuple[DeviceNode, ...] = ()
 ) -> None:
-    """Hash the tree ``root`` in ``directory``, and ``devices`` where there are some, and keep what ``load`` needs."""
+    """Hash the tree ``root`` in ``directory``, together with any ``devices``, and write what ``load`` needs."""
     image_hash, nodes = tree_hash(directory / "root"), [asdict(node) for node in devices]
     if nodes:
         image_hash = hashlib.sha256(f"{image_hash}\0{json.dumps(nodes, sort_keys=True)}".encode()).hexdigest()
@@ -52,13 +52,13 @@ def load(directory: Path, origin: tuple[str, str]) -> ReferenceImage:
 
 
 def devices_of(image: ReferenceImage) -> tuple[DeviceNode, ...]:
-    """The nodes that the disk has beside the tree."""
+    """The device nodes that the disk has in addition to the tree."""
     facts = json.loads((image.tree.parent / _FACTS).read_text())
     return tuple(DeviceNode(**node) for node in facts.get("devices", ()))
 
 
 def find(store: Store, inputs: Mapping[str, object]) -> ReferenceImage | None:
-    """The reference image of ``inputs`` when the store has it, as it lies there, unverified."""
+    """The reference image of ``inputs`` if the store has it. It is not verified."""
     path = store.find("reference", inputs)
     try:
         return load(path, ("", "")) if path else None
@@ -73,7 +73,7 @@ def newest_kernel(root: ImageRoot) -> str | None:
 
 
 def version_key(version: str) -> tuple[str | int, ...]:
-    """Sorts as deb-version(7) for what kernels are called: numbers by value, ``~`` before the end, the end before all else."""
+    """A sort key for kernel versions, as deb-version(7) has it: numbers by value, ``~`` before the end, the end before all else."""
     parts = re.split(r"(\d+)", version.replace("~", "\0") + "\1")
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
 

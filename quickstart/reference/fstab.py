@@ -1,4 +1,4 @@
-"""What a user's fstab(5) asks of the volumes of a machine that has only one."""
+"""What a user's fstab(5) requires of a machine with a single volume."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quickstart.errors import BadInputError
 
 _ON_A_DISK = ("UUID=", "LABEL=", "PARTUUID=", "PARTLABEL=", "ID=", "/dev/")
-# mke2fs(8), -L.
+# The longest label, by mke2fs(8), -L.
 _LABEL_BYTES = 16
 _MAX_CHARACTERS = 1 << 20
 _SHOWN_CHARACTERS = 200
@@ -16,16 +16,16 @@ _SHOWN_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class RootLine:
-    """How fstab finds the root volume; the one that it does not use is empty."""
+    """The UUID or label by which fstab finds the root volume. The other one is empty."""
 
     uuid: str
     label: str
 
 
 def root_volume(fstab: str) -> RootLine | None:
-    """The UUID or label that ``fstab`` has for /, or None without a line for it.
+    """The UUID or label that ``fstab`` has for /, or None when it has no line for /.
 
-    Raises BadInputError, naming the line, for a root that is found in another way or is not ext4, and for what lies on other disks.
+    Raises BadInputError, naming the line, for a root that is found in another way or is not ext4, and for mounts from other disks.
     """
     if len(fstab) > _MAX_CHARACTERS:
         raise BadInputError(

@@ -1,7 +1,7 @@
-"""quickstart-guest into a reference image: by dpkg where the image is of our own making, as dpkg would where it was given.
+"""Installs quickstart-guest into a reference image: with dpkg into an image that we make, and without it into a user's own root.
 
-A root that was given is never run as root on this host: the package is put there, and dpkg's database written, byte for byte as by
-`dpkg -i` (tests/contract/test_guest_package.py holds the two side by side).
+The programs of a user's own root never run as root on this host. So we write the package's files and dpkg's database ourselves,
+byte for byte as `dpkg -i` does (tests/contract/test_guest_package.py compares the two).
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from quickstart.reference.guestpkg.package import (
 )
 from quickstart.store.store import source_digest
 
-# In the root of the image, while it is made.
+# It is in the root of the image while the image is made.
 DEB = f"{NAME}.deb"
 INSTALL = ("dpkg", "--install", f"/{DEB}")
 _DATABASE = PurePosixPath("/var/lib/dpkg")
-# What the package leaves in a machine; in a root that is given it is of another build.
+# What the package leaves in a machine. In a user's own root, it comes from another build.
 _STAMP = ".quickstart"
-# dpkg's status of a machine with thousands of packages has some MiB.
+# dpkg's status file for thousands of packages has a few MiB.
 _TEXT_BYTES = 64 << 20
 _STATE = PurePosixPath("/var/lib/quickstart")
 
 
 def inputs(wanted: bool) -> Mapping[str, object]:
-    """What the package adds to a reference image's inputs; without it nothing."""
+    """What the package adds to a reference image's inputs; nothing when it is not wanted."""
     return {"guest_package": source_digest("quickstart.reference.guestpkg")} if wanted else {}
 
 
 @contextmanager
 def deb_in(tree: Path) -> Iterator[None]:
-    """While the context lasts, the package lies in the image for INSTALL."""
+    """While the context lasts, the package file is in the image, where INSTALL finds it."""
     inroot.write(tree, DEB, deb(guest_package()))
     try:
         yield
@@ -55,7 +55,7 @@ def deb_in(tree: Path) -> Iterator[None]:
 
 
 def forget_build(tree: Path) -> None:
-    """Remove what a machine of another build recorded and stamped, before it became the root of this one."""
+    """Remove the records and stamps that a machine of another build left in this root."""
     stamp = tree / _STAMP
     if stamp.is_dir() and not stamp.is_symlink():
         raise BadInputError(
@@ -70,9 +70,9 @@ def forget_build(tree: Path) -> None:
 
 
 def place(tree: Path) -> bool:
-    """Put the package into a root that was given and runs nothing of it; False for one without dpkg's database.
+    """Install the package into a user's own root without running any of its programs; False when it has no dpkg database.
 
-    Raises BadInputError, naming the place, where something other than a directory is in the way.
+    Raises BadInputError, naming the path, where there is something else in place of a directory.
     """
     root = ImageRoot(tree)
     database = root.resolve(_DATABASE).canonical
@@ -97,7 +97,7 @@ def _listing(package: GuestPackage) -> bytes:
 
 
 def _with_stanza(status: str, package: GuestPackage) -> str:
-    """dpkg's status file, sorted by package as dpkg writes it."""
+    """dpkg's status file, sorted by package, as dpkg writes it."""
     fields = dict(package.fields)
     description = fields.pop("Description")
     conffiles = "".join(f"\n {file.path} {md5(file.data)}" for file in package.conffiles)
@@ -118,14 +118,14 @@ def _name_of(stanza: str) -> str:
 
 
 def _with_triggers(text: str, package: GuestPackage) -> str:
-    """dpkg's triggers/File: a path and who is interested in it, in no order."""
+    """dpkg's triggers/File: each line has a path and the package that is interested in it, in no order."""
     others = [line for line in text.splitlines() if line.split()[1:2] != [f"{NAME}/noawait"]]
     ours = [f"{line.split()[1]} {NAME}/noawait" for line in package.triggers.splitlines()]
     return "".join(f"{line}\n" for line in (*others, *ours))
 
 
 def text_of(root: ImageRoot, path: PurePosixPath) -> str:
-    """A text of the image (a canonical path) as it lies there; raises BadInputError for one that is no plain file, or too long."""
+    """A text file of the image, by its canonical path. Raises BadInputError for one that is not a regular file or is too long."""
     status = root.host(path).lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > _TEXT_BYTES:
         raise BadInputError(
@@ -143,7 +143,7 @@ def _change(root: ImageRoot, path: PurePosixPath, change: Callable[[str], str]) 
 
 
 def _write(root: ImageRoot, file: PackageFile) -> None:
-    """Write a file of the package where the guest would find it, and leave its directory the time that it had."""
+    """Write a file of the package where the guest will find it, and restore the times of its directory."""
     directory = _directory(root, file.path.parent)
     path = directory / file.path.name
     if path.is_dir() and not path.is_symlink():
@@ -151,7 +151,7 @@ def _write(root: ImageRoot, file: PackageFile) -> None:
             f"{file.path} is a directory; a file of {NAME} goes there", hint="--no-guest-package"
         )
     with _times_of(directory):
-        # A link, followed here, would lead onto this host.
+        # Following a link here could lead to a file of this host.
         path.unlink(missing_ok=True)
         path.write_bytes(file.data)
         path.chmod(file.mode)
@@ -159,7 +159,7 @@ def _write(root: ImageRoot, file: PackageFile) -> None:
 
 
 def _directory(root: ImageRoot, path: PurePosixPath) -> Path:
-    """The host's path of a directory of the image, made when it is missing."""
+    """The path on the host of a directory of the image, which is made when it is missing."""
     canonical = root.resolve(path).canonical
     if canonical is None:
         parent = _directory(root, path.parent)
@@ -179,7 +179,7 @@ def _directory(root: ImageRoot, path: PurePosixPath) -> Path:
 
 @contextmanager
 def _times_of(directory: Path) -> Iterator[None]:
-    """Give a directory back its times."""
+    """Restore the times of a directory."""
     before = directory.stat()
     try:
         yield

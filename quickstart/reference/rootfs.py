@@ -1,7 +1,7 @@
-"""A user's own root, a directory or a tar, as the reference image (build.md): copied, and left as it is but for two things.
+"""A user's own root, a directory or a tar, as the reference image (build.md). Its copy is unchanged except for two additions.
 
 These are the directory /fast, where the start set is bound, and a line for the root volume in an fstab that has none. The package
-quickstart-guest comes with them unless it is not wanted.
+quickstart-guest is added, too, unless the user does not want it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from quickstart.store.store import Store, key_of, source_digest
 from quickstart.store.treehash import tree_hash
 
 _NAMESPACE = uuid.UUID("0d0c7be2-5d7e-4b0a-8a55-0a3c5d1f2b00")
-# What a compressed archive begins with, and the program that tar asks to read it.
+# The first bytes of a compressed archive, and the program with which tar reads it.
 _COMPRESSED = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"))
-# tar(5): the magic of a header, and the two empty records at the end.
+# tar(5): the magic of a header, and the two empty records at the end of an archive.
 _TAR_MAGIC_AT, _TAR_MAGIC, _TAR_END_BYTES = 257, b"ustar", 1024
 _MOST_DEVICES, _DEVICE_PATH_BYTES = 4096, 1024
 _MOUNT_POINTS = ("proc", "sys", "dev", "run")
@@ -41,7 +41,7 @@ _HOW_TO_TAR = "make it with tar --xattrs --xattrs-include='*' --acls --numeric-o
 
 @dataclass(frozen=True)
 class Rootfs:
-    """What the user gave: ``kind`` is ``directory`` or ``tar``, ``digest`` the tree's hash or the file's SHA-256."""
+    """The user's root: ``kind`` is ``directory`` or ``tar``, and ``digest`` is the tree's hash or the file's SHA-256."""
 
     path: Path
     kind: str
@@ -49,9 +49,9 @@ class Rootfs:
 
 
 def examine(path: Path) -> Rootfs:
-    """The root at ``path`` (a directory or a tar; a directory needs root to be read).
+    """The root at ``path``, a directory or a tar. Only root can read a directory.
 
-    Raises BadInputError for what is neither, and for the host's own root.
+    Raises BadInputError for anything else, and for the host's own root.
     """
     if path.is_dir():
         if path.samefile("/"):
@@ -68,7 +68,7 @@ def examine(path: Path) -> Rootfs:
 
 
 def _hash_of(directory: Path) -> str:
-    """The hash of what a copy has: neither device nodes nor sockets, and mount points as empty directories."""
+    """The hash of what is copied: no device nodes, no sockets, and mount points as empty directories."""
     try:
         return tree_hash(directory, as_copied_s=IMAGE_TIME_S)
     except OSError as error:
@@ -79,7 +79,7 @@ def _hash_of(directory: Path) -> str:
 
 
 def _check_tar(path: Path) -> tuple[str, ...]:
-    """The filter (argv) that makes a plain tar of it, if it is none. A plain one that is cut between two members lacks its end."""
+    """The argv of the program that decompresses the tar; empty for a plain tar. One that is cut between members lacks its end."""
     with path.open("rb") as file:
         head = file.read(512)
         for magic, tool in _COMPRESSED:
@@ -95,7 +95,7 @@ def _check_tar(path: Path) -> tuple[str, ...]:
 
 
 def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str, object]:
-    """What the reference image of ``rootfs`` depends on: its content, never where it lies."""
+    """What the reference image of ``rootfs`` depends on: its content, but not its path."""
     return {
         "kind": rootfs.kind,
         "digest": rootfs.digest,
@@ -109,9 +109,9 @@ def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str,
 def reference_of(
     profile: Profile, rootfs: Rootfs, context: Context, *, guest_package: bool = True
 ) -> ReferenceImage:
-    """The user's root as a reference image, out of the store or copied now (as root).
+    """The user's root as a reference image, from the store or copied now (as root).
 
-    Raises BadInputError, naming all that is missing, when no machine can be made of it.
+    Raises BadInputError, naming all that is missing, when the root lacks what a machine needs.
     """
     store, progress = context.store, context.progress
     inputs = rootfs_inputs(rootfs, guest_package=guest_package)
@@ -145,9 +145,9 @@ def reference_of(
 
 
 def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) -> NotHome:
-    """Copy with owners, modes, ACLs, attributes, times, hard links and holes, never into what is mounted there.
+    """Copy with owners, modes, ACLs, attributes, times, hard links and holes, but not the content of mounts.
 
-    Returns what the tree does not get (device nodes, sockets); raises BadInputError for more than a disk of ``disk_bytes`` holds.
+    Returns what the copy lacks (device nodes, sockets). Raises BadInputError for more than a disk of ``disk_bytes`` can hold.
     """
     if store.root.resolve().is_relative_to(rootfs.path):
         raise BadInputError(
@@ -158,7 +158,7 @@ def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) ->
         left_out = bring_home(members, tree, limits_of_disk(disk_bytes), str(rootfs.path))
     except OSError as error:
         raise _not_copied(rootfs.path, error) from error
-    # The copy, not the source, which its owner could have changed and changed back.
+    # The copy is hashed, because the owner could have changed the source and then restored it.
     if _hash_of(tree) != rootfs.digest:
         raise BadInputError(
             f"{rootfs.path} changed while it was copied",
@@ -168,7 +168,7 @@ def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) ->
 
 
 def _not_copied(source: Path, error: OSError) -> Exception:
-    """A full store is not the source's fault."""
+    """Report a full store as what it is, and not as a fault of the source."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostLacksError(
             f"{source} does not fit into the store", hint="free some space, or set QUICKSTART_CACHE"
@@ -179,10 +179,10 @@ def _not_copied(source: Path, error: OSError) -> Exception:
 
 
 def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome:
-    """Unpack a tar below ``tree``; names stay inside, and no link is followed.
+    """Unpack a tar below ``tree``. Names stay inside it, and no link is followed.
 
-    Returns what the tree does not get (device nodes, sockets). Raises BadInputError for an archive that cannot be taken whole, has
-    more than a disk of ``disk_bytes`` holds, or is not the one whose SHA-256 is ``digest``.
+    Returns what the tree lacks (device nodes, sockets). Raises BadInputError for an archive that cannot be unpacked completely, has
+    more than a disk of ``disk_bytes`` can hold, or does not have the SHA-256 ``digest``.
     """
     try:
         with foreign_members(path, "tar", _check_tar(path), digest) as members:
@@ -194,7 +194,7 @@ def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome
 
 
 def check_devices(devices: tuple[DeviceNode, ...], source: Path) -> None:
-    """Raise BadInputError for more nodes than a root has, and for a name that debugfs(8) cannot be told."""
+    """Raise BadInputError for more device nodes than any root has, and for a name that debugfs(8) cannot read."""
     if len(devices) > _MOST_DEVICES:
         raise BadInputError(
             f"{source} has {len(devices)} device nodes; up to {_MOST_DEVICES} are taken",
@@ -210,7 +210,7 @@ def check_devices(devices: tuple[DeviceNode, ...], source: Path) -> None:
 
 
 def check_machine(root: ImageRoot, source: Path) -> None:
-    """Raise BadInputError with every thing that a machine of ours needs and ``root`` lacks."""
+    """Raise BadInputError, naming everything that our machines need and ``root`` lacks."""
     faults = []
     if not root.base.stat().st_mode & stat.S_IXOTH:
         faults.append("its root directory may be entered by root only: chmod 755")
@@ -234,7 +234,7 @@ def check_machine(root: ImageRoot, source: Path) -> None:
             faults.append(f"it has no /boot/initrd.img-{version}: run update-initramfs -c -k {version} in it")
     if root.resolve(PurePosixPath("/usr/share/initramfs-tools/init")).canonical is None:
         faults.append("its initramfs is not made by initramfs-tools: install that in place of dracut")
-    # We write in two of them, and the host would follow a link its own way; on the others init moves its mounts.
+    # We write into two of these, where the host would resolve a link from its own root. Init moves its mounts onto the others.
     for name, may_lack in (("etc", False), ("fast", True), *((name, False) for name in _MOUNT_POINTS)):
         path = root.base / name
         if path.is_symlink() or not (path.is_dir() or (may_lack and not path.exists())):
@@ -244,7 +244,7 @@ def check_machine(root: ImageRoot, source: Path) -> None:
 
 
 def complete(tree: Path, own: RootLine) -> RootLine:
-    """Add what a machine needs; the volume's UUID and label: those that fstab wants, else ``own``."""
+    """Add what a machine needs. Returns the volume's UUID and label: those that fstab requires, otherwise ``own``."""
     fast, file, etc = tree / "fast", tree / "etc/fstab", tree / "etc"
     if not fast.exists():
         fast.mkdir()
@@ -266,7 +266,7 @@ def complete(tree: Path, own: RootLine) -> RootLine:
 
 
 def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
-    """Raise BadInputError, naming them, when packages of the profile are not installed; only dpkg is asked."""
+    """Raise BadInputError, naming them, when packages of the profile are not installed. Only dpkg's database counts."""
     status = root.resolve(PurePosixPath("/var/lib/dpkg/status")).canonical
     if status is None:
         return
@@ -279,7 +279,7 @@ def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
 
 
 def installed_packages(status: str) -> frozenset[str]:
-    """The packages that dpkg's status file (deb822) calls installed, with what they provide."""
+    """The packages that are installed by dpkg's status file (deb822), and the packages that they provide."""
     found: set[str] = set()
     for stanza in status.split("\n\n"):
         fields = dict(re.findall(r"^(Package|Status|Provides): *(.*)$", stanza, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""Where packages come from: the host's own apt configuration, else debootstrap's default."""
+"""The sources of packages: the host's own apt configuration, or else debootstrap's default."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _FORMAT = "$(REPO_URI) $(CODENAME) $(COMPONENT)"
 
 @dataclass(frozen=True)
 class Sources:
-    """``mirror`` is empty where debootstrap's default serves; ``lines`` are sources.list(5) lines for the image.
+    """``mirror`` is empty for debootstrap's default. ``lines`` are sources.list(5) lines for the image.
 
-    ``proxy`` is the host's apt proxy, or empty; it serves while the image is made and does not go into it.
+    ``proxy`` is the host's apt proxy, or empty. It is used while the image is made, and the image does not contain it.
     """
 
     mirror: str
@@ -27,14 +27,14 @@ class Sources:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """For debootstrap and apt."""
+        """The environment for debootstrap and apt."""
         return {"http_proxy": self.proxy} if self.proxy else {}
 
 
 def host_sources(suite: str) -> Sources:
-    """The archive that the host's apt uses for ``suite``, its -updates and -security, as far as it knows them.
+    """The archives that the host's apt uses for ``suite``, its -updates and its -security, as far as it has them.
 
-    For a suite that it does not know: the archives that it has for its own, as far as they carry this one too.
+    For a suite that the host's apt does not use: the archives of the host's own suite that carry this one, too.
     """
     shown = door.run(
         ["apt-get", "indextargets", "--format", _FORMAT, "Created-By: Packages"], timeout_s=60, check=False
@@ -50,7 +50,7 @@ def host_sources(suite: str) -> Sources:
 
 
 def _carries(uri: str, codename: str, proxy: str) -> bool:
-    """Whether the archive at ``uri`` has the suite, by its Release file (DebianRepository/Format)."""
+    """Whether the archive at ``uri`` has the suite: whether its Release file exists (DebianRepository/Format)."""
     handlers = [urllib.request.ProxyHandler({"http": proxy})] if proxy else []
     request = urllib.request.Request(f"{uri.rstrip('/')}/dists/{codename}/Release", method="HEAD")  # noqa: S310 - http only
     try:
@@ -61,7 +61,7 @@ def _carries(uri: str, codename: str, proxy: str) -> bool:
 
 
 def side_by_side(text: str, suite: str, carries: Callable[[str, str], bool]) -> str:
-    """The lines of apt-get indextargets that the host would have if its archives' suite were ``suite``.
+    """The lines that apt-get indextargets would print if the suite of the host's archives were ``suite``.
 
     ``carries`` says whether an archive has a codename.
     """
@@ -78,7 +78,7 @@ def side_by_side(text: str, suite: str, carries: Callable[[str, str], bool]) -> 
 
 
 def parse_proxy(text: str) -> str:
-    """The proxy in the output of apt-config shell (PROXY='…'); empty for none and for DIRECT."""
+    """The proxy in the output of apt-config shell (PROXY='…'). It is empty for no proxy and for DIRECT."""
     for word in shlex.split(text):
         name, _, value = word.partition("=")
         if name == "PROXY" and value != "DIRECT":
@@ -93,8 +93,9 @@ def _plain(uri: str) -> bool:
 def parse_targets(text: str, suite: str) -> Sources:
     """Sources from the output of apt-get indextargets: lines of URI, codename, component.
 
-    Only what a minimal Debian can fetch from counts: plain http (https wants certificates, mirror+file and the
-    like the host's own files), and no URI with a password, which would stay in the image.
+    Only archives from which a minimal Debian can fetch count. They use plain http, because https needs
+    certificates, and mirror+file and the like need files of the host. A URI with a password does not count,
+    because it would stay in the image.
     """
     wanted = (suite, f"{suite}-updates", f"{suite}-security")
     rows = [line.split() for line in text.splitlines()]

@@ -33,7 +33,7 @@ def read_directory(directory: Path, mounted_mtime_ns: int) -> Iterator[tuple[Mem
     """The members below ``directory``, parents first, by name. Of a mounted file system only the mount
     point counts, with that time.
 
-    Raises BadInputError for a path that no program can open, OSError for a file that changes while it is
+    Raises BadInputError for a path that is too long for any program to open, OSError for a file that changes while it is
     read.
     """
     top = os.open(directory, _DIRECTORY & ~os.O_NOFOLLOW)

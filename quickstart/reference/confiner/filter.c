@@ -1,6 +1,6 @@
 /*
- * The filter of system calls (seccomp(2)). Most of what it refuses needs a capability that is gone; it stands for the day when a
- * new user namespace would give it back, or when a check in the kernel is wrong.
+ * The filter of system calls (seccomp(2)). Most of what it refuses needs a capability that we have given up. The filter still protects
+ * the host if a new user namespace gave the capability back, or if a check in the kernel were wrong.
  */
 #define _GNU_SOURCE
 #include "confiner.h"
@@ -31,11 +31,11 @@
 
 #define REFUSED_WITH(number) (SECCOMP_RET_ERRNO | ((number)&SECCOMP_RET_DATA))
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offsetof(struct seccomp_data, field))
-/* The low half, which is all that the kernel takes of these arguments; both architectures are little-endian. */
+/* The low half. The kernel reads no more of these arguments, and both architectures are little-endian. */
 #define LOAD_ARGUMENT(index) LOAD(args[index])
 #define RETURN(value) BPF_STMT(BPF_RET | BPF_K, value)
 
-/* Numbers that musl's headers are too old for; from 424 on they are the same everywhere (asm-generic/unistd.h). */
+/* These calls are too new for musl's headers. From 424 on, numbers are the same on all architectures (asm-generic/unistd.h). */
 enum {
     OPEN_TREE = 428,
     MOVE_MOUNT = 429,
@@ -107,11 +107,11 @@ static const int REFUSED[] = {
     SYS_sethostname,
     SYS_setdomainname,
 };
-/* As if the kernel did not have them: libraries then take the older call, which the filter can look into, or none. */
+/* These fail as if the kernel did not have them. Libraries then use an older call, which the filter can inspect, or none. */
 static const int UNKNOWN[] = {CLONE3, 425 /* io_uring_setup */, 426 /* io_uring_enter */, 427 /* io_uring_register */};
-/* asm-generic/ioctls.h: to type for another process, the console's selection, and another line discipline, whose driver the kernel loads.
-   linux/btrfs.h: a snapshot is of all the subvolume that a file lies in, the rest of the host's files, too (before Linux 6.8). Both
-   architectures have the same numbers. */
+/* asm-generic/ioctls.h: typing for another process, the console's selection, and another line discipline, whose driver the kernel loads.
+   linux/btrfs.h: a snapshot has the whole subvolume of a file, and so other files of the host (before Linux 6.8). Both architectures have
+   the same numbers. */
 static const uint32_t IOCTLS[] = {
     0x5412 /* TIOCSTI */,
     0x541c /* TIOCLINUX */,
@@ -119,12 +119,12 @@ static const uint32_t IOCTLS[] = {
     0x50009401 /* BTRFS_IOC_SNAP_CREATE */,
     0x50009417 /* BTRFS_IOC_SNAP_CREATE_V2 */,
 };
-/* linux/socket.h: the families that somebody needs here, UNIX without the network only. A UNIX socket without a file reaches whoever has
-   the same network. */
+/* linux/socket.h: the families that packages need. UNIX is allowed only without the network, because a UNIX socket without a file reaches
+   every process in the same network. */
 enum { UNIX = 1, INET = 2, INET6 = 10, NETLINK = 16 };
-/* linux/in.h, for INET and INET6: the kernel loads the driver of any other that it is asked for, SCTP and DCCP among them. */
+/* linux/in.h, for INET and INET6. For any other protocol, such as SCTP and DCCP, the kernel would load a driver. */
 static const uint32_t PROTOCOLS[] = {0, 1 /* ICMP */, 6 /* TCP */, 17 /* UDP */, 58 /* ICMPV6 */};
-/* linux/net.h: flags beside the type; with types from SOCK_RDM on go protocols that nobody needs. */
+/* linux/net.h: the type also carries flags. Types from SOCK_RDM on have protocols that no package needs. */
 enum { TYPE_MASK = 0xf, RDM = 4 };
 
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
@@ -142,13 +142,13 @@ static void add(struct program *program, struct sock_filter step) {
     program->steps[program->length++] = step;
 }
 
-/* Returns `value` where the accumulator is `number`. */
+/* The filter returns `value` when the accumulator is `number`. */
 static void when(struct program *program, uint32_t number, uint32_t value) {
     add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1));
     add(program, (struct sock_filter)RETURN(value));
 }
 
-/* For the call `number`: EPERM where its first argument has one of the bits. */
+/* The call `number` fails with EPERM when its first argument has one of the bits. */
 static void refuse_flags(struct program *program, int number, uint32_t bits) {
     add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)number, 0, 4));
     add(program, (struct sock_filter)LOAD_ARGUMENT(0));
@@ -165,7 +165,7 @@ static void refuse_ioctls(struct program *program) {
     add(program, (struct sock_filter)RETURN(SECCOMP_RET_ALLOW));
 }
 
-/* socketpair(2) makes UNIX sockets, too. One of two for datagrams can send to any name without a file, and be sent descriptors. */
+/* socketpair(2) makes UNIX sockets, too. A datagram socket of such a pair can send to any name without a file, and receive descriptors. */
 static void refuse_pairs(struct program *program, bool network) {
     add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 0, network ? 1 : 4));
     if (!network) {
@@ -175,7 +175,7 @@ static void refuse_pairs(struct program *program, bool network) {
     add(program, (struct sock_filter)RETURN(REFUSED_WITH(EAFNOSUPPORT)));
 }
 
-/* What INET and INET6 may be, for the accumulator that has the family; any other comes out of it as it was. */
+/* Checks the type and protocol of INET and INET6. The accumulator has the family; for any other family it keeps its value. */
 static void refuse_protocols(struct program *program) {
     unsigned char over = (unsigned char)(2 * COUNT(PROTOCOLS) + 6);
     add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, INET, 1, 0));
@@ -189,8 +189,8 @@ static void refuse_protocols(struct program *program) {
     add(program, (struct sock_filter)RETURN(REFUSED_WITH(EPERM)));
 }
 
-/* socket(2), the last call that is looked at. Of netlink only routes (protocol 0), which resolvers ask; without the one of the audit, PAM
-   takes it for one that the kernel does not have. */
+/* socket(2) is the last call that is checked. Of netlink, only routes (protocol 0) are allowed, which resolvers need. Without the audit's
+   netlink, PAM assumes that the kernel has no audit. */
 static void refuse_sockets(struct program *program, bool network) {
     add(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 1, 0));
     add(program, (struct sock_filter)RETURN(SECCOMP_RET_ALLOW));

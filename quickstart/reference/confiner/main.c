@@ -5,11 +5,11 @@
  * --network), ROOT as its root directory with nothing of the host in sight, few capabilities (rights.c) and a filter of system calls
  * (filter.c). With --terminal its stdin becomes its controlling terminal. Its status is COMMAND's, 128 + N after signal N.
  *
- * With --host-tools COMMAND is a program of the host's instead, which has ROOT as /target: of the host it sees /usr and a few files of
+ * With --host-tools, COMMAND is a program of the host instead, which sees ROOT as /target. Of the host, it sees /usr and a few files of
  * /etc, read-only (mounts.c).
  *
- * What was open beside stdin, stdout and stderr is closed. Those three must be pipes or a terminal of nobody else's: root may change
- * mode and owner of whatever is behind a descriptor.
+ * All descriptors except stdin, stdout and stderr are closed. These three must be pipes, or a terminal that no one else uses, because root
+ * may change the mode and the owner of any file behind a descriptor.
  *
  * It has to be started with all of root's capabilities, of the host or of a user namespace.
  */
@@ -71,32 +71,32 @@ static _Noreturn void run_command(const struct task *task) {
     _exit(number == ENOENT ? NOT_FOUND : CANNOT_RUN);
 }
 
-/* It dies with the process outside, which may have died before this line. */
+/* This process ends with the process outside, which may already have ended. */
 static void die_with(int outside) {
     must(prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG");
     struct pollfd gone = {.fd = outside};
     if (poll(&gone, 1, 0) != 0) _exit(NOT_CONFINED);
 }
 
-/* PID 1 of the namespace: it reaps what loses its parent, and with it all others end. */
+/* PID 1 of the namespace: it reaps processes that lose their parent, and when it ends, all others end, too. */
 static _Noreturn void be_first(const struct task *task, int outside) {
     die_with(outside);
     int self = must(open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC), "/proc/self");
     int interpreters = list_interpreters();
     enter_root(task->root, task->host_tools);
     if (!task->network) loopback_up();
-    /* Last, so that no right in it is one over the other namespaces. */
+    /* This comes last, so that capabilities in it give no power over the other namespaces. */
     take_users(self);
     forget_interpreters(interpreters);
-    /* The kernel may forget it where rights change (prctl(2)). */
+    /* The kernel may have cleared it when the credentials changed (prctl(2)). */
     die_with(outside);
     must((int)syscall(SYS_close_range, 3U, ~0U, 0U), "close_range");
     give_up_rights(task->network);
-    /* /proc/1/exe would be this program as it lies on the host, for root of the image to write to. */
+    /* Otherwise, root of the image could write to this program's file on the host by /proc/1/exe. */
     must(prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE");
     pid_t command = must(fork(), "fork");
     if (command == 0) run_command(task);
-    /* Nobody outside has a descriptor of ours to wait for. */
+    /* A reader outside would wait while we keep these open. */
     for (int fd = 0; fd < 3; fd++) close(fd);
     for (;;) {
         int status;
@@ -127,10 +127,10 @@ int main(int count, char **words) {
     (void)count;
     struct task task = parse(words);
     int alive[2];
-    /* Whoever started us may have left them ignored, which execve(2) keeps. */
+    /* Our parent may have ignored signals, and execve(2) keeps that. */
     for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
     umask(022);
-    /* The first names a directory of the user's, the second one of the host's. */
+    /* HOME names a directory of the user, and TMPDIR one of the host. */
     setenv("HOME", "/root", 1);
     unsetenv("TMPDIR");
     must(unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP | (task.network ? 0 : CLONE_NEWNET)),

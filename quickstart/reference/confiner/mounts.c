@@ -1,8 +1,8 @@
 /*
- * The root of the image in place of the host's, by the mount API of descriptors (fsopen(2), open_tree(2), mount_setattr(2); Linux 5.12).
+ * Replaces the host's root by the image's, with the mount API of descriptors (fsopen(2), open_tree(2), mount_setattr(2); Linux 5.12).
  *
- * What goes into the image is made before the host's root is left, and put there afterwards, by names that the image's links lead
- * nowhere else but into the image.
+ * The mounts for the image are made before we leave the host's root, and attached afterwards. The image's links can then lead nowhere but
+ * into the image.
  */
 #define _GNU_SOURCE
 #include "confiner.h"
@@ -17,7 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* linux/mount.h, which has names that sys/mount.h has as well. */
+/* From linux/mount.h, which cannot be included because it shares names with sys/mount.h. */
 #define OPEN_TREE_CLONE 1
 #define MOVE_MOUNT_F_EMPTY_PATH 0x4
 #define MOVE_MOUNT_T_EMPTY_PATH 0x40
@@ -40,14 +40,14 @@ struct attributes {
 static const char *const NODES[] = {"null", "zero", "full", "random", "urandom", "tty"};
 enum { NODES_COUNT = sizeof NODES / sizeof NODES[0] };
 
-/* What --host-tools shows of the host. Below a root directory links are copied (/bin is usr/bin), in /etc they are followed. */
+/* What --host-tools shows of the host. Links in the root directory are copied (/bin is usr/bin); links in /etc are followed. */
 static const char *const TOOLS[] = {"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"};
-/* How programs are found, and names of the network. */
+/* Settings for finding programs, and for the names of the network. */
 static const char *const SETTINGS[] = {"/etc/alternatives", "/etc/gai.conf",      "/etc/host.conf",   "/etc/hosts",
                                        "/etc/ld.so.cache",  "/etc/nsswitch.conf", "/etc/resolv.conf", "/etc/wgetrc"};
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
-/* Something of the host's: an open file, or a link's text; neither where the host has none. */
+/* A file of the host: an open descriptor, or the text of a link; neither when the host does not have it. */
 struct loan {
     int fd;
     char link[128];
@@ -61,14 +61,14 @@ static void set_attributes(int tree, unsigned flags, unsigned long long set, con
     must((int)syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | flags, &change, sizeof change), what);
 }
 
-/* A copy of what is mounted at the open file `fd`, not attached anywhere yet; with RECURSIVE in `flags` of what is mounted below, too. */
+/* A copy of the mount at the open file `fd`, which is not attached yet. With RECURSIVE in `flags`, mounts below it are copied, too. */
 static int copy_of(int fd, unsigned flags, unsigned long long set, const char *what) {
     int tree = must((int)syscall(SYS_open_tree, fd, "", OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | flags), what);
     set_attributes(tree, flags, set, what);
     return tree;
 }
 
-/* A new file system; `options` are names and values in turn, ended by NULL. */
+/* A new file system. `options` are alternating names and values, ended by NULL. */
 static int mount_of(const char *type, const char *const *options, unsigned attributes) {
     int fs = must((int)syscall(SYS_fsopen, type, FSOPEN_CLOEXEC), type);
     for (; *options; options += 2) must((int)syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, options[0], options[1], 0), type);
@@ -81,8 +81,8 @@ static int mount_of(const char *type, const char *const *options, unsigned attri
 static void attach(int tree, const char *name) { must((int)syscall(SYS_move_mount, tree, "", AT_FDCWD, name, MOVE_MOUNT_F_EMPTY_PATH), name); }
 
 /*
- * Nothing that is mounted from here on is seen outside. "/" may be no mount here (a bare chroot), whose propagation could not be
- * changed and which pivot_root(2) could not leave: to enter one's own mount namespace anew leads to its real root (setns(2)).
+ * From here on, no mount is seen outside. In a plain chroot, "/" is no mount: its propagation cannot be changed, and pivot_root(2) cannot
+ * leave it. So we enter our own mount namespace again, which leads to its real root (setns(2)).
  */
 static void leave_chroot(void) {
     int own = must(open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC), "/proc/self/ns/mnt");
@@ -91,12 +91,12 @@ static void leave_chroot(void) {
     close(own);
 }
 
-/* Read-only: what a device reads and writes is not of the file system, its mode and owner are, and the host's. */
+/* Read-only, because a node's mode and owner belong to the host's file system. A device can still be read and written. */
 static int node_of(int node, const char *name) { return copy_of(node, 0, ATTR_RDONLY | ATTR_NOSUID | ATTR_NOEXEC, name); }
 
 static void make_file(const char *name) { close(must(open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), name)); }
 
-/* A /dev at `place`; `nodes` are the host's. */
+/* Make a /dev at `place`. `nodes` are nodes of the host. */
 static void furnish_dev(const char *place, int dev, const int *nodes) {
     char name[64];
     attach(dev, place);
@@ -128,7 +128,7 @@ static void borrow(struct loans *loans) {
     for (unsigned each = 0; each < COUNT(SETTINGS); each++) loans->settings[each] = (struct loan){.fd = open_if_there(SETTINGS[each])};
 }
 
-/* Once the host's root is private; before it is left. */
+/* Call this when the host's root is private, and before we leave it. */
 static void copy_loan(struct loan *loan, const char *name) {
     if (loan->fd >= 0) loan->fd = copy_of(loan->fd, RECURSIVE, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV, name);
 }
@@ -143,13 +143,13 @@ static void show(const struct loan *loan, const char *name) {
     attach(loan->fd, name);
 }
 
-/* The root directory of --host-tools: the host's programs, read-only, and the image as TARGET, in which alone something lasts. */
+/* The root directory of --host-tools: the host's programs, read-only, and the image as TARGET. Only writes to the image are kept. */
 static void furnish_tools(const struct loans *loans, int image, int scratch) {
     static const char *const PLACES[] = {"/dev", "/etc", "/etc/apt", "/etc/apt/apt.conf.d", "/proc", "/root", "/sys", "/tmp", TARGET};
     for (unsigned each = 0; each < COUNT(PLACES); each++) must(mkdir(PLACES[each], 0755), PLACES[each]);
     for (unsigned each = 0; each < COUNT(TOOLS); each++) show(&loans->tools[each], TOOLS[each]);
     for (unsigned each = 0; each < COUNT(SETTINGS); each++) show(&loans->settings[each], SETTINGS[each]);
-    /* Debian's own users, by which tar(1) knows the owners of a package's files; who the host's are is no affair of a package's. */
+    /* Debian's own users: tar(1) finds the owners of a package's files by them. A package needs to know nothing of the host's users. */
     must(symlink("/usr/share/base-passwd/passwd.master", "/etc/passwd"), "/etc/passwd");
     must(symlink("/usr/share/base-passwd/group.master", "/etc/group"), "/etc/group");
     attach(scratch, "/tmp");
@@ -164,7 +164,7 @@ static void pivot(int tree, int place, const char *root) {
     must(chdir("/"), "/");
 }
 
-/* As root directory the programs of the host, beside an image of which nothing runs. */
+/* Enter a root directory with the host's programs and an image. No program of the image runs. */
 static void enter_tools(int place, int image, struct loans *loans, const int *nodes) {
     static const char *const SMALL[] = {"mode", "0755", "size", "1m", NULL};
     static const char *const SCRATCH[] = {"mode", "1777", "size", "16m", NULL};
@@ -177,7 +177,7 @@ static void enter_tools(int place, int image, struct loans *loans, const int *no
     int dev = mount_of("tmpfs", SMALL, ATTR_NOSUID | ATTR_NOEXEC);
     pivot(tree, place, "the host's programs");
     furnish_tools(loans, image, scratch);
-    /* For the tests of debootstrap, which makes the nodes that it does not find. It is gone when this ends. */
+    /* debootstrap tests for nodes, and makes those that it does not find. This /dev vanishes when this process ends. */
     furnish_dev(TARGET "/dev", dev, seen);
     make_file(TARGET "/dev/console");
     make_file(TARGET "/dev/ptmx");
@@ -195,9 +195,9 @@ void enter_root(const char *root, bool host_tools) {
     if (host_tools) borrow(&loans);
     leave_chroot();
     for (int each = 0; each < NODES_COUNT; each++) copies[each] = node_of(nodes[each], NODES[each]);
-    /* All of /proc/sys is root's to write, without any capability; of its own processes nothing is worth an exception. */
+    /* Without any capability, root may write to all of /proc/sys. Nothing in its own processes' directories needs an exception. */
     int proc = mount_of("proc", NO_OPTIONS, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC);
-    /* The host's devices and control groups are no affair of an image's. */
+    /* An image must not see the host's devices and control groups. */
     int sys = mount_of("tmpfs", SMALL, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV | ATTR_NOEXEC);
     int dev = mount_of("tmpfs", SMALL, ATTR_NOSUID | ATTR_NOEXEC);
     int image = copy_of(place, 0, ATTR_NODEV, root);

@@ -1,4 +1,4 @@
-/* Capabilities (capabilities(7)): what root needs to unpack packages and run their scripts, and nothing that reaches beyond files. */
+/* Capabilities (capabilities(7)): root keeps those that it needs to unpack packages and run their scripts, and none beyond files. */
 #define _GNU_SOURCE
 #include "confiner.h"
 
@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Those of owners and modes, of a user's programs, and chroot(2), whose way out leads into the image again. */
+/* For owners and modes, for programs of other users, and for chroot(2): a process that leaves its chroot is still in the image. */
 static const int KEPT[] = {
     CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_FSETID, CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETFCAP, CAP_SYS_CHROOT,
 };
@@ -21,8 +21,8 @@ static uint64_t kept(void) {
     return all;
 }
 
-/* Where core_pattern is a pipe (systemd-coredump, apport), root of the host reads what a core has to say, whatever the limit, unless it is 1
-   (do_coredump() in fs/coredump.c). Without CAP_SYS_RESOURCE nobody here raises it again. */
+/* Where core_pattern is a pipe (systemd-coredump, apport), root of the host parses the core, whatever the limit is, unless it is 1
+   (do_coredump() in fs/coredump.c). Without CAP_SYS_RESOURCE, no process here can raise the limit again. */
 static void leave_no_core(void) {
     struct rlimit core;
     must(getrlimit(RLIMIT_CORE, &core), "the limit of cores");
@@ -38,7 +38,7 @@ void give_up_rights(bool network) {
         if (has > 0 && !(kept() >> each & 1)) must(prctl(PR_CAPBSET_DROP, each, 0, 0, 0), "the bounding set");
     }
     must(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "the ambient set");
-    /* While it may be done without no_new_privs, with which a program of another user's would not start as on a machine. */
+    /* Now we still may install it without no_new_privs. With that, setuid programs would not work as on a machine. */
     refuse_calls(network);
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct data[2];

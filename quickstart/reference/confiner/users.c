@@ -1,9 +1,10 @@
 /*
- * A user namespace in which every ID is what it was.
+ * A user namespace in which every ID stays the same.
  *
- * Root of an image may become any user. Without it he would be that user of the host's, to whom /proc/PID/root is open by the same ID:
- * by it the user has a way to the image's sockets, and can send root there a descriptor of the host's root directory (SCM_RIGHTS).
- * Processes of another user namespace are open to nobody who has no capability there (ptrace(2), access mode checking).
+ * Root of an image may become any user. Without the namespace, it would be that user of the host, and the host's user could open
+ * /proc/PID/root of a process with his own ID. There he would reach the image's sockets, and could send root of the image a descriptor of
+ * the host's root directory (SCM_RIGHTS). Processes of another user namespace can be opened only by processes with a capability there
+ * (ptrace(2), access mode checking).
  */
 #define _GNU_SOURCE
 #include "confiner.h"
@@ -18,18 +19,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* linux/mount.h, which musl's sys/mount.h has not. */
+/* From linux/mount.h. musl's sys/mount.h does not have it. */
 #define FSOPEN_CLOEXEC 1
 #define FSMOUNT_CLOEXEC 1
 #define FSCONFIG_CMD_CREATE 6
 
-/* user_namespaces(7): one write, of less than a page. */
+/* user_namespaces(7): a map is written with a single write of less than a page. */
 struct map {
     char rows[4096];
     size_t length;
 };
 
-/* Our own map `name` (uid_map, gid_map), as it has to be said to a child namespace for the same IDs; `self` is our directory of /proc. */
+/* Our own map `name` (uid_map, gid_map), in the form that gives a child namespace the same IDs. `self` is our directory in /proc. */
 static void read_map(struct map *map, int self, const char *name) {
     unsigned first, outside, count;
     FILE *file = fdopen(must(openat(self, name, O_RDONLY | O_CLOEXEC), name), "r");
@@ -59,7 +60,7 @@ void take_users(int self) {
     read_map(&users, self, "uid_map");
     read_map(&groups, self, "gid_map");
     must(pipe(begun), "a pipe");
-    /* Only a process that is still outside may map more than one ID. */
+    /* Only a process that stayed outside may map more than one ID. */
     pid_t helper = must(fork(), "fork");
     if (helper == 0) {
         close(begun[1]);
@@ -70,7 +71,7 @@ void take_users(int self) {
     }
     close(begun[0]);
     if (unshare(CLONE_NEWUSER) < 0) {
-        /* unshare(2) calls that a full disk, which it would be taken for. */
+        /* unshare(2) fails with ENOSPC here, which would be reported as a full disk. */
         if (errno == ENOSPC) errno = EUSERS;
         fail("a user namespace of its own (sysctl user.max_user_namespaces)");
     }
@@ -83,7 +84,7 @@ void take_users(int self) {
 int list_interpreters(void) {
     int fs = (int)syscall(SYS_fsopen, "binfmt_misc", FSOPEN_CLOEXEC);
     if (fs < 0 || syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
-        /* The kernel has none, or lets the host's root alone look: then files of his are no others' to change. */
+        /* The kernel has no interpreters, or only the host's root may list them. We are then not that root, and cannot change its files. */
         return -1;
     int tree = must((int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0), "binfmt_misc");
     close(fs);
@@ -121,7 +122,7 @@ static void demand_none_kept_open(int list) {
 
 void forget_interpreters(int list) {
     int status;
-    /* In a mount namespace that is gone with it: without one of this user namespace's nothing could be mounted. */
+    /* The helper mounts in a mount namespace of its own, which ends with it. Only one of this user namespace allows mounts. */
     pid_t helper = must(fork(), "fork");
     if (helper == 0) {
         int fs = -1;

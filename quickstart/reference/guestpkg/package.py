@@ -1,4 +1,4 @@
-"""quickstart-guest as a noun, and as the bytes of a .deb: a pure function of our scripts, whatever host or day."""
+"""quickstart-guest as a noun, and as the bytes of a .deb. It depends only on our scripts, not on the host or the day (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quickstart import __version__
 from quickstart.model import IMAGE_TIME_S
 
 NAME = "quickstart-guest"
-# Where packages put what an application may map or execute. dpkg's file triggers know a path as the package spells it.
+# Packages put here what an application may map or execute. dpkg's file triggers compare paths as packages spell them.
 WATCHED = (
     "/bin",
     "/etc/alternatives",
@@ -70,7 +70,7 @@ class PackageFile:
 
 @dataclass(frozen=True)
 class GuestPackage:
-    """``fields`` are those of deb-control(5) in dpkg's order; ``scripts`` the maintainer scripts by name (deb-postinst(5) …)."""
+    """``fields`` are those of deb-control(5) in dpkg's order, ``scripts`` the maintainer scripts by name (deb-postinst(5) …)."""
 
     fields: Mapping[str, str]
     files: tuple[PackageFile, ...]
@@ -83,7 +83,7 @@ class GuestPackage:
 
     @property
     def directories(self) -> tuple[PurePosixPath, ...]:
-        """What holds the files, each before what is in it."""
+        """The directories of the files, each before those inside it."""
         return tuple(sorted({parent for file in self.files for parent in file.path.parents}))
 
 
@@ -114,24 +114,24 @@ def guest_package() -> GuestPackage:
 
 
 def _installed_kib(files: list[PackageFile]) -> int:
-    """deb-substvars(5): each file rounded up to 1 KiB; directories count as one each, dpkg-gencontrol's own way."""
+    """Installed-Size as deb-substvars(5) and dpkg-gencontrol have it: files are rounded up to 1 KiB, a directory is 1 KiB."""
     directories = {parent for file in files for parent in file.path.parents} - {PurePosixPath("/")}
     return len(directories) + sum(-(-len(file.data) // 1024) for file in files)
 
 
 def md5sums(package: GuestPackage) -> str:
-    """The control file md5sums: what is no configuration, by path."""
+    """The control file md5sums: every file that is not configuration, sorted by path."""
     kept = (file for file in package.files if file not in package.conffiles)
     return "".join(f"{md5(file.data)}  {str(file.path)[1:]}\n" for file in kept)
 
 
 def md5(data: bytes) -> str:
-    """What dpkg's database has of a file; nothing rests on it being hard to forge."""
+    """The MD5 that dpkg's database has for a file. Nothing depends on it being hard to forge."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def control_files(package: GuestPackage) -> Mapping[str, tuple[bytes, int]]:
-    """The members of control.tar but `control` itself, by name, with their modes."""
+    """The members of control.tar except `control` itself, by name, with their modes."""
     return {
         "conffiles": ("".join(f"{file.path}\n" for file in package.conffiles).encode(), 0o644),
         "md5sums": (md5sums(package).encode(), 0o644),
@@ -141,7 +141,7 @@ def control_files(package: GuestPackage) -> Mapping[str, tuple[bytes, int]]:
 
 
 def deb(package: GuestPackage) -> bytes:
-    """The package as deb(5). Its members are not compressed: no library's version is in the bytes."""
+    """The package as deb(5). Its members are not compressed, so the bytes do not depend on the version of a library."""
     control = "".join(f"{name}: {value}\n" for name, value in package.fields.items())
     members = {"control": (control.encode(), 0o644), **control_files(package)}
     control_tar = _tar([(".", None, 0o755), *((f"./{name}", *each) for name, each in members.items())])
@@ -151,7 +151,7 @@ def deb(package: GuestPackage) -> bytes:
 
 
 def _tar(rows: list[tuple[str, bytes | None, int]]) -> bytes:
-    """A ustar archive of names, contents (None for a directory) and modes; everything is root's and of IMAGE_TIME_S."""
+    """A ustar archive of names, contents (None for a directory) and modes. Everything belongs to root and has IMAGE_TIME_S."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, data, mode in rows:
@@ -164,7 +164,7 @@ def _tar(rows: list[tuple[str, bytes | None, int]]) -> bytes:
 
 
 def _ar(members: Mapping[str, bytes]) -> bytes:
-    """ar(5) as deb(5) wants it: names of up to 16 bytes, members at even offsets."""
+    """An ar(5) archive as deb(5) requires it: names of up to 16 bytes, members at even offsets."""
     parts = [_AR_MAGIC]
     for name, data in members.items():
         parts.append(f"{name:<16}{IMAGE_TIME_S:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode())
