@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,6 +87,17 @@ def heard(guest: QemuGuest, text: str, limit_s: float = 60.0) -> bool:
     while not (found := text in whole_text(guest.console.tail(1 << 16))) and time.monotonic() < until:
         time.sleep(0.1)
     return found
+
+
+@contextmanager
+def reachable_for_qemu() -> Iterator[Path]:
+    """A directory for files that ``qemu`` words name. QEMU opens them as a user of its own, who gets into no
+    directory of ours.
+    """
+    with tempfile.TemporaryDirectory(prefix="quickstart-test-", dir="/tmp") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        yield place
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from quickstart.image.ext4 import read_superblock
 from quickstart.initramfs.newc_reader import read_archive
 from quickstart.store.store import Store, default_root
 from tests.guests import launched
-from tests.vm.booting import FAST, SETTLED, WHOLE, WHOLE_S, WORKING, boot
+from tests.vm.booting import FAST, SETTLED, WHOLE, WHOLE_S, WORKING, boot, reachable_for_qemu
 from tests.vm.conftest import BOOT_S, STAY, host, quickstart
 from tests.vm.test_stale import LIBRARY, TOOL
 
@@ -201,9 +201,16 @@ def test_a_full_volume(store: Store, used: Path) -> None:
 
 
 @pytest.fixture
-def other(used: Path) -> Path:
+def other(used: Path) -> Iterator[Path]:
     """A second volume: another system, with another UUID and another library."""
-    disk = used.parent / "other.raw"
+    with reachable_for_qemu() as place:
+        disk = place / "other.raw"
+        _other_system(used, disk)
+        disk.chmod(0o644)
+        yield disk
+
+
+def _other_system(used: Path, disk: Path) -> None:
     host("cp", "--sparse=always", used / "root.raw", disk)
     host("tune2fs", "-U", OTHER_UUID, disk)
     replace_library(disk)
@@ -214,7 +221,6 @@ def other(used: Path) -> Path:
     fstab.write_text(found.replace(mine, OTHER_UUID))
     for command in ("rm /etc/fstab", f"write {fstab} fstab", "ln /fstab /etc/fstab", "unlink /fstab"):
         host("debugfs", "-w", "-R", command, disk)
-    return disk
 
 
 OTHER_UUID = "5a5a5a5a-0000-4000-8000-0123456789ab"

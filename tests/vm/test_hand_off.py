@@ -17,7 +17,7 @@ from quickstart.reference.debootstrap import make_reference
 from quickstart.reference.variant import TUNED
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
-from tests.vm.booting import boot
+from tests.vm.booting import boot, reachable_for_qemu
 from tests.vm.conftest import BUILD_S, EARLY, host, quickstart
 
 GUEST = Path(__file__).with_name("guest")
@@ -255,15 +255,18 @@ def test_networkd_takes_the_network_over(store: Store, tmp_path: Path) -> None:
         "networkctl -n 0 status enp0s3 | grep -o 'DHCP4 via'; ls /run/systemd/network 2>/dev/null"
     )
     sent = []
-    for number, keep in ((1, True), (2, False)):
-        wire = tmp_path / f"wire-{number}"
-        words = ("-object", f"filter-dump,id=wire,netdev=net,file={wire}")
-        ended = boot(store, out, command=ask, qemu=words, keep=keep)
+    for keep in (True, False):
+        with reachable_for_qemu() as place:
+            wire = place / "wire"
+            wire.touch()
+            wire.chmod(0o666)
+            words = ("-object", f"filter-dump,id=wire,netdev=net,file={wire}")
+            ended = boot(store, out, command=ask, qemu=words, keep=keep)
+            sent.append(sent_identifiers(wire))
         assert ended.fallbacks == []
         seen, gone, *rest = ended.said
         assert int(seen) > 10 and gone == "0"
         assert rest == ["running", "active", "active", "DHCP4", "via"]
-        sent.append(sent_identifiers(wire))
     (ours, its), again = sent
     assert ours == {""}
     # RFC 4361: type 255, an IAID, and here a DUID-EN of systemd's (type 2, enterprise 43793).
