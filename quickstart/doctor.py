@@ -20,11 +20,14 @@ from quickstart.volume.nfs import nfs_server
 FOUND, MISSING, BROKEN = "found", "missing", "broken"
 _LIMIT_S = 60.0
 _NEED_MIB = 4096
+# The keyring of the suites that were tested (/usr/share/debootstrap/scripts).
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 # A call of each tool that does next to nothing and succeeds when the tool works.
 _TRIALS: dict[str, tuple[str, ...]] = {
     "qemu-system-x86_64": ("--version",),
     "qemu-img": ("--version",),
     "debootstrap": ("--version",),
+    "gpgv": ("--version",),
     "mkfs.ext4": ("-V",),
     "debugfs": ("-V",),
     "busybox": ("true",),
@@ -61,7 +64,7 @@ def examine(context: Context) -> tuple[Finding, ...]:
     """Look at every need, in the order in which a build meets them; tries KVM with a tiny guest."""
     with context.progress.step("look at the tools"):
         tools = [_tool(name, arguments) for name, arguments in _TRIALS.items()]
-        rest = [_static_libc(), _owners(), _space(context.store)]
+        rest = [_keyring(), _static_libc(), _owners(), _space(context.store)]
     with context.progress.step("try the accelerator"):
         kvm = _accelerator(context.store)
     return (*tools, *rest, _nfs(), kvm)
@@ -84,6 +87,14 @@ def _tried(name: str, package: str, trial: Callable[[], str]) -> Finding:
         return Finding(
             need=name, state=BROKEN, detail=error.message, mend=f"apt-get install --reinstall {package}"
         )
+
+
+def _keyring() -> Finding:
+    """debootstrap refuses an archive whose signature it cannot check."""
+    if KEYRING.is_file():
+        return Finding(need=KEYRING.name, state=FOUND, detail=str(KEYRING), mend="")
+    mend = f"apt-get install {door.package_of(KEYRING.name)}"
+    return Finding(need=KEYRING.name, state=MISSING, detail=f"{KEYRING} is not there", mend=mend)
 
 
 def _static_libc() -> Finding:

@@ -217,7 +217,7 @@ def _trace_tools(profile: Profile, options: TraceOptions, store: Store) -> tuple
         # The program that reads a compressed one is asked for with its first bytes (reference/rootfs.py).
         return (*_TOOLS, *(() if options.rootfs.is_dir() else ("tar",)))
     have = store.find("reference", _reference_inputs(profile, None, options)) is not None
-    return (*_TOOLS, *(() if have else ("debootstrap", "unshare", "chroot")))
+    return (*_TOOLS, *(() if have else ("debootstrap", "gpgv", "unshare", "chroot")))
 
 
 def reference_image(profile: Profile, options: TraceOptions, context: Context) -> ReferenceImage:

@@ -43,6 +43,13 @@ BASE_PACKAGES = (
     "udev",
     "zstd",
 )
+# Without the last option, debootstrap trusts any archive where the host has no keyring.
+FIRST_STAGE = ("--foreign", "--variant=minbase", "--force-check-gpg")
+# The keyrings that debootstrap's scripts name for a suite (/usr/share/debootstrap/scripts), and what brings them.
+_KEYRING_PACKAGES = {
+    "debian-archive-keyring.gpg": "debian-archive-keyring",
+    "ubuntu-archive-keyring.gpg": "ubuntu-keyring",
+}
 _NEED_BYTES = 3 * 1024 * MIB
 _NAMESPACE = uuid.UUID("6f0c3c8e-4a43-4a52-9d8e-5b1f5f1f2a00")
 
@@ -179,7 +186,7 @@ def _debootstrap(image: _Image, suite: str, sources: Sources) -> None:
         directory.mkdir()
         directory.chmod(0o755)
     mirror = (sources.mirror,) if sources.mirror else ()
-    argv = ("debootstrap", "--foreign", "--variant=minbase", suite, str(TARGET), *mirror)
+    argv = ("debootstrap", *FIRST_STAGE, suite, str(TARGET), *mirror)
     # In a container, debootstrap leaves /proc, /sys and /dev as they are.
     container = {"container": "lxc"}
     image.unpack(argv, {**sources.environment, **container})
@@ -191,6 +198,14 @@ def _debootstrap_failed(suite: str, error: CommandError) -> Exception:
         return _not_confined(error)
     if "No such script" in error.tail:
         return BadInputError(f"debootstrap knows no suite {suite!r}", hint="for example bookworm or trixie")
+    lacking = re.search(r"keyring file not available (/\S+)", error.tail)
+    if lacking:
+        package = _KEYRING_PACKAGES.get(Path(lacking[1]).name)
+        install = f"apt-get install {package}" if package else "install the package that has this file"
+        return HostLacksError(
+            f"the archive of {suite} cannot be trusted: {lacking[1]}, which checks its signature, is not there",
+            hint=install,
+        )
     return ReferenceImageError(
         f"debootstrap of {suite} failed\n{error.tail}", hint="is the package archive in reach?"
     )

@@ -16,7 +16,7 @@ from quickstart.store.context import Context
 from quickstart.store.store import Store
 
 PROFILE = load_profile("nginx")
-DEBOOTSTRAP = {"debootstrap", "unshare", "chroot"}
+DEBOOTSTRAP = {"debootstrap", "gpgv", "unshare", "chroot"}
 
 
 def asked(tmp_path: Path, rootfs: Path | None = None, disk_format: DiskFormat = DiskFormat.RAW) -> set[str]:
@@ -50,7 +50,7 @@ def test_each_option_asks_for_its_own(tmp_path: Path) -> None:
     assert asked(tmp_path) == plain
 
 
-@pytest.mark.parametrize("missing", ["qemu-img", "debootstrap", "chroot"])
+@pytest.mark.parametrize("missing", ["qemu-img", "debootstrap", "gpgv", "chroot"])
 def test_it_is_asked_for_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:

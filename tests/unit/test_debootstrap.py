@@ -37,6 +37,8 @@ def test_both_stages_are_confined(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "debootstrap",
         "--foreign",
         "--variant=minbase",
+        # Else it takes an unsigned archive on a host without a keyring.
+        "--force-check-gpg",
         "bookworm",
         "/target",
         "http://mirror.example/debian",
@@ -61,3 +63,22 @@ def test_what_failed_is_named(status: int, tail: str, kind: type[Exception]) -> 
     assert isinstance(error, kind)
     if kind is HostLacksError:
         assert tail in str(error)
+
+
+@pytest.mark.parametrize(
+    ("keyring", "hint"),
+    [
+        ("debian-archive-keyring.gpg", "apt-get install debian-archive-keyring"),
+        ("ubuntu-archive-keyring.gpg", "apt-get install ubuntu-keyring"),
+        ("of-somebody.gpg", "install the package that has this file"),
+    ],
+)
+def test_without_a_keyring_no_archive_is_trusted(keyring: str, hint: str) -> None:
+    tail = (
+        f"W: Cannot check Release signature; keyring file not available /usr/share/keyrings/{keyring}\n"
+        "E: Keyring-based check was requested; aborting accordingly\n"
+    )
+    error = debootstrap._debootstrap_failed("none", CommandError(("debootstrap",), 1, tail))
+    assert isinstance(error, HostLacksError)
+    assert f"/usr/share/keyrings/{keyring}" in error.message
+    assert error.hint == hint
