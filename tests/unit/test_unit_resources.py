@@ -108,3 +108,34 @@ def test_a_limit_of_the_root_slice_refuses_it(tmp_path: Path) -> None:
     put(tmp_path, "etc/systemd/system/-.slice.d/x.conf", "[Slice]\nTasksMax=500\n")
     with pytest.raises(UnsupportedUnitError, match=r"its slice -\.slice has TasksMax"):
         attributes(tmp_path, "")
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "text", "found"),
+    [
+        ("DefaultMemoryLow=1M", "", "", [("1", "memory.low", "1048576"), ("0", "memory.low", "1048576")]),
+        ("", "DefaultMemoryMin=infinity", "", [("0", "memory.min", "max")]),
+        (
+            *("DefaultMemoryLow=1M", "DefaultMemoryLow=2M\nMemoryLow=3M", ""),
+            [("1", "memory.low", "3145728"), ("0", "memory.low", "2097152")],
+        ),
+        ("DefaultMemoryLow=1M", "MemoryLow=0", "MemoryLow=", []),
+        # An empty one means 0, and hides what is further out.
+        ("DefaultMemoryLow=1M", "DefaultMemoryLow=", "", [("1", "memory.low", "1048576")]),
+        # A service lends nothing to itself, and its limits are its own.
+        ("", "", "DefaultMemoryLow=1M", []),
+        ("DefaultMemoryHigh=1M", "", "MemoryLow=infinity", None),
+        ("DefaultStartupMemoryLow=1M", "", "", None),
+    ],
+)  # fmt: skip
+def test_what_slices_lend(
+    tmp_path: Path, outer: str, inner: str, text: str, found: list[Record] | None
+) -> None:
+    """The nearest slice that has a Default… is asked, down from -.slice (systemd.resource-control(5))."""
+    put(tmp_path, "etc/systemd/system/-.slice", f"[Slice]\n{outer}\n")
+    put(tmp_path, "etc/systemd/system/system.slice.d/a.conf", f"[Slice]\n{inner}\n")
+    if found is None:
+        with pytest.raises(UnsupportedUnitError, match=rf"its slice -\.slice has {outer.partition('=')[0]}"):
+            attributes(tmp_path, text)
+    else:
+        assert [each for each in attributes(tmp_path, text) if each != DEFAULT] == found

@@ -66,14 +66,16 @@ CGROUP = frozenset(
         *("CPUWeight", "StartupCPUWeight", "CPUQuota", "CPUQuotaPeriodSec", "IOWeight", "StartupIOWeight"),
         *("AllowedCPUs", "StartupAllowedCPUs", "AllowedMemoryNodes", "StartupAllowedMemoryNodes"),
         *("MemoryMin", "MemoryLow", "MemoryHigh", "MemoryMax", "MemorySwapMax", "TasksMax"),
+        # Of a slice: what it lends to the groups in it.
+        *("DefaultMemoryMin", "DefaultMemoryLow"),
     }
 )
-# Of the cgroup, too, but no limits: systemd counts by them, protects memory by them, or acts later, when it has adopted the cgroup.
+# Of the cgroup, too, but no limits: systemd counts by them, or acts later, when it has adopted the cgroup.
 # What is in neither set cannot be had early: limits of devices, those that not every systemd knows, those of cgroup v1.
 CGROUP_LATE = frozenset(
     {
         *("CPUAccounting", "MemoryAccounting", "TasksAccounting", "IOAccounting", "IPAccounting"),
-        *("BlockIOAccounting", "DefaultMemoryMin", "DefaultMemoryLow", "DefaultStartupMemoryLow"),
+        "BlockIOAccounting",
         *("ManagedOOMSwap", "ManagedOOMMemoryPressure", "ManagedOOMMemoryPressureLimit"),
         *("ManagedOOMPreference", "MemoryPressureWatch", "MemoryPressureThresholdSec", "CoredumpReceive"),
     }

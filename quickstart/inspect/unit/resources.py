@@ -41,6 +41,7 @@ _MEMORY = {
 }
 # 0 means something only for these.
 _MAY_BE_0 = ("MemoryMin", "MemoryLow", "MemorySwapMax")
+_PROTECTING = ("MemoryMin", "MemoryLow")
 # How many decimal places lead to parts of ten thousand.
 _PLACES = {"%": 2, "‰": 1, "‱": 0}
 _SHARE = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,2}))?([%‰‱])")
@@ -57,34 +58,51 @@ def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
     with parts and whole: a share of what the machine has. Raises UnsupportedUnitError for a value that cannot be had.
     """
     names = slice_names(source)
+    above: tuple[Source, ...] = ()
     for level, name in enumerate(names):
         found = assignments(slice_texts(root, name), "[Slice]")
+        inner = Source(f"{source.unit} (in {name})", found, source.manager)
         if level > 0:
-            inner = Source(f"{source.unit} (in {name})", found, source.manager)
-            yield from _attributes(inner, str(len(names) - level))
+            yield from _attributes(inner, str(len(names) - level), above)
         elif "TasksMax" in directives(found):
             # The root group has no such attribute: systemd sets the machine's own limits.
             raise UnsupportedUnitError(
                 f"{source.unit} cannot be started early: its slice {name} has TasksMax",
                 hint="say it of system.slice, or by kernel.pid_max and kernel.threads-max in sysctl.d(5)",
             )
+        above = (inner, *above)
     default = source.manager.get("DefaultTasksMax", (_DEFAULT_TASKS_MAX,))[-1]
-    yield from _attributes(source, "0", default)
+    yield from _attributes(source, "0", above, default)
     policy = source.manager.get("DefaultOOMPolicy", ("stop",))[-1]
     if source.converted("OOMPolicy", source.last("OOMPolicy", policy), _oom_policy) == "kill":
         yield "cgroup-attribute", "0", "memory.oom.group", "1"
 
 
-def _attributes(source: Source, level: str, default_tasks_max: str = INFINITY) -> Iterator[Record]:
+def _attributes(
+    source: Source, level: str, above: tuple[Source, ...], default_tasks_max: str = INFINITY
+) -> Iterator[Record]:
+    """Of one group; ``above`` are the slices that it lies in, the innermost first."""
     rows = [
         ("pids.max", source.converted("TasksMax", source.last("TasksMax", default_tasks_max), _tasks)),
-        *((attribute, source.value(name, partial(_memory, name))) for name, attribute in _MEMORY.items()),
+        *((attribute, _memory_limit(source, above, name)) for name, attribute in _MEMORY.items()),
         *_cpu(source),
         ("cpuset.cpus", _numbers(source, "AllowedCPUs")),
         ("cpuset.mems", _numbers(source, "AllowedMemoryNodes")),
         ("io.weight", source.value(_at_start(source, "IOWeight"), _io_weight)),
     ]
     yield from (("cgroup-attribute", level, name, *value) for name, value in rows if value is not None)
+
+
+def _memory_limit(source: Source, above: tuple[Source, ...], name: str) -> Record | None:
+    """By the group's own word or, for what protects memory, by the Default…= of the nearest slice that has one
+    (unit_get_ancestor_memory_low). An empty value is a word, too: it means 0.
+    """
+    if name not in _PROTECTING:
+        return source.value(name, partial(_memory, name))
+    for each, key in ((source, name), *((slice_, f"Default{name}") for slice_ in above)):
+        if values := each.every(key):
+            return each.converted(key, values[-1], partial(_memory, name)) if values[-1] else None
+    return None
 
 
 def _cpu(source: Source) -> Iterator[tuple[str, Record | None]]:
@@ -126,7 +144,7 @@ def _tasks(value: str) -> Record | None:
 
 def _memory(name: str, value: str) -> Record | None:
     """None where it is what a new cgroup has."""
-    protects = name in ("MemoryMin", "MemoryLow")
+    protects = name in _PROTECTING
     if value == INFINITY:
         return ("max",) if protects else None
     if value.endswith("B") and not value[:-1].strip().isdigit():
