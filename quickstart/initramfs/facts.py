@@ -17,6 +17,7 @@ from quickstart.initramfs.serving import is_library, served_files
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.ldconf import LD_SO_CONF, library_directories
 from quickstart.inspect.unit.apparmor import refuse_profiles
+from quickstart.inspect.unit.enabled import enabled_text
 from quickstart.inspect.unit.facts import Deciding, deciding, way_to
 from quickstart.model import IMAGE_TIME_S, FileKind, StartFile, StartSet
 
@@ -37,18 +38,20 @@ class Way:
     gid: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Watched:
     """The compared entries beside the packed ones: ``names``, which may exist or not, and ``places``,
     directories with their entries.
 
-    ``files`` are those of both that the image has, links and regular files without directories.
+    ``files`` are those of both that the image has, links and regular files without directories. ``enabled``
+    is what units that are enabled later are judged by.
     """
 
     names: tuple[PurePosixPath, ...] = ()
     places: tuple[PurePosixPath, ...] = ()
     files: tuple[StartFile, ...] = ()
     ways: tuple[Way, ...] = ()
+    enabled: bytes = b""
 
 
 NOTHING = Watched()
@@ -72,7 +75,13 @@ def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[P
     files = tuple(_file(root, path) for path in paths if _is_compared(root, path))
     # A directory that is there has another size on the volume; as a name it says nothing.
     absent = tuple(path for path in names if not _is_directory(root, path))
-    return Watched(absent, found.places, files, tuple(_ways(root, served)))
+    return Watched(
+        names=absent,
+        places=found.places,
+        files=files,
+        ways=tuple(_ways(root, served)),
+        enabled=enabled_text(root, unit),
+    )
 
 
 def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:

@@ -72,6 +72,7 @@ IMAGE = f"{OURS}/part-b.squashfs"
 MARKER = f"{OURS}/part-b"
 _SCRIPTS = (
     *("init", "lib", "first", "second", "stay", "udhcpc", "hand-off", "earlier-files", "adopt", "settle"),
+    "early-units",
 )
 
 
@@ -156,6 +157,7 @@ def part_a(
     yield regular(f"{OURS}/packed.stat", facts + way_rows, 0o644)
     yield regular(f"{OURS}/packed.ways", ways, 0o644)
     yield regular(f"{OURS}/packed.places", places, 0o644)
+    yield regular(f"{OURS}/packed.units", config.watched.enabled, 0o644)
 
 
 def _programs(programs: Programs) -> Iterator[CpioEntry]:

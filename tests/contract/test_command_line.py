@@ -146,23 +146,47 @@ def test_a_check_that_is_due(tmp_path: Path, settings: tuple[str, ...], age_s: i
         ("chown 1 newroot/usr", "/usr is not as it was packed"),
         ("chgrp 1 newroot/usr", "/usr is not as it was packed"),
         ("chmod 711 newroot", "/. is not as it was packed"),
+        # Enabled since: what waits for its turn, and what may come before the application.
+        ("ln -s /x newroot/etc/systemd/system/multi-user.target.wants/daemon.service", ""),
+        ("rm newroot/etc/systemd/system/a.target.wants/known.service", ""),
+        (
+            "ln -s /x newroot/etc/systemd/system/multi-user.target.wants/wall.service",
+            "/etc/systemd/system/multi-user.target.wants/wall.service is not as it was packed",
+        ),
     ],
 )
 def test_who_may_come_to_what_is_packed(tmp_path: Path, change: str, stale: str) -> None:
     """/fast is open to all; on the volume a directory above the file may have been closed since."""
-    for name in ("newroot/usr/lib", "newroot/lib/modules/1", "proc/sys/kernel", "run", "q"):
+    wants = (
+        "newroot/etc/systemd/system/a.target.wants",
+        "newroot/etc/systemd/system/multi-user.target.wants",
+    )
+    for name in (
+        *wants,
+        "newroot/usr/lib/systemd/system",
+        "newroot/lib/modules/1",
+        "proc/sys/kernel",
+        "run",
+        "q",
+    ):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "newroot/usr/lib/a.so").write_text("")
+    (tmp_path / "newroot/usr/lib/systemd/system/wall.service").write_text("[Unit]\nBefore=network.target\n")
+    (tmp_path / wants[0] / "known.service").symlink_to("/x")
     (tmp_path / "proc/sys/kernel/osrelease").write_text("1\n")
     (tmp_path / "q/packed.names").write_bytes(b"usr/lib/a.so\0")
     (tmp_path / "q/packed.places").write_bytes(b"")
+    (tmp_path / "q/packed.units").write_bytes(b"a.target.wants/known.service\n")
+    script = resources.files("quickstart.initramfs").joinpath("init", "early-units")
+    (tmp_path / "q/early-units").write_bytes(script.read_bytes())
+    (tmp_path / "q/busybox").symlink_to("/busybox")
     (tmp_path / "q/packed.ways").write_bytes(b".\0usr\0usr/lib\0")
     row = "cd newroot; stat -c '%f %s %Y %Z %n' usr/lib/a.so; stat -c '%f %u %g 0 %n' . usr usr/lib"
     rows = subprocess.run(["sh", "-c", row], cwd=tmp_path, check=True, capture_output=True, timeout=60)
     (tmp_path / "q/packed.stat").write_bytes(rows.stdout)
     subprocess.run(["sh", "-c", change], cwd=tmp_path, check=True, timeout=60)
     (tmp_path / "bin").mkdir()
-    for name in ("cat", "xargs", "stat", "cmp", "diff", "sed", "head", "sort", "rm", "readlink"):
+    for name in ("cat", "xargs", "stat", "cmp", "diff", "sed", "head", "sort", "rm", "readlink", "tr"):
         (tmp_path / "bin" / name).symlink_to("/busybox")
     facts = "Q=/q BUILD=b BUILD_MOUNTS=1 BUILD_WTIME=1 SB_MOUNTS=2 SB_WTIME=2 STALE="
     assert said(tmp_path, f'note() {{ :; }}; {facts}; still_as_packed; echo "$STALE"') == stale

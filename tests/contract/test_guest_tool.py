@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from quickstart.host.namespaces import own_namespaces
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.enabled import enabled_text
 
 # It mounts what only root of the host may.
 pytestmark = pytest.mark.host_root
@@ -93,6 +95,10 @@ def machine(tmp_path: Path, caretaker: Path) -> Machine:
         ["stat", "-c", "%f %u %g 0 %n", "--", *ways], cwd=root, capture_output=True, check=True, timeout=60
     ).stdout
     (packed / "packed.stat").write_bytes(rows)
+    # The machine has the host's own units.
+    (packed / "packed.units").write_bytes(enabled_text(ImageRoot(Path("/")), "none.service"))
+    script = resources.files("quickstart.initramfs").joinpath("init", "early-units")
+    (packed / "early-units").write_bytes(script.read_bytes())
 
     def run(script: str) -> str:
         done = subprocess.run(
@@ -133,6 +139,24 @@ def test_a_new_build_takes_the_old_ones_place(machine: Machine) -> None:
         f"quickstart record; echo {BUILD[::-1]} >/fast/quickstart/part-b; quickstart record; ls /var/lib/quickstart"
     )
     assert said.split() == sorted((BUILD[::-1], "current"))
+
+
+def test_a_unit_that_comes_before_the_application(machine: Machine) -> None:
+    """As init judges it, by init's own script, which the record keeps."""
+    place = "/etc/systemd/system/multi-user.target.wants"
+    out = machine(
+        f"""mkdir -p {place}
+ln -s /x {place}/daemon.service
+quickstart check; quickstart record; quickstart check
+printf '[Unit]\\nBefore=network.target\\n' >/etc/systemd/system/wall.service
+quickstart check
+ln -s /x {place}/wall.service
+quickstart check {FAILS}
+quickstart status --json"""
+    )
+    assert f"{place}/wall.service is not as it was packed" in out
+    said = json.loads(out.splitlines()[-1])["result"]
+    assert said["differing"] == [f"{place}/wall.service"]
 
 
 @pytest.mark.parametrize("recorded", ["quickstart record", ":"])

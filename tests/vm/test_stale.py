@@ -157,6 +157,34 @@ def test_an_unrelated_package_leaves_the_fast_start(machine: Path) -> None:
     assert (said["boot"], said["reason"]) == ("fast", "the root volume was as stamped")
 
 
+def filter_package(name: str, before: str) -> str:
+    """Shell: install a package whose service is enabled for multi-user.target, and has ``before`` in [Unit]."""
+    unit = f"[Unit]\\n{before}\\n[Service]\\nType=oneshot\\nExecStart=/bin/true\\n[Install]\\nWantedBy=multi-user.target\\n"
+    return (
+        f"printf '{unit}' >/tmp/{name}.unit; "
+        f"{package(name, f'/tmp/{name}.unit', f'/usr/lib/systemd/system/{name}.service')}; "
+        f"systemctl enable {name}.service; {TOOL} status"
+    )
+
+
+@pytest.mark.full
+def test_a_service_that_waits_for_its_turn_leaves_the_fast_start(machine: Path) -> None:
+    out, console = stock(machine, filter_package("other", "After=network.target"))
+    assert "next boot  fast" in out
+    assert "quickstart: stamped: mount " in console
+    _, said = status(machine, "--snapshot")
+    assert (said["boot"], said["reason"]) == ("fast", "the root volume was as stamped")
+
+
+def test_a_packet_filter_that_is_installed_later(machine: Path) -> None:
+    """By a name that nobody knows, and for multi-user.target, as ufw and firewalld are."""
+    link = "/etc/systemd/system/multi-user.target.wants/wall.service"
+    out, console = stock(machine, filter_package("wall", "Before=network.target"))
+    assert f"next boot  stock: {link} is not as it was packed" in out
+    assert f"quickstart: not stamped: {link} is not as it was packed" in console
+    assert stock_boot_says(machine, "--snapshot") == f"fallback 1: {link} is not as it was packed"
+
+
 @pytest.mark.full
 def test_off_and_on(machine: Path) -> None:
     assert quickstart("run", machine, *STAY, "--exec", f"{TOOL} disable").status == 0

@@ -1,0 +1,65 @@
+"""What is enabled at the build, and what the application comes after: the other units of a boot are judged by it.
+
+A unit that is enabled later may have to come before the application, as a packet filter has. Init judges that
+by this list (initramfs/init/early-units, docs/users/never-stale.md).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import UNIT_PATHS, assignments, unit_texts
+from quickstart.model import IMAGE_TIME_S
+
+# systemd.unit(5): links in these make one unit pull in another.
+_PULLING = (".wants", ".requires", ".upholds")
+# systemd.service(5): what each service comes after without a word.
+_DEFAULT_AFTER = ("sysinit.target", "basic.target")
+
+
+def enabled_text(root: ImageRoot, unit: str) -> bytes:
+    """A line ``X.wants/UNIT`` for each link that pulls a unit in, ``X.wants`` for such a directory that is itself a link, and
+    ``before UNIT`` for each unit, existing or not, that ``unit`` comes after, and ``as-built MTIME CTIME X.wants`` for the
+    packages' own directories.
+    """
+    lines = {*_links(root), *(f"before {name}" for name in _comes_after(root, unit))}
+    return b"".join(os.fsencode(line) + b"\n" for line in sorted(lines) if "\n" not in line)
+
+
+def _links(root: ImageRoot) -> Iterator[str]:
+    for place in map(PurePosixPath, UNIT_PATHS):
+        canonical = root.resolve(place).canonical
+        for name in root.names(canonical) if canonical is not None else ():
+            if not name.endswith(_PULLING) or canonical is None:
+                continue
+            if root.link_target(canonical / name) is not None:
+                yield name
+            elif root.host(canonical / name).is_dir():
+                if str(place) == UNIT_PATHS[-1]:
+                    mtime_s = root.host(canonical / name).lstat().st_mtime_ns // 10**9
+                    yield f"as-built {mtime_s} {IMAGE_TIME_S} {name}"
+                yield from (f"{name}/{each}" for each in root.names(canonical / name))
+
+
+def _comes_after(root: ImageRoot, unit: str) -> set[str]:
+    """By After= of its own, of what it comes after, and so on."""
+    found: set[str] = set()
+    left = [unit, *_DEFAULT_AFTER]
+    while left:
+        name = left.pop()
+        if name in found:
+            continue
+        found.add(name)
+        try:
+            texts = unit_texts(root, name)
+        except UnsupportedUnitError:
+            # Nobody has it yet, or it is masked.
+            continue
+        left += [
+            word for key, value in assignments(texts, "[Unit]") if key == "After" for word in value.split()
+        ]
+    return found - {unit}

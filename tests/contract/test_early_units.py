@@ -1,0 +1,190 @@
+"""What is enabled after the build and may come before the application, by the host's BusyBox and by its sh."""
+
+from __future__ import annotations
+
+import subprocess
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from quickstart.host import door
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.enabled import enabled_text
+
+OWN, PACKAGES = "etc/systemd/system", "usr/lib/systemd/system"
+GOAL = f"{OWN}/multi-user.target.wants"
+NOTHING: tuple[str, ...] = ()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An image as it is built: an application, and what is enabled beside it."""
+    put(tmp_path, f"{PACKAGES}/app.service", "[Unit]\nAfter=network-online.target store.service tmp.mount\n")
+    put(tmp_path, f"{PACKAGES}/network-online.target", "[Unit]\nAfter=network.target\n")
+    put(tmp_path, f"{PACKAGES}/early.service", "[Unit]\nDefaultDependencies=no\nBefore=sysinit.target\n")
+    put(tmp_path, f"{PACKAGES}/dbus.socket", "[Unit]\nBefore=sockets.target\n")
+    link(tmp_path, f"{GOAL}/app.service")
+    link(tmp_path, f"{PACKAGES}/sysinit.target.wants/early.service")
+    (tmp_path / "known").write_bytes(enabled_text(ImageRoot(tmp_path), "app.service"))
+    return tmp_path
+
+
+def put(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+def link(root: Path, path: str, target: str = "") -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).symlink_to(target or f"/{PACKAGES}/{Path(path).name}")
+
+
+def early(root: Path) -> tuple[str, ...]:
+    """The paths that are named, the same by both shells."""
+    script = resources.files("quickstart.initramfs").joinpath("init", "early-units")
+    said: list[bytes] = []
+    for shell in ((str(door.tool_path("busybox")), "sh"), ("sh",)):
+        argv = [*shell, str(script), ".", "known"]
+        done = subprocess.run(argv, cwd=root, capture_output=True, timeout=60, check=True)
+        assert done.stderr == b""
+        said.append(done.stdout)
+    assert said[0] == said[1]
+    return tuple(path.decode() for path in said[0].split(b"\0")[:-1])
+
+
+def test_what_the_build_has_seen_is_not_named(root: Path) -> None:
+    assert early(root) == NOTHING
+    (root / "known").write_bytes(b"")
+    assert early(root) == (f"{PACKAGES}/sysinit.target.wants/early.service",)
+
+
+def test_what_is_not_enabled_is_not_named(root: Path) -> None:
+    put(root, f"{PACKAGES}/wall.service", "[Unit]\nBefore=network-pre.target\n")
+    assert early(root) == NOTHING
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Before=network-pre.target",
+        "Before=app.service",
+        "Before = shutdown.target  network.target",
+        "Before=shutdown.target \\\n# a comment\nnetwork.target",
+        "Before=shutdown.target\nBefore=app.service",
+        "Description=a \\\nb\n  Before=app.service\n",
+        'Before="network.target"',
+        "Before=%p.target",
+        "# \\\nBefore=app.service",
+        "Description=a\rBefore=app.service",
+        "DefaultDependencies=no",
+        "DefaultDependencies=F",
+        # By what it pulls in.
+        "Wants=rules.service",
+        "Description=a\nBindsTo=plain.service rules.service",
+        "Requires=rules@a.service",
+        "Wants=chain.target",
+    ],
+)
+@pytest.mark.parametrize("place", ["unit", "drop-in", "link", "prefix"])
+def test_a_filter_by_any_name(root: Path, text: str, place: str) -> None:
+    for name in ("rules", "rules@"):
+        put(root, f"{PACKAGES}/{name}.service", "[Unit]\nBefore=network.target\n")
+    put(root, f"{PACKAGES}/plain.service", "[Unit]\nAfter=network.target\n")
+    put(root, f"{PACKAGES}/chain.target", "[Unit]\nWants=rules.service\n")
+    whole = f"[Unit]\n{text}\n[Service]\nExecStart=/bin/nft\n"
+    plain = "[Service]\nExecStart=/bin/nft"
+    if place == "unit":
+        put(root, f"{PACKAGES}/a-wall.service", whole)
+    elif place == "link":
+        put(root, "opt/wall", whole)
+        link(root, f"{PACKAGES}/a-wall.service", "/opt/wall")
+    else:
+        put(root, f"{PACKAGES}/a-wall.service", plain)
+        directory = "a-.service.d" if place == "prefix" else "a-wall.service.d"
+        put(root, f"{OWN}/{directory}/x.conf", whole)
+    assert early(root) == NOTHING
+    link(root, f"{GOAL}/a-wall.service")
+    assert early(root) == (f"{GOAL}/a-wall.service",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "After=network.target\nBefore=shutdown.target multi-user.target\n",
+        "Before=getty.target rescue.service",
+        "DefaultDependencies=yes\n",
+        # Enabled at the build, a socket, or nobody's.
+        "Wants=early.service dbus.socket network-online.target gone.service\n",
+        "#Before=network.target\n;Before=network.target\n# Before=network.target",
+    ],
+)
+def test_one_that_waits_for_its_turn(root: Path, text: str) -> None:
+    put(root, f"{PACKAGES}/daemon@.service", f"[Unit]\n{text}\n[Service]\nExecStart=/bin/daemon")
+    put(root, f"{OWN}/daemon@.service.d/a.conf", "[Service]\nNice=1")
+    link(root, f"{OWN}/daemon@.service.d/b.conf", "/dev/null")
+    link(root, f"{GOAL}/daemon@x.service")
+    link(root, f"{OWN}/timers.target.wants/daemon.timer")
+    link(root, f"{OWN}/sockets.target.wants/daemon.socket")
+    assert early(root) == NOTHING
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        # By a target that the application comes after, or may come after.
+        f"{OWN}/network.target.wants/wall.service",
+        f"{PACKAGES}/sysinit.target.requires/wall.service",
+        "usr/local/lib/systemd/system/network-online.target.upholds/wall.service",
+        # The application's own After= names it.
+        f"{GOAL}/store.service",
+        f"{GOAL}/tmp.mount",
+    ],
+)
+def test_who_comes_before_without_a_word(root: Path, path: str) -> None:
+    name = Path(path).name
+    put(root, f"{PACKAGES}/{name}", "[Unit]\nDescription=a\n")
+    link(root, path)
+    assert early(root) == (path,)
+
+
+def test_a_mask_and_a_link_without_a_unit_start_nothing(root: Path) -> None:
+    put(root, f"{PACKAGES}/wall.service", "[Unit]\nBefore=network.target\n")
+    link(root, f"{OWN}/wall.service", "/dev/null")
+    link(root, f"{GOAL}/wall.service")
+    link(root, f"{GOAL}/gone.service")
+    assert early(root) == NOTHING
+
+
+def test_what_cannot_be_followed_is_named(root: Path) -> None:
+    link(root, f"{PACKAGES}/loop.service", "loop.service")
+    link(root, f"{GOAL}/loop.service")
+    put(root, f"{PACKAGES}/a.service", "[Service]\n")
+    link(root, f"{OWN}/a.service.d", "/opt/a")
+    link(root, f"{GOAL}/a.service")
+    link(root, f"{PACKAGES}/other.target.wants", "/opt/wants")
+    assert early(root) == (
+        f"{GOAL}/a.service",
+        f"{GOAL}/loop.service",
+        f"{PACKAGES}/other.target.wants",
+    )
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    assert early(root) == NOTHING
+
+
+def test_a_directory_of_packages_that_is_as_built_is_not_read(root: Path) -> None:
+    """And one that has changed is."""
+    place = root / f"{PACKAGES}/network.target.wants"
+    link(root, f"{PACKAGES}/network.target.wants/wall.service")
+    status = place.stat()
+    line = f"as-built {int(status.st_mtime)} {int(status.st_ctime)} {place.name}\n"
+    before = (root / "known").read_text()
+    (root / "known").write_text(before + line)
+    assert early(root) == NOTHING
+    (root / "known").write_text(before + line.replace("as-built ", "as-built 1"))
+    assert early(root) == (f"{PACKAGES}/network.target.wants/wall.service",)
+    # The administrator's are read in any case.
+    link(root, f"{OWN}/network.target.wants/own.service")
+    (root / "known").write_text(before + line)
+    assert early(root) == (f"{OWN}/network.target.wants/own.service",)
