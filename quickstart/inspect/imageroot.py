@@ -96,6 +96,10 @@ class ImageRoot:
         except (OSError, ValueError):
             return None
 
+    def has_acl(self, canonical: PurePosixPath) -> bool:
+        """Whether an access control list (acl(5)) may keep somebody out whom the mode lets in."""
+        return "system.posix_acl_access" in os.listxattr(self.host(canonical), follow_symlinks=False)
+
     def names(self, canonical: PurePosixPath) -> list[str]:
         """The names in a directory, in byte order. Raises StartSetError, naming it, when it cannot be read."""
         try:

@@ -188,6 +188,8 @@ class _Builder:
             return "setuid: such a file is never packed"
         if not named and not status.st_mode & stat.S_IROTH:
             return "secret: not readable by all"
+        if not named and self.root.has_acl(path):
+            return "secret: it has an access control list"
         if not named and (closed := self._closed_directory(path.parent)):
             return f"secret: not everybody may enter {closed}"
         if any(name.startswith("security.") for name in os.listxattr(host)):
@@ -199,7 +201,7 @@ class _Builder:
     def _closed_directory(self, directory: PurePosixPath) -> PurePosixPath | None:
         """The first directory on the way, from below, that is closed to some users."""
         for each in (directory, *directory.parents):
-            if not self.root.host(each).lstat().st_mode & stat.S_IXOTH:
+            if not self.root.host(each).lstat().st_mode & stat.S_IXOTH or self.root.has_acl(each):
                 return each
         return None
 

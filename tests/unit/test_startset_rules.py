@@ -9,6 +9,7 @@ import pytest
 from quickstart.errors import StartSetError
 from quickstart.inspect.globs import matches
 from quickstart.model import Op
+from tests.unit.acl import hide_from_somebody
 from tests.unit.elfbuilder import MULTIARCH, elf
 from tests.unit.imagebuilder import Image, P, excluded, files, links, reasons, rules
 
@@ -219,6 +220,25 @@ def test_a_file_below_a_closed_directory_is_a_secret(image: Image) -> None:
     assert excluded(image.compute("/etc/app/private/deep/token")) == {"/etc/app/private/deep/token": rule}
     named = image.compute("/etc/app/private/deep/token", rules=rules(secrets=("/etc/app/private/**",)))
     assert files(named) == ["/etc/app/private/deep/token"]
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("/etc/app/open/token", "it has an access control list"),
+        ("/etc/app/open", "not everybody may enter /etc/app/open"),
+    ],
+)
+def test_what_an_access_control_list_keeps_from_somebody_is_a_secret(
+    image: Image, place: str, said: str
+) -> None:
+    """The mode lets everybody in."""
+    image.file("/etc/app/open/token", "t")
+    assert files(image.compute("/etc/app/open/token")) == ["/etc/app/open/token"]
+    hide_from_somebody(image.base / place[1:])
+    assert excluded(image.compute("/etc/app/open/token")) == {"/etc/app/open/token": f"secret: {said}"}
+    named = image.compute("/etc/app/open/token", rules=rules(secrets=("/etc/app/open/**",)))
+    assert files(named) == ["/etc/app/open/token"]
 
 
 def test_a_file_that_is_spelled_through_a_volatile_directory(image: Image) -> None:

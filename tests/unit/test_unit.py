@@ -15,6 +15,7 @@ from quickstart.inspect.unit.directives import KNOWN
 from quickstart.inspect.unit.model import LateBind, UnitCommand, UnitStart
 from quickstart.inspect.unit.read import refuse_unknown
 from quickstart.inspect.unit.source import Source
+from tests.unit.acl import hide_from_somebody
 
 DIRECTORIES = ("/run", "/var/lib", "/var/cache", "/var/log", "/tmp", "/var/tmp", "/etc")
 SERVICE = "[Service]\nType=simple\nExecStart=/usr/bin/app\n"
@@ -436,3 +437,13 @@ def test_what_not_everybody_may_read_of_a_unit_goes_into_no_archive(tmp_path: Pa
     with pytest.raises(UnsupportedUnitError, match="is not for all to read by way of") as caught:
         read_unit(ImageRoot(tmp_path), "app.service")
     assert f"chmod a+x {PurePosixPath(place).parent}," in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("place", ["app.service.d/secret.conf", "app.service.d"])
+def test_nor_what_an_access_control_list_hides(tmp_path: Path, place: str) -> None:
+    put(tmp_path, "/etc/systemd/system/app.service.d/secret.conf", "[Service]\nEnvironment=KEY=hidden\n")
+    read(tmp_path, SERVICE)
+    hide_from_somebody(tmp_path / "etc/systemd/system" / place)
+    with pytest.raises(UnsupportedUnitError, match=r"secret\.conf is not for all to read") as caught:
+        read_unit(ImageRoot(tmp_path), "app.service")
+    assert f"setfacl -b /etc/systemd/system/{place}," in (caught.value.hint or "")

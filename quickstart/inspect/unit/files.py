@@ -129,15 +129,18 @@ def unit_files(root: ImageRoot, unit: str) -> list[PurePosixPath]:
 
 def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
     """The path that keeps other users from reading ``file``, a canonical path: the file itself, or a
-    directory closed to them.
+    directory closed to them, by its mode or by an access control list.
 
     The archive keeps neither restriction: everybody who may read OUT can read its content.
     """
-    if not root.host(file).stat().st_mode & stat.S_IROTH:
+
+    def is_closed(path: PurePosixPath, right: int) -> bool:
+        return not root.host(path).stat().st_mode & right or root.has_acl(path)
+
+    if is_closed(file, stat.S_IROTH):
         return file
     # Its root everybody enters (reference/rootfs.py).
-    closed = (each for each in file.parents[:-1] if not root.host(each).stat().st_mode & stat.S_IXOTH)
-    return next(closed, None)
+    return next((each for each in file.parents[:-1] if is_closed(each, stat.S_IXOTH)), None)
 
 
 def slice_texts(root: ImageRoot, name: str) -> tuple[str, ...]:

@@ -154,9 +154,10 @@ def _refuse_hidden(root: ImageRoot, unit: str) -> None:
     for path in unit_files(root, unit):
         if (hidden := hidden_at(root, path)) is not None:
             way, mode = ("", "a+r") if hidden == path else (f" by way of {hidden}", "a+x")
+            mend = f"setfacl -b {hidden}" if root.has_acl(hidden) else f"chmod {mode} {hidden}"
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: {path} is not for all to read{way}, and what it says would go into the archive",
-                hint=f"chmod {mode} {hidden}, and put what is secret into a file of EnvironmentFile=, which is read at each start",
+                hint=f"{mend}, and put what is secret into a file of EnvironmentFile=, which is read at each start",
             )
 
 
