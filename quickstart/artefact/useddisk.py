@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from quickstart.artefact.directory import USED_DISK
 from quickstart.errors import BadInputError
 from quickstart.host.beneath import opened_regular
-from quickstart.host.unchanged import Seen, digest_of, seen, unchanged
+from quickstart.host.unchanged import Seen, digest_of_data, seen, unchanged
 from quickstart.image.ext4 import read_superblock
 from quickstart.inspect.foreign.home import Limits, Members, bring_home, foreign_members
 from quickstart.inspect.foreign.members import Kind, Member
@@ -25,12 +25,14 @@ from quickstart.store.store import source_digest
 
 # mke2fs(8): an inode is made for 1 KiB at least.
 _LEAST_INODE_BYTES = 1024
+# stat(2): the unit of st_blocks, whatever the file system.
+_STAT_BLOCK_BYTES = 512
 
 
 @dataclass(frozen=True)
 class UsedDisk:
-    """A raw root disk whose machine is off. ``digest`` is the SHA-256 of its bytes, ``superblock`` its own
-    description.
+    """A raw root disk whose machine is off. ``digest`` stands for its bytes (host.unchanged.digest_of_data),
+    ``superblock`` is its own description.
 
     ``seen`` identifies the file from before the superblock was read until everything was hashed.
     """
@@ -50,7 +52,7 @@ def examine_disk(path: Path) -> UsedDisk:
         superblock = read_superblock(path)
         _check_ended(path, superblock)
         with unchanged(path, before):
-            return UsedDisk(path, digest_of(fd, path), superblock, before)
+            return UsedDisk(path, digest_of_data(fd, path), superblock, before)
 
 
 def _check_ended(path: Path, superblock: Superblock) -> None:
@@ -61,8 +63,12 @@ def _check_ended(path: Path, superblock: Superblock) -> None:
         )
 
 
-def reference_of_disk(disk: UsedDisk, label: str, context: Context) -> ReferenceImage:
-    """The content of ``disk`` as a reference image, from the store or copied now (as root, for the owners)."""
+def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: Context) -> ReferenceImage:
+    """The content of ``disk`` as a reference image, from the store or copied now (as root, for the owners).
+
+    ``planned_bytes`` is the size of the profile's disk. Raises BadInputError when the copy would have more
+    data than that and than the file of the disk itself takes up here.
+    """
     inputs = {
         "kind": USED_DISK,
         "digest": disk.digest,
@@ -80,7 +86,7 @@ def reference_of_disk(disk: UsedDisk, label: str, context: Context) -> Reference
         ):
             # A FIFO stays on the disk, too: nobody packs one.
             wanted = ((each, data) for each, data in members if each.kind is not Kind.FIFO)
-            bring_home(wanted, tree, _limits(disk.path), str(disk.path))
+            bring_home(wanted, tree, _limits(disk.path, planned_bytes), str(disk.path))
         with context.progress.step("reference: hash the image"):
             entry.write_facts(directory, disk.superblock.uuid, label)
 
@@ -88,10 +94,14 @@ def reference_of_disk(disk: UsedDisk, label: str, context: Context) -> Reference
     return entry.load(made.path, (USED_DISK, disk.digest))
 
 
-def _limits(disk: Path) -> Limits:
-    """A limit for the copy: the data on the disk. Holes cost nothing, and ext4 allows files of 16 TiB."""
-    size_bytes = disk.stat().st_size
-    return Limits(data_bytes=size_bytes, members=size_bytes // _LEAST_INODE_BYTES, file_bytes=16 << 40)
+def _limits(disk: Path, planned_bytes: int) -> Limits:
+    """A limit for the copy. Holes cost nothing, and ext4 allows files of 16 TiB.
+
+    The size of the file is no limit: a small file can say terabytes, of holes, and many files of the disk
+    can claim the same blocks of it.
+    """
+    data_bytes = max(planned_bytes, disk.stat().st_blocks * _STAT_BLOCK_BYTES)
+    return Limits(data_bytes=data_bytes, members=data_bytes // _LEAST_INODE_BYTES, file_bytes=16 << 40)
 
 
 def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:

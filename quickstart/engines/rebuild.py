@@ -21,7 +21,7 @@ from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
-from quickstart.model import Artefact, Profile, RootDisk
+from quickstart.model import MIB, Artefact, Profile, RootDisk
 from quickstart.model.subject import Subject
 from quickstart.model.words import DiskFormat, KernelOptions, Payload
 from quickstart.pack.packing import Packing, PackOptions, made_of, pack, packing_of
@@ -89,7 +89,7 @@ def _packing(
     before: Artefact, profile: Profile, used: UsedDisk, form: PackOptions, context: Context, keep: bool
 ) -> Packing:
     """The packing of the used disk: its content is the reference image, which is traced again."""
-    reference = reference_of_disk(used, _LABEL, context)
+    reference = reference_of_disk(used, _LABEL, profile.disk_mib * MIB, context)
     root = ImageRoot(reference.tree)
     read_unit(root, profile.unit, profile.run_start_pre)
     door.need_tools(*form.payload.tools)

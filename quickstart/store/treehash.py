@@ -14,11 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
+from quickstart.host.holes import data_chunks
 from quickstart.host.walk import reachable, walk
 
-# A chunk of a file that is all zeros does not enter the hash, so a hole and written zeros are the same.
-_CHUNK_BYTES = 1 << 18
-_ZEROS = bytes(_CHUNK_BYTES)
 _PLAIN = re.compile(rb"[A-Za-z0-9._+/-]+")
 _BATCH = 64
 _THREADS = 2
@@ -135,14 +133,9 @@ def _content(path: bytes, status: os.stat_result) -> bytes:
         size_bytes = status.st_size
         _check_same(fd, status, path)
         digest = hashlib.sha256(size_bytes.to_bytes(8, "big"))
-        offset = _next_data(fd, 0, size_bytes)
-        while offset < size_bytes:
-            chunk = os.pread(fd, _CHUNK_BYTES, offset)
-            # A slice of the whole length is no copy.
-            if chunk != _ZEROS[: len(chunk)]:
-                digest.update(offset.to_bytes(8, "big"))
-                digest.update(chunk)
-            offset = _next_data(fd, offset + _CHUNK_BYTES, size_bytes)
+        for offset, chunk in data_chunks(fd, size_bytes):
+            digest.update(offset.to_bytes(8, "big"))
+            digest.update(chunk)
         _check_same(fd, status, path)
         return digest.digest()
     finally:
@@ -154,18 +147,3 @@ def _check_same(fd: int, before: os.stat_result, path: bytes) -> None:
     same = os.path.samestat(now, before) and now.st_mode == before.st_mode
     if not same or (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise OSError(errno.EBUSY, "it changed while it was read", os.fsdecode(path))
-
-
-def _next_data(fd: int, offset: int, size_bytes: int) -> int:
-    """The offset of the first chunk with data at or after ``offset`` (lseek(2), SEEK_DATA); the size when
-    there is none.
-    """
-    if offset >= size_bytes:
-        return size_bytes
-    try:
-        data = os.lseek(fd, offset, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno != errno.ENXIO:
-            raise
-        return size_bytes
-    return data - data % _CHUNK_BYTES

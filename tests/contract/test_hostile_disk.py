@@ -13,6 +13,7 @@ import pytest
 from quickstart.artefact.useddisk import examine_disk, reference_of_disk
 from quickstart.errors import BadInputError, QuickStartError
 from quickstart.host.progress import Quiet
+from quickstart.model import MIB
 from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.contract.hostile_disk import Disk, made
@@ -37,7 +38,7 @@ def taken(disk: Path, tmp_path: Path) -> Path:
     """The root that `rebuild` takes from it."""
     with Store(tmp_path / "store") as store:
         used = examine_disk(disk)
-        return reference_of_disk(used, "root", Context(store, Quiet())).tree
+        return reference_of_disk(used, "root", 32 * MIB, Context(store, Quiet())).tree
 
 
 def checked(disk: Disk) -> Path:
@@ -189,6 +190,12 @@ def twice(tmp_path: Path) -> Iterator[Disk]:
     yield disk
 
 
-def test_blocks_that_many_files_share_do_not_fill_the_store(tmp_path: Path, twice: Disk) -> None:
+@pytest.mark.parametrize("size_bytes", [32 * MIB, 1024 * MIB])
+def test_blocks_that_many_files_share_do_not_fill_the_store(
+    tmp_path: Path, twice: Disk, size_bytes: int
+) -> None:
+    """Nor when the file says that it is larger: what is behind its file system is a hole."""
+    path = twice.write()
+    os.truncate(path, size_bytes)
     with pytest.raises(BadInputError, match="does not fit"):
-        taken(twice.write(), tmp_path)
+        taken(path, tmp_path)

@@ -22,7 +22,7 @@ from quickstart.host.progress import Quiet
 from quickstart.image.ext4 import write_disk
 from quickstart.inspect.foreign.directory import read_directory
 from quickstart.inspect.foreign.home import Members
-from quickstart.model import StartSet
+from quickstart.model import MIB, StartSet
 from quickstart.reference import rootfs
 from quickstart.reference.rootfs import copy_directory, examine, unpack
 from quickstart.store.context import Context
@@ -328,7 +328,7 @@ def test_a_disk_that_was_written_to_after_it_was_hashed(tmp_path: Path) -> None:
     os.utime(disk, (1, 1))
     with Store(tmp_path / "store") as store:
         with pytest.raises(BadInputError, match="changed while it was read"):
-            reference_of_disk(used, "root", Context(store, Quiet()))
+            reference_of_disk(used, "root", 32 * MIB, Context(store, Quiet()))
         assert store.entries() == ()
     with pytest.raises(BadInputError, match="changed while it was read"):
         with_times_of(StartSet((), ()), used)

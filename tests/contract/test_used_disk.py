@@ -11,7 +11,7 @@ from quickstart.artefact.useddisk import examine_disk, reference_of_disk, with_t
 from quickstart.errors import BadInputError
 from quickstart.host.progress import Quiet
 from quickstart.image.ext4 import write_disk
-from quickstart.model import IMAGE_TIME_S, FileKind, StartFile, StartSet
+from quickstart.model import IMAGE_TIME_S, MIB, FileKind, StartFile, StartSet
 from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.contract.test_ext4 import CAPABILITY
@@ -45,7 +45,7 @@ def disk(tmp_path: Path) -> Path:
 
 def test_the_tree_is_as_on_the_disk(disk: Path, tmp_path: Path) -> None:
     with Store(tmp_path / "store") as store:
-        image = reference_of_disk(examine_disk(disk), "root", Context(store, Quiet()))
+        image = reference_of_disk(examine_disk(disk), "root", 64 * MIB, Context(store, Quiet()))
     assert (image.kernel_version, image.volume_uuid, image.origin[0]) == ("6.1.0-1", UUID, "disk")
     for name in ("usr/bin/plain", "usr/bin/a b", "etc/odd\xe9"):
         found = (image.tree / name).stat()

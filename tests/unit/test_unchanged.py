@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from quickstart.artefact.manifest import read_manifest
 from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError
 from quickstart.host import door, unchanged
-from quickstart.host.unchanged import copy_exactly, digest_of, exactly, seen
+from quickstart.host.unchanged import copy_exactly, digest_of, digest_of_data, exactly, seen
 from quickstart.image import ext4
 from quickstart.inspect.foreign.pump import pumped
 from quickstart.launch import jail
@@ -58,7 +59,10 @@ def test_a_file_that_grows_for_ever_ends(file: Path, monkeypatch: pytest.MonkeyP
     assert taken == 3000
 
 
-def test_a_file_that_is_written_to_while_it_is_hashed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("digest_of", [digest_of, digest_of_data])
+def test_a_file_that_is_written_to_while_it_is_hashed(
+    file: Path, monkeypatch: pytest.MonkeyPatch, digest_of: Callable[[int, Path], str]
+) -> None:
     real = os.pread
 
     def read(fd: int, count: int, offset: int) -> bytes:
@@ -76,6 +80,40 @@ def test_a_file_that_is_written_to_while_it_is_hashed(file: Path, monkeypatch: p
             digest_of(source.fileno(), file)
         monkeypatch.undo()
         assert digest_of(source.fileno(), file) != before
+
+
+def test_a_hole_counts_as_zeros_and_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of a stranger's disk says any size."""
+
+    def digest(name: str, size_bytes: int, *pieces: tuple[int, bytes]) -> str:
+        with (tmp_path / name).open("w+b") as file:
+            file.truncate(size_bytes)
+            for offset, data in pieces:
+                file.seek(offset)
+                file.write(data)
+            file.flush()
+            return digest_of_data(file.fileno(), tmp_path / name)
+
+    mib = 1 << 20
+    same = digest("holes", 4 * mib, (mib, b"x")), digest("zeros", 4 * mib, (0, bytes(4 * mib)), (mib, b"x"))
+    others = [
+        digest("longer", 5 * mib, (mib, b"x")),
+        digest("elsewhere", 4 * mib, (2 * mib, b"x")),
+        digest("other", 4 * mib, (mib, b"y")),
+        digest("empty", 4 * mib),
+    ]
+    assert same[0] == same[1]
+    assert len({*same, *others}) == 5
+    reads: list[int] = []
+    real = os.pread
+
+    def read(fd: int, count: int, offset: int) -> bytes:
+        reads.append(offset)
+        return real(fd, count, offset)
+
+    monkeypatch.setattr(os, "pread", read)
+    digest("huge", 1 << 40, (1 << 39, b"x"))
+    assert reads == [1 << 39]
 
 
 def test_another_file_of_that_name(file: Path) -> None:
