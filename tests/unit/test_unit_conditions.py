@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.unit import conditions
 from quickstart.inspect.unit.conditions import condition_records
 
 Record = tuple[str, ...]
@@ -42,6 +43,16 @@ def test_what_holds_in_every_machine_of_the_image_is_left_out() -> None:
     assert records("ConditionUser=|root", "ConditionPathExists=|/a", "ConditionPathExists=/b") == [
         ("Condition", "PathExists", "no", "no", "/b")
     ]
+
+
+def test_no_condition_is_compared_with_all_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit file of a stranger's may have a hundred thousand."""
+
+    def never(*_: object) -> bool:
+        raise AssertionError("compared")
+
+    monkeypatch.setattr(conditions._Condition, "__eq__", never)
+    assert records(*(f"ConditionCapability=c{number}" for number in range(10))) == []
 
 
 @pytest.mark.parametrize(

@@ -48,12 +48,10 @@ def condition_records(unit: str, assigned: tuple[tuple[str, str], ...]) -> tuple
     found: list[Record] = []
     for what in ("Condition", "Assert"):
         conditions = _of_list(what, assigned)
-        always = [each for each in conditions if _holds_always(each)]
-        is_triggered = any(each.triggers for each in always)
+        is_triggered = any(each.triggers and _holds_always(each) for each in conditions)
         for each in conditions:
-            if each in always or (each.triggers and is_triggered):
-                continue
-            found.append(_record(unit, what, each))
+            if not _holds_always(each) and not (each.triggers and is_triggered):
+                found.append(_record(unit, what, each))
     return tuple(found)
 
 
