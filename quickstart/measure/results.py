@@ -33,6 +33,8 @@ SIZES = ("small", "medium")
 # How several machines are launched from one volume.
 PATTERNS = ("single", "one-by-one", "staggered", "burst")
 INSTANCES_MAX = 16
+# Of a plan, all its cells together: at a minute each they would take ten weeks.
+RUNS_MAX = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)

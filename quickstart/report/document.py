@@ -15,6 +15,7 @@ from quickstart.errors import OtherResultsError, ResultsError
 from quickstart.measure.patterns import cell_problem, launch_problems
 from quickstart.measure.results import (
     DELIVERIES,
+    RUNS_MAX,
     SCHEMA,
     Booted,
     Cell,
@@ -252,6 +253,8 @@ def _plan_problems(plan: Sequence[Planned]) -> Iterator[str]:
     first: dict[Cell, int] = {}
     if (profiles := len({each.cell.profile for each in plan})) > _PROFILES_MAX:
         yield f"plan: {profiles} applications, and at most {_PROFILES_MAX} are shown together"
+    if (runs := sum(each.runs for each in plan)) > RUNS_MAX:
+        yield f"plan: {runs} runs, and at most {RUNS_MAX} are planned together"
     for index, planned in enumerate(plan):
         if first.setdefault(planned.cell, index) != index:
             yield f"plan[{index}]: the cell of plan[{first[planned.cell]}] again"

@@ -3,16 +3,23 @@ accepts (compare.md).
 
 It is a permutation test of the ranks: under the null hypothesis every partition of the values is equally
 likely, whatever their distribution (Mann and Whitney, "On a test of whether one of two random variables is
-stochastically larger", 1947).
+stochastically larger", 1947). Of many values the normal distribution stands for the count.
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
+import math
 from collections.abc import Sequence
 from fractions import Fraction
+from statistics import NormalDist
 
-from quickstart.measure.statistics import CONFIDENCE, median
+from quickstart.measure.statistics import CONFIDENCE
+
+# To count the ways takes an addition for each pair and each value of the shorter series: seconds for 200 and 200 values, and hours
+# for 1000 and 1000. Beyond 64 and 64 p is the normal distribution's, which differs by less than 0.002.
+_MOST_ADDITIONS = 1 << 18
 
 
 def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
@@ -21,8 +28,11 @@ def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
 
     Equal values count as not later, so ties make p larger, never smaller.
     """
-    ways = _ways(len(first), len(second))
-    seen = sum(after > before for before in first for after in second)
+    after = sorted(second)
+    seen = sum(len(after) - bisect.bisect_right(after, each) for each in first)
+    if _are_many(first, second):
+        return _p_of_many(seen, len(first), len(second))
+    ways = _ways(*sorted((len(first), len(second))))
     return Fraction(sum(ways[seen:]), sum(ways))
 
 
@@ -35,22 +45,61 @@ def shift(first: Sequence[int], second: Sequence[int]) -> int:
     """The shift by which ``second`` is later: the median of all pairwise differences (Hodges and Lehmann,
     1963).
     """
-    return median([after - before for before in first for after in second])
+    pairs = len(first) * len(second)
+    low, high = (_difference(first, second, at) for at in ((pairs - 1) // 2, pairs // 2))
+    return (low + high) // 2
 
 
 def shift_interval(first: Sequence[int], second: Sequence[int]) -> tuple[int, int] | None:
     """The interval of shifts that the two-sided test accepts at CONFIDENCE; None where it accepts all
     (three and three values).
     """
-    ways = _ways(len(first), len(second))
-    total, missed, k = sum(ways), 0, 0
     # The k-th smallest and k-th largest difference, as many as leave no more than half of what may be missed on each side.
-    while k < len(ways) // 2 and Fraction(2 * (missed := missed + ways[k]), total) <= 1 - CONFIDENCE:
-        k += 1
+    k = _refused(first, second)
     if not k:
         return None
-    differences = sorted(after - before for before in first for after in second)
-    return differences[k - 1], differences[-k]
+    return _difference(first, second, k - 1), _difference(first, second, len(first) * len(second) - k)
+
+
+def _refused(first: Sequence[int], second: Sequence[int]) -> int:
+    """The number of differences on each side that the two-sided test refuses."""
+    if _are_many(first, second):
+        mean, deviation = _normal(len(first), len(second))
+        return math.floor(mean + NormalDist().inv_cdf(float(1 - CONFIDENCE) / 2) * deviation + 0.5)
+    ways = _ways(*sorted((len(first), len(second))))
+    total, missed, k = sum(ways), 0, 0
+    while k < len(ways) // 2 and Fraction(2 * (missed := missed + ways[k]), total) <= 1 - CONFIDENCE:
+        k += 1
+    return k
+
+
+def _difference(first: Sequence[int], second: Sequence[int], index: int) -> int:
+    """The pairwise difference that has ``index`` in their order, from 0. The pairs are counted, never listed."""
+    before, after = sorted(first), sorted(second)
+    low, high = after[0] - before[-1], after[-1] - before[0]
+    while low < high:
+        middle = (low + high) // 2
+        if sum(bisect.bisect_right(after, each + middle) for each in before) > index:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _are_many(first: Sequence[int], second: Sequence[int]) -> bool:
+    return len(first) * len(second) * min(len(first), len(second)) > _MOST_ADDITIONS
+
+
+def _p_of_many(seen: int, first: int, second: int) -> Fraction:
+    """The p that by chance at least ``seen`` pairs are in one given order."""
+    mean, deviation = _normal(first, second)
+    # In halves, since a count has no values between two whole ones.
+    return Fraction(math.erfc((seen - 0.5 - mean) / (deviation * math.sqrt(2))) / 2)
+
+
+def _normal(first: int, second: int) -> tuple[float, float]:
+    """The mean and the standard deviation of the number of pairs in one given order, by chance."""
+    return first * second / 2, math.sqrt(first * second * (first + second + 1) / 12)
 
 
 @functools.cache

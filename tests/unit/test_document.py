@@ -303,3 +303,16 @@ def test_a_loss_of_power_finds_the_old_file_or_the_new_one(
     document.save(realistic(), file)
     assert done == [f"sync {file.stat().st_size} bytes", "rename to results.json", "sync directory"]
     assert file.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_plan_has_no_more_runs_than_can_be_put_in_order() -> None:
+    """Each of them is an entry of a list when the report says what is missing."""
+    cells = [
+        dataclasses.replace(CELL, profile=f"p{number}", configuration=each)
+        for number in range(64)
+        for each in CONFIGURATIONS
+    ]
+    plan = [Planned(cell, 1000, 600) for cell in cells[:101]]
+    document.parse(document.text_of(results_of(plan[:100], [])), "x")
+    with pytest.raises(ResultsError, match="101000 runs, and at most 100000"):
+        document.parse(document.text_of(results_of(plan, [])), "x")

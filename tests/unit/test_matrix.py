@@ -122,6 +122,13 @@ def test_the_same_cell_asked_for_by_its_word_is_there_twice() -> None:
     assert any("of its cells are in an earlier block" in each for each in problems(text))
 
 
+def test_a_matrix_has_no_more_runs_than_can_be_put_in_order() -> None:
+    """A thousand runs of few cells are as many as one run of many."""
+    head, _, block = GOOD.partition("[[block]]")
+    many = head + f"[[block]]{block}runs = 1000\n" * 26
+    assert problems(many) == ("block: 104000 runs, and a matrix has at most 100000",)
+
+
 def test_blocks_differ_in_runs() -> None:
     more = GOOD.partition("\n[[block]]")[2].replace('"virtual"', '"wall"')
     plan = parse_matrix(f"{GOOD}[[block]]{more}runs = 50\n", "m", PROFILES).plan
