@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.before import settling_files
 from quickstart.inspect.unit.read import HAND_OFF_DROP_IN
 from tests.unit.test_unit import SERVICE, put, read
 
@@ -50,6 +52,27 @@ def test_nor_one_that_a_target_upholds(tmp_path: Path) -> None:
     (place / "wall.service").symlink_to("/usr/lib/systemd/system/wall.service")
     with pytest.raises(UnsupportedUnitError, match=r"wall\.service"):
         read(tmp_path, SERVICE)
+
+
+def test_many_names_of_one_long_unit_are_not_read_for_hours(tmp_path: Path) -> None:
+    """A tar of 2 MiB has thousands of links to one file."""
+    put(tmp_path, "/usr/lib/systemd/system/long.service", "[Unit]\n" + "After=x.service\n" * 100_000)
+    for number in range(12):
+        (tmp_path / f"usr/lib/systemd/system/b{number}.service").symlink_to("long.service")
+    with pytest.raises(UnsupportedUnitError, match="have more than 16777216 bytes"):
+        list(settling_files(ImageRoot(tmp_path)))
+    for number in range(12):
+        enable(tmp_path, f"b{number}.service", "multi-user.target")
+    with pytest.raises(UnsupportedUnitError, match="have more than 16777216 bytes"):
+        read(tmp_path, SERVICE)
+
+
+def test_an_image_has_no_thousands_of_services(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/lib/systemd/system/a.service", "[Unit]\n")
+    for number in range(2048):
+        (tmp_path / f"usr/lib/systemd/system/b{number}.service").symlink_to("a.service")
+    with pytest.raises(UnsupportedUnitError, match="the image has 2049 services"):
+        list(settling_files(ImageRoot(tmp_path)))
 
 
 def test_a_policy_for_ima_is_not_escaped(tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.cloudinit import has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, drop_in_places, unit_texts
+from quickstart.inspect.unit.files import (
+    UNIT_PATHS,
+    assignments,
+    directives,
+    drop_in_places,
+    texts_of,
+    unit_files,
+)
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE
 
 _OWN = PurePosixPath("/etc/systemd/system")
@@ -37,6 +44,9 @@ _AUDITORS = ("audit-rules", "auditd")
 _FILTERS = ("ferm", "firewalld", "ipset", "iptables", "netfilter-persistent", "nftables", "shorewall", "ufw")
 # They order themselves before the network as a filter does (systemd.special(7), network-pre.target), and filter nothing.
 _NO_FILTERS = ("cloud-", "systemd-")
+# Debian with a desktop has some four hundred, with less than a MiB together.
+_MOST_SERVICES = 2048
+_MOST_BYTES = 16 << 20
 
 
 def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
@@ -65,30 +75,52 @@ def refuse_filters(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when an enabled unit runs before the network: an early start would answer
     without it.
     """
-    for name in sorted(_enabled(root)):
-        if _goes_before_the_network(root, name):
+    for name, _ in _before_the_network(root, _enabled(root), all_are_there=True):
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: {name} is enabled and goes before the network, as a packet filter does",
+            hint=f"disable {name} in the image, and filter outside of the machine",
+        )
+
+
+def _before_the_network(
+    root: ImageRoot, names: set[str], *, all_are_there: bool = False
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The services of ``names`` that order themselves before the network, with the texts of their files.
+
+    Unless ``all_are_there``, one that is masked, or a link that leads nowhere, is left out. Raises
+    UnsupportedUnitError for more services, or more text of them, than an image has: many names may be links
+    to one long file.
+    """
+    if len(names) > _MOST_SERVICES:
+        raise UnsupportedUnitError(
+            f"the image has {len(names)} services; up to {_MOST_SERVICES} are looked at"
+        )
+    left_bytes = _MOST_BYTES
+    for name in sorted(names):
+        try:
+            files = unit_files(root, name)
+        except UnsupportedUnitError:
+            if all_are_there:
+                raise
+            # A change of it counts by itself.
+            continue
+        left_bytes -= sum(root.host(file).stat().st_size for file in files)
+        if left_bytes < 0:
             raise UnsupportedUnitError(
-                f"{unit} cannot be started early: {name} is enabled and goes before the network, as a packet filter does",
-                hint=f"disable {name} in the image, and filter outside of the machine",
+                f"the image's services and their drop-ins have more than {_MOST_BYTES} bytes, up to {name}"
             )
-
-
-def _goes_before_the_network(root: ImageRoot, name: str) -> bool:
-    before = directives(assignments(unit_texts(root, name), "[Unit]")).get("Before", ())
-    return "network-pre.target" in " ".join(before).split()
+        texts = texts_of(root, files, name)
+        before = directives(assignments(texts, "[Unit]")).get("Before", ())
+        if "network-pre.target" in " ".join(before).split():
+            yield name, texts
 
 
 def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
     """Where `systemctl enable` would link the image's services that go before the network, whatever their names."""
     names = {path.name for place in UNIT_PATHS for path in root.glob(PurePosixPath(place) / "*.service")}
-    for name in sorted(name for name in names if not name.startswith(_NO_FILTERS)):
-        try:
-            if not _goes_before_the_network(root, name):
-                continue
-            install = directives(assignments(unit_texts(root, name), "[Install]"))
-        except UnsupportedUnitError:
-            # A mask, or a link that leads nowhere: a change of it counts by itself.
-            continue
+    ours = {name for name in names if not name.startswith(_NO_FILTERS)}
+    for name, texts in _before_the_network(root, ours):
+        install = directives(assignments(texts, "[Install]"))
         for kind, key in zip(_PULLING, ("WantedBy", "RequiredBy", "UpheldBy"), strict=True):
             targets = " ".join(install.get(key, ())).split()
             yield from (_OWN / f"{target}.{kind}" / name for target in targets if "/" not in target)

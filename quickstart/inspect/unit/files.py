@@ -97,7 +97,7 @@ def drop_ins_of(root: ImageRoot, unit: str) -> dict[str, PurePosixPath]:
 
 def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """The unit file's text, then its drop-ins' in the order of their names; raises UnsupportedUnitError without a unit."""
-    return _texts(root, unit_files(root, unit), unit)
+    return texts_of(root, unit_files(root, unit), unit)
 
 
 def unit_files(root: ImageRoot, unit: str) -> list[PurePosixPath]:
@@ -149,7 +149,7 @@ def slice_texts(root: ImageRoot, name: str) -> tuple[str, ...]:
     mains = (root.resolve(PurePosixPath(directory) / name).canonical for directory in UNIT_PATHS)
     main = next((place for place in mains if place is not None), None)
     found = [main, *(root.resolve(drop_ins[each]).canonical for each in sorted(drop_ins))]
-    return _texts(root, (file for file in found if file is not None and root.host(file).is_file()), name)
+    return texts_of(root, (file for file in found if file is not None and root.host(file).is_file()), name)
 
 
 def manager_texts(root: ImageRoot) -> tuple[str, ...]:
@@ -163,10 +163,10 @@ def manager_texts(root: ImageRoot) -> tuple[str, ...]:
             drop_ins.setdefault(file.name, below / file.name if below else main or PurePosixPath("/"))
     found = [root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins)]
     files = [place for place in (main, *found) if place is not None and root.host(place).is_file()]
-    return _texts(root, files, "system.conf")
+    return texts_of(root, files, "system.conf")
 
 
-def _texts(root: ImageRoot, files: Iterable[PurePosixPath], what: str) -> tuple[str, ...]:
+def texts_of(root: ImageRoot, files: Iterable[PurePosixPath], what: str) -> tuple[str, ...]:
     """The files' texts; raises UnsupportedUnitError for more of it than a unit can mean."""
     found: list[str] = []
     left = _MAX_TEXT_CHARACTERS
