@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import ArtefactError
-from quickstart.image.ext4 import used_inodes
+from quickstart.image.ext4 import MAX_USED_INODES, used_inodes
 from quickstart.image.ext4layout import Layout, damaged, read_layout
 from quickstart.parse.bounded import PATH_MAX
 
@@ -30,8 +30,8 @@ _EXTENT_MAGIC = 0xF30A
 _UNWRITTEN = 32768
 _DEEPEST = 5
 _EXTENTS_IN_INODE = 4
-# Some 400 MiB of memory; an image of ours has a few ten thousand.
-_MAX_RUNS = 1 << 21
+# Some 300 MiB of memory; an image of ours has a few ten thousand.
+_MAX_RUNS = 1 << 20
 _FAST_LINK_BYTES = 60
 
 
@@ -283,6 +283,9 @@ class _Reader:
                     # So deep no path can name it, and each name has all above it.
                     deep = len(str(below)) >= PATH_MAX
                     self.paths[child] = PurePosixPath(f"inode {child}") if deep else below
+                    # Of inodes that no bitmap calls used there may be any number.
+                    if len(self.paths) > MAX_USED_INODES:
+                        raise self._damaged(f"it has names of more than {MAX_USED_INODES} inodes")
                     waiting.append(child)
 
     def _names(self, pieces: list[Owner]) -> Iterator[tuple[str, int]]:

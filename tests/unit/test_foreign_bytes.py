@@ -623,7 +623,11 @@ MATRIX = 'schema = 1\nname = "x"\n[[block]]\nprofiles = {}\nconfigurations = {}\
     ("profiles", "configurations", "what"),
     [
         (["app"] * 30_000, ["quickstart"], "'app' again"),
-        ([f"./{n}" for n in range(20_000)], ["quickstart", "standard", "minimal", "ramboot"] * 2, "cells"),
+        (
+            [f"./{n}" for n in range(20_000)],
+            ["quickstart", "standard", "minimal", "ramboot"] * 2,
+            "runs, and",
+        ),
         ([f"no{n}" for n in range(20_000)], ["quickstart"], "no profile 'no0'"),
         (["app"], ["quickstart"] * 17_000, "'quickstart' again"),
     ],

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quickstart.errors import ArtefactError
+from quickstart.image import blockmap
 from quickstart.image.blockmap import Kind, read_block_map
 from quickstart.image.ext4 import block_groups, read_superblock, used_inodes
 from quickstart.image.extents import file_extents, parse_extents
@@ -51,6 +52,14 @@ def test_the_crafted_image_is_one(tmp_path: Path) -> None:
     assert found[Kind.FILE].first_block == DATA and found[Kind.FILE].blocks == 4
     assert used_inodes(path) == (2, 11, 12)
     assert [group.blocks for group in block_groups(path)] == [63]
+
+
+def test_names_of_more_inodes_than_a_root_volume_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No bitmap has to say that they are used, so the bound of the bitmaps is none for them."""
+    path = written(tmp_path, ext4())
+    monkeypatch.setattr(blockmap, "MAX_USED_INODES", 1)
+    with pytest.raises(ArtefactError, match="names of more than 1 inodes"):
+        read_block_map(path)
 
 
 def test_an_image_cut_anywhere(tmp_path: Path) -> None:
