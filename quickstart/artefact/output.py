@@ -97,6 +97,16 @@ def check_place(out: Path) -> None:
         raise BadInputError(f"{fault}: {out} could be swapped while it is written", hint=_PLACE_HINT)
 
 
+def check_into(directory: Path) -> None:
+    """Raise BadInputError when somebody else could swap ``directory``, into which files are to be written
+    and which need not exist.
+
+    Its owner could replace a directory in it by a link, and root would write elsewhere.
+    """
+    if fault := swapped_by_others(directory):
+        raise BadInputError(f"{fault}: {directory} could be swapped while it is written", hint=_PLACE_HINT)
+
+
 def check_own(out: Path) -> None:
     """Raise BadInputError when somebody else could swap ``out``, or a file of it, while a machine is made
     from it.

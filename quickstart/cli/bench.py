@@ -43,6 +43,7 @@ from quickstart.measure.results import (
 from quickstart.measure.statistics import Summary, by_cell, summarise
 from quickstart.profile import known_profiles, spelled
 from quickstart.report import document
+from quickstart.report.wholefile import FIGURES
 from quickstart.store.store import Store, default_root
 
 _NOT_VALID = 4
@@ -178,13 +179,19 @@ def bench(
         if report_only:
             return _report_again(verb, out)
         matrix = _matrix(matrix_file, options)
-        directory = (out or Path(f"bench-{matrix.name}")).absolute()
-        return _show_plan(verb, matrix) if dry_run else _measure(verb, matrix, directory)
+        return _show_plan(verb, matrix) if dry_run else _measure(verb, matrix, directory().absolute())
+
+    def directory() -> Path:
+        # Without one, --report is refused later.
+        return out or Path("bench" if report_only else f"bench-{_matrix(matrix_file, options).name}")
+
+    def figures() -> Path:
+        # The deepest one that is written into.
+        return directory() / FIGURES
 
     # A verb below comes next.
     if context.invoked_subcommand is None:
-        # By default it lies here, whatever its name.
-        sys.exit(run_verb("bench", as_json, work, verbose, as_root=True, out=out or Path("bench")))
+        sys.exit(run_verb("bench", as_json, work, verbose, as_root=True, into=figures))
 
 
 bench.add_command(compare_command)

@@ -105,12 +105,14 @@ def run_verb(
     *,
     as_root: bool = False,
     out: Path | None = None,
+    into: Callable[[], Path] | None = None,
 ) -> int:
     """Call ``work`` and return the exit code: its own, or that of the error it raised.
 
     With ``as_root`` it handles owners or enters images: an ordinary user first becomes root of a user
-    namespace. The owners of the store's place and of ``out`` are checked before that, because root's and
-    other users' directories look the same inside.
+    namespace. The owners of the store's place, of that of ``out``, and of the directory that ``into`` names
+    are checked before that, because root's and other users' directories look the same inside. OUT is made
+    anew in its place; files are written into the other as it is.
 
     With ``verbose`` every subprocess is named on stderr as it starts.
     """
@@ -124,6 +126,8 @@ def run_verb(
             check_place(default_root())
             if out is not None:
                 output.check_place(out)
+            if into is not None:
+                output.check_into(into())
             userns.become_root()
         return work(verb)
     except QuickStartError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import jinja2
 
+from quickstart.artefact.output import check_into
 from quickstart.errors import BadInputError
 from quickstart.measure.results import (
     CLOCKS,
@@ -42,7 +43,7 @@ from quickstart.report.conclusions import OURS, conclusions, headline, overview,
 from quickstart.report.figures import Drawn, all_phases, inline, phase_numbers, timeline, times
 from quickstart.report.paper import beside
 from quickstart.report.summary import summary
-from quickstart.report.wholefile import replace_file
+from quickstart.report.wholefile import FIGURES, replace_file
 
 _TEMPLATE = "report.html.j2"
 _NONE = "-"
@@ -81,13 +82,15 @@ def write_report(results: Results, faults: Sequence[str], directory: Path) -> No
     """Write report.html and figures/*.svg and *.png into ``directory``. ``faults`` say why the measurement
     is not valid.
 
-    The same results give the same bytes. Raises BadInputError where ``figures`` leads elsewhere,
-    HostLacksError when there is no space.
+    The same results give the same bytes. Raises BadInputError where ``figures`` leads elsewhere
+    or somebody else could swap it, HostLacksError when there is no space.
     """
-    figures = directory / "figures"
+    figures = directory / FIGURES
     if figures.is_symlink():
         raise BadInputError(f"{figures} is a link, and the report writes into it", hint="remove the link")
     figures.mkdir(parents=True, exist_ok=True)
+    # In a directory with the sticky bit somebody may have been quicker than we.
+    check_into(figures)
     sections, timelines = _sections(results)
     pictures = _pictures(results)
     launches = launch_report.figures(results)

@@ -11,6 +11,8 @@ from pathlib import Path
 from quickstart.host.beneath import read_bounded
 from quickstart.host.files import full_disk_named, sync_directory
 
+# Of a results directory: where the report puts its figures.
+FIGURES = "figures"
 _PARTIAL = ".partial"
 
 

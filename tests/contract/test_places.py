@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,15 +25,18 @@ from quickstart.inspect.foreign.home import Members
 from quickstart.model import MIB, StartSet
 from quickstart.reference import rootfs
 from quickstart.reference.rootfs import copy_directory, examine, unpack
+from quickstart.report import document
 from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.contract.test_rootfs import DISK, packed
+from tests.unit.benchdata import realistic
 from tests.unit.outs import write_manifest
 
 COMMAND = Path(sys.executable).with_name("quickstart")
 STRANGER = 4242
 LIMIT_S = 120.0
 UUID = "11111111-2222-3333-4444-555555555555"
+CELL = ["--profile=nginx", "--configuration=standard", "--storage=local", "--clock=virtual"]
 
 
 @pytest.fixture
@@ -151,6 +154,30 @@ def test_the_verbs_that_boot_or_write_refuse_it_and_those_that_look_do_not(their
     assert sorted(each.name for each in theirs.iterdir()) == ["out"]
     # Whoever wants to look before a copy is made.
     assert artefacts.load(out).profile_name == "app"
+
+
+@pytest.mark.parametrize("kind", ["another user's", "with another user's figures"])
+@pytest.mark.parametrize("options", [["--report"], CELL])
+def test_results_go_into_no_directory_of_another_user(
+    tmp_path: Path, kind: str, options: Sequence[str]
+) -> None:
+    """He would put a link in place of `figures` while the report is drawn."""
+    place, figures = tmp_path / "results", tmp_path / "results/figures"
+    figures.mkdir(parents=True)
+    stranger = place if kind == "another user's" else figures
+    os.chown(stranger, STRANGER, STRANGER)
+    document.save(realistic(), place / "results.json")
+    before = sorted(tmp_path.rglob("*"))
+    done = subprocess.run(
+        [COMMAND, "bench", *options, "-o", place],
+        capture_output=True,
+        timeout=LIMIT_S,
+        env={**os.environ, "QUICKSTART_CACHE": str(tmp_path / "store")},
+        check=False,
+    )
+    said = done.stderr.decode()
+    assert (done.returncode, f"{stranger} belongs to another user ({STRANGER})" in said) == (2, True), said
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_an_out_of_another_user_in_a_sticky_directory(tmp_path: Path) -> None:
