@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.host import door
 from quickstart.host.namespaces import own_namespaces
 
 # It mounts what only root of the host may.
@@ -102,7 +103,33 @@ def test_only_adopt_may_speak_to_systemd_meanwhile(tmp_path: Path, kind: str) ->
     lines = (tmp_path / "app.service.d/zzzz-quickstart.conf").read_text().splitlines()
     spoken = [line for line in lines if line.startswith("NotifyAccess=")]
     assert spoken == ([] if kind == "forking" else ["NotifyAccess=main"])
-    assert lines[-2:] == ["ExecStart=", "ExecStart=+/bin/sh /q/adopt"]
+    assert lines[-2] == "ExecStart="
+    assert lines[-1].startswith("ExecStart=+/q/busybox ")
+    assert lines[-1].endswith(" /bin/sh /q/adopt")
+
+
+# A library that says when it is loaded.
+_LOADED = 'void __attribute__((constructor)) loaded(void) { creat("%s", 0600); }'
+
+
+def test_adopt_has_nothing_of_the_units_environment(tmp_path: Path) -> None:
+    """It is root's, and an EnvironmentFile= may be the application's to write."""
+    (tmp_path / "busybox").symlink_to(door.tool_path("busybox"))
+    (tmp_path / "adopt").write_text(f"/usr/bin/env | /usr/bin/grep -v ^PWD= >{tmp_path}/said\n")
+    library = tmp_path / "loaded.so"
+    subprocess.run(
+        ["cc", "-w", "-shared", "-fPIC", "-x", "c", "-o", library, "-"],
+        input=_LOADED % (tmp_path / "marker"), check=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    settings = f"UNITS={tmp_path} UNIT=app.service UNIT_TYPE=notify Q={tmp_path}"
+    script = f"{function('hand-off', 'write_drop_in')}\n{settings}\nwrite_drop_in"
+    subprocess.run(["dash", "-eu", "-c", script], check=True, timeout=SECONDS)
+    lines = (tmp_path / "app.service.d/zzzz-quickstart.conf").read_text().splitlines()
+    words = lines[-1].removeprefix("ExecStart=+").split()
+    environment = {"LD_PRELOAD": str(library), "NOTIFY_SOCKET": "/application", "PATH": str(tmp_path)}
+    subprocess.run(words, env=environment, check=True, timeout=SECONDS)
+    assert (tmp_path / "said").read_text() == "NOTIFY_SOCKET=/run/systemd/notify\n"
+    assert not (tmp_path / "marker").exists()
 
 
 @pytest.mark.parametrize(
