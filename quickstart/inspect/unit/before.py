@@ -64,7 +64,7 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES))
     # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
     yield from ADMINISTRATORS_UNITS
-    names = [name for each in (SERVICE, *_EARLY_TARGETS, *_GOALS) for name in drop_in_places(each)]
+    names = [name for each in (SERVICE, *_EARLY_TARGETS, *_GOALS) for name in drop_in_places(root, each)]
     names += [f"{target}.{kind}" for target in _EARLY_TARGETS for kind in _PULLING]
     yield from (directory / name for directory in ADMINISTRATORS_UNITS for name in dict.fromkeys(names))
     if not has_cloud_init(root):

@@ -146,3 +146,20 @@ HARMLESS = {
     "FileDescriptorStoreMax": "0",
 }
 KNOWN = START | INERT | JOURNAL | CGROUP | CGROUP_LATE | REPEATED | frozenset(HARMLESS)
+# Of these systemd 252 takes no empty assignment for a reset: it warns and keeps the value, as `systemd --test` shows.
+# Other versions may differ.
+KEPT_WHEN_EMPTY = frozenset(
+    {
+        *("Type", "GuessMainPID", "NotifyAccess", "TimeoutStartSec", "TimeoutSec", "Slice", "OOMPolicy"),
+        *("PermissionsStartOnly", "UMask", "IgnoreSIGPIPE", "WatchdogSec", "KeyringMode", "DevicePolicy"),
+        *("CPUSchedulingPriority", "CPUSchedulingResetOnFork", "TimerSlackNSec", "NoNewPrivileges"),
+        *("StandardInput", "StandardOutput", "StandardError", "ProtectProc", "ProcSubset", "ProtectSystem"),
+        *("ProtectHome", "ProtectHostname", "ProtectClock", "ProtectKernelTunables", "ProtectKernelModules"),
+        *("ProtectKernelLogs", "ProtectControlGroups", "PrivateTmp", "PrivateDevices", "PrivateMounts"),
+        *("PrivateNetwork", "PrivateUsers", "LockPersonality", "MemoryDenyWriteExecute"),
+        *("RestrictRealtime", "RestrictSUIDSGID"),
+        *(name for name in REPEATED if name.startswith("Limit") or name.endswith("DirectoryMode")),
+        *(f"Default{name}" for name in REPEATED if name.startswith("Limit")),
+        *("DefaultTimeoutStartSec", "DefaultOOMPolicy"),
+    }
+)

@@ -15,7 +15,14 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.apparmor import PARSER, profile_places
 from quickstart.inspect.unit.before import settling_files, settling_places
 from quickstart.inspect.unit.callgroups import library_of_groups
-from quickstart.inspect.unit.files import MANAGER_PATHS, UNIT_PATHS, assignments, drop_in_places, unit_texts
+from quickstart.inspect.unit.files import (
+    MANAGER_PATHS,
+    UNIT_PATHS,
+    assignments,
+    drop_in_places,
+    names_of,
+    unit_texts,
+)
 from quickstart.inspect.unit.slices import slice_names
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
@@ -142,11 +149,11 @@ def _slices(root: ImageRoot, unit: str) -> tuple[str, ...]:
 def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     """Drop-ins of the unit and of the slices that it lies in, and what pulls others in before it (`systemctl add-requires`)."""
     stem, at, _ = unit.removesuffix(".service").partition("@")
-    pulled = (unit, f"{stem}@.service") if at else (unit,)
+    pulled = (*names_of(root, unit), *((f"{stem}@.service",) if at else ()))
     names = dict.fromkeys(
         (
-            *drop_in_places(unit),
-            *(name for each in _slices(root, unit) for name in drop_in_places(each)),
+            *drop_in_places(root, unit),
+            *(name for each in _slices(root, unit) for name in drop_in_places(root, each)),
             *(f"{each}{kind}" for each in pulled for kind in _PULLING),
         )
     )
@@ -159,13 +166,17 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
 
 
 def _enabling(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The links by which others pull the unit in, and where those would be masked."""
+    """The links by which others pull the unit in, by any of its names, and where those would be masked."""
+    own = names_of(root, unit)
     for directory in UNIT_PATHS:
         canonical = root.resolve(PurePosixPath(directory)).canonical
         for name in root.names(canonical) if canonical is not None else ():
             puller = next((name.removesuffix(each) for each in _PULLING if name.endswith(each)), "")
             place = root.resolve(PurePosixPath(directory) / name).canonical if puller else None
-            if place is None or not root.host(place).is_dir() or unit not in root.names(place):
+            if place is None or not root.host(place).is_dir():
                 continue
-            yield place / unit
+            links = [each for each in root.names(place) if each in own]
+            if not links:
+                continue
+            yield from (place / each for each in links)
             yield from way_to(root, _OWN / puller)

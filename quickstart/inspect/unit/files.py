@@ -4,8 +4,9 @@ systemd.syntax(7)).
 
 from __future__ import annotations
 
+import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
@@ -23,6 +24,11 @@ MANAGER_PATHS = ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 # A unit with its drop-ins, and system.conf with its own; the largest of Debian have a few KiB.
 _MAX_TEXT_CHARACTERS = 2 * MAX_LINE_CHARACTERS
 
+# systemd's WHITESPACE, and what ends a line of its read_line.
+_BLANKS = " \t\n\r"
+_LINE_ENDS = re.compile(r"\r\n|\n\r|[\n\r\0]")
+_BYTE_ORDER_MARK = "\ufeff"
+
 Directives = Mapping[str, tuple[str, ...]]
 
 
@@ -31,16 +37,32 @@ def assignments(texts: tuple[str, ...], wanted: str) -> tuple[tuple[str, str], .
     found: list[tuple[str, str]] = []
     for text in texts:
         section = ""
-        # Comments go first: they neither continue nor end a line that is continued.
-        plain = "\n".join(line for line in text.split("\n") if line.lstrip()[:1] not in ("#", ";"))
-        for line in plain.replace("\\\n", " ").split("\n"):
-            line = line.strip()
+        for line in _lines(text):
             if line.startswith("["):
                 section = line
             elif section == wanted and "=" in line:
-                name, _, value = (part.strip() for part in line.partition("="))
+                name, _, value = (part.strip(_BLANKS) for part in line.partition("="))
                 found.append((name, value))
     return tuple(found)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The lines as systemd's config_parse takes them, without blanks around them, and without comments.
+
+    A carriage return and a NUL end a line, too. A comment neither continues nor ends a line that is continued.
+    Two backslashes at the end are one that is meant.
+    """
+    begun: list[str] = []
+    for line in _LINE_ENDS.split(text.removeprefix(_BYTE_ORDER_MARK)):
+        if line.lstrip(_BLANKS).startswith(("#", ";")):
+            continue
+        is_continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        begun.append(f"{line[:-1]} " if is_continued else line)
+        if not is_continued:
+            yield "".join(begun).strip(_BLANKS)
+            begun.clear()
+    if begun:
+        yield "".join(begun).strip(_BLANKS)
 
 
 def parse_service(texts: tuple[str, ...]) -> Directives:
@@ -59,18 +81,66 @@ def directives(found: tuple[tuple[str, str], ...]) -> Directives:
     return {name: tuple(values) for name, values in kept.items() if values}
 
 
+def emptied(found: tuple[tuple[str, str], ...], names: frozenset[str]) -> tuple[str, ...]:
+    """Those of ``names`` whose last assignment is empty and follows one that is not."""
+    last = dict(found)
+    given = {name for name, value in found if value}
+    return tuple(sorted(name for name, value in last.items() if not value and name in given & names))
+
+
 def _drop_in_names(unit: str) -> tuple[str, ...]:
     """The directories of ``unit``'s drop-ins, the most specific first (systemd.unit(5), "Description")."""
     stem, _, kind = unit.rpartition(".")
     dashes = [index for index, char in enumerate(stem) if char == "-"]
     prefixes = (f"{stem[: index + 1]}.{kind}.d" for index in reversed(dashes))
-    return tuple(dict.fromkeys((f"{unit}.d", *prefixes, f"{kind}.d")))
+    return tuple(dict.fromkeys((f"{unit}.d", *prefixes)))
 
 
-def drop_in_places(unit: str) -> tuple[str, ...]:
-    """The same, with those of the template of which ``unit`` is an instance."""
-    template = _template(unit)
-    return (*_drop_in_names(unit), *(_drop_in_names(template) if template else ()))
+def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
+    """The same for all names of a unit, with those of the template of which it is an instance."""
+    every = (each for name in names for each in (name, _template(name)) if each)
+    return tuple(dict.fromkeys(place for each in every for place in _drop_in_names(each)))
+
+
+def drop_in_places(root: ImageRoot, unit: str) -> tuple[str, ...]:
+    """The same, and last the directory of all units of its type, which counts less than any of these."""
+    return (*_own_drop_in_places(names_of(root, unit)), f"{unit.rpartition('.')[2]}.d")
+
+
+def names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
+    """``unit`` and its aliases: links in the directories of units that lead to its file. Their drop-ins are the unit's, too.
+
+    An instance has those of its template, with its own instance (systemd.unit(5), "Description").
+    """
+    places = [
+        place for each in UNIT_PATHS if (place := root.resolve(PurePosixPath(each)).canonical) is not None
+    ]
+    own = (unit, _template(unit)) if _template(unit) else (unit,)
+    file = next((path for name in own if (path := _first(root, name)) is not None), None)
+    found = {unit: None}
+    seen: set[str] = set()
+    for place in places if file is not None else ():
+        for name in root.names(place):
+            # Of one name the first counts, a mask as well.
+            if name in seen or not name.endswith(unit[unit.rindex(".") :]):
+                continue
+            seen.add(name)
+            is_link = root.link_target(place / name) is not None
+            if place / name == file or (is_link and root.resolve(place / name).canonical == file):
+                found[_instance(name, unit)] = None
+    return tuple(found)
+
+
+def _first(root: ImageRoot, unit: str) -> PurePosixPath | None:
+    """The file that the first of the unit's name is or leads to."""
+    places = (root.resolve(PurePosixPath(directory) / unit).canonical for directory in UNIT_PATHS)
+    return next((place for place in places if place is not None), None)
+
+
+def _instance(name: str, unit: str) -> str:
+    """A template's ``name`` with the instance that ``unit`` is; other names as they are."""
+    prefix, at, rest = name.partition("@.")
+    return f"{prefix}@{unit.partition('@')[2]}" if at and "@" in unit and rest else name
 
 
 def _template(unit: str) -> str:
@@ -87,12 +157,21 @@ def has_init_script(root: ImageRoot, unit: str) -> bool:
 def drop_ins_of(root: ImageRoot, unit: str) -> dict[str, PurePosixPath]:
     """The drop-ins of ``unit`` by their names; of equal names the first in the order of places counts."""
     found: dict[str, PurePosixPath] = {}
-    for directory in UNIT_PATHS:
-        for name in drop_in_places(unit):
-            below = root.resolve(PurePosixPath(directory) / name).canonical
-            for file in sorted(root.host(below).glob("*.conf")) if below is not None else ():
-                found.setdefault(file.name, PurePosixPath(directory) / name / file.name)
+    *own, general = drop_in_places(root, unit)
+    for names in (own, (general,)):
+        for directory in UNIT_PATHS:
+            for name in names:
+                place = PurePosixPath(directory) / name
+                for file in _settings_files(root, place):
+                    found.setdefault(file, place / file)
     return found
+
+
+def _settings_files(root: ImageRoot, place: PurePosixPath) -> Iterator[str]:
+    """The names of a directory that systemd reads: hidden ones are none of them."""
+    below = root.resolve(place).canonical
+    if below is not None and root.host(below).is_dir():
+        yield from (name for name in root.names(below) if name.endswith(".conf") and not name.startswith("."))
 
 
 def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
@@ -158,9 +237,9 @@ def manager_texts(root: ImageRoot) -> tuple[str, ...]:
     main = next((place for place in places if place is not None and root.host(place).is_file()), None)
     drop_ins: dict[str, PurePosixPath] = {}
     for directory in MANAGER_PATHS:
-        below = root.resolve(PurePosixPath(directory) / "system.conf.d").canonical
-        for file in root.host(below).glob("*.conf") if below is not None else ():
-            drop_ins.setdefault(file.name, below / file.name if below else main or PurePosixPath("/"))
+        place = PurePosixPath(directory) / "system.conf.d"
+        for name in _settings_files(root, place):
+            drop_ins.setdefault(name, place / name)
     found = [root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins)]
     files = [place for place in (main, *found) if place is not None and root.host(place).is_file()]
     return texts_of(root, files, "system.conf")

@@ -16,11 +16,12 @@ from quickstart.inspect.unit.before import refuse_audit, refuse_filters
 from quickstart.inspect.unit.callgroups import call_groups
 from quickstart.inspect.unit.commands import is_needless_early, parse_commands, refuse_systemctl
 from quickstart.inspect.unit.conditions import condition_records
-from quickstart.inspect.unit.directives import HARMLESS, KNOWN
+from quickstart.inspect.unit.directives import HARMLESS, KEPT_WHEN_EMPTY, KNOWN
 from quickstart.inspect.unit.files import (
     assignments,
     directives,
     drop_ins_of,
+    emptied,
     hidden_at,
     manager_texts,
     unit_files,
@@ -49,7 +50,7 @@ HAND_OFF_DROP_IN = b"zzzz-quickstart.conf"
 _MANAGERS = (
     *("CapabilityBoundingSet", "NoNewPrivileges", "SystemCallArchitectures", "DefaultEnvironment"),
     *("CPUAffinity", "NUMAPolicy", "NUMAMask", "TimerSlackNSec", "DefaultTimerSlackNSec"),
-    *("DefaultOOMScoreAdjust", "DefaultRestrictSUIDSGID"),
+    *("DefaultOOMScoreAdjust", "DefaultRestrictSUIDSGID", "ProtectSystem"),
 )
 
 
@@ -62,8 +63,10 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
     assigned = assignments(texts, "[Service]")
     # Only who needs them pays for reading systemd's library.
     groups = call_groups(root) if any(name == "SystemCallFilter" for name, _ in assigned) else {}
-    source = Source(unit, assigned, directives(assignments(manager_texts(root), "[Manager]")), groups)
+    defaults = assignments(manager_texts(root), "[Manager]")
+    source = Source(unit, assigned, directives(defaults), groups)
     refuse_unknown(source)
+    _refuse_emptied(unit, (*assigned, *defaults))
     _refuse_manager(source)
     _refuse_last_word(root, unit)
     _refuse_hidden(root, unit)
@@ -122,6 +125,17 @@ def refuse_unknown(source: Source) -> None:
             hint=_D_BUS
             if "BusName" in unknown
             else "these directives would be lost; see docs/internals/starter.md",
+        )
+
+
+def _refuse_emptied(unit: str, assigned: tuple[tuple[str, str], ...]) -> None:
+    """Refuse an empty value that is meant as a reset, and that systemd ignores: the early process would be
+    without what it has with systemd.
+    """
+    for name in emptied(assigned, KEPT_WHEN_EMPTY):
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: it has an empty {name}= after a value, which takes nothing back",
+            hint="give the value that is meant, or remove the empty line",
         )
 
 

@@ -1,0 +1,118 @@
+"""Which text of an image's unit files counts, and how it is read: as systemd does both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit import parse_service, read_unit, unit_texts
+from quickstart.inspect.unit.directives import KEPT_WHEN_EMPTY, KNOWN
+from quickstart.inspect.unit.facts import deciding
+from tests.unit.test_unit import put
+
+UNITS = "/usr/lib/systemd/system"
+TEXT = "[Service]\nExecStart=/usr/bin/app\n"
+
+
+# What `systemd --test` of 252 makes of each.
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\ufeff[Service]\nUMask=077", {"UMask": ("077",)}),
+        ("[Service]\rNice=5\r#x\rUMask=077\r", {"Nice": ("5",), "UMask": ("077",)}),
+        ("[Service]\r\nNice=5\r\n", {"Nice": ("5",)}),
+        ("[Service]\n# a comment\rNice=5\n", {"Nice": ("5",)}),
+        ("[Service]\n# a comment\0Nice=5\n", {"Nice": ("5",)}),
+        ("[Service]\nEnvironment=A=b\\\\\nNice=5", {"Environment": ("A=b\\\\",), "Nice": ("5",)}),
+        ("[Service]\nEnvironment=A=b\\\\\\\nNice=5", {"Environment": ("A=b\\\\ Nice=5",)}),
+        ("[Service]\nEnvironment=A=b \\\n# not the end\nC=d", {"Environment": ("A=b  C=d",)}),
+        ("[Service]\nEnvironment=A=b \\\n\nNice=5", {"Environment": ("A=b",), "Nice": ("5",)}),
+        ("[Service]\nNice=5 \\", {"Nice": ("5",)}),
+        # Blanks to others only: an unknown name, which is refused.
+        ("[Service]\n\u00a0Nice=5", {"\u00a0Nice": ("5",)}),
+    ],
+)
+def test_lines_are_systemds(text: str, expected: dict[str, tuple[str, ...]]) -> None:
+    assert parse_service((text,)) == expected
+
+
+@pytest.mark.parametrize("place", [UNITS, "/etc/systemd/system"])
+def test_the_drop_ins_of_an_alias_are_the_units(tmp_path: Path, place: str) -> None:
+    put(tmp_path, f"{UNITS}/app.service", TEXT)
+    put(tmp_path, f"{UNITS}/other.service", TEXT)
+    put(tmp_path, f"{place}/first/keep", "")
+    (tmp_path / place[1:] / "old-name.service").symlink_to(f"{UNITS}/app.service")
+    put(tmp_path, "/etc/systemd/system/old-name.service.d/a.conf", "of the alias")
+    put(tmp_path, "/etc/systemd/system/old-.service.d/b.conf", "of its prefix")
+    put(tmp_path, "/etc/systemd/system/other.service.d/c.conf", "of another")
+    texts = unit_texts(ImageRoot(tmp_path), "app.service")
+    assert texts == (TEXT, "of the alias", "of its prefix")
+
+
+def test_a_masked_alias_has_no_drop_ins(tmp_path: Path) -> None:
+    put(tmp_path, f"{UNITS}/app.service", TEXT)
+    (tmp_path / UNITS[1:] / "old.service").symlink_to("app.service")
+    put(tmp_path, "/etc/systemd/system/old.service.d/a.conf", "of the alias")
+    (tmp_path / "etc/systemd/system/old.service").symlink_to("/dev/null")
+    assert unit_texts(ImageRoot(tmp_path), "app.service") == (TEXT,)
+
+
+def test_an_alias_of_a_template_has_the_instance(tmp_path: Path) -> None:
+    put(tmp_path, f"{UNITS}/app@.service", TEXT)
+    (tmp_path / UNITS[1:] / "old@.service").symlink_to("app@.service")
+    put(tmp_path, "/etc/systemd/system/old@one.service.d/a.conf", "of the instance")
+    put(tmp_path, "/etc/systemd/system/old@two.service.d/b.conf", "of another")
+    put(tmp_path, "/etc/systemd/system/old@.service.d/c.conf", "of the template")
+    texts = unit_texts(ImageRoot(tmp_path), "app@one.service")
+    assert texts == (TEXT, "of the instance", "of the template")
+
+
+def test_a_later_drop_in_of_an_alias_counts(tmp_path: Path) -> None:
+    put(tmp_path, f"{UNITS}/app.service", TEXT)
+    (tmp_path / UNITS[1:] / "old.service").symlink_to("app.service")
+    put(tmp_path, "/etc/systemd/system/multi-user.target.wants/keep", "")
+    (tmp_path / "etc/systemd/system/multi-user.target.wants/old.service").symlink_to(f"{UNITS}/app.service")
+    found = deciding(ImageRoot(tmp_path), "app.service")
+    places = set(map(str, found.places))
+    for directory in ("/etc/systemd/system", "/etc/systemd/system.control", UNITS):
+        assert {f"{directory}/old.service.d", f"{directory}/old.service.requires"} <= places
+    assert "/etc/systemd/system/multi-user.target.wants/old.service" in set(map(str, found.files))
+
+
+def test_the_directory_of_all_services_counts_least(tmp_path: Path) -> None:
+    put(tmp_path, f"{UNITS}/app.service", TEXT)
+    put(tmp_path, "/etc/systemd/system/service.d/a.conf", "of all services")
+    put(tmp_path, f"{UNITS}/app.service.d/a.conf", "of this one")
+    assert unit_texts(ImageRoot(tmp_path), "app.service") == (TEXT, "of this one")
+
+
+def test_a_hidden_file_is_no_drop_in(tmp_path: Path) -> None:
+    put(tmp_path, f"{UNITS}/app.service", TEXT)
+    put(tmp_path, "/etc/systemd/system/app.service.d/.a.conf", "hidden")
+    assert unit_texts(ImageRoot(tmp_path), "app.service") == (TEXT,)
+
+
+@pytest.mark.parametrize("line", ["NoNewPrivileges=yes", "UMask=077", "LimitCORE=0", "ProtectSystem=strict"])
+def test_an_empty_value_that_takes_nothing_back_is_refused(tmp_path: Path, line: str) -> None:
+    name = line.partition("=")[0]
+    put(tmp_path, f"{UNITS}/app.service", f"{TEXT}{name}=\n{line}\n")
+    read_unit(ImageRoot(tmp_path), "app.service")
+    put(tmp_path, "/etc/systemd/system/app.service.d/a.conf", f"[Service]\n{name}=\n")
+    with pytest.raises(UnsupportedUnitError, match=f"an empty {name}= after a value"):
+        read_unit(ImageRoot(tmp_path), "app.service")
+    put(tmp_path, "/etc/systemd/system/app.service.d/b.conf", f"[Service]\n{line}\n")
+    read_unit(ImageRoot(tmp_path), "app.service")
+
+
+def test_an_empty_default_that_takes_nothing_back_is_refused(tmp_path: Path) -> None:
+    put(tmp_path, f"{UNITS}/app.service", TEXT)
+    put(tmp_path, "/etc/systemd/system.conf", "[Manager]\nDefaultLimitCORE=0\nDefaultLimitCORE=\n")
+    with pytest.raises(UnsupportedUnitError, match="an empty DefaultLimitCORE= after a value"):
+        read_unit(ImageRoot(tmp_path), "app.service")
+
+
+def test_only_known_directives_are_kept() -> None:
+    assert {name for name in KEPT_WHEN_EMPTY if not name.startswith("Default")} <= KNOWN
