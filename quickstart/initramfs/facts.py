@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from quickstart.initramfs.serving import is_library, served_files
+from quickstart.inspect.elf import own_directories
+from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.ldconf import LD_SO_CONF, library_directories
 from quickstart.inspect.unit.apparmor import refuse_profiles
 from quickstart.inspect.unit.enabled import enabled_text
-from quickstart.inspect.unit.facts import Deciding, deciding, way_to
+from quickstart.inspect.unit.facts import VOLATILE, Deciding, deciding, way_to
 from quickstart.model import IMAGE_TIME_S, FileKind, StartFile, StartSet
 
 STOCK_PATH = tuple(
@@ -113,9 +115,30 @@ def _before(root: ImageRoot, served: Iterable[StartFile]) -> Deciding:
         if file.path.parent in order:
             before = order[: order.index(file.path.parent)]
             files.update(directory / file.path.name for directory in before)
-    for directory in libraries:
+    own = []
+    for path in _own_directories(root, served):
+        *links, directory = way_to(root, path)
+        own.append(directory)
+        files.update(links)
+        files.update(directory / file.path.name for file in served if is_library(file.path))
+    for directory in (*libraries, *own):
         places.update(directory / name for name in _CAPABILITIES)
     return Deciding(tuple(files), tuple(places))
+
+
+def _own_directories(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[PurePosixPath]:
+    """DT_RPATH and DT_RUNPATH of what is served: there the stock loader looks before all other directories, and
+    LD_LIBRARY_PATH goes before DT_RUNPATH (ld.so(8)).
+    """
+    found: dict[PurePosixPath, None] = {}
+    for file in served:
+        facts = read_elf(root.host(file.path)) if _is_regular(root, file.path) else None
+        found.update(dict.fromkeys(own_directories(facts, file.path) if facts else ()))
+    for path in found:
+        # Of one that is not there, `..` cannot be followed.
+        plain = path if root.resolve(path).canonical else PurePosixPath(os.path.normpath(path))
+        if len(plain.parts) > 1 and plain.parts[1] not in VOLATILE:
+            yield plain
 
 
 def _canonical(root: ImageRoot, directories: Iterable[PurePosixPath]) -> list[PurePosixPath]:
@@ -126,6 +149,11 @@ def _canonical(root: ImageRoot, directories: Iterable[PurePosixPath]) -> list[Pu
 def _is_directory(root: ImageRoot, path: PurePosixPath) -> bool:
     host = root.host(path)
     return host.is_dir() and not host.is_symlink()
+
+
+def _is_regular(root: ImageRoot, path: PurePosixPath) -> bool:
+    host = root.host(path)
+    return host.is_file() and not host.is_symlink()
 
 
 def _is_compared(root: ImageRoot, path: PurePosixPath) -> bool:

@@ -225,11 +225,22 @@ def _own_directories(loader: _Object) -> Iterator[PurePosixPath]:
         yield from _expand(entry, loader)
 
 
+def own_directories(facts: ElfFacts, opened: PurePosixPath) -> tuple[PurePosixPath, ...]:
+    """All directories of DT_RPATH and DT_RUNPATH of the object that was opened as ``opened``."""
+    return tuple(
+        path for entry in (*facts.rpath, *facts.runpath) for path in _absolute(entry, facts, opened.parent)
+    )
+
+
 def _expand(text: str, found: _Object) -> tuple[PurePosixPath, ...]:
+    return _absolute(text, found.facts, found.opened.parent)
+
+
+def _absolute(text: str, facts: ElfFacts, origin: PurePosixPath) -> tuple[PurePosixPath, ...]:
     """The absolute paths that an entry with $ORIGIN, $LIB and $PLATFORM can mean."""
     template = string.Template(text)
     expanded = (
-        template.safe_substitute(ORIGIN=found.opened.parent, LIB=lib, PLATFORM=platform)
-        for lib, platform in itertools.product(_LIB[found.facts.elf_class], _PLATFORM)
+        template.safe_substitute(ORIGIN=origin, LIB=lib, PLATFORM=platform)
+        for lib, platform in itertools.product(_LIB[facts.elf_class], _PLATFORM)
     )
     return tuple(PurePosixPath(path) for path in dict.fromkeys(expanded) if path.startswith("/"))

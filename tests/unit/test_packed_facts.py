@@ -14,6 +14,7 @@ from quickstart.initramfs.facts import Watched, packed_facts, watched, way_facts
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.facts import deciding
 from quickstart.model import IMAGE_TIME_S, FileKind, StartSet
+from tests.unit.elfbuilder import elf
 from tests.unit.test_layout import P, directory, link, start_file
 from tests.unit.test_unit import put
 
@@ -193,6 +194,23 @@ def test_what_would_be_found_before_what_is_packed(root: ImageRoot) -> None:
     places = set(map(str, found.places))
     assert {"/usr/local/lib/glibc-hwcaps/x86-64-v3", "/etc/ld.so.conf.d"} <= places
     assert P("/etc/ld.so.conf.d/libc.conf") in {file.path for file in found.files}
+
+
+@pytest.mark.parametrize("entry", ["/opt/app/lib", "$ORIGIN/../../opt/app/lib", "/opt/new/../app/lib"])
+def test_a_program_s_own_directories_are_looked_into_first(root: ImageRoot, entry: str) -> None:
+    """LD_LIBRARY_PATH, by which libraries come from /fast, goes before DT_RUNPATH (ld.so(8))."""
+    (root.base / "usr/bin").mkdir(parents=True)
+    (root.base / "usr/bin/app").write_bytes(elf(needed=["liba.so.1"], runpath=f"{entry}:/run/app"))
+    packed = (
+        start_file("/usr/bin/app", FileKind.FILE, 0o100755),
+        link("/usr/lib/x86_64-linux-gnu/liba.so.1", "liba.so.1.2"),
+        start_file("/usr/lib/x86_64-linux-gnu/liba.so.1.2", FileKind.FILE, 0o100644),
+    )
+    found = watched(root, "app.service", StartSet(packed, ()), ())
+    names = set(map(str, found.names))
+    assert {"/opt/app/lib/liba.so.1", "/opt/app/lib/liba.so.1.2"} <= names
+    assert "/opt/app/lib/glibc-hwcaps/x86-64-v3" in set(map(str, found.places))
+    assert not [name for name in names if name.startswith("/run/")]
 
 
 def test_no_directory_passes_for_an_option_of_find(root: ImageRoot) -> None:

@@ -40,7 +40,7 @@ _GENERATORS = tuple(
     for kind in ("generators", "environment-generators")
 )
 # The kernel's and init's own: never on the volume when init compares.
-_VOLATILE = frozenset({"proc", "sys", "dev", "run"})
+VOLATILE = frozenset({"proc", "sys", "dev", "run"})
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def way_to(root: ImageRoot, path: PurePosixPath) -> tuple[PurePosixPath, ...]:
 
 
 def _kept(paths: set[PurePosixPath]) -> Iterator[PurePosixPath]:
-    return (path for path in paths if len(path.parts) > 1 and path.parts[1] not in _VOLATILE)
+    return (path for path in paths if len(path.parts) > 1 and path.parts[1] not in VOLATILE)
 
 
 def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
