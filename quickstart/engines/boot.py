@@ -11,7 +11,7 @@ from pathlib import Path
 from quickstart.artefact import directory as artefacts
 from quickstart.artefact import output
 from quickstart.engines.launching import launcher_for
-from quickstart.errors import TraceError
+from quickstart.errors import TraceError, UnsupportedUnitError
 from quickstart.host import door
 from quickstart.host.assets import assets
 from quickstart.host.progress import Progress
@@ -19,13 +19,14 @@ from quickstart.image.ext4 import disk_recipe, read_superblock, write_disk
 from quickstart.image.kerneloptions import chosen
 from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import check_kernel, compressors
-from quickstart.initramfs.serving import Delivery
+from quickstart.initramfs.serving import Delivery, without_hidden
 from quickstart.inspect.cloudinit import early_start
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit, unit_texts
 from quickstart.model import (
     MIB,
     Artefact,
+    FileRules,
     Network,
     Profile,
     ReferenceImage,
@@ -156,7 +157,19 @@ def in_store(
     traces = [load_trace(path, profile.unit) for path in kept if path is not None]
     if len(traces) < len(kept):
         return image, None
-    return image, compute(traces, ImageRoot(image.tree), profile.files)
+    return image, compute(traces, ImageRoot(image.tree), _rules(profile, image))
+
+
+def _rules(profile: Profile, reference: ReferenceImage) -> FileRules:
+    """The profile's rules, and those for what the unit's own mounts hide. A unit that cannot start early is traced
+    all the same.
+    """
+    root = ImageRoot(reference.tree)
+    try:
+        unit = read_unit(root, profile.unit, profile.run_start_pre)
+    except UnsupportedUnitError:
+        return profile.files
+    return without_hidden(profile.files, root, unit)
 
 
 def build(profile: Profile, options: BuildOptions, context: Context) -> Built:
@@ -254,7 +267,8 @@ def trace_disk(subject: Subject, options: TraceOptions, context: Context) -> Tra
     if len(names) > 1:
         raise TraceError(f"the network interface has another name in each trace: {', '.join(names)}")
     with context.progress.step("start set"):
-        start_set = compute(traces, ImageRoot(subject.reference.tree), subject.profile.files)
+        rules = _rules(subject.profile, subject.reference)
+        start_set = compute(traces, ImageRoot(subject.reference.tree), rules)
     for program in sorted({program for each in traces for program in each.blind}):
         context.progress.note(f"{program} uses io_uring: what it opens by that is not in the trace")
     return Traced(start_set, traces)

@@ -5,15 +5,17 @@ the image.
 from __future__ import annotations
 
 import enum
+import glob
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.ldconf import library_directories
 from quickstart.inspect.unit.model import UnitStart
-from quickstart.model import FileKind, StartFile, StartSet
+from quickstart.model import FileKind, FileRules, StartFile, StartSet
 
 LIBRARY = re.compile(r"\.so(\.|$)")
 # Kinds of `mount` records after which a path leads elsewhere (starter/mounts.c).
@@ -41,9 +43,7 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
     if not any(record[0] == "namespace" for record in unit.settings):
         return ()
     # What the unit itself puts there is not the volume's file.
-    hidden = {
-        PurePosixPath(record[3]) for record in unit.settings if record[0] == "mount" and record[1] in _HIDES
-    }
+    hidden = set(_hidden(root, unit))
     found_by_name = {root.resolve(path).canonical for path in library_directories(root)}
     # The main program may execute itself again by its ordinary name, as haproxy's master does.
     others = (each for each in unit.commands if each is not unit.start)
@@ -58,6 +58,27 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
         and file.path not in started
         and not hidden & {file.path, *file.path.parents}
         and not (is_library(file.path) and file.path.parent in found_by_name)
+    )
+
+
+def _hidden(root: ImageRoot, unit: UnitStart) -> Iterator[PurePosixPath]:
+    """The paths over which the unit mounts something, as spelled and by the links of the image."""
+    for record in unit.settings:
+        if record[0] == "mount" and record[1] in _HIDES:
+            path = PurePosixPath(record[3])
+            yield path
+            yield from (each for each in (root.resolve(path).canonical,) if each is not None)
+
+
+def without_hidden(rules: FileRules, root: ImageRoot, unit: UnitStart) -> FileRules:
+    """``rules`` that also exclude what the unit's own mounts hide or cover (InaccessiblePaths=, BindPaths= …).
+
+    Below /fast it would be seen all the same, and would be another file than the unit's own.
+    """
+    # A glob's characters stand for themselves in brackets.
+    plain = (glob.escape(str(path)) for path in dict.fromkeys(_hidden(root, unit)) if len(path.parts) > 1)
+    return replace(
+        rules, exclude=(*rules.exclude, *(each for path in plain for each in (path, f"{path}/**")))
     )
 
 

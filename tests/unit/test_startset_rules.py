@@ -7,11 +7,14 @@ import os
 import pytest
 
 from quickstart.errors import StartSetError
+from quickstart.initramfs.serving import without_hidden
 from quickstart.inspect.globs import matches
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit import read_unit
 from quickstart.model import Op
 from tests.unit.acl import hide_from_somebody
 from tests.unit.elfbuilder import MULTIARCH, elf
-from tests.unit.imagebuilder import Image, P, excluded, files, links, reasons, rules
+from tests.unit.imagebuilder import RULES, Image, P, excluded, files, links, reasons, rules
 
 KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKC\n-----END RSA PRIVATE KEY-----\n"
 
@@ -245,3 +248,24 @@ def test_a_file_that_is_spelled_through_a_volatile_directory(image: Image) -> No
     assert files(image.compute("/run/x/../../etc/app.conf")) == []
     (image.base / "run/x").mkdir(parents=True)
     assert files(image.compute("/run/x/../../etc/app.conf")) == ["/etc/app.conf"]
+
+
+@pytest.mark.parametrize(
+    ("line", "packed"),
+    [
+        ("InaccessiblePaths=/srv", True),
+        # The links of the image count: /lib leads to /usr/lib.
+        ("InaccessiblePaths=-/lib/x86_64-linux-gnu", False),
+        ("TemporaryFileSystem=/usr/lib:ro", False),
+        (f"BindReadOnlyPaths=/opt/new:{MULTIARCH}/liba.so.1", False),
+        (f"BindReadOnlyPaths=/opt/new:{MULTIARCH}/liba.so.[1]", True),
+    ],
+)
+def test_what_the_units_own_mounts_hide_is_not_packed(image: Image, line: str, packed: bool) -> None:
+    """Below /fast it would be seen all the same, and in place of what is bound there."""
+    image.file("/etc/systemd/system/app.service", f"[Service]\nExecStart=/usr/bin/app\n{line}\n")
+    root = ImageRoot(image.base)
+    unit = read_unit(root, "app.service")
+    found = image.compute((Op.EXEC, "/bin/app"), rules=without_hidden(RULES, root, unit))
+    assert (f"{MULTIARCH}/liba.so.1.2" in files(found)) == packed
+    assert "/usr/bin/app" in files(found)
