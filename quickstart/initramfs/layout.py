@@ -64,8 +64,21 @@ _APPLETS = (
         "ln",
         "mkdir",
     ),
-    *("mkfifo", "mount", "od", "poweroff", "readlink", "reboot", "rm", "rmdir", "sed", "sleep", "sort"),
-    *("stat", "switch_root", "sync", "touch", "tr", "udhcpc", "umount", "uniq", "usleep", "xargs"),
+    *("mkfifo", "mount", "od", "poweroff", "readlink", "reboot", "rm", "rmdir", "run-init", "sed"),
+    *(
+        "sleep",
+        "sort",
+        "stat",
+        "switch_root",
+        "sync",
+        "touch",
+        "tr",
+        "udhcpc",
+        "umount",
+        "uniq",
+        "usleep",
+        "xargs",
+    ),
 )
 # In part B, in place of the start set: it as a file system, whose type the file's name ends with.
 IMAGE = f"{OURS}/part-b.squashfs"

@@ -34,7 +34,9 @@ def said(root: Path, script: str) -> str:
     for name in ("bin", "dev"):
         (root / name).mkdir(exist_ok=True)
     (root / "dev/null").touch()
-    (root / "bin/od").symlink_to("/busybox")
+    for name in ("od", "sed"):
+        if not (root / "bin" / name).is_symlink():
+            (root / "bin" / name).symlink_to("/busybox")
     done = subprocess.run(
         ["chroot", str(root), "/busybox", "sh", "-c", f". /first; {script}"],
         capture_output=True,
@@ -51,7 +53,7 @@ def said(root: Path, script: str) -> str:
     [
         USUAL,
         f"{USUAL} quickstart=stay",
-        f"{USUAL} systemd.mask=ssh.service systemd.mask=nginx-debug",
+        f"{USUAL} systemd.mask=serial-getty@ttyS0.service systemd.show_status=false",
         f'{USUAL} dyndbg="file a.c +p" noresume',
         "",
     ],
@@ -75,12 +77,15 @@ def test_a_carriage_return_hides_no_word(tmp_path: Path) -> None:
     [
         *("quickstart=off", "single", "s", "S", "1", "-s", "-b", "emergency", "rescue"),
         *("systemd.unit=rescue.target", "init=/bin/sh", "root=/dev/vdb1"),
-        # The unit by both of its names, and who pulls it in.
+        # The unit by both of its names, who pulls it in, and what init does itself or the unit may require.
         *("systemd.mask=nginx", "systemd.mask=nginx.service", "systemd.mask=multi-user.target"),
+        *("systemd.mask=networking.service", "systemd.mask=data.mount"),
         # Of the root volume, before it is mounted or by its mount.
         *("fsck.mode=force", "forcefsck", "rootflags=noexec"),
         # To modprobe(8), which init does not use.
-        "modprobe.blacklist=squashfs,erofs",
+        *("modprobe.blacklist=squashfs,erofs", "blacklist=squashfs"),
+        # What the distribution's initramfs takes from all processes.
+        "drop_capabilities=cap_sys_module",
         # A drop-in of the unit, and policies that come with the stock init.
         *("systemd.set_credential=systemd.unit-dropin.nginx:x", "systemd.set-credential-binary=a:eA=="),
         *("security=tomoyo", "lsm=landlock,yama,tomoyo", "ima_policy=tcb", "ima_appraise=enforce"),
@@ -88,6 +93,20 @@ def test_a_carriage_return_hides_no_word(tmp_path: Path) -> None:
 )
 def test_what_asks_for_the_stock_boot(tmp_path: Path, word: str) -> None:
     assert unwanted(tmp_path, f"{USUAL} {word} quiet") == word
+
+
+@pytest.mark.parametrize(
+    ("word", "dropped"),
+    [
+        ("drop_capabilities=cap_sys_module,CAP_NET_RAW", "sys_module,NET_RAW"),
+        ("drop_capabilities=chown,cap_12", "chown,cap_12"),
+        ("quiet", ""),
+    ],
+)
+def test_capabilities_that_nobody_is_to_have(tmp_path: Path, word: str, dropped: str) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cmdline").write_text(f"{USUAL} {word}\n")
+    assert said(tmp_path, f'UNIT={UNIT}; read_command_line; echo "$dropped"') == dropped
 
 
 @pytest.mark.parametrize(

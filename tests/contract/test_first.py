@@ -75,7 +75,7 @@ def test_who_asks_for_another_boot_gets_the_stock_one(
         "quiet rw panic=10 console=ttyS0",
         "rootfstype=ext4",
         "fsck.mode=skip",
-        "systemd.mask=other boot_delay=1",
+        "systemd.mask=serial-getty@other boot_delay=1",
         "-- splash 6 rd.systemd.unit=rescue.target",
     ],
 )
