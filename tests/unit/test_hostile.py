@@ -238,7 +238,12 @@ def test_a_long_command(tmp_path: Path) -> None:
     assert len(found.start.words[1]) == 1 << 20
 
 
-@pytest.mark.parametrize("byte", [b"\xff", b"\0", b"\x1b"])
+def test_a_nul_ends_a_line_as_systemd_has_it(tmp_path: Path) -> None:
+    start = read_unit(unit(tmp_path, b"ExecStart=/bin/app \0-x"), "app.service").start.words
+    assert start == ("/bin/app",)
+
+
+@pytest.mark.parametrize("byte", [b"\xff", b"\x1b"])
 def test_a_unit_with_bytes_that_are_no_text(tmp_path: Path, byte: bytes) -> None:
     with pytest.raises(
         UnsupportedUnitError, match=r"app\.service: 'ExecStart' has bytes that are no UTF-8 text"
