@@ -116,3 +116,22 @@ def test_an_empty_default_that_takes_nothing_back_is_refused(tmp_path: Path) -> 
 
 def test_only_known_directives_are_kept() -> None:
     assert {name for name in KEPT_WHEN_EMPTY if not name.startswith("Default")} <= KNOWN
+
+
+@pytest.mark.parametrize("directive", ["Requires", "Requisite", "BindsTo"])
+def test_a_unit_that_needs_another_is_refused(tmp_path: Path, directive: str) -> None:
+    """systemd starts it only when that one has been started; an empty value takes no dependency back."""
+    text = f"[Unit]\n{directive}=network.target system.slice -.mount\n{TEXT}"
+    put(tmp_path, f"{UNITS}/app.service", text)
+    read_unit(ImageRoot(tmp_path), "app.service")
+    put(tmp_path, "/etc/systemd/system/app.service.d/a.conf", f"[Unit]\n{directive}=a.target data.mount\n")
+    put(tmp_path, "/etc/systemd/system/app.service.d/b.conf", f"[Unit]\n{directive}=\n")
+    with pytest.raises(UnsupportedUnitError, match=rf"needs data\.mount.*{directive}="):
+        read_unit(ImageRoot(tmp_path), "app.service")
+
+
+def test_a_unit_that_a_link_gives_a_need_is_refused(tmp_path: Path) -> None:
+    put(tmp_path, f"{UNITS}/app.service", TEXT)
+    put(tmp_path, "/etc/systemd/system/app.service.requires/keys.service", "")
+    with pytest.raises(UnsupportedUnitError, match=r"needs keys\.service"):
+        read_unit(ImageRoot(tmp_path), "app.service")

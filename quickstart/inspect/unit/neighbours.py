@@ -4,15 +4,21 @@ work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import glob
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, unit_texts
+from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, names_of, unit_texts
 from quickstart.inspect.unit.values import BadValueError, boolean
 
 _PULLS_IN = ("Requires", "Wants", "BindsTo", "Requisite", "Upholds")
+# Without these systemd does not start the unit (systemd.unit(5)).
+_NEEDS = ("Requires", "Requisite", "BindsTo")
+# What needs no work of its own before the unit; sockets have a rule of their own.
+_NO_WORK = (".target", ".slice", ".socket")
+_ROOT_MOUNT = "-.mount"
 _SOCKET = ".socket"
 # Each is looked at.
 _MAX_SOCKETS = 1024
@@ -37,11 +43,35 @@ def refuse_sockets(root: ImageRoot, unit: str) -> None:
             )
 
 
+def refuse_requirements(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError for a unit that systemd starts only when another one, a service or a mount,
+    has been started.
+    """
+    needed = {word: f"{name}={word}" for name, word in _dependencies(root, unit, _NEEDS)}
+    for place in UNIT_PATHS:
+        for each in names_of(root, unit):
+            links = root.glob(PurePosixPath(place) / glob.escape(f"{each}.requires") / "*")
+            needed |= {link.name: str(link) for link in links}
+    for name in sorted(needed):
+        if not name.endswith(_NO_WORK) and name != _ROOT_MOUNT:
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: it needs {name}, which comes with systemd ({needed[name]})",
+                hint="Wants= in place of it lets the unit start without; systemd starts that one later",
+            )
+
+
+def _dependencies(root: ImageRoot, unit: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The directives of ``names`` with the units that they name; an empty one takes nothing back (systemd.unit(5))."""
+    for name, value in assignments(unit_texts(root, unit), "[Unit]"):
+        if name in names:
+            yield from ((name, word) for word in value.split())
+
+
 def refuse_shared_namespaces(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a unit that shares another one's /tmp and network, because that one
     does not run yet.
     """
-    for name in directives(assignments(unit_texts(root, unit), "[Unit]")).get("JoinsNamespaceOf", ()):
+    for _, name in _dependencies(root, unit, ("JoinsNamespaceOf",)):
         raise UnsupportedUnitError(f"{unit} cannot be started early: JoinsNamespaceOf={name}")
 
 
@@ -63,9 +93,7 @@ def _enabled(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 def _pulled_in(root: ImageRoot, unit: str) -> Iterator[str]:
     """The socket units that ``unit`` itself starts."""
-    found = directives(assignments(unit_texts(root, unit), "[Unit]"))
-    for name in _PULLS_IN:
-        yield from (word for value in found.get(name, ()) for word in value.split() if word.endswith(_SOCKET))
+    yield from (word for _, word in _dependencies(root, unit, _PULLS_IN) if word.endswith(_SOCKET))
 
 
 def _service_of(root: ImageRoot, socket: str) -> str:

@@ -29,7 +29,12 @@ from quickstart.inspect.unit.files import (
 )
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.mounts import late_binds
-from quickstart.inspect.unit.neighbours import instances_of, refuse_shared_namespaces, refuse_sockets
+from quickstart.inspect.unit.neighbours import (
+    instances_of,
+    refuse_requirements,
+    refuse_shared_namespaces,
+    refuse_sockets,
+)
 from quickstart.inspect.unit.resources import resource_records
 from quickstart.inspect.unit.settings import settings
 from quickstart.inspect.unit.slices import refuse_slices, slice_path
@@ -71,6 +76,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
     _refuse_last_word(root, unit)
     _refuse_hidden(root, unit)
     refuse_sockets(root, unit)
+    refuse_requirements(root, unit)
     refuse_shared_namespaces(root, unit)
     refuse_filters(root, unit)
     refuse_audit(root, unit)
