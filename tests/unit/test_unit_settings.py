@@ -302,6 +302,7 @@ def test_directories_of_tmpfiles(tmp_path: Path) -> None:
         (tmp_path / place / "tmpfiles.d").mkdir()
         (tmp_path / place / "tmpfiles.d/app.conf").write_text(text)
     (tmp_path / "usr/lib/tmpfiles.d/other.conf").write_text(TMPFILES)
+    (tmp_path / "etc/tmpfiles.d/.hidden.conf").write_text("d /run/hidden 0777\n")
     assert of(read_unit(root, "app.service"), "run-directory") == [
         ("run-directory", "02775", "root", "audio", "/run/b/c"),
         ("run-directory", "0755", "root", "root", "/run/d"),

@@ -51,7 +51,8 @@ def _texts(root: ImageRoot) -> Iterator[str]:
     for directory in _PATHS:
         below = root.resolve(PurePosixPath(directory)).canonical
         for file in root.host(below).glob("*.conf") if below is not None else ():
-            files.setdefault(file.name, PurePosixPath(directory) / file.name)
+            if not file.name.startswith("."):
+                files.setdefault(file.name, PurePosixPath(directory) / file.name)
     for name in sorted(files):
         canonical = root.resolve(files[name]).canonical
         if canonical is not None and root.host(canonical).is_file():
