@@ -336,12 +336,18 @@ def test_no_span(text: str) -> None:
         ("FSIZE", "2K", ("1", "2048", "2048")),
         ("CPU", "1500ms:2min", ("0", "2", "120")),
         ("RTTIME", "5ms", ("15", "5000", "5000")),
-        ("NICE", "-5:+5", ("13", "25", "15")),
+        ("NICE", "+5:-5", ("13", "15", "25")),
         ("NICE", "30", ("13", "30", "30")),
     ],
 )
 def test_limit(name: str, text: str, expected: Record) -> None:
     assert limit(name, text) == expected
+
+
+@pytest.mark.parametrize(("name", "text"), [("NOFILE", "5:3"), ("CORE", "infinity:0"), ("NICE", "-5:+5")])
+def test_a_limit_that_systemd_passes_by(name: str, text: str) -> None:
+    with pytest.raises(BadValueError, match="soft limit above the hard one"):
+        limit(name, text)
 
 
 def test_capability_sets() -> None:

@@ -132,7 +132,11 @@ def limit(name: str, value: str) -> tuple[str, str, str]:
         return part
 
     soft, colon, hard = value.partition(":")
-    return str(number), one(soft), one(hard if colon else soft)
+    both = one(soft), one(hard if colon else soft)
+    # systemd passes by such a line, and keeps the one before it.
+    if both[1] != INFINITY and (both[0] == INFINITY or int(both[0]) > int(both[1])):
+        raise BadValueError("has a soft limit above the hard one")
+    return str(number), *both
 
 
 def capabilities(value: str) -> int:
