@@ -259,6 +259,10 @@ def _commands(root: ImageRoot, source: Source, name: str) -> tuple[UnitCommand, 
 
 def _check_users(root: ImageRoot, source: Source) -> None:
     """The starter reads /etc/passwd and /etc/group, and no other name service."""
+    for value in source.all("SupplementaryGroups"):
+        # To systemd quotes are part of such a name, which no group has; the unit would not start.
+        if set(value) & set("\"'\\"):
+            raise source.refusal("SupplementaryGroups", value, BadValueError("has quotes"))
     wanted = [("User", "/etc/passwd", source.last("User")), ("Group", "/etc/group", source.last("Group"))]
     wanted += [("SupplementaryGroups", "/etc/group", word) for word in source.words("SupplementaryGroups")]
     known: dict[str, frozenset[str]] = {}
