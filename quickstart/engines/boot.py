@@ -157,10 +157,10 @@ def in_store(
     traces = [load_trace(path, profile.unit) for path in kept if path is not None]
     if len(traces) < len(kept):
         return image, None
-    return image, compute(traces, ImageRoot(image.tree), _rules(profile, image))
+    return image, compute(traces, ImageRoot(image.tree), rules_of(profile, image))
 
 
-def _rules(profile: Profile, reference: ReferenceImage) -> FileRules:
+def rules_of(profile: Profile, reference: ReferenceImage) -> FileRules:
     """The profile's rules, and those for what the unit's own mounts hide. A unit that cannot start early is traced
     all the same.
     """
@@ -267,7 +267,7 @@ def trace_disk(subject: Subject, options: TraceOptions, context: Context) -> Tra
     if len(names) > 1:
         raise TraceError(f"the network interface has another name in each trace: {', '.join(names)}")
     with context.progress.step("start set"):
-        rules = _rules(subject.profile, subject.reference)
+        rules = rules_of(subject.profile, subject.reference)
         start_set = compute(traces, ImageRoot(subject.reference.tree), rules)
     for program in sorted({program for each in traces for program in each.blind}):
         context.progress.note(f"{program} uses io_uring: what it opens by that is not in the trace")

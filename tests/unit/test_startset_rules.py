@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from quickstart.engines.boot import rules_of
 from quickstart.errors import StartSetError
 from quickstart.initramfs.serving import without_hidden
 from quickstart.inspect.globs import matches
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import read_unit
-from quickstart.model import Op
+from quickstart.model import Op, Profile, ReferenceImage
 from tests.unit.acl import hide_from_somebody
 from tests.unit.elfbuilder import MULTIARCH, elf
 from tests.unit.imagebuilder import RULES, Image, P, excluded, files, links, reasons, rules
@@ -269,3 +272,18 @@ def test_what_the_units_own_mounts_hide_is_not_packed(image: Image, line: str, p
     found = image.compute((Op.EXEC, "/bin/app"), rules=without_hidden(RULES, root, unit))
     assert (f"{MULTIARCH}/liba.so.1.2" in files(found)) == packed
     assert "/usr/bin/app" in files(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "hidden"),
+    [
+        ("InaccessiblePaths=/srv", ("/srv", "/srv/**")),
+        # It cannot start early, but it is traced.
+        ("InaccessiblePaths=/srv\nDynamicUser=yes", ()),
+    ],
+)
+def test_a_build_goes_by_what_the_unit_hides(image: Image, line: str, hidden: tuple[str, ...]) -> None:
+    image.file("/etc/systemd/system/app.service", f"[Service]\nExecStart=/usr/bin/app\n{line}\n")
+    profile = cast(Profile, SimpleNamespace(unit="app.service", run_start_pre=True, files=RULES))
+    reference = cast(ReferenceImage, SimpleNamespace(tree=image.base))
+    assert rules_of(profile, reference).exclude == (*RULES.exclude, *hidden)
