@@ -23,24 +23,15 @@ from quickstart.measure import launches, run
 from quickstart.measure.clock import Clock
 from quickstart.measure.configuration import Boot
 from quickstart.measure.launches import launch
-from quickstart.measure.results import Cell
 from quickstart.measure.run import Bench
 from quickstart.model import MIB, Readiness
 from quickstart.model.words import ReadyKind
 from quickstart.volume.emulator import Volume, served
 from quickstart.volume.nbd import Command, Connection
 from quickstart.volume.storage import load_model
+from tests.unit import benchdata
 
-CELL = Cell(
-    profile="nginx",
-    configuration="quickstart",
-    command_line="stock",
-    storage="ebs-warm",
-    clock="wall",
-    size="small",
-    pattern="burst",
-    instances=3,
-)
+CELL = dataclasses.replace(benchdata.CELL, clock="wall", pattern="burst", instances=3)
 WALL = Clock("wall", tcg("a test"), 256, 1)
 
 

@@ -18,10 +18,11 @@ from quickstart.image.blockmap import read_block_map
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import freestanding
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.model import Event, Exclusion, FileKind, Op, StartFile, StartSet
+from quickstart.model import Event, Exclusion, Op, StartSet
 from quickstart.pack.prefetch import foresee, plan
 from quickstart.store.store import Store
 from tests.unit.imagebuilder import trace
+from tests.unit.startfiles import start_file
 
 MIB = 1024 * 1024
 PAGE = 4096
@@ -67,17 +68,7 @@ def image(tree: Path) -> Path:
 
 
 def planned(tree: Path, image: Path, *events: str | tuple[Op, str] | tuple[Op, str, str]) -> Prefetch:
-    served = StartFile(
-        path=P("/usr/lib/libserved.so.1"),
-        kind=FileKind.FILE,
-        mode=0o100644,
-        size_bytes=6,
-        mtime_s=0,
-        ctime_s=0,
-        target="",
-        interpreter="",
-        reasons=(),
-    )
+    served = start_file("/usr/lib/libserved.so.1", size_bytes=6)
     foreseen = foresee([trace(*events)], StartSet((served,), ()), ImageRoot(tree))
     return plan(foreseen, read_block_map(image))
 

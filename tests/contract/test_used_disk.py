@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +11,11 @@ from quickstart.artefact.useddisk import examine_disk, reference_of_disk, with_t
 from quickstart.errors import BadInputError
 from quickstart.host.progress import Quiet
 from quickstart.image.ext4 import write_disk
-from quickstart.model import IMAGE_TIME_S, MIB, FileKind, StartFile, StartSet
+from quickstart.model import IMAGE_TIME_S, MIB, StartSet
 from quickstart.store.context import Context
 from quickstart.store.store import Store
 from tests.contract.test_ext4 import CAPABILITY
+from tests.unit.startfiles import start_file
 
 UUID = "11111111-2222-3333-4444-555555555555"
 
@@ -61,20 +62,7 @@ def test_the_tree_is_as_on_the_disk(disk: Path, tmp_path: Path) -> None:
 
 def test_times_are_the_volumes(disk: Path) -> None:
     names = ("/usr/bin/a b", "/usr/bin/link", "/etc/odd\xe9")
-    files = [
-        StartFile(
-            path=PurePosixPath(name),
-            kind=FileKind.FILE,
-            mode=0o100755,
-            size_bytes=1,
-            mtime_s=0,
-            ctime_s=0,
-            target="",
-            interpreter="",
-            reasons=(),
-        )
-        for name in names
-    ]
+    files = [start_file(name, mode=0o100755) for name in names]
     found = with_times_of(StartSet(tuple(files), ()), examine_disk(disk))
     assert [(file.mtime_s, file.ctime_s) for file in found.files] == [
         (1_600_000_000, IMAGE_TIME_S),
@@ -84,17 +72,7 @@ def test_times_are_the_volumes(disk: Path) -> None:
 
 
 def test_a_file_that_the_disk_does_not_have(disk: Path) -> None:
-    file = StartFile(
-        path=PurePosixPath("/none"),
-        kind=FileKind.FILE,
-        mode=0o100755,
-        size_bytes=1,
-        mtime_s=0,
-        ctime_s=0,
-        target="",
-        interpreter="",
-        reasons=(),
-    )
+    file = start_file("/none", mode=0o100755)
     with pytest.raises(BadInputError, match="/none"):
         with_times_of(StartSet((file,), ()), examine_disk(disk))
 

@@ -12,15 +12,14 @@ from quickstart.initramfs.build import Recipe, write_initramfs
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import (
     MIB,
-    FileKind,
     ReferenceImage,
     RootDisk,
-    StartFile,
     StartSet,
     Superblock,
 )
 from quickstart.profile import load_profile
 from tests.unit.imagebuilder import programs_in
+from tests.unit.startfiles import start_file
 
 LARGE = PurePosixPath("/var/lib/app/large")
 
@@ -53,17 +52,7 @@ def test_a_start_set_over_the_budget_is_refused_before_anything_is_written(tmp_p
     )
     target = tmp_path / "initramfs.img"
     # The image has no such file, nor an fstab: to read anything of it would be another error.
-    file = StartFile(
-        path=LARGE,
-        kind=FileKind.FILE,
-        mode=0o100644,
-        size_bytes=5 * MIB + 1,
-        mtime_s=0,
-        ctime_s=0,
-        target="",
-        interpreter="",
-        reasons=(),
-    )
+    file = start_file(LARGE, size_bytes=5 * MIB + 1)
     with pytest.raises(
         StartSetError, match=r"the start set alone has 5\.0 MiB, the profile's budget is 5 MiB"
     ) as caught:

@@ -25,11 +25,9 @@ from quickstart.measure.results import COMMAND_LINES, CONFIGURATIONS
 from quickstart.model import (
     Event,
     Exclusion,
-    FileKind,
     FileRules,
     NetworkFacts,
     Op,
-    StartFile,
     StartSet,
     Superblock,
     Trace,
@@ -38,6 +36,7 @@ from quickstart.model.words import KernelOptions
 from quickstart.profile import load_bench, load_profile
 from quickstart.reference.debootstrap import reference_inputs, root_uuid
 from quickstart.reference.variant import TUNED, commands, of_bench, preset, together, write_files
+from tests.unit.startfiles import start_file
 
 FILES = Files(Path("/kernel"), Path("/initrd"), 7)
 BOOT = Boot(
@@ -235,17 +234,7 @@ EVENTS = (
 
 
 def packed(root: ImageRoot) -> dict[str, CpioEntry]:
-    app = StartFile(
-        path=P("/usr/bin/app"),
-        kind=FileKind.FILE,
-        mode=0o100755,
-        size_bytes=3,
-        mtime_s=0,
-        ctime_s=0,
-        target="",
-        interpreter="",
-        reasons=(),
-    )
+    app = start_file("/usr/bin/app", mode=0o100755, size_bytes=3)
     kept_out = Exclusion(P("/usr/bin/helper"), "setuid: newc archives are not served for it")
     found = ramboot.paths(StartSet((app,), (kept_out,)), [trace_of(*EVENTS)], root)
     return {entry.name: entry for entry in ramboot.entries(found, root)}

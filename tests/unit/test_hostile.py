@@ -19,7 +19,7 @@ from quickstart.initramfs.modules import Module, module_data, module_set, parse_
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.ldconf import library_directories
 from quickstart.inspect.unit import read_unit
-from quickstart.model import FileKind, Op, StartFile, StartSet
+from quickstart.model import Op, StartSet
 from quickstart.model.reasons import Reason, ReasonSource
 from quickstart.parse.printable import shown
 from tests.unit.elfbuilder import (
@@ -29,6 +29,7 @@ from tests.unit.elfbuilder import (
 )
 from tests.unit.hostile import ANY_FIXTURE, GIB, little_memory
 from tests.unit.imagebuilder import Image, P, excluded, files, reasons
+from tests.unit.startfiles import start_file
 from tests.unit.test_inside import artefact
 
 # ---------------------------------------------------------------- ld.so.conf
@@ -191,29 +192,8 @@ def test_what_a_terminal_is_shown() -> None:
 
 
 def test_the_size_of_a_set_counts_a_content_once() -> None:
-    file = StartFile(
-        path=P("/a"),
-        kind=FileKind.FILE,
-        mode=0o100644,
-        size_bytes=7,
-        mtime_s=0,
-        ctime_s=0,
-        target="",
-        interpreter="",
-        reasons=(Reason(ReasonSource.TRACE, ""),),
-    )
-    other = StartFile(
-        path=P("/b"),
-        kind=FileKind.FILE,
-        mode=0o100644,
-        size_bytes=7,
-        mtime_s=0,
-        ctime_s=0,
-        target="",
-        interpreter="",
-        reasons=(),
-        hard_link_to=P("/a"),
-    )
+    file = start_file("/a", size_bytes=7, reasons=(Reason(ReasonSource.TRACE, ""),))
+    other = start_file("/b", size_bytes=7, hard_link_to=P("/a"))
     assert StartSet((file, other), ()).size_bytes == 7
 
 

@@ -34,6 +34,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import LateBind, UnitCommand, UnitStart
 from quickstart.inspect.unit.sysctl import KernelSetting
 from quickstart.model import FileKind, StartFile, StartSet, Superblock
+from tests.unit import startfiles
 from tests.unit.elfbuilder import LD_SO, elf
 from tests.unit.imagebuilder import programs_in
 
@@ -74,8 +75,8 @@ def P(path: str) -> PurePosixPath:  # noqa: N802
 def start_file(
     path: str, kind: FileKind, mode: int, target: str = "", interpreter: str = "", size: int = 0
 ) -> StartFile:
-    return StartFile(
-        path=P(path),
+    return startfiles.start_file(
+        path,
         kind=kind,
         mode=mode,
         size_bytes=size,
@@ -83,7 +84,6 @@ def start_file(
         ctime_s=1_600_000_000,
         target=target,
         interpreter=interpreter,
-        reasons=(),
     )
 
 

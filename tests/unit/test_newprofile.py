@@ -21,7 +21,6 @@ from quickstart.inspect.unit.directives import KNOWN
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import (
     Event,
-    FileKind,
     FileRules,
     Op,
     Profile,
@@ -51,6 +50,7 @@ from quickstart.newprofile.request import first_draft, parse_ready
 from quickstart.newprofile.survey import Survey
 from quickstart.newprofile.toml import profile_text
 from quickstart.profile import DATA, parse_profile
+from tests.unit import startfiles
 from tests.unit.imagebuilder import Image, P, trace
 
 ANY = "0.0.0.0"  # noqa: S104 - where the guest listens
@@ -262,19 +262,7 @@ def test_the_units_that_may_have_been_meant(served: Image) -> None:
 
 
 def start_file(path: str, mode: int = 0o755, package: str = "app-server 1.0-1") -> StartFile:
-    return StartFile(
-        path=P(path),
-        kind=FileKind.FILE,
-        mode=0o100000 | mode,
-        size_bytes=2 << 20,
-        mtime_s=0,
-        ctime_s=0,
-        target="",
-        interpreter="",
-        reasons=(),
-        seen_in=1,
-        package=package,
-    )
+    return startfiles.start_file(path, mode=0o100000 | mode, size_bytes=2 << 20, seen_in=1, package=package)
 
 
 def findings(profile: Profile, **changes: Any) -> Findings:

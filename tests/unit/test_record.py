@@ -18,14 +18,7 @@ class Saying(StandInGuest):
     def __init__(self, said: bytes) -> None:
         self._said = said
 
-    def execute(
-        self,
-        command: str,
-        stdout: BinaryIO,
-        stderr: BinaryIO,
-        timeout_s: float,
-        limit_bytes: int | None = None,
-    ) -> int:
+    def answer(self, command: str, stdout: BinaryIO, timeout_s: float, limit_bytes: int | None) -> int:
         stdout.write(self._said)
         return 0
 

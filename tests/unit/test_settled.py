@@ -42,14 +42,7 @@ class Guest(StandInGuest):
         self._answers: Iterator[str] = iter(answers)
         self._ended = False
 
-    def execute(
-        self,
-        command: str,
-        stdout: BinaryIO,
-        stderr: BinaryIO,
-        timeout_s: float,
-        limit_bytes: int | None = None,
-    ) -> int:
+    def answer(self, command: str, stdout: BinaryIO, timeout_s: float, limit_bytes: int | None) -> int:
         assert command == settled.ASK
         assert limit_bytes is not None
         answer = next(self._answers, None)
@@ -82,14 +75,7 @@ class Slow(Guest):
         self.now_s = 1000.0
         self.asked = 0
 
-    def execute(
-        self,
-        command: str,
-        stdout: BinaryIO,
-        stderr: BinaryIO,
-        timeout_s: float,
-        limit_bytes: int | None = None,
-    ) -> int:
+    def answer(self, command: str, stdout: BinaryIO, timeout_s: float, limit_bytes: int | None) -> int:
         self.asked += 1
         assert self.asked < 10_000, "it is asked for ever"
         self.now_s += min(self._answer_s, timeout_s)

@@ -19,8 +19,9 @@ from quickstart.artefact.inside import Member
 from quickstart.cli import audit, build, inside, output, run, trace
 from quickstart.cli.output import Display, run_verb
 from quickstart.launch.settled import Settled
-from quickstart.model import Exclusion, FileKind, StartFile, StartSet
+from quickstart.model import Exclusion, StartSet
 from quickstart.model.subject import Traced
+from tests.unit.startfiles import start_file
 
 # Sets the window's title; is markup for rich, and ends some that is not open; is no UTF-8; is longer than a line.
 NAME = "\x1b]0;title\x07[/b][red]\udcff" + "x" * 200
@@ -77,18 +78,7 @@ def of_trace(console: Console) -> None:
 
 
 def of_two_traces(console: Console) -> None:
-    file = StartFile(
-        path=PurePosixPath(f"/{NAME}"),
-        kind=FileKind.FILE,
-        mode=0o100644,
-        size_bytes=1,
-        mtime_s=0,
-        ctime_s=0,
-        target="",
-        interpreter="",
-        reasons=(),
-        seen_in=1,
-    )
+    file = start_file(f"/{NAME}", seen_in=1)
     trace._show(console, Traced(StartSet((file,), (), 2), ()))
 
 

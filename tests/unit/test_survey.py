@@ -61,14 +61,7 @@ class Guest(StandInGuest):
         yield Output("out", text[40:])
         yield Exit(0)
 
-    def execute(
-        self,
-        command: str,
-        stdout: BinaryIO,
-        stderr: BinaryIO,
-        timeout_s: float,
-        limit_bytes: int | None = None,
-    ) -> int:
+    def answer(self, command: str, stdout: BinaryIO, timeout_s: float, limit_bytes: int | None) -> int:
         stdout.write(f"no {command}\n".encode())
         return 3
 

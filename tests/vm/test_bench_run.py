@@ -18,20 +18,13 @@ from quickstart.guest import executing
 from quickstart.launch import accel
 from quickstart.measure import clock
 from quickstart.measure.configuration import Boot
-from quickstart.measure.results import Cell
 from quickstart.measure.run import BOOT_LOADER, Bench, run_once
 from quickstart.volume.nbd import pieces
 from quickstart.volume.storage import StorageModel, load_model
+from tests.unit import benchdata
 from tests.vm.conftest import MEASURED_S, assert_gone, children
 
-CELL = Cell(
-    profile="nginx",
-    configuration="quickstart",
-    command_line="stock",
-    storage="5ms",
-    clock="virtual",
-    size="small",
-)
+CELL = dataclasses.replace(benchdata.CELL, storage="5ms")
 LATENCY_NS = 5_000_000
 
 

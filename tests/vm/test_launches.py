@@ -22,24 +22,15 @@ from quickstart.measure import clock
 from quickstart.measure.clock import Clock
 from quickstart.measure.configuration import Boot, machine_of
 from quickstart.measure.launches import launch
-from quickstart.measure.results import Cell
 from quickstart.measure.run import BOOT_LOADER, Bench
 from quickstart.model.machine import NbdSocket, on_volume
 from quickstart.volume.emulator import served
 from quickstart.volume.nbd import Command, Connection, pieces
 from quickstart.volume.storage import load_model
+from tests.unit import benchdata
 from tests.vm.conftest import MEASURED_S, assert_gone, children
 
-CELL = Cell(
-    profile="nginx",
-    configuration="quickstart",
-    command_line="stock",
-    storage="ebs-cold",
-    clock="wall",
-    size="small",
-    pattern="burst",
-    instances=2,
-)
+CELL = dataclasses.replace(benchdata.CELL, storage="ebs-cold", clock="wall", pattern="burst", instances=2)
 WALL = Clock("wall", tcg("a test"), 1024, 1)
 
 
