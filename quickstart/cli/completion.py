@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import click
@@ -13,6 +14,8 @@ from quickstart.profile import known_profiles
 _SHELLS = ("bash", "zsh", "fish")
 _PROGRAM = "quickstart"
 _VARIABLE = "_QUICKSTART_COMPLETE"
+# bash puts what we offer into the line as it is. Of any other name it could run a part, or read it as an option.
+_PLAIN = re.compile(r"(?:[\w.+@%:,=/-]*/)?[\w.+@%:,][\w.+@%:,=-]*")
 
 
 def profile_names(
@@ -31,14 +34,22 @@ def artefacts_here(
 
 
 def _holders(file: str, incomplete: str) -> list[CompletionItem]:
-    """The directories with such a file whose path begins like this."""
+    """The directories with such a file whose path begins like this.
+
+    In /tmp, say, another user chooses the names. Those that a shell may read as more than a name are left
+    out: where nothing else is offered, the shell completes and quotes them itself.
+    """
     parent, _, start = incomplete.rpartition("/")
     place = Path(f"{parent}/") if "/" in incomplete else Path()
+    prefix = incomplete[: len(incomplete) - len(start)]
     try:
-        names = sorted(each.name for each in os.scandir(place) if each.name.startswith(start))
+        names = sorted(
+            each.name
+            for each in os.scandir(place)
+            if each.name.startswith(start) and _PLAIN.fullmatch(f"{prefix}{each.name}")
+        )
     except OSError:
         names = []
-    prefix = incomplete[: len(incomplete) - len(start)]
     return [CompletionItem(f"{prefix}{name}") for name in names if (place / name / file).is_file()]
 
 

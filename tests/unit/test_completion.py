@@ -76,3 +76,25 @@ def test_an_absolute_name(tmp_path: Path) -> None:
 
 def test_moments() -> None:
     assert offered("run", "--when", "") == [("plain", "ready"), ("plain", "settled")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a;id", "a$(id)", "a`id`", "a|id", "a&id", "a>b", "a b", "a'b", "a\\b", "a\nb", "a!b", "~", "-a", "a*"],
+)
+def test_no_name_that_a_shell_could_run_or_take_for_an_option(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "manifest.json").write_text("")
+    (tmp_path / name / "profile.toml").write_text("")
+    assert offered("run", "") == [("plain", "web")]
+    assert ("plain", name) not in offered("build", "--profile", "")
+    (tmp_path / name / "below").mkdir()
+    (tmp_path / name / "below/manifest.json").write_text("")
+    assert offered("run", f"./{name}/") == [("dir", f"./{name}/")] or name == "-a"
+
+
+@pytest.mark.parametrize("name", ["näme", "a-b_c.d", "a+b", "v1:2"])
+def test_names_that_are_no_more_than_names(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "manifest.json").write_text("")
+    assert ("plain", name) in offered("run", "")
