@@ -23,7 +23,7 @@ from pathlib import Path
 from quickstart.errors import BadInputError, HostLacksError, OutputExistsError
 from quickstart.host.files import full_disk_named, remove_tree, sync_directory
 from quickstart.host.locks import EXCLUSIVE, SHARED, try_lock, unlock
-from quickstart.host.places import fault_at, swapped_by_others
+from quickstart.host.places import fault_at, place_of, swapped_by_others
 
 # The lock is held for as long as it takes to remove an old OUT.
 _LIMIT_S = 60.0
@@ -86,15 +86,17 @@ def in_use(out: Path) -> Iterator[None]:
         yield
 
 
-def check_place(out: Path) -> None:
-    """Raise BadInputError when somebody else could swap a directory on the way to ``out``, in which a new
-    one is to be made.
+def check_place(out: Path) -> Path:
+    """Where ``out`` leads: behind a link OUT is replaced where it lies. Raises BadInputError when somebody
+    else could swap a directory on the way, in which a new one is to be made.
 
     Otherwise root could be led to write elsewhere. A link at ``out`` counts, too, since it decides the
     place.
     """
-    if fault := swapped_by_others(out if out.is_symlink() else out.parent):
+    place, fault = place_of(out)
+    if fault:
         raise BadInputError(f"{fault}: {out} could be swapped while it is written", hint=_PLACE_HINT)
+    return place
 
 
 def check_into(directory: Path) -> None:

@@ -126,10 +126,8 @@ def build(
         tracing = pipeline.TraceOptions(traces, rootfs, keep, guest_package)
         if dry_run:
             return _show_plan(verb, profile, tracing, Store(default_root()))
-        # Behind a link OUT is replaced where it lies.
-        directory = (out or Path(f"quickstart-{profile.name}")).resolve()
         options = pipeline.BuildOptions(
-            out=directory,
+            out=verb.place,
             disk_format=DiskFormat(disk_format),
             target=Target(target),
             force=force,
@@ -144,8 +142,10 @@ def build(
         verb.result(_result(built), lambda console: _show(console, built.artefact, built.made))
         return 0
 
-    # By default it lies here, whatever its name.
-    sys.exit(run_verb("build", as_json, work, verbose, as_root=True, out=out or Path("quickstart")))
+    def place() -> Path:
+        return out or Path(f"quickstart-{load_profile(profile_name).name}")
+
+    sys.exit(run_verb("build", as_json, work, verbose, as_root=True, out=place))
 
 
 def _result(built: pipeline.Built) -> dict[str, object]:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +79,22 @@ class _Shown(logging.Formatter):
 
 @dataclass(frozen=True)
 class Verb:
-    """The manner of one call of a verb. ``json`` asks for the machine-readable result."""
+    """The manner of one call of a verb. ``json`` asks for the machine-readable result.
+
+    ``out`` is where the OUT that it writes lies, with links followed; None without one.
+    """
 
     name: str
     json: bool
     console: Console
+    out: Path | None = None
+
+    @property
+    def place(self) -> Path:
+        """``out`` of a verb that always has one."""
+        if self.out is None:
+            raise AssertionError(f"{self.name} was called without a place")
+        return self.out
 
     def display(self) -> Display:
         return Display(self.console)
@@ -104,7 +115,7 @@ def run_verb(
     verbose: bool = False,
     *,
     as_root: bool = False,
-    out: Path | None = None,
+    out: Callable[[], Path | None] = lambda: None,
     into: Callable[[], Path] | None = None,
 ) -> int:
     """Call ``work`` and return the exit code: its own, or that of the error it raised.
@@ -112,7 +123,8 @@ def run_verb(
     With ``as_root`` it handles owners or enters images: an ordinary user first becomes root of a user
     namespace. The owners of the store's place, of that of ``out``, and of the directory that ``into`` names
     are checked before that, because root's and other users' directories look the same inside. OUT is made
-    anew in its place; files are written into the other as it is.
+    anew in its place, which ``work`` takes from the verb, because a link may be another one later; files
+    are written into the other as it is.
 
     With ``verbose`` every subprocess is named on stderr as it starts.
     """
@@ -124,8 +136,9 @@ def run_verb(
     try:
         if as_root:
             check_place(default_root())
-            if out is not None:
-                output.check_place(out)
+        if (named := out()) is not None:
+            verb = replace(verb, out=output.check_place(named))
+        if as_root:
             if into is not None:
                 output.check_into(into())
             userns.become_root()

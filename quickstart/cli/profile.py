@@ -88,15 +88,14 @@ def new(
 
     def work(verb: Verb) -> int:
         draft = first_draft(name, packages, unit, parse_ready(ready, status), suite, timeout_s)
-        # Behind a link it is replaced where it lies.
-        place = Place((out or Path(name)).resolve(), free_port(), force)
+        place = Place(verb.place, free_port(), force)
         options = TraceOptions(rootfs=rootfs, keep=keep)
         with Store(default_root(), verb.display().note) as store:
             found = make(draft, place, options, Context(store, verb.display()))
         verb.result(_written(found, place.out), lambda console: _show_written(console, found, place.out))
         return 0
 
-    sys.exit(run_verb("profile new", as_json, work, verbose, as_root=True, out=out or Path(name)))
+    sys.exit(run_verb("profile new", as_json, work, verbose, as_root=True, out=lambda: out or Path(name)))
 
 
 def _written(found: Findings, out: Path) -> Mapping[str, object]:

@@ -43,8 +43,7 @@ def rebuild(
     """
 
     def work(verb: Verb) -> int:
-        # Behind a link OUT is replaced where it lies.
-        directory = out.resolve()
+        directory = verb.place
         profile = (
             load_profile(profile_name) if profile_name else load_ours(artefacts.load(directory).profile_name)
         )
@@ -78,4 +77,4 @@ def rebuild(
         verb.result(result, text)
         return 0
 
-    sys.exit(run_verb("rebuild", as_json, work, verbose, as_root=True, out=out))
+    sys.exit(run_verb("rebuild", as_json, work, verbose, as_root=True, out=lambda: out))

@@ -47,8 +47,7 @@ def trace(
     def work(verb: Verb) -> int:
         profile = load_profile(profile_name)
         options = pipeline.TraceOptions(traces, rootfs, keep)
-        # Behind a link it is replaced where it lies.
-        directory = out.resolve() if out is not None else None
+        directory = verb.out
         if directory is not None:
             check_traced_place(directory)
         with Store(default_root(), verb.display().note) as store:
@@ -58,7 +57,7 @@ def trace(
         verb.result(_result(traced), lambda console: _show(console, traced))
         return 0
 
-    sys.exit(run_verb("trace", as_json, work, verbose, as_root=True, out=out))
+    sys.exit(run_verb("trace", as_json, work, verbose, as_root=True, out=lambda: out))
 
 
 def _result(traced: Traced) -> Mapping[str, object]:

@@ -84,8 +84,7 @@ def verify(
     options = boot.Options(timeout_s, append, keep)
 
     def work(verb: Verb) -> int:
-        # Behind a link OUT is replaced where it lies.
-        directory = out.resolve()
+        directory = verb.place
         with Store(default_root(), verb.display().note) as store:
             if until_clean:
                 named = artefacts.load(directory).profile_name
@@ -103,7 +102,7 @@ def verify(
         verb.result(result, lambda console: _show(console, directory, rounds, budget))
         return 0 if result["clean"] else 1
 
-    sys.exit(run_verb("verify", as_json, work, verbose, as_root=until_clean, out=out))
+    sys.exit(run_verb("verify", as_json, work, verbose, as_root=until_clean, out=lambda: out))
 
 
 def _verified(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.Verified:

@@ -110,20 +110,55 @@ def fault(step: Step, trust: Trust) -> str:
     return "can be written by others" if mode & stat.S_IWOTH or by_group else ""
 
 
+def place_of(path: Path) -> tuple[Path, str]:
+    """Where ``path`` leads, with links followed, and who else could lead it elsewhere, as
+    `swapped_by_others` says it.
+
+    Both come from one walk: whoever asks for the place later may be led by a link that nobody has judged.
+    What lies at ``path`` counts only when it is a link, which decides the place.
+    """
+    found = _followed(path)
+    own = found.own
+    by_link = own is not None and own < len(found.steps) and stat.S_ISLNK(found.steps[own].status.st_mode)
+    trust = trusted()
+    judged = found.steps if by_link else found.steps[:own]
+    return found.place, next((f"{step.path} {said}" for step in judged if (said := fault(step, trust))), "")
+
+
 def way(path: Path) -> tuple[Step, ...]:
     """The steps from / to ``path``. Links are followed as far as they lead and the names exist (as namei(7)
     does).
     """
+    return _followed(path).steps
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """The walk to a path. ``own`` is the number of the step of its last name, None for / or where the walk
+    ended before it; ``place`` has no links as far as the walk led.
+    """
+
+    steps: tuple[Step, ...]
+    place: Path
+    own: int | None
+
+
+def _followed(path: Path) -> _Followed:
     left, links, here = [*reversed(path.absolute().parts[1:])], 0, Path("/")
+    own: int | None = None
     fd, first = _step(None, "/", here)
     steps = [first]
     try:
         while left:
             name = left.pop()
+            # Names of a link come above those that are left of the path.
+            if not left and own is None:
+                own = len(steps)
             try:
                 child, step = _step(fd, name, here / name)
             except OSError:
                 # Whoever goes on by the name is told why it cannot be entered.
+                here = here.joinpath(name, *reversed(left))
                 break
             steps.append(step)
             if not stat.S_ISLNK(step.status.st_mode):
@@ -133,6 +168,7 @@ def way(path: Path) -> tuple[Step, ...]:
             os.close(child)
             links += 1
             if step.by_proc or links > _LINKS:
+                here = here.joinpath(name, *reversed(left))
                 break
             target = Path(os.readlink(name, dir_fd=fd))
             left += reversed(target.parts[1:] if target.is_absolute() else target.parts)
@@ -141,7 +177,7 @@ def way(path: Path) -> tuple[Step, ...]:
                 fd, here = os.open("/", _ANY), Path("/")
     finally:
         os.close(fd)
-    return tuple(steps)
+    return _Followed(tuple(steps), here, own)
 
 
 def _step(parent: int | None, name: str, path: Path) -> tuple[int, Step]:

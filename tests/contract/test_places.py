@@ -126,6 +126,26 @@ def test_a_link_that_says_where_out_is(theirs: Path, tmp_path: Path) -> None:
         output.check_place(link)
 
 
+def test_a_link_of_the_name_that_out_has_by_default(theirs: Path, tmp_path: Path) -> None:
+    """In /tmp another user knows the name of root's OUT beforehand."""
+    elsewhere = out_in(tmp_path)
+    (sticky := tmp_path / "sticky").mkdir()
+    sticky.chmod(0o1777)
+    (link := sticky / "quickstart-nginx").symlink_to(elsewhere)
+    os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+    done = subprocess.run(
+        [COMMAND, "build", "--profile", "nginx"],
+        capture_output=True,
+        cwd=sticky,
+        timeout=LIMIT_S,
+        env={**os.environ, "QUICKSTART_CACHE": str(tmp_path / "store")},
+        check=False,
+    )
+    said = done.stderr.decode()
+    assert (done.returncode, f"{link} belongs to another user ({STRANGER})" in said) == (2, True), said
+    assert artefacts.load(elsewhere).profile_name == "app"
+
+
 def test_the_verbs_that_boot_or_write_refuse_it_and_those_that_look_do_not(theirs: Path) -> None:
     out = out_in(theirs)
     environment = {**os.environ, "QUICKSTART_CACHE": str(theirs.parent / "store")}

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from quickstart.artefact import output
+from quickstart.cli.output import Verb, run_verb
 from quickstart.errors import BadInputError, HostLacksError
 from quickstart.host import places
-from quickstart.host.places import Step, Trust, fault, fuse_users, swapped_by_others, way
+from quickstart.host.places import Step, Trust, fault, fuse_users, place_of, swapped_by_others, way
 from quickstart.host.workspace import workspace
 from quickstart.store.store import Store
 
@@ -96,6 +97,39 @@ def test_the_way_follows_links(tmp_path: Path) -> None:
         *map(Path, wanted[:3]),
         *map(Path, wanted[3:]),
     ]
+
+
+def test_a_place_is_where_the_links_lead_that_were_judged(tmp_path: Path) -> None:
+    base = tmp_path.resolve()
+    (base / "real").mkdir()
+    (base / "link").symlink_to("real")
+    (base / "out").symlink_to("link/new/out")
+    for said in ("real/out", "link/out", "real/../link/out", "real/a/b"):
+        assert place_of(base / said) == ((base / said).resolve(), "")
+    assert place_of(base / "out") == (base / "real/new/out", "")
+    assert place_of(Path("/")) == (Path("/"), "")
+
+
+def test_only_a_link_counts_of_what_is_at_the_place(tmp_path: Path) -> None:
+    base = tmp_path.resolve()
+    (base / "open").mkdir()
+    (base / "open").chmod(0o777)
+    (base / "out").symlink_to("open")
+    assert place_of(base / "open") == (base / "open", "")
+    assert place_of(base / "out") == (base / "open", f"{base}/open can be written by others")
+    assert place_of(base / "open/out")[1] == f"{base}/open can be written by others"
+
+
+def test_a_verb_has_the_place_that_was_judged(tmp_path: Path) -> None:
+    """A link that another user makes after the look, in /tmp for example, leads nobody elsewhere."""
+    out = tmp_path.resolve() / "out"
+
+    def work(verb: Verb) -> int:
+        out.symlink_to("elsewhere")
+        assert verb.place == out
+        return 0
+
+    assert run_verb("trace", False, work, out=lambda: out) == 0
 
 
 def test_links_in_a_circle_end(tmp_path: Path) -> None:
