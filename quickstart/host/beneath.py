@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from quickstart.errors import BadInputError
+from quickstart.host.places import mounter_of
 
 _HINT = "give a directory whose files are plain ones, not links, pipes or devices"
 # O_NONBLOCK: to open a FIFO must not wait for its other end. Regular files do not heed it.
@@ -83,7 +84,8 @@ def read_judged(path: Path, limit_bytes: int, owner: int = 0) -> tuple[bytes, st
     """The content of the regular file at ``path``, and who else could have written it.
 
     The second value is the first name on the way, or the file's own, at which somebody beside root and
-    ``owner`` (a user's ID) may write; it is empty when there is none.
+    ``owner`` (a user's ID) may write; it is empty when there is none. Everything on a FUSE file system is
+    its mounter's, whatever owner it shows.
 
     Both values come from the same descriptors, whoever renames something meanwhile: each name is opened in
     the directory before it, and no link is followed. In a directory with the sticky bit others can replace
@@ -101,7 +103,8 @@ def read_judged(path: Path, limit_bytes: int, owner: int = 0) -> tuple[bytes, st
             opened.callback(os.close, place)
             status = os.fstat(place)
             others = status.st_mode & 0o022 and not (status.st_mode & stat.S_ISVTX and not last)
-            if not doubt and (others or status.st_uid not in (0, owner)):
+            mounter = mounter_of(place)
+            if not doubt and (others or not {status.st_uid, mounter} <= {0, owner, None}):
                 doubt = str(Path(*way.parts[: depth + 1]))
         if place is None:
             raise BadInputError(f"{path} is no file")

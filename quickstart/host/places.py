@@ -180,6 +180,17 @@ def _followed(path: Path) -> _Followed:
     return _Followed(tuple(steps), here, own)
 
 
+def mounter_of(fd: int) -> int | None:
+    """The user who mounted the FUSE file system that an open file lies on, -1 where he is not known; None
+    without FUSE.
+    """
+    try:
+        return _mounter(os.fstat(fd).st_dev) if _file_system(fd) == _FUSE else None
+    except OSError:
+        # As in `_step`.
+        return _UNKNOWN
+
+
 def _step(parent: int | None, name: str, path: Path) -> tuple[int, Step]:
     fd = os.open(name, _ANY, dir_fd=parent)
     try:

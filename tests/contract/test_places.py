@@ -239,6 +239,7 @@ def test_whoever_can_change_the_program_is_trusted_as_it_is(theirs: Path) -> Non
 LIAR = """
 import ctypes, os, struct, sys
 from pathlib import Path
+from quickstart.host.beneath import read_judged
 from quickstart.host.places import swapped_by_others
 from quickstart.store.store import Store
 place, mounter, silent = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "silent"
@@ -257,10 +258,15 @@ if server == 0:
         3: struct.pack("<QII", 0, 0, 0) + attr,
         17: bytes(80),
     }
+    # Its one file, whose node is 2.
+    file = struct.pack("<6Q10I", 2, 4, 1, 0, 0, 0, 0, 0, 0, 0o100644, 1, 0, 0, 0, 4096, 0)
+    of_file = {3: struct.pack("<QII", 0, 0, 0) + file, 15: b"text", 17: bytes(80)}
     while True:
         asked = os.read(fuse, 1 << 18)
-        _, opcode, unique = struct.unpack_from("<IIQ", asked)
-        answer = answers.get(opcode)
+        _, opcode, unique, node = struct.unpack_from("<IIQQ", asked)
+        answer = (of_file if node == 2 else answers).get(opcode)
+        if opcode == 1 and asked[40:] == b"file\\0":
+            answer = struct.pack("<QQQQII", 2, 0, 0, 0, 0, 0) + file
         if silent and opcode != 26:
             answer = None
         # FORGET and its like want none.
@@ -268,7 +274,7 @@ if server == 0:
             error = 0 if answer is not None else (-2 if opcode == 1 else -38)
             os.write(fuse, struct.pack("<IiQ", 16 + len(answer or b""), error, unique) + (answer or b""))
 try:
-    print(swapped_by_others(place / "store"))
+    print(swapped_by_others(place / "store") if len(sys.argv) < 5 else read_judged(place / "file", 9))
 finally:
     os.kill(server, 9)
     os.waitpid(server, 0)
@@ -320,6 +326,23 @@ def test_a_fuse_that_says_it_is_roots(
     assert done.returncode == 0, done.stderr
     wanted = said if said == "\n" else f"{tmp_path}/liar {said}"
     assert done.stdout == wanted
+
+
+@pytest.mark.host_root
+@pytest.mark.parametrize("mounter", [str(STRANGER), "0"])
+def test_commands_of_a_profile_on_such_a_fuse_are_its_mounters(
+    tmp_path: Path, in_namespace: tuple[str, ...], mounter: str
+) -> None:
+    (tmp_path / "liar").mkdir()
+    done = subprocess.run(
+        [*in_namespace, mounter, "lies", "read"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{(b'text', '' if mounter == '0' else f'{tmp_path}/liar')}\n"
 
 
 # ---------------------------------------------------------------- what is hashed is what is read
