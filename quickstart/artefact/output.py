@@ -109,6 +109,23 @@ def check_into(directory: Path) -> None:
         raise BadInputError(f"{fault}: {directory} could be swapped while it is written", hint=_PLACE_HINT)
 
 
+def make_into(directory: Path) -> None:
+    """Make ``directory``, into which files are to be written, and what is missing above it. Raises
+    BadInputError as `check_into` does.
+
+    Each is made in one that was looked at, so nobody leads us elsewhere by a link. An ordinary user calls
+    it before entering the namespace: what comes into being later cannot be told apart there.
+    """
+    for each in (*reversed(directory.absolute().parents), directory.absolute()):
+        if not each.is_dir():
+            check_into(each.parent)
+            try:
+                each.mkdir(exist_ok=True)
+            except FileExistsError as error:
+                raise BadInputError(f"{each} is not a directory", hint="choose another -o") from error
+    check_into(directory)
+
+
 def check_own(out: Path) -> None:
     """Raise BadInputError when somebody else could swap ``out``, or a file of it, while a machine is made
     from it.

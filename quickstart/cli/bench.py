@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from quickstart.artefact.output import make_into
 from quickstart.bench import series as benching
 from quickstart.bench.runner import QemuRunner
 from quickstart.bench.series import RESULTS, Bench, invalid
@@ -187,7 +188,10 @@ def bench(
 
     def figures() -> Path:
         # The deepest one that is written into.
-        return directory() / FIGURES
+        place = directory() / FIGURES
+        if not dry_run and (not report_only or (directory() / RESULTS).exists()):
+            make_into(place)
+        return place
 
     # A verb below comes next.
     if context.invoked_subcommand is None:

@@ -9,11 +9,13 @@ import stat
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from quickstart.artefact import output
+from quickstart.cli.main import group
 from quickstart.cli.output import Verb, run_verb
 from quickstart.errors import BadInputError, HostLacksError
-from quickstart.host import places
+from quickstart.host import places, userns
 from quickstart.host.places import Step, Trust, fault, fuse_users, place_of, swapped_by_others, way
 from quickstart.host.workspace import workspace
 from quickstart.store.store import Store
@@ -118,6 +120,38 @@ def test_only_a_link_counts_of_what_is_at_the_place(tmp_path: Path) -> None:
     assert place_of(base / "open") == (base / "open", "")
     assert place_of(base / "out") == (base / "open", f"{base}/open can be written by others")
     assert place_of(base / "open/out")[1] == f"{base}/open can be written by others"
+
+
+def test_what_is_missing_is_made_only_where_nobody_leads_us_elsewhere(tmp_path: Path) -> None:
+    output.make_into(tmp_path / "a/b/figures")
+    assert (tmp_path / "a/b/figures").is_dir()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(BadInputError, match="open can be written by others"):
+        output.make_into(tmp_path / "open/figures")
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(BadInputError, match="link is not a directory"):
+        output.make_into(tmp_path / "link/figures")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a", "link", "open"]
+    assert not list((tmp_path / "open").iterdir())
+
+
+@pytest.mark.parametrize("dry", [False, True])
+def test_bench_makes_its_directories_before_it_enters_a_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry: bool
+) -> None:
+    """In there one that another user makes first, in /tmp for example, looks like root's."""
+
+    def refuse() -> None:
+        raise HostLacksError("no namespace")
+
+    monkeypatch.setattr(userns, "become_root", refuse)
+    monkeypatch.setenv("QUICKSTART_CACHE", str(tmp_path / "store"))
+    cell = ("--profile=nginx", "--configuration=standard", "--storage=local", "--clock=virtual")
+    more = ("--dry-run",) if dry else ()
+    found = CliRunner().invoke(group, ["bench", *cell, *more, "-o", str(tmp_path / "results")])
+    assert found.exit_code == 3
+    assert (tmp_path / "results/figures").is_dir() is not dry
 
 
 def test_a_verb_has_the_place_that_was_judged(tmp_path: Path) -> None:
