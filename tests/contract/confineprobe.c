@@ -120,6 +120,8 @@ static void processes(void) {
     char snapshot[4096] = {0};
     TRY("btrfs-snapshot", ioctl(0, 0x50009401, snapshot));
     TRY("btrfs-snapshot-2", ioctl(0, 0x50009417, snapshot));
+    TRY("btrfs-destroy", ioctl(0, 0x5000940f, snapshot));
+    TRY("btrfs-destroy-2", ioctl(0, 0x5000943f, snapshot));
     int own = open("/proc/1/exe", O_RDONLY);
     say("first-program", own);
     TRY("first-root", open("/proc/1/root/bin", O_RDONLY));

@@ -110,14 +110,17 @@ static const int REFUSED[] = {
 /* These fail as if the kernel did not have them. Libraries then use an older call, which the filter can inspect, or none. */
 static const int UNKNOWN[] = {CLONE3, 425 /* io_uring_setup */, 426 /* io_uring_enter */, 427 /* io_uring_register */};
 /* asm-generic/ioctls.h: typing for another process, the console's selection, and another line discipline, whose driver the kernel loads.
-   linux/btrfs.h: a snapshot has the whole subvolume of a file, and so other files of the host (before Linux 6.8). Both architectures have
-   the same numbers. */
+   linux/btrfs.h: a snapshot has the whole subvolume of a file, and so other files of the host (before Linux 6.8); with the mount option
+   user_subvol_rm_allowed, a subvolume is removed by its number, wherever on the file system it lies. Both architectures have the same
+   numbers. */
 static const uint32_t IOCTLS[] = {
     0x5412 /* TIOCSTI */,
     0x541c /* TIOCLINUX */,
     0x5423 /* TIOCSETD */,
     0x50009401 /* BTRFS_IOC_SNAP_CREATE */,
     0x50009417 /* BTRFS_IOC_SNAP_CREATE_V2 */,
+    0x5000940f /* BTRFS_IOC_SNAP_DESTROY */,
+    0x5000943f /* BTRFS_IOC_SNAP_DESTROY_V2 */,
 };
 /* linux/socket.h: the families that packages need. UNIX is allowed only without the network, because a UNIX socket without a file reaches
    every process in the same network. */
