@@ -122,7 +122,10 @@ def _before(root: ImageRoot, served: Iterable[StartFile]) -> Deciding:
         files.update(links)
         files.update(directory / file.path.name for file in served if is_library(file.path))
     for directory in (*libraries, *own):
-        places.update(directory / name for name in _CAPABILITIES)
+        for name in _CAPABILITIES:
+            *links, place = way_to(root, directory / name)
+            files.update(links)
+            places.add(place)
     return Deciding(tuple(files), tuple(places))
 
 
@@ -146,9 +149,16 @@ def _canonical(root: ImageRoot, directories: Iterable[PurePosixPath]) -> list[Pu
     return list(dict.fromkeys(way_to(root, each)[-1] for each in directories))
 
 
+def _is_inside(root: ImageRoot, path: PurePosixPath) -> bool:
+    """Whether no link is on the way to ``path``. One that leads nowhere in the image may lead to a directory of this
+    host.
+    """
+    return root.resolve(path.parent).canonical == path.parent
+
+
 def _is_directory(root: ImageRoot, path: PurePosixPath) -> bool:
     host = root.host(path)
-    return host.is_dir() and not host.is_symlink()
+    return _is_inside(root, path) and host.is_dir() and not host.is_symlink()
 
 
 def _is_regular(root: ImageRoot, path: PurePosixPath) -> bool:
@@ -157,7 +167,7 @@ def _is_regular(root: ImageRoot, path: PurePosixPath) -> bool:
 
 
 def _is_compared(root: ImageRoot, path: PurePosixPath) -> bool:
-    return os.path.lexists(root.host(path)) and not _is_directory(root, path)
+    return _is_inside(root, path) and os.path.lexists(root.host(path)) and not _is_directory(root, path)
 
 
 def _file(root: ImageRoot, path: PurePosixPath) -> StartFile:

@@ -107,6 +107,15 @@ class ImageRoot:
         except OSError as error:
             raise _unreadable(canonical, error) from error
 
+    def names_and_links(self, canonical: PurePosixPath) -> dict[str, bool]:
+        """As `names`; each with whether it is a symbolic link."""
+        try:
+            with os.scandir(self.host(canonical)) as entries:
+                found = {each.name: each.is_symlink() for each in entries}
+        except OSError as error:
+            raise _unreadable(canonical, error) from error
+        return dict(sorted(found.items(), key=lambda row: os.fsencode(row[0])))
+
     def below(self, canonical: PurePosixPath) -> Iterator[PurePosixPath]:
         """Everything below a directory except directories, at any depth, in no order. Links are not followed.
 

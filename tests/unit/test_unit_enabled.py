@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
+from quickstart.errors import UnsupportedUnitError
 from quickstart.initramfs.facts import watched
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.enabled import enabled_text
@@ -51,3 +54,48 @@ def test_links_and_what_the_application_comes_after(tmp_path: Path) -> None:
 def test_they_go_into_the_archive(tmp_path: Path) -> None:
     root = image(tmp_path)
     assert watched(root, "app.service", StartSet((), ()), ()).enabled == enabled_text(root, "app.service")
+
+
+def after(root: Path, words: str) -> None:
+    put(root, f"{PACKAGES}/app.service", f"[Unit]\nAfter={words}\n[Service]\nExecStart=/bin/a\n")
+
+
+@pytest.mark.parametrize("word", ["x", ".", "..", "/usr/x.service", "a/b.service"])
+def test_a_word_that_is_no_units_name(tmp_path: Path, word: str) -> None:
+    """There may be a file of that name all the same."""
+    after(tmp_path, word)
+    for path in ("/x", "/a/b.service"):
+        put(tmp_path, f"{PACKAGES}{path}", "[Unit]\nAfter=far.target\n")
+    put(tmp_path, "/usr/x.service", "[Unit]\nAfter=far.target\n")
+    assert b"far.target" not in enabled_text(ImageRoot(tmp_path), "app.service")
+
+
+def test_what_no_image_has_is_refused_and_not_read_for_hours(tmp_path: Path) -> None:
+    names = [f"u{number}.service" for number in range(520)]
+    after(tmp_path, " ".join(names))
+    for name in names:
+        put(tmp_path, f"{PACKAGES}/{name}", "")
+    with pytest.raises(UnsupportedUnitError, match="comes after more than 512 units"):
+        enabled_text(ImageRoot(tmp_path), "app.service")
+
+
+def test_many_names_of_one_unit_that_comes_before_are_refused(tmp_path: Path) -> None:
+    """Passed over in silence, what it comes after would be overtaken."""
+    after(tmp_path, "n0.service")
+    put(tmp_path, f"{PACKAGES}/n0.service", "")
+    for number in range(1, 65):
+        (tmp_path / f"{PACKAGES[1:]}/n{number}.service").symlink_to("n0.service")
+    with pytest.raises(UnsupportedUnitError, match=r"n0\.service has 65 names"):
+        enabled_text(ImageRoot(tmp_path), "app.service")
+    put(tmp_path, f"{PACKAGES}/n0.service", "#" * (3 << 20))
+    (tmp_path / f"{PACKAGES[1:]}/n64.service").unlink()
+    with pytest.raises(UnsupportedUnitError, match="characters"):
+        enabled_text(ImageRoot(tmp_path), "app.service")
+
+
+def test_a_directory_of_more_units_than_any_image_has(tmp_path: Path) -> None:
+    after(tmp_path, "")
+    for number in range(4097):
+        (tmp_path / f"{PACKAGES[1:]}/n{number}").touch()
+    with pytest.raises(UnsupportedUnitError, match="has 4098 names, at most 4096"):
+        enabled_text(ImageRoot(tmp_path), "app.service")

@@ -7,18 +7,23 @@ by this list (initramfs/init/early-units, docs/users/never-stale.md).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.files import UNIT_PATHS, assignments, unit_texts
+from quickstart.inspect.unit.files import UNIT_PATHS, assignments, unit_file, unit_texts
 from quickstart.model import IMAGE_TIME_S
 
 # systemd.unit(5): links in these make one unit pull in another.
 _PULLING = (".wants", ".requires", ".upholds")
 # systemd.service(5): what each service comes after without a word.
 _DEFAULT_AFTER = ("sysinit.target", "basic.target")
+# systemd.unit(5), "Description": what else follows After= is no unit, and has no file.
+_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.[a-z]{4,9}")
+# Debian's desktop has some 400 units altogether.
+_MAX_UNITS = 512
 
 
 def enabled_text(root: ImageRoot, unit: str) -> bytes:
@@ -49,17 +54,26 @@ def _comes_after(root: ImageRoot, unit: str) -> set[str]:
     """By After= of its own, of what it comes after, and so on."""
     found: set[str] = set()
     left = [unit, *_DEFAULT_AFTER]
+    read = 0
     while left:
         name = left.pop()
         if name in found:
             continue
         found.add(name)
+        if not _UNIT.fullmatch(name):
+            continue
         try:
-            texts = unit_texts(root, name)
+            unit_file(root, name)
         except UnsupportedUnitError:
             # Nobody has it yet, or it is masked.
             continue
+        read += 1
+        if read > _MAX_UNITS:
+            raise UnsupportedUnitError(f"{unit} comes after more than {_MAX_UNITS} units of the image")
         left += [
-            word for key, value in assignments(texts, "[Unit]") if key == "After" for word in value.split()
+            word
+            for key, value in assignments(unit_texts(root, name), "[Unit]")
+            if key == "After"
+            for word in value.split()
         ]
     return found - {unit}

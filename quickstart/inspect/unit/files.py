@@ -24,6 +24,11 @@ MANAGER_PATHS = ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 # A unit with its drop-ins, and system.conf with its own; the largest of Debian have a few KiB.
 _MAX_TEXT_CHARACTERS = 2 * MAX_LINE_CHARACTERS
 
+# Those of Debian have up to four.
+_MAX_NAMES = 64
+# Of a directory of units; Debian's desktop has some 400 in all of them.
+_MAX_UNIT_FILES = 4096
+
 # systemd's WHITESPACE, and what ends a line of its read_line.
 _BLANKS = " \t\n\r"
 _LINE_ENDS = re.compile(r"\r\n|\n\r|[\n\r\0]")
@@ -120,14 +125,20 @@ def names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
     found = {unit: None}
     seen: set[str] = set()
     for place in places if file is not None else ():
-        for name in root.names(place):
+        names = root.names_and_links(place)
+        if len(names) > _MAX_UNIT_FILES:
+            raise UnsupportedUnitError(f"{place} has {len(names)} names, at most {_MAX_UNIT_FILES} are read")
+        for name, is_link in names.items():
             # Of one name the first counts, a mask as well.
-            if name in seen or not name.endswith(unit[unit.rindex(".") :]):
+            if name in seen or not name.endswith(f".{unit.rpartition('.')[2]}"):
                 continue
             seen.add(name)
-            is_link = root.link_target(place / name) is not None
             if place / name == file or (is_link and root.resolve(place / name).canonical == file):
                 found[_instance(name, unit)] = None
+    if len(found) > _MAX_NAMES:
+        raise UnsupportedUnitError(
+            f"{unit} has {len(found)} names in the image, at most {_MAX_NAMES} are read"
+        )
     return tuple(found)
 
 
@@ -181,7 +192,14 @@ def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 def unit_files(root: ImageRoot, unit: str) -> list[PurePosixPath]:
     """The unit file, then its drop-ins in the order of their names; raises UnsupportedUnitError without a unit."""
-    drop_ins = drop_ins_of(root, unit)
+    main, drop_ins = unit_file(root, unit), drop_ins_of(root, unit)
+    # A drop-in may be a link, to /dev/null when it is switched off.
+    found = (root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins))
+    return [main, *(file for file in found if file is not None and root.host(file).is_file())]
+
+
+def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
+    """The unit's own file; raises UnsupportedUnitError without one, or for a masked unit."""
     main: PurePosixPath | None = None
     template = _template(unit)
     for directory in UNIT_PATHS:
@@ -201,9 +219,7 @@ def unit_files(root: ImageRoot, unit: str) -> list[PurePosixPath]:
         raise UnsupportedUnitError(
             f"the image has no unit {unit}", hint="`unit` and `packages` in the profile must fit"
         )
-    # A drop-in may be a link, to /dev/null when it is switched off.
-    found = (root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins))
-    return [main, *(file for file in found if file is not None and root.host(file).is_file())]
+    return main
 
 
 def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
