@@ -173,7 +173,8 @@ def begun(artefact: Path) -> Iterator[Ground]:
         assert called.error["kind"] == "KeyboardInterrupt"
         assert f"what was measured is in {ground.file}; the same command goes on from there" in called.err
         assert [(each.number, each.censored) for each in ground.samples] == [(1, "")]
-        assert [path.name for path in ground.out.iterdir()] == ["results.json"]
+        assert sorted(path.name for path in ground.out.iterdir()) == ["figures", "results.json"]
+        assert list((ground.out / "figures").iterdir()) == []
         yield ground
 
 
@@ -227,7 +228,7 @@ def test_results_on_a_disk_that_gets_full(ground: Ground) -> None:
         assert f"no space left for the results {ground.out} (0 bytes free" in called.error["message"]
         assert "repeat the command: samples are kept" in called.error["hint"]
         assert ground.file.read_bytes() == before
-        assert sorted(path.name for path in ground.out.iterdir()) == ["filler", "results.json"]
+        assert sorted(path.name for path in ground.out.iterdir()) == ["figures", "filler", "results.json"]
         filler.unlink()
         ground.assert_goes_on()
 

@@ -33,7 +33,8 @@ OURS = {
     r"units: systemd-machine-id-commit\.service .*": "the root volume could be written to from the beginning",
     r"addresses: 1: lo +inet6 ::1/128 scope host *\\? *": "the kernel's own address: init brings lo up before systemd does",
     r"files: d 755 root root /var/lib/quickstart(/ID)?": "what is packed (docs/users/never-stale.md)",
-    r"files: f 644 root root /var/lib/quickstart/ID/(facts|kernel|modules|names|places|ways)": "the same",
+    r"files: f 644 root root /var/lib/quickstart/ID/(facts|kernel|modules|names|places|units|ways)": "the same",
+    r"files: f 755 root root /var/lib/quickstart/ID/early-units": "the same",
     r"files: l 777 root root /var/lib/quickstart/current": "the same",
     r"files: f 640 root adm /var/log/quickstart\.log": "the application's output until its first restart",
 }
@@ -106,7 +107,7 @@ def machine_lists(out: Path, command: str, *options: str) -> set[str]:
     assert text.endswith("== end\n")
     text = re.sub(r"[0-9a-f]{32}", "ID", text)
     text = re.sub(r"(systemd-private-ID-.*)-[A-Za-z0-9]{6}(/|$)", r"\1-RANDOM\2", text, flags=re.MULTILINE)
-    text = re.sub(r"(size|nr_inodes|pipe_ino)=\d+k?", r"\1=N", text)
+    text = re.sub(r"(size|nr_inodes|fd|pipe_ino)=\d+k?", r"\1=N", text)
     found, what = set(), ""
     for line in text.splitlines():
         if line.startswith("== "):

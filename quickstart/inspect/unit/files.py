@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
-from quickstart.errors import UnsupportedUnitError
+from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.words import MAX_LINE_CHARACTERS
 
@@ -112,6 +112,14 @@ def drop_in_places(root: ImageRoot, unit: str) -> tuple[str, ...]:
     return (*_own_drop_in_places(names_of(root, unit)), f"{unit.rpartition('.')[2]}.d")
 
 
+def _end(root: ImageRoot, link: PurePosixPath) -> PurePosixPath | None:
+    """What a unit's link leads to. One that leads in a circle names nothing, as for systemd."""
+    try:
+        return root.resolve(link).canonical
+    except StartSetError:
+        return None
+
+
 def names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """``unit`` and its aliases: links in the directories of units that lead to its file. Their drop-ins are the unit's, too.
 
@@ -133,7 +141,7 @@ def names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
             if name in seen or not name.endswith(f".{unit.rpartition('.')[2]}"):
                 continue
             seen.add(name)
-            if place / name == file or (is_link and root.resolve(place / name).canonical == file):
+            if place / name == file or (is_link and _end(root, place / name) == file):
                 found[_instance(name, unit)] = None
     if len(found) > _MAX_NAMES:
         raise UnsupportedUnitError(
