@@ -31,6 +31,18 @@ TEXT = "[Service]\nExecStart=/usr/bin/app\n"
         ("[Service]\nEnvironment=A=b \\\n# not the end\nC=d", {"Environment": ("A=b  C=d",)}),
         ("[Service]\nEnvironment=A=b \\\n\nNice=5", {"Environment": ("A=b",), "Nice": ("5",)}),
         ("[Service]\nNice=5 \\", {"Nice": ("5",)}),
+        ("# a\n\ufeff[Service]\nUMask=077", {"UMask": ("077",)}),
+        ("\ufeff# a \\\n[Service]\nUMask=077", {}),
+        ("\ufeff[Service]\n\ufeffUMask=077", {"\ufeffUMask": ("077",)}),
+        ("[Service]\nEnvironment=A=b \\\n\0Nice=5", {"Environment": ("A=b  Nice=5",)}),
+        # Where systemd stops reading.
+        ("[Service]\nUMask=077\n[Install\n[Service]\nUMask=0", {"UMask": ("077",)}),
+        ("[Service]\nUMask=077\n[Service] # a\nUMask=0", {"UMask": ("077",)}),
+        ("[Service]\nUMask=077\n[Unit]\nDescription=\udce9\n[Service]\nUMask=0", {"UMask": ("077",)}),
+        ("[Service]\nUMask=077\nNice=\ufffe\nUMask=0", {"UMask": ("077",)}),
+        (f"[Service]\nUMask=077\n#{'a' * (1 << 20)}\nUMask=0", {"UMask": ("077",)}),
+        (f"[Service]\nUMask=077\nA={'a' * (1 << 19)}\\\n{'a' * (1 << 19)}\nUMask=0", {"UMask": ("077",)}),
+        ("[Service]\n# \udce9\nUMask=077", {"UMask": ("077",)}),
         # Blanks to others only: an unknown name, which is refused.
         ("[Service]\n\u00a0Nice=5", {"\u00a0Nice": ("5",)}),
     ],
@@ -134,4 +146,52 @@ def test_a_unit_that_a_link_gives_a_need_is_refused(tmp_path: Path) -> None:
     put(tmp_path, f"{UNITS}/app.service", TEXT)
     put(tmp_path, "/etc/systemd/system/app.service.requires/keys.service", "")
     with pytest.raises(UnsupportedUnitError, match=r"needs keys\.service"):
+        read_unit(ImageRoot(tmp_path), "app.service")
+
+
+# Seen with `systemd --test` of 252, each for itself.
+@pytest.mark.parametrize(
+    ("place", "counts"),
+    [
+        ("foo-bar@in-st.service", True),
+        ("foo-bar@.service", True),
+        ("foo-.service", True),
+        ("foo-@in-st.service", True),
+        ("foo-@.service", True),
+        ("foo-bar@in-.service", False),
+        ("foo-@in-.service", False),
+    ],
+)
+def test_the_prefixes_of_an_instance_are_instances(tmp_path: Path, place: str, counts: bool) -> None:
+    put(tmp_path, f"{UNITS}/foo-bar@.service", TEXT)
+    put(tmp_path, f"/etc/systemd/system/{place}.d/a.conf", "of it")
+    root = ImageRoot(tmp_path)
+    assert unit_texts(root, "foo-bar@in-st.service")[1:] == (("of it",) if counts else ())
+    places = set(map(str, deciding(root, "foo-bar@in-st.service").places))
+    assert (f"/etc/systemd/system/{place}.d" in places) is counts
+
+
+def test_a_link_to_a_file_elsewhere_is_no_alias(tmp_path: Path) -> None:
+    put(tmp_path, "/opt/app.service", TEXT)
+    put(tmp_path, f"{UNITS}/keep", "")
+    for name, target in (
+        ("app", "/opt/app.service"),
+        ("linked", "/opt/app.service"),
+        ("alias", "app.service"),
+    ):
+        (tmp_path / UNITS[1:] / f"{name}.service").symlink_to(target)
+        put(tmp_path, f"{UNITS}/{name}.service.d/{name}.conf", name)
+    assert unit_texts(ImageRoot(tmp_path), "app.service") == (TEXT, "alias", "app")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [f"{UNITS}/app.service.d/a.conf", "/etc/systemd/system.conf.d/a.conf", f"{UNITS}/system.slice.d/a.conf"],
+)
+def test_what_systemd_does_not_read_whole_is_refused(tmp_path: Path, place: str) -> None:
+    put(tmp_path, f"{UNITS}/app.service", TEXT)
+    put(tmp_path, place, "[Unit]\nDescription=a\n")
+    read_unit(ImageRoot(tmp_path), "app.service")
+    put(tmp_path, place, "[Unit\n[Service]\nNoNewPrivileges=no\n")
+    with pytest.raises(UnsupportedUnitError, match="systemd stops reading there"):
         read_unit(ImageRoot(tmp_path), "app.service")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
@@ -29,20 +29,31 @@ _MAX_NAMES = 64
 # Of a directory of units; Debian's desktop has some 400 in all of them.
 _MAX_UNIT_FILES = 4096
 
-# systemd's WHITESPACE, and what ends a line of its read_line.
+# systemd's WHITESPACE, and what ends a line of its read_line: one of each kind at most.
 _BLANKS = " \t\n\r"
-_LINE_ENDS = re.compile(r"\r\n|\n\r|[\n\r\0]")
+_LINE_ENDS = re.compile(r"(?:\r\n|\n\r|[\n\r])\0?|\0")
 _BYTE_ORDER_MARK = "\ufeff"
+# Bytes that are no UTF-8 are surrogates here; the others are no characters (utf8_is_valid).
+_NO_CHARACTERS = re.compile(
+    "[\ud800-\udfff\ufdd0-\ufdef"
+    + "".join(chr(each + 0xFFFE) + chr(each + 0xFFFF) for each in range(0, 0x110000, 0x10000))
+    + "]"
+)
 
 Directives = Mapping[str, tuple[str, ...]]
 
 
 def assignments(texts: tuple[str, ...], wanted: str) -> tuple[tuple[str, str], ...]:
-    """Every `name=value` of the section ``wanted`` (``[Service]``), in order, empty values included."""
+    """Every `name=value` of the section ``wanted`` (``[Service]``), in order, empty values included.
+
+    Of a text that systemd cannot read whole, what comes before the fault.
+    """
     found: list[tuple[str, str]] = []
     for text in texts:
         section = ""
         for line in _lines(text):
+            if _fault(line):
+                break
             if line.startswith("["):
                 section = line
             elif section == wanted and "=" in line:
@@ -51,16 +62,37 @@ def assignments(texts: tuple[str, ...], wanted: str) -> tuple[tuple[str, str], .
     return tuple(found)
 
 
+def first_fault(text: str) -> str:
+    """Why systemd reads no further in ``text``: of a unit file it takes nothing then, of a drop-in what comes before. Empty
+    for a text without a fault.
+    """
+    return next((fault for line in _lines(text) if (fault := _fault(line))), "")
+
+
+def _fault(line: str) -> str:
+    """What is wrong with a line, comments of too many characters among them, that makes systemd's config_parse stop there."""
+    if len(line) > MAX_LINE_CHARACTERS:
+        return f"a line of more than {MAX_LINE_CHARACTERS} characters"
+    if _NO_CHARACTERS.search(line):
+        return "bytes that are no UTF-8 text"
+    if line.startswith("[") and not line.endswith("]"):
+        return "a section's name without `]` at the end of its line"
+    return ""
+
+
 def _lines(text: str) -> Iterator[str]:
     """The lines as systemd's config_parse takes them, without blanks around them, and without comments.
 
     A carriage return and a NUL end a line, too. A comment neither continues nor ends a line that is continued.
-    Two backslashes at the end are one that is meant.
+    Two backslashes at the end are one that is meant. The first byte order mark at the beginning of a line is none of the line.
     """
     begun: list[str] = []
-    for line in _LINE_ENDS.split(text.removeprefix(_BYTE_ORDER_MARK)):
-        if line.lstrip(_BLANKS).startswith(("#", ";")):
+    is_marked = False
+    for line in _LINE_ENDS.split(text):
+        if line.lstrip(_BLANKS).startswith(("#", ";")) and len(line) <= MAX_LINE_CHARACTERS:
             continue
+        if not is_marked and line.startswith(_BYTE_ORDER_MARK):
+            line, is_marked = line[1:], True
         is_continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
         begun.append(f"{line[:-1]} " if is_continued else line)
         if not is_continued:
@@ -93,31 +125,30 @@ def emptied(found: tuple[tuple[str, str], ...], names: frozenset[str]) -> tuple[
     return tuple(sorted(name for name, value in last.items() if not value and name in given & names))
 
 
-def _drop_in_names(unit: str) -> tuple[str, ...]:
-    """The directories of ``unit``'s drop-ins, the most specific first (systemd.unit(5), "Description")."""
+def _drop_in_names(unit: str) -> Iterator[str]:
+    """The directories of ``unit``'s drop-ins, the most specific first (systemd.unit(5), "Description").
+
+    An instance has those of its template, and its prefixes are instances again (unit_file_find_dirs).
+    """
     stem, _, kind = unit.rpartition(".")
-    dashes = [index for index, char in enumerate(stem) if char == "-"]
-    prefixes = (f"{stem[: index + 1]}.{kind}.d" for index in reversed(dashes))
-    return tuple(dict.fromkeys((f"{unit}.d", *prefixes)))
+    prefix, at, instance = stem.partition("@")
+    yield f"{unit}.d"
+    if instance:
+        yield from _drop_in_names(f"{prefix}@.{kind}")
+    # A dash at the very end is there already.
+    shorter = prefix[:-1].rpartition("-")[0]
+    if "-" in prefix[:-1]:
+        yield from _drop_in_names(f"{shorter}-{at if instance else ''}{instance}.{kind}")
 
 
 def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
-    """The same for all names of a unit, with those of the template of which it is an instance."""
-    every = (each for name in names for each in (name, _template(name)) if each)
-    return tuple(dict.fromkeys(place for each in every for place in _drop_in_names(each)))
+    """The same for all names of a unit."""
+    return tuple(dict.fromkeys(place for each in names for place in _drop_in_names(each)))
 
 
 def drop_in_places(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """The same, and last the directory of all units of its type, which counts less than any of these."""
     return (*_own_drop_in_places(names_of(root, unit)), f"{unit.rpartition('.')[2]}.d")
-
-
-def _end(root: ImageRoot, link: PurePosixPath) -> PurePosixPath | None:
-    """What a unit's link leads to. One that leads in a circle names nothing, as for systemd."""
-    try:
-        return root.resolve(link).canonical
-    except StartSetError:
-        return None
 
 
 def names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
@@ -141,13 +172,29 @@ def names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
             if name in seen or not name.endswith(f".{unit.rpartition('.')[2]}"):
                 continue
             seen.add(name)
-            if place / name == file or (is_link and _end(root, place / name) == file):
+            if place / name == file or (is_link and _is_alias(root, place / name, file, places)):
                 found[_instance(name, unit)] = None
     if len(found) > _MAX_NAMES:
         raise UnsupportedUnitError(
             f"{unit} has {len(found)} names in the image, at most {_MAX_NAMES} are read"
         )
     return tuple(found)
+
+
+def _is_alias(
+    root: ImageRoot, name: PurePosixPath, file: PurePosixPath | None, places: Collection[PurePosixPath]
+) -> bool:
+    """Whether ``name`` is a link that leads to ``file``, on its way or at its end by another name in ``places``. A link
+    to a file elsewhere is a unit of its own (`systemctl link`). A link that leads in a circle names nothing, as for systemd.
+    """
+    try:
+        found = root.resolve(name)
+    except StartSetError:
+        return False
+    way = (*found.links, found.canonical)
+    return found.canonical == file and any(
+        each is not None and each != name and each.parent in places for each in way
+    )
 
 
 def _first(root: ImageRoot, unit: str) -> PurePosixPath | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -22,8 +23,10 @@ from quickstart.inspect.unit.files import (
     directives,
     drop_ins_of,
     emptied,
+    first_fault,
     hidden_at,
     manager_texts,
+    slice_texts,
     unit_files,
     unit_texts,
 )
@@ -37,7 +40,7 @@ from quickstart.inspect.unit.neighbours import (
 )
 from quickstart.inspect.unit.resources import resource_records
 from quickstart.inspect.unit.settings import settings
-from quickstart.inspect.unit.slices import refuse_slices, slice_path
+from quickstart.inspect.unit.slices import refuse_slices, slice_names, slice_path
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.tmpfiles import run_directories
 from quickstart.inspect.unit.values import BadValueError, boolean, span_us
@@ -71,6 +74,10 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
     defaults = assignments(manager_texts(root), "[Manager]")
     source = Source(unit, assigned, directives(defaults), groups)
     refuse_unknown(source)
+    _refuse_faults(
+        unit,
+        (*texts, *manager_texts(root), *(t for each in slice_names(source) for t in slice_texts(root, each))),
+    )
     _refuse_emptied(unit, (*assigned, *defaults))
     _refuse_manager(source)
     _refuse_last_word(root, unit)
@@ -131,6 +138,16 @@ def refuse_unknown(source: Source) -> None:
             hint=_D_BUS
             if "BusName" in unknown
             else "these directives would be lost; see docs/internals/starter.md",
+        )
+
+
+def _refuse_faults(unit: str, texts: Iterable[str]) -> None:
+    """Refuse a text that systemd does not read whole, or not at all: whoever wrote the rest meant it."""
+    for fault in filter(None, map(first_fault, texts)):
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: its unit file, a drop-in, a slice or system.conf has {fault},"
+            " and systemd stops reading there",
+            hint="`systemd-analyze verify` names the file and the line",
         )
 
 
