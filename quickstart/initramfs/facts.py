@@ -46,7 +46,8 @@ class Watched:
     directories with their entries.
 
     ``files`` are those of both that the image has, links and regular files without directories. ``enabled``
-    is what units that are enabled later are judged by.
+    is what units that are enabled later are judged by. ``parents`` are the directories, existing or not, on the way to all
+    that is compared: no links.
     """
 
     names: tuple[PurePosixPath, ...] = ()
@@ -54,6 +55,7 @@ class Watched:
     files: tuple[StartFile, ...] = ()
     ways: tuple[Way, ...] = ()
     enabled: bytes = b""
+    parents: tuple[PurePosixPath, ...] = ()
 
 
 NOTHING = Watched()
@@ -83,7 +85,17 @@ def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[P
         files=files,
         ways=tuple(_ways(root, served)),
         enabled=enabled_text(root, unit),
+        parents=tuple(_parents(root, (*(file.path for file in served), *absent, *found.places))),
     )
+
+
+def _parents(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
+    """Init compares below a directory that is not its root, where a link like /usr/local -> /srv/local leads nowhere: what the
+    administrator has put behind it would not be seen.
+    """
+    for path in sorted({parent for each in paths for parent in each.parents if parent.name}):
+        if _is_sayable(path) and root.link_target(path) is None:
+            yield path
 
 
 def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:
@@ -216,6 +228,11 @@ def _listed(paths: Iterable[PurePosixPath]) -> bytes:
 
 def _relative(path: PurePosixPath) -> bytes:
     return os.fsencode(str(path))[1:]
+
+
+def listed_parents(parents: Iterable[PurePosixPath]) -> bytes:
+    """The names of the directories that must not have become links, NUL after each."""
+    return _listed(parents)
 
 
 def way_facts(ways: Iterable[Way]) -> tuple[bytes, bytes]:

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from quickstart.errors import StartSetError
 from quickstart.initramfs.description import description_text
-from quickstart.initramfs.facts import NOTHING, STOCK_PATH, Watched, packed_facts, way_facts
+from quickstart.initramfs.facts import NOTHING, STOCK_PATH, Watched, listed_parents, packed_facts, way_facts
 from quickstart.initramfs.modules import ModuleSet, modloader_table, module_data, packed, packed_names
 from quickstart.initramfs.newc import CpioEntry, char_device, directory, hard_link, regular, symlink
 from quickstart.initramfs.prefetch import Prefetch
@@ -170,6 +170,7 @@ def part_a(
     yield regular(f"{OURS}/packed.stat", facts + way_rows, 0o644)
     yield regular(f"{OURS}/packed.ways", ways, 0o644)
     yield regular(f"{OURS}/packed.places", places, 0o644)
+    yield regular(f"{OURS}/packed.parents", listed_parents(config.watched.parents), 0o644)
     yield regular(f"{OURS}/packed.units", config.watched.enabled, 0o644)
 
 

@@ -172,6 +172,12 @@ def test_a_check_that_is_due(tmp_path: Path, settings: tuple[str, ...], age_s: i
             "ln -s /x newroot/etc/systemd/system/multi-user.target.wants/wall.service",
             "/etc/systemd/system/multi-user.target.wants/wall.service is not as it was packed",
         ),
+        # To init, whose root is another one, such a link leads nowhere.
+        (
+            "mkdir -p newroot/srv/l/lib; ln -s /srv/l newroot/usr/local; touch newroot/srv/l/lib/a.so",
+            "/usr/local is not as it was packed",
+        ),
+        ("mkdir -p newroot/usr/local/lib", ""),
     ],
 )
 def test_who_may_come_to_what_is_packed(tmp_path: Path, change: str, stale: str) -> None:
@@ -193,19 +199,33 @@ def test_who_may_come_to_what_is_packed(tmp_path: Path, change: str, stale: str)
     (tmp_path / "newroot/usr/lib/systemd/system/wall.service").write_text("[Unit]\nBefore=network.target\n")
     (tmp_path / wants[0] / "known.service").symlink_to("/x")
     (tmp_path / "proc/sys/kernel/osrelease").write_text("1\n")
-    (tmp_path / "q/packed.names").write_bytes(b"usr/lib/a.so\0")
+    (tmp_path / "q/packed.names").write_bytes(b"usr/lib/a.so\0usr/local/lib/a.so\0")
     (tmp_path / "q/packed.places").write_bytes(b"")
     (tmp_path / "q/packed.units").write_bytes(b"a.target.wants/known.service\n")
     script = resources.files("quickstart.initramfs").joinpath("init", "early-units")
     (tmp_path / "q/early-units").write_bytes(script.read_bytes())
     (tmp_path / "q/busybox").symlink_to("/busybox")
+    (tmp_path / "q/packed.parents").write_bytes(b"usr\0usr/lib\0usr/local\0usr/local/lib\0")
     (tmp_path / "q/packed.ways").write_bytes(b".\0usr\0usr/lib\0")
     row = "cd newroot; stat -c '%f %s %Y %Z %n' usr/lib/a.so; stat -c '%f %u %g 0 %n' . usr usr/lib"
     rows = subprocess.run(["sh", "-c", row], cwd=tmp_path, check=True, capture_output=True, timeout=60)
     (tmp_path / "q/packed.stat").write_bytes(rows.stdout)
     subprocess.run(["sh", "-c", change], cwd=tmp_path, check=True, timeout=60)
     (tmp_path / "bin").mkdir()
-    for name in ("cat", "xargs", "stat", "cmp", "diff", "sed", "head", "sort", "rm", "readlink", "tr"):
+    for name in (
+        "cat",
+        "xargs",
+        "stat",
+        "cmp",
+        "diff",
+        "sed",
+        "head",
+        "sort",
+        "rm",
+        "readlink",
+        "tr",
+        "find",
+    ):
         (tmp_path / "bin" / name).symlink_to("/busybox")
     facts = "Q=/q BUILD=b BUILD_MOUNTS=1 BUILD_WTIME=1 SB_MOUNTS=2 SB_WTIME=2 STALE="
     assert said(tmp_path, f'note() {{ :; }}; {facts}; still_as_packed; echo "$STALE"') == stale

@@ -327,3 +327,12 @@ def test_directories_on_the_way_count_by_mode_and_owners(root: ImageRoot) -> Non
     names, rows = way_facts(ways)
     assert names == b".\0opt\0opt/app\0opt/app/bin\0"
     assert rows.splitlines()[1:] == [b"41ed 0 0 0 opt", b"41e8 0 0 0 opt/app", b"41ed 0 0 0 opt/app/bin"]
+
+
+def test_the_directories_on_the_way_to_what_is_not_there(root: ImageRoot) -> None:
+    for name in ("usr/local", "opt/lib"):
+        (root.base / name).mkdir(parents=True)
+    (root.base / "usr/local/lib").symlink_to("/opt/lib")
+    found = set(map(str, watched(root, "app.service", StartSet((), ()), ()).parents))
+    assert {"/etc", "/etc/systemd/system.control", "/usr/local", "/opt", "/opt/lib/systemd/system"} <= found
+    assert not {"/", "/usr/local/lib"} & found
