@@ -195,3 +195,40 @@ def test_what_systemd_does_not_read_whole_is_refused(tmp_path: Path, place: str)
     put(tmp_path, place, "[Unit\n[Service]\nNoNewPrivileges=no\n")
     with pytest.raises(UnsupportedUnitError, match="systemd stops reading there"):
         read_unit(ImageRoot(tmp_path), "app.service")
+
+
+# What systemd 252 takes for another value, or passes by, as `systemd --test` shows.
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("LimitNOFILE=01024", "LimitRTPRIO=010", "TasksMax=0100", "CPUWeight=0100", "AllowedCPUs=010"),
+        *("Nice=-010", "OOMScoreAdjust=0100", "CPUAffinity=0-010", "IOWeight=0100", "CPUQuota=010%"),
+        *(
+            "LimitNICE=-999",
+            "LimitNICE=41",
+            "LimitNOFILE=1024 : 2048",
+            "LimitFSIZE=10KB",
+            "LimitRTTIME=5s 10",
+        ),
+        *("ReadWritePaths=+-/var", r"ReadWritePaths=/a\x20b", r"InaccessiblePaths=-/a\x20b"),
+        *("WorkingDirectory=/a/../b", "EnvironmentFile=/a/../b", "StandardOutput=append:a"),
+        *("Slice=foo--bar.slice", "Slice=foo-.slice"),
+    ],
+)
+def test_a_value_that_systemd_takes_otherwise_is_refused(tmp_path: Path, line: str) -> None:
+    put(tmp_path, f"{UNITS}/app.service", f"{TEXT}{line}\n")
+    with pytest.raises(UnsupportedUnitError, match="cannot be started early: "):
+        read_unit(ImageRoot(tmp_path), "app.service")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("LimitNOFILE=1024:2048", "LimitNICE=+19", "LimitNICE=40", "LimitFSIZE=010", "LimitRTTIME=5s"),
+        *("ReadWritePaths=-+/var", "WorkingDirectory=~", "CPUQuota=10.05%", "CPUWeight=100", "Nice=0"),
+        *(r'Environment="A=a\x20b"', "Slice=foo-bar.slice", "TimerSlackNSec=010"),
+    ],
+)
+def test_a_value_that_systemd_takes_like_this(tmp_path: Path, line: str) -> None:
+    put(tmp_path, f"{UNITS}/app.service", f"{TEXT}{line}\n")
+    read_unit(ImageRoot(tmp_path), "app.service")

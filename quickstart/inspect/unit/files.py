@@ -259,7 +259,10 @@ def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
     template = _template(unit)
     for directory in UNIT_PATHS:
         found_here = root.resolve(PurePosixPath(directory) / unit)
-        if main is None and found_here.canonical is None and found_here.links:
+        place = root.resolve(PurePosixPath(directory)).canonical
+        # A link of its own that leads nowhere, and not a directory that is reached by a link.
+        is_link = place is not None and root.link_target(place / unit) is not None
+        if main is None and found_here.canonical is None and is_link:
             raise UnsupportedUnitError(f"{unit} is masked in the image by {found_here.links[-1]}")
         main = main or found_here.canonical
     if main is None and template:

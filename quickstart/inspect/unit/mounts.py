@@ -154,8 +154,9 @@ def _path(source: Source, name: str, text: str) -> str:
 def _paths(source: Source) -> Iterator[Record]:
     for name, kind in _PATHS.items():
         for word in source.words(name):
-            bare = word.lstrip("-+")
-            optional = "optional" if "-" in word[: len(word) - len(bare)] else "required"
+            # In that order only, to systemd, which passes by a word that begins otherwise.
+            optional = "optional" if word.startswith("-") else "required"
+            bare = word.removeprefix("-").removeprefix("+")
             yield "mount", kind, optional, _path(source, name, bare)
     for word in source.words("TemporaryFileSystem"):
         path, _, options = word.partition(":")

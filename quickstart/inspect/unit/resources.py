@@ -22,6 +22,7 @@ from quickstart.inspect.unit.values import (
     choice,
     cpu_list,
     integer,
+    refuse_octal,
     size_bytes,
     span_us,
 )
@@ -147,9 +148,6 @@ def _memory(name: str, value: str) -> Record | None:
     protects = name in _PROTECTING
     if value == INFINITY:
         return ("max",) if protects else None
-    if value.endswith("B") and not value[:-1].strip().isdigit():
-        # `KB` is a size to us, and to systemd a line to be ignored.
-        raise BadValueError("is no size")
     share = _share(value, _WHOLE)
     found = ("memory", str(share), str(_WHOLE)) if share is not None else (size_bytes(value),)
     if share == 0 or found == ("0",):
@@ -180,6 +178,7 @@ def _share(value: str, most: int) -> int | None:
     match = _SHARE.fullmatch(value)
     if match is None:
         return None
+    refuse_octal(value)
     places = _PLACES[match[3]]
     decimals = match[2] or ""
     parts = int(match[1] + decimals.ljust(places, "0"))

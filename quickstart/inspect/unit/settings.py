@@ -28,6 +28,7 @@ from quickstart.inspect.unit.values import (
     limit,
     span_us,
 )
+from quickstart.parse.bounded import natural
 
 _DIRECTORIES = {
     "RuntimeDirectory": "/run",
@@ -112,11 +113,19 @@ def _output(source: Source, name: str, key: str) -> Iterator[Record]:
     if value == "null":
         yield key, "null"
     elif colon and kind in ("file", "append", "truncate"):
-        yield key, kind, source.names.expand(path)
+        yield key, kind, _plain_path(source, name, path)
     elif value in _LOG and key == "stderr":
         yield key, "log"
     elif value != "inherit" and value not in _LOG:
         raise source.refusal(name, value, BadValueError("cannot be repeated"))
+
+
+def _plain_path(source: Source, name: str, text: str) -> str:
+    """With its specifiers. systemd passes by another one, or does not start the unit."""
+    path = source.names.expand(text)
+    if not path.startswith("/") or ".." in path.split("/"):
+        raise source.refusal(name, text, BadValueError("is no absolute path without `..`"))
+    return path
 
 
 def _environment(source: Source) -> Iterator[Record]:
@@ -134,8 +143,8 @@ def _environment(source: Source) -> Iterator[Record]:
             raise source.refusal("Environment", word, BadValueError("is no assignment"))
         yield "environment", assignment
     for value in source.all("EnvironmentFile"):
-        path = source.names.expand(value.removeprefix("-"))
-        if not path.startswith("/") or set(path) & set("*?["):
+        path = _plain_path(source, "EnvironmentFile", value.removeprefix("-"))
+        if set(path) & set("*?["):
             raise source.refusal("EnvironmentFile", value, BadValueError("is no absolute path of one file"))
         yield "environment-file", "optional" if value.startswith("-") else "required", path
     yield from (("unset-environment", source.names.expand(word)) for word in source.words("UnsetEnvironment"))
@@ -164,7 +173,8 @@ def _scheduling(source: Source) -> Iterator[Record]:
     if io_class is not None or io_priority is not None:
         yield "io-priority", str(2 if io_class is None else io_class), io_priority or "4"
     slack = source.value(
-        "TimerSlackNSec", lambda value: value if value.isdigit() else str((span_us(value) or 0) * 1000)
+        "TimerSlackNSec",
+        lambda value: str(int(value)) if natural(value) is not None else str((span_us(value) or 0) * 1000),
     )
     if slack is not None:
         yield "timer-slack-ns", slack
@@ -252,7 +262,6 @@ def _working_directory(source: Source) -> Iterator[Record]:
     value = source.last("WorkingDirectory")
     if not value:
         return
-    path = source.names.expand(value.removeprefix("-"))
-    if path != "~" and not path.startswith("/"):
-        raise source.refusal("WorkingDirectory", value, BadValueError("is no absolute path"))
+    bare = value.removeprefix("-")
+    path = bare if bare == "~" else _plain_path(source, "WorkingDirectory", bare)
     yield "working-directory", "optional" if value.startswith("-") else "required", path

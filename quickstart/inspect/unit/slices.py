@@ -37,9 +37,9 @@ def slice_names(source: Source) -> tuple[str, ...]:
         default = f"system-{prefix}.slice"
     name = source.names.expand(source.last("Slice", default))
     known = re.fullmatch(r"[A-Za-z0-9:_.\\-]+\.slice", name) and len(name) <= _MAX_NAME
-    if not known or name.startswith("-"):
-        raise source.refusal("Slice", name, BadValueError("is no name of a slice"))
     parts = name.removesuffix(".slice").split("-")
+    if not known or not all(parts):
+        raise source.refusal("Slice", name, BadValueError("is no name of a slice"))
     if len(parts) > _MAX_DEPTH:
         raise source.refusal("Slice", name, BadValueError(f"is more than {_MAX_DEPTH} slices deep"))
     return (_ROOT, *(f"{'-'.join(parts[: count + 1])}.slice" for count in range(len(parts))))

@@ -15,6 +15,8 @@ from quickstart.inspect.unit.values import BadValueError, boolean
 from quickstart.inspect.unit.words import Names, shown, split_words
 
 T = TypeVar("T")
+# Of what has words; commands are read elsewhere.
+_WITH_ESCAPES = ("Environment", "UnsetEnvironment")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,12 @@ class Source:
         return otherwise if found is None else found
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The words of all the values."""
+        """The words of all the values. Raises UnsupportedUnitError for a backslash where systemd knows no escapes, but takes
+        the backslash away.
+        """
+        for value in self.all(name):
+            if "\\" in value and name not in _WITH_ESCAPES:
+                raise self.refusal(name, value, BadValueError("has a backslash"))
         return tuple(word for value in self.all(name) for word in split_words(self.unit, value))
 
     def every(self, name: str) -> tuple[str, ...]:

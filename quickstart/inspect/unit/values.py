@@ -64,6 +64,8 @@ _CAPABILITIES = re.findall(
 CAPABILITY = {f"CAP_{name.upper()}": 1 << number for number, name in enumerate(_CAPABILITIES)}
 ALL_CAPABILITIES = (1 << 64) - 1
 INFINITY = "infinity"
+# RLIMIT_NICE of the nice level -20 (getrlimit(2)).
+_MOST_NICE = 40
 
 
 # The kernel takes no more (cpu_set_t of sched.h), and systemd counts time in 64 bits.
@@ -72,6 +74,12 @@ _CPUS = 1024
 
 class BadValueError(ValueError):
     """A value that systemd would refuse, or that cannot be repeated; the text gives the reason."""
+
+
+def refuse_octal(value: str) -> None:
+    """Raise BadValueError for a number that systemd takes to the base 8."""
+    if re.search(r"(?<![0-9.])0[0-9]", value):
+        raise BadValueError("has a number that begins with 0, which systemd takes to the base 8")
 
 
 def boolean(value: str) -> bool:
@@ -102,7 +110,8 @@ def size_bytes(value: str) -> str:
     """A size in bytes with a unit to the base 1024, or `infinity`."""
     if value == INFINITY:
         return value
-    match = re.fullmatch(r"([0-9]{1,20})\s*([A-Z]?)B?", value)
+    match = re.fullmatch(r"([0-9]{1,20})\s*([A-Z]?)", value)
+    # `KB` is a line that systemd passes by.
     if match is None or match[2] not in _SIZE_UNITS:
         raise BadValueError("is no size")
     size = int(match[1]) * _SIZE_UNITS[match[2]]
@@ -116,22 +125,30 @@ def limit(name: str, value: str) -> tuple[str, str, str]:
     number, is_size = LIMITS[name]
 
     def one(part: str) -> str:
-        part = part.strip()
         if part == INFINITY:
             return part
         if is_size:
             return size_bytes(part)
         if name == "CPU":
             return str(-(-(span_us(part) or 0) // 10**6))
-        if name == "RTTIME" and not re.fullmatch(r"[0-9]+", part):
+        if name == "RTTIME":
+            if natural(part) is not None:
+                return str(int(part))
+            # Each number without a unit is of microseconds then.
+            if re.search(r"[0-9](?:\s+[0-9]|\s*$)", part):
+                raise BadValueError("has a number without a unit beside others")
             return str(span_us(part))
+        refuse_octal(part)
         if name == "NICE" and re.fullmatch(r"[+-][0-9]{1,3}", part):
-            return str(20 - int(part))
-        if natural(part) is None:
+            return str(20 - int(integer(part, -20, 19)))
+        if natural(part, _MOST_NICE if name == "NICE" else UINT64_MAX) is None:
             raise BadValueError("is no limit")
         return part
 
     soft, colon, hard = value.partition(":")
+    if soft != soft.strip() or hard != hard.strip():
+        # systemd passes by such a line, too.
+        raise BadValueError("has blanks beside the colon")
     both = one(soft), one(hard if colon else soft)
     # systemd passes by such a line, and keeps the one before it.
     if both[1] != INFINITY and (both[0] == INFINITY or int(both[0]) > int(both[1])):
@@ -164,7 +181,7 @@ def cpu_list(values: Iterable[str]) -> tuple[str, ...]:
     """The CPU numbers of lists and ranges; a later line adds."""
     # A bit for each.
     found = 0
-    for word in " ".join(values).replace(",", " ").split():
+    for word in " ".join(map(_without_octal, values)).replace(",", " ").split():
         first, dash, last = word.partition("-")
         begin, end = natural(first), natural(last if dash else first)
         if begin is None or end is None:
@@ -178,6 +195,11 @@ def cpu_list(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(str(number) for number in range(_CPUS) if found >> number & 1)
 
 
+def _without_octal(value: str) -> str:
+    refuse_octal(value)
+    return value
+
+
 def file_mode(value: str) -> str:
     """An octal mode, as a C number."""
     if not re.fullmatch(r"[0-7]{1,5}", value) or int(value, 8) > 0o7777:
@@ -186,6 +208,7 @@ def file_mode(value: str) -> str:
 
 
 def integer(value: str, low: int, high: int) -> str:
+    refuse_octal(value)
     if not re.fullmatch(r"[+-]?[0-9]{1,20}", value) or not low <= int(value) <= high:
         raise BadValueError(f"is no number from {low} to {high}")
     return str(int(value))
