@@ -84,6 +84,9 @@ def test_what_is_not_enabled_is_not_named(root: Path) -> None:
         "Description=a\nBindsTo=plain.service rules.service",
         "Requires=rules@a.service",
         "Wants=chain.target",
+        'Wants="rules.service"',
+        "Wants=%p.service",
+        "Wants=opt-app.mount",
     ],
 )
 @pytest.mark.parametrize("place", ["unit", "drop-in", "link", "prefix"])
@@ -102,7 +105,11 @@ def test_a_filter_by_any_name(root: Path, text: str, place: str) -> None:
     else:
         put(root, f"{PACKAGES}/a-wall.service", plain)
         directory = "a-.service.d" if place == "prefix" else "a-wall.service.d"
-        put(root, f"{OWN}/{directory}/x.conf", whole)
+        drop_in = f"{OWN}/{directory}/x.conf"
+        put(root, drop_in, whole)
+        # A new drop-in is named itself, whoever pulls its unit in.
+        assert set(early(root)) <= {drop_in}
+        (root / "known").write_bytes((root / "known").read_bytes() + f"{directory}/x.conf\n".encode())
     assert early(root) == NOTHING
     link(root, f"{GOAL}/a-wall.service")
     assert early(root) == (f"{GOAL}/a-wall.service",)
@@ -137,6 +144,8 @@ def test_one_that_waits_for_its_turn(root: Path, text: str) -> None:
         f"{OWN}/network.target.wants/wall.service",
         f"{PACKAGES}/sysinit.target.requires/wall.service",
         "usr/local/lib/systemd/system/network-online.target.upholds/wall.service",
+        # A mount, which is before local-fs.target.
+        f"{GOAL}/opt-app.mount",
         # The application's own After= names it.
         f"{GOAL}/store.service",
         f"{GOAL}/tmp.mount",
@@ -188,3 +197,37 @@ def test_a_directory_of_packages_that_is_as_built_is_not_read(root: Path) -> Non
     link(root, f"{OWN}/network.target.wants/own.service")
     (root / "known").write_text(before + line)
     assert early(root) == (f"{OWN}/network.target.wants/own.service",)
+
+
+def test_one_that_the_application_waits_for_by_an_alias(root: Path) -> None:
+    put(root, f"{PACKAGES}/shop.service", "[Unit]\nDescription=a\n")
+    link(root, f"{GOAL}/shop.service")
+    assert early(root) == NOTHING
+    link(root, f"{PACKAGES}/store.service", "shop.service")
+    assert early(root) == (f"{GOAL}/shop.service",)
+
+
+def test_one_that_was_enabled_and_comes_only_now(root: Path) -> None:
+    link(root, f"{GOAL}/wall.service")
+    link(root, f"{PACKAGES}/sysinit.target.wants/gone.service")
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    assert early(root) == NOTHING
+    put(root, f"{PACKAGES}/gone.service", "[Unit]\nDescription=a\n")
+    put(root, f"{PACKAGES}/wall.service", "[Unit]\nBefore=network.target\n")
+    assert early(root) == (f"{GOAL}/wall.service", f"{PACKAGES}/sysinit.target.wants/gone.service")
+
+
+def test_a_drop_in_of_a_unit_that_goes_early(root: Path) -> None:
+    put(root, f"{PACKAGES}/daemon.service", "[Unit]\nAfter=network.target\n")
+    put(root, f"{OWN}/early.service.d/known.conf", "")
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    put(root, f"{OWN}/daemon.service.d/a.conf", "[Service]\nExecStartPre=/bin/a\n")
+    put(root, f"{OWN}/user.slice.d/a.conf", "[Unit]\nBefore=a.target\n")
+    assert early(root) == NOTHING
+    put(root, f"{OWN}/early.service.d/a.conf", "[Service]\nExecStartPre=/sbin/nft -f /etc/rules\n")
+    put(root, f"{OWN}/daemon.service.d/b.conf", "[Unit]\nBefore=app.service\n")
+    assert early(root) == (
+        f"{OWN}/daemon.service.d/a.conf",
+        f"{OWN}/daemon.service.d/b.conf",
+        f"{OWN}/early.service.d/a.conf",
+    )

@@ -21,14 +21,19 @@ def image(root: Path) -> ImageRoot:
     put(
         root,
         f"{PACKAGES}/app.service",
-        "[Unit]\nAfter=online.target store.service\n[Service]\nExecStart=/bin/a\n",
+        '[Unit]\nAfter="online.target" store.service %p-log.service\n[Service]\nExecStart=/bin/a\n',
     )
     put(root, f"{PACKAGES}/online.target", "[Unit]\nAfter=net.target app.service\n")
     put(root, f"{PACKAGES}/basic.target", "[Unit]\nAfter=paths.target\n")
     for path in (f"{OWN}/a.target.wants", f"{PACKAGES}/a.target.requires", "/opt/wants"):
         (root / path[1:]).mkdir(parents=True)
     (root / f"{OWN[1:]}/a.target.wants/app.service").symlink_to("/usr/lib/systemd/system/app.service")
-    (root / f"{PACKAGES[1:]}/a.target.requires/gone.service").symlink_to("/gone")
+    put(root, f"{PACKAGES}/there.service", "")
+    (root / f"{PACKAGES[1:]}/a.target.requires/there.service").symlink_to("/gone")
+    (root / f"{PACKAGES[1:]}/d.target.requires").mkdir()
+    (root / f"{PACKAGES[1:]}/d.target.requires/gone.service").symlink_to("/gone")
+    put(root, f"{OWN}/away.service.d/a.conf", "")
+    put(root, f"{PACKAGES}/there.service.d/a.conf", "")
     (root / f"{PACKAGES[1:]}/b.target.wants").symlink_to("/opt/wants")
     put(root, f"{PACKAGES}/c.target.wants", "")
     return ImageRoot(root)
@@ -38,10 +43,13 @@ def test_links_and_what_the_application_comes_after(tmp_path: Path) -> None:
     root = image(tmp_path)
     os.utime(tmp_path / f"{PACKAGES[1:]}/a.target.requires", (7, 1234))
     assert enabled_text(root, "app.service").decode().splitlines() == [
-        "a.target.requires/gone.service",
+        "a.target.requires/there.service",
         "a.target.wants/app.service",
+        "absent d.target.requires/gone.service",
         f"as-built 1234 {IMAGE_TIME_S} a.target.requires",
+        "away.service.d/a.conf",
         "b.target.wants",
+        "before app-log.service",
         "before basic.target",
         "before net.target",
         "before online.target",

@@ -14,6 +14,8 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import UNIT_PATHS, assignments, unit_file, unit_texts
+from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
+from quickstart.inspect.unit.words import Names, split_words
 from quickstart.model import IMAGE_TIME_S
 
 # systemd.unit(5): links in these make one unit pull in another.
@@ -27,11 +29,11 @@ _MAX_UNITS = 512
 
 
 def enabled_text(root: ImageRoot, unit: str) -> bytes:
-    """A line ``X.wants/UNIT`` for each link that pulls a unit in, ``X.wants`` for such a directory that is itself a link, and
-    ``before UNIT`` for each unit, existing or not, that ``unit`` comes after, and ``as-built MTIME CTIME X.wants`` for the
-    packages' own directories.
+    """A line ``X.wants/UNIT`` for each link that pulls a unit in (``absent X.wants/UNIT`` where there is no such unit), ``X.wants``
+    for such a directory that is itself a link, ``UNIT.d/FILE`` for each drop-in of the administrator's, ``before UNIT`` for each
+    unit, existing or not, that ``unit`` comes after, and ``as-built MTIME CTIME X.wants`` for the packages' own directories.
     """
-    lines = {*_links(root), *(f"before {name}" for name in _comes_after(root, unit))}
+    lines = {*_links(root), *_drop_ins(root), *(f"before {name}" for name in _comes_after(root, unit))}
     return b"".join(os.fsencode(line) + b"\n" for line in sorted(lines) if "\n" not in line)
 
 
@@ -44,10 +46,26 @@ def _links(root: ImageRoot) -> Iterator[str]:
             if root.link_target(canonical / name) is not None:
                 yield name
             elif root.host(canonical / name).is_dir():
-                if str(place) == UNIT_PATHS[-1]:
+                pulled = {f"{name}/{each}": _is_there(root, each) for each in root.names(canonical / name)}
+                yield from (each if is_there else f"absent {each}" for each, is_there in pulled.items())
+                # One that is not there is looked for in each boot.
+                if str(place) == UNIT_PATHS[-1] and all(pulled.values()):
                     mtime_s = root.host(canonical / name).lstat().st_mtime_ns // 10**9
                     yield f"as-built {mtime_s} {IMAGE_TIME_S} {name}"
-                yield from (f"{name}/{each}" for each in root.names(canonical / name))
+
+
+def _is_there(root: ImageRoot, unit: str) -> bool:
+    """Whether the unit or its template has a file, a mask included."""
+    stem, _, kind = unit.rpartition(".")
+    names = (unit, f"{stem.partition('@')[0]}@.{kind}")
+    places = (root.resolve(PurePosixPath(place)).canonical for place in UNIT_PATHS)
+    return any(name in root.names(place) for place in places if place is not None for name in names)
+
+
+def _drop_ins(root: ImageRoot) -> Iterator[str]:
+    for place in ADMINISTRATORS_UNITS:
+        for path in root.glob(place / "*.d" / "*.conf"):
+            yield f"{path.parent.name}/{path.name}"
 
 
 def _comes_after(root: ImageRoot, unit: str) -> set[str]:
@@ -70,10 +88,14 @@ def _comes_after(root: ImageRoot, unit: str) -> set[str]:
         read += 1
         if read > _MAX_UNITS:
             raise UnsupportedUnitError(f"{unit} comes after more than {_MAX_UNITS} units of the image")
-        left += [
-            word
-            for key, value in assignments(unit_texts(root, name), "[Unit]")
-            if key == "After"
-            for word in value.split()
-        ]
+        values = [value for key, value in assignments(unit_texts(root, name), "[Unit]") if key == "After"]
+        left += [word for value in values for word in _words(name, value)]
     return found - {unit}
+
+
+def _words(unit: str, value: str) -> list[str]:
+    """With quotes and specifiers resolved; as they are where that is impossible."""
+    try:
+        return [Names(unit).expand(word) for word in split_words(unit, value)]
+    except UnsupportedUnitError:
+        return value.split()
