@@ -29,6 +29,7 @@ from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import parse_service, read_unit, unit_texts
 from quickstart.inspect.unit.files import has_init_script
+from quickstart.inspect.unit.instances import own_instance
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import Profile, ReferenceImage
 from quickstart.model.machine import NetworkAccess, machine
@@ -93,7 +94,11 @@ def make(draft: Profile, place: Place, options: TraceOptions, context: Context) 
     check_place(place)
     reference = pipeline.reference_image(draft, options, context)
     root = ImageRoot(reference.tree)
-    draft = replace(draft, unit=own_name(root, draft.unit))
+    draft, wrapper = with_own_unit(root, draft)
+    if wrapper:
+        context.progress.note(
+            f"{wrapper} starts nothing itself: the profile takes {draft.unit}, which does the work"
+        )
     unit, pre, run_start_pre = examine(root, draft)
     draft = replace(draft, run_start_pre=run_start_pre, disk_mib=findings.disk_mib(tree_bytes(root)))
     subject = pipeline.subject_of(draft, reference, context)
@@ -130,6 +135,7 @@ def make(draft: Profile, place: Place, options: TraceOptions, context: Context) 
         given=options.rootfs is not None,
         written=written,
         bound=bound_files(traced.start_set, root, unit),
+        wrapper=wrapper,
     )
     _write(found, place)
     return found
@@ -144,6 +150,17 @@ def own_name(root: ImageRoot, unit: str) -> str:
         if found is not None and found.name.endswith(_TYPE):
             return unit if "@" in found.name else found.name
     return unit
+
+
+def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
+    """``draft`` with the name of the unit that does the work, and the wrapper that it had, if any.
+
+    Raises UnsupportedUnitError when the image has no such unit, and for a wrapper of several instances.
+    """
+    draft = replace(draft, unit=own_name(root, draft.unit))
+    _demand_unit(root, draft)
+    instance = own_instance(root, draft.unit)
+    return (replace(draft, unit=instance), draft.unit) if instance else (draft, "")
 
 
 def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...], bool]:

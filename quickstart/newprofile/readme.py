@@ -34,6 +34,8 @@ def notes(found: Findings) -> Mapping[str, Sequence[str]]:
         f"{', '.join(profile.packages)}{' as Debian has it' * (not found.given)}. Written by `quickstart profile new`:",
         "README.md says what was found; docs/users/profile.md has every key.",
     ]
+    if found.wrapper:
+        said["unit"] = [f"It does the work of {found.wrapper}, which starts nothing itself."]
     said["start.pre"] = [_pre_note(found)]
     if profile.ready.loopback:
         said["ready.address"] = ["The service listens on 127.0.0.1 only."]
@@ -98,6 +100,8 @@ def _unit(found: Findings) -> Iterator[str]:
     yield ""
     pid_file = f", PID file `{unit.pid_file}`" if unit.pid_file else ""
     yield f"Type={unit.type}{pid_file}; `{_line(command(unit.start))}`."
+    if found.wrapper:
+        yield f"It does the work of `{found.wrapper}`, which starts nothing itself."
     for line in found.pre:
         runs = "runs in the early start" if found.profile.run_start_pre else "is left out: it only checks"
         yield f"ExecStartPre `{_line(line)}` {runs}."

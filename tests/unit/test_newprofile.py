@@ -293,6 +293,15 @@ def findings(profile: Profile, **changes: Any) -> Findings:
     return replace(found, **changes)
 
 
+def test_the_wrapper_that_was_asked_for_is_named() -> None:
+    found = findings(DRAFT, wrapper="web.service")
+    text = profile_text(found.profile, notes(found))
+    assert '# It does the work of web.service, which starts nothing itself.\nunit = "app.service"\n' in text
+    assert "It does the work of `web.service`, which starts nothing itself." in readme_text(found)
+    without = findings(DRAFT)
+    assert "does the work" not in profile_text(DRAFT, notes(without)) + readme_text(without)
+
+
 def test_what_verify_lets_pass_is_more_than_was_read() -> None:
     reads = Reads(requests=47, bytes=841_216, direct_requests=3, files=())
     assert root_budget(reads, beside_the_boot=False) == RootBudget(80, 1_750_000)

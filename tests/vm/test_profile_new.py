@@ -140,7 +140,11 @@ def test_a_unit_that_cannot_start_early_is_refused_by_name_before_anything_boots
             "cups",
             "cups.service cannot be started early: cups.socket is enabled and hands its sockets over",
         ),
-        ("tor", "tor", "tor.service cannot be started early: Type=oneshot"),
+        (
+            "nfs-kernel-server",
+            "nfs-server",
+            "nfs-server.service cannot be started early: Type=oneshot",
+        ),
     ],
 )
 def test_services_that_are_refused(tmp_path: Path, package: str, unit: str, message: str) -> None:

@@ -30,6 +30,7 @@ from quickstart.inspect.unit.files import (
     unit_files,
     unit_texts,
 )
+from quickstart.inspect.unit.instances import working_instances
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.mounts import late_binds
 from quickstart.inspect.unit.neighbours import (
@@ -221,7 +222,9 @@ def _refuse_confinement(root: ImageRoot, source: Source) -> None:
 def _type(root: ImageRoot, source: Source) -> str:
     kind = source.last("Type", "simple")
     if kind not in _TYPES:
-        instances = instances_of(root, source.unit) if kind == "oneshot" else ()
+        instances: tuple[str, ...] = ()
+        if kind == "oneshot":
+            instances = working_instances(root, source.unit) or instances_of(root, source.unit)
         hint = f"known: {', '.join(_TYPES)}"
         if instances:
             hint = (

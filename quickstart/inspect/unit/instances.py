@@ -1,0 +1,226 @@
+"""The instances that do the work of a unit which does nothing itself: postgresql.service stands for postgresql@15-main.service.
+
+systemd can reload services and not targets, so packages with instances have such a wrapper beside their template
+(systemd.unit(5)). What starts the instances is a link, a dependency or a generator of the package. Generators only run at
+boot, so that here the rules of those that are known are read once more in the image.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePosixPath
+
+from quickstart.errors import QuickStartError, UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, unit_texts
+
+_TYPE = ".service"
+# systemd.unit(5): what the wrapper itself starts, and how an instance says that it belongs to the wrapper.
+_STARTS = ("Wants", "Requires", "BindsTo", "Upholds")
+_PULLING = ("wants", "requires", "upholds")
+_BELONGS = ("PartOf", "ReloadPropagatedFrom")
+_NOTHING = frozenset({"/bin/true", "/usr/bin/true", "true"})
+_GENERATORS = PurePosixPath("/usr/lib/systemd/system-generators")
+_OWN_GENERATORS = (
+    PurePosixPath("/etc/systemd/system-generators"),
+    PurePosixPath("/usr/local/lib/systemd/system-generators"),
+)
+# What a profile may call a unit; other names would have to be escaped (systemd-escape(1)).
+_PLAIN = re.compile(r"[A-Za-z0-9:_.-]+")
+_MAIN_CF = PurePosixPath("/etc/postfix/main.cf")
+
+
+def own_instance(root: ImageRoot, unit: str) -> str:
+    """The only instance that does the work of ``unit``; empty where there is none, or where ``unit`` does something itself.
+
+    Raises UnsupportedUnitError, naming them, for several, and for one whose name a profile cannot have.
+    """
+    found = working_instances(root, unit)
+    if len(found) > 1:
+        raise UnsupportedUnitError(
+            f"{unit} starts nothing itself, and {len(found)} instances do its work: {', '.join(found)}",
+            hint=f"name the one that starts early, for example {found[0]}",
+        )
+    if found and not _PLAIN.fullmatch(_instance(found[0])):
+        raise UnsupportedUnitError(
+            f"{unit} starts nothing itself, and the name of its instance {found[0]!r} is no plain word",
+            hint="rename what the instance is called after",
+        )
+    return found[0] if found else ""
+
+
+def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:
+    """The instances of the template with ``unit``'s name that a boot would start for it; none where ``unit`` is no wrapper."""
+    if not _is_wrapper(root, unit):
+        return ()
+    found = {*_started(root, unit), *_enabled(root, unit)}
+    rule = _rule(root, unit)
+    # Who starts an instance is known with the generator. Without one, an instance's own file says that it is there.
+    found |= set(rule(root)) if rule else set(_with_file(root, unit))
+    return tuple(sorted(each for each in found if _is_startable(root, each)))
+
+
+def _is_wrapper(root: ImageRoot, unit: str) -> bool:
+    """Whether ``unit`` runs nothing but true(1)."""
+    if "@" in unit or not unit.endswith(_TYPE):
+        return False
+    found = directives(assignments(unit_texts(root, unit), "[Service]"))
+    commands = found.get("ExecStart", ())
+    prefixes = "-@:+!"
+    others = {"ExecCondition", "ExecStartPre", "ExecStartPost"} & set(found)
+    return (
+        found.get("Type", ("",))[-1] == "oneshot"
+        and not others
+        and bool(commands)
+        and all(command.lstrip(prefixes).strip() in _NOTHING for command in commands)
+    )
+
+
+def _started(root: ImageRoot, unit: str) -> Iterator[str]:
+    """What the wrapper's own dependencies name, and the links of `systemctl add-wants`."""
+    found = directives(assignments(unit_texts(root, unit), "[Unit]"))
+    words = [word for name in _STARTS for value in found.get(name, ()) for word in value.split()]
+    links = [
+        path.name
+        for place in UNIT_PATHS
+        for kind in _PULLING
+        for path in root.glob(PurePosixPath(place) / f"{unit}.{kind}/*{_TYPE}")
+    ]
+    yield from (name for name in (*words, *links) if _is_instance(name, unit))
+
+
+def _enabled(root: ImageRoot, unit: str) -> Iterator[str]:
+    """Instances that are enabled for some target and belong to the wrapper."""
+    for place in UNIT_PATHS:
+        for kind in _PULLING:
+            for path in root.glob(PurePosixPath(place) / f"*.{kind}/{_stem(unit)}@*{_TYPE}"):
+                if _is_instance(path.name, unit) and _belongs(root, path.name, unit):
+                    yield path.name
+
+
+def _with_file(root: ImageRoot, unit: str) -> Iterator[str]:
+    """Instances that have a unit file of their own and belong to the wrapper."""
+    for place in UNIT_PATHS:
+        for path in root.glob(PurePosixPath(place) / f"{_stem(unit)}@*{_TYPE}"):
+            if _is_instance(path.name, unit) and _belongs(root, path.name, unit):
+                yield path.name
+
+
+def _stem(unit: str) -> str:
+    return unit.removesuffix(_TYPE)
+
+
+def _instance(name: str) -> str:
+    return _stem(name).partition("@")[2]
+
+
+def _is_instance(name: str, unit: str) -> bool:
+    return name.startswith(f"{_stem(unit)}@") and name.endswith(_TYPE) and bool(_instance(name))
+
+
+def _belongs(root: ImageRoot, name: str, unit: str) -> bool:
+    try:
+        found = directives(assignments(unit_texts(root, name), "[Unit]"))
+    except UnsupportedUnitError:
+        return False
+    return any(unit in value.split() for key in _BELONGS for value in found.get(key, ()))
+
+
+def _is_startable(root: ImageRoot, name: str) -> bool:
+    """Whether the instance has a unit file, its own or its template's, and is not masked."""
+    try:
+        unit_texts(root, name)
+    except UnsupportedUnitError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------- what Debian's generators link
+
+
+def _rule(root: ImageRoot, unit: str) -> Callable[[ImageRoot], Iterator[str]] | None:
+    """The rule of the wrapper's generator, where the image has that and no administrator's in its place."""
+    name, rule = _RULES.get(unit, ("", None))
+    if rule is None or root.resolve(_GENERATORS / name).canonical is None:
+        return None
+    replaced = any(
+        root.link_target(place / name) is not None or root.resolve(place / name).canonical is not None
+        for place in _OWN_GENERATORS
+    )
+    return None if replaced else rule
+
+
+def _postgresql(root: ImageRoot) -> Iterator[str]:
+    """Clusters that start.conf does not keep from starting, and whose server is installed."""
+    for file in root.glob(PurePosixPath("/etc/postgresql/*/*/postgresql.conf")):
+        cluster = file.parent
+        version = cluster.parent.name
+        lines = (line.partition("#")[0].strip() for line in _text(root, cluster / "start.conf").splitlines())
+        start = [line for line in lines if line] or ["auto"]
+        server = PurePosixPath("/usr/lib/postgresql") / version / "bin/postgres"
+        if start == ["auto"] and root.resolve(server).canonical is not None:
+            yield f"postgresql@{version}-{cluster.name}.service"
+
+
+def _tor(root: ImageRoot) -> Iterator[str]:
+    if root.resolve(PurePosixPath("/etc/tor/torrc")).canonical is not None:
+        yield "tor@default.service"
+    for file in root.glob(PurePosixPath("/etc/tor/instances/*/torrc")):
+        name = file.parent.name
+        if re.fullmatch(r"[A-Za-z0-9]+", name) and name != "default":
+            yield f"tor@{name}.service"
+
+
+def _postfix(root: ImageRoot) -> Iterator[str]:
+    """The first instance, and one for each further directory; `postmulti -e init` calls that as the instance is called."""
+    yield "postfix@-.service"
+    for directory in (
+        _parameter(_text(root, _MAIN_CF), "multi_instance_directories").replace(",", " ").split()
+    ):
+        path = PurePosixPath(directory)
+        name = _parameter(_text(root, path / "main.cf"), "multi_instance_name") if path.is_absolute() else ""
+        yield f"postfix@{name or path.name}.service"
+
+
+def _parameter(text: str, name: str) -> str:
+    """A parameter of main.cf (postconf(5)): the last assignment counts, and a line that begins with a space continues one."""
+    plain = "\n".join(
+        line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
+    )
+    found = re.findall(rf"^{name}[ \t]*=(.*)$", re.sub(r"\n[ \t]+", " ", plain), re.MULTILINE)
+    return found[-1].strip() if found else ""
+
+
+def _openvpn(root: ImageRoot) -> Iterator[str]:
+    """Every configuration, or those that AUTOSTART= names. Its file is a shell's: what only a shell can tell names none."""
+    settings = _text(root, PurePosixPath("/etc/default/openvpn"))
+    given = re.findall(r"^[ \t]*AUTOSTART=(.*)$", settings, re.MULTILINE)
+    try:
+        wanted = " ".join(shlex.split(given[-1], comments=True)) if given else ""
+    except ValueError:
+        return
+    if set(wanted) & set("$`"):
+        return
+    have = [file.stem for file in root.glob(PurePosixPath("/etc/openvpn/*.conf"))]
+    if wanted != "none":
+        every = wanted in ("", "all")
+        yield from (f"openvpn@{name}.service" for name in have if every or name in wanted.split())
+
+
+def _text(root: ImageRoot, path: PurePosixPath) -> str:
+    """The file's text; empty without such a file."""
+    try:
+        canonical = root.resolve(path).canonical
+        return root.read_text(canonical) if canonical is not None else ""
+    except QuickStartError:
+        return ""
+
+
+_RULES: Mapping[str, tuple[str, Callable[[ImageRoot], Iterator[str]]]] = {
+    "openvpn.service": ("openvpn-generator", _openvpn),
+    "postfix.service": ("postfix-instance-generator", _postfix),
+    "postgresql.service": ("postgresql-generator", _postgresql),
+    "tor.service": ("tor-generator", _tor),
+}
