@@ -26,7 +26,7 @@ from quickstart.measure.results import (
     Sample,
 )
 from quickstart.measure.statistics import Metric, by_cell
-from quickstart.report.figures import COLOURS, INK, PAPER, Drawn, drawn, style
+from quickstart.report.figures import COLOURS, INK, PAPER, Drawn, drawn, file_name, style
 
 T_TOTAL: Metric = operator.attrgetter("t_total_ns")
 # T_pr and T_app part at the guest's uptime 0, which a guest that is short of processor does not know well (measuring.md).
@@ -147,7 +147,7 @@ def figures(results: Results) -> tuple[Drawn, ...]:
         clock, storage, size, profile = place
         title = f"T_total against the number of machines: {profile}, {size}, {storage}, {clock} clock"
         text = "; ".join(f"{cell.called} {cell.launched}: {_words(runs)}" for cell, runs in here.items())
-        name = f"launches-{clock}-{storage}-{size}-{_plain(profile)}"
+        name = file_name("launches", clock, storage, size, profile)
         with style():
             drawings.append(drawn(launch_figure(here, alone), name, title, text))
     return tuple(drawings)
@@ -155,10 +155,6 @@ def figures(results: Results) -> tuple[Drawn, ...]:
 
 def _place(cell: Cell) -> _Place:
     return cell.clock, cell.storage, cell.size, cell.profile
-
-
-def _plain(profile: str) -> str:
-    return "".join(each if each.isalnum() else "-" for each in profile.lower()).strip("-")
 
 
 def _words(runs: Sequence[Sample]) -> str:

@@ -5,7 +5,6 @@ number below.
 from __future__ import annotations
 
 import operator
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from quickstart.model import MIB
 from quickstart.parse.printable import LINES, shown
 from quickstart.report import launch_report
 from quickstart.report.conclusions import OURS, conclusions, headline, overview, planned_samples, rival_of
-from quickstart.report.figures import Drawn, all_phases, inline, phase_numbers, timeline, times
+from quickstart.report.figures import Drawn, all_phases, file_name, inline, phase_numbers, timeline, times
 from quickstart.report.paper import beside
 from quickstart.report.summary import summary
 from quickstart.report.wholefile import FIGURES, replace_file
@@ -267,18 +266,13 @@ def _timelines(
         if not any(sample.phases for _, sample in rows):
             continue
         heading = f"Where the time goes: {profile}, {size}, {title}"
-        figure = timeline(f"phases-{_plain(profile)}-{size}-{name}", rows, heading)
+        figure = timeline(file_name("phases", profile, size, name), rows, heading)
         numbers = phase_numbers(rows)
         table = tuple(
             Row((label,), _phase_times(sample, list(numbers)), censored=False) for label, sample in rows
         )
         headings = tuple(f"{number} {phase}" for phase, number in numbers.items())
         yield figure, Timeline(inline(figure), heading, headings, table)
-
-
-def _plain(profile: str) -> str:
-    """The profile's name, which may be a directory's, as part of a file name."""
-    return re.sub(r"[^a-z0-9._-]+", "-", profile.lower()).strip("-.")
 
 
 def _label(cell: Cell) -> str:

@@ -119,6 +119,16 @@ def test_the_page_runs_nothing(tmp_path: Path, kind: str) -> None:
             assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", text)
 
 
+@pytest.mark.parametrize("other", ["", "y"])
+def test_a_long_name_of_a_profile_becomes_a_short_name_of_a_file(tmp_path: Path, other: str) -> None:
+    """Two profiles that are the same in the first 4000 characters have two figures."""
+    profiles = ["x" * 4000, *(["x" * 4000 + other] if other else [])]
+    results = realistic(profiles=profiles, configurations=("quickstart",), runs=1)
+    write_report(results, (), tmp_path)
+    names = [path.name for path in tmp_path.glob("figures/phases-xxx*.svg")]
+    assert len(names) == len(profiles) and all(len(name) < 150 for name in names)
+
+
 def test_the_page_forbids_scripts_before_anything_else_is_on_it(tmp_path: Path) -> None:
     write_report(realistic(), (), tmp_path)
     text = (tmp_path / "report.html").read_text()

@@ -144,7 +144,7 @@ def realistic(
 def _run(cell: Cell, number: int, chance: random.Random) -> Sample:
     pr_s, app_s, reads = _SHAPE[cell.configuration]
     noise = 1 + chance.uniform(-0.002, 0.002) * (1 if cell.clock == "virtual" else 30)
-    weight = _WEIGHT[cell.profile] * noise * (0.6 if cell.size == "medium" else 1)
+    weight = _WEIGHT.get(cell.profile, 1) * noise * (0.6 if cell.size == "medium" else 1)
     weight *= 1 + (_STORAGE[cell.storage] - 1) * min(1.0, reads / 500)
     less_s = 0.9 if cell.command_line == "ours" else 0.0
     t_app_ns = int((app_s * weight - less_s * weight) * S)
