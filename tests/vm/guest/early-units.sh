@@ -26,6 +26,7 @@ for place in "$Q"/parity/units/*; do
 	read -r UNIT_TYPE <"$place/type"
 	printf 'UNIT=%s\nUNIT_TYPE=%s\nUNIT_GROUP=system.slice/%s\n' "$UNIT" "$UNIT_TYPE" "$UNIT" >"$RUN/config"
 	ln -s $Q/bin "$RUN/bin"
+	ln -s $Q/busybox "$RUN/busybox"
 	ln -s "$place/description" "$RUN/unit"
 	sed "s#/run/quickstart/#$RUN/#; s#^Q=.*#Q=$RUN#" $Q/adopt >"$RUN/adopt"
 	(Q=$RUN && write_drop_in)

@@ -3,6 +3,7 @@
 wait_settled() {
 	for _ in $(seq 1200); do
 		dmesg | grep -q 'quickstart: stamp settled' && return
+		! systemctl is-failed -q quickstart-settle.service || return
 		sleep 1
 	done
 }
