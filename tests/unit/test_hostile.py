@@ -214,8 +214,12 @@ def test_words_of_a_unit_stay_words(tmp_path: Path) -> None:
 
 
 def test_a_long_command(tmp_path: Path) -> None:
-    found = read_unit(unit(tmp_path, b"ExecStart=/bin/app " + b"x" * (1 << 20)), "app.service")
-    assert len(found.start.words[1]) == 1 << 20
+    # systemd takes lines of up to 1 MiB (LONG_LINE_MAX).
+    line = b"ExecStart=/bin/app ".ljust(1 << 20, b"x")
+    found = read_unit(unit(tmp_path, line), "app.service")
+    assert len(found.start.words[1]) == (1 << 20) - len("ExecStart=/bin/app ")
+    with pytest.raises(UnsupportedUnitError, match="a line of more than 1048576 characters"):
+        read_unit(unit(tmp_path, line + b"x"), "app.service")
 
 
 def test_a_nul_ends_a_line_as_systemd_has_it(tmp_path: Path) -> None:
@@ -223,11 +227,15 @@ def test_a_nul_ends_a_line_as_systemd_has_it(tmp_path: Path) -> None:
     assert start == ("/bin/app",)
 
 
-@pytest.mark.parametrize("byte", [b"\xff", b"\x1b"])
-def test_a_unit_with_bytes_that_are_no_text(tmp_path: Path, byte: bytes) -> None:
-    with pytest.raises(
-        UnsupportedUnitError, match=r"app\.service: 'ExecStart' has bytes that are no UTF-8 text"
-    ):
+@pytest.mark.parametrize(
+    ("byte", "refused"),
+    [
+        (b"\xff", r"app\.service cannot be started early: its unit file, .* has bytes that are no UTF-8 text"),
+        (b"\x1b", r"app\.service: 'ExecStart' has bytes that are no UTF-8 text"),
+    ],
+)
+def test_a_unit_with_bytes_that_are_no_text(tmp_path: Path, byte: bytes, refused: str) -> None:
+    with pytest.raises(UnsupportedUnitError, match=refused):
         read_unit(unit(tmp_path, b"ExecStart=/bin/app " + byte), "app.service")
 
 
