@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import html
 import io
 import itertools
@@ -88,7 +87,6 @@ _LANE, _BESIDE = 0.56, 0.2
 _SHORT = 0.45
 # The longest text of a figure in characters; what a PNG has to an inch, and matplotlib's limit for a side of it.
 _TEXT_MAX = 120
-_NAME_MAX = 120
 _DPI, _PIXELS_MAX = 150, 65_000
 
 
@@ -368,14 +366,6 @@ def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, shown_s:
         axes.text(
             begin_s + length_s / 2, at, str(number), ha="center", va="center", fontsize=7.5, color="black"
         )
-
-
-def file_name(*words: str) -> str:
-    """The name of a figure's files. A profile's name may be a directory's, with any characters and of any length."""
-    name = "-".join(re.sub(r"[^a-z0-9._-]+", "-", word.lower()).strip("-.") for word in words)
-    if len(name) <= _NAME_MAX:
-        return name
-    return f"{name[:_NAME_MAX]}-{hashlib.sha256('-'.join(words).encode(errors='surrogatepass')).hexdigest()[:12]}"
 
 
 def drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:

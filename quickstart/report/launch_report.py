@@ -26,7 +26,8 @@ from quickstart.measure.results import (
     Sample,
 )
 from quickstart.measure.statistics import Metric, by_cell
-from quickstart.report.figures import COLOURS, INK, PAPER, Drawn, drawn, file_name, style
+from quickstart.report.figures import COLOURS, INK, PAPER, Drawn, drawn, style
+from quickstart.report.wholefile import file_name
 
 T_TOTAL: Metric = operator.attrgetter("t_total_ns")
 # T_pr and T_app part at the guest's uptime 0, which a guest that is short of processor does not know well (measuring.md).

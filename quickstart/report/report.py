@@ -39,10 +39,10 @@ from quickstart.model import MIB
 from quickstart.parse.printable import LINES, shown
 from quickstart.report import launch_report
 from quickstart.report.conclusions import OURS, conclusions, headline, overview, planned_samples, rival_of
-from quickstart.report.figures import Drawn, all_phases, file_name, inline, phase_numbers, timeline, times
+from quickstart.report.figures import Drawn, all_phases, inline, phase_numbers, timeline, times
 from quickstart.report.paper import beside
 from quickstart.report.summary import summary
-from quickstart.report.wholefile import FIGURES, replace_file
+from quickstart.report.wholefile import FIGURES, file_name, replace_file
 
 _TEMPLATE = "report.html.j2"
 _NONE = "-"

@@ -4,7 +4,9 @@ whole or not at all.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -14,6 +16,16 @@ from quickstart.host.files import full_disk_named, sync_directory
 # Of a results directory: where the report puts its figures.
 FIGURES = "figures"
 _PARTIAL = ".partial"
+# With a suffix, below the 255 bytes that a file system allows a name (limits.h: NAME_MAX).
+_NAME_MAX = 120
+
+
+def file_name(*words: str) -> str:
+    """The name of a figure's files. A profile's name may be a directory's, with any characters and of any length."""
+    name = "-".join(re.sub(r"[^a-z0-9._-]+", "-", word.lower()).strip("-.") for word in words)
+    if len(name) <= _NAME_MAX:
+        return name
+    return f"{name[:_NAME_MAX]}-{hashlib.sha256('-'.join(words).encode(errors='surrogatepass')).hexdigest()[:12]}"
 
 
 def read_text(path: Path, limit_bytes: int) -> str:

@@ -230,7 +230,10 @@ def test_a_nul_ends_a_line_as_systemd_has_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("byte", "refused"),
     [
-        (b"\xff", r"app\.service cannot be started early: its unit file, .* has bytes that are no UTF-8 text"),
+        (
+            b"\xff",
+            r"app\.service cannot be started early: its unit file, .* has bytes that are no UTF-8 text",
+        ),
         (b"\x1b", r"app\.service: 'ExecStart' has bytes that are no UTF-8 text"),
     ],
 )
