@@ -25,7 +25,7 @@ from tests.vm.parity import described
 GUEST = Path(__file__).with_name("guest")
 SETTLED = (GUEST / "settled.sh").read_text()
 FACTS = (GUEST / "facts.sh").read_text()
-_WORK_S = 900.0
+_WORK_S = 1800.0
 _HEADER = re.compile(r"^== (\S+) (\S+) (\S+) (\d+) (\S+)\n", re.MULTILINE)
 # `+`: without what confines the application, as init starts its own.
 _EARLY = "command post + /bin/sh sh /fast/quickstart/parity/early"
