@@ -138,7 +138,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         root_options=options,
         interface=recipe.interface,
         unit=recipe.unit,
-        ready_port=recipe.profile.ready.port,
+        ready=recipe.profile.ready,
         hand_off=recipe.hand_off,
         network=network_service(root) if recipe.hand_off is not HandOff.STAY else "",
         early=early_start(root, recipe.profile.early),

@@ -31,8 +31,8 @@ from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.sysctl import KernelSetting
-from quickstart.model import FileKind, StartFile, StartSet, Superblock
-from quickstart.model.words import Early
+from quickstart.model import FileKind, Readiness, StartFile, StartSet, Superblock
+from quickstart.model.words import Early, ReadyKind
 
 OURS = "fast/quickstart"
 # It fits into the 28 bytes that /lib64/ld-linux-x86-64.so.2 has in a program.
@@ -114,7 +114,7 @@ class HandOff(enum.Enum):
 class GuestConfig:
     """The facts of this image for init. ``build`` names the pair of parts.
 
-    ``ready_port`` is 0 where readiness names none. ``network`` is the word of takeover.network_service,
+    ``ready`` is the profile's. ``network`` is the word of takeover.network_service,
     empty without a hand-off. ``early`` is that of cloudinit.early_start. ``image`` is the type of the file
     system that part B is, empty where B has plain files. ``watched`` is compared with the volume beside
     what is packed. ``settings`` are those of the image's sysctl.d(5).
@@ -126,7 +126,7 @@ class GuestConfig:
     root_options: str
     interface: str
     unit: UnitStart
-    ready_port: int
+    ready: Readiness
     hand_off: HandOff
     network: str
     early: Early = Early.ALWAYS
@@ -360,6 +360,10 @@ def config_text(config: GuestConfig) -> str:
         "EARLY": config.early,
         "IMAGE": config.image,
         # As in /proc/net/tcp (proc(5)).
-        "READY_PORT": f"{config.ready_port:04X}" if config.ready_port else "",
+        "READY_PORT": f"{config.ready.port:04X}" if config.ready.port else "",
+        # `caretaker ask` has no other request than HTTP's.
+        "READY_PATH": config.ready.path if config.ready.kind is ReadyKind.HTTP else "",
+        "READY_STATUS": str(config.ready.status),
+        "READY_ADDRESS": "loopback" if config.ready.loopback else "external",
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

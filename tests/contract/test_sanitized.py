@@ -26,6 +26,7 @@ from quickstart.host.namespaces import own_namespaces
 from quickstart.volume.emulator import Volume, served
 from quickstart.volume.nbd import Command, Connection
 from tests.contract.agentbox import PORT, SECONDS, Namespaces, Start
+from tests.contract.askbox import SERVERS, ask, serving
 from tests.contract.starterbox import describe, run_starter
 from tests.contract.volumebox import LIMIT_S, LOCAL, MIB
 from tests.cprograms import PROGRAMS
@@ -511,6 +512,13 @@ def test_the_sanitized_caretaker_removes_a_tree(caretaker: Path, tmp_path: Path)
     done = subprocess.run([caretaker, "remove"], input=names, capture_output=True, timeout=60, check=False)
     assert not any(each.encode() in done.stderr for each in COMPLAINTS), done.stderr
     assert sorted(each.name for each in tmp_path.iterdir()) == ["stays"]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_sanitized_caretaker_asks_any_server(caretaker: Path, name: str) -> None:
+    serve, status = SERVERS[name]
+    with serving(serve) as port:
+        assert ask(caretaker, port) == (status, b"")
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ CONFIG = GuestConfig(
     root_options="errors=remount-ro",
     interface="ens3",
     unit=UNIT,
-    ready_port=80,
+    ready=load_profile("nginx").ready,
     hand_off=HandOff.KEEP,
     network="ifupdown",
 )

@@ -33,7 +33,8 @@ from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import LateBind, UnitCommand, UnitStart
 from quickstart.inspect.unit.sysctl import KernelSetting
-from quickstart.model import FileKind, StartFile, StartSet, Superblock
+from quickstart.model import FileKind, Readiness, StartFile, StartSet, Superblock
+from quickstart.model.words import ReadyKind
 from tests.unit import startfiles
 from tests.unit.elfbuilder import LD_SO, elf
 from tests.unit.imagebuilder import programs_in
@@ -47,6 +48,7 @@ UNIT = UnitStart(
     group="system.slice/app.service",
     settings=(("umask", "022"),),
 )
+READY = Readiness(kind=ReadyKind.HTTP, port=80, path="/", status=200, command="", timeout_s=600)
 CONFIG = GuestConfig(
     build="0123456789abcdef",
     superblock=Superblock(
@@ -61,7 +63,7 @@ CONFIG = GuestConfig(
     root_options="errors=remount-ro",
     interface="ens3",
     unit=UNIT,
-    ready_port=80,
+    ready=READY,
     hand_off=HandOff.KEEP,
     network="ifupdown",
 )
@@ -269,6 +271,23 @@ def test_config() -> None:
     assert plain["ROOT_UUID"] == "11111111-2222-3333-4444-555555555555"
     assert (plain["BUILD_MOUNTS"], plain["BUILD_WTIME"]) == ("0", "1400000000")
     assert (plain["PID_FILE"], plain["UNIT_GROUP"]) == ("/run/app.pid", "system.slice/app.service")
+
+
+@pytest.mark.parametrize(
+    ("ready", "words"),
+    [
+        (READY, ("0050", "/", "200", "external")),
+        (replace(READY, path="/it's $(x)", status=301), ("0050", "/it's $(x)", "301", "external")),
+        (replace(READY, loopback=True, port=8080), ("1F90", "/", "200", "loopback")),
+        (replace(READY, kind=ReadyKind.TCP), ("0050", "", "200", "external")),
+        (replace(READY, kind=ReadyKind.EXEC, port=0), ("", "", "200", "external")),
+    ],
+)
+def test_what_init_waits_for(ready: Readiness, words: tuple[str, ...]) -> None:
+    lines = config_text(replace(CONFIG, ready=ready)).splitlines()
+    values = dict(line.split("=", 1) for line in lines)
+    names = ("READY_PORT", "READY_PATH", "READY_STATUS", "READY_ADDRESS")
+    assert tuple(unquote(values[name]) if values[name] != "''" else "" for name in names) == words
 
 
 def described(root: ImageRoot, **changes: Any) -> str:

@@ -161,6 +161,7 @@ def adopt_alone(artefact: Path, name: str, text: str, base: Path) -> str:
         "UNIT_GROUP": f"system.slice/{unit}",
         "PID_FILE": "".join(re.findall(r"^PIDFile=(.*)$", text, re.MULTILINE)),
         "READY_PORT": "",
+        "READY_PATH": "",
     }
     edits = " ".join(f"-e 's#^{key}=.*#{key}={value}#'" for key, value in values.items())
     command = (

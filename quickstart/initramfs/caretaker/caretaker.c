@@ -5,6 +5,7 @@
  * caretaker bind PID      binds the lines of stdin in the mount namespace of that process: ro|rw, required|optional, source, target, with tabs
  * caretaker confine PID DESCRIPTION  applies the unit's description to all mounts in the namespace of that process, the later ones too
  * caretaker remove        removes the files and trees that stdin names, each with a NUL after it
+ * caretaker ask ADDRESS PORT STATUS PATH  asks the application by HTTP; its status is 3 for an answer with another status than STATUS
  *
  * Its status is 0, 1 when something could not be done, and 2 for a wrong call.
  */
@@ -14,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/nsfs.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -49,12 +51,20 @@ int open_namespace(int proc, const char *pid, dev_t *device, ino_t *inode) {
     return -1;
 }
 
+static bool is_port(const char *word) {
+    char *end;
+    long port = strtol(word, &end, 10);
+    return *end == '\0' && port >= 1 && port <= 65535;
+}
+
 static int take_care(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "take-away") == 0) return take_fast_away() ? 0 : 1;
     if (argc == 3 && strcmp(argv[1], "bind") == 0) return bind_into(argv[2], stdin) ? 0 : 1;
     if (argc == 4 && strcmp(argv[1], "confine") == 0) return confine(argv[2], argv[3]) ? 0 : 1;
     if (argc == 2 && strcmp(argv[1], "remove") == 0) return remove_all(stdin) ? 0 : 1;
-    fprintf(stderr, "usage: caretaker take-away | bind PID | confine PID DESCRIPTION | remove\n");
+    if (argc == 6 && strcmp(argv[1], "ask") == 0 && is_port(argv[3]) && strlen(argv[4]) == 3)
+        return (int)ask(argv[2], (uint16_t)atoi(argv[3]), argv[4], argv[5]);
+    fprintf(stderr, "usage: caretaker take-away | bind PID | confine PID DESCRIPTION | remove | ask ADDRESS PORT STATUS PATH\n");
     return 2;
 }
 

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <sys/types.h>
 
@@ -18,3 +19,8 @@ bool take_fast_away(void);
 bool bind_into(const char *pid, FILE *rows);
 bool confine(const char *pid, const char *description);
 bool remove_all(FILE *names);
+
+/* The values are exit statuses. */
+enum answer { ANSWER_RIGHT = 0, ANSWER_NONE = 1, ANSWER_OTHER = 3 };
+/* `address` is IPv4, `status` has three digits. Nothing that comes late or is no HTTP counts as an answer. */
+enum answer ask(const char *address, uint16_t port, const char *status, const char *path);
