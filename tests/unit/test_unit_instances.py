@@ -6,7 +6,7 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit import read_unit
+from quickstart.inspect.unit import instances, read_unit
 from quickstart.inspect.unit.instances import own_instance, working_instances
 from quickstart.newprofile.make import with_own_unit
 from quickstart.newprofile.request import first_draft, parse_ready
@@ -236,3 +236,64 @@ def test_who_names_the_wrapper_in_a_profile_learns_the_instance(postgresql: Imag
         read_unit(ImageRoot(postgresql.base), "postgresql.service")
     assert error.value.hint is not None
     assert error.value.hint.startswith("the work is done by postgresql@15-main.service: ")
+
+
+# ---------------------------------------------------------------- images of strangers
+
+
+def test_more_instances_than_anybody_looks_at(postgresql: Image) -> None:
+    for number in range(16):
+        cluster(postgresql, "15", f"c{number}")
+    with pytest.raises(UnsupportedUnitError, match="more than 16 instances may do its work"):
+        own_instance(ImageRoot(postgresql.base), "postgresql.service")
+
+
+def test_more_enabled_ones_than_anybody_looks_at(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped(image, "web")
+    for number in range(17):
+        image.link(
+            f"/etc/systemd/system/multi-user.target.wants/web@{number}.service", f"{UNITS}/web@.service"
+        )
+    asked: list[str] = []
+    monkeypatch.setattr(instances, "_belongs", lambda root, name, unit: asked.append(name))
+    with pytest.raises(UnsupportedUnitError, match="more than 16 instances may do its work"):
+        own_instance(ImageRoot(image.base), "web.service")
+    assert not asked
+
+
+def test_directories_of_postfix_are_not_read_for_ever(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped(image, "postfix", "postfix-instance-generator")
+    image.file(
+        "/etc/postfix/main.cf", f"multi_instance_directories = {' '.join(f'/{n}' for n in range(9999))}\n"
+    )
+    read: list[str] = []
+    text = instances._text
+    monkeypatch.setattr(instances, "_text", lambda root, path: read.append(str(path)) or text(root, path))  # type: ignore[func-returns-value]
+    with pytest.raises(UnsupportedUnitError, match="more than 16 instances may do its work"):
+        own_instance(ImageRoot(image.base), "postfix.service")
+    assert len(read) < 20
+
+
+def test_a_configuration_that_is_none_by_its_size(postgresql: Image) -> None:
+    cluster(postgresql, "15", "main", "#\n" * (32 << 10) + "manual\n")
+    assert found(postgresql, "postgresql.service") == ("postgresql@15-main.service",)
+
+
+def test_a_name_longer_than_any_units(image: Image) -> None:
+    wrapped(image, "postfix", "postfix-instance-generator")
+    image.link("/etc/systemd/system/postfix@-.service", "/dev/null")
+    image.file("/etc/postfix/main.cf", "multi_instance_directories = /etc/two\n")
+    image.file("/etc/two/main.cf", f"multi_instance_name = {'a' * 1000}\n")
+    with pytest.raises(UnsupportedUnitError, match="is no plain word"):
+        own_instance(ImageRoot(image.base), "postfix.service")
+
+
+def test_a_message_names_some_of_many_instances(image: Image) -> None:
+    wrapped(image, "web")
+    for number in range(100):
+        image.file(f"{UNITS}/web@{number}.service", "[Service]\nExecStart=/usr/bin/app\n")
+    image.file(f"{UNITS}/web.service", WRAPPER + "ExecStartPost=/bin/true\n")
+    with pytest.raises(UnsupportedUnitError, match="Type=oneshot") as error:
+        read_unit(ImageRoot(image.base), "web.service")
+    assert error.value.hint is not None and len(error.value.hint) < 500
+    assert "web@" in error.value.hint and ", …: " in error.value.hint

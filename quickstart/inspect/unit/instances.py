@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from quickstart.errors import QuickStartError, UnsupportedUnitError
@@ -29,13 +29,19 @@ _OWN_GENERATORS = (
 )
 # What a profile may call a unit; other names would have to be escaped (systemd-escape(1)).
 _PLAIN = re.compile(r"[A-Za-z0-9:_.-]+")
+_NAME_CHARACTERS = 255
+# Each is looked up in all directories of units, some thousand links each. More of them are an error anyway.
+_MAX_CANDIDATES = 16
+# Of a configuration by which a generator decides; Debian's longest has 30 KiB with its comments.
+_MAX_TEXT_BYTES = 64 << 10
 _MAIN_CF = PurePosixPath("/etc/postfix/main.cf")
 
 
 def own_instance(root: ImageRoot, unit: str) -> str:
     """The only instance that does the work of ``unit``; empty where there is none, or where ``unit`` does something itself.
 
-    Raises UnsupportedUnitError, naming them, for several, and for one whose name a profile cannot have.
+    Raises UnsupportedUnitError, naming them, for several, for too many to look at, and for one whose name a profile cannot
+    have.
     """
     found = working_instances(root, unit)
     if len(found) > 1:
@@ -43,7 +49,7 @@ def own_instance(root: ImageRoot, unit: str) -> str:
             f"{unit} starts nothing itself, and {len(found)} instances do its work: {', '.join(found)}",
             hint=f"name the one that starts early, for example {found[0]}",
         )
-    if found and not _PLAIN.fullmatch(_instance(found[0])):
+    if found and not (_PLAIN.fullmatch(_instance(found[0])) and len(found[0]) <= _NAME_CHARACTERS):
         raise UnsupportedUnitError(
             f"{unit} starts nothing itself, and the name of its instance {found[0]!r} is no plain word",
             hint="rename what the instance is called after",
@@ -52,14 +58,36 @@ def own_instance(root: ImageRoot, unit: str) -> str:
 
 
 def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The instances of the template with ``unit``'s name that a boot would start for it; none where ``unit`` is no wrapper."""
+    """The instances of the template with ``unit``'s name that a boot would start for it; none where ``unit`` is no wrapper.
+
+    Raises UnsupportedUnitError for more of them than anybody looks at.
+    """
     if not _is_wrapper(root, unit):
         return ()
-    found = {*_started(root, unit), *_enabled(root, unit)}
     rule = _rule(root, unit)
     # Who starts an instance is known with the generator. Without one, an instance's own file says that it is there.
-    found |= set(rule(root)) if rule else set(_with_file(root, unit))
+    started: Iterable[str] = rule(root) if rule else _belonging(root, unit, _with_file(root, unit))
+    certain = _few(unit, (*_few(unit, started), *_few(unit, _started(root, unit))))
+    found = {*certain, *_belonging(root, unit, _enabled(root, unit))}
     return tuple(sorted(each for each in found if _is_startable(root, each)))
+
+
+def _few(unit: str, names: Iterable[str]) -> tuple[str, ...]:
+    """``names``, each once."""
+    found: dict[str, None] = {}
+    for name in names:
+        found[name] = None
+        if len(found) > _MAX_CANDIDATES:
+            raise UnsupportedUnitError(
+                f"{unit} starts nothing itself, and more than {_MAX_CANDIDATES} instances may do its work",
+                hint="name the one that starts early",
+            )
+    return tuple(found)
+
+
+def _belonging(root: ImageRoot, unit: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of ``names`` that say of themselves that they belong to ``unit``."""
+    return tuple(name for name in _few(unit, names) if _belongs(root, name, unit))
 
 
 def _is_wrapper(root: ImageRoot, unit: str) -> bool:
@@ -92,19 +120,19 @@ def _started(root: ImageRoot, unit: str) -> Iterator[str]:
 
 
 def _enabled(root: ImageRoot, unit: str) -> Iterator[str]:
-    """Instances that are enabled for some target and belong to the wrapper."""
+    """Instances that are enabled for some target."""
     for place in UNIT_PATHS:
         for kind in _PULLING:
             for path in root.glob(PurePosixPath(place) / f"*.{kind}/{_stem(unit)}@*{_TYPE}"):
-                if _is_instance(path.name, unit) and _belongs(root, path.name, unit):
+                if _is_instance(path.name, unit):
                     yield path.name
 
 
 def _with_file(root: ImageRoot, unit: str) -> Iterator[str]:
-    """Instances that have a unit file of their own and belong to the wrapper."""
+    """Instances that have a unit file of their own."""
     for place in UNIT_PATHS:
         for path in root.glob(PurePosixPath(place) / f"{_stem(unit)}@*{_TYPE}"):
-            if _is_instance(path.name, unit) and _belongs(root, path.name, unit):
+            if _is_instance(path.name, unit):
                 yield path.name
 
 
@@ -176,9 +204,9 @@ def _tor(root: ImageRoot) -> Iterator[str]:
 def _postfix(root: ImageRoot) -> Iterator[str]:
     """The first instance, and one for each further directory; `postmulti -e init` calls that as the instance is called."""
     yield "postfix@-.service"
-    for directory in (
-        _parameter(_text(root, _MAIN_CF), "multi_instance_directories").replace(",", " ").split()
-    ):
+    directories = _parameter(_text(root, _MAIN_CF), "multi_instance_directories").replace(",", " ").split()
+    # One more than are allowed: who asks for the names refuses them then.
+    for directory in list(dict.fromkeys(directories))[: _MAX_CANDIDATES + 1]:
         path = PurePosixPath(directory)
         name = _parameter(_text(root, path / "main.cf"), "multi_instance_name") if path.is_absolute() else ""
         yield f"postfix@{name or path.name}.service"
@@ -205,15 +233,17 @@ def _openvpn(root: ImageRoot) -> Iterator[str]:
         return
     have = [file.stem for file in root.glob(PurePosixPath("/etc/openvpn/*.conf"))]
     if wanted != "none":
-        every = wanted in ("", "all")
-        yield from (f"openvpn@{name}.service" for name in have if every or name in wanted.split())
+        every, names = wanted in ("", "all"), frozenset(wanted.split())
+        yield from (f"openvpn@{name}.service" for name in have if every or name in names)
 
 
 def _text(root: ImageRoot, path: PurePosixPath) -> str:
-    """The file's text; empty without such a file."""
+    """The file's text; empty without such a file, and for one that is no configuration by its size."""
     try:
         canonical = root.resolve(path).canonical
-        return root.read_text(canonical) if canonical is not None else ""
+        if canonical is None:
+            return ""
+        return root.read_bytes(canonical, _MAX_TEXT_BYTES).decode("utf-8", "surrogateescape")
     except QuickStartError:
         return ""
 

@@ -53,6 +53,8 @@ _D_BUS = "it speaks to D-Bus, which comes with systemd; see docs/internals/start
 _DEFAULT_TIMEOUT = "90s"
 # Each has a process of its own; no unit has a tenth of it.
 _MAX_COMMANDS = 256
+# Of a message; an image may have any number of instances.
+_MOST_NAMED = 16
 # As init calls it (initramfs/init/hand-off).
 HAND_OFF_DROP_IN = b"zzzz-quickstart.conf"
 # systemd-system.conf(5): what is not read here, and every service has it, or gets it from PID 1.
@@ -227,9 +229,10 @@ def _type(root: ImageRoot, source: Source) -> str:
             instances = working_instances(root, source.unit) or instances_of(root, source.unit)
         hint = f"known: {', '.join(_TYPES)}"
         if instances:
-            hint = (
-                f"the work is done by {', '.join(instances)}: `unit` takes an instance, NAME@INSTANCE.service"
+            named = ", ".join(
+                (*instances[:_MOST_NAMED], *("…" for _ in instances[_MOST_NAMED : _MOST_NAMED + 1]))
             )
+            hint = f"the work is done by {named}: `unit` takes an instance, NAME@INSTANCE.service"
         raise UnsupportedUnitError(f"{source.unit} cannot be started early: Type={kind}", hint=hint)
     # A reload is systemd's.
     return "notify" if kind == "notify-reload" else kind
