@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,9 @@ DATA = ("/var/**", "/srv/**", "/home/**", "/root/**", "/tmp/**", "/media/**", "/
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
 # Debian Policy 5.6.1 (package names); suites follow the same alphabet.
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
-Unit = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:_.@\\-]+\.service$", max_length=255)]
+_UNIT = r"[A-Za-z0-9:_.@\\-]+\.service"
+_UNIT_CHARACTERS = 255
+Unit = Annotated[str, StringConstraints(pattern=rf"^{_UNIT}$", max_length=_UNIT_CHARACTERS)]
 Glob = Annotated[str, StringConstraints(pattern=r"^/")]
 # A file by its name alone: no directory above the root, nothing that a shell or chroot would see differently.
 FilePath = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9@_+-][A-Za-z0-9@._+-]*)+$")]
@@ -48,6 +51,11 @@ class BenchLayer:
     ready: Readiness
     files: tuple[tuple[str, str], ...]
     commands: tuple[str, ...]
+
+
+def is_unit_name(name: str) -> bool:
+    """Whether a profile may call a unit ``name`` (pure)."""
+    return len(name) <= _UNIT_CHARACTERS and re.fullmatch(_UNIT, name, re.ASCII) is not None
 
 
 class _Start(Table):

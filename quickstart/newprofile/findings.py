@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from quickstart.errors import BadInputError
 from quickstart.initramfs.serving import served_files
 from quickstart.inspect.globs import matches
 from quickstart.inspect.imageroot import ImageRoot
@@ -35,8 +36,11 @@ _MARGIN_MIB = 4
 _BUDGET_STEP_MIB = 8
 _MEMORY_STEP_MIB = 256
 _MEMORY_MIB = 1024
+# Of the boot that is watched: nobody knows yet what it needs.
+WATCHED_MIB = 2048
 _DISK_STEP_MIB = 512
 _DISK_MIB = 2048
+_MOST_DISK_MIB = 1 << 20
 # From there LZ4 leaves out a third of a second of a cold volume's time, for less than a tenth of it in unpacking (payload.md).
 _LARGE_MIB = 24
 
@@ -125,8 +129,9 @@ def data_rules(written: Sequence[PurePosixPath]) -> tuple[str, ...]:
 
 
 def _literal(path: PurePosixPath) -> str:
-    """A glob that matches only ``path``."""
-    return re.sub(r"[*?\[]", lambda match: f"[{match[0]}]", str(path))
+    """A glob that matches only ``path``. TOML has no bytes outside UTF-8: ``?`` stands for each of them."""
+    literal = re.sub(r"[*?\[]", lambda match: f"[{match[0]}]", str(path))
+    return re.sub("[\ud800-\udfff]", "?", literal)
 
 
 def budget_mib(initramfs_bytes: int) -> int:
@@ -140,13 +145,24 @@ def payload(initramfs_bytes: int) -> Payload:
 
 
 def memory_mib(used_mib: int) -> int:
-    """The guest's memory: twice what the stock boot used when the service was ready."""
-    return max(_MEMORY_MIB, _up(used_mib * 2, _MEMORY_STEP_MIB))
+    """The guest's memory: twice what the stock boot used when the service was ready.
+
+    That is a guest's own statement, and the next boots take it of this host: it cannot have used more than it had.
+    """
+    return max(_MEMORY_MIB, _up(min(used_mib, WATCHED_MIB) * 2, _MEMORY_STEP_MIB))
 
 
 def disk_mib(tree_bytes: int) -> int:
-    """The root disk's size: the image's files, half as much again, and 512 MiB."""
-    return max(_DISK_MIB, _up(tree_bytes * 3 / 2 / MIB + _DISK_STEP_MIB, _DISK_STEP_MIB))
+    """The root disk's size: the image's files, half as much again, and 512 MiB.
+
+    Raises BadInputError for more than a profile may have: a file without data is as large as it says.
+    """
+    found = max(_DISK_MIB, _up(tree_bytes * 3 / 2 / MIB + _DISK_STEP_MIB, _DISK_STEP_MIB))
+    if found > _MOST_DISK_MIB:
+        raise BadInputError(
+            f"the image's files have {tree_bytes // MIB} MiB, too much for a profile's disk of at most {_MOST_DISK_MIB} MiB"
+        )
+    return found
 
 
 def _up(value: float, step: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -42,14 +42,13 @@ from quickstart.newprofile.toml import profile_text
 from quickstart.pack.packing import PackOptions, pack, packing_of
 from quickstart.pack.startset import check_includes
 from quickstart.parse.faults import near
+from quickstart.profile import is_unit_name, parse_bench, parse_profile
 from quickstart.store.context import Context
 from quickstart.store.store import source_digest
 from quickstart.trace.record import TRACE_MAC
 
 PROFILE = "profile.toml"
 README = "README.md"
-# While it is watched: nobody knows yet what it needs.
-_WATCHED_MIB = 2048
 _TRIAL_BUDGET_MIB = 4096
 _RECIPE = ("quickstart.newprofile.look", "quickstart.newprofile.survey", "quickstart.launch")
 _TYPE = ".service"
@@ -143,11 +142,16 @@ def make(draft: Profile, place: Place, options: TraceOptions, context: Context) 
 
 def own_name(root: ImageRoot, unit: str) -> str:
     """The name by which systemd runs ``unit``: the unit's own, where ``unit`` is an alias (systemd.unit(5),
-    `Alias=`).
+    `Alias=`). Raises UnsupportedUnitError where that is no name that systemd or a profile takes.
     """
     for place in reversed(_UNITS):
         found = root.resolve(PurePosixPath(place) / unit).canonical
         if found is not None and found.name.endswith(_TYPE):
+            if not is_unit_name(found.name):
+                raise UnsupportedUnitError(
+                    f"{unit} is a link to {str(found)!r:.300}, which is no name of a unit",
+                    hint="give a root where it has a name that systemd takes",
+                )
             return unit if "@" in found.name else found.name
     return unit
 
@@ -236,12 +240,28 @@ def describe(root: ImageRoot, unit: str) -> str:
 
 
 def tree_bytes(root: ImageRoot) -> int:
-    """The size of the image's files, each in whole blocks of 4 KiB."""
-    total = 0
+    """The size of the image's files, each in whole blocks of 4 KiB, and once whatever the number of its names."""
+    total, seen = 0, set[tuple[int, int]]()
     for directory, _, names in os.walk(root.base):
         for name in names:
-            total += -(-(Path(directory) / name).lstat().st_size // 4096) * 4096
+            status = (Path(directory) / name).lstat()
+            if status.st_nlink > 1:
+                if (status.st_dev, status.st_ino) in seen:
+                    continue
+                seen.add((status.st_dev, status.st_ino))
+            total += -(-status.st_size // 4096) * 4096
     return total
+
+
+def checked_text(profile: Profile, said: Mapping[str, Sequence[str]]) -> str:
+    """profile.toml of ``profile``: the text that reads as ``profile`` and as nothing else, whatever the image and its guest said.
+
+    Raises ProfileError, or NoProfileError, where there is none.
+    """
+    text = profile_text(profile, said)
+    if parse_profile(text, PROFILE) != profile or parse_bench(text, PROFILE) is not None:
+        raise NoProfileError(profile.unit, ["its findings cannot be written as a profile"])
+    return text
 
 
 def _directives(root: ImageRoot, unit: str) -> tuple[tuple[str, str], ...]:
@@ -268,7 +288,7 @@ def _watched(subject: Subject, options: TraceOptions, port: int, context: Contex
         launcher = launcher_for(subject.reference.kernel, context, keep=options.keep)
         watched = machine(
             f"profile-{draft.name}",
-            memory_mib=_WATCHED_MIB,
+            memory_mib=findings.WATCHED_MIB,
             kernel=subject.reference.kernel,
             initrds=(subject.reference.initrd,),
             cmdline=f"console=ttyS0 panic=-1 root=UUID={disk.superblock.uuid} ro",
@@ -307,5 +327,5 @@ def _write(found: Findings, place: Place) -> None:
         return False
 
     with output.new_directory(place.out, refuse) as directory:
-        (directory / PROFILE).write_text(profile_text(found.profile, notes(found)), encoding="utf-8")
+        (directory / PROFILE).write_text(checked_text(found.profile, notes(found)), encoding="utf-8")
         (directory / README).write_text(readme_text(found), encoding="utf-8")

@@ -10,6 +10,7 @@ from quickstart.model import MIB, Readiness
 from quickstart.model.words import ReadyKind
 from quickstart.newprofile.findings import Findings, by_package, read_from_volume
 from quickstart.newprofile.look import is_loopback
+from quickstart.newprofile.toml import one_line
 
 _LARGEST = 12
 _LISTED = 20
@@ -61,12 +62,7 @@ def _pre_note(found: Findings) -> str:
         return "The unit has no ExecStartPre."
     if found.profile.run_start_pre:
         return "ExecStartPre runs in the early start, too: it may do more than check."
-    return f"ExecStartPre only checks what the start itself checks again: {_line(found.pre[0])}"
-
-
-def _line(text: str) -> str:
-    """One line, whatever the text is."""
-    return "".join(char if char.isprintable() else "?" for char in text)
+    return f"ExecStartPre only checks what the start itself checks again: {found.pre[0]}"
 
 
 def readme_text(found: Findings) -> str:
@@ -84,7 +80,8 @@ def readme_text(found: Findings) -> str:
         *_reads(found),
         *_to_look_at(found),
     ]
-    return "".join(f"{line}\n" for line in lines)
+    # A name of the image in any of them may hold any character.
+    return "".join(f"{one_line(line)}\n" for line in lines)
 
 
 def _origin(found: Findings) -> str:
@@ -99,16 +96,16 @@ def _unit(found: Findings) -> Iterator[str]:
     yield f"## {unit.unit}"
     yield ""
     pid_file = f", PID file `{unit.pid_file}`" if unit.pid_file else ""
-    yield f"Type={unit.type}{pid_file}; `{_line(command(unit.start))}`."
+    yield f"Type={unit.type}{pid_file}; `{command(unit.start)}`."
     if found.wrapper:
         yield f"It does the work of `{found.wrapper}`, which starts nothing itself."
     for line in found.pre:
         runs = "runs in the early start" if found.profile.run_start_pre else "is left out: it only checks"
-        yield f"ExecStartPre `{_line(line)}` {runs}."
+        yield f"ExecStartPre `{line}` {runs}."
     for bind in unit.late_binds:
-        yield f"`{_line(bind.source)}` is bound to `{_line(bind.target)}` when systemd adopts the process, not before."
+        yield f"`{bind.source}` is bound to `{bind.target}` when systemd adopts the process, not before."
     for each in unit.start_post:
-        yield f"ExecStartPost `{_line(command(each))}` runs once it has started."
+        yield f"ExecStartPost `{command(each)}` runs once it has started."
     yield ""
     yield "| directive | in the early start |"
     yield "|---|---|"
@@ -127,7 +124,7 @@ def _boot(found: Findings) -> Iterator[str]:
     survey, trace = found.survey, found.traces[0]
     yield "## What the stock boot showed"
     yield ""
-    answer = f"`{_line(survey.answer)}` came" if survey.answer else "The service listened"
+    answer = f"`{survey.answer}` came" if survey.answer else "The service listened"
     yield f"- {answer}, with {survey.used_mib} MiB of memory in use in the whole machine."
     listening = ", ".join(f"{address} port {port}" for address, port in survey.listeners)
     yield f"- TCP is listened to at {listening or 'no port'} (by any service of the machine)."
@@ -186,15 +183,12 @@ def _reads(found: Findings) -> Iterator[str]:
         yield ""
         yield "| file | read by | KiB |"
         yield "|---|---|---|"
-        yield from (
-            f"| `{_line(path)}` | {_line(program)} | {size / 1024:.0f} |"
-            for path, program, size in reads.files
-        )
+        yield from (f"| `{path}` | {program} | {size / 1024:.0f} |" for path, program, size in reads.files)
     yield ""
 
 
 def _listed(names: Sequence[str], plain: bool = False) -> Iterator[str]:
-    yield from (f"- {_line(each)}" if plain else f"- `{_line(each)}`" for each in names[:_LISTED])
+    yield from (f"- {each}" if plain else f"- `{each}`" for each in names[:_LISTED])
     if len(names) > _LISTED:
         yield f"- and {len(names) - _LISTED} more: `quickstart trace --profile DIR -o OUT`, `quickstart why OUT PATH`"
     if not names:
@@ -222,10 +216,10 @@ def _points(found: Findings) -> Iterator[str]:
     if found.pre and profile.run_start_pre:
         yield "ExecStartPre costs time at every start. If it only checks the configuration, `pre = false` leaves it out."
     for path in found.written:
-        yield f"`{_line(str(path))}` is written to by the service and so is data."
+        yield f"`{path}` is written to by the service and so is data."
     blind = sorted({program for trace in found.traces for program in trace.blind})
     for program in blind:
-        yield f"`{_line(program)}` uses io_uring: what it opens by that is not in the trace."
+        yield f"`{program}` uses io_uring: what it opens by that is not in the trace."
     yield from (
         f"`{path}` has mode 0600 or the like and is not in the archive; `secrets` would pack it."
         for path in _secrets(found)

@@ -93,4 +93,10 @@ def _value(value: object) -> str:
 
 
 def _comments(lines: Iterable[str]) -> list[str]:
-    return [f"# {line}".rstrip() for line in lines]
+    # A line that ended early would go on as TOML.
+    return [f"# {one_line(line)}".rstrip() for line in lines]
+
+
+def one_line(text: str) -> str:
+    """One line, whatever the text is: names of an image and words of a guest may hold any character."""
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quickstart.errors import (
+    BadInputError,
     NoProfileError,
     OutputExistsError,
+    ProfileError,
     UnsupportedUnitError,
 )
 from quickstart.inspect.globs import matches
@@ -21,6 +24,7 @@ from quickstart.inspect.unit.directives import KNOWN
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import (
     Event,
+    Exclusion,
     FileRules,
     Op,
     Profile,
@@ -43,13 +47,23 @@ from quickstart.newprofile.findings import (
     payload,
     written_files,
 )
-from quickstart.newprofile.make import Place, check_place, describe, examine, fitting_payload, own_name
+from quickstart.newprofile.look import parse_look
+from quickstart.newprofile.make import (
+    Place,
+    check_place,
+    checked_text,
+    describe,
+    examine,
+    fitting_payload,
+    own_name,
+    tree_bytes,
+)
 from quickstart.newprofile.readme import notes, readme_text, request
 from quickstart.newprofile.reads import Reads, root_budget
 from quickstart.newprofile.request import first_draft, parse_ready
 from quickstart.newprofile.survey import Survey
 from quickstart.newprofile.toml import profile_text
-from quickstart.profile import DATA, parse_profile
+from quickstart.profile import DATA, parse_bench, parse_profile
 from tests.unit import startfiles
 from tests.unit.imagebuilder import Image, P, trace
 
@@ -401,6 +415,68 @@ def test_any_profile_reads_as_it_was_written(
     rules = FileRules(include=include, exclude=data, data=(*DATA, *data), secrets=include)
     profile = replace(DRAFT, description=description, ready=ready, files=rules, run_start_pre=pre)
     assert parse_profile(profile_text(profile, {}), "x") == profile
+
+
+# ---------------------------------------------------------------- images and guests of strangers
+
+
+EVIL = "x\n[bench]\ncommands = ['true']\nready = {kind = 'tcp', port = 1}\n#\x1b]0;\a"
+
+
+def test_no_comment_goes_on_as_toml() -> None:
+    found = findings(DRAFT, wrapper=f"{EVIL}.service", pre=(EVIL,))
+    text = checked_text(found.profile, notes(found))
+    assert parse_profile(text, "x") == found.profile
+    assert parse_bench(text, "x") is None
+
+
+def test_what_no_profile_can_say_is_not_written() -> None:
+    with pytest.raises(ProfileError, match="unit"):
+        checked_text(replace(DRAFT, unit=f"{EVIL}.service"), {})
+    with pytest.raises(ProfileError, match="machine_mib"):
+        checked_text(replace(DRAFT, memory_mib=1 << 20), {})
+
+
+def test_no_name_begins_a_line_of_the_readme() -> None:
+    file = start_file("/etc/app.conf", 0o644, f"{EVIL} 1")
+    found = findings(
+        DRAFT,
+        wrapper=EVIL,
+        unit=replace(findings(DRAFT).unit, unit=EVIL, pid_file=P(f"/run/{EVIL}")),
+        start_set=StartSet(
+            (file, start_file(f"/usr/{EVIL}", 0o755, EVIL)), (Exclusion(P(f"/{EVIL}"), "secret: mode 0600"),)
+        ),
+    )
+    text = readme_text(found)
+    assert not [char for char in text if not char.isprintable() and char != "\n"]
+    assert not [line for line in text.splitlines() if line.startswith(("[bench]", "commands"))]
+    assert text.count("[bench]") >= 4
+
+
+def test_a_path_that_is_no_utf_8_is_a_rule_all_the_same() -> None:
+    path = P("/opt/\udcff[x]")
+    (rule,) = data_rules([path])
+    assert rule.encode() and matches(path, rule) and not matches(P("/opt/ab[x]"), rule)
+
+
+def test_a_guest_does_not_choose_the_memory_of_the_next_one() -> None:
+    for total, left in ((10**14, 1), (1, 10**14), (3 << 20, 0)):
+        look = parse_look(f"== memory\nMemTotal: {total} kB\nMemAvailable: {left} kB\n")
+        assert 1024 <= memory_mib(look.used_mib) <= 4096
+
+
+def test_a_file_of_many_names_counts_once(image: Image) -> None:
+    before = tree_bytes(ImageRoot(image.base))
+    image.file("/data/a", "x")
+    os.truncate(image.base / "data/a", 1 << 30)
+    for number in range(50):
+        os.link(image.base / "data/a", image.base / f"data/{number}")
+    assert tree_bytes(ImageRoot(image.base)) == before + (1 << 30)
+
+
+def test_an_image_too_large_for_any_profile() -> None:
+    with pytest.raises(BadInputError, match="at most 1048576 MiB"):
+        disk_mib(1 << 40)
 
 
 # ---------------------------------------------------------------- where it goes

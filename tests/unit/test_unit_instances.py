@@ -297,3 +297,14 @@ def test_a_message_names_some_of_many_instances(image: Image) -> None:
         read_unit(ImageRoot(image.base), "web.service")
     assert error.value.hint is not None and len(error.value.hint) < 500
     assert "web@" in error.value.hint and ", …: " in error.value.hint
+
+
+def test_a_link_to_a_name_that_is_none(postgresql: Image) -> None:
+    evil = "x\n[bench]\ncommands = ['true']\n#"
+    postgresql.file(f"{UNITS}/{evil}.service", WRAPPER)
+    postgresql.file(f"{UNITS}/{evil}@.service", template("x.service"))
+    postgresql.link(f"/etc/systemd/system/{evil}.service.wants/{evil}@a.service", f"../{evil}@.service")
+    postgresql.link("/etc/systemd/system/web.service", f"{UNITS}/{evil}.service")
+    asked = first_draft("pg", ["postgresql"], "web", parse_ready("tcp:5432"), "bookworm", 600)
+    with pytest.raises(UnsupportedUnitError, match="which is no name of a unit"):
+        with_own_unit(ImageRoot(postgresql.base), asked)
