@@ -28,7 +28,7 @@ from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import parse_service, read_unit, unit_texts
-from quickstart.inspect.unit.files import has_init_script
+from quickstart.inspect.unit.initscripts import script_of
 from quickstart.inspect.unit.instances import own_instance
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import Profile, ReferenceImage
@@ -212,7 +212,7 @@ def _demand_unit(root: ImageRoot, draft: Profile) -> None:
         unit_texts(root, draft.unit)
     except UnsupportedUnitError as error:
         # A script is what was meant; there is no other name for it.
-        meant = "" if has_init_script(root, draft.unit) else _meant(root, draft)
+        meant = "" if script_of(root, draft.unit) is not None else _meant(root, draft)
         raise UnsupportedUnitError(error.message, hint=meant or error.hint) from error
 
 

@@ -342,13 +342,7 @@ def test_a_socket_that_the_unit_itself_has_started(
         read(tmp_path, text)
 
 
-def test_a_script_is_no_unit_and_a_oneshot_may_have_instances(tmp_path: Path) -> None:
-    put(tmp_path, "/etc/init.d/slapd", "#!/bin/sh\n")
-    with pytest.raises(
-        UnsupportedUnitError, match=r"slapd\.service is the script /etc/init\.d/slapd"
-    ) as script:
-        read_unit(ImageRoot(tmp_path), "slapd.service")
-    assert script.value.hint == "an early start wants a unit file: put one into a root of yours (--rootfs)"
+def test_a_oneshot_may_have_instances(tmp_path: Path) -> None:
     put(tmp_path, "/usr/lib/systemd/system/app@.service", SERVICE)
     with pytest.raises(UnsupportedUnitError, match="Type=oneshot") as oneshot:
         read(tmp_path, "[Service]\nType=oneshot\nExecStart=/bin/true\n")

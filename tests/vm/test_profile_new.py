@@ -87,6 +87,49 @@ def test_what_is_written_builds_and_is_handed_over(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.full
+def test_an_init_script_without_a_unit_file_is_handed_over(tmp_path: Path) -> None:
+    """systemd-sysv-generator makes the unit, which has no main process: the early one goes on in the unit's control group."""
+    profile, out = tmp_path / "profile", tmp_path / "out"
+    words = ("--package", "slapd", "--unit", "slapd", "--ready", "tcp:389")
+    written = quickstart("profile", "new", "slapd", *words, "-o", profile, "--json", timeout_s=BUILD_S)
+    assert written.status == 0, written.err
+    built = quickstart("build", "--profile", profile, "-o", out, "--json", timeout_s=BUILD_S)
+    assert built.status == 0, built.err
+    verified = quickstart("verify", out, "--json", timeout_s=BUILD_S)
+    assert (verified.status, verified.result["fallback"]) == (0, ""), verified.err
+    ask = f"""{SETTLED}
+until [ -s /run/quickstart/main.pid ]; do sleep 0.1; done
+early=$(cat /run/quickstart/main.pid)
+wait_settled
+systemctl is-system-running --wait
+systemctl show -P FragmentPath slapd
+grep -c '/system.slice/slapd.service$' /proc/$early/cgroup
+readlink /proc/$early/exe
+systemctl is-active slapd
+systemctl restart slapd
+systemctl is-active slapd
+[ -e /proc/$early ] || echo another
+"""
+    called = quickstart("run", out, "--snapshot", "--json", *EARLY, "--exec", ask, timeout_s=900)
+    assert called.status == 0, called.err
+    assert called.result["fallback"] is None
+    assert called.result["exec_stdout"].split() == [
+        *("running", "/run/systemd/generator.late/slapd.service", "1", "/fast/usr/sbin/slapd"),
+        *("active", "active", "another"),
+    ]
+    # A link that no longer starts it, and the machine is the stock one.
+    disabled = quickstart(
+        *("run", out, "--json", "--exec", "update-rc.d slapd disable", "--when", "settled"), timeout_s=900
+    )
+    assert disabled.status == 0, disabled.err
+    again = quickstart(
+        *("run", out, "--json", "--exec", "systemctl is-active slapd; true", "--when", "settled"),
+        timeout_s=900,
+    )
+    assert "S01slapd is not as it was packed" in (again.result["fallback"] or ""), again.out
+
+
+@pytest.mark.full
 def test_it_says_the_same_again(tmp_path: Path) -> None:
     """The second time everything is in the store: no guest, the same bytes."""
     for place in ("one", "two"):
@@ -130,11 +173,6 @@ def test_a_unit_that_cannot_start_early_is_refused_by_name_before_anything_boots
 @pytest.mark.parametrize(
     ("package", "unit", "message"),
     [
-        (
-            "slapd",
-            "slapd",
-            "slapd.service is the script /etc/init.d/slapd, of which systemd makes a unit at each boot",
-        ),
         (
             "cups-daemon",
             "cups",

@@ -18,8 +18,8 @@ from quickstart.inspect.unit.files import (
     assignments,
     directives,
     drop_in_places,
-    texts_of,
     unit_files,
+    unit_texts,
 )
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE
 
@@ -109,7 +109,7 @@ def _before_the_network(
             raise UnsupportedUnitError(
                 f"the image's services and their drop-ins have more than {_MOST_BYTES} bytes, up to {name}"
             )
-        texts = texts_of(root, files, name)
+        texts = unit_texts(root, name)
         before = directives(assignments(texts, "[Unit]")).get("Before", ())
         if "network-pre.target" in " ".join(before).split():
             yield name, texts

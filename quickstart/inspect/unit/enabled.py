@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import UNIT_PATHS, assignments, unit_file, unit_texts
+from quickstart.inspect.unit.initscripts import SCRIPTS, read_script
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
 from quickstart.inspect.unit.words import Names, split_words
 from quickstart.model import IMAGE_TIME_S
@@ -81,9 +82,11 @@ def _comes_after(root: ImageRoot, unit: str) -> set[str]:
         if not _UNIT.fullmatch(name):
             continue
         try:
-            unit_file(root, name)
+            file = unit_file(root, name)
+            if file.parent == SCRIPTS:
+                read_script(root, name)
         except UnsupportedUnitError:
-            # Nobody has it yet, or it is masked.
+            # Nobody has it yet, it is masked, or it is a script that says nothing of its place.
             continue
         read += 1
         if read > _MAX_UNITS:

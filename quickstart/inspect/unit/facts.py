@@ -23,6 +23,7 @@ from quickstart.inspect.unit.files import (
     names_of,
     unit_texts,
 )
+from quickstart.inspect.unit.initscripts import script_of, start_links
 from quickstart.inspect.unit.slices import slice_names
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
@@ -114,6 +115,10 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
         if at:
             yield directory / f"{stem}@.service"
         yield from (directory / name for name in _slices(root, unit))
+    if (script := script_of(root, unit)) is not None:
+        yield script
+        yield from start_links(root, script.name)
+        yield _OWN / "multi-user.target"
     yield from (PurePosixPath(directory) / "system.conf" for directory in MANAGER_PATHS)
     yield _OWN / "default.target"
     # A socket of its own would have its sockets handed over (unit/neighbours.py).

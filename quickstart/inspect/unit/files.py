@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.initscripts import SCRIPTS, generated_text, read_script, script_of
 from quickstart.inspect.unit.words import MAX_LINE_CHARACTERS
 
 # systemd.unit(5), "Unit File Load Path": the first that has the unit wins; drop-ins of all are read.
@@ -162,6 +163,8 @@ def names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
     own = (unit, _template(unit)) if _template(unit) else (unit,)
     file = next((path for name in own if (path := _first(root, name)) is not None), None)
     found = {unit: None}
+    if file is None and script_of(root, unit) is not None:
+        found.update(dict.fromkeys(read_script(root, unit).aliases))
     seen: set[str] = set()
     for place in places if file is not None else ():
         names = root.names_and_links(place)
@@ -215,11 +218,6 @@ def _template(unit: str) -> str:
     return f"{stem}@.service" if at and instance else ""
 
 
-def has_init_script(root: ImageRoot, unit: str) -> bool:
-    """Whether systemd-sysv-generator(8) would make ``unit`` when it has no unit file."""
-    return root.resolve(PurePosixPath("/etc/init.d") / unit.removesuffix(".service")).canonical is not None
-
-
 def drop_ins_of(root: ImageRoot, unit: str) -> dict[str, PurePosixPath]:
     """The drop-ins of ``unit`` by their names; of equal names the first in the order of places counts."""
     found: dict[str, PurePosixPath] = {}
@@ -241,12 +239,18 @@ def _settings_files(root: ImageRoot, place: PurePosixPath) -> Iterator[str]:
 
 
 def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The unit file's text, then its drop-ins' in the order of their names; raises UnsupportedUnitError without a unit."""
-    return texts_of(root, unit_files(root, unit), unit)
+    """The unit file's text, or what systemd makes of an init script. Then its drop-ins' in the order of their names.
+
+    Raises UnsupportedUnitError without a unit.
+    """
+    main, *drop_ins = unit_files(root, unit)
+    if main.parent == SCRIPTS:
+        return (generated_text(read_script(root, unit)), *texts_of(root, drop_ins, unit))
+    return texts_of(root, (main, *drop_ins), unit)
 
 
 def unit_files(root: ImageRoot, unit: str) -> list[PurePosixPath]:
-    """The unit file, then its drop-ins in the order of their names; raises UnsupportedUnitError without a unit."""
+    """The unit file or init script, then its drop-ins in the order of their names; raises UnsupportedUnitError without a unit."""
     main, drop_ins = unit_file(root, unit), drop_ins_of(root, unit)
     # A drop-in may be a link, to /dev/null when it is switched off.
     found = (root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins))
@@ -254,7 +258,9 @@ def unit_files(root: ImageRoot, unit: str) -> list[PurePosixPath]:
 
 
 def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
-    """The unit's own file; raises UnsupportedUnitError without one, or for a masked unit."""
+    """The unit's own file, or the init script of which systemd makes the unit. Raises UnsupportedUnitError without one, or for a
+    masked unit.
+    """
     main: PurePosixPath | None = None
     template = _template(unit)
     for directory in UNIT_PATHS:
@@ -268,11 +274,9 @@ def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
     if main is None and template:
         places = (root.resolve(PurePosixPath(directory) / template).canonical for directory in UNIT_PATHS)
         main = next((place for place in places if place is not None), None)
-    if main is None and has_init_script(root, unit):
-        raise UnsupportedUnitError(
-            f"{unit} is the script /etc/init.d/{unit.removesuffix('.service')}, of which systemd makes a unit at each boot",
-            hint="an early start wants a unit file: put one into a root of yours (--rootfs)",
-        )
+    if main is not None and main.parent == SCRIPTS:
+        raise UnsupportedUnitError(f"{unit} is a link to {main}, which is no unit file")
+    main = main or script_of(root, unit)
     if main is None or not root.host(main).is_file():
         raise UnsupportedUnitError(
             f"the image has no unit {unit}", hint="`unit` and `packages` in the profile must fit"

@@ -1,0 +1,203 @@
+"""The unit that systemd makes of an init script at each boot, for a service without a unit file
+(systemd-sysv-generator(8), LSB core, "Comment Conventions for Init Scripts").
+
+The generator of systemd 252 is the model. A script without an LSB header is refused, because its place in
+the boot depends on the numbers of all other scripts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+
+SCRIPTS = PurePosixPath("/etc/init.d")
+_SUFFIX = ".service"
+# The directories of links that pull a script into a boot, and the target that each stands for.
+_RUN_LEVELS = {
+    "rc2.d": "multi-user.target",
+    "rc3.d": "multi-user.target",
+    "rc4.d": "multi-user.target",
+    "rc5.d": "graphical.target",
+}
+_NETWORK, _ONLINE = "network.target", "network-online.target"
+_LINK = re.compile(r"S[0-9]{2}(.+)")
+_BEGIN, _END = "### BEGIN INIT INFO", "### END INIT INFO"
+_FIELD = re.compile(
+    r"(Provides|Required-Start|Should-Start|X-Start-Before|X-Start-After|Short-Description|Description):(.*)",
+    re.IGNORECASE,
+)
+_AFTER = ("required-start", "should-start", "x-start-after")
+_NAMES = ("provides", *_AFTER, "x-start-before")
+_PID_FILE = re.compile(r"pidfile:\s*(.*)", re.IGNORECASE)
+# LSB core, "Facility Names". None: the unit comes after it without a word.
+_FACILITIES: Mapping[str, str | None] = {
+    "local_fs": None,
+    "network": _ONLINE,
+    "named": "nss-lookup.target",
+    "portmap": "rpcbind.target",
+    "remote_fs": "remote-fs.target",
+    "syslog": None,
+    "time": "time-sync.target",
+}
+# unit_name_mangle: other characters would be escaped.
+_PLAIN = re.compile(r"[A-Za-z0-9:_.-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitScript:
+    """What the header of a script says. ``after``, ``before``, ``wants`` and ``aliases`` are units.
+
+    ``pid_file`` is empty when the header names none.
+    """
+
+    path: PurePosixPath
+    description: str
+    pid_file: str
+    after: tuple[str, ...]
+    before: tuple[str, ...]
+    wants: tuple[str, ...]
+    aliases: tuple[str, ...]
+
+
+def script_of(root: ImageRoot, unit: str) -> PurePosixPath | None:
+    """The script that systemd-sysv-generator(8) makes ``unit`` of when there is no unit file: an executable file."""
+    name = unit.removesuffix(_SUFFIX)
+    if name == unit or not _PLAIN.fullmatch(name):
+        return None
+    found = root.resolve(SCRIPTS / name).canonical
+    if found is None or not root.host(found).is_file() or not root.host(found).stat().st_mode & 0o100:
+        return None
+    return SCRIPTS / name
+
+
+def read_script(root: ImageRoot, unit: str) -> InitScript:
+    """The script of ``unit``.
+
+    Raises UnsupportedUnitError for a script without an LSB header, and for names that systemd would escape.
+    """
+    path = SCRIPTS / unit.removesuffix(_SUFFIX)
+    canonical = root.resolve(path).canonical
+    text = root.read_text(canonical) if canonical is not None else ""
+    fields, pid_file = _header(text)
+    if fields is None:
+        raise UnsupportedUnitError(
+            f"{unit} is the script {path} without an LSB header, and systemd makes a unit of it by the numbers of all such scripts",
+            hint="put a unit file into a root of yours (--rootfs)",
+        )
+    words = [(name, word) for name, value in fields for word in value.split()]
+    if odd := sorted(
+        {word for name, word in words if name in _NAMES and not _PLAIN.fullmatch(word.removeprefix("$"))}
+    ):
+        raise UnsupportedUnitError(
+            f"{unit} is the script {path}, whose header names {', '.join(map(repr, odd))}, which is no plain name",
+            hint="mend the header of the script, or put a unit file into a root of yours (--rootfs)",
+        )
+    provided = [each for name, word in words if name == "provides" and (each := _unit(word, path.name))]
+    targets = tuple(each for each in provided if each.endswith(".target"))
+    needed = [each for name, word in words if name in _AFTER and (each := _unit(word, path.name))]
+    follows = [each for name, word in words if name == "x-start-before" and (each := _unit(word, path.name))]
+    # Who provides the network online provides the network, too.
+    targets += (_NETWORK,) if _ONLINE in targets else ()
+    return InitScript(
+        path=path,
+        description=_last(fields, "short-description") or _last(fields, "description"),
+        pid_file=pid_file,
+        after=_unique(needed),
+        before=_unique((*targets, *follows, *_targets(root, path.name))),
+        wants=_unique((*targets, *(each for each in needed if each == _ONLINE))),
+        aliases=_unique(each for each in provided if each.endswith(_SUFFIX)),
+    )
+
+
+def _last(fields: Sequence[tuple[str, str]], wanted: str) -> str:
+    return next((value.strip() for name, value in reversed(fields) if name == wanted), "")
+
+
+def generated_text(script: InitScript) -> str:
+    """The unit file, as the generator writes it."""
+    lines = [
+        "# Automatically generated by systemd-sysv-generator",
+        "",
+        "[Unit]",
+        "Documentation=man:systemd-sysv-generator(8)",
+        f"SourcePath={script.path}",
+        *((f"Description=LSB: {script.description}",) if script.description else ()),
+        *(f"Before={each}" for each in script.before),
+        *(f"After={each}" for each in script.after),
+        *(f"Wants={each}" for each in script.wants),
+        "",
+        "[Service]",
+        "Type=forking",
+        "Restart=no",
+        "TimeoutSec=5min",
+        "IgnoreSIGPIPE=no",
+        "KillMode=process",
+        "GuessMainPID=no",
+        f"RemainAfterExit={'no' if script.pid_file else 'yes'}",
+        *((f"PIDFile={script.pid_file}",) if script.pid_file else ()),
+        "SuccessExitStatus=5 6",
+        f"ExecStart={script.path} start",
+        f"ExecStop={script.path} stop",
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def start_links(root: ImageRoot, name: str) -> tuple[PurePosixPath, ...]:
+    """The links that start the script ``name`` in a boot, /etc/rc2.d/S01slapd for one."""
+    return tuple(place / each for place, each in _links(root) if each[3:] == name)
+
+
+def _links(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:
+    for level in _RUN_LEVELS:
+        place = root.resolve(PurePosixPath("/etc") / level).canonical
+        if place is not None and root.host(place).is_dir():
+            yield from ((place, name) for name in sorted(root.names(place)) if _LINK.fullmatch(name))
+
+
+def _targets(root: ImageRoot, name: str) -> Iterator[str]:
+    for place in start_links(root, name):
+        yield _RUN_LEVELS[place.parent.name]
+
+
+def _header(text: str) -> tuple[list[tuple[str, str]] | None, str]:
+    """The fields of the LSB header, in order and with names in lower case; None without a header. And the PID file."""
+    fields: list[tuple[str, str]] | None = None
+    is_inside, pid_file = False, ""
+    for line in text.split("\n"):
+        stripped = line.strip()
+        if not stripped.startswith("#"):
+            continue
+        comment = stripped[1:].lstrip()
+        if not is_inside and stripped == _BEGIN:
+            is_inside = True
+            fields = fields or []
+        elif is_inside and stripped == _END:
+            is_inside = False
+        elif is_inside and fields is not None and (field := _FIELD.match(comment)):
+            fields.append((field[1].lower(), field[2]))
+        elif is_inside and fields and fields[-1][0] == "description" and line.startswith(("#\t", "#  ")):
+            fields[-1] = ("description", f"{fields[-1][1]} {comment.strip()}")
+        elif not is_inside and (found := _PID_FILE.match(comment)) and found[1].startswith("/"):
+            pid_file = found[1].strip()
+    return fields, pid_file
+
+
+def _unit(word: str, script: str) -> str:
+    """The unit that a facility stands for; empty for none."""
+    name = word.removeprefix("$")
+    if name in _FACILITIES:
+        return _FACILITIES[name] or ""
+    if word.startswith("$"):
+        return f"{name}.target"
+    if name == script.removesuffix(".sh"):
+        return ""
+    return f"{name.removesuffix('.sh')}{_SUFFIX}"
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
