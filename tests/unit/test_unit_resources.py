@@ -55,6 +55,10 @@ def test_the_manager_s_default_of_tasks(tmp_path: Path) -> None:
     [
         ("MemoryMax=1G", [("memory.max", "1073741824")]),
         ("MemoryMax=50%\nMemoryHigh=400M", [("memory.high", "419430400"), ("memory.max", "memory", "5000", "10000")]),
+        ("MemoryLimit=1G", [("memory.max", "1073741824")]),
+        ("MemoryLimit=1G\nMemoryMax=infinity\nMemoryLow=0", [("memory.max", "1073741824")]),
+        ("MemoryLimit=1G\nMemoryMax=2G", [("memory.max", "2147483648")]),
+        ("MemoryLimit=1G\nMemorySwapMax=0", [("memory.swap.max", "0")]),
         ("MemorySwapMax=0\nMemoryMax=infinity\nMemoryLow=0", [("memory.swap.max", "0")]),
         ("MemoryMin=infinity", [("memory.min", "max")]),
         ("CPUWeight=50\nStartupCPUWeight=900", [("cpu.weight", "900")]),
@@ -89,10 +93,18 @@ def test_what_a_slice_says_comes_first(tmp_path: Path) -> None:
     "line",
     [
         *("TasksMax=0", "TasksMax=many", "TasksMax=101%", "TasksMax=1.234%"),
-        *("MemoryMax=0", "MemoryHigh=0%", "MemoryMax=1KB", "MemoryMax=1.5G", "CPUQuota=0%", "CPUQuota=20"),
+        *(
+            "MemoryMax=0",
+            "MemoryLimit=0",
+            "MemoryHigh=0%",
+            "MemoryMax=1KB",
+            "MemoryMax=1.5G",
+            "CPUQuota=0%",
+            "CPUQuota=20",
+        ),
         *("CPUWeight=0", "CPUWeight=10001", "IOWeight=idle", "AllowedCPUs=x", "OOMPolicy=never"),
         # Of a device, of cgroup v1, of some systemd's only.
-        *("IOReadBandwidthMax=/ 1M", "IODeviceWeight=/ 10", "MemoryLimit=1G", "CPUShares=10"),
+        *("IOReadBandwidthMax=/ 1M", "IODeviceWeight=/ 10", "BlockIOWeight=10", "CPUShares=10"),
         *("StartupMemoryMax=1G", "MemoryZSwapMax=0"),
     ],
 )

@@ -185,7 +185,9 @@ CALLS = {
     "private-network": _service("PrivateNetwork=yes", "User=nobody"),
     "devices": _service("DevicePolicy=closed", "DeviceAllow=/dev/kmsg r", "DeviceAllow=char-rtc"),
     "resources": _service("MemoryMax=40%", "MemorySwapMax=64M", "TasksMax=12.5%", "OOMPolicy=kill"),
-    "resources-of-cpu": _service("CPUQuota=150%", "CPUQuotaPeriodSec=20ms", "CPUWeight=70", "AllowedCPUs=0"),
+    "resources-of-cpu": _service(
+        "CPUQuota=150%", "CPUQuotaPeriodSec=20ms", "CPUWeight=70", "AllowedCPUs=0", "MemoryLimit=400M"
+    ),
     "redis-like": _service("Type=exec", *_REDIS),
 }
 UNITS = {**CALLS, **KERNEL, **TYPES, **PROCESS, **MOUNTS}

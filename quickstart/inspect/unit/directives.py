@@ -65,7 +65,8 @@ CGROUP = frozenset(
     {
         *("CPUWeight", "StartupCPUWeight", "CPUQuota", "CPUQuotaPeriodSec", "IOWeight", "StartupIOWeight"),
         *("AllowedCPUs", "StartupAllowedCPUs", "AllowedMemoryNodes", "StartupAllowedMemoryNodes"),
-        *("MemoryMin", "MemoryLow", "MemoryHigh", "MemoryMax", "MemorySwapMax", "TasksMax"),
+        *("MemoryMin", "MemoryLow", "MemoryHigh", "MemoryMax", "MemorySwapMax", "MemoryLimit"),
+        "TasksMax",
         # Of a slice: what it lends to the groups in it.
         *("DefaultMemoryMin", "DefaultMemoryLow"),
     }

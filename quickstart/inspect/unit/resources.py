@@ -85,13 +85,22 @@ def _attributes(
     """Of one group; ``above`` are the slices that it lies in, the innermost first."""
     rows = [
         ("pids.max", source.converted("TasksMax", source.last("TasksMax", default_tasks_max), _tasks)),
-        *((attribute, _memory_limit(source, above, name)) for name, attribute in _MEMORY.items()),
+        *_memory_limits(source, above).items(),
         *_cpu(source),
         ("cpuset.cpus", _numbers(source, "AllowedCPUs")),
         ("cpuset.mems", _numbers(source, "AllowedMemoryNodes")),
         ("io.weight", source.value(_at_start(source, "IOWeight"), _io_weight)),
     ]
     yield from (("cgroup-attribute", level, name, *value) for name, value in rows if value is not None)
+
+
+def _memory_limits(source: Source, above: tuple[Source, ...]) -> dict[str, Record | None]:
+    """With cgroup v1's MemoryLimit= as MemoryMax=, when no other of them says anything (unit_has_unified_memory_config)."""
+    limits = {attribute: _memory_limit(source, above, name) for name, attribute in _MEMORY.items()}
+    of_v1 = source.value("MemoryLimit", partial(_memory, "MemoryMax"))
+    if not any(limits.values()):
+        limits["memory.max"] = of_v1
+    return limits
 
 
 def _memory_limit(source: Source, above: tuple[Source, ...], name: str) -> Record | None:
