@@ -19,7 +19,7 @@ from quickstart.newprofile.check import Checked, check
 from quickstart.newprofile.findings import Findings
 from quickstart.newprofile.make import PROFILE, Place, make
 from quickstart.newprofile.readme import command, request
-from quickstart.newprofile.request import first_draft, parse_ready
+from quickstart.newprofile.request import UNKNOWN_READY, first_draft, wanted_ready
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
@@ -42,9 +42,8 @@ def profile() -> None:
 @click.option("--unit", required=True, metavar="U", help="The service that starts early.")
 @click.option(
     "--ready",
-    required=True,
     metavar="http:PORT/PATH|tcp:PORT|exec:CMD",
-    help="The real request; its first correct answer is ready.",
+    help="The real request; its first correct answer is ready. [what a boot of the stock image shows]",
 )
 @click.option("--status", type=click.IntRange(100, 599), metavar="N", help="The correct HTTP status [200].")
 @click.option("--suite", default="bookworm", show_default=True, metavar="SUITE", help="The Debian suite.")
@@ -69,7 +68,7 @@ def new(
     name: str,
     packages: tuple[str, ...],
     unit: str,
-    ready: str,
+    ready: str | None,
     status: int | None,
     suite: str,
     rootfs: Path | None,
@@ -87,11 +86,12 @@ def new(
     """
 
     def work(verb: Verb) -> int:
-        draft = first_draft(name, packages, unit, parse_ready(ready, status), suite, timeout_s)
+        asked = wanted_ready(ready, status)
+        draft = first_draft(name, packages, unit, asked or UNKNOWN_READY, suite, timeout_s)
         place = Place(verb.place, free_port(), force)
         options = TraceOptions(rootfs=rootfs, keep=keep)
         with Store(default_root(), verb.display().note) as store:
-            found = make(draft, place, options, Context(store, verb.display()))
+            found = make(draft, place, options, Context(store, verb.display()), finds_ready=asked is None)
         verb.result(_written(found, place.out), lambda console: _show_written(console, found, place.out))
         return 0
 

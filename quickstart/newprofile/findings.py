@@ -50,7 +50,8 @@ class Findings:
     """What a profile is written from; ``directives`` are the unit's with what becomes of each, ``written`` what its processes
     opened for writing of the image's own files, outside the places that are data anyway. ``given``: the root is a user's own.
     ``bound``: packed files that are laid over the volume's; ``reads`` what a boot on trial read of it all the same.
-    ``wrapper``: the unit that was asked for, where the profile's own is the instance that does its work."""
+    ``wrapper``: the unit that was asked for, where the profile's own is the instance that does its work. ``why_ready``: why the
+    readiness is that one, where `profile new` has found it."""
 
     profile: Profile
     survey: Survey
@@ -65,6 +66,7 @@ class Findings:
     written: tuple[PurePosixPath, ...]
     bound: tuple[PurePosixPath, ...] = ()
     wrapper: str = ""
+    why_ready: str = ""
 
 
 def fate(name: str) -> str:

@@ -13,6 +13,11 @@ from quickstart.parse.bounded import natural
 
 _PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "NRestarts", "UnitFileState")
 _LISTEN = "0A"
+# Local address and port, the other side's, state, three numbers, user and timeout; then the inode.
+_SOCKET = re.compile(
+    r"\s*[0-9]+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} (\w\w)"
+    r"(?: \S+ \S+ \S+ +[0-9]+ +[0-9]+ ([0-9]{1,18})(?: |$))?"
+)
 _LOOPBACK = re.compile(r"127\.|::1$|::ffff:127\.")
 # So many looks in a row that say the same.
 _SURE = 3
@@ -79,14 +84,27 @@ def parse_look(text: str, answer: int = 0) -> Look:
     )
 
 
-def _listener(line: str) -> tuple[str, int] | None:
-    """The address and port of a listener's line of /proc/net/tcp or tcp6 (proc(5))."""
-    match = re.match(
-        r"\s*[0-9]+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} (\w\w)", line
-    )
-    if match is None or match[3] != _LISTEN:
+@dataclass(frozen=True, kw_only=True)
+class Socket:
+    """A line of /proc/net/tcp or udp (proc(5)); ``state`` and ``inode`` are as the kernel writes them."""
+
+    address: str
+    port: int
+    state: str
+    inode: str
+
+
+def parse_socket(line: str) -> Socket | None:
+    """The socket of a line of /proc/net/tcp, tcp6, udp or udp6; None for any other line."""
+    match = _SOCKET.match(line)
+    if match is None:
         return None
-    return _address(match[1]), int(match[2], 16)
+    return Socket(address=_address(match[1]), port=int(match[2], 16), state=match[3], inode=match[4] or "")
+
+
+def _listener(line: str) -> tuple[str, int] | None:
+    found = parse_socket(line)
+    return (found.address, found.port) if found is not None and found.state == _LISTEN else None
 
 
 def _address(digits: str) -> str:

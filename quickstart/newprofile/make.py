@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,12 +33,14 @@ from quickstart.inspect.unit.initscripts import script_of
 from quickstart.inspect.unit.instances import own_instance
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import Profile, ReferenceImage
-from quickstart.model.machine import NetworkAccess, machine
+from quickstart.model.machine import CLOSED, Machine, NetworkAccess, machine
 from quickstart.model.subject import Subject, Traced
 from quickstart.model.words import Payload, ReadyKind
 from quickstart.newprofile import findings, reads, survey
+from quickstart.newprofile.discover import discover
 from quickstart.newprofile.findings import Findings
 from quickstart.newprofile.readme import command, notes, readme_text
+from quickstart.newprofile.request import first_draft
 from quickstart.newprofile.toml import profile_text
 from quickstart.pack.packing import PackOptions, pack, packing_of
 from quickstart.pack.startset import check_includes
@@ -50,7 +53,11 @@ from quickstart.trace.record import TRACE_MAC
 PROFILE = "profile.toml"
 README = "README.md"
 _TRIAL_BUDGET_MIB = 4096
-_RECIPE = ("quickstart.newprofile.look", "quickstart.newprofile.survey", "quickstart.launch")
+_RECIPE = (
+    *("quickstart.newprofile.look", "quickstart.newprofile.survey", "quickstart.newprofile.discover"),
+    "quickstart.launch",
+)
+_READY_FILE = "ready.json"
 _TYPE = ".service"
 _UNITS = ("/usr/lib/systemd/system", "/etc/systemd/system")
 
@@ -84,11 +91,13 @@ def _refuse_others(place: Place) -> None:
         raise OutputExistsError(f"{out} has a profile", hint="--force replaces it, or choose another -o")
 
 
-def make(draft: Profile, place: Place, options: TraceOptions, context: Context) -> Findings:
+def make(
+    draft: Profile, place: Place, options: TraceOptions, context: Context, *, finds_ready: bool = False
+) -> Findings:
     """Find out the profile of ``draft``'s service and write it to ``place``. An error leaves nothing there.
 
-    Raises NoProfileError, naming every reason, when the service cannot be started early or does not get
-    ready.
+    With ``finds_ready`` the readiness of ``draft`` is replaced by what a boot shows (discover.py). Raises
+    NoProfileError, naming every reason, when the service cannot be started early or does not get ready.
     """
     check_place(place)
     reference = pipeline.reference_image(draft, options, context)
@@ -101,6 +110,10 @@ def make(draft: Profile, place: Place, options: TraceOptions, context: Context) 
     unit, pre, run_start_pre = examine(root, draft)
     draft = replace(draft, run_start_pre=run_start_pre, disk_mib=findings.disk_mib(tree_bytes(root)))
     subject = pipeline.subject_of(draft, reference, context)
+    why_ready = ""
+    if finds_ready:
+        draft, why_ready = _discovered(subject, options, context)
+        subject = replace(subject, profile=draft)
     seen = _watched(subject, options, place.port, context)
     draft = replace(
         draft,
@@ -135,6 +148,7 @@ def make(draft: Profile, place: Place, options: TraceOptions, context: Context) 
         written=written,
         bound=bound_files(traced.start_set, root, unit),
         wrapper=wrapper,
+        why_ready=why_ready,
     )
     _write(found, place)
     return found
@@ -269,38 +283,62 @@ def _directives(root: ImageRoot, unit: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, findings.fate(name)) for name in names)
 
 
-def _survey_inputs(subject: Subject) -> Mapping[str, object]:
+def _watched_inputs(subject: Subject) -> Mapping[str, object]:
     draft, disk = subject.profile, subject.disk
     return {
         "image": subject.reference.image_hash,
         "disk": [str(disk.superblock.uuid), disk.size_bytes],
         "unit": draft.unit,
-        "ready": dataclasses.asdict(replace(draft.ready, timeout_s=0)),
         "recipe": source_digest(*_RECIPE),
     }
 
 
+def _stock_machine(subject: Subject, access: NetworkAccess) -> Machine:
+    return machine(
+        f"profile-{subject.profile.name}",
+        memory_mib=findings.WATCHED_MIB,
+        kernel=subject.reference.kernel,
+        initrds=(subject.reference.initrd,),
+        cmdline=f"console=ttyS0 panic=-1 root=UUID={subject.disk.superblock.uuid} ro",
+        disk=subject.disk.path,
+        mac=TRACE_MAC,
+        access=access,
+    )
+
+
+def _discovered(subject: Subject, options: TraceOptions, context: Context) -> tuple[Profile, str]:
+    """The profile with the readiness that one boot of the stock image shows, and why it is that one."""
+    draft = subject.profile
+
+    def look(directory: Path) -> None:
+        launcher = launcher_for(subject.reference.kernel, context, keep=options.keep)
+        watched = _stock_machine(subject, CLOSED)
+        with context.progress.step("find its readiness in a boot"), launcher.launch(watched, None) as guest:
+            table, why = discover(executing(guest), draft.unit, draft.ready.timeout_s)
+            (directory / _READY_FILE).write_text(json.dumps({"ready": dict(table), "why": why}) + "\n")
+
+    kept = context.store.get_or_make("readiness", _watched_inputs(subject), look).path
+    found = json.loads((kept / _READY_FILE).read_text())
+    context.progress.note(f"readiness: {found['why']}")
+    ready = first_draft(
+        draft.name, draft.packages, draft.unit, found["ready"], draft.suite, draft.ready.timeout_s
+    ).ready
+    return replace(draft, ready=ready), str(found["why"])
+
+
 def _watched(subject: Subject, options: TraceOptions, port: int, context: Context) -> survey.Survey:
     """One boot of the stock image, from the store or run now."""
-    draft, disk = subject.profile, subject.disk
+    draft = subject.profile
 
     def watch(directory: Path) -> None:
         launcher = launcher_for(subject.reference.kernel, context, keep=options.keep)
-        watched = machine(
-            f"profile-{draft.name}",
-            memory_mib=findings.WATCHED_MIB,
-            kernel=subject.reference.kernel,
-            initrds=(subject.reference.initrd,),
-            cmdline=f"console=ttyS0 panic=-1 root=UUID={disk.superblock.uuid} ro",
-            disk=disk.path,
-            mac=TRACE_MAC,
-            access=NetworkAccess(port, draft.ready),
-        )
+        watched = _stock_machine(subject, NetworkAccess(port, draft.ready))
         with context.progress.step("watch a boot"), launcher.launch(watched, draft.ready) as guest:
             seen = survey.watch(executing(guest), draft.unit, draft.ready, draft.ready.timeout_s)
             survey.write(seen, directory)
 
-    return survey.read(context.store.get_or_make("survey", _survey_inputs(subject), watch).path)
+    inputs = {**_watched_inputs(subject), "ready": dataclasses.asdict(replace(draft.ready, timeout_s=0))}
+    return survey.read(context.store.get_or_make("survey", inputs, watch).path)
 
 
 def _trial(subject: Subject, traced: Traced, context: Context) -> int:

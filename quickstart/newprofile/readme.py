@@ -37,6 +37,8 @@ def notes(found: Findings) -> Mapping[str, Sequence[str]]:
     ]
     if found.wrapper:
         said["unit"] = [f"It does the work of {found.wrapper}, which starts nothing itself."]
+    if found.why_ready:
+        said["ready"] = [f"Found in a boot of the stock image: {found.why_ready}."]
     said["start.pre"] = [_pre_note(found)]
     if profile.ready.loopback:
         said["ready.address"] = ["The service listens on 127.0.0.1 only."]
@@ -72,6 +74,7 @@ def readme_text(found: Findings) -> str:
         f"# {profile.name}",
         "",
         f"{_origin(found)} Ready is {request(profile.ready)}.",
+        *((f"It was found in a boot of the stock image: {found.why_ready}.",) if found.why_ready else ()),
         "Written by `quickstart profile new`; `quickstart profile check DIR` says whether it still holds.",
         "",
         *_unit(found),

@@ -13,6 +13,15 @@ _FORMS = "http:PORT/PATH, tcp:PORT or exec:COMMAND"
 # systemd.unit(5); php8.2-fpm has a dot, too.
 _TYPE = re.compile(r"\.(service|socket|timer|target|mount|automount|path|slice|scope|device|swap)$")
 _SOURCE = "of the options"
+# Stands where nobody has said what ready is, until a boot shows it.
+UNKNOWN_READY: Mapping[str, object] = {"kind": "tcp", "port": 1}
+
+
+def wanted_ready(text: str | None, status: int | None) -> Mapping[str, object] | None:
+    """The [ready] table of --ready and --status; None without --ready. Raises BadInputError for anything else."""
+    if text is None and status is None:
+        return None
+    return parse_ready(text or "", status)
 
 
 def parse_ready(text: str, status: int | None = None) -> Mapping[str, object]:
