@@ -66,12 +66,14 @@ def _verdict(kernel: Path, store: Store) -> bool:
     with opened_regular(kernel) as fd:
         digest = digest_of(fd, kernel)
     inputs = {"boot": boot_id, "qemu": version, "kernel": digest, "jail": source_digest("quickstart.launch")}
-    check_place(store.root)
     kept = store.root / "verdicts" / f"{key_of('kvm', inputs)}.json"
+    check_place(store.root, kept.parent)
     if kept.exists():
         return bool(json.loads(kept.read_text())["works"])
     works = _try_kvm(kernel)
     kept.parent.mkdir(parents=True, exist_ok=True)
+    # In a directory with the sticky bit somebody may have been quicker than we, and a link there would be written through.
+    check_place(store.root, kept.parent)
     partial = kept.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps({"works": works, **inputs}))
     partial.rename(kept)

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from quickstart.host.progress import Quiet
 from quickstart.image.ext4 import write_disk
 from quickstart.inspect.foreign.directory import read_directory
 from quickstart.inspect.foreign.home import Members
+from quickstart.launch import accel
 from quickstart.model import MIB, StartSet
 from quickstart.reference import rootfs
 from quickstart.reference.rootfs import copy_directory, examine, unpack
@@ -103,6 +104,45 @@ def test_somebody_makes_the_store_before_us(tmp_path: Path, monkeypatch: pytest.
     assert made == []
     # Not even a lock of root's is in what is theirs.
     assert list((sticky / "store/agent").iterdir()) == []
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_verdict_on_kvm_is_written_through_nobody_s_link(
+    before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a store that is a directory like /tmp, where another user makes `verdicts` before we look, or after."""
+    (sticky := tmp_path / "sticky").mkdir()
+    sticky.chmod(0o1777)
+    (kernel := tmp_path / "kernel").write_bytes(b"kernel")
+    (target := tmp_path / "shadow").write_text("root's\n")
+
+    def theirs() -> None:
+        (sticky / "verdicts").mkdir()
+        os.chown(sticky / "verdicts", STRANGER, STRANGER)
+
+    def tried(kernel: Path) -> bool:
+        if not before:
+            theirs()
+        key = next(iter(keys))
+        (sticky / "verdicts" / f"{key}.{os.getpid()}").symlink_to(target)
+        return True
+
+    keys: list[str] = []
+    key_of = accel.key_of
+
+    def noted(stage: str, inputs: Mapping[str, object]) -> str:
+        keys.append(key_of(stage, inputs))
+        return keys[-1]
+
+    access = os.access
+    monkeypatch.setattr(accel, "key_of", noted)
+    monkeypatch.setattr(accel, "_try_kvm", tried)
+    monkeypatch.setattr(os, "access", lambda path, mode: path == "/dev/kvm" or access(path, mode))
+    if before:
+        theirs()
+    with Store(sticky) as store, pytest.raises(HostLacksError, match="is run here"):
+        accel.choose(kernel, store)
+    assert target.read_text() == "root's\n"
 
 
 # ---------------------------------------------------------------- OUT
