@@ -1,4 +1,4 @@
-"""The host's state for each need of QuickStart, and the one line that fixes a missing one."""
+"""Find what QuickStart needs on this host: whether each need is met, and the command that fixes a missing one."""
 
 from __future__ import annotations
 
@@ -48,9 +48,8 @@ _TRIALS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One need. ``state`` is found, missing or broken; ``mend`` is the line that fixes it, or empty.
-
-    Without an ``optional`` need QuickStart works, but slower.
+    """One need. ``state`` is found, missing or broken. ``mend`` is the command that fixes the need, or empty.
+    QuickStart works without a need that is ``optional``, but more slowly.
     """
 
     need: str
@@ -61,7 +60,7 @@ class Finding:
 
 
 def examine(context: Context) -> tuple[Finding, ...]:
-    """Look at every need, in the order in which a build meets them; tries KVM with a tiny guest."""
+    """Check every need, in the order in which a build meets them. KVM is tried with a tiny guest."""
     with context.progress.step("look at the tools"):
         tools = [_tool(name, arguments) for name, arguments in _TRIALS.items()]
         rest = [_keyring(), _static_libc(), _owners(), _space(context.store)]
@@ -90,7 +89,7 @@ def _tried(name: str, package: str, trial: Callable[[], str]) -> Finding:
 
 
 def _keyring() -> Finding:
-    """debootstrap refuses an archive whose signature it cannot check."""
+    """debootstrap needs the keyring: it refuses an archive whose signature it cannot check."""
     if KEYRING.is_file():
         return Finding(need=KEYRING.name, state=FOUND, detail=str(KEYRING), mend="")
     mend = f"apt-get install {door.package_of(KEYRING.name)}"
@@ -98,7 +97,7 @@ def _keyring() -> Finding:
 
 
 def _static_libc() -> Finding:
-    """The launch agent is linked statically: a compiler without libc.a cannot do it."""
+    """The launch agent is linked statically, which a compiler cannot do without libc.a."""
 
     def trial() -> str:
         with tempfile.TemporaryDirectory(prefix="quickstart-", dir=temporary_directory()) as name:
@@ -119,7 +118,7 @@ def _static_libc() -> Finding:
 
 
 def _nfs() -> Finding:
-    """Only the bench needs it, for the storage nfs-100m by the host's clock."""
+    """Only `quickstart bench` needs an NFS server, for the storage model nfs-100m with a real clock."""
     try:
         return Finding(need="NFS server", state=FOUND, detail=nfs_server(), mend="", optional=True)
     except MissingToolError as error:
@@ -132,8 +131,8 @@ def _nfs() -> Finding:
 
 
 def _owners() -> Finding:
-    """Whether this user may make images with several owners: root, or a user with a user namespace and
-    subordinate IDs.
+    """Whether this user may make images with several file owners: root may, and so may a user who has a user
+    namespace and subordinate IDs.
     """
     need = "owners in images"
     if os.geteuid() == 0:
@@ -170,7 +169,7 @@ def _space(store: Store) -> Finding:
 
 
 def _accelerator(store: Store) -> Finding:
-    """The verdict of a tiny guest on KVM; it needs a kernel: of the store's images, else the host's own."""
+    """Try KVM with a tiny guest. The guest's kernel comes from the store's images, or else from this host."""
     kernels = [*store.root.glob("reference/*/root/boot/vmlinuz-*"), *Path("/boot").glob("vmlinuz-*")]
     readable = sorted(path for path in kernels if os.access(path, os.R_OK))
     if not readable:

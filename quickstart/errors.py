@@ -4,17 +4,17 @@
 
     QuickStartError                 exit 1   the work failed
     ├── BadInputError               exit 2   what the user gave cannot be used
-    │   ├── FaultyFileError                  a file of the user's is not valid, every fault named
+    │   ├── FaultyFileError                  a user's file is not valid; names every fault
     │   │   ├── ProfileError                 a profile, key by key
     │   │   ├── StorageModelError            a storage model, key by key
     │   │   ├── MatrixError                  a matrix, key by key
     │   │   └── ResultsError                 results.json, place by place
-    │   ├── ArtefactError                    an artefact is damaged, or holds what none of ours does
+    │   ├── ArtefactError                    an artefact is damaged, or has contents that build never makes
     │   ├── IncomparableError                two results whose numbers do not mean the same
-    │   ├── OtherResultsError                results.json is of another matrix, artefact, version or host
+    │   ├── OtherResultsError                results.json has another matrix, artefact, version or host
     │   ├── UnsupportedUnitError             a unit needs what the starter cannot repeat
-    │   └── OutputExistsError                OUT is there and is not ours to replace
-    ├── HostLacksError              exit 3   the host has no such tool, privilege or space
+    │   └── OutputExistsError                OUT exists and must not be replaced
+    ├── HostLacksError              exit 3   the host lacks a tool, a privilege or disk space
     │   ├── MissingToolError                 a program is not installed
     │   ├── NeedsRootError                   a step has to run as root
     │   └── GuestLacksError                  this backend's guests cannot do what a verb needs
@@ -24,15 +24,16 @@
     ├── StartSetError               exit 1   the start set is contradictory or over budget
     ├── NoProfileError              exit 1   no profile can be written for a service as it is
     ├── GuestError                  exit 1   a guest died, hung or answered nonsense
-    │   ├── GuestEndedError                  it shut down or rebooted before it was ready
-    │   ├── NotSettledError                  it was ready, but the distribution's boot did not come to its end
-    │   └── UntraceableError                 its kernel cannot trace its requests
-    ├── VolumeError                 exit 1   the volume emulator died, or answered what it should not
-    └── MeasurementError            exit 4   numbers that must not be shown as they stand
+    │   ├── GuestEndedError                  the guest shut down or rebooted before it was ready
+    │   ├── NotSettledError                  the guest was ready, but the distribution's boot did not finish
+    │   └── UntraceableError                 the guest's kernel cannot trace block requests
+    ├── VolumeError                 exit 1   the volume emulator died or broke the protocol
+    └── MeasurementError            exit 4   the numbers must not be shown
         ├── MixedClocksError                 times of two clocks in one table
-        └── TraceFullError                   the guest's trace ended before it was ready
+        └── TraceFullError                   the trace buffer was full before the guest was ready
 
-Only ``quickstart.cli`` turns one of them into an exit code; everything else raises or lets pass.
+Only ``quickstart.cli`` turns these errors into exit codes. All other code raises them, or lets them pass
+through.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from typing import ClassVar
 
 
 class QuickStartError(Exception):
-    """What failed, on which object (``message``), and what to do next (``hint``)."""
+    """``message`` says what failed, and on which object. ``hint`` says what to do next."""
 
     exit_code = 1
 
@@ -57,7 +58,7 @@ class BadInputError(QuickStartError):
 
 
 class FaultyFileError(BadInputError):
-    """A file of the user's is not valid; ``problems`` has one line for each fault found."""
+    """A user's file is not valid. ``problems`` has one line for each fault."""
 
     saying = "{} is not valid"
 
@@ -88,7 +89,7 @@ class ArtefactError(BadInputError):
 
 
 class OtherResultsError(BadInputError):
-    """Results that new samples must not be put beside; ``differences`` has one line for each."""
+    """New samples must not be added to these results. ``differences`` has one line for each reason."""
 
     def __init__(self, source: str, differences: Sequence[str], *, hint: str | None = None) -> None:
         lines = "".join(f"\n  {each}" for each in differences)
@@ -97,7 +98,7 @@ class OtherResultsError(BadInputError):
 
 
 class IncomparableError(BadInputError):
-    """Two results of which no difference can be told; ``obstacles`` has one line for each reason."""
+    """Two results cannot be compared. ``obstacles`` has one line for each reason."""
 
     def __init__(self, obstacles: Sequence[str], *, hint: str | None = None) -> None:
         lines = "".join(f"\n  {each}" for each in obstacles)
@@ -118,7 +119,7 @@ class HostLacksError(QuickStartError):
 
 
 class MissingToolError(HostLacksError):
-    """``tool`` is not on this host; the hint is the line that installs it."""
+    """``tool`` is not installed on this host. The hint is the command that installs it."""
 
     def __init__(self, tool: str, package: str) -> None:
         super().__init__(f"{tool} is not installed", hint=f"apt-get install {package}")
@@ -131,14 +132,14 @@ class NeedsRootError(HostLacksError):
 
 
 class GuestLacksError(HostLacksError):
-    """A capability that a verb needs and the guest's backend has not (quickstart.guest)."""
+    """A verb needs a capability that the guest's backend does not have (quickstart.guest)."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(f"cannot {what}: {why}")
 
 
 class CommandError(QuickStartError):
-    """A subprocess that failed; ``returncode`` is None when its time ran out."""
+    """A subprocess failed. ``returncode`` is None when it ran out of time."""
 
     def __init__(
         self, argv: Sequence[str], returncode: int | None, tail: str, *, hint: str | None = None
@@ -164,7 +165,7 @@ class StartSetError(QuickStartError):
 
 
 class NoProfileError(QuickStartError):
-    """``problems`` has one line for each reason."""
+    """No profile can be written for a service. ``problems`` has one line for each reason."""
 
     def __init__(self, unit: str, problems: Sequence[str], *, hint: str | None = None) -> None:
         lines = "".join(f"\n  {problem}" for problem in problems)
@@ -173,7 +174,7 @@ class NoProfileError(QuickStartError):
 
 
 class GuestError(QuickStartError):
-    """A guest that died, hung or answered nonsense; ``console_tail`` is the last it printed."""
+    """A guest died, hung or answered nonsense. ``console_tail`` has the last lines of its console."""
 
     def __init__(self, message: str, *, console_tail: str = "", hint: str | None = None) -> None:
         if console_tail.strip():
@@ -184,11 +185,11 @@ class GuestError(QuickStartError):
 
 
 class GuestEndedError(GuestError):
-    """The guest ended by itself before it was ready, as after a panic: QEMU ends where a PC would start again."""
+    """The guest ended by itself before it was ready, for example after a panic. QEMU ends where a PC would reboot."""
 
 
 class NotSettledError(GuestError):
-    """The machine was ready, but the distribution's boot did not come to its end in time."""
+    """The machine was ready, but the distribution's boot did not finish in time."""
 
     HINT: ClassVar[str] = (
         "`--when ready` does not wait for the whole machine; `--settle-timeout S` waits longer"
@@ -199,7 +200,7 @@ class NotSettledError(GuestError):
 
 
 class UntraceableError(GuestError):
-    """The guest's kernel cannot trace its requests: it was built without what that takes."""
+    """The guest's kernel cannot trace block requests, because it was built without the options for that."""
 
     HINT: ClassVar[str] = (
         "verify needs a kernel with CONFIG_BLK_DEV_IO_TRACE, CONFIG_FTRACE_SYSCALLS and CONFIG_KPROBE_EVENTS"
@@ -210,7 +211,7 @@ class UntraceableError(GuestError):
 
 
 class VolumeError(QuickStartError):
-    """The volume emulator died or broke the protocol; ``last_words`` is what it said last."""
+    """The volume emulator died or broke the protocol. ``last_words`` is the last text that it printed."""
 
     def __init__(self, message: str, *, last_words: str = "", hint: str | None = None) -> None:
         super().__init__(f"{message}: {last_words}" if last_words else message, hint=hint)
@@ -226,4 +227,4 @@ class MixedClocksError(MeasurementError):
 
 
 class TraceFullError(MeasurementError):
-    """The buffer of the guest's trace was full before the guest was ready."""
+    """The trace buffer in the guest was full before the guest was ready."""

@@ -1,8 +1,9 @@
-"""The protocols behind which guests are started and asked. launch/ implements them, one backend a module.
+"""The protocols through which guests are started and used. The backends in launch/ implement them.
 
-Every backend gives a `Guest`. What only some of them can do is a capability: a protocol of its own, which a verb
-demands by the function below it. A backend that lacks it gets a `GuestLacksError`, before the work begins where
-the verb can know it.
+Every backend provides a `Guest`. A feature that only some backends have is a capability: a protocol of its
+own, which a verb requests by the matching function below (`executing`, `with_console`, ...). That function
+raises GuestLacksError when the backend lacks the capability. Where possible, a verb calls it before the work
+begins.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from quickstart.model.machine import Machine
 
 @dataclass(frozen=True)
 class Hello:
-    """The agent's first word: the version of its protocol."""
+    """The agent's first message, with the version of its protocol."""
 
     version: int
 
@@ -45,8 +46,8 @@ Message = Hello | Beacon | ReadyStamp | Counters | Output | Exit
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes of a console and their position in it. The position is higher than the one that was asked for where
-    the bytes before it are no longer kept.
+    """Bytes of a console, and their position in its output. When the requested bytes are no longer kept,
+    ``position`` is higher than the requested position.
     """
 
     position: int
@@ -54,16 +55,16 @@ class Piece:
 
 
 class ConsoleLog(Protocol):
-    """The output of a guest's console, of which the beginning and the newest part are kept."""
+    """The output of a guest's console. Only its beginning and its newest part are kept."""
 
     @property
     def path(self) -> Path:
-        """The file with the beginning."""
+        """The file that has the beginning of the output."""
         ...
 
     @property
     def size_bytes(self) -> int:
-        """All that the guest has said, kept or not."""
+        """The number of bytes that the guest has printed, including bytes that are no longer kept."""
         ...
 
     def read(self, position: int) -> Piece: ...
@@ -76,7 +77,7 @@ def _always() -> bool:
 
 
 class Guest(Protocol):
-    """A running guest. Leaving its context ends it and removes what it left on the host."""
+    """A running guest. Leaving its context stops it and removes its files from the host."""
 
     url_port: int | None
 
@@ -89,45 +90,47 @@ class Guest(Protocol):
     def wait_ready(self, timeout_s: float, has_volume: Callable[[], bool] = _always) -> Readied:
         """Wait for the first correct answer.
 
-        Raise GuestError with the last console lines when the guest dies, when the time is up, or when its root
-        volume is gone, as ``has_volume`` says.
+        Raise GuestError with the last console lines when the guest dies, when the time is up, or when
+        ``has_volume`` says that its root volume is gone.
         """
         ...
 
     def messages(self, timeout_s: float) -> Iterator[Message]:
-        """What the agent says in this time; ends early with the guest."""
+        """The agent's messages in the next ``timeout_s`` seconds. The iterator ends early when the guest ends."""
         ...
 
     def is_running(self) -> bool:
-        """Whether the guest could still be asked for something."""
+        """Whether the guest is still running, so that it can be asked for something."""
         ...
 
     def demand_running(self) -> None:
-        """Raise GuestError when the host has stopped the machine, as for lack of space."""
+        """Raise GuestError when the host has paused the machine, for example because its disk is full."""
         ...
 
     def root_io(self) -> RootIo:
-        """Reads and writes of the root volume since the launch, as the backend counts them; zeros without one."""
+        """The reads and writes of the root volume from the launch until now, as the backend counts them.
+        Zeros without a root volume.
+        """
         ...
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the guest to end by itself; False when it still runs."""
+        """Wait for the guest to end by itself. Return False when the guest is still running after ``timeout_s``."""
         ...
 
     def fallback(self) -> str:
-        """Init's reason for leaving the way to the stock init (docs/internals/guest.md); empty when it has not, or
-        where the backend cannot see it.
+        """Init's reason for starting the stock init instead (docs/internals/guest.md). Empty when init has
+        not done so, or when the backend cannot tell.
         """
         ...
 
     def console_tail(self, lines: int = 20) -> str:
-        """The last lines of the console for an error message; empty without a console."""
+        """The last lines of the console, for an error message. Empty without a console."""
         ...
 
 
 @runtime_checkable
 class Executes(Guest, Protocol):
-    """A guest that runs commands as root, by /bin/sh."""
+    """A guest that can run commands as root, by /bin/sh."""
 
     def execute(
         self,
@@ -137,14 +140,14 @@ class Executes(Guest, Protocol):
         timeout_s: float,
         limit_bytes: int | None = None,
     ) -> int:
-        """Run ``command``; return its exit status.
+        """Run ``command`` and return its exit status.
 
-        Raise GuestError when it says more than ``limit_bytes`` on both streams together.
+        Raise GuestError when the command prints more than ``limit_bytes`` on both streams together.
         """
         ...
 
     def start(self, command: str) -> None:
-        """Run ``command`` without waiting for its end; `messages` has its output and its end."""
+        """Run ``command`` without waiting for its end. `messages` then yields the command's output and its Exit."""
         ...
 
 
@@ -162,42 +165,42 @@ class HasTerminal(Guest, Protocol):
 
     @property
     def console_socket(self) -> Path:
-        """A UNIX socket that is the guest's first serial line; one client at a time."""
+        """A UNIX socket that is connected to the guest's first serial line. It takes one client at a time."""
         ...
 
 
 @runtime_checkable
 class Powered(Guest, Protocol):
-    """A guest that shuts down in order when asked to."""
+    """A guest that can be asked to shut down in order."""
 
     def power_off(self, timeout_s: float) -> bool:
-        """Ask the guest to shut down; False when it did not do so in time."""
+        """Ask the guest to shut down. Return False when it has not ended in time."""
         ...
 
 
 def executing(guest: Guest) -> Executes:
-    """``guest``, when it can run commands. Raises GuestLacksError."""
+    """Return ``guest`` if it can run commands. Otherwise, raise GuestLacksError."""
     if isinstance(guest, Executes):
         return guest
     raise GuestLacksError("run commands in this guest", "its backend has no channel for them")
 
 
 def with_console(guest: Guest) -> HasConsole:
-    """``guest``, when its console can be read. Raises GuestLacksError."""
+    """Return ``guest`` if its console can be read. Otherwise, raise GuestLacksError."""
     if isinstance(guest, HasConsole):
         return guest
     raise GuestLacksError("show the console of this guest", "its backend gives none")
 
 
 def with_terminal(guest: Guest) -> HasTerminal:
-    """``guest``, when its console takes input. Raises GuestLacksError."""
+    """Return ``guest`` if its console takes input. Otherwise, raise GuestLacksError."""
     if isinstance(guest, HasTerminal):
         return guest
     raise GuestLacksError("open a terminal of this guest", "its backend gives none")
 
 
 def powered(guest: Guest) -> Powered:
-    """``guest``, when it can be asked to shut down. Raises GuestLacksError."""
+    """Return ``guest`` if it can be asked to shut down. Otherwise, raise GuestLacksError."""
     if isinstance(guest, Powered):
         return guest
     raise GuestLacksError("shut this guest down in order", "its backend can only switch it off")
@@ -207,20 +210,20 @@ _NO_FILES: Mapping[str, bytes | Path] = {}
 
 
 class Launcher(Protocol):
-    """Starts guests of one backend."""
+    """Starts the guests of one backend."""
 
     @property
     def name(self) -> str:
-        """The accelerator or hypervisor, as measurements record it."""
+        """The name of the accelerator or hypervisor, as it is recorded with measurements."""
         ...
 
     def launch(
         self, machine: Machine, ready: Readiness | None, files: Mapping[str, bytes | Path] = _NO_FILES
     ) -> Guest:
-        """A guest that starts when its context is entered.
+        """Return a guest that starts when its context is entered.
 
-        Its agent asks ``ready`` and reports the first correct answer; without one it only runs commands.
-        ``files`` go into the launch archive beside the agent, by their names below /launch
-        (docs/internals/agent.md).
+        The guest's agent sends the request in ``ready`` and reports the first correct answer. Without
+        ``ready``, the agent only runs commands. ``files`` are put into the launch archive beside the agent;
+        their names are paths below /launch (docs/internals/agent.md).
         """
         ...

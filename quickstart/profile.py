@@ -1,4 +1,4 @@
-"""profile: TOML → Profile, validated whole before any work (docs/users/profile.md)."""
+"""Turn a profile's TOML into a Profile. The whole text is validated before any work begins (docs/users/profile.md)."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 @dataclass(frozen=True)
 class BenchLayer:
-    """The additions to the profile's image for the bench, and its readiness there
-    (docs/users/configurations.md). Nothing of it ships.
+    """What `quickstart bench` adds to the profile's image, and the readiness request that it uses there
+    (docs/users/configurations.md). No artefact contains any of it.
 
-    ``files`` are guest paths with their whole text; ``commands`` are shell lines that root runs in the
-    image after that. No `Profile` has it, so no stage of a build can see it.
+    ``files`` maps guest paths to complete texts. ``commands`` are shell lines that root runs in the image
+    after the files are written. A `Profile` does not contain this layer, so no stage of a build can use it.
     """
 
     ready: Readiness
@@ -136,14 +136,12 @@ class _Document(Table):
 
 
 def parse_profile(text: str, source: str) -> Profile:
-    """The profile in ``text`` (TOML); raises ProfileError with every fault found in it."""
+    """The profile in ``text`` (TOML). Raises ProfileError with every fault in it."""
     return profile_of(_raw(text, source), source)
 
 
 def parse_bench(text: str, source: str) -> BenchLayer | None:
-    """The bench's part of the profile in ``text``, or None. Raises ProfileError with every fault of the
-    whole text.
-    """
+    """The bench layer of the profile in ``text``, or None. Raises ProfileError with every fault in the whole text."""
     bench = _document(_raw(text, source), source).bench
     if bench is None:
         return None
@@ -151,7 +149,7 @@ def parse_bench(text: str, source: str) -> BenchLayer | None:
 
 
 def profile_of(raw: Mapping[str, object], source: str) -> Profile:
-    """The profile of a document's keys; raises ProfileError with every fault found in it."""
+    """The profile of a TOML document that is already parsed. Raises ProfileError with every fault in it."""
     return _profile(_document(raw, source))
 
 
@@ -173,18 +171,20 @@ def _document(raw: Mapping[str, object], source: str) -> _Document:
 
 
 def load_profile(name: str) -> Profile:
-    """The profile of that name among ours, else the one in the directory (or profile.toml) of that path.
+    """The profile that comes with QuickStart under ``name``, or else the profile at the path ``name`` (a
+    directory or a profile.toml).
 
-    Raises BadInputError when there is none, ProfileError when it is invalid.
+    Raises BadInputError when there is none, and ProfileError when it is invalid.
     """
     return parse_profile(*_read(name))
 
 
 def load_ours(name: str) -> Profile:
-    """The profile of that name among ours. Raises BadInputError when there is none, whatever exists at that
-    path.
+    """The profile that comes with QuickStart under ``name``. Raises BadInputError when there is none, even if
+    a file exists at the path ``name``.
 
-    It is for a name in an artefact, whose giver may have put a profile beside it.
+    This function is for a profile name in an artefact: whoever supplied the artefact may have put a profile
+    beside it.
     """
     if name not in known_profiles():
         raise BadInputError(
@@ -195,13 +195,13 @@ def load_ours(name: str) -> Profile:
 
 
 def load_bench(name: str) -> BenchLayer | None:
-    """The bench's part of the profile of that name or path, or None. Raises as ``load_profile``."""
+    """The bench layer of the profile with this name or path, or None. Raises the same errors as ``load_profile``."""
     return parse_bench(*_read(name))
 
 
 def load_bench_judged(name: str) -> tuple[BenchLayer | None, str]:
-    """As ``load_bench``, with the path that somebody beside root could have written
-    (host.beneath.read_judged); empty for none.
+    """As ``load_bench``, and the path that a user other than root could have written
+    (host.beneath.read_judged), or an empty string.
     """
     file = profile_file(name)
     try:
@@ -225,7 +225,7 @@ def _read(name: str) -> tuple[str, str]:
 
 
 def profile_file(name: str) -> Path:
-    """The place of the profile of that name or path. Raises BadInputError when nothing is there."""
+    """The file of the profile with this name or path. Raises BadInputError when nothing exists there."""
     path = Path(name)
     if name in known_profiles():
         path = assets("profiles") / name
@@ -243,7 +243,9 @@ def _exists(path: Path) -> bool:
 
 
 def spelled(name: str) -> str:
-    """``name``, with a slash when it is a profile's path: that is its name in the bench."""
+    """``name``, with ``./`` before it when it is the path of a profile. `quickstart bench` uses this spelling
+    as the profile's name.
+    """
     return f"./{name}" if name not in known_profiles() and "/" not in name and Path(name).exists() else name
 
 
