@@ -1,1 +1,1 @@
-"""One verb a module; the only place that turns an error into an exit code."""
+"""The command line: one module for each verb. Only this package turns errors into exit codes."""

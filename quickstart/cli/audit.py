@@ -1,4 +1,4 @@
-"""`quickstart audit`: what somebody who is given an artefact should know of it."""
+"""`quickstart audit`: what the recipient of an artefact should know about it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from quickstart.image.kerneloptions import added
 @click.argument("out", type=click.Path(path_type=Path), shell_complete=artefacts_here)
 @JSON
 def audit(out: Path, as_json: bool) -> None:
-    """Look in the artefact OUT for secrets, wrong modes, foreign files and parts that disagree; status 1 for errors."""
+    """Check the artefact OUT for secrets, wrong modes, foreign files and inconsistent parts; the status is 1
+    when there are errors.
+    """
 
     def work(verb: Verb) -> int:
         with verb.display().step("audit"):

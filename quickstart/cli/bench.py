@@ -53,7 +53,9 @@ _TIMES = ("t_pr_ns", "t_app_ns", "t_total_ns")
 
 
 class _Verbs(click.Group):
-    """A verb of its own unless the first word is one of its verbs: then that word's options are no longer ours."""
+    """`bench` as a verb of its own, unless its first argument is one of its sub-verbs. In that case, the
+    options after the sub-verb belong to the sub-verb.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         below = bool(args) and args[0] in self.commands
@@ -172,8 +174,9 @@ def bench(
 ) -> None:
     """Measure a matrix, and write results.json, report.html and figures.
 
-    The matrix comes from MATRIX.toml or from options. Each option may be given several times, and every combination is
-    measured. Each sample is written at once, so the same command continues after an interruption.
+    The matrix comes from MATRIX.toml or from options. Each option may be given several times, and every
+    combination is measured. Each sample is written at once. After an interruption, the same command continues
+    the measurement.
     """
 
     def work(verb: Verb) -> int:

@@ -115,8 +115,9 @@ def build(
 ) -> None:
     """Build an image whose application starts from memory.
 
-    Makes the reference image (by debootstrap, or from --rootfs), boots it once under strace, computes the start set, and
-    writes the root disk, kernel and initramfs to OUT. Results of earlier builds are taken from the store.
+    Makes the reference image (by debootstrap, or from --rootfs), boots it once under strace, computes the
+    start set, and writes the root disk, kernel and initramfs to OUT. Results of earlier builds are taken from
+    the store.
     """
 
     def work(verb: Verb) -> int:

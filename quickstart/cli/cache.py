@@ -1,4 +1,4 @@
-"""`quickstart cache ls|gc`: what the store keeps, and room for more."""
+"""`quickstart cache ls|gc`: list what the store keeps, and make room."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DAY_S = 86400
 
 @click.group()
 def cache() -> None:
-    """Look at the store, which keeps what builds have made, and make room."""
+    """List what the store keeps from builds, and make room."""
 
 
 @cache.command("ls")
@@ -50,9 +50,9 @@ def list_entries(as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
 @JSON
 def collect(days: int, dry_run: bool, as_json: bool) -> None:
-    """Remove entries that no build has used for some days, and what killed builds left.
+    """Remove entries that no build has used for some days, and the remains of builds that were killed.
 
-    What a running build uses stays. A removed entry is made again when it is needed.
+    Entries that a running build uses are kept. A removed entry is made again when a build needs it.
     """
 
     def work(verb: Verb) -> int:

@@ -1,4 +1,6 @@
-"""`quickstart bench compare`: two results.json of the same cells; a regression is named and ends with 1."""
+"""`quickstart bench compare`: compare two results.json of the same cells. The exit status is 1 when a cell
+has become slower.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +48,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 def compare_command(
     first: Path, second: Path, thresholds: tuple[str, ...], across_versions: bool, as_json: bool
 ) -> None:
-    """Compare two results.json of the same cells: how much later B is than A, in which phase, and what changed.
+    """Compare two results.json of the same cells: how much later B is than A, in which phase, and what
+    changed.
 
-    The status is 1 when a cell is later beyond the threshold (docs/users/compare.md says when a clock can tell), 2 when
-    the two cannot be compared, and 4 when one of them is not valid. Boots nothing.
+    The status is 1 when a cell is later by more than the threshold (docs/users/compare.md says which
+    difference each clock can show), 2 when the two files cannot be compared, and 4 when one of them is not
+    valid. No machine is booted.
     """
 
     def work(verb: Called) -> int:
@@ -129,7 +133,7 @@ def _is_named(phase: PhaseDifference, found: Compared, kind: str) -> bool:
 
 
 def _of_kind(kind: str, named: Sequence[Cause], phases: Sequence[PhaseDifference]) -> Iterator[str]:
-    """The phases that depend on a kind of fact, and below them what changed of it."""
+    """One line with the phases that depend on a kind of fact, and below it one line for each such fact that changed."""
     of = f"{_differences(phases)}: " if phases else "in no phase that it belongs to: "
     yield f"  {of}{kind.replace('_', ' ')}, {len(named)} changed"
     for cause in named[:_NAMED]:
@@ -144,7 +148,7 @@ def _differences(phases: Sequence[PhaseDifference]) -> str:
 
 
 def _runs(found: Compared) -> str:
-    """Of A and B: what got ready, and what did not."""
+    """For A and B, how many runs became ready and how many did not."""
     ready = [n - c for n, c in zip(found.runs, found.censored, strict=True)]
     lost = f", censored {found.censored[0]} and {found.censored[1]}" if any(found.censored) else ""
     return f"{ready[0]} and {ready[1]} runs{lost}"

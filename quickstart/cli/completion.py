@@ -1,4 +1,4 @@
-"""`quickstart completion`: the script that makes a shell complete our verbs, options, profiles and artefacts."""
+"""`quickstart completion`: the script by which a shell completes our verbs, options, profiles and artefacts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _PLAIN = re.compile(r"(?:[\w.+@%:,=/-]*/)?[\w.+@%:,][\w.+@%:,=-]*")
 def profile_names(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The profiles that come with us, and directories with a profile.toml; directories on the way when there is none."""
+    """The profiles that come with QuickStart, and directories with a profile.toml. When none matches, the
+    shell completes directory names.
+    """
     known = [CompletionItem(name) for name in known_profiles() if name.startswith(incomplete)]
     return [*known, *_holders("profile.toml", incomplete)] or [CompletionItem(incomplete, type="dir")]
 
@@ -29,15 +31,17 @@ def profile_names(
 def artefacts_here(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The directories with a manifest that begin like this; directories on the way when there is none."""
+    """The directories that have a manifest and whose path begins with ``incomplete``. When none matches, the
+    shell completes directory names.
+    """
     return _holders("manifest.json", incomplete) or [CompletionItem(incomplete, type="dir")]
 
 
 def _holders(file: str, incomplete: str) -> list[CompletionItem]:
-    """The directories with such a file whose path begins like this.
+    """The directories that have ``file`` and whose path begins with ``incomplete``.
 
-    In /tmp, say, another user chooses the names. Those that a shell may read as more than a name are left
-    out: where nothing else is offered, the shell completes and quotes them itself.
+    In a directory such as /tmp, another user chooses the names. Names in which a shell may interpret a
+    character are left out. When we offer nothing else, the shell completes and quotes these names itself.
     """
     parent, _, start = incomplete.rpartition("/")
     place = Path(f"{parent}/") if "/" in incomplete else Path()
@@ -57,7 +61,7 @@ def _holders(file: str, incomplete: str) -> list[CompletionItem]:
 @click.argument("shell_name", metavar="bash|zsh|fish", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell_name: str) -> None:
-    """Print the script with which a shell completes the verbs, options, profiles and artefacts of quickstart.
+    """Print the script by which a shell completes the verbs, options, profiles and artefacts of quickstart.
 
     For bash, put this line into ~/.bashrc: eval "$(quickstart completion bash)"
     """

@@ -1,4 +1,4 @@
-"""`quickstart doctor`: what this host has and lacks."""
+"""`quickstart doctor`: say what this host has and what it lacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MARKS = {
 @click.command()
 @JSON
 def doctor(as_json: bool) -> None:
-    """Say what this host has and lacks, and which command fixes it; status 3 when something is lacking."""
+    """Say what this host has and lacks, and which command fixes it; the status is 3 when something is lacking."""
 
     def work(verb: Verb) -> int:
         with Store(default_root(), verb.display().note) as store:

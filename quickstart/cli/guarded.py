@@ -1,4 +1,4 @@
-"""Outputs for a guest's bytes: a terminal, which a guest must not control, or memory, which has a bound."""
+"""Outputs for bytes from a guest: a terminal, which the guest must not control, or a memory buffer, which is limited."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from quickstart.parse.printable import console_shown
 
 
 def guarded(stream: TextIO) -> BinaryIO:
-    """``stream`` for a guest's bytes: as they come, but on a terminal without its control characters."""
+    """An output for a guest's bytes. The bytes go to ``stream`` unchanged, unless it is a terminal: then
+    control characters are escaped.
+    """
     if not stream.isatty():
         return stream.buffer
     return cast(BinaryIO, Printable(stream.buffer))
 
 
 class Printable:
-    """Passes text on as `console_shown` shows it: every control sequence but colours becomes an escape
-    (``\x1b``).
+    """Passes text on in the form that `console_shown` gives it: every control sequence except colours is
+    shown as an escape (``\x1b``).
 
-    A terminal obeys control sequences: they set its title or its clipboard, or make it type for the user
-    (console_codes(4)).
+    A terminal obeys control sequences. They can set its title or its clipboard, or make it type input for the
+    user (console_codes(4)).
     """
 
     def __init__(self, target: BinaryIO) -> None:
@@ -38,7 +40,7 @@ class Printable:
 
 
 class Kept:
-    """Keeps the first ``limit_bytes`` of what is written, and counts the rest."""
+    """Keeps the first ``limit_bytes`` of what is written, and counts the bytes after that."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -52,4 +54,4 @@ class Kept:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing, because nothing is buffered."""

@@ -29,7 +29,7 @@ _OUT = click.argument("out", type=click.Path(path_type=Path), shell_complete=art
 @click.argument("path", default="")
 @JSON
 def list_members(out: Path, path: str, as_json: bool) -> None:
-    """List the files in the initramfs of OUT, all of them or those below PATH."""
+    """List the files in the initramfs of OUT: all of them, or those below PATH."""
 
     def work(verb: Verb) -> int:
         prefix = path.strip("/")
@@ -92,7 +92,7 @@ def cat(out: Path, path: str, as_json: bool) -> None:
 
 
 def _nothing(console: Console) -> None:
-    """The lines that JSON already reports."""
+    """Print nothing: only the JSON form comes this way."""
 
 
 @click.command("why")
@@ -100,7 +100,7 @@ def _nothing(console: Console) -> None:
 @click.argument("path")
 @JSON
 def why(out: Path, path: str, as_json: bool) -> None:
-    """Say which event or rule put PATH into the start set of OUT, or keeps it out.
+    """Say which event or rule put PATH into the start set of OUT, or which rule keeps it out.
 
     OUT is an artefact, or a directory that `quickstart trace -o` wrote.
     """
@@ -136,7 +136,7 @@ def why(out: Path, path: str, as_json: bool) -> None:
 @click.argument("other", type=click.Path(path_type=Path), shell_complete=artefacts_here)
 @JSON
 def diff(out: Path, other: Path, as_json: bool) -> None:
-    """Say how the initramfs of OTHER differs from that of OUT; status 1 when it does."""
+    """Say how the initramfs of OTHER differs from that of OUT; the status is 1 when they differ."""
 
     def work(verb: Verb) -> int:
         found = inside.diff(artefacts.load(out.absolute()), artefacts.load(other.absolute()))

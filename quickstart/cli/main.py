@@ -63,13 +63,13 @@ group.add_command(completion)
 
 
 def entry_point() -> None:
-    """The installed command; click ends bad usage with status 2, as for any bad input."""
+    """The installed command. On wrong usage, click exits with status 2, the status of every bad input."""
     handle_signals()
     sys.exit(group())
 
 
 def handle_signals() -> None:
-    """SIGTERM and SIGHUP become a KeyboardInterrupt: a context manager cleans up after an exception, not after a signal."""
+    """Turn SIGTERM and SIGHUP into KeyboardInterrupt. Context managers clean up after an exception, but not after a signal."""
     # Ignored under nohup(1), which is to go on.
     numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
     terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]

@@ -1,6 +1,6 @@
-"""Manual pages (man(7)) out of the commands themselves: `python -m quickstart.cli.manpages DIRECTORY` writes them.
+"""Make manual pages (man(7)) from the commands: `python -m quickstart.cli.manpages DIRECTORY` writes them.
 
-`make man` calls it. The pages have no date: the same commands make the same bytes.
+`make man` calls this module. The pages have no date, so that the same commands always give the same bytes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _FILES = (
 
 
 def pages() -> Mapping[str, str]:
-    """Every page by its file name: the program's, and one for each verb and verb of a verb."""
+    """Every page by its file name: one for the program, one for each verb, and one for each sub-verb."""
     context = click.Context(group, info_name=PROGRAM, **group.context_settings)
     return {f"{name}.1": _page(name, each) for name, each in _commands(PROGRAM, context)}
 
@@ -95,7 +95,7 @@ def _page(name: str, context: click.Context) -> str:
 
 
 def _summary(command: click.Command) -> str:
-    """The first words of the description, up to where they are a whole."""
+    """The description's first clause: up to the first period or semicolon that ends one."""
     first = " ".join((command.help or "").split("\n\n")[0].split())
     return re.split(r"[;.](?:\s|$)", first)[0]
 
@@ -159,7 +159,9 @@ def _by_status(row: tuple[str, str]) -> int:
 
 
 def _others(name: str, context: click.Context) -> list[str]:
-    """The pages of the parent and of its other verbs; the program's own page has all verbs above already."""
+    """The related pages: the parent's page and those of its other verbs. The program's own page lists all
+    verbs already, so it names other programs.
+    """
     parent = context.parent
     if parent is None or not isinstance(parent.command, click.Group):
         return ["qemu-system-x86_64", "debootstrap", "strace"]
@@ -176,14 +178,14 @@ def _table(title: str, rows: tuple[tuple[str, str], ...]) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Text as roff takes it: backslashes, hyphens and quotes as they are, no line that begins as a request."""
+    """Text in roff's syntax: backslashes, hyphens and quotes are printed as they are, and no line begins as a request."""
     plain = text.replace("\\", r"\e").replace("-", r"\-").replace("`", r"\(ga").replace("'", r"\(aq")
     plain = plain.replace("~", r"\(ti").replace("^", r"\(ha").replace("…", "...").replace("→", r"\(->")
     return rf"\&{plain}" if plain.startswith(".") else plain
 
 
 def write(directory: Path) -> None:
-    """Write the pages to ``directory``, and remove those of verbs that are no more."""
+    """Write the pages to ``directory``, and remove the pages of verbs that no longer exist."""
     directory.mkdir(parents=True, exist_ok=True)
     made = pages()
     for old in directory.glob("*.1"):

@@ -1,4 +1,4 @@
-"""`--when`: what a run waits for before its command, or before its end."""
+"""The option `--when`: the moment that a run waits for before it runs its command or ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quickstart.model import Artefact
 
 
 class When(enum.Enum):
-    """The application's first answer, or the end of the distribution's boot."""
+    """READY is the application's first answer; SETTLED is the end of the distribution's boot."""
 
     READY = "ready"
     SETTLED = "settled"
@@ -39,8 +39,8 @@ SETTLE_TIMEOUT: Option = click.option(
 
 
 def moment(artefact: Artefact, when: When | None, stock: bool, append: str, has_command: bool) -> When:
-    """The moment that a run waits for: the user's word, else settled for a command, where the machine
-    settles at all.
+    """The moment that a run waits for. The user's choice comes first. Without one, a run with a command waits
+    for SETTLED if the machine settles at all. Any other run waits for READY.
     """
     if when is not None:
         return when
@@ -48,7 +48,7 @@ def moment(artefact: Artefact, when: When | None, stock: bool, append: str, has_
 
 
 def demand_settling(artefact: Artefact, when: When | None, stock: bool, append: str) -> None:
-    """Raise BadInputError when the user waits for settled on a machine that never settles."""
+    """Raise BadInputError when the user chose SETTLED for a machine that never settles."""
     if when is When.SETTLED and not _settles(artefact, stock, append):
         raise BadInputError(
             f"{artefact.directory} never settles: without a hand-off the distribution's boot does not begin",
@@ -57,13 +57,13 @@ def demand_settling(artefact: Artefact, when: When | None, stock: bool, append: 
 
 
 def _settles(artefact: Artefact, stock: bool, append: str) -> bool:
-    """Whether the machine becomes the distribution's: by a stock boot, or by a hand-off."""
+    """Whether the distribution's init takes over the machine: after a stock boot or a hand-off, it does."""
     words = f"{artefact.cmdline} {append}"
     return stock or hands_over(read_manifest(artefact.directory).hand_off, words)
 
 
 def settle(verb: Verb, guest: Executes, timeout_s: float | None) -> Settled:
-    """Wait until the machine has settled, and say so in one line; raises as `wait_settled` does."""
+    """Wait until the machine has settled, and print one line about it. Raises the same errors as `wait_settled`."""
     with verb.display().step("wait for the whole machine"):
         settled = wait_settled(guest, timeout_s or LIMIT_S)
     verb.display().note(settled_line(settled))
@@ -71,13 +71,13 @@ def settle(verb: Verb, guest: Executes, timeout_s: float | None) -> Settled:
 
 
 def settled_line(settled: Settled) -> str:
-    """The line for people: systemd's word, when, and what failed."""
+    """A line for people: the state that systemd reports, the time, and the failed units."""
     failed = f"; failed: {' '.join(settled.failed_units)}" if settled.failed_units else ""
     return f"settled: {settled.state}, {settled.uptime_ns / 1e9:.2f} s after the machine's start{failed}"
 
 
 def settled_facts(settled: Settled | None) -> Mapping[str, object]:
-    """The fields of the JSON result; null where nobody waited."""
+    """The fields of the JSON result. They are null when the run did not wait for SETTLED."""
     return {
         "settled": settled.state if settled else None,
         "settled_uptime_ns": settled.uptime_ns if settled else None,
@@ -86,5 +86,5 @@ def settled_facts(settled: Settled | None) -> Mapping[str, object]:
 
 
 def settled_cell(settled: Settled | None) -> str:
-    """The table's cell."""
+    """The text of a table cell: the time and the state, or empty."""
     return f"{settled.uptime_ns / 1e9:.2f} s ({settled.state})" if settled else ""

@@ -1,4 +1,4 @@
-"""The options that several verbs share: each is said once."""
+"""The options that several verbs share, each defined once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _BOOT: tuple[Option, ...] = (
 
 
 def profile_option(text: str, *, required: bool = False) -> Option:
-    """``--profile`` as ``profile_name``: a name, or a profile's directory."""
+    """The option ``--profile``, which gives the parameter ``profile_name``: a profile's name or its directory."""
     return click.option(
         "--profile",
         "profile_name",
@@ -73,15 +73,17 @@ def rootfs_option(text: str = "Your own root file system, in place of debootstra
 
 
 def guest_package_option(text: str) -> Option:
-    """``--no-guest-package`` as ``guest_package``, which is True without it."""
+    """The option ``--no-guest-package``, which gives the parameter ``guest_package``. The parameter is True
+    without the option.
+    """
     return click.option(
         "--no-guest-package", "guest_package", is_flag=True, flag_value=False, default=True, help=text
     )
 
 
 def kernel_options_option(default: str) -> Option:
-    """``--kernel-options`` as ``kernel_options``: one of the words, or None, for which ``default`` names
-    the source.
+    """The option ``--kernel-options``, which gives the parameter ``kernel_options``: one of the choices, or
+    None. ``default`` is the help text for the value that None stands for.
     """
     return click.option(
         "--kernel-options",
@@ -92,7 +94,9 @@ def kernel_options_option(default: str) -> Option:
 
 
 def boot_options(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Gives a command ``snapshot``, ``port``, ``timeout_s``, ``append``, ``network``, ``keep`` and ``verbose``."""
+    """Add the options of a boot to a command: ``snapshot``, ``port``, ``timeout_s``, ``append``, ``network``,
+    ``keep`` and ``verbose``.
+    """
     for option in reversed(_BOOT):
         call = option(call)
     return call

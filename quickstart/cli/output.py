@@ -1,4 +1,4 @@
-"""The output of a verb: progress and messages on stderr, its result on stdout, for people or as JSON."""
+"""The output of a verb. Progress and messages go to stderr. The result goes to stdout, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _INTERRUPTED = 130
 
 
 class Plain(Console):
-    """A console for foreign strings, in tables, too: no markup, no emoji names, no control sequences."""
+    """A console for untrusted strings, also in tables: it interprets no markup, no emoji names and no control sequences."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
@@ -40,15 +40,15 @@ class Plain(Console):
 
 
 def say(console: Console, text: str, style: str | None = None, keep: str = "") -> None:
-    """Print ``text``, which may be any file name, as `shown`: no markup, one line however wide the terminal
-    is.
+    """Print ``text`` on one line, however wide the terminal is. The text may contain any file name: `shown`
+    escapes it, and no markup is interpreted.
     """
     console.print(shown(text, keep), style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class Display:
-    """A progress.Progress on stderr: the running step with its time, then a line for each step that took a
-    moment.
+    """Implements progress.Progress on stderr. It shows the running step with its time, and then prints a line
+    for each step that took 0.1 s or more.
     """
 
     def __init__(self, console: Console) -> None:
@@ -79,9 +79,10 @@ class _Shown(logging.Formatter):
 
 @dataclass(frozen=True)
 class Verb:
-    """The manner of one call of a verb. ``json`` asks for the machine-readable result.
+    """The settings of one call of a verb. ``json`` asks for the machine-readable result.
 
-    ``out`` is where the OUT that it writes lies, with links followed; None without one.
+    ``out`` is the path, with links resolved, of the OUT that the verb writes. It is None for a verb without
+    an OUT.
     """
 
     name: str
@@ -91,7 +92,7 @@ class Verb:
 
     @property
     def place(self) -> Path:
-        """``out`` of a verb that always has one."""
+        """``out``, for a verb that always has one."""
         if self.out is None:
             raise AssertionError(f"{self.name} was called without a place")
         return self.out
@@ -100,7 +101,7 @@ class Verb:
         return Display(self.console)
 
     def result(self, result: Mapping[str, object], text: Callable[[Console], None]) -> None:
-        """Show the result: as JSON on stdout, or by ``text`` on a console for stdout."""
+        """Show the result: as JSON on stdout, or by calling ``text`` with a console for stdout."""
         if self.json:
             document = {"schema": SCHEMA, "verb": self.name, "ok": True, "result": result}
             sys.stdout.write(json.dumps(document, indent=1) + "\n")
@@ -118,15 +119,18 @@ def run_verb(
     out: Callable[[], Path | None] = lambda: None,
     into: Callable[[], Path] | None = None,
 ) -> int:
-    """Call ``work`` and return the exit code: its own, or that of the error it raised.
+    """Call ``work`` and return the exit code: the one that ``work`` returns, or the one of the error that it
+    raises.
 
-    With ``as_root`` it handles owners or enters images: an ordinary user first becomes root of a user
-    namespace. The owners of the store's place, of that of ``out``, and of the directory that ``into`` names
-    are checked before that, because root's and other users' directories look the same inside. OUT is made
-    anew in its place, which ``work`` takes from the verb, because a link may be another one later; files
-    are written into the other as it is.
+    ``as_root`` says that the verb handles file owners or enters images. An ordinary user then first becomes
+    root of a user namespace. Before that, the owners of the store's directory, of OUT's directory and of the
+    directory from ``into`` are checked, because inside the namespace, directories of root and of other users
+    look the same.
 
-    With ``verbose`` every subprocess is named on stderr as it starts.
+    OUT is created anew. ``work`` takes its resolved path from the verb, because a link in the path may be
+    changed later. Files in the directory of ``into`` are written in place.
+
+    With ``verbose``, stderr shows the name of every subprocess when it starts.
     """
     verb = Verb(name, as_json, Plain(stderr=True))
     if verbose:

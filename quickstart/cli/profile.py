@@ -1,4 +1,4 @@
-"""`quickstart profile new|check`: a profile for any Debian service, and whether one holds."""
+"""`quickstart profile new|check`: write a profile for any Debian service, and check whether a profile is valid."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def new(
 ) -> None:
     """Write a profile for any Debian service, from its unit and from boots that are watched and traced.
 
-    DIR gets profile.toml and README.md. When the service cannot be started early or does not become ready, nothing is
-    written, and the message says why. The image and the trace stay in the store for the build.
+    DIR gets profile.toml and README.md. When the service cannot be started early or does not become ready,
+    nothing is written, and the message says why. The image and the trace stay in the store for the build.
     """
 
     def work(verb: Verb) -> int:
@@ -146,10 +146,10 @@ def _show_written(console: Console, found: Findings, out: Path) -> None:
 @rootfs_option()
 @JSON
 def check_profile(name: str, rootfs: Path | None, as_json: bool) -> None:
-    """Check a profile, and report all its faults at once; make and boot nothing.
+    """Check a profile, and report all its faults at once; nothing is made or booted.
 
-    When the store has the image or the trace, these are checked too: whether the unit can start early, what `include`
-    names, the budget.
+    When the store has the image or the trace, the profile is also checked against them: whether the unit can
+    start early, whether the files of `include` exist, and whether the start set fits the budget.
     """
 
     def work(verb: Verb) -> int:

@@ -1,4 +1,4 @@
-"""`quickstart rebuild`: the fast start of an artefact whose disk has changed since."""
+"""`quickstart rebuild`: make the fast start again for an artefact whose disk has changed since the build."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ def rebuild(
     verbose: bool,
     as_json: bool,
 ) -> None:
-    """Make the fast start of OUT again, for its root disk as it is now.
+    """Make the fast start of OUT again, for the present state of its root disk.
 
-    Use it after the machine's packages were upgraded, while the machine is off. The disk is booted and traced (the writes
-    of that boot are thrown away), and OUT gets the kernel and the initramfs that fit. The root disk is not changed.
+    Use it after the machine's packages were upgraded, while the machine is off. The disk is booted and traced
+    (the writes of that boot are thrown away), and OUT gets a matching kernel and initramfs. The root disk is
+    not changed.
     """
 
     def work(verb: Verb) -> int:

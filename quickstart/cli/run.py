@@ -1,4 +1,4 @@
-"""`quickstart run`: boot an artefact, wait for ready, show the times."""
+"""`quickstart run`: boot an artefact, wait until it is ready, and show the times."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _FETCH_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The command line's options of a run. For ``when`` None see moment.moment."""
+    """The command line's options of a run. See moment.moment for the meaning of None in ``when``."""
 
     stock: bool
     beside_stock: bool
@@ -73,11 +73,11 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """One boot that became ready. The ``exec_*`` fields belong to `--exec`. ``fallback`` is why the stock
-    init started, or empty.
+    """One boot that became ready. The ``exec_*`` fields belong to `--exec`. ``fallback`` says why the stock
+    init started, or is empty.
 
-    ``settled`` is None when nobody waited for it. ``exec_truncated`` means that the command's output was
-    cut.
+    ``settled`` is None when the run did not wait for the end of the distribution's boot. ``exec_truncated``
+    says that the command's output was cut off.
     """
 
     measurement: Measurement
@@ -131,8 +131,8 @@ def run(
 ) -> None:
     """Boot the artefact OUT, wait until its application answers, and print the URL and the times.
 
-    Stays until Ctrl-C (or until the guest ends) and then shuts the machine down. The disk keeps what the machine writes,
-    unless --snapshot is given.
+    Runs until Ctrl-C (or until the guest ends), and then shuts the machine down. The disk keeps what the
+    machine writes, unless --snapshot is given.
     """
     options = RunOptions(
         stock=stock,
@@ -272,7 +272,7 @@ def _stay(verb: Verb, guest: Guest) -> None:
 
 
 def shut_down(verb: Verb, guest: Powered) -> None:
-    """Shut the guest down properly, and report when that failed."""
+    """Shut the guest down properly, and report it when that failed."""
     with verb.display().step("shut the machine down"):
         ended = guest.power_off(_POWER_OFF_S)
     if not ended:
@@ -281,7 +281,7 @@ def shut_down(verb: Verb, guest: Powered) -> None:
 
 @contextmanager
 def _followed(log: ConsoleLog) -> Iterator[None]:
-    """While the context lasts, additions to ``log`` are copied to stderr."""
+    """Copy new output in ``log`` to stderr while the context lasts."""
     done = threading.Event()
     target = guarded(sys.stderr)
 
@@ -308,7 +308,7 @@ def _followed(log: ConsoleLog) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A free port of 127.0.0.1."""
+    """A TCP port of 127.0.0.1 that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -316,7 +316,7 @@ def free_port() -> int:
 
 
 def _page(port: int, path: str) -> str:
-    """The status line of a GET from this host; empty when none came in time."""
+    """The status line that this host gets for a GET; empty when no answer came in time."""
     deadline = time.monotonic() + _FETCH_S
     while time.monotonic() < deadline:
         if line := status_line(port, path):

@@ -1,4 +1,4 @@
-"""`quickstart shell`: a root shell in the reference image, in the initramfs, or in the guest that is ready."""
+"""`quickstart shell`: a root shell in the reference image, in the initramfs, or in a guest that is ready."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SAID_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class ShellOptions:
-    """What the command line says of a shell in a guest."""
+    """The command line's options of a shell in a guest."""
 
     stock: bool
     snapshot: bool
@@ -77,11 +77,12 @@ def shell(
     keep: bool,
     verbose: bool,
 ) -> None:
-    """Give a root shell at one of three places; its status is ours.
+    """Give a root shell at one of three places; the exit status is that of the shell.
 
-    reference: in the reference image, on an overlay that is thrown away. initramfs: in our initramfs, with the root volume
-    mounted at /newroot and not yet entered; `exit` continues the boot. guest: in the guest, once it is ready; `exit` shuts
-    it down. Ctrl-] leaves the shell of a guest. Commands may come from a pipe.
+    reference: in the reference image, on an overlay that is thrown away. initramfs: in our initramfs, with
+    the root volume mounted at /newroot and not yet entered; `exit` continues the boot. guest: in the guest,
+    once it is ready; `exit` shuts the guest down. Ctrl-] leaves the shell of a guest. Commands may come from
+    a pipe.
     """
     options = ShellOptions(
         stock=stock,

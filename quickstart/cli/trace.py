@@ -1,4 +1,4 @@
-"""`quickstart trace`: the start set of any service, without an image."""
+"""`quickstart trace`: find the start set of any service, without building an artefact."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def trace(
 ) -> None:
     """Boot the reference image under strace until the service answers, and show its start set.
 
-    Takes any unit, including one that `build` cannot start early yet. `quickstart why DIR PATH` then explains single files.
+    Works for any unit, including one that `build` cannot start early yet. `quickstart why DIR PATH` then
+    explains single files.
     """
 
     def work(verb: Verb) -> int:

@@ -1,4 +1,4 @@
-"""`quickstart verify`: every request that reached the root volume before ready, and what would avoid it."""
+"""`quickstart verify`: show every request that reached the root volume before ready, and what would avoid it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from quickstart.verify.untilclean import Round, include_list, read_own_includes,
 
 @dataclass(frozen=True)
 class _Building:
-    """What `--until-clean` builds with."""
+    """The inputs of the builds that `--until-clean` makes."""
 
     profile: Profile
     rootfs: Path | None
@@ -77,9 +77,9 @@ def verify(
 ) -> None:
     """Boot OUT and account for every request that reached its root volume before ready.
 
-    Says for each request what it was for, which process and call asked, and what would avoid it. Lists failed look-ups,
-    directories that were listed, writes, and packed files that nobody used. The machine's writes are thrown away. The
-    status is 1 above the profile's budget.
+    Says for each request what it was for, which process and call caused it, and what would avoid it. Lists
+    failed look-ups, directories that were listed, writes, and packed files that were not used. The machine's
+    writes are thrown away. The status is 1 when the requests exceed the profile's budget.
     """
     options = boot.Options(timeout_s, append, keep)
 
@@ -113,7 +113,7 @@ def _verified(verb: Verb, out: Path, options: boot.Options, store: Store) -> boo
 
 
 def _booted(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.Verified | boot.Counted:
-    """One boot. What a full trace lacks is a mistake of the options, and so an error."""
+    """One boot. A full trace is an error, because an option could have prevented it (a larger buffer)."""
     with output.settled(out):
         # Its disk would change while we read it.
         output.check_unused(out)
@@ -125,7 +125,9 @@ def _booted(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.
 
 
 def _counted(verb: Verb, out: Path, found: boot.Counted) -> int:
-    """The result for a guest whose kernel cannot trace: the number of reads against the budget."""
+    """Show the result for a guest whose kernel cannot trace: the number of reads, compared with the budget.
+    Return the exit status.
+    """
     budget = read_manifest(out).root_budget
     result = shown.counted_document(found, budget)
 
