@@ -1,1 +1,1 @@
-"""Ways in which a machine becomes ready, each a sequence of stages."""
+"""The work of verbs such as `build`, `trace` and `rebuild`, each as a sequence of stages."""

@@ -61,10 +61,9 @@ MAC = "52:54:00:71:73:02"
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """The number of traced boots, the root that is used instead of a debootstrap'd one, and whether guests'
-    workspaces are kept.
-
-    ``guest_package`` says whether quickstart-guest goes into the image.
+    """``traces`` is the number of traced boots. ``rootfs`` is the user's root file system, which replaces
+    debootstrap. With ``keep``, the guests' workspaces are kept. ``guest_package`` says whether
+    quickstart-guest is installed in the image.
     """
 
     traces: int = 1
@@ -75,7 +74,7 @@ class TraceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """The command line's options of a build. Without ``payload`` or ``kernel_options`` the profile's count."""
+    """The command line's options of a build. Where ``payload`` or ``kernel_options`` is None, the profile's value applies."""
 
     out: Path
     disk_format: DiskFormat = DiskFormat.RAW
@@ -90,7 +89,7 @@ class BuildOptions:
 
 @dataclass(frozen=True)
 class Built:
-    """``made`` is False when OUT was up to date."""
+    """The result of a build. ``made`` is False when OUT was already up to date."""
 
     artefact: Artefact
     made: bool
@@ -98,14 +97,14 @@ class Built:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a build would do: each stage with its key, and whether the store has its result."""
+    """The stages of a build, each with its key and with whether the store has its result."""
 
     stages: tuple[tuple[str, str, bool], ...]
 
 
 def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) -> str:
-    """The key of a build: a hash of profile, a user's root, tool, format, number of traces and all else
-    that goes into it.
+    """The key of a build: a hash of all its inputs, such as the profile, the user's root, our code, the disk
+    format and the number of traces.
     """
     inputs = {
         "profile": dataclasses.asdict(profile),
@@ -127,12 +126,12 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
 
 
 def payload_of(profile: Profile, asked: Payload | None) -> Payload:
-    """The form of the initramfs: the one that was asked for, else the profile's own."""
+    """The form of the initramfs: ``asked`` if it is given, or else the profile's."""
     return asked or profile.payload
 
 
 def plan(profile: Profile, options: TraceOptions, store: Store) -> Plan:
-    """The stages that a build of ``profile`` takes; changes nothing."""
+    """The stages that a build of ``profile`` consists of. Nothing is changed."""
     rootfs = examine(options.rootfs) if options.rootfs else None
     reference = _reference_inputs(profile, rootfs, options)
     image = entry.find(store, reference)
@@ -147,7 +146,7 @@ def plan(profile: Profile, options: TraceOptions, store: Store) -> Plan:
 def in_store(
     profile: Profile, options: TraceOptions, store: Store
 ) -> tuple[ReferenceImage | None, StartSet | None]:
-    """The image and the start set of ``profile``, as far as the store has them; changes nothing."""
+    """The reference image and the start set of ``profile``. Each is None when the store lacks it. Nothing is changed."""
     rootfs = examine(options.rootfs) if options.rootfs else None
     image = entry.find(store, _reference_inputs(profile, rootfs, options))
     if image is None:
@@ -161,8 +160,8 @@ def in_store(
 
 
 def rules_of(profile: Profile, reference: ReferenceImage) -> FileRules:
-    """The profile's rules, and those for what the unit's own mounts hide. A unit that cannot start early is traced
-    all the same.
+    """The profile's file rules, and rules for the files that the unit's own mounts hide. For a unit that
+    cannot start early, only the profile's rules.
     """
     root = ImageRoot(reference.tree)
     try:
@@ -173,7 +172,9 @@ def rules_of(profile: Profile, reference: ReferenceImage) -> FileRules:
 
 
 def build(profile: Profile, options: BuildOptions, context: Context) -> Built:
-    """Build the artefact of ``profile`` at ``options.out``, or find it there; every error leaves ``out`` as it was."""
+    """Build the artefact of ``profile`` at ``options.out``, unless it is there and up to date. An error
+    leaves ``out`` unchanged.
+    """
     rootfs = rootfs_of(options.tracing, context.progress)
     key = build_key(profile, options, rootfs)
     with output.settled(options.out):
@@ -220,7 +221,7 @@ def build(profile: Profile, options: BuildOptions, context: Context) -> Built:
 
 
 def build_tools(profile: Profile, options: BuildOptions, store: Store) -> tuple[str, ...]:
-    """The tools that a build with these options needs on the host, down to its last step."""
+    """The programs that all stages of a build with these options need on the host."""
     own = ("qemu-img",) if options.disk_format == DiskFormat.QCOW2 else ()
     return (*_trace_tools(profile, options.tracing, store), *own, *payload_of(profile, options.payload).tools)
 
@@ -234,8 +235,8 @@ def _trace_tools(profile: Profile, options: TraceOptions, store: Store) -> tuple
 
 
 def reference_image(profile: Profile, options: TraceOptions, context: Context) -> ReferenceImage:
-    """The image that a trace of ``profile`` boots. It first demands root and the tools of all stages until
-    then.
+    """The image that a trace of ``profile`` boots. Before the work, this checks for root and for the tools of
+    all stages up to the trace.
     """
     door.need_root(_ROOT_STEP)
     door.need_tools(*_trace_tools(profile, options, context.store))
@@ -243,14 +244,16 @@ def reference_image(profile: Profile, options: TraceOptions, context: Context) -
 
 
 def trace(profile: Profile, options: TraceOptions, context: Context) -> Traced:
-    """The start set of ``profile``. It needs no image, so it works for units that cannot start early, too."""
+    """The start set of ``profile``. This also works for a unit that cannot start early: refusals of its
+    directives are ignored.
+    """
     return trace_image(profile, reference_image(profile, options, context), options, context)
 
 
 def trace_image(
     profile: Profile, reference: ReferenceImage, options: TraceOptions, context: Context
 ) -> Traced:
-    """The start set of ``profile`` in an image that is there already."""
+    """The start set of ``profile`` in the existing image ``reference``."""
     door.need_root(_ROOT_STEP)
     door.need_tools(*_TOOLS)
     unit_texts(ImageRoot(reference.tree), profile.unit)
@@ -259,7 +262,9 @@ def trace_image(
 
 
 def trace_disk(subject: Subject, options: TraceOptions, context: Context) -> Traced:
-    """The start set of a reference image by traces of its disk, from the store or recorded now."""
+    """The start set of a reference image, computed from traces of its disk. Each trace comes from the store
+    or is recorded now.
+    """
     traces = tuple(
         make_trace(subject, number, context, options.keep) for number in range(1, options.traces + 1)
     )
@@ -275,7 +280,7 @@ def trace_disk(subject: Subject, options: TraceOptions, context: Context) -> Tra
 
 
 def rootfs_of(options: TraceOptions, progress: Progress) -> Rootfs | None:
-    """The user's own root, if there is one, with its hash."""
+    """The user's own root file system with its hash, or None."""
     if options.rootfs is None:
         return None
     with progress.step(f"hash {options.rootfs}"):
@@ -310,7 +315,7 @@ def _disk_inputs(profile: Profile, reference: ReferenceImage) -> Mapping[str, ob
 
 
 def subject_of(profile: Profile, reference: ReferenceImage, context: Context) -> Subject:
-    """The profile with its reference image and the root disk of that, from the store or written now."""
+    """The profile, its reference image and the image's root disk. The disk comes from the store or is written now."""
 
     def make(directory: Path) -> None:
         with context.progress.step("reference: root disk"):
@@ -349,7 +354,7 @@ def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> M
 
 
 def make_trace(subject: Subject, number: int, context: Context, keep: bool) -> Trace:
-    """The trace of the reference boot of that number, from the store or recorded now."""
+    """Trace number ``number`` of the reference boot, from the store or recorded now."""
     profile = subject.profile
 
     def make(directory: Path) -> None:
@@ -371,7 +376,9 @@ def machine_of(
     extra_cmdline: str = "",
     network: Network = Network.CLOSED,
 ) -> Machine:
-    """The machine that runs ``artefact``: our initramfs and kernel options, or with ``stock`` the distribution's own."""
+    """The machine that runs ``artefact``, with our initramfs and kernel options. With ``stock``, the
+    initramfs and kernel options are the distribution's.
+    """
     return machine(
         artefact.profile_name,
         memory_mib=artefact.memory_mib,

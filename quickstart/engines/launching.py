@@ -1,4 +1,4 @@
-"""Which backend starts a machine: the composition. No other module knows a launcher by its class."""
+"""Choose the backend that starts a machine. No other module names a launcher's class."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from quickstart.store.store import Store
 
 
 def launcher_of(artefact: Artefact, context: Context, *, keep: bool = False) -> Launcher:
-    """The launcher of the target that ``artefact`` is made for."""
+    """The launcher for the target of ``artefact``."""
     match artefact.target:
         case Target.QEMU:
             return launcher_for(artefact.kernel, context, keep=keep)
 
 
 def launcher_for(kernel: Path, context: Context, *, keep: bool = False) -> Launcher:
-    """QEMU with an accelerator that works here: what boots an image on this host. With ``keep`` the guests'
+    """A launcher that starts QEMU with an accelerator that works on this host. With ``keep``, the guests'
     workspaces are kept.
     """
     with context.progress.step("choose an accelerator"):
@@ -32,11 +32,13 @@ def launcher_for(kernel: Path, context: Context, *, keep: bool = False) -> Launc
 
 
 def launcher_on(accelerator: Accelerator, store: Store, *, keep: bool = False) -> Launcher:
-    """QEMU with that accelerator."""
+    """A launcher that starts QEMU with ``accelerator``."""
     return QemuLauncher(accelerator, archive.agent_binary(store), keep=keep)
 
 
 def launchers(store: Store) -> Callable[[Accelerator], Launcher]:
-    """QEMU with the accelerator of whichever clock is measured by (measure.run.Bench)."""
+    """A function that returns a QEMU launcher for an accelerator. `bench` chooses the accelerator by the
+    clock (measure.run.Bench).
+    """
     agent = archive.agent_binary(store)
     return lambda accelerator: QemuLauncher(accelerator, agent)

@@ -1,5 +1,5 @@
-"""Make an artefact's initramfs again for its present disk: like `build`, with the disk as the reference
-image.
+"""Make an artefact's initramfs again for the present state of its disk. The work is that of `build`, with the
+disk's content as the reference image.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def rebuild(
     keep: bool = False,
     kernel_options: KernelOptions | None = None,
 ) -> pipeline.Built:
-    """Replace all of ``out`` except its root disk, which is not written to. Every error leaves ``out``
+    """Replace everything in ``out`` except its root disk, which is not written to. An error leaves ``out``
     unchanged.
 
-    Without ``kernel_options`` it keeps those of ``out``. Raises BadInputError for a disk that is not raw or
-    was not shut down properly, OutputExistsError while a machine runs from it.
+    Without ``kernel_options``, the kernel options of ``out`` are kept. Raises BadInputError for a disk that
+    is not raw or was not shut down properly. Raises OutputExistsError while a machine runs from the disk.
     """
     before = _artefact(out, profile)
     door.need_root("copying a root file system with its owners")
@@ -88,7 +88,7 @@ def rebuild(
 def _packing(
     before: Artefact, profile: Profile, used: UsedDisk, form: PackOptions, context: Context, keep: bool
 ) -> Packing:
-    """The packing of the used disk: its content is the reference image, which is traced again."""
+    """The packing for the used disk. The disk's content becomes the reference image, and is traced again."""
     reference = reference_of_disk(used, _LABEL, profile.disk_mib * MIB, context)
     root = ImageRoot(reference.tree)
     read_unit(root, profile.unit, profile.run_start_pre)
@@ -102,7 +102,9 @@ def _packing(
 
 
 def _used_meanwhile(before: Artefact, used: UsedDisk) -> bool:
-    """False; raises OutputExistsError when somebody wrote to the disk since it was examined."""
+    """Return False, so that OUT is replaced. Raise OutputExistsError when somebody has written to the disk
+    after it was examined.
+    """
     if read_superblock(before.disk) != used.superblock:
         raise OutputExistsError(f"{before.disk} was used meanwhile", hint="rebuild again")
     check_unchanged(before.disk, used.seen)
@@ -110,7 +112,7 @@ def _used_meanwhile(before: Artefact, used: UsedDisk) -> bool:
 
 
 def _artefact(out: Path, profile: Profile) -> Artefact:
-    """The artefact at ``out``, where it can be rebuilt for ``profile``."""
+    """The artefact at ``out``. Raises BadInputError when it cannot be rebuilt for ``profile``."""
     with output.settled(out):
         output.check_own(out)
         output.check_unused(out)
