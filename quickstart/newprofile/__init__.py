@@ -1,1 +1,3 @@
-"""A profile for any Debian service, out of its unit, one boot that is watched and one that is traced (docs/users/profile.md)."""
+"""Write a profile for any Debian service, from its unit, from one boot that is watched and from one that is
+traced (docs/users/profile.md).
+"""

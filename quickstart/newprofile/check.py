@@ -1,6 +1,4 @@
-"""Check a profile: by itself, and against the image and the trace in the store. No guest starts, and
-nothing is made.
-"""
+"""Check a profile, by itself and against the image and the trace in the store. No guest starts, and nothing is made."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ from quickstart.store.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """A valid profile. ``unit`` and ``start_set`` are None as long as the store has no image or no trace of
-    it.
+    """A valid profile. ``unit`` is None when the store has no image of the profile. ``start_set`` is None
+    when the store lacks the image or a trace.
     """
 
     file: Path
@@ -34,10 +32,10 @@ class Checked:
 
 
 def check(name: str, options: TraceOptions, store: Store) -> Checked:
-    """The findings on the profile of that name or directory.
+    """Check the profile with this name or directory, and return what was found.
 
-    Raises ProfileError with every fault: those of the text or, when it has none, those that the image in
-    the store shows.
+    Raises ProfileError with every fault in the profile's text. When the text is valid, it raises ProfileError
+    with every fault that shows in the store's image.
     """
     file, profile = profile_file(name), load_profile(name)
     image, start_set, faults = None, None, []

@@ -1,4 +1,6 @@
-"""The decisions of a profile, from the unit, the traces and the start set (pure but for reading the image)."""
+"""The decisions about a profile, made from the unit, the traces and the start set. Apart from reading the
+image, the functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ class Findings:
 
 
 def fate(name: str) -> str:
-    """The treatment of a directive (docs/internals/starter.md)."""
+    """How the early start treats a directive, in words (docs/internals/starter.md)."""
     for names, said in (
         (known.START, "the start itself"),
         (known.REPEATED, "repeated"),
@@ -86,10 +88,10 @@ def fate(name: str) -> str:
 
 
 def only_checks(commands: Iterable[UnitCommand], start: UnitCommand) -> bool:
-    """Whether all of ``commands``, of ExecStartPre, only check what the start itself reads and checks again.
+    """Whether all of ``commands`` (of ExecStartPre) only check what the start itself reads and checks again.
 
-    Each must be the unit's own program with an option to test, or a known checker by its name or verb.
-    False when there is none, and in doubt.
+    Each must be the unit's own program with a test option, or a command whose name or verb is that of a known
+    checker. False when there are no commands, or in doubt.
     """
     found = tuple(commands)
     return bool(found) and all(_is_check(each, start) for each in found)
@@ -105,9 +107,7 @@ def _is_check(command: UnitCommand, start: UnitCommand) -> bool:
 
 
 def written_files(traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The image's own files that the unit's processes opened for writing, without those that are data
-    anyway (profile.DATA).
-    """
+    """The image's files that the unit's processes opened for writing, except files that are always data (profile.DATA)."""
     found: set[PurePosixPath] = set()
     for trace in traces:
         for event in trace.events:
@@ -122,7 +122,7 @@ def written_files(traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPa
 
 
 def data_rules(written: Sequence[PurePosixPath]) -> tuple[str, ...]:
-    """Globs for ``written``: each file, or its directory where it holds many of them."""
+    """Globs for ``written``: one for each file, or one for a directory that has many of the files."""
     count = Counter(path.parent for path in written)
     rules = {
         f"{_literal(path.parent)}/**" if count[path.parent] >= _MANY else _literal(path) for path in written
@@ -137,12 +137,12 @@ def _literal(path: PurePosixPath) -> str:
 
 
 def budget_mib(initramfs_bytes: int) -> int:
-    """The budget of the initramfs: its size and a quarter, rounded up."""
+    """The initramfs's budget in MiB: its size and a quarter plus a margin, rounded up."""
     return min(_up(initramfs_bytes * 5 / 4 / MIB + _MARGIN_MIB, _BUDGET_STEP_MIB), 4096)
 
 
 def payload(initramfs_bytes: int) -> Payload:
-    """The form for an initramfs of this plain size."""
+    """The form for an initramfs that has this size without compression."""
     return Payload.LZ4 if initramfs_bytes >= _LARGE_MIB * MIB else Payload.CPIO
 
 
@@ -172,7 +172,7 @@ def _up(value: float, step: int) -> int:
 
 
 def by_package(start_set: StartSet, bound: Collection[PurePosixPath]) -> Mapping[str, tuple[int, int]]:
-    """Files and bytes that are served from memory, by package; files of no package under an empty name."""
+    """The number and the bytes of files that are served from memory, by package. Files of no package have an empty name."""
     found: dict[str, tuple[int, int]] = {}
     for file in served_files(start_set, bound):
         if file.kind is FileKind.FILE and file.hard_link_to is None:
@@ -183,7 +183,9 @@ def by_package(start_set: StartSet, bound: Collection[PurePosixPath]) -> Mapping
 
 
 def read_from_volume(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[PurePosixPath, ...]:
-    """Packed files that are still opened by their ordinary names: configuration, scripts, tables."""
+    """Packed files that the application still opens on the root volume by their ordinary names:
+    configuration, scripts, tables.
+    """
     served = {file.path for file in served_files(start_set, bound)}
     return tuple(
         file.path for file in start_set.files if file.kind is FileKind.FILE and file.path not in served

@@ -1,4 +1,4 @@
-"""A guest's statements about a unit while it boots, and the conclusions from them (pure)."""
+"""What a guest reports about a unit while it boots, and the conclusions from that (pure)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _JOURNAL_LINES = 15
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """One look at the guest. ``unit`` are systemd's properties of the unit, ``system`` is the word of
-    is-system-running.
+    """One look at the guest. ``unit`` has systemd's properties of the unit. ``system`` is the output of
+    `systemctl is-system-running`.
 
-    ``listeners`` are (address, port) of TCP over IPv4 and IPv6. ``answer`` is the status of a request from
-    this host, or 0.
+    ``listeners`` are the (address, port) pairs of TCP listeners over IPv4 and IPv6. ``answer`` is the HTTP
+    status that a request from this host got, or 0.
     """
 
     unit: Mapping[str, str]
@@ -48,7 +48,7 @@ class Look:
 
 
 def look_command(unit: str) -> str:
-    """The shell command whose output ``parse_look`` takes; it changes nothing in the guest."""
+    """The shell command whose output ``parse_look`` reads. It changes nothing in the guest."""
     name = shlex.quote(unit)
     properties = ",".join(_PROPERTIES)
     return (
@@ -62,7 +62,7 @@ def look_command(unit: str) -> str:
 
 
 def parse_look(text: str, answer: int = 0) -> Look:
-    """The look in the output of ``look_command``. Facts that do not exist early in the boot are empty."""
+    """The look in the output of ``look_command``. Facts that do not exist yet, early in the boot, are empty."""
     parts: dict[str, list[str]] = {}
     current: list[str] = []
     for line in text.splitlines():
@@ -108,7 +108,7 @@ def _listener(line: str) -> tuple[str, int] | None:
 
 
 def _address(digits: str) -> str:
-    """32-bit words in the machine's order, which is little-endian."""
+    """The address in /proc/net/tcp's hexadecimal digits: 32-bit words in the machine's byte order (little-endian)."""
     data = b"".join(bytes.fromhex(digits[at : at + 8])[::-1] for at in range(0, len(digits), 8))
     if len(data) == 4:
         return ".".join(str(byte) for byte in data)
@@ -126,7 +126,7 @@ def is_loopback(address: str) -> bool:
 
 
 def listens_inside_only(looks: Sequence[Look], ready: Readiness) -> bool:
-    """Whether, for several looks, the port was listened on at 127.0.0.1 and at no other address."""
+    """Whether the last looks all show listeners of the port on loopback addresses only, one of them IPv4's."""
     last = looks[-_SURE:]
     places = [_places(each, ready.port) for each in last]
     return (
@@ -142,7 +142,7 @@ def _places(look: Look, port: int) -> tuple[str, ...]:
 
 
 def failure(looks: Sequence[Look], unit: str, ready: Readiness) -> str:
-    """Why the unit will not get ready, as far as that is certain by now; empty otherwise."""
+    """Why the unit will not become ready, if that is already certain; empty otherwise."""
     last = looks[-1]
     state = last.unit.get("ActiveState", "")
     if last.unit.get("LoadState") in ("masked", "bad-setting", "error", "not-found"):
@@ -175,7 +175,7 @@ def _number(text: str) -> int:
 
 
 def state_line(look: Look, ready: Readiness) -> str:
-    """The last look in words, for a user who waited in vain."""
+    """The last look in words, for the message that the service was not ready in time."""
     listening = ", ".join(f"{address} port {port}" for address, port in look.listeners) or "nothing"
     unit = f"{look.unit.get('ActiveState', 'unknown')} ({look.unit.get('SubState', '')})"
     answer = f"; the last answer was {look.answer}" if look.answer else ""
@@ -183,7 +183,7 @@ def state_line(look: Look, ready: Readiness) -> str:
 
 
 def advice(why: str, ready: Readiness) -> str:
-    """The remedy for a failure."""
+    """A hint how to mend the failure ``why``."""
     if "is answered with" in why:
         return "another path in --ready, or --status when that answer is the right one"
     if "does not run once" in why:

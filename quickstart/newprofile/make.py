@@ -1,4 +1,6 @@
-"""`profile new` in sequence: image, unit, a boot that is watched, one that is traced, an early start on trial, the two files."""
+"""`profile new` in sequence: the image, the unit, a watched boot, a traced boot, a trial of the early start,
+and the profile's two files.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +66,8 @@ _UNITS = ("/usr/lib/systemd/system", "/etc/systemd/system")
 
 @dataclass(frozen=True)
 class Place:
-    """The place of the profile. ``force`` replaces an earlier one. ``port`` of this host is free for the
-    guest's.
+    """The directory ``out`` of the profile, and ``port``, a free port of this host that is forwarded to the
+    guest. With ``force``, an earlier profile is replaced.
     """
 
     out: Path
@@ -74,8 +76,8 @@ class Place:
 
 
 def check_place(place: Place) -> None:
-    """Raise OutputExistsError when ``make`` would not write there, BadInputError when its directory is
-    missing.
+    """Raise OutputExistsError when ``make`` would not write to ``place``. Raise BadInputError when its parent
+    directory is missing.
     """
     with output.settled(place.out):
         _refuse_others(place)
@@ -171,9 +173,11 @@ def own_name(root: ImageRoot, unit: str) -> str:
 
 
 def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
-    """``draft`` with the name of the unit that does the work, and the wrapper that it had, if any.
+    """``draft`` with the unit that does the work, and the name of the wrapper that it had, or an empty
+    string.
 
-    Raises UnsupportedUnitError when the image has no such unit, and for a wrapper of several instances.
+    Raises UnsupportedUnitError when the image does not have the unit, or when the unit is a wrapper of
+    several instances.
     """
     draft = replace(draft, unit=own_name(root, draft.unit))
     _demand_unit(root, draft)
@@ -182,9 +186,10 @@ def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
 
 
 def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...], bool]:
-    """The unit as an early start would run it, its ExecStartPre lines, and whether these run early.
+    """The unit as an early start would run it, its ExecStartPre lines, and whether these lines run early.
 
-    Raises UnsupportedUnitError when the image has no such unit, NoProfileError with every obstacle.
+    Raises UnsupportedUnitError when the image does not have the unit, and NoProfileError with every reason
+    against an early start.
     """
     _demand_unit(root, draft)
     units: list[UnitStart] = []
@@ -203,8 +208,8 @@ def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...]
 def refusals(
     root: ImageRoot, profile: Profile, take: Callable[[UnitStart], None] = lambda unit: None
 ) -> list[QuickStartError]:
-    """All obstacles in the image to an early start of the profile's unit with a hand-off. ``take`` gets the
-    unit.
+    """All reasons in the image against an early start of the profile's unit with a hand-off. ``take`` is
+    called with the unit.
     """
     found: list[QuickStartError] = []
     checks = (
@@ -231,7 +236,7 @@ def _demand_unit(root: ImageRoot, draft: Profile) -> None:
 
 
 def _meant(root: ImageRoot, draft: Profile) -> str:
-    """The image's unit with a similar spelling, else the units of the profile's packages."""
+    """A hint: the image's unit whose name is spelled similarly, or else the units of the profile's packages."""
     places = {path.name: path for place in _UNITS for path in root.glob(PurePosixPath(place) / f"*{_TYPE}")}
     # Without the type, which makes any two alike.
     if meant := near(draft.unit.removesuffix(_TYPE), sorted(name.removesuffix(_TYPE) for name in places)):
@@ -247,7 +252,7 @@ def _meant(root: ImageRoot, draft: Profile) -> str:
 
 
 def describe(root: ImageRoot, unit: str) -> str:
-    """The unit's Description=."""
+    """The value of the unit's Description=."""
     lines = [line for text in unit_texts(root, unit) for line in text.splitlines()]
     found = [line.partition("=")[2].strip() for line in lines if line.startswith("Description=")]
     return "".join(char for char in found[-1] if char.isprintable()) if found else ""
@@ -327,7 +332,7 @@ def _discovered(subject: Subject, options: TraceOptions, context: Context) -> tu
 
 
 def _watched(subject: Subject, options: TraceOptions, port: int, context: Context) -> survey.Survey:
-    """One boot of the stock image, from the store or run now."""
+    """What one boot of the stock image showed. The result comes from the store, or the boot runs now."""
     draft = subject.profile
 
     def watch(directory: Path) -> None:
@@ -342,7 +347,7 @@ def _watched(subject: Subject, options: TraceOptions, port: int, context: Contex
 
 
 def _trial(subject: Subject, traced: Traced, context: Context) -> int:
-    """The size of the initramfs that a build would write, not compressed."""
+    """The size of the initramfs that a build would write, without compression."""
     roomy = replace(subject, profile=replace(subject.profile, budget_mib=_TRIAL_BUDGET_MIB))
     packing = packing_of(roomy, traced, PackOptions(), context)
     with context.progress.step("initramfs: on trial"), workspace("quickstart-profile-") as directory:
@@ -350,7 +355,7 @@ def _trial(subject: Subject, traced: Traced, context: Context) -> int:
 
 
 def fitting_payload(size_bytes: int, reference: ReferenceImage) -> Payload:
-    """The form for such a size that the image's kernel can unpack."""
+    """The form for an initramfs of this size. It is uncompressed when the image's kernel cannot unpack the preferred form."""
     wanted = findings.payload(size_bytes)
     try:
         check_kernel(ImageRoot(reference.tree), reference.kernel_version, wanted)

@@ -1,4 +1,4 @@
-"""The findings of `profile new`, in words for a README and for comments in profile.toml (pure)."""
+"""The findings of `profile new` in words, for README.md and for comments in profile.toml (pure)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LISTED = 20
 
 
 def request(ready: Readiness) -> str:
-    """Readiness in words."""
+    """The readiness request in words."""
     where = "127.0.0.1" if ready.loopback else "the external address"
     if ready.kind == ReadyKind.HTTP:
         return f"the first `{ready.status}` to `GET {ready.path}` on port {ready.port} of {where}"
@@ -68,7 +68,7 @@ def _pre_note(found: Findings) -> str:
 
 
 def readme_text(found: Findings) -> str:
-    """README.md: the profile, the findings, and what a user should check."""
+    """The text of README.md: the profile, the findings, and what a user should check."""
     profile = found.profile
     lines = [
         f"# {profile.name}",
@@ -119,7 +119,7 @@ def _unit(found: Findings) -> Iterator[str]:
 
 
 def command(each: UnitCommand) -> str:
-    """A command as the shell would show it."""
+    """A command with its flags, as a line of text."""
     return " ".join((each.flags + each.program, *each.words[1:]))
 
 

@@ -1,5 +1,5 @@
-"""The reads of the root volume that remain in an early start: one boot of what a build would make, with its
-ledger.
+"""The reads of the root volume that remain in an early start. They are found by building the artefact on
+trial and booting it once.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Reads:
     """The requests that reached the root volume before ready, without O_DIRECT. ``files`` are the largest:
     path, program, bytes.
 
-    Where the guest's kernel could not tell who asked for what, ``unattributed`` says why. Then QEMU counted
-    all requests, those with O_DIRECT included, and no file is named.
+    When the guest's kernel could not attribute requests to processes and files, ``unattributed`` says why. In
+    that case, the numbers are QEMU's and include requests with O_DIRECT, and ``files`` is empty.
     """
 
     requests: int
@@ -45,8 +45,8 @@ class Reads:
 
 
 def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads:
-    """Build ``profile`` from the store's image and trace into a temporary place and boot it, or take the
-    store's result.
+    """The reads of a trial boot. ``profile`` is built from the store's image and trace in a temporary
+    directory and booted, unless the store has the result.
 
     Raises NoProfileError when the early start does not happen.
     """
@@ -75,7 +75,7 @@ def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads
 
 
 def _boot(artefact: Artefact, keep: bool, context: Context) -> boot.Verified | boot.Counted:
-    """One boot on trial. When the trace is full before the guest is ready, one more with a larger buffer."""
+    """One trial boot. When the trace is full before the guest is ready, a second one with a larger buffer."""
     seen = boot.accounted_or_counted(artefact, boot.Options(keep=keep), context)
     if isinstance(seen, boot.Counted) and isinstance(seen.error, TraceFullError) and not seen.fallback:
         context.progress.note(f"{seen.error.message}; once more with a larger buffer")
@@ -115,8 +115,8 @@ def _facts(seen: boot.Verified | boot.Counted) -> Mapping[str, object]:
 
 
 def root_budget(reads: Reads, beside_the_boot: bool) -> RootBudget:
-    """The budget for `verify`: half as much again; twice as much where the distribution's boot runs
-    ``beside_the_boot``.
+    """The budget for `verify`: one and a half times the reads, or twice the reads when the distribution's
+    boot runs ``beside_the_boot``. A margin is added.
     """
     parts = 4 if beside_the_boot else 3
     return RootBudget(

@@ -1,4 +1,4 @@
-"""The command line's request for a new profile (pure)."""
+"""Parse the command line's options for a new profile (pure)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def wanted_ready(text: str | None, status: int | None) -> Mapping[str, object] |
 
 
 def parse_ready(text: str, status: int | None = None) -> Mapping[str, object]:
-    """The [ready] table of ``http:PORT[/PATH]``, ``tcp:PORT`` or ``exec:COMMAND``. Raises BadInputError for
-    anything else.
+    """The [ready] table for ``http:PORT[/PATH]``, ``tcp:PORT`` or ``exec:COMMAND``. Raises BadInputError for
+    any other text.
 
-    ``status`` is the expected status of `http`; 200 by default.
+    ``status`` is the expected HTTP status, for `http` only. The default is 200.
     """
     kind, _, rest = text.partition(":")
     port = re.fullmatch(r"(\d{1,9})(/.*)?", rest, re.DOTALL)
@@ -46,7 +46,7 @@ def parse_ready(text: str, status: int | None = None) -> Mapping[str, object]:
 def first_draft(
     name: str, packages: Sequence[str], unit: str, ready: Mapping[str, object], suite: str, timeout_s: int
 ) -> Profile:
-    """The profile as far as the options determine it. Raises ProfileError, naming each invalid one."""
+    """The profile as far as the options determine it. Raises ProfileError with every invalid option."""
     service = unit if _TYPE.search(unit) else f"{unit}.service"
     raw: dict[str, object] = {
         "schema": 1,

@@ -1,6 +1,4 @@
-"""One boot of the reference image that is only watched: whether the service gets ready, where it listens,
-what it uses.
-"""
+"""Watch one boot of the reference image: whether the service becomes ready, where it listens, how much memory is in use."""
 
 from __future__ import annotations
 
@@ -37,8 +35,11 @@ _SAID_BYTES = 16 * MIB
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What the boot showed. ``listeners`` are those of the machine; ``ready_uptime_ns`` is 0 where ready was not asked for from
-    inside, although the service listens there."""
+    """What the boot showed.
+
+    ``listeners`` are those of the whole machine. ``ready_uptime_ns`` is 0 when the service listens only on
+    127.0.0.1, where the agent did not send the request.
+    """
 
     loopback: bool
     used_mib: int
@@ -49,10 +50,11 @@ class Survey:
 
 
 def watch(guest: Executes, unit: str, ready: Readiness, limit_s: float) -> Survey:
-    """Look at the guest, which was launched with ``ready``, until that is reached or known to be unreachable.
+    """Watch the guest, which was launched with ``ready``, until the service is ready or certainly will not
+    become ready.
 
-    Raises NoProfileError with the reason why the unit does not get ready, GuestError when the guest itself
-    ends or hangs.
+    Raises NoProfileError with the reason why the unit does not become ready. Raises GuestError when the guest
+    itself ends or hangs.
     """
     looks: list[Look] = []
     look_s = max(_LOOK_S, limit_s)
@@ -113,7 +115,7 @@ def _pause(guest: Executes) -> ReadyStamp | None:
 
 
 def _answer(port: int | None, path: str) -> int:
-    """The status that this host gets for a GET through the forwarded port; 0 without an answer."""
+    """The HTTP status that this host gets for a GET through the forwarded port; 0 without an answer."""
     if port is None:
         return 0
     _, _, rest = status_line(port, path, _ASK_S).partition(" ")
@@ -135,13 +137,13 @@ def _last_words(guest: Executes, looks: list[Look], ready: Readiness) -> list[st
 
 
 def write(survey: Survey, directory: Path) -> None:
-    """Keep ``survey`` in ``directory``."""
+    """Write ``survey`` to a file in ``directory``."""
     facts = {**survey.__dict__, "listeners": [list(each) for each in survey.listeners]}
     (directory / _FILE).write_text(json.dumps(facts, indent=1) + "\n")
 
 
 def read(directory: Path) -> Survey:
-    """The survey that ``write`` kept there."""
+    """The survey that ``write`` has written to ``directory``."""
     facts = json.loads((directory / _FILE).read_text())
     listeners = tuple((str(address), int(port)) for address, port in facts.pop("listeners"))
     return Survey(listeners=listeners, **facts)

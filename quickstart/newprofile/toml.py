@@ -1,4 +1,6 @@
-"""A profile as commented TOML (pure): the same profile and notes, the same bytes; docs/users/profile.md has every key."""
+"""Write a profile as TOML with comments (pure). The same profile and notes always give the same bytes.
+docs/users/profile.md describes every key.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,10 @@ from quickstart.profile import DATA, SCHEMA
 
 
 def profile_text(profile: Profile, notes: Mapping[str, Sequence[str]]) -> str:
-    """``profile`` as the text that parse_profile takes; ``notes`` are comments above a key or table by its name (``start.pre``).
+    """``profile`` as a text that parse_profile reads.
 
-    The note of the name '' stands first.
+    ``notes`` are comments. Each is keyed by the name of a key or table (``start.pre``) and written above it.
+    The comment for the name '' comes first in the text.
     """
     tables: list[tuple[str, list[tuple[str, str]]]] = [
         ("", _whole(profile)),
