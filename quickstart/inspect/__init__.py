@@ -1,1 +1,1 @@
-"""The contents of an image root: files, ELF, units, packages."""
+"""Read the contents of an image root: files, ELF objects, units, packages."""

@@ -1,4 +1,4 @@
-"""cloud-init in an image, and its consequences for the early start (docs/users/cloud-init.md)."""
+"""Whether an image has cloud-init, and what that means for the early start (docs/users/cloud-init.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DISABLED = PurePosixPath("/etc/cloud/cloud-init.disabled")
 
 
 def has_cloud_init(root: ImageRoot) -> bool:
-    """Whether a boot of the image runs cloud-init: a unit of its first stages is enabled, there, and not masked."""
+    """Whether a boot of the image runs cloud-init: a unit of its first stages is installed, enabled and not masked."""
     if root.resolve(_DISABLED).canonical is not None:
         return False
     return any(_is_enabled(root, name) for name in _UNITS)
@@ -34,8 +34,9 @@ def _is_enabled(root: ImageRoot, unit: str) -> bool:
 
 
 def early_start(root: ImageRoot, wanted: Early) -> Early:
-    """When the image starts early: SEEN, on machines that cloud-init has configured before, or ALWAYS.
+    """When the image starts early. SEEN: only on machines that cloud-init has already configured. ALWAYS: on
+    every machine.
 
-    ``wanted`` is the profile's word. It matters only with cloud-init.
+    ``wanted`` is the profile's choice. It matters only when the image has cloud-init.
     """
     return Early.SEEN if wanted == Early.SEEN and has_cloud_init(root) else Early.ALWAYS

@@ -1,10 +1,10 @@
-"""The Debian package that owns a file of the image, by dpkg's own database (dpkg(1), deb-version(7),
+"""Find the Debian package that owns a file of the image, in dpkg's database (dpkg(1), deb-version(7),
 /var/lib/dpkg).
 
-dpkg knows a file by the one spelling in its package. On a merged /usr, /bin/ls and /usr/bin/ls are one
-file, and the lists may have either. So the directories of the lists are resolved in the image. A diversion
-(dpkg-divert(1)) is taken literally, as dpkg does. Without dpkg, or with a damaged database file, files have
-no owner.
+dpkg knows a file only by the path in its package. With a merged /usr, /bin/ls and /usr/bin/ls are the same
+file, and a package's list may have either path. So the directories in the lists are resolved in the image. A
+diversion (dpkg-divert(1)) is taken literally, as dpkg does. Without dpkg, or with a damaged database file,
+files have no owner.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Canonical = Callable[[str], PurePosixPath | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """The package of a file. For a link of update-alternatives(1), ``alternative`` is its name and ``file``
-    its present target; the package is then the target's, or empty.
+    """The package of a file. For a link of update-alternatives(1), ``alternative`` is the alternative's name,
+    ``file`` is its present target, and ``package`` is the target's package, or empty.
     """
 
     package: str
@@ -46,8 +46,8 @@ class Owner:
 
 
 def owners(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Mapping[PurePosixPath, Owner]:
-    """The owners of these canonical guest paths, as far as they have one. Of packages that share a file it
-    is the first by name.
+    """The owners of the canonical guest paths ``paths``. A path without an owner is missing from the result.
+    When several packages share a file, its owner is the package whose name sorts first.
     """
     canonical: Canonical = functools.partial(_canonical, functools.cache(functools.partial(_directory, root)))
     wanted = set(paths)
@@ -73,7 +73,9 @@ def _directory(root: ImageRoot, spelled: str) -> PurePosixPath | None:
 
 
 def _canonical(directory: Canonical, spelled: str) -> PurePosixPath | None:
-    """The path with its directory resolved; the last component may be a link, which is a file of its own."""
+    """The path ``spelled`` with its directory resolved. The last component is not followed, because a link is
+    a file of its own.
+    """
     head, _, name = spelled.rpartition("/")
     if not spelled.startswith("/") or name in ("", ".", ".."):
         return None
@@ -112,7 +114,7 @@ def _has_below(in_order: Sequence[bytes], line: bytes) -> bool:
 
 
 def _status(root: ImageRoot) -> Mapping[str, Owner]:
-    """The packages of the status file by the names that their lists have: NAME, and NAME:ARCHITECTURE."""
+    """The packages in dpkg's status file. Each is keyed as its list file is named: NAME and NAME:ARCHITECTURE."""
     content = _read(root, _DATABASE / "status") or b""
     stanzas = content.split(b"\n\n")
     if not content.endswith(b"\n"):
@@ -134,10 +136,11 @@ def _status(root: ImageRoot) -> Mapping[str, Owner]:
 
 
 def _diversions(root: ImageRoot) -> Mapping[bytes, tuple[bytes, bytes]] | None:
-    """The place of a package's diverted file, and the diverting package; None when they cannot be known.
+    """The new path and the diverting package for each diverted path. None when the file cannot be read or is
+    damaged.
 
-    The file has three lines for each diversion: the name, the new place, and the package whose own file
-    keeps the name, or ``:`` when the administrator's file has it.
+    The file has three lines for each diversion: the diverted path, the new path, and the package that keeps
+    the diverted path. For the administrator's own diversion, the third line is ``:``.
     """
     content = _read(root, _DATABASE / "diversions")
     lines = (content or b"").split(b"\n")
@@ -149,9 +152,7 @@ def _diversions(root: ImageRoot) -> Mapping[bytes, tuple[bytes, bytes]] | None:
 def _alternatives(
     root: ImageRoot, wanted: Iterable[PurePosixPath], canonical: Canonical
 ) -> Mapping[PurePosixPath, tuple[str, PurePosixPath]]:
-    """The name and the present target of the alternative, for each path that is one of update-alternatives'
-    links.
-    """
+    """The name and the present target of the alternative, for each path that is a link of update-alternatives."""
     known = set(_alternative_names(root))
     found: dict[PurePosixPath, tuple[str, PurePosixPath]] = {}
     for path in wanted if known else ():
@@ -164,10 +165,10 @@ def _alternatives(
 
 
 def _alternative_names(root: ImageRoot) -> Iterator[str]:
-    """The link names in update-alternatives' files: those of masters and of slaves.
+    """The names of the links in update-alternatives' files, both master and slave links.
 
-    A file has a line with its state, one with the master's link, two for each slave, an empty one, and the
-    choices.
+    The format of such a file is: one line with the state, one line with the master's link, two lines for each
+    slave, an empty line, and the choices.
     """
     directory = _DATABASE / "alternatives"
     for name in _names(root, directory):
@@ -186,8 +187,8 @@ def _names(root: ImageRoot, directory: PurePosixPath) -> list[str]:
 
 
 def _lines(root: ImageRoot, path: PurePosixPath) -> Sequence[bytes]:
-    """The lines of a complete file. Without a newline at its end the file was cut, and its last line is not
-    reliable.
+    """The lines of a file. Empty when the file does not end with a newline: it was cut off, and its last line
+    is not reliable.
     """
     content = _read(root, path) or b""
     return content.split(b"\n")[:-1] if content.endswith(b"\n") else ()

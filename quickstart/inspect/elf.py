@@ -1,10 +1,8 @@
-"""The ELF closure inside an image root: the interpreter and libraries that ld.so loads for a program or
+"""The ELF closure inside an image root: the interpreter and the libraries that ld.so loads for a program or a
 library.
 
-Source: ld.so(8). Nothing of the image is executed.
-
-It ignores the parts of ld.so(8) that an image does not determine: LD_LIBRARY_PATH, LD_PRELOAD and relative
-directories.
+The source is ld.so(8). Nothing from the image is executed. This module ignores what an image does not
+determine: LD_LIBRARY_PATH, LD_PRELOAD and relative directories.
 """
 
 from __future__ import annotations
@@ -36,9 +34,10 @@ Kind = Literal["needed", "interpreter", "dlopen"]
 
 @dataclass(frozen=True, kw_only=True)
 class ElfDependency:
-    """A file that ld.so maps for another: ``path`` is canonical, ``links`` are the symlinks on the way to it.
+    """A file that ld.so maps because another file needs it. ``path`` is canonical; ``links`` are the symlinks
+    on the way to it.
 
-    ``name`` is the soname asked for, or ``PT_INTERP``; ``needed_by`` is the first to ask.
+    ``name`` is the requested soname, or ``PT_INTERP``. ``needed_by`` is the first file that requests it.
     """
 
     path: PurePosixPath
@@ -50,7 +49,7 @@ class ElfDependency:
 
 @dataclass(frozen=True, kw_only=True)
 class _Object:
-    """An ELF file as one process maps it; ``opened`` is the path that ld.so used, and its parent $ORIGIN."""
+    """An ELF file as one process maps it. ``opened`` is the path that ld.so used; its parent directory is $ORIGIN."""
 
     path: PurePosixPath
     links: tuple[PurePosixPath, ...]
@@ -61,7 +60,7 @@ class _Object:
 
 @dataclass(frozen=True)
 class _Request:
-    """``names`` are alternatives, best first."""
+    """A request for a library or an interpreter. ``names`` are alternatives, the best first."""
 
     loader: _Object
     names: tuple[str, ...]
@@ -71,14 +70,14 @@ class _Request:
 def closure(
     root: ImageRoot, starts: Iterable[PurePosixPath], read: ReadElf = read_elf
 ) -> tuple[ElfDependency, ...]:
-    """The files that ld.so loads for each start: a program, or a library that a program opens. Other files
-    add nothing.
+    """The files that ld.so loads for each start, which is a program or a library that a program opens. A
+    start that is not an ELF file adds nothing.
 
-    Each start is loaded by itself, breadth first. Starts are taken by path, so their order does not matter.
-    A file that is reached through other links is a dependency of its own. Every glibc-hwcaps variant of a
-    library counts beside the plain one. A library without PT_INTERP may need a library that only the
-    program that opens it can find, when that program is a start, too. ``read`` may carry a cache across
-    several closures.
+    Each start is loaded by itself, breadth first. Starts are sorted by path, so the order of ``starts`` does
+    not matter. A file that is reached through different links gives one dependency for each way. Every
+    glibc-hwcaps variant of a library is included, beside the plain library. For a start without PT_INTERP, a
+    needed library that the search does not find may be another start with that soname. ``read`` may have a
+    cache that several closures share.
 
     Raises StartSetError for a missing start, for a needed library or interpreter that is not in the image,
     for a damaged ELF file and for a loop of links. Libraries that a ``.note.dlopen`` names are optional.
@@ -94,8 +93,8 @@ def closure(
 
 
 def _load(search: _Search, start: _Object, companions: Mapping[str, _Object]) -> Iterator[ElfDependency]:
-    """The objects of one process: first everything that is needed, then what may be opened later with its
-    own needs.
+    """The objects that one process loads: first all that are needed, then those that it may open later, each
+    with its own needs.
     """
     loaded = {start.path}
     names = {start.facts.soname}
@@ -151,7 +150,7 @@ def _optional(loader: _Object) -> Iterator[_Request]:
 
 
 class _Search:
-    """Finds objects by name in one image. It caches what it has read and found."""
+    """Finds objects by name in one image. Results are cached."""
 
     def __init__(self, root: ImageRoot, read: ReadElf) -> None:
         self._host = root.host
@@ -170,7 +169,9 @@ class _Search:
         return replace(found, opened=found.path) if found and found.facts.interpreter else found
 
     def find(self, name: str, loader: _Object) -> list[_Object]:
-        """The objects of that name, hwcaps variants first, as ld.so(8) searches; empty if none is there."""
+        """The objects with the name ``name``, in the search order of ld.so(8), hwcaps variants first. Empty
+        when there is none.
+        """
         if "/" in name:
             return self._open_all(_expand(name, loader), loader)[:1]
         tried: list[PurePosixPath] = []
@@ -184,7 +185,7 @@ class _Search:
         return self._open_all(tried, loader) + self._open_all(plain, loader)[:1]
 
     def _open_all(self, paths: Iterable[PurePosixPath], loader: _Object) -> list[_Object]:
-        """The existing ones, each file once."""
+        """The objects at the existing paths, each file once."""
         found: dict[PurePosixPath, _Object] = {}
         for path in paths:
             if (each := self._open(path, loader)) is not None:
@@ -192,8 +193,8 @@ class _Search:
         return list(found.values())
 
     def _open(self, path: PurePosixPath, loader: _Object | None) -> _Object | None:
-        """The object at that path; None for a missing file, a file that is not ELF, or one of another class
-        or machine than the loader's.
+        """The object at ``path``. None when the file is missing, is not ELF, or has another class or machine
+        than the loader.
         """
         resolution = self._resolve(path)
         if resolution.canonical is None:
@@ -215,7 +216,9 @@ def _variants(directory: PurePosixPath, name: str) -> list[PurePosixPath]:
 
 
 def _own_directories(loader: _Object) -> Iterator[PurePosixPath]:
-    """DT_RPATH of the loading object and of those that loaded it, or its DT_RUNPATH, which disables DT_RPATH."""
+    """The directories of the loading object's DT_RUNPATH. Without DT_RUNPATH, those in DT_RPATH of the object
+    and of the objects that loaded it.
+    """
     each: _Object | None = None if loader.facts.runpath else loader
     while each is not None:
         for entry in () if each.facts.runpath else each.facts.rpath:
@@ -226,7 +229,9 @@ def _own_directories(loader: _Object) -> Iterator[PurePosixPath]:
 
 
 def own_directories(facts: ElfFacts, opened: PurePosixPath) -> tuple[PurePosixPath, ...]:
-    """All directories of DT_RPATH and DT_RUNPATH of the object that was opened as ``opened``."""
+    """The directories in an object's DT_RPATH and DT_RUNPATH. ``opened`` is the path by which it was opened,
+    and gives $ORIGIN.
+    """
     return tuple(
         path for entry in (*facts.rpath, *facts.runpath) for path in _absolute(entry, facts, opened.parent)
     )
@@ -237,7 +242,7 @@ def _expand(text: str, found: _Object) -> tuple[PurePosixPath, ...]:
 
 
 def _absolute(text: str, facts: ElfFacts, origin: PurePosixPath) -> tuple[PurePosixPath, ...]:
-    """The absolute paths that an entry with $ORIGIN, $LIB and $PLATFORM can mean."""
+    """The absolute paths that an entry can mean, with all possible values of $ORIGIN, $LIB and $PLATFORM."""
     template = string.Template(text)
     expanded = (
         template.safe_substitute(ORIGIN=origin, LIB=lib, PLATFORM=platform)

@@ -1,6 +1,7 @@
-"""The facts that the loader reads from one ELF file.
+"""Read from one ELF file the facts that the loader uses.
 
-Sources: elf(5), and systemd's ELF_DLOPEN_METADATA for the note that names what a program may dlopen.
+Sources: elf(5), and systemd's ELF_DLOPEN_METADATA for the note that lists libraries that a program may
+dlopen.
 """
 
 from __future__ import annotations
@@ -36,12 +37,11 @@ _MAX_SEARCHED = 64
 
 @dataclass(frozen=True, kw_only=True)
 class ElfFacts:
-    """The facts that the loader reads from an ELF file.
+    """The facts that the loader uses from an ELF file.
 
-    ``interpreter_offset`` and ``interpreter_capacity`` are the place of PT_INTERP in the file and its size
-    with the NUL, in bytes; 0 and 0 when there is none. ``rpath`` and ``runpath`` are directories,
-    unexpanded. ``dlopen_notes`` has one tuple of alternative sonames, best first, for each optional
-    feature.
+    ``interpreter_offset`` is the position of PT_INTERP in the file, and ``interpreter_capacity`` its size
+    with the NUL, both in bytes. Both are 0 when there is none. ``rpath`` and ``runpath`` are directories, not
+    expanded. ``dlopen_notes`` has one tuple for each optional feature: alternative sonames, the best first.
     """
 
     interpreter: str | None
@@ -58,11 +58,11 @@ class ElfFacts:
 
 
 def read_elf(path: Path) -> ElfFacts | None:
-    """The facts of an ELF file, read from its program headers as the loader does; None when it is not an
-    ELF file.
+    """The facts of an ELF file, read from its program headers as the loader does. None when the file is not
+    an ELF file.
 
-    Raises StartSetError, naming the file, when it begins as ELF but is truncated or damaged, or does not
-    exist.
+    Raises StartSetError with the file's name when the file does not exist, or when it begins as ELF but is
+    truncated or damaged.
     """
     try:
         if not S_ISREG(path.stat().st_mode):
@@ -79,7 +79,7 @@ def read_elf(path: Path) -> ElfFacts | None:
 
 
 class _Reader:
-    """One open ELF file. A fault of the file is a ValueError or one of those that ``read_elf`` lists."""
+    """One open ELF file. A fault in the file raises ValueError or one of the other exceptions that ``read_elf`` catches."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -139,15 +139,15 @@ class _Reader:
         return self._file.read(segment["p_filesz"])
 
     def _count_text(self, size: int) -> None:
-        """Count the bytes that are read. Segments and strings may overlap, so a small file could have a
-        large content.
+        """Add up the bytes that are read. Segments and strings may overlap, so a small file could make us
+        read much more than its size.
         """
         self._text_bytes += size
         if self._text_bytes > _MAX_TEXT_BYTES:
             raise ValueError(f"its names and notes are more than {_MAX_TEXT_BYTES} bytes")
 
     def _dynamic_strings(self, dynamic: Mapping[str, Any]) -> dict[int, list[str]]:
-        """The strings of PT_DYNAMIC by tag, in the order of the file."""
+        """The strings of PT_DYNAMIC by tag, in the order in which they are in the file."""
         entry = struct.Struct(self._order + ("iI" if self._elf.elfclass == 32 else "qQ"))
         content = self._content(dynamic, _MAX_TABLE_BYTES)
         pairs = entry.iter_unpack(content[: len(content) // entry.size * entry.size])

@@ -1,4 +1,4 @@
-"""Patterns of paths as a profile writes them: `*`, `?`, character classes, and `**` across directories."""
+"""Path patterns of profiles: `*`, `?`, character classes, and `**` across directories."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ _GLOB_PARTS = re.compile(r"(\*\*|\*|\?|\[!?\]?[^]]*\])")
 
 
 def matches(path: PurePosixPath, glob: str) -> bool:
-    """Whether ``path`` matches: ``*`` and ``?`` stay within a name, ``**`` crosses directories, a directory's glob without a
-    wildcard covers what is below it."""
+    """Whether ``path`` matches ``glob``. ``*`` and ``?`` match within one name, and ``**`` matches across
+    directories. A glob without a wildcard also matches everything below it.
+    """
     if not any(char in glob for char in "*?["):
         return path == PurePosixPath(glob) or PurePosixPath(glob) in path.parents
     return _compiled(glob).fullmatch(str(path)) is not None
@@ -20,10 +21,12 @@ def matches(path: PurePosixPath, glob: str) -> bool:
 
 @functools.cache
 def _compiled(glob: str) -> re.Pattern[str]:
-    """The pattern of a glob, which may be a stranger's: it takes at most time quadratic in the path's length.
+    """The regular expression for a glob. The glob may be untrusted: matching takes at most quadratic time in
+    the path's length.
 
-    The part between two ``**`` is taken at the first place where it fits, and ``*`` as short as possible,
-    without a second try (atomic groups). Since ``*`` crosses no slash, a later place never ends earlier.
+    The part between two ``**`` is matched at the first place where it fits, and each ``*`` matches as little
+    as possible, without backtracking (atomic groups). This is correct because ``*`` does not match a slash,
+    so a later place never ends earlier.
     """
     parts: list[list[str]] = [[""]]
     for part in _GLOB_PARTS.split(glob):
@@ -38,8 +41,8 @@ def _compiled(glob: str) -> re.Pattern[str]:
 
 
 def _within_names(fixed: list[str], is_last: bool) -> str:
-    """The pattern of a part whose only wildcards are ``*``, between its ``fixed`` pieces; the last part
-    reaches the path's end.
+    """The regular expression for a part whose only wildcards are ``*``, between its ``fixed`` pieces. The
+    last part must match up to the path's end.
     """
     tails = [f"(?>[^/]*?{part})" for part in fixed[1:]]
     if is_last:

@@ -1,7 +1,7 @@
-"""A directory on the host taken as a root: guest paths resolve inside it and never leave it.
+"""A directory on the host that is used as a root: guest paths resolve inside it and never leave it.
 
 The rules are those of path_resolution(7) for a process that is chrooted into the directory: an absolute link
-target starts at the directory, ``..`` stops at it, and more than 40 links are a loop.
+target starts at the directory, ``..`` stops at it, and more than 40 links are an error.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ _MAGIC = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class Resolution:
-    """The target of a guest path.
+    """The result of resolving a guest path.
 
-    ``canonical`` is the path without any link, or None when nothing is there. ``links`` are the symlinks on
-    the way, in order and once each; the directory of each is canonical. A dangling link is in ``links``,
-    too.
+    ``canonical`` is the path without any link, or None when it does not exist. ``links`` are the symlinks on
+    the way, in order, each once, and each in a canonical directory. They include a dangling link.
     """
 
     canonical: PurePosixPath | None
@@ -50,8 +49,8 @@ class ImageRoot:
     base: Path
 
     def host(self, canonical: PurePosixPath) -> Path:
-        """The host path of a guest path. ``resolve`` it first, since the host follows links from its own
-        root.
+        """The host path of a canonical guest path. Call ``resolve`` first, because the host follows links
+        from its own root.
 
         Raises StartSetError for a path that is relative or has ``..``.
         """
@@ -60,15 +59,15 @@ class ImageRoot:
         return self.base.joinpath(*canonical.parts[1:])
 
     def read_text(self, canonical: PurePosixPath) -> str:
-        """A text file's content. Bytes that are not UTF-8 are surrogate-escaped.
+        """The content of a text file. Bytes that are not UTF-8 are surrogate-escaped.
 
-        Raises StartSetError, naming the path, when it cannot be read, is not a regular file or is larger
+        Raises StartSetError with the path when the file cannot be read, is not a regular file or is larger
         than 16 MiB.
         """
         return self.read_bytes(canonical, MAX_TEXT_BYTES).decode("utf-8", "surrogateescape")
 
     def read_bytes(self, canonical: PurePosixPath, most_bytes: int = MAX_WHOLE_BYTES) -> bytes:
-        """The whole content of a file of at most ``most_bytes``. Raises as ``read_text``."""
+        """The whole content of a file of at most ``most_bytes``. Raises StartSetError as ``read_text`` does."""
         host = self.host(canonical)
         try:
             status = host.lstat()
@@ -90,25 +89,27 @@ class ImageRoot:
             ) from error
 
     def link_target(self, canonical: PurePosixPath) -> str | None:
-        """The text of a symbolic link; None for any other file."""
+        """The target of a symbolic link, as it is stored. None for any other file."""
         try:
             return str(self.host(canonical).readlink())
         except (OSError, ValueError):
             return None
 
     def has_acl(self, canonical: PurePosixPath) -> bool:
-        """Whether an access control list (acl(5)) may keep somebody out whom the mode lets in."""
+        """Whether the file has an access control list (acl(5)), which may deny access that the mode allows."""
         return "system.posix_acl_access" in os.listxattr(self.host(canonical), follow_symlinks=False)
 
     def names(self, canonical: PurePosixPath) -> list[str]:
-        """The names in a directory, in byte order. Raises StartSetError, naming it, when it cannot be read."""
+        """The names in a directory, in byte order. Raises StartSetError with its path when it cannot be read."""
         try:
             return sorted((each.name for each in os.scandir(self.host(canonical))), key=os.fsencode)
         except OSError as error:
             raise _unreadable(canonical, error) from error
 
     def names_and_links(self, canonical: PurePosixPath) -> dict[str, bool]:
-        """As `names`; each with whether it is a symbolic link."""
+        """The names in a directory, in byte order, each with whether it is a symbolic link. Raises
+        StartSetError as `names` does.
+        """
         try:
             with os.scandir(self.host(canonical)) as entries:
                 found = {each.name: each.is_symlink() for each in entries}
@@ -117,10 +118,11 @@ class ImageRoot:
         return dict(sorted(found.items(), key=lambda row: os.fsencode(row[0])))
 
     def below(self, canonical: PurePosixPath) -> Iterator[PurePosixPath]:
-        """Everything below a directory except directories, at any depth, in no order. Links are not followed.
+        """All files below a directory at any depth, without directories, in no particular order. Links are
+        not followed.
 
-        Files so deep that no path can name them are left out. Raises StartSetError for a directory that
-        cannot be read.
+        Files that are too deep for any path are left out. Raises StartSetError for a directory that cannot be
+        read.
         """
         pending = [canonical]
         while pending:
@@ -137,7 +139,7 @@ class ImageRoot:
                     raise _unreadable(directory, error) from error
 
     def hard_links(self) -> Mapping[tuple[int, int], tuple[PurePosixPath, ...]]:
-        """The names of each regular file of the tree that has several, by device and inode, in byte order."""
+        """The names of each regular file that has several names in the tree, in byte order. The key is its device and inode."""
         found: dict[tuple[int, int], list[PurePosixPath]] = {}
         for path in self.below(PurePosixPath("/")):
             status = self.host(path).lstat()
@@ -146,9 +148,9 @@ class ImageRoot:
         return {inode: tuple(sorted(names, key=os.fsencode)) for inode, names in found.items()}
 
     def resolve(self, path: PurePosixPath) -> Resolution:
-        """Follow every link of an absolute guest path, the last one too.
+        """Follow every link in an absolute guest path, including the last component.
 
-        Raises StartSetError, naming the path, when it is relative, meets more than 40 links, or cannot be
+        Raises StartSetError with the path when it is relative, leads through more than 40 links, or cannot be
         read.
         """
         if len(str(path)) >= PATH_MAX:
@@ -192,10 +194,11 @@ class ImageRoot:
         return Resolution(PurePosixPath("/", *place), tuple(links))
 
     def glob(self, pattern: PurePosixPath) -> tuple[PurePosixPath, ...]:
-        """The existing paths that an absolute pattern matches, as it spells them, in byte order (glob(3)).
+        """The existing paths that match an absolute pattern (glob(3)), spelled as in the pattern, in byte
+        order.
 
-        ``*``, ``?`` and ``[…]`` stay within a component, and a leading dot must be written out. Raises
-        StartSetError for implausibly many names.
+        ``*``, ``?`` and ``[…]`` match within one component, and a leading dot must be written out. Raises
+        StartSetError for implausibly many matches.
         """
         if len(str(pattern)) >= PATH_MAX:
             return ()
@@ -230,7 +233,7 @@ def _components(target: PurePosixPath) -> tuple[str, ...]:
 
 
 def _mode(host: Path, asked: PurePosixPath) -> int | None:
-    """``st_mode`` of the path itself; None when it does not exist."""
+    """``st_mode`` of the path itself, without following a link. None when it does not exist."""
     try:
         return host.lstat().st_mode
     except ValueError:

@@ -24,7 +24,8 @@ _MAX_DIRECTORIES = 65536
 
 
 def library_directories(root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The directories of /etc/ld.so.conf and its includes, in order, then ld.so's own; each as spelled, once.
+    """The directories in /etc/ld.so.conf and in its included files, in order, and then ld.so's built-in ones.
+    Each directory is listed once, spelled as in the configuration.
 
     Raises StartSetError when a configuration file cannot be read, and for implausibly many entries.
     """
@@ -42,7 +43,7 @@ class _Includes:
     patterns: int = 0
 
     def count(self, pattern: str) -> None:
-        """Raises StartSetError for more than a system has."""
+        """Count one file to include. Raises StartSetError when there are implausibly many."""
         if set(pattern) & set("*?["):
             self.patterns += 1
         else:
@@ -56,8 +57,8 @@ def _too_much(what: str) -> StartSetError:
 
 
 def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """Each file once, an included one in the place of its line. There is no recursion, since includes may
-    nest to any depth.
+    """The directories in all configuration files. Each file is read once, and an included file takes the
+    place of its include line. Recursion is avoided, because includes may be nested to any depth.
     """
     seen: set[PurePosixPath] = set()
     includes = _Includes()
@@ -77,8 +78,8 @@ def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
 def _statements(
     root: ImageRoot, conf: PurePosixPath, seen: set[PurePosixPath], includes: _Includes
 ) -> Iterator[tuple[PurePosixPath, bool]]:
-    """The entries of a file, line by line: a path, and whether it is a file to include. ``includes`` counts
-    those of all files.
+    """The entries of a configuration file, line by line: a path, and whether it is a file to include.
+    ``includes`` counts the includes of all files.
     """
     canonical = root.resolve(conf).canonical
     if canonical is None or canonical in seen:

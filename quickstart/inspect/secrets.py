@@ -1,4 +1,4 @@
-"""The secrets of an image: known names, and the first bytes of private keys."""
+"""How secrets in an image are recognised: by known file names, and by the first bytes of private keys."""
 
 from __future__ import annotations
 

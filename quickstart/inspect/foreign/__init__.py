@@ -1,7 +1,7 @@
-"""Import a foreign tar or disk: a process without any privilege reads it, and another one that refuses bad
-names writes the copy.
+"""Import a foreign tar or disk image. An unprivileged process reads it; another process, which refuses bad
+names, writes the copy.
 
 ``reader`` runs as nobody in an empty root without a network, and parses the foreign bytes (``ext4``,
-``tar``). It reports what it found as members (``members``). ``home`` writes these below a directory of
-ours, each by a plain name in an open directory.
+``tar``). It reports the files that it finds as members (``members``). ``home`` writes these members into a
+directory of ours. It creates each one by a plain name in an open directory.
 """

@@ -1,6 +1,4 @@
-"""Extended attributes as ext4 stores them, and two other forms of ACLs: acl(5)'s text and the kernel's
-attribute.
-"""
+"""Extended attributes in ext4's format, and the conversion of ACLs from acl(5)'s text form into the kernel's attribute."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ _TAGS = {
 
 
 def attributes_in(area: bytes, first: int) -> dict[str, bytes]:
-    """The attributes in ``area``. The entries begin at ``first``; offsets of values count from the begin of
-    ``area`` (attributes.rst).
+    """The attributes in ``area``. Their entries begin at ``first``. The offsets of values are relative to the
+    beginning of ``area`` (attributes.rst).
     """
     found: dict[str, bytes] = {}
     at = first
@@ -42,10 +40,10 @@ def attributes_in(area: bytes, first: int) -> dict[str, bytes]:
 
 
 def acl_attribute(text: str) -> bytes:
-    """The value of system.posix_acl_access or _default for an ACL in acl(5)'s text form. Raises
-    BadInputError for any other text.
+    """The value of system.posix_acl_access or system.posix_acl_default for an ACL in acl(5)'s text form.
+    Raises BadInputError for any other text.
 
-    Names are looked up on this host, as tar(1) does; numeric IDs are taken as they are.
+    User and group names are looked up on this host, as tar(1) does. Numeric IDs are used unchanged.
     """
     entries = []
     for line in text.replace(",", "\n").splitlines():

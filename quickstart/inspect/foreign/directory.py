@@ -1,6 +1,7 @@
-"""A directory of this host → members.
+"""Read a directory of this host as members.
 
-Somebody else may write to it meanwhile: every name is opened in an open directory, and no link is followed.
+Another user may write to the directory at the same time. So every name is opened relative to an open
+directory, and no link is followed.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _KINDS = {
 
 
 def read_directory(directory: Path, mounted_mtime_ns: int) -> Iterator[tuple[Member, Iterator[bytes]]]:
-    """The members below ``directory``, parents first, by name. Of a mounted file system only the mount
-    point counts, with that time.
+    """The members below ``directory``, parents first, sorted by name. A mounted file system gives only its
+    mount point, with ``mounted_mtime_ns`` as its modification time.
 
-    Raises BadInputError for a path that is too long for any program to open, OSError for a file that changes while it is
-    read.
+    Raises BadInputError for a path that is too long for any program to open, and OSError for a file that
+    changes while it is read.
     """
     top = os.open(directory, _DIRECTORY & ~os.O_NOFOLLOW)
     try:
@@ -78,7 +79,7 @@ def _opened(top: int, path: str) -> Iterator[int]:
 
 
 def _other(way: int, name: str, path: str, first_names: dict[int, str]) -> tuple[Member, Iterator[bytes]]:
-    """The member of an entry that is no directory."""
+    """The member for an entry that is not a directory."""
     status = os.stat(name, dir_fd=way, follow_symlinks=False)
     if status.st_nlink > 1 and (first := first_names.setdefault(status.st_ino, path)) != path:
         return Member(path=path, kind=Kind.HARD, target=first), iter(())
@@ -97,7 +98,7 @@ def _other(way: int, name: str, path: str, first_names: dict[int, str]) -> tuple
 
 
 def _segments(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
-    """The segments of a file that have data (lseek(2), SEEK_DATA)."""
+    """The (offset, length) of each segment of a file that has data (lseek(2), SEEK_DATA)."""
     end = 0
     while end < size_bytes:
         try:
@@ -113,7 +114,7 @@ def _segments(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
 def _data(
     way: int, name: str, status: os.stat_result, segments: tuple[tuple[int, int], ...]
 ) -> Iterator[bytes]:
-    """Read a file's data. It is opened only when the data are wanted, so a skipped member leaves no
+    """Read a file's data. The file is opened only when the data are requested, so a skipped member leaves no
     descriptor open.
     """
     fd = os.open(name, _FILE, dir_fd=way)

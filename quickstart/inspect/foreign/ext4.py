@@ -1,8 +1,8 @@
-"""A foreign ext4 image → members. It is read as bytes and never mounted. Every number in it is checked.
+"""Read a foreign ext4 image as members. It is read as bytes and never mounted. Every number in it is checked.
 
-Layout: Documentation/filesystems/ext4 of the kernel (super.rst, group_descr.rst, inodes.rst, ifork.rst,
-directory.rst, attributes.rst). Unknown features are refused by name. Memory grows with the number of
-inodes, time with the size.
+The layout is described in the kernel's Documentation/filesystems/ext4 (super.rst, group_descr.rst,
+inodes.rst, ifork.rst, directory.rst, attributes.rst). Unknown features are refused. Memory use grows with the
+number of inodes, and time with the image's size.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HINT = "fsck it in a machine of its own"
 
 
 def damaged(what: str) -> BadInputError:
-    """The one error of this module. The caller puts the image's name before it."""
+    """The error that this module raises for a damaged image. The caller prepends the image's name."""
     return BadInputError(f"is no whole ext4 file system: {what}", hint=_HINT)
 
 
@@ -60,7 +60,7 @@ class _Volume:
     descriptor_bytes: int
 
     def read(self, offset: int, length: int) -> bytes:
-        """``length`` bytes of the image at ``offset``."""
+        """``length`` bytes of the image at ``offset``, both in bytes."""
         if offset < 0 or offset + length > self.size_bytes:
             raise damaged(f"it points to byte {offset}, and has {self.size_bytes}")
         data = os.pread(self.fd, length, offset)
@@ -91,9 +91,10 @@ class _Inode:
 
 
 def read_image(fd: int) -> Iterator[tuple[Member, Iterator[bytes]]]:
-    """The members of the raw image that ``fd`` reads, parents first, each with its data; raises BadInputError.
+    """The members of the raw image behind the descriptor ``fd``, parents first, each with its data. Raises
+    BadInputError for a damaged image.
 
-    The root directory comes first, with the path "". A second name of a file is a HARD link.
+    The root directory comes first, with the path "". Every further name of a file is a HARD link.
     """
     volume = _volume(fd)
     first_names: dict[int, str] = {}
@@ -202,7 +203,7 @@ def _member(volume: _Volume, inode: _Inode, path: str) -> Member:
 
 
 def _extra_bytes(raw: bytes) -> int:
-    """The number of bytes of a large inode beyond its first 128 that are fields (i_extra_isize)."""
+    """The number of bytes after the first 128 of a large inode that are used for fields (i_extra_isize)."""
     if len(raw) < _SMALL_INODE_BYTES + 4:
         return 0
     extra: int = struct.unpack_from("<H", raw, _SMALL_INODE_BYTES)[0]
@@ -218,7 +219,7 @@ def _time_ns(raw: bytes, at: int, extra_at: int) -> int:
 
 
 def _xattrs(volume: _Volume, inode: _Inode) -> dict[str, bytes]:
-    """The attributes of the class security, which decide whether a program may be served from memory."""
+    """The attributes in the class security. They decide whether a program may be served from memory."""
     raw, found = inode.raw, {}
     begin = _SMALL_INODE_BYTES + _extra_bytes(raw)
     if _extra_bytes(raw) and raw[begin : begin + 4] == ATTRIBUTES_MAGIC:
@@ -258,8 +259,8 @@ def _data(volume: _Volume, inode: _Inode, member: Member | None) -> Iterator[byt
 
 
 def _pieces(volume: _Volume, inode: _Inode) -> Iterator[tuple[int, int, int]]:
-    """(offset in the file, length, offset in the image) in bytes of each written segment that lies before
-    the file's end.
+    """For each written segment before the file's end: its offset in the file, its length and its offset in
+    the image, in bytes.
     """
     if not inode.size_bytes:
         return
@@ -278,8 +279,8 @@ def _pieces(volume: _Volume, inode: _Inode) -> Iterator[tuple[int, int, int]]:
 def _extents(
     volume: _Volume, inode: _Inode, node: bytes, level: int, depth_wanted: int | None, seen: set[int]
 ) -> Iterator[tuple[int, int, int]]:
-    """(logical block, number of blocks, physical block) of each written extent, in order. A block may lead
-    to others only once.
+    """For each written extent, in order: its logical block, its number of blocks and its physical block.
+    Raises BadInputError when an extent block is reached twice.
     """
     magic, entries, _, depth = struct.unpack_from("<4H", node, 0)
     fits = 12 + 12 * entries <= len(node)
@@ -310,9 +311,7 @@ def _extents(
 
 
 def _names(volume: _Volume, directory: _Inode) -> dict[bytes, int]:
-    """The names in a directory with their inodes. Raises BadInputError for a name that no kernel would give
-    a file.
-    """
+    """The names in a directory, with their inode numbers. Raises BadInputError for a name that the kernel would not allow."""
     found: dict[bytes, int] = {}
     dots: dict[bytes, int] = {}
     if directory.size_bytes % volume.block_bytes or directory.size_bytes > volume.size_bytes:

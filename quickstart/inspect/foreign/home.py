@@ -1,8 +1,7 @@
-"""Write foreign members into a directory of ours: each by a plain name in an open directory, and within
-limits.
+"""Write foreign members into a directory of ours. Each is created by a plain name in an open directory, and
+within limits.
 
-What is not understood here cannot harm the host: the foreign source itself is parsed in another process
-(``reader``).
+Foreign formats are parsed in another process (``reader``), so a fault of the parser cannot harm the host.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def _limited() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of an import: bytes of data, members, and the size of one file with its holes."""
+    """The limits of an import: bytes of data, number of members, and bytes of one file including its holes."""
 
     data_bytes: int
     members: int
@@ -54,8 +53,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class NotHome:
-    """Entries that are never made on the host: ``sockets`` by their paths, which nobody needs, and
-    ``devices``, both in order.
+    """Entries that are never created on the host: ``sockets`` by their paths (no program needs them), and
+    ``devices``. Both are sorted by path.
     """
 
     sockets: tuple[str, ...] = ()
@@ -63,7 +62,9 @@ class NotHome:
 
 
 def limits_of_disk(disk_bytes: int) -> Limits:
-    """The limits of an ext4 file system of that size. mke2fs.conf makes one inode for at least 4 KiB."""
+    """The limits for an ext4 file system of ``disk_bytes``. With mke2fs.conf's settings, there is at most one
+    inode for every 4 KiB.
+    """
     return Limits(data_bytes=disk_bytes, members=disk_bytes // 4096, file_bytes=disk_bytes)
 
 
@@ -71,12 +72,12 @@ def limits_of_disk(disk_bytes: int) -> Limits:
 def foreign_members(
     source: Path, form: str, decompressor: tuple[str, ...] = (), digest: str = ""
 ) -> Iterator[Members]:
-    """The members that the reader finds in the file ``source``, read as ``form`` behind ``decompressor``, a
-    filter's argv.
+    """The members that the reader finds in the file ``source`` of the format ``form``. ``decompressor`` is
+    the argv of a filter before the reader.
 
-    Raises BadInputError for the reader's faults. A form that is read as a stream is also hashed: it raises
-    when the bytes do not have the SHA-256 ``digest``, where one is given. Needs root, or a user namespace
-    in which we are root.
+    Raises BadInputError for the faults that the reader reports. With ``digest``, a format that is read as a
+    stream is also hashed; BadInputError is raised when its SHA-256 differs. This needs root, or a user
+    namespace in which we are root.
     """
     with workspace("quickstart-reader-") as work, source.open("rb") as file, ExitStack() as stack:
         (empty := work / "empty").mkdir(mode=0o755)
@@ -102,12 +103,12 @@ def foreign_members(
 
 
 def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> NotHome:
-    """Write ``members`` below ``tree``, a new directory. Returns those that were left out: devices and
+    """Write ``members`` below ``tree``, a new directory. Return the members that are left out: devices and
     sockets.
 
-    A later member replaces an earlier one of its path, as tar(1) does. Raises BadInputError for a name that
-    leads out of ``tree`` or through a link, for anything beyond ``limits``, and as ``members`` does.
-    Nothing is ever written outside ``tree``.
+    A later member replaces an earlier member with the same path, as in tar(1). Raises BadInputError for a
+    name that leads out of ``tree`` or through a link, for a member that exceeds ``limits``, and for faults in
+    ``members``. Nothing is ever written outside ``tree``.
     """
     tree.mkdir()
     # Where no member says how the root is.
@@ -120,8 +121,8 @@ def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> Not
 
 
 class _Home:
-    """The writer. ``top`` is the open directory. Directories get their modes and times after their last
-    entry is written.
+    """The writer. ``top`` is a descriptor of the open directory. Each directory gets its mode and time after
+    its last entry is written.
     """
 
     def __init__(self, top: int, limits: Limits, source: str) -> None:
@@ -172,7 +173,9 @@ class _Home:
 
     @contextmanager
     def _named(self, member: Member) -> Iterator[None]:
-        """Turn errors of a member into bad input. A full disk is not the member's fault."""
+        """Turn an error that concerns ``member`` into BadInputError. A full disk is not the member's fault,
+        so its error is passed on.
+        """
         try:
             yield
         except (OSError, ValueError) as error:
@@ -185,7 +188,7 @@ class _Home:
             ) from error
 
     def _check_numbers(self, member: Member) -> None:
-        """IDs as chown(2) takes them, without -1, which means none; times as ext4 keeps them."""
+        """Raise BadInputError unless the IDs are valid for chown(2) (-1 means none there) and the times are valid in ext4."""
         ids = 0 <= member.uid < _NO_ID and 0 <= member.gid < _NO_ID
         if not ids or not _FIRST_TIME_S <= member.mtime_ns // 10**9 < _LAST_TIME_S:
             raise self._refused(member.path, "has an owner or a time that no file can have")
@@ -212,7 +215,7 @@ class _Home:
         )
 
     def _parts(self, path: str) -> tuple[str, ...]:
-        """The components of ``path``. A leading / and single dots do not count."""
+        """The components of ``path``, without a leading / and without components that are a single dot."""
         if len(os.fsencode(path)) > _PATH_BYTES:
             raise self._refused(path, f"is a path of more than {_PATH_BYTES} bytes")
         parts = tuple(part for part in path.split("/") if part not in ("", "."))
@@ -223,7 +226,7 @@ class _Home:
 
     @contextmanager
     def _opened(self, parts: tuple[str, ...]) -> Iterator[int]:
-        """The directory of that path, made where it is missing. No link is followed on the way."""
+        """The descriptor of the directory at ``parts``. Missing directories are created. No link is followed."""
         way = os.dup(self._top)
         try:
             for depth, part in enumerate(parts):
@@ -278,7 +281,7 @@ class _Home:
             os.utime(name, ns=(member.mtime_ns,) * 2, dir_fd=directory, follow_symlinks=False)
 
     def _remove(self, directory: int, parts: tuple[str, ...], kind: Kind) -> bool:
-        """Make room for a member; False when it is a directory that already exists."""
+        """Make room for a member. Return False when the member is a directory that already exists."""
         try:
             mode = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False).st_mode
         except FileNotFoundError:
@@ -323,14 +326,16 @@ class _Home:
             os.close(fd)
 
     def _dress(self, fd: int, member: Member) -> None:
-        """Set owner and mode. The owner comes first, since changing it clears set-uid bits and capabilities."""
+        """Set owner, mode, attributes and time. The owner is set first, because a change of owner clears
+        set-uid bits and capabilities.
+        """
         os.fchown(fd, member.uid, member.gid)
         os.fchmod(fd, member.mode & 0o7777)
         self._attributes(fd, member)
         os.utime(fd, ns=(member.mtime_ns,) * 2)
 
     def _attributes(self, what: int | str, member: Member) -> None:
-        """Set attributes of an open file, or of a path whose last component is not followed."""
+        """Set attributes on an open file, or on a path whose last component is not followed."""
         try:
             acls = {f"system.posix_acl_{which}": acl_attribute(text) for which, text in member.acls.items()}
         except BadInputError as error:

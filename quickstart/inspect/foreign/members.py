@@ -1,5 +1,5 @@
-"""One member of a foreign tree, and the reader's stream of members: the length of a JSON line, the line,
-the file's data.
+"""One member of a foreign tree, and the format of the reader's stream of members: for each, the length of a
+JSON line, the line, and the file's data.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FILE_BYTES = (1 << 63) - 1
 
 
 class Kind(enum.Enum):
-    """The kinds of members. A ``HARD`` link's target is the path of an earlier member."""
+    """The kinds of members. The target of a ``HARD`` link is the path of an earlier member."""
 
     DIRECTORY = "directory"
     FILE = "file"
@@ -45,11 +45,12 @@ DEVICES = (Kind.CHARACTER, Kind.BLOCK)
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A member. ``path`` is the source's, its bytes by os.fsdecode. Times are since the epoch.
+    """A member of a foreign tree.
 
-    ``segments`` are the offsets and lengths, in bytes and in order, of the parts of a file of
-    ``size_bytes`` that are not holes. ``acls`` are in acl(5)'s text form under `access` and `default`.
-    ``major`` and ``minor`` are a device's numbers.
+    ``path`` is the path in the source, decoded by os.fsdecode. Times count from the epoch. ``segments`` are
+    the parts of a file that are not holes: their offsets and lengths in bytes, in order. ``size_bytes``
+    includes holes. ``acls`` are in acl(5)'s text form, under the keys `access` and `default`. ``major`` and
+    ``minor`` are the numbers of a device.
     """
 
     path: str
@@ -75,9 +76,10 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceNode:
-    """A character or block device (mknod(2)) of an image: on its disk, never in a tree on the host.
+    """A character or block device (mknod(2)) of an image. It is made on the image's disk, never on the host.
 
-    ``path`` is from the root on, without the leading slash, its bytes by os.fsdecode; ``mode`` has the type, too.
+    ``path`` begins at the root, without the leading slash, and is decoded by os.fsdecode. ``mode`` includes
+    the file type.
     """
 
     path: str
@@ -90,7 +92,7 @@ class DeviceNode:
 
 
 def write_member(out: BinaryIO, member: Member, data: Iterator[bytes]) -> None:
-    """Write ``member``, and its ``data`` in the order of its segments."""
+    """Write ``member`` to ``out``, and then its ``data`` in the order of its segments."""
     fields = {each.name: getattr(member, each.name) for each in dataclasses.fields(member)}
     fields["kind"] = member.kind.value
     fields["xattrs"] = {name: base64.b64encode(value).decode() for name, value in member.xattrs.items()}
@@ -100,7 +102,7 @@ def write_member(out: BinaryIO, member: Member, data: Iterator[bytes]) -> None:
 
 
 def write_end(out: BinaryIO, fault: str = "", hint: str = "") -> None:
-    """Write the last record: the end, or what is wrong with the source."""
+    """Write the last record. It marks the end of the members, or says what is wrong with the source."""
     _write(out, {"fault": fault, "hint": hint})
     out.flush()
 
@@ -112,10 +114,10 @@ def _write(out: BinaryIO, document: Mapping[str, object]) -> None:
 
 
 def read_members(stream: BinaryIO, source: str) -> Iterator[tuple[Member, Iterator[bytes]]]:
-    """The members of a stream, each with its data, which must be read before the next one.
+    """The members of a stream, each with its data. The data must be read before the next member.
 
-    Raises BadInputError for a fault that the reader found, for a stream that ends before its last record,
-    and for an impossible member, which a reader that was taken over may send.
+    Raises BadInputError for a fault that the reader reports, for a stream that ends before its last record,
+    and for an impossible member, which a compromised reader may send.
     """
     while True:
         try:
@@ -136,7 +138,7 @@ def read_members(stream: BinaryIO, source: str) -> Iterator[tuple[Member, Iterat
 
 
 def _read(stream: BinaryIO, source: str) -> dict[str, object]:
-    """The next document. Raises ValueError, TypeError for a damaged one."""
+    """The next JSON document. Raises ValueError or TypeError for a damaged document."""
     (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size, source))
     if length > _HEADER_LIMIT_BYTES:
         raise BadInputError(f"{source} has a member with more attributes than a file can have")
@@ -150,7 +152,7 @@ def _read(stream: BinaryIO, source: str) -> dict[str, object]:
 
 
 def _member(document: Mapping[str, object]) -> Member:
-    """The member of a document. Raises KeyError, TypeError, ValueError for an impossible one."""
+    """The member that a JSON document describes. Raises KeyError, TypeError or ValueError for an impossible member."""
     strings = {name: _string(document, name) for name in _STRINGS}
     tables = {name: _table(document, name) for name in _TABLES}
     numbers = {name: document[name] for name in _NUMBERS}
@@ -164,7 +166,9 @@ def _member(document: Mapping[str, object]) -> Member:
 
 
 def _string(document: Mapping[str, object], name: str) -> str:
-    """A string that the system accepts: the only surrogates are those that stand for bytes."""
+    """The string field ``name`` of the document. Raises TypeError for another type, and ValueError for a
+    string that os.fsencode refuses.
+    """
     value = document[name]
     if not isinstance(value, str):
         raise TypeError(f"{name} is no string")
@@ -182,9 +186,7 @@ def _table(document: Mapping[str, object], name: str) -> dict[str, str]:
 
 
 def _segments(value: object) -> tuple[tuple[int, int], ...]:
-    """Offsets and lengths. A negative length is refused: it would reduce the members' total, which has a
-    limit.
-    """
+    """Offsets and lengths. A negative length is refused, because it would reduce the total size, which has a limit."""
     if not isinstance(value, list):
         raise TypeError("segments is no list")
     found = tuple((offset, length) for offset, length in value)
@@ -195,7 +197,7 @@ def _segments(value: object) -> tuple[tuple[int, int], ...]:
 
 
 def _data(stream: BinaryIO, segments: Sequence[tuple[int, int]], source: str) -> Iterator[bytes]:
-    """Chunks of the data, none of which spans two segments."""
+    """The data in chunks. No chunk spans two segments."""
     for _, left_bytes in segments:
         while left_bytes > 0:
             chunk = _exactly(stream, min(CHUNK_BYTES, left_bytes), source)

@@ -1,6 +1,4 @@
-"""A foreign file on its way to its reader. It is hashed as it passes, so the reader gets exactly the bytes
-that were hashed before.
-"""
+"""Pass a foreign file to its reader and hash it on the way. So the reader gets exactly the bytes that were hashed before."""
 
 from __future__ import annotations
 
@@ -17,10 +15,10 @@ from quickstart.host.unchanged import changed, exactly
 
 @contextmanager
 def pumped(source: int, path: Path, digest: str) -> Iterator[int]:
-    """A pipe's descriptor, from which the open file ``source`` can be read once while the context lasts.
+    """The descriptor of a pipe from which the open file ``source`` can be read once, while the context lasts.
 
-    Raises BadInputError at the end of the context unless the file's SHA-256 was ``digest``; the reader's
-    results are then void.
+    Raises BadInputError at the end of the context when the file's SHA-256 differs from ``digest``. The
+    reader's results must then be discarded.
     """
     reading, writing = os.pipe()
     pump = _Pump(source, path, writing)
@@ -41,7 +39,7 @@ def pumped(source: int, path: Path, digest: str) -> Iterator[int]:
 
 
 class _Pump(threading.Thread):
-    """Writes a file into a pipe. ``digest`` is empty until all of it has been read."""
+    """Writes a file into a pipe. ``digest`` stays empty until the whole file has been read."""
 
     def __init__(self, source: int, path: Path, writing: int) -> None:
         super().__init__(daemon=True)
@@ -66,7 +64,7 @@ class _Pump(threading.Thread):
 
 
 def _write(out: int, chunk: bytes) -> int | None:
-    """Write all of ``chunk``; None when nobody reads any more."""
+    """Write all of ``chunk``. Return None when the pipe's reader has gone."""
     left = memoryview(chunk)
     with suppress(BrokenPipeError):
         while left:

@@ -1,9 +1,9 @@
 """The process that parses foreign bytes: `python -m quickstart.inspect.foreign.reader FORM EMPTY-DIRECTORY
 <SOURCE >MEMBERS`.
 
-It starts as root in namespaces of its own (``home``) and gives all of that up as soon as its code is
-loaded. Then it reads as nobody in an empty root, without a network, without a way to regain a privilege,
-and with limits of memory and time.
+It starts as root in namespaces of its own (``home``), and gives up all privileges as soon as its code is
+loaded. From then on it reads as nobody in an empty root, without a network, without a way to regain
+privileges, and with limits on memory and time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Members = Iterator[tuple[Member, Iterator[bytes]]]
 
 
 def without_data(members: Members) -> Members:
-    """The same members as if all files were holes."""
+    """The same members, with every file changed into one hole."""
     for member, _ in members:
         yield Member(**{**member.__dict__, "segments": ()}), iter(())
 
@@ -48,7 +48,7 @@ FORMS: dict[str, Callable[[], Members]] = {
 
 
 def give_up_rights(empty: Path) -> None:
-    """Become nobody in the directory ``empty``. Raises OSError rather than go on with any privilege."""
+    """Become nobody with ``empty`` as the root directory. Raises OSError when a privilege cannot be given up."""
     os.chroot(empty)
     os.chdir("/")
     os.setgroups([])
@@ -72,7 +72,7 @@ def give_up_rights(empty: Path) -> None:
 
 
 def tell(members: Members, out: BinaryIO) -> None:
-    """Write the members, and finally the end or the source's fault."""
+    """Write the members to ``out``, and finally the end or the source's fault."""
     try:
         for member, data in members:
             write_member(out, member, data)
@@ -94,7 +94,7 @@ def tell(members: Members, out: BinaryIO) -> None:
 
 
 def main(form: str, empty: str) -> None:
-    """Read the source that is our stdin."""
+    """Parse the source on stdin as ``form``, and write the members to stdout."""
     out = io.BufferedWriter(io.FileIO(1, "w", closefd=False), _OUT_BYTES)
     give_up_rights(Path(empty))
     tell(FORMS[form](), out)

@@ -1,7 +1,7 @@
-"""A foreign tar → members, as a stream (tar(5): ustar, pax and GNU's additions).
+"""Read a foreign tar as members, from a stream (tar(5): ustar, pax and GNU extensions).
 
-Python's tarfile reads it, in a process without any privilege (``reader``). This module bounds what tarfile
-would keep in memory.
+Python's tarfile parses it, in an unprivileged process (``reader``). This module limits how much tarfile keeps
+in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _HINT = "is it cut?"
 
 
 class _Strict(tarfile.TarInfo):
-    """Detect a damaged header: tarfile takes one for the archive's end, unless it is the first."""
+    """Detects a damaged header. tarfile itself takes a damaged header for the end of the archive, unless it
+    is the first header.
+    """
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
@@ -32,7 +34,9 @@ class _Strict(tarfile.TarInfo):
 
 
 def read_archive(stream: BinaryIO) -> Iterator[tuple[Member, Iterator[bytes]]]:
-    """The members of the plain tar in ``stream``, in its order, each with its data; raises BadInputError for a damaged one."""
+    """The members of the uncompressed tar in ``stream``, in the archive's order, each with its data. Raises
+    BadInputError for a damaged tar.
+    """
     try:
         with tarfile.open(
             fileobj=stream, mode="r|", bufsize=CHUNK_BYTES, tarinfo=_Strict, errors="surrogateescape"
@@ -81,7 +85,7 @@ def _member(info: tarfile.TarInfo) -> Member:
 
 
 def _plain(name: str) -> str:
-    """An attribute's name; GNU tar writes = and % in one as %3D and %25."""
+    """The plain name of an attribute. GNU tar writes = and % in it as %3D and %25."""
     return name.replace("%3D", "=").replace("%25", "%")
 
 
@@ -101,7 +105,7 @@ def _kind(info: tarfile.TarInfo) -> Kind:
 
 
 def _data(stream: BinaryIO, info: tarfile.TarInfo, length: int) -> Iterator[bytes]:
-    """The file's data in the archive, which are in one piece whatever holes the file has."""
+    """The file's data in the archive. They are contiguous, even if the file has holes."""
     if length:
         stream.seek(info.offset_data)
     while length > 0:

@@ -1,6 +1,4 @@
-"""How a systemd unit starts its main process, as the image has it, and which of its directives an early
-start repeats.
-"""
+"""How a systemd unit of the image starts its main process, and which of its directives an early start repeats."""
 
 from __future__ import annotations
 

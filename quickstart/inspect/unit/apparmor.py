@@ -1,7 +1,8 @@
 """AppArmor profiles that attach to programs by their paths (apparmor.d(5)).
 
-A service of the distribution loads them in the middle of the boot, and a process that already runs is never
-confined. Its own copy of a program also has another path. So an early start of such a program is refused.
+A service of the distribution loads the profiles in the middle of the boot, and a process that already runs
+then stays unconfined. A program that is started from our copy also has another path. So the build refuses the
+early start of a program to which a profile attaches.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _MAX_PROFILES, _MAX_TEXT_CHARACTERS, _MAX_ATTACHMENTS = 4096, 1 << 22, 4096
 
 
 def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories, existing or not, whose entries decide which programs are confined; none without a
-    parser, which must be enabled first.
+    """The directories, existing or not, whose entries decide which programs are confined. Empty without a
+    parser, because a parser that is installed later does nothing until its service is enabled.
     """
     if root.resolve(PARSER).canonical is not None:
         yield from (_PROFILES, _DISABLED)
@@ -73,7 +74,9 @@ Values = Mapping[str, Sequence[str]]
 
 
 def _attachments(root: ImageRoot, unit: str) -> Iterator[tuple[str, str, Values]]:
-    """Each attachment of the image with its file, and the variables that hold there."""
+    """Each attachment in the image's profiles: the file's name, the attachment, and the variables that are
+    defined for that file.
+    """
     shared: dict[str, list[str]] = {}
     texts = {name: root.read_text(file) for name, file in _with_included(root).items()}
     tunables = [
@@ -123,7 +126,7 @@ def attachments(text: str) -> tuple[str, ...]:
 
 
 def _attaches(before: str, last: str) -> bool:
-    """Whether the ``last`` word before a brace is a path and not a condition's variable."""
+    """Whether the ``last`` word before a brace is a path, and not the variable of a condition."""
     is_condition = last.startswith("@{") and before in ("if", "defined", "not")
     return last.lstrip('"')[:1] in ("/", "@", "{", "*") and last not in ("{", "{}") and not is_condition
 
@@ -144,8 +147,8 @@ def _profiles(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
 
 
 def _with_included(root: ImageRoot) -> Mapping[str, PurePosixPath]:
-    """The profiles and everything that they include, by name below /etc/apparmor.d. An included file may
-    hold whole profiles, too.
+    """The profiles and all files that they include, by name below /etc/apparmor.d. An included file may
+    contain complete profiles.
     """
     found: dict[str, PurePosixPath] = {}
     left = list(_profiles(root))
@@ -165,7 +168,7 @@ def _with_included(root: ImageRoot) -> Mapping[str, PurePosixPath]:
 
 
 def _plain(root: ImageRoot, pattern: str) -> Iterator[tuple[str, PurePosixPath]]:
-    """The regular files below /etc/apparmor.d by name, with their places."""
+    """The names and canonical paths of the regular files that match ``pattern`` below /etc/apparmor.d."""
     for path in root.glob(_PROFILES / pattern)[:_MAX_PROFILES]:
         file = root.resolve(path).canonical
         if file is not None and root.host(file).is_file():
@@ -180,7 +183,7 @@ def _add_variables(values: dict[str, list[str]], text: str) -> None:
 
 
 def _meant(attachment: str, values: Values) -> list[str]:
-    """The patterns without variables and alternatives that ``attachment`` stands for."""
+    """The patterns that ``attachment`` stands for, with variables and alternatives expanded."""
     done: list[str] = []
     left = [attachment]
     for _ in range(_MOST_MEANT):
@@ -203,8 +206,6 @@ def _meant(attachment: str, values: Values) -> list[str]:
 
 
 def _may_be(pattern: str, path: str) -> bool:
-    """Whether ``path`` has the plain beginning and end of ``pattern``. It matches too often rather than too
-    seldom.
-    """
+    """Whether ``path`` has the literal beginning and end of ``pattern``. In doubt, the answer is yes."""
     plain = _WILD.split(re.sub("//+", "/", pattern))
     return path == plain[0] if len(plain) == 1 else path.startswith(plain[0]) and path.endswith(plain[-1])

@@ -1,8 +1,8 @@
 """What a stock boot does before it starts a service: mounts, kernel settings, the network, the packet filter.
 
-An early start comes before all of that. It may do so as long as the configuration is the one that the build
-saw (never-stale.md). A packet filter, without which the service would be open to the network, refuses the
-build.
+An early start comes before all of that. This is allowed as long as the configuration is the one that the
+build saw (never-stale.md). The build refuses an image with an enabled packet filter, because the service
+would be open to the network before the filter is active.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MOST_BYTES = 16 << 20
 
 
 def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The files, existing or not, that prepare the machine for services."""
+    """The files, existing or not, by which a boot prepares the machine for services."""
     yield from map(PurePosixPath, _KERNEL_FILES)
     yield from (directory / SERVICE for directory in ADMINISTRATORS_UNITS)
     yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in (*_AUDITORS, *_FILTERS))
@@ -60,7 +60,7 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories, existing or not, whose entries prepare it as well."""
+    """The directories, existing or not, whose entries prepare the machine for services."""
     yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES))
     # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
     yield from ADMINISTRATORS_UNITS
@@ -72,8 +72,8 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def refuse_filters(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when an enabled unit runs before the network: an early start would answer
-    without it.
+    """Raise UnsupportedUnitError when a service is enabled that runs before the network, as a packet filter
+    does. An early start would answer before that service is active.
     """
     for name, _ in _before_the_network(root, _enabled(root), all_are_there=True):
         raise UnsupportedUnitError(
@@ -85,11 +85,11 @@ def refuse_filters(root: ImageRoot, unit: str) -> None:
 def _before_the_network(
     root: ImageRoot, names: set[str], *, all_are_there: bool = False
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The services of ``names`` that order themselves before the network, with the texts of their files.
+    """The services in ``names`` that order themselves before the network, with the texts of their files.
 
-    Unless ``all_are_there``, one that is masked, or a link that leads nowhere, is left out. Raises
-    UnsupportedUnitError for more services, or more text of them, than an image has: many names may be links
-    to one long file.
+    Services that are masked or have no file are left out, unless ``all_are_there``. Raises
+    UnsupportedUnitError for implausibly many services or too much text: many names may be links to one long
+    file.
     """
     if len(names) > _MOST_SERVICES:
         raise UnsupportedUnitError(
@@ -116,7 +116,9 @@ def _before_the_network(
 
 
 def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """Where `systemctl enable` would link the image's services that go before the network, whatever their names."""
+    """The paths where `systemctl enable` would link those services of the image that run before the network,
+    whatever their names are.
+    """
     names = {path.name for place in UNIT_PATHS for path in root.glob(PurePosixPath(place) / "*.service")}
     ours = {name for name in names if not name.startswith(_NO_FILTERS)}
     for name, texts in _before_the_network(root, ours):
@@ -127,7 +129,9 @@ def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def refuse_audit(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when the image audits system calls or has a policy for IMA: an early process would escape both."""
+    """Raise UnsupportedUnitError when the image audits system calls or has an IMA policy. A process that
+    starts early would escape both.
+    """
     for name in sorted(_enabled(root) & {f"{each}.service" for each in _AUDITORS}):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {name} is enabled, and a process that starts before it is never audited",
@@ -142,7 +146,7 @@ def refuse_audit(root: ImageRoot, unit: str) -> None:
 
 
 def _enabled(root: ImageRoot) -> set[str]:
-    """The services that links pull in, whose unit files exist and are not masked."""
+    """The services that are enabled by links and whose unit files exist and are not masked."""
     return {
         link.name
         for place in UNIT_PATHS
@@ -153,7 +157,7 @@ def _enabled(root: ImageRoot) -> set[str]:
 
 
 def _has_file(root: ImageRoot, unit: str) -> bool:
-    """Whether the first of the unit's name is a plain file, which a mask is not."""
+    """Whether the first entry with the unit's name is a regular file. A mask is not."""
     for directory in map(PurePosixPath, UNIT_PATHS):
         if root.link_target(directory / unit) == "/dev/null":
             return False

@@ -1,9 +1,9 @@
-"""SystemCallFilter= as a program of our own (systemd.exec(5); config_parse_syscall_filter() and
+"""SystemCallFilter= as a seccomp program of our own (systemd.exec(5); config_parse_syscall_filter() and
 apply_syscall_filter() of systemd).
 
-It is one program for x86-64, x32 and i386, where systemd loads one for each. Calls are known by name: each
-architecture has its own numbers. A call that an architecture lacks counts there like any other unnamed
-call.
+One program covers x86-64, x32 and i386, whereas systemd loads one program for each. Calls are identified by
+name, because each architecture has its own numbers. A name that an architecture does not have is ignored for
+that architecture.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _SHARED = {"socketcall": SOCKETCALL, "ipc": IPC}
 
 @dataclass(frozen=True)
 class CallFilter:
-    """A filter. ``named`` are calls with their outcomes, ``others`` is the outcome of all others; both as
-    seccomp(2) returns them.
+    """A filter. ``named`` maps calls to their outcomes, and ``others`` is the outcome of all other calls.
+    Outcomes are return values of seccomp(2) filters.
     """
 
     named: Mapping[str, int]
@@ -55,7 +55,9 @@ class CallFilter:
 
 
 def call_filter(source: Source) -> CallFilter | None:
-    """The filter of SystemCallFilter= and SystemCallErrorNumber= in ``source``. Raises UnsupportedUnitError."""
+    """The filter from SystemCallFilter= and SystemCallErrorNumber= in ``source``, or None. Raises
+    UnsupportedUnitError for a filter that cannot be repeated.
+    """
     values = source.all("SystemCallFilter")
     if not values:
         return None
@@ -89,7 +91,9 @@ def call_filter(source: Source) -> CallFilter | None:
 
 
 def _calls(source: Source, name: str) -> Iterator[str]:
-    """The calls that a name stands for; none for an unknown one, which systemd ignores."""
+    """The calls that ``name`` stands for: the call itself, or all calls of a group. An unknown group is
+    empty, as in systemd.
+    """
     if not name.startswith("@"):
         yield name
         return
@@ -123,14 +127,16 @@ def _verdict(source: Source, directive: str, text: str) -> int:
 
 
 def call_filter_records(source: Source) -> Iterator[tuple[str, ...]]:
-    """The `seccomp` step of SystemCallFilter=, the last before the program is executed."""
+    """The `seccomp` step for SystemCallFilter=. It is the last step before the program is executed."""
     found = call_filter(source)
     if found is not None:
         yield "seccomp", program(found).hex()
 
 
 def program(found: CallFilter) -> bytes:
-    """The filter as `seccomp.assembled` takes it. Architectures other than x86's pass, as with systemd."""
+    """The filter as a BPF program, assembled by `seccomp.assembled`. Calls on architectures other than x86's
+    are allowed, as in systemd.
+    """
     x32 = {name: X32.get(name, number) | X32_BIT for name, number in X86_64.items()}
     x86_64 = [*_ladder(found, X86_64), (RETURN, 0, 0, found.others)]
     native: list[Instruction] = [LOAD_NUMBER, (GREATER_EQUAL, 0, 1, X32_BIT), (JUMP, 0, 0, len(x86_64))]
@@ -148,8 +154,8 @@ def program(found: CallFilter) -> bytes:
 
 
 def _ladder(found: CallFilter, numbers: Mapping[str, int]) -> Iterator[Instruction]:
-    """Return the outcome of the loaded number, range by range. Numbers above the last named one continue
-    after these instructions.
+    """Instructions that return the outcome of the loaded call number, one range of numbers after the other.
+    Numbers above the last named call fall through.
     """
     verdicts = {numbers[name]: verdict for name, verdict in found.named.items() if name in numbers}
     reached, current = 0, found.others
@@ -162,7 +168,9 @@ def _ladder(found: CallFilter, numbers: Mapping[str, int]) -> Iterator[Instructi
 
 
 def _shared(found: CallFilter) -> Iterator[Instruction]:
-    """The calls of i386 that are multiplexed in one number. They also leave the number loaded."""
+    """Instructions for the i386 calls that share one number, such as socketcall. Afterwards, the call's
+    number is still loaded.
+    """
     for name, calls in _SHARED.items():
         if name in found.named or not calls.keys() & found.named.keys():
             continue

@@ -1,8 +1,9 @@
-"""The groups of system calls (`@system-service` …) of the image's own systemd, read from its library
+"""The groups of system calls (such as `@system-service`) of the image's systemd, read from its library
 (systemd.exec(5)).
 
-systemd keeps them as an array of (name, help, value) in libsystemd-shared; value holds names that each end
-with a NUL. The pointers of the array are relocations, which lead to them.
+systemd keeps the groups in libsystemd-shared, as an array of (name, help, value). The value is a sequence of
+names, each with a NUL at its end. The array's pointers are filled in by relocations, so the relocations are
+followed.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ Groups = Mapping[str, tuple[str, ...]]
 
 
 def call_groups(root: ImageRoot) -> Groups:
-    """The groups by name, each with its calls and groups; empty where the image's systemd does not reveal
-    them.
+    """The groups by name. Each has the names of its calls and of other groups. Empty when the groups cannot
+    be read from the image's systemd.
     """
     library = library_of_groups(root)
     return _read(root.host(library)) if library is not None else {}
 
 
 def library_of_groups(root: ImageRoot) -> PurePosixPath | None:
-    """The library of the image's systemd that has the groups, by its canonical path."""
+    """The canonical path of the library of the image's systemd that has the groups, or None."""
     for place in _PLACES:
         for path in root.glob(PurePosixPath(place) / "libsystemd-shared-*.so"):
             canonical = root.resolve(path).canonical
@@ -88,7 +89,7 @@ class _Library:
             return
 
     def _pointers(self) -> Iterator[tuple[int, int]]:
-        """The addresses at which the loader stores addresses, and these."""
+        """The addresses at which the loader stores a pointer, each with the pointer."""
         offset, length = self._dynamic
         tags = dict(struct.iter_unpack("<QQ", self._content[offset : offset + length]))
         at = self._offset(tags[_DT_RELA])
@@ -103,7 +104,7 @@ class _Library:
         raise ValueError(f"nothing is loaded at {address:#x}")
 
     def _bytes(self, address: int, length: int) -> bytes:
-        """The bytes at an address; empty where the file has none."""
+        """The bytes at an address. Empty when no segment has the address."""
         if any(start <= address < start + size for start, _, size in self._loads):
             at = self._offset(address)
             return self._content[at : at + length]
@@ -113,7 +114,7 @@ class _Library:
         return next(self._texts(address), "") if address is not None else ""
 
     def _texts(self, address: int) -> Iterator[str]:
-        """The strings in sequence, up to an empty one."""
+        """The strings that follow each other at ``address``, up to an empty string."""
         whole = self._bytes(address, _MAX_TEXT_BYTES)
         for text in whole.split(b"\0"):
             if not text:

@@ -1,4 +1,4 @@
-"""Exec lines: prefixes, program, words (systemd.service(5), "Command Lines")."""
+"""Parse the Exec lines of a unit into prefixes, program and words (systemd.service(5), "Command Lines")."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MENTIONS = re.compile(r"(?<![\w-])systemctl(?![\w-])")
 
 
 def parse_commands(unit: str, line: str, root: ImageRoot | None = None) -> tuple[UnitCommand, ...]:
-    """The commands of an Exec line. A `;` that stands alone separates them.
+    """The commands in an Exec line, which are separated by a `;` that stands alone.
 
-    A program without a path is looked up in ``root``. Raises UnsupportedUnitError for a command that only
-    systemd can run, or that is invalid.
+    A program without a path is looked up in ``root``. Raises UnsupportedUnitError for an invalid command, and
+    for one that only systemd can run.
     """
     found: list[UnitCommand] = []
     words: list[str] = []
@@ -68,9 +68,7 @@ def _program(unit: str, line: str, name: str, root: ImageRoot | None) -> str:
 
 
 def is_needless_early(command: UnitCommand) -> bool:
-    """Whether the command only removes variables from the manager's environment block, which is empty
-    before the hand-off.
-    """
+    """Whether the command only removes variables from systemd's environment block. Before the hand-off, the block is empty."""
     words = command.words
     if PurePosixPath(words[0]).name in ("sh", "bash", "dash") and len(words) == 3 and words[1] == "-c":
         return _FORGETS.fullmatch(words[2].strip()) is not None
@@ -78,7 +76,7 @@ def is_needless_early(command: UnitCommand) -> bool:
 
 
 def refuse_systemctl(unit: str, name: str, command: UnitCommand) -> None:
-    """Raise UnsupportedUnitError for a command that talks to systemd, which does not run before the hand-off."""
+    """Raise UnsupportedUnitError for a command that calls systemctl, because systemd does not run before the hand-off."""
     if any(_MENTIONS.search(word) for word in (command.program, *command.words)):
         raise UnsupportedUnitError(
             f"{unit}: {name} calls systemctl, which has no systemd to speak to before the hand-off",

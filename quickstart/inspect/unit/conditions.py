@@ -1,7 +1,8 @@
-"""Conditions and Asserts of [Unit] (systemd.unit(5)), for the starter to look at on the volume as it is when the machine starts.
+"""Conditions and Asserts of [Unit] (systemd.unit(5)), for the starter to check on the volume when the machine
+starts.
 
-They held in the reference boot. The volume, or the machine, may be another one since, and what systemd would not start must not be
-started early.
+They were true in the reference boot, but the volume or the machine may have changed. A unit that systemd
+would not start must not be started early.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ class _Condition:
 
 
 def condition_records(unit: str, assigned: tuple[tuple[str, str], ...]) -> tuple[Record, ...]:
-    """`unit-condition LIST KIND NEGATED TRIGGERS PATH` for each of the [Unit] assignments ``assigned`` that asks for a path.
+    """`unit-condition LIST KIND NEGATED TRIGGERS PATH` for each condition on a path in the [Unit] assignments
+    ``assigned``.
 
-    Raises UnsupportedUnitError naming a condition that cannot be looked at before systemd runs.
+    Raises UnsupportedUnitError with the name of a condition that cannot be checked before systemd runs.
     """
     found: list[Record] = []
     for what in ("Condition", "Assert"):
@@ -56,7 +58,7 @@ def condition_records(unit: str, assigned: tuple[tuple[str, str], ...]) -> tuple
 
 
 def _of_list(what: str, assigned: tuple[tuple[str, str], ...]) -> list[_Condition]:
-    """The conditions of one list in order; an empty assignment of any of them clears it."""
+    """The conditions of one list, in order. An empty assignment to any condition clears the whole list."""
     found: list[_Condition] = []
     for name, value in assigned:
         if not name.startswith(what):

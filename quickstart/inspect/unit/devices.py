@@ -15,8 +15,8 @@ _PATTERN = re.compile(r"/dev/.+|(char|block)-.+")
 
 
 def device_records(source: Source) -> Iterator[Record]:
-    """The devices that the unit's processes may open, where these are not all devices. Raises
-    UnsupportedUnitError.
+    """Records of the devices that the unit's processes may open. None when all devices are allowed. Raises
+    UnsupportedUnitError for an invalid value.
     """
     policy = source.value("DevicePolicy", lambda value: choice(value, _POLICIES)) or "auto"
     if policy == "auto" and source.flag("PrivateDevices"):

@@ -1,5 +1,5 @@
-"""The [Service] directives that an early start knows, and how it treats each. A directive in none of these
-sets refuses it.
+"""The [Service] directives that an early start knows, grouped by how it treats them. A unit with a directive
+in none of these sets is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is enabled at the build, and what the application comes after: the other units of a boot are judged by it.
+"""The units that are enabled at the build, and the units that start before the application.
 
-A unit that is enabled later may have to come before the application, as a packet filter has. Init judges that
-by this list (initramfs/init/early-units, docs/users/never-stale.md).
+A unit that is enabled later may have to start before the application, for example a packet filter. Init uses
+this list to decide that (initramfs/init/early-units, docs/users/never-stale.md).
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ _MAX_UNITS = 512
 
 
 def enabled_text(root: ImageRoot, unit: str) -> bytes:
-    """A line ``X.wants/UNIT`` for each link that pulls a unit in (``absent X.wants/UNIT`` where there is no such unit), ``X.wants``
-    for such a directory that is itself a link, ``UNIT.d/FILE`` for each drop-in of the administrator's, ``before UNIT`` for each
-    unit, existing or not, that ``unit`` comes after, and ``as-built MTIME CTIME X.wants`` for the packages' own directories.
+    """The list as text, one sorted line for each fact:
+
+    - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
+    - ``X.wants``: such a directory that is itself a link.
+    - ``UNIT.d/FILE``: a drop-in of the administrator's.
+    - ``before UNIT``: a unit, existing or not, that starts before ``unit``.
+    - ``as-built MTIME CTIME X.wants``: a directory of the packages' units, with its times.
     """
     lines = {*_links(root), *_drop_ins(root), *(f"before {name}" for name in _comes_after(root, unit))}
     return b"".join(os.fsencode(line) + b"\n" for line in sorted(lines) if "\n" not in line)
@@ -56,7 +60,7 @@ def _links(root: ImageRoot) -> Iterator[str]:
 
 
 def _is_there(root: ImageRoot, unit: str) -> bool:
-    """Whether the unit or its template has a file, a mask included."""
+    """Whether the unit or its template has a file. A mask counts as a file."""
     stem, _, kind = unit.rpartition(".")
     names = (unit, f"{stem.partition('@')[0]}@.{kind}")
     places = (root.resolve(PurePosixPath(place)).canonical for place in UNIT_PATHS)
@@ -70,7 +74,7 @@ def _drop_ins(root: ImageRoot) -> Iterator[str]:
 
 
 def _comes_after(root: ImageRoot, unit: str) -> set[str]:
-    """By After= of its own, of what it comes after, and so on."""
+    """The units that start before ``unit``, by its After=, by the After= of these units, and so on."""
     found: set[str] = set()
     left = [unit, *_DEFAULT_AFTER]
     read = 0
@@ -97,7 +101,9 @@ def _comes_after(root: ImageRoot, unit: str) -> set[str]:
 
 
 def _words(unit: str, value: str) -> list[str]:
-    """With quotes and specifiers resolved; as they are where that is impossible."""
+    """The words in ``value``, without quotes and with specifiers expanded. When that is impossible, the value
+    split at blanks.
+    """
     try:
         return [Names(unit).expand(word) for word in split_words(unit, value)]
     except UnsupportedUnitError:

@@ -1,8 +1,8 @@
-"""The facts of an image that decide how and whether systemd starts a unit. When one changes, no early start
-must happen.
+"""The facts of an image that decide how and whether systemd starts a unit. When one of them changes, the unit
+must not be started early.
 
-The build reads them once. At boot they are compared by names alone (docs/users/never-stale.md), so absent
-files are listed, too.
+The build reads these facts once. At boot, files are only compared by name (docs/users/never-stale.md), so the
+list also has files that do not exist.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ VOLATILE = frozenset({"proc", "sys", "dev", "run"})
 
 @dataclass(frozen=True)
 class Deciding:
-    """The facts. ``files`` are canonical paths, existing or not, last links not followed. ``places`` are
-    directories, existing or not, of which every entry counts.
+    """The facts. ``files`` are paths, existing or not, canonical except that a link at the end is not
+    followed. ``places`` are directories, existing or not, and every entry of them is a fact.
     """
 
     files: tuple[PurePosixPath, ...] = ()
@@ -60,10 +60,10 @@ class Deciding:
 
 
 def deciding(root: ImageRoot, unit: str) -> Deciding:
-    """The unit file, its drop-ins, the links that enable it, and everything else that an early start takes
-    from the image's configuration.
+    """The unit file, its drop-ins, the links that enable it, and all other configuration of the image that
+    affects an early start.
 
-    Raises UnsupportedUnitError without such a unit.
+    Raises UnsupportedUnitError when the image does not have the unit.
     """
     files = {each for path in _files(root, unit) for each in way_to(root, path)}
     places: set[PurePosixPath] = set()
@@ -86,14 +86,16 @@ def deciding(root: ImageRoot, unit: str) -> Deciding:
 
 
 def _alias_places(root: ImageRoot) -> dict[PurePosixPath, PurePosixPath]:
-    """For each directory of the administrator's units, the one of the packages' units. An alias (sshd.service) counts as a link.
-    The unit that it leads to does not count: each upgrade writes that anew."""
+    """For each directory of the administrator's units, the directory of the packages' units. An alias
+    (sshd.service) is a fact as a link. The packages' unit that it leads to is not a fact, because each
+    upgrade writes it anew.
+    """
     packages = way_to(root, PurePosixPath(UNIT_PATHS[-1]))[-1]
     return {way_to(root, place)[-1]: packages for place in ADMINISTRATORS_UNITS}
 
 
 def way_to(root: ImageRoot, path: PurePosixPath) -> tuple[PurePosixPath, ...]:
-    """The links on the way to ``path`` and their targets, existing or not; all canonical."""
+    """The links on the way to ``path``, and at the end the path that they lead to, existing or not. All are canonical."""
     found = root.resolve(path)
     if found.canonical is not None:
         return (*found.links, found.canonical)
@@ -108,7 +110,9 @@ def _kept(paths: set[PurePosixPath]) -> Iterator[PurePosixPath]:
 
 
 def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The directories in which a unit may be defined, masked or changed, as spelled."""
+    """The files that may define, mask or change the unit, and other single files that affect its start. Paths
+    are not resolved.
+    """
     stem, at, _ = unit.removesuffix(".service").partition("@")
     for directory in map(PurePosixPath, UNIT_PATHS):
         yield directory / unit
@@ -134,8 +138,8 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
 
 
 def _negated_conditions(texts: tuple[str, ...]) -> Iterator[PurePosixPath]:
-    """The paths that must be absent: ConditionPathExists=!PATH and its like (systemd.unit(5), "Conditions
-    and Asserts").
+    """The paths that must be absent, because of conditions such as ConditionPathExists=!PATH
+    (systemd.unit(5), "Conditions and Asserts").
     """
     for name, value in assignments(texts, "[Unit]"):
         word = value.removeprefix("|").strip()
@@ -152,7 +156,9 @@ def _slices(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """Drop-ins of the unit and of the slices that it lies in, and what pulls others in before it (`systemctl add-requires`)."""
+    """Directories with drop-ins of the unit and of its slices, and directories with links to units that start
+    with it (`systemctl add-requires`).
+    """
     stem, at, _ = unit.removesuffix(".service").partition("@")
     pulled = (*names_of(root, unit), *((f"{stem}@.service",) if at else ()))
     names = dict.fromkeys(
@@ -171,7 +177,9 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
 
 
 def _enabling(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The links by which others pull the unit in, by any of its names, and where those would be masked."""
+    """The links by which other units pull in the unit under any of its names, and the paths where those other
+    units would be masked.
+    """
     own = names_of(root, unit)
     for directory in UNIT_PATHS:
         canonical = root.resolve(PurePosixPath(directory)).canonical

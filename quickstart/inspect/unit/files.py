@@ -1,6 +1,4 @@
-"""Unit files of an image and their drop-ins, down to the assignments of a section (systemd.unit(5),
-systemd.syntax(7)).
-"""
+"""Read the unit files of an image and their drop-ins, and parse them into assignments (systemd.unit(5), systemd.syntax(7))."""
 
 from __future__ import annotations
 
@@ -45,9 +43,9 @@ Directives = Mapping[str, tuple[str, ...]]
 
 
 def assignments(texts: tuple[str, ...], wanted: str) -> tuple[tuple[str, str], ...]:
-    """Every `name=value` of the section ``wanted`` (``[Service]``), in order, empty values included.
+    """Every `name=value` in the section ``wanted`` (such as ``[Service]``), in order, including empty values.
 
-    Of a text that systemd cannot read whole, what comes before the fault.
+    When systemd cannot read a text to its end, only the assignments before the fault are returned.
     """
     found: list[tuple[str, str]] = []
     for text in texts:
@@ -64,14 +62,16 @@ def assignments(texts: tuple[str, ...], wanted: str) -> tuple[tuple[str, str], .
 
 
 def first_fault(text: str) -> str:
-    """Why systemd reads no further in ``text``: of a unit file it takes nothing then, of a drop-in what comes before. Empty
-    for a text without a fault.
+    """Why systemd stops reading ``text``, or an empty string. systemd then ignores a whole unit file; of a
+    drop-in, it uses the part before the fault.
     """
     return next((fault for line in _lines(text) if (fault := _fault(line))), "")
 
 
 def _fault(line: str) -> str:
-    """What is wrong with a line, comments of too many characters among them, that makes systemd's config_parse stop there."""
+    """The fault that makes systemd's config_parse stop at ``line``, or an empty string. A line that is too
+    long is a fault even if it is a comment.
+    """
     if len(line) > MAX_LINE_CHARACTERS:
         return f"a line of more than {MAX_LINE_CHARACTERS} characters"
     if _NO_CHARACTERS.search(line):
@@ -82,10 +82,11 @@ def _fault(line: str) -> str:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines as systemd's config_parse takes them, without blanks around them, and without comments.
+    """The lines as systemd's config_parse reads them, without blanks around them and without comments.
 
-    A carriage return and a NUL end a line, too. A comment neither continues nor ends a line that is continued.
-    Two backslashes at the end are one that is meant. The first byte order mark at the beginning of a line is none of the line.
+    A carriage return or a NUL also ends a line. A comment inside a continued line is skipped. A line with an
+    even number of backslashes at its end is not continued. The first byte order mark at the beginning of a
+    line is removed.
     """
     begun: list[str] = []
     is_marked = False
@@ -104,12 +105,14 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def parse_service(texts: tuple[str, ...]) -> Directives:
-    """The [Service] directives of a unit and its drop-ins, in order; an empty assignment clears what came before."""
+    """The [Service] directives of a unit and its drop-ins, in order. An empty assignment clears the earlier
+    values of its directive.
+    """
     return directives(assignments(texts, "[Service]"))
 
 
 def directives(found: tuple[tuple[str, str], ...]) -> Directives:
-    """The values of each name, without those that an empty assignment clears."""
+    """The values of each name, without the values that an empty assignment clears."""
     kept: dict[str, list[str]] = {}
     for name, value in found:
         if value:
@@ -120,16 +123,18 @@ def directives(found: tuple[tuple[str, str], ...]) -> Directives:
 
 
 def emptied(found: tuple[tuple[str, str], ...], names: frozenset[str]) -> tuple[str, ...]:
-    """Those of ``names`` whose last assignment is empty and follows one that is not."""
+    """The names in ``names`` whose last assignment is empty, after an assignment that was not empty."""
     last = dict(found)
     given = {name for name, value in found if value}
     return tuple(sorted(name for name, value in last.items() if not value and name in given & names))
 
 
 def _drop_in_names(unit: str) -> Iterator[str]:
-    """The directories of ``unit``'s drop-ins, the most specific first (systemd.unit(5), "Description").
+    """The names of the directories for ``unit``'s drop-ins, the most specific first (systemd.unit(5),
+    "Description").
 
-    An instance has those of its template, and its prefixes are instances again (unit_file_find_dirs).
+    An instance also uses the drop-ins of its template. Each prefix that ends at a dash adds directories in
+    the same way (unit_file_find_dirs).
     """
     stem, _, kind = unit.rpartition(".")
     prefix, at, instance = stem.partition("@")
@@ -143,19 +148,23 @@ def _drop_in_names(unit: str) -> Iterator[str]:
 
 
 def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
-    """The same for all names of a unit."""
+    """The directories of drop-ins for all ``names`` of a unit, each once."""
     return tuple(dict.fromkeys(place for each in names for place in _drop_in_names(each)))
 
 
 def drop_in_places(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The same, and last the directory of all units of its type, which counts less than any of these."""
+    """As `_own_drop_in_places` for all names of ``unit``, and last the directory for all units of its type.
+    That directory has the lowest priority.
+    """
     return (*_own_drop_in_places(names_of(root, unit)), f"{unit.rpartition('.')[2]}.d")
 
 
 def names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """``unit`` and its aliases: links in the directories of units that lead to its file. Their drop-ins are the unit's, too.
+    """``unit`` and its aliases, which are links in unit directories that lead to its file. The drop-ins of an
+    alias also apply to the unit.
 
-    An instance has those of its template, with its own instance (systemd.unit(5), "Description").
+    An instance also has the aliases of its template, with its own instance name (systemd.unit(5),
+    "Description").
     """
     places = [
         place for each in UNIT_PATHS if (place := root.resolve(PurePosixPath(each)).canonical) is not None
@@ -187,8 +196,9 @@ def names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
 def _is_alias(
     root: ImageRoot, name: PurePosixPath, file: PurePosixPath | None, places: Collection[PurePosixPath]
 ) -> bool:
-    """Whether ``name`` is a link that leads to ``file``, on its way or at its end by another name in ``places``. A link
-    to a file elsewhere is a unit of its own (`systemctl link`). A link that leads in a circle names nothing, as for systemd.
+    """Whether ``name`` is a link that leads to ``file`` by way of another name in ``places``. A link to a
+    file elsewhere is a unit of its own (`systemctl link`). A link that leads in a circle is not an alias, as
+    in systemd.
     """
     try:
         found = root.resolve(name)
@@ -201,25 +211,25 @@ def _is_alias(
 
 
 def _first(root: ImageRoot, unit: str) -> PurePosixPath | None:
-    """The file that the first of the unit's name is or leads to."""
+    """The canonical path of the first entry with the unit's name in the search path, or None."""
     places = (root.resolve(PurePosixPath(directory) / unit).canonical for directory in UNIT_PATHS)
     return next((place for place in places if place is not None), None)
 
 
 def _instance(name: str, unit: str) -> str:
-    """A template's ``name`` with the instance that ``unit`` is; other names as they are."""
+    """The template ``name`` with the instance name of ``unit``. Other names are returned unchanged."""
     prefix, at, rest = name.partition("@.")
     return f"{prefix}@{unit.partition('@')[2]}" if at and "@" in unit and rest else name
 
 
 def _template(unit: str) -> str:
-    """NAME@.service of an instance NAME@INSTANCE.service; empty for other units."""
+    """NAME@.service for an instance NAME@INSTANCE.service; empty for other units."""
     stem, at, instance = unit.removesuffix(".service").partition("@")
     return f"{stem}@.service" if at and instance else ""
 
 
 def drop_ins_of(root: ImageRoot, unit: str) -> dict[str, PurePosixPath]:
-    """The drop-ins of ``unit`` by their names; of equal names the first in the order of places counts."""
+    """The drop-ins of ``unit`` by file name. When several have the same name, the first one in the search order is used."""
     found: dict[str, PurePosixPath] = {}
     *own, general = drop_in_places(root, unit)
     for names in (own, (general,)):
@@ -232,7 +242,7 @@ def drop_ins_of(root: ImageRoot, unit: str) -> dict[str, PurePosixPath]:
 
 
 def _settings_files(root: ImageRoot, place: PurePosixPath) -> Iterator[str]:
-    """The names of a directory that systemd reads: hidden ones are none of them."""
+    """The names of a directory's ``.conf`` files that systemd reads. Hidden files are left out."""
     below = root.resolve(place).canonical
     if below is not None and root.host(below).is_dir():
         yield from (name for name in root.names(below) if name.endswith(".conf") and not name.startswith("."))
@@ -285,10 +295,10 @@ def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
 
 
 def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
-    """The path that keeps other users from reading ``file``, a canonical path: the file itself, or a
-    directory closed to them, by its mode or by an access control list.
+    """The path that keeps other users from reading the canonical path ``file``, or None. It is the file
+    itself or a directory on the way, closed by its mode or by an access control list.
 
-    The archive keeps neither restriction: everybody who may read OUT can read its content.
+    The archive does not keep such restrictions: every user who may read OUT can read the archive's content.
     """
 
     def is_closed(path: PurePosixPath, right: int) -> bool:
@@ -301,7 +311,7 @@ def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
 
 
 def slice_texts(root: ImageRoot, name: str) -> tuple[str, ...]:
-    """The text of a slice's file, if it has one, then its drop-ins' in the order of their names."""
+    """The text of the slice's file, if it exists, and then the texts of its drop-ins in the order of their names."""
     drop_ins = drop_ins_of(root, name)
     mains = (root.resolve(PurePosixPath(directory) / name).canonical for directory in UNIT_PATHS)
     main = next((place for place in mains if place is not None), None)
@@ -324,7 +334,7 @@ def manager_texts(root: ImageRoot) -> tuple[str, ...]:
 
 
 def texts_of(root: ImageRoot, files: Iterable[PurePosixPath], what: str) -> tuple[str, ...]:
-    """The files' texts; raises UnsupportedUnitError for more of it than a unit can mean."""
+    """The texts of the files. Raises UnsupportedUnitError when they are implausibly long together."""
     found: list[str] = []
     left = _MAX_TEXT_CHARACTERS
     for file in files:

@@ -1,8 +1,9 @@
-"""The instances that do the work of a unit which does nothing itself: postgresql.service stands for postgresql@15-main.service.
+"""Find the instances that do the work of a unit that does nothing itself. For example, postgresql.service
+stands for postgresql@15-main.service.
 
-systemd can reload services and not targets, so packages with instances have such a wrapper beside their template
-(systemd.unit(5)). What starts the instances is a link, a dependency or a generator of the package. Generators only run at
-boot, so that here the rules of those that are known are read once more in the image.
+systemd can reload services but not targets. So a package with instances has such a wrapper beside its
+template (systemd.unit(5)). The instances are started by a link, a dependency or a generator of the package.
+Generators run only at boot, so this module applies the rules of known generators to the image.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _is_wrapper(root: ImageRoot, unit: str) -> bool:
 
 
 def _started(root: ImageRoot, unit: str) -> Iterator[str]:
-    """What the wrapper's own dependencies name, and the links of `systemctl add-wants`."""
+    """The instances that the wrapper's own dependencies name, and those that are linked as by `systemctl add-wants`."""
     found = directives(assignments(unit_texts(root, unit), "[Unit]"))
     words = [word for name in _STARTS for value in found.get(name, ()) for word in value.split()]
     links = [
@@ -169,7 +170,9 @@ def _is_startable(root: ImageRoot, name: str) -> bool:
 
 
 def _rule(root: ImageRoot, unit: str) -> Callable[[ImageRoot], Iterator[str]] | None:
-    """The rule of the wrapper's generator, where the image has that and no administrator's in its place."""
+    """The rule of the generator for the wrapper ``unit``. None when the image does not have the generator, or
+    when the administrator has replaced or masked it.
+    """
     name, rule = _RULES.get(unit, ("", None))
     if rule is None or root.resolve(_GENERATORS / name).canonical is None:
         return None
@@ -181,7 +184,7 @@ def _rule(root: ImageRoot, unit: str) -> Callable[[ImageRoot], Iterator[str]] | 
 
 
 def _postgresql(root: ImageRoot) -> Iterator[str]:
-    """Clusters that start.conf does not keep from starting, and whose server is installed."""
+    """One instance for each cluster whose start.conf has `auto` (the default) and whose server is installed."""
     for file in root.glob(PurePosixPath("/etc/postgresql/*/*/postgresql.conf")):
         cluster = file.parent
         version = cluster.parent.name
@@ -202,7 +205,9 @@ def _tor(root: ImageRoot) -> Iterator[str]:
 
 
 def _postfix(root: ImageRoot) -> Iterator[str]:
-    """The first instance, and one for each further directory; `postmulti -e init` calls that as the instance is called."""
+    """The first instance, and one for each further configuration directory. An instance without a name is
+    named after its directory, as by `postmulti -e init`.
+    """
     yield "postfix@-.service"
     directories = _parameter(_text(root, _MAIN_CF), "multi_instance_directories").replace(",", " ").split()
     # One more than are allowed: who asks for the names refuses them then.
@@ -213,7 +218,9 @@ def _postfix(root: ImageRoot) -> Iterator[str]:
 
 
 def _parameter(text: str, name: str) -> str:
-    """A parameter of main.cf (postconf(5)): the last assignment counts, and a line that begins with a space continues one."""
+    """The value of a parameter in main.cf (postconf(5)). The last assignment is used. A line that begins with
+    a blank continues the line before it.
+    """
     plain = "\n".join(
         line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
     )
@@ -222,7 +229,9 @@ def _parameter(text: str, name: str) -> str:
 
 
 def _openvpn(root: ImageRoot) -> Iterator[str]:
-    """Every configuration, or those that AUTOSTART= names. Its file is a shell's: what only a shell can tell names none."""
+    """One instance for each configuration, or for each one that AUTOSTART= names. The file with AUTOSTART= is
+    a shell script; a value that only a shell can expand gives no instance.
+    """
     settings = _text(root, PurePosixPath("/etc/default/openvpn"))
     given = re.findall(r"^[ \t]*AUTOSTART=(.*)$", settings, re.MULTILINE)
     try:

@@ -1,4 +1,4 @@
-"""The nouns: a unit as an early start needs it."""
+"""The data classes for a unit that is started early."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True)
 class UnitCommand:
-    """A command of the unit: the program's path, its argv (variables not yet expanded), its prefixes of
-    ``-+!:``.
-    """
+    """A command of the unit: the program's path, its argv (variables not yet expanded), and its prefixes out of ``-+!:``."""
 
     program: str
     words: tuple[str, ...]
@@ -19,9 +17,7 @@ class UnitCommand:
 
 @dataclass(frozen=True)
 class LateBind:
-    """A bind mount of the unit's namespace that must wait for systemd, because a service of systemd's makes
-    its source.
-    """
+    """A bind mount in the unit's namespace that must wait for systemd, because one of systemd's services creates its source."""
 
     source: str
     target: str
@@ -33,8 +29,9 @@ class LateBind:
 class UnitStart:
     """How the unit starts its main process (systemd.service(5)).
 
-    ``settings`` are the records of the starter's description for what its other directives say (starter.md); ``group`` is its
-    cgroup below the root. ``timeout_ms`` is 0 when there is none. ``late_binds`` are made when systemd adopts the process.
+    ``settings`` are the records of the starter's description for the unit's other directives (starter.md).
+    ``group`` is the unit's cgroup, as a path below the root cgroup. ``timeout_ms`` is 0 when there is no
+    timeout. ``late_binds`` are mounted when systemd adopts the process.
     """
 
     unit: str

@@ -1,4 +1,6 @@
-"""The mounts of a unit's own namespace, as `mount` records (systemd.exec(5), "Sandboxing"; the tables are systemd 252's)."""
+"""The mounts in a unit's own namespace, as `mount` records (systemd.exec(5), "Sandboxing"). The tables are
+those of systemd 252.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ _LATE = ("/dev/log", "/run/systemd/", "/run/dbus/", "/run/udev/", "/run/user/")
 
 
 def mount_records(source: Source) -> Iterator[Record]:
-    """The mounts that the directives of ``source`` ask for, in any order. Raises UnsupportedUnitError."""
+    """Records of the mounts that the directives in ``source`` need, in no particular order. Raises
+    UnsupportedUnitError for an invalid value.
+    """
     yield from _protect_system(source)
     yield from _protect_home(source)
     yield from _protect_kernel(source)
@@ -47,8 +51,8 @@ def mount_records(source: Source) -> Iterator[Record]:
 
 
 def host_name_records(source: Source) -> Iterator[Record]:
-    """The paths that ProtectHostname= closes in a namespace that the unit has for other reasons; alone it
-    makes none.
+    """Records of the paths that ProtectHostname= makes read-only when the unit has a namespace for other
+    reasons. The directive alone does not create a namespace.
     """
     if source.flag("ProtectHostname"):
         # A /proc of processes alone has neither.
@@ -58,12 +62,12 @@ def host_name_records(source: Source) -> Iterator[Record]:
 
 
 def is_private_tmp(source: Source) -> bool:
-    """PrivateTmp=; its value `disconnected` (a separate tmpfs) is not supported."""
+    """Whether PrivateTmp= is on. Its value `disconnected` (a separate tmpfs) is not supported."""
     return source.flag("PrivateTmp")
 
 
 def namespace(source: Source, records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """The `namespace` step, where the unit has mounts or asks for a namespace directly."""
+    """The `namespace` step. Empty unless the unit has mounts or asks for a namespace directly."""
     how = source.value("MountFlags", lambda value: choice(value, ("shared", "slave", "private"))) or "shared"
     wanted = bool(records or late_binds(source)) or source.flag("PrivateMounts") or how != "shared"
     # What NoNewPrivileges= gives up is taken from the unit's own mounts as well.
@@ -122,7 +126,7 @@ def _protect_kernel(source: Source) -> Iterator[Record]:
 
 
 def _proc_options(source: Source) -> tuple[str, ...]:
-    """The options of the unit's own /proc as one word; empty without ProtectProc= and ProcSubset=."""
+    """The mount options of the unit's own /proc, as one word. Empty without ProtectProc= and ProcSubset=."""
     kinds = ("default", "noaccess", "invisible", "ptraceable")
     protected = source.value("ProtectProc", lambda value: choice(value, kinds)) or "default"
     subset = source.value("ProcSubset", lambda value: choice(value, ("all", "pid"))) or "all"
@@ -188,7 +192,7 @@ def _binds(source: Source) -> Iterator[Record]:
 
 
 def _bind(source: Source, name: str, word: str) -> tuple[str, str, str]:
-    """The source, the target and the option of a bind."""
+    """The source, the target and the option of a bind mount."""
     what, _, rest = word.removeprefix("-").partition(":")
     where, _, how = rest.partition(":")
     what = _path(source, name, what)
@@ -196,7 +200,7 @@ def _bind(source: Source, name: str, word: str) -> tuple[str, str, str]:
 
 
 def late_binds(source: Source) -> tuple[LateBind, ...]:
-    """The bind mounts of log sockets, which exist when systemd adopts the process."""
+    """The bind mounts of log sockets, whose sources exist when systemd adopts the process."""
     found = []
     for name in ("BindPaths", "BindReadOnlyPaths"):
         for word in source.words(name):

@@ -1,5 +1,5 @@
-"""What the image's other units mean for one: sockets that systemd would pass to it, instances that do its
-work.
+"""What other units of the image mean for a unit: sockets that systemd would pass to it, units that it
+requires, and instances of its name.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MAX_SOCKETS = 1024
 
 
 def refuse_sockets(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when a socket unit passes its listening sockets to ``unit``, since only
-    systemd has them.
+    """Raise UnsupportedUnitError when a socket unit passes its listening sockets to ``unit``. Before the
+    hand-off, these sockets do not exist.
     """
     wanted = {path.name for path in _enabled(root)} | set(_pulled_in(root, unit))
     if len(wanted) > _MAX_SOCKETS:
@@ -44,8 +44,8 @@ def refuse_sockets(root: ImageRoot, unit: str) -> None:
 
 
 def refuse_requirements(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a unit that systemd starts only when another one, a service or a mount,
-    has been started.
+    """Raise UnsupportedUnitError when systemd starts ``unit`` only after another unit, such as a service or a
+    mount, has been started.
     """
     needed = {word: f"{name}={word}" for name, word in _dependencies(root, unit, _NEEDS)}
     for place in UNIT_PATHS:
@@ -61,22 +61,24 @@ def refuse_requirements(root: ImageRoot, unit: str) -> None:
 
 
 def _dependencies(root: ImageRoot, unit: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """The directives of ``names`` with the units that they name; an empty one takes nothing back (systemd.unit(5))."""
+    """The directives in ``names``, each with a unit that it names. An empty assignment does not reset such a
+    directive (systemd.unit(5)).
+    """
     for name, value in assignments(unit_texts(root, unit), "[Unit]"):
         if name in names:
             yield from ((name, word) for word in value.split())
 
 
 def refuse_shared_namespaces(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a unit that shares another one's /tmp and network, because that one
-    does not run yet.
+    """Raise UnsupportedUnitError when ``unit`` shares /tmp and the network with another unit, because the
+    other unit does not run yet.
     """
     for _, name in _dependencies(root, unit, ("JoinsNamespaceOf",)):
         raise UnsupportedUnitError(f"{unit} cannot be started early: JoinsNamespaceOf={name}")
 
 
 def instances_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The template with the same name as ``unit``, and Debian's instances of it."""
+    """The template with the same name as ``unit``, and the instances of it that have unit files."""
     names = {
         path.name
         for place in UNIT_PATHS
@@ -97,8 +99,8 @@ def _pulled_in(root: ImageRoot, unit: str) -> Iterator[str]:
 
 
 def _service_of(root: ImageRoot, socket: str) -> str:
-    """The service that systemd starts for that socket unit (systemd.socket(5)); empty for none, or for one
-    service a connection.
+    """The service that systemd starts for the socket unit ``socket`` (systemd.socket(5)). Empty when there is
+    none, or when each connection gets its own service.
     """
     path = _file(root, socket)
     if path is None or not root.host(path).is_file():

@@ -1,6 +1,4 @@
-"""A unit of the image as UnitStart: everything that an early start repeats (systemd.service(5),
-systemd.exec(5)).
-"""
+"""Read a unit of the image into a UnitStart: everything that an early start repeats (systemd.service(5), systemd.exec(5))."""
 
 from __future__ import annotations
 
@@ -66,9 +64,9 @@ _MANAGERS = (
 
 
 def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitStart:
-    """How ``unit`` of the image starts. Without ``run_start_pre`` its ExecStartPre is left out.
+    """How ``unit`` of the image starts. Without ``run_start_pre``, its ExecStartPre is left out.
 
-    Raises UnsupportedUnitError, naming everything that an early start could not repeat.
+    Raises UnsupportedUnitError for everything that an early start could not repeat.
     """
     texts = unit_texts(root, unit)
     assigned = assignments(texts, "[Service]")
@@ -124,9 +122,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
 
 
 def refuse_unknown(source: Source) -> None:
-    """Raise UnsupportedUnitError, naming every directive that is unknown to an early start or has an
-    unsupported value.
-    """
+    """Raise UnsupportedUnitError with every directive that is unknown to an early start or has an unsupported value."""
     for name, values in source.found.items():
         # systemd ignores a line that is not UTF-8; whoever wrote it meant something else.
         if any(_NO_TEXT.search(each) for each in (name, *values)):
@@ -145,7 +141,9 @@ def refuse_unknown(source: Source) -> None:
 
 
 def _refuse_faults(unit: str, texts: Iterable[str]) -> None:
-    """Refuse a text that systemd does not read whole, or not at all: whoever wrote the rest meant it."""
+    """Raise UnsupportedUnitError for a text that systemd does not read to its end. The unread part may have
+    settings that an early start would miss.
+    """
     for fault in filter(None, map(first_fault, texts)):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: its unit file, a drop-in, a slice or system.conf has {fault},"
@@ -155,8 +153,8 @@ def _refuse_faults(unit: str, texts: Iterable[str]) -> None:
 
 
 def _refuse_emptied(unit: str, assigned: tuple[tuple[str, str], ...]) -> None:
-    """Refuse an empty value that is meant as a reset, and that systemd ignores: the early process would be
-    without what it has with systemd.
+    """Raise UnsupportedUnitError for an empty assignment that systemd ignores although it looks like a reset.
+    The early process would lack a setting that the process has under systemd.
     """
     for name in emptied(assigned, KEPT_WHEN_EMPTY):
         raise UnsupportedUnitError(
@@ -166,7 +164,9 @@ def _refuse_emptied(unit: str, assigned: tuple[tuple[str, str], ...]) -> None:
 
 
 def _refuse_manager(source: Source) -> None:
-    """What system.conf says for PID 1 and so for every service, which an early start would be without."""
+    """Raise UnsupportedUnitError for settings in system.conf that apply to PID 1 and so to every service. An
+    early start would lack them.
+    """
     lost = [name for name in _MANAGERS if name in source.manager]
     if lost:
         raise UnsupportedUnitError(
@@ -176,8 +176,8 @@ def _refuse_manager(source: Source) -> None:
 
 
 def _refuse_last_word(root: ImageRoot, unit: str) -> None:
-    """Refuse a drop-in that systemd reads after the adopting one: the application would be started a second
-    time.
+    """Raise UnsupportedUnitError for a drop-in that systemd reads after our drop-in (HAND_OFF_DROP_IN). It
+    could make systemd start the application a second time.
     """
     for name, path in drop_ins_of(root, unit).items():
         if os.fsencode(name) >= HAND_OFF_DROP_IN:
@@ -188,8 +188,8 @@ def _refuse_last_word(root: ImageRoot, unit: str) -> None:
 
 
 def _refuse_hidden(root: ImageRoot, unit: str) -> None:
-    """Refuse a unit that is not readable by everybody, since its content enters the archive, which
-    everybody may read.
+    """Raise UnsupportedUnitError for a unit file that not every user may read. Its content goes into the
+    archive, which every user may read.
     """
     for path in unit_files(root, unit):
         if (hidden := hidden_at(root, path)) is not None:
@@ -212,8 +212,8 @@ def _is_harmless(source: Source, name: str, harmless: str) -> bool:
 
 
 def _refuse_confinement(root: ImageRoot, source: Source) -> None:
-    """AppArmorProfile=: a separate service loads its profiles. Where nothing loads them, `-` means to go
-    without.
+    """Raise UnsupportedUnitError for AppArmorProfile=, because the profile is loaded only after systemd runs.
+    A value with `-` is accepted when the image has no program that loads profiles.
     """
     value = source.last("AppArmorProfile")
     loads = root.resolve(PARSER).canonical is not None
@@ -239,14 +239,14 @@ def _type(root: ImageRoot, source: Source) -> str:
 
 
 def _main_process(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
-    """Without a PID file and a guess systemd knows no main process: any process is enough."""
+    """A record that any process may be the main process. It is needed when systemd has no PID file and must not guess."""
     guesses = source.flag("GuessMainPID", otherwise=True)
     unknown = kind == "forking" and not guesses and "PIDFile" not in source.found
     return (("main-process", "any"),) if unknown else ()
 
 
 def _notify(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
-    """The processes that may speak to the notify socket; none without need."""
+    """A record of the processes that may write to the notify socket. Empty when the unit does not need it."""
     needs = kind == "notify" or "WatchdogSec" in source.found
     access = source.last("NotifyAccess", "none")
     if access not in _ACCESS:
@@ -257,7 +257,7 @@ def _notify(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _timeout_ms(source: Source) -> int:
-    """0 when there is none."""
+    """The start timeout in milliseconds; 0 when there is none."""
     given = next((name for name in ("TimeoutStartSec", "TimeoutSec") if name in source.found), None)
     if given is None:
         default = source.manager.get("DefaultTimeoutStartSec", (_DEFAULT_TIMEOUT,))[-1]
@@ -281,7 +281,9 @@ def _commands(root: ImageRoot, source: Source, name: str) -> tuple[UnitCommand, 
 
 
 def _check_users(root: ImageRoot, source: Source) -> None:
-    """The starter reads /etc/passwd and /etc/group, and no other name service."""
+    """Raise UnsupportedUnitError for a user or group that /etc/passwd or /etc/group lacks. The starter reads
+    only these files.
+    """
     for value in source.all("SupplementaryGroups"):
         # To systemd quotes are part of such a name, which no group has; the unit would not start.
         if set(value) & set("\"'\\"):
@@ -299,7 +301,7 @@ def _check_users(root: ImageRoot, source: Source) -> None:
 
 
 def _names_of(root: ImageRoot, file: str) -> frozenset[str]:
-    """Names and numbers in passwd(5) or group(5); none without the file."""
+    """The names and numbers in a passwd(5) or group(5) file. Empty when the file does not exist."""
     path = root.resolve(PurePosixPath(file)).canonical
     rows = (line.split(":", 3) for line in root.read_text(path).splitlines()) if path else ()
     return frozenset(word for row in rows for word in (row[0], *row[2:3]))

@@ -1,8 +1,9 @@
-"""Limits of the unit's cgroup and of its slices, as records of the starter's description.
+"""The limits of the unit's cgroup and of its slices, as records of the starter's description.
 
-systemd.resource-control(5) explains the directives. The attributes and their values are those that systemd 252
+systemd.resource-control(5) explains the directives. The attributes and values are those that systemd 252
 writes (cgroup_context_apply); later versions were not compared line by line. The starter writes them before
-the unit's first process. Names and units are the kernel's (Documentation/admin-guide/cgroup-v2.rst).
+the unit's first process starts. The attributes' names and units are the kernel's
+(Documentation/admin-guide/cgroup-v2.rst).
 """
 
 from __future__ import annotations
@@ -53,10 +54,12 @@ _INT_MAX = (1 << 31) - 1
 
 
 def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
-    """A `cgroup-attribute` record for each attribute that differs from a new cgroup's, the outermost slice's first.
+    """A `cgroup-attribute` record for each attribute that differs from the default of a new cgroup. The
+    outermost slice comes first.
 
-    Its words: how many levels above the unit's group, the attribute, and the value. The value is one word, or `tasks` or `memory`
-    with parts and whole: a share of what the machine has. Raises UnsupportedUnitError for a value that cannot be had.
+    The words of a record are: the number of levels above the unit's cgroup, the attribute, and the value. The
+    value is one word, or a share of what the machine has: `tasks` or `memory`, the parts and the whole.
+    Raises UnsupportedUnitError for a value that cannot be set early.
     """
     names = slice_names(source)
     above: tuple[Source, ...] = ()
@@ -82,7 +85,7 @@ def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
 def _attributes(
     source: Source, level: str, above: tuple[Source, ...], default_tasks_max: str = INFINITY
 ) -> Iterator[Record]:
-    """Of one group; ``above`` are the slices that it lies in, the innermost first."""
+    """The records of one cgroup. ``above`` are the slices that contain it, the innermost first."""
     rows = [
         ("pids.max", source.converted("TasksMax", source.last("TasksMax", default_tasks_max), _tasks)),
         *_memory_limits(source, above).items(),
@@ -104,8 +107,8 @@ def _memory_limits(source: Source, above: tuple[Source, ...]) -> dict[str, Recor
 
 
 def _memory_limit(source: Source, above: tuple[Source, ...], name: str) -> Record | None:
-    """By the group's own word or, for what protects memory, by the Default…= of the nearest slice that has one
-    (unit_get_ancestor_memory_low). An empty value is a word, too: it means 0.
+    """The group's own value. For a directive that protects memory, otherwise the Default…= of the nearest
+    slice that has one (unit_get_ancestor_memory_low). An empty value also applies, and means 0.
     """
     if name not in _PROTECTING:
         return source.value(name, partial(_memory, name))
@@ -130,12 +133,12 @@ def _cpu(source: Source) -> Iterator[tuple[str, Record | None]]:
 
 
 def _at_start(source: Source, name: str) -> str:
-    """While the machine starts, `StartupNAME=` wins."""
+    """The directive that applies while the machine starts: `StartupNAME=` if the unit has it, or else ``name``."""
     return f"Startup{name}" if f"Startup{name}" in source.found else name
 
 
 def _numbers(source: Source, name: str) -> Record | None:
-    """CPUs or memory nodes; each line adds to those before it."""
+    """CPUs or memory nodes. Each assignment adds to the earlier ones."""
     name = _at_start(source, name)
     if name not in source.found:
         return None
@@ -153,7 +156,7 @@ def _tasks(value: str) -> Record | None:
 
 
 def _memory(name: str, value: str) -> Record | None:
-    """None where it is what a new cgroup has."""
+    """The words for a memory limit. None when the value is the default of a new cgroup."""
     protects = name in _PROTECTING
     if value == INFINITY:
         return ("max",) if protects else None
@@ -167,7 +170,7 @@ def _memory(name: str, value: str) -> Record | None:
 
 
 def _quota_us(value: str) -> int:
-    """Microseconds of each second."""
+    """The CPU quota in microseconds per second."""
     share = _share(value, _INT_MAX)
     if not share:
         raise BadValueError("is no share of a CPU")
@@ -183,7 +186,7 @@ def _oom_policy(value: str) -> str:
 
 
 def _share(value: str, most: int) -> int | None:
-    """Parts of ten thousand, of `12.5%`, `125‰` or `1250‱`; None for what is no share."""
+    """The parts of ten thousand in `12.5%`, `125‰` or `1250‱`. None for a text that is not a share."""
     match = _SHARE.fullmatch(value)
     if match is None:
         return None

@@ -1,8 +1,8 @@
-"""System call filters of directives that need no table of all calls, as programs of our own (seccomp(2),
-systemd.exec(5)).
+"""System call filters for directives that need no table of all calls, as seccomp programs of our own
+(seccomp(2), systemd.exec(5)).
 
-Each rule refuses one call, always or by its arguments, as systemd does. x86-64 and i386 have their own
-numbers; x32 is x86-64 with one bit set.
+Each rule refuses one call, always or depending on its arguments, as systemd does. x86-64 and i386 have
+different call numbers. The numbers of x32 are those of x86-64 with one more bit.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ _PLAIN_POLICIES = (0, 3, 5)
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
-    """A condition on the low half of an argument: any of the bits, all of them, equal to one of the values, or to none."""
+    """A condition on the low 32 bits of an argument. It must have any bit of ``any_bit``, have all bits of
+    ``all_bits``, be in ``one_of``, or not be in ``none_of``.
+    """
 
     argument: int
     any_bit: int = 0
@@ -71,7 +73,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Rule:
-    """The call fails with that errno when all the tests hold."""
+    """The call fails with ``errno`` when all tests are true."""
 
     call: str
     tests: tuple[Test, ...] = ()
@@ -79,7 +81,7 @@ class Rule:
 
 
 def filter_records(source: Source) -> Iterator[tuple[str, ...]]:
-    """The `seccomp` step of ``source``, if a directive asks for a filter; raises UnsupportedUnitError."""
+    """The `seccomp` step for ``source``, if a directive asks for a filter. Raises UnsupportedUnitError for an invalid value."""
     rules = tuple(_rules(source))
     native = _native_only(source)
     if rules or native:
@@ -214,7 +216,7 @@ _WITHOUT_X32: Instruction = (_AND, 0, 0, ~X32_BIT & 0xFFFFFFFF)
 
 
 def program(rules: Iterable[Rule], native_only: bool) -> bytes:
-    """The filter of ``rules``; with ``native_only`` calls of other architectures end the thread."""
+    """The filter for ``rules``. With ``native_only``, a call of another architecture kills the thread."""
     chosen = tuple(rules)
     native = [LOAD_NUMBER]
     if native_only:
@@ -231,12 +233,12 @@ def program(rules: Iterable[Rule], native_only: bool) -> bytes:
 
 
 def assembled(instructions: Iterable[Instruction]) -> bytes:
-    """Each instruction as eight bytes, as the starter's `seccomp` step wants them."""
+    """The instructions as bytes, eight for each, as the starter's `seccomp` step reads them."""
     return b"".join(struct.pack(">HBBI", *each) for each in instructions)
 
 
 def _block(rules: Iterable[Rule], architecture: int) -> Iterator[Instruction]:
-    """The rules. The call's number is loaded at the beginning and end of each."""
+    """The instructions for the rules. Before and after each rule, the call's number is loaded."""
     for rule in rules:
         number = _number(rule.call, architecture)
         if number is None:
@@ -253,12 +255,14 @@ def _block(rules: Iterable[Rule], architecture: int) -> Iterator[Instruction]:
 
 
 def _number(call: str, architecture: int) -> int | None:
-    """The number for x86-64 (0) or i386 (1); None where the call does not exist."""
+    """The number of a call on x86-64 (0) or i386 (1). None when the call does not exist there."""
     return _EXCEPTIONS.get(call, (X86_64.get(call), I386.get(call)))[architecture]
 
 
 def _test(test: Test, rest: int) -> list[Instruction]:
-    """Continue after these instructions when the test holds, else ``rest`` instructions further."""
+    """Instructions for one test. When it is true, execution continues after them, and otherwise ``rest``
+    instructions further.
+    """
     load = (LOAD, 0, 0, ARGUMENTS + 8 * test.argument)
     if test.any_bit:
         return [load, (_ANY_BIT, 0, rest, test.any_bit)]

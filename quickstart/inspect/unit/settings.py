@@ -1,7 +1,8 @@
-"""The directives that shape the process, as records of the starter's description (systemd.exec(5),
+"""The directives that set up the process, as records of the starter's description (systemd.exec(5),
 starter.md).
 
-Facts come first. The steps that a process takes before it executes follow, in systemd's order.
+Records of facts come first. After them come the steps that a process takes before it executes the program, in
+systemd's order.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ _LOG = frozenset({"journal", "syslog", "kmsg", "journal+console", "syslog+consol
 
 
 def settings(source: Source) -> tuple[Record, ...]:
-    """All records of ``source`` beside its commands. Raises UnsupportedUnitError, naming a directive that
-    it cannot repeat.
+    """All records for ``source``, except those for its commands. Raises UnsupportedUnitError with the name of
+    a directive that cannot be repeated.
     """
     mounted = tuple(mount_records(source))
     own = namespace(source, mounted)
@@ -121,7 +122,9 @@ def _output(source: Source, name: str, key: str) -> Iterator[Record]:
 
 
 def _plain_path(source: Source, name: str, text: str) -> str:
-    """With its specifiers. systemd passes by another one, or does not start the unit."""
+    """``text`` with its specifiers expanded. It must be an absolute path without `..`, because systemd would
+    ignore any other path or not start the unit.
+    """
     path = source.names.expand(text)
     if not path.startswith("/") or ".." in path.split("/"):
         raise source.refusal(name, text, BadValueError("is no absolute path without `..`"))
@@ -221,7 +224,7 @@ def _limits(source: Source) -> Iterator[Record]:
 
 
 def _identity(source: Source, has_filters: bool) -> Iterator[Record]:
-    """Groups, limits, capabilities, user: the steps that drop privileges."""
+    """The steps that drop privileges: groups, limits, capabilities and user."""
     if {"User", "Group", "SupplementaryGroups"} & set(source.found):
         yield "groups", *(source.names.expand(word) for word in source.words("SupplementaryGroups"))
     yield from _limits(source)

@@ -1,7 +1,8 @@
-"""The slices that a unit lies in (systemd.slice(5)): what one of them forbids holds for every process below it.
+"""The slices that contain a unit (systemd.slice(5)). A restriction of a slice applies to every process in it.
 
-An early start comes before systemd has made them, so a slice that confines refuses the build. The starter writes the limits of the
-slice's cgroup together with those of the unit's own (resources.py).
+An early start comes before systemd has set up the slices, so the build refuses a unit whose slice has a
+restriction that the starter cannot set. The starter writes the limits of the slices' cgroups together with
+those of the unit's own cgroup (resources.py).
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _MAX_DEPTH = 32
 
 
 def slice_path(source: Source) -> str:
-    """The cgroup of the unit's slice. Instances of a template share one."""
+    """The path of the cgroup of the unit's slice. All instances of a template share one slice."""
     return "/".join(slice_names(source)[1:])
 
 
 def slice_names(source: Source) -> tuple[str, ...]:
-    """The unit's slice after the slices that contain it, the root slice first. Raises UnsupportedUnitError
-    for an invalid name.
+    """The slices that contain the unit, from the root slice down to the unit's own slice. Raises
+    UnsupportedUnitError for an invalid name.
     """
     default = "system.slice"
     if source.names.instance:
@@ -46,8 +47,8 @@ def slice_names(source: Source) -> tuple[str, ...]:
 
 
 def refuse_slices(root: ImageRoot, source: Source) -> None:
-    """Raise UnsupportedUnitError when a slice of the unit has a restriction that would not hold from the
-    first instruction on.
+    """Raise UnsupportedUnitError when a slice of the unit has a restriction that could not be in force from
+    the process's first instruction on.
     """
     for name in slice_names(source):
         found = directives(assignments(slice_texts(root, name), "[Slice]"))

@@ -1,6 +1,4 @@
-"""A unit's assignments, with the questions that its readers ask. An error names the directive that has no
-answer.
-"""
+"""A unit's assignments, and methods to read them. An error names the directive whose value is wrong."""
 
 from __future__ import annotations
 
@@ -21,9 +19,10 @@ _WITH_ESCAPES = ("Environment", "UnsetEnvironment")
 
 @dataclass(frozen=True)
 class Source:
-    """The [Service] assignments of ``unit`` in order, and the [Manager] assignments of the image's system.conf.
+    """The [Service] assignments of ``unit`` in order, and the [Manager] assignments in the image's
+    system.conf.
 
-    ``call_groups`` are the groups of system calls of the image's systemd.
+    ``call_groups`` are the groups of system calls that the image's systemd defines.
     """
 
     unit: str
@@ -33,7 +32,7 @@ class Source:
 
     @cached_property
     def found(self) -> Directives:
-        """The directives that have a value in the end."""
+        """The directives that have a value after all assignments."""
         return directives(self.assigned)
 
     @cached_property
@@ -51,8 +50,8 @@ class Source:
         return self.found.get(name, (otherwise,))[-1]
 
     def value(self, name: str, convert: Callable[[str], T]) -> T | None:
-        """The effective value converted by ``convert``; None without one. Raises UnsupportedUnitError for a
-        refused value.
+        """The effective value converted by ``convert``. None when the directive has no value. Raises
+        UnsupportedUnitError for an invalid value.
         """
         if name not in self.found:
             return None
@@ -65,15 +64,15 @@ class Source:
             raise self.refusal(name, value, error) from error
 
     def flag(self, name: str, otherwise: bool = False, but: Iterable[str] = ()) -> bool:
-        """A boolean. The values ``but`` are no fault and not `yes`."""
+        """A boolean value. False for the values in ``but``, which are valid but not booleans."""
         if self.last(name) in but:
             return False
         found = self.value(name, boolean)
         return otherwise if found is None else found
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The words of all the values. Raises UnsupportedUnitError for a backslash where systemd knows no escapes, but takes
-        the backslash away.
+        """The words of all values. Raises UnsupportedUnitError for a backslash in a directive without
+        escapes, where systemd would remove the backslash.
         """
         for value in self.all(name):
             if "\\" in value and name not in _WITH_ESCAPES:
@@ -81,5 +80,5 @@ class Source:
         return tuple(word for value in self.all(name) for word in split_words(self.unit, value))
 
     def every(self, name: str) -> tuple[str, ...]:
-        """Every assignment, empty values included."""
+        """The values of all assignments, including empty ones."""
         return tuple(value for each, value in self.assigned if each == name)

@@ -1,4 +1,4 @@
-"""Names and numbers of system calls (arch/x86/entry/syscalls/*.tbl of Linux 6.10, as asm/unistd_*.h has them)."""
+"""Names and numbers of system calls, from arch/x86/entry/syscalls/*.tbl of Linux 6.10 (as in asm/unistd_*.h)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 
 def _numbered(text: str) -> Mapping[str, int]:
-    """Names to numbers: each counts on from the one before it, `NUMBER:` begins anew."""
+    """A table from names to numbers. Each name gets the next number, and a word `NUMBER:` sets the number for
+    the name after it.
+    """
     found: dict[str, int] = {}
     number = 0
     for word in text.split():

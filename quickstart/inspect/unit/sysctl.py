@@ -1,4 +1,4 @@
-"""Kernel settings that systemd-sysctl(8) takes from an image's sysctl.d(5). Init applies them before the
+"""The kernel settings that systemd-sysctl(8) reads from an image's sysctl.d(5). Init applies them before the
 application starts.
 """
 
@@ -32,11 +32,11 @@ _MOST_CHARACTERS = 1 << 20
 
 @dataclass(frozen=True)
 class KernelSetting:
-    """A setting. ``key`` is a path below /proc/sys, or a pattern of such paths (glob(7)) that leaves out
-    those of ``spared``.
+    """A kernel setting. ``key`` is a path below /proc/sys, or a pattern of such paths (glob(7)) that does not
+    apply to the paths in ``spared``.
 
-    ``is_packages`` means that only a package's file has it; an upgrade may change that without a stock
-    boot.
+    ``is_packages`` says that only a package's file has the setting. An upgrade of the package may change it
+    without causing a stock boot.
     """
 
     key: str
@@ -53,12 +53,12 @@ class _File:
 
 
 def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
-    """The settings that systemd-sysctl(8) would write, in its order; None where the image masks the service
+    """The settings that systemd-sysctl(8) would write, in its order. Empty when the image masks the service
     or runs it in another way.
 
-    Left out are settings that it would refuse, keys that lead out of /proc/sys, and files that are not
-    world-readable, whose content never enters the archive. Raises UnsupportedUnitError for more than 1 MiB
-    of text.
+    Left out are settings that the service would refuse and keys that lead out of /proc/sys. Files that are
+    not world-readable are left out, too, because their content must not enter the archive. Raises
+    UnsupportedUnitError for more than 1 MiB of text.
     """
     if _is_changed(root):
         return ()
@@ -86,7 +86,7 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
 
 
 def _is_changed(root: ImageRoot) -> bool:
-    """Whether the administrator has changed the service: then nobody would correct what we set."""
+    """Whether the administrator has changed the service. If so, the service might not write the values that init sets."""
     for place in (root.resolve(directory).canonical for directory in ADMINISTRATORS_UNITS):
         if place is not None and SERVICE in root.names(place):
             return True
@@ -101,7 +101,7 @@ def _is_changed(root: ImageRoot) -> bool:
 
 
 def _may_match(pattern: str, key: str) -> bool:
-    """Whether glob(7) may find ``key``. It may answer yes for any brackets, because the finder asks again."""
+    """Whether glob(7) may expand ``pattern`` to ``key``. A pattern with brackets may give yes wrongly."""
     ours, theirs = pattern.split("/"), key.split("/")
     return len(ours) == len(theirs) and all(
         "[" in part or fnmatchcase(name, part) for part, name in zip(ours, theirs, strict=True)
@@ -109,7 +109,7 @@ def _may_match(pattern: str, key: str) -> bool:
 
 
 def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
-    """The key and value of each line by the rules of sysctl.d(5). The value is None for `-KEY`."""
+    """The key and value in each line, by the rules of sysctl.d(5). The value is None for `-KEY`."""
     for line in _LINE_ENDS.split(text):
         line = line.strip(_BLANKS)
         if not line or line[0] in "#;":
@@ -124,14 +124,16 @@ def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _normalized(name: str) -> str:
-    """The path below /proc/sys. Where the first separator is a dot, dots and slashes change places."""
+    """The path below /proc/sys for a key. When the first separator is a dot, dots and slashes are swapped."""
     first = re.search(r"[./]", name)
     path = name.translate(_SWAPPED) if first is not None and first[0] == "." else name
     return "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
 def _files(root: ImageRoot) -> Iterator[_File]:
-    """The files in the order of their names."""
+    """The settings files, sorted by name. When several directories have a file of the same name, the first
+    directory's file is used.
+    """
     files: dict[str, tuple[PurePosixPath, bool]] = {}
     for directory in (*ADMINISTRATORS, *_PACKAGES):
         below = root.resolve(PurePosixPath(directory)).canonical

@@ -1,5 +1,5 @@
-"""The directories below /run that tmpfiles.d(5) asks for. Services rely on them, and systemd-tmpfiles has
-not run yet.
+"""The directories below /run that tmpfiles.d(5) creates. Services rely on them, and systemd-tmpfiles has not
+run yet when a service starts early.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MODE = re.compile(r"[~:]*([0-7]{3,4})")
 
 
 def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
-    """The `run-directory` records, parents first. Lines with a specifier or an unknown user are left out."""
+    """The `run-directory` records, parents first. Lines with a specifier or with an unknown user or group are left out."""
     users, groups = _names(root, "/etc/passwd"), _names(root, "/etc/group")
     found: dict[str, tuple[str, ...]] = {}
     for text in _texts(root):
@@ -46,7 +46,7 @@ def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _texts(root: ImageRoot) -> Iterator[str]:
-    """The files in the order of their names; of equal names the administrator's counts."""
+    """The texts of the files, sorted by file name. When several files have the same name, the administrator's is used."""
     files: dict[str, PurePosixPath] = {}
     for directory in _PATHS:
         below = root.resolve(PurePosixPath(directory)).canonical

@@ -1,4 +1,6 @@
-"""Values of directives: booleans, times, sizes, limits, capabilities, CPU lists (systemd.syntax(7), systemd.exec(5))."""
+"""Parse the values of directives: booleans, times, sizes, limits, capabilities, CPU lists (systemd.syntax(7),
+systemd.exec(5)).
+"""
 
 from __future__ import annotations
 
@@ -73,11 +75,11 @@ _CPUS = 1024
 
 
 class BadValueError(ValueError):
-    """A value that systemd would refuse, or that cannot be repeated; the text gives the reason."""
+    """A value that systemd would refuse, or that cannot be repeated. The message gives the reason."""
 
 
 def refuse_octal(value: str) -> None:
-    """Raise BadValueError for a number that systemd takes to the base 8."""
+    """Raise BadValueError for a number that systemd reads as octal."""
     if re.search(r"(?<![0-9.])0[0-9]", value):
         raise BadValueError("has a number that begins with 0, which systemd takes to the base 8")
 
@@ -91,7 +93,7 @@ def boolean(value: str) -> bool:
 
 
 def span_us(value: str) -> int | None:
-    """A time span in microseconds; seconds where it has no unit. None for `infinity`."""
+    """A time span in microseconds. A number without a unit is in seconds. None for `infinity`."""
     if value.strip() == INFINITY:
         return None
     total, position = 0.0, 0
@@ -107,7 +109,7 @@ def span_us(value: str) -> int | None:
 
 
 def size_bytes(value: str) -> str:
-    """A size in bytes with a unit to the base 1024, or `infinity`."""
+    """A size in bytes, from a number with a unit of a power of 1024, or `infinity`."""
     if value == INFINITY:
         return value
     match = re.fullmatch(r"([0-9]{1,20})\s*([A-Z]?)", value)
@@ -121,7 +123,7 @@ def size_bytes(value: str) -> str:
 
 
 def limit(name: str, value: str) -> tuple[str, str, str]:
-    """`LimitNAME=`: the kernel's number of the resource, soft and hard limit."""
+    """The words for `LimitNAME=`: the kernel's number of the resource, the soft limit and the hard limit."""
     number, is_size = LIMITS[name]
 
     def one(part: str) -> str:
@@ -157,7 +159,7 @@ def limit(name: str, value: str) -> tuple[str, str, str]:
 
 
 def capabilities(value: str) -> int:
-    """The mask of the named capabilities."""
+    """The bit mask of the named capabilities."""
     unknown = [name for name in value.split() if name.upper() not in CAPABILITY]
     if unknown:
         raise BadValueError(f"has an unknown capability {unknown[0]}")
@@ -165,7 +167,7 @@ def capabilities(value: str) -> int:
 
 
 def capability_set(values: Iterable[str], initial: int) -> int:
-    """The set that successive assignments give (`~` removes, the empty one clears)."""
+    """The set that results from successive assignments (`~` removes capabilities, an empty assignment clears the set)."""
     found = initial
     for value in values:
         inverted = value.startswith("~")
@@ -178,7 +180,7 @@ def capability_set(values: Iterable[str], initial: int) -> int:
 
 
 def cpu_list(values: Iterable[str]) -> tuple[str, ...]:
-    """The CPU numbers of lists and ranges; a later line adds."""
+    """The CPU numbers in lists and ranges. Each value adds to the earlier ones."""
     # A bit for each.
     found = 0
     for word in " ".join(map(_without_octal, values)).replace(",", " ").split():
@@ -201,7 +203,7 @@ def _without_octal(value: str) -> str:
 
 
 def file_mode(value: str) -> str:
-    """An octal mode, as a C number."""
+    """An octal file mode, written as an octal number of C."""
     if not re.fullmatch(r"[0-7]{1,5}", value) or int(value, 8) > 0o7777:
         raise BadValueError("is no file mode")
     return f"0{int(value, 8):o}"

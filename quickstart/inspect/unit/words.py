@@ -1,4 +1,4 @@
-"""Words, quotes, escapes and specifiers of unit files (systemd.syntax(7), systemd.service(5) and systemd.unit(5))."""
+"""Words, quotes, escapes and specifiers in unit files (systemd.syntax(7), systemd.service(5) and systemd.unit(5))."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOST_NAME, SHORT_HOST_NAME = "\ud800", "\ud801"
 
 @dataclass(frozen=True)
 class Names:
-    """The values of a unit's specifiers; ``unit`` is its full name."""
+    """The values of a unit's specifiers. ``unit`` is the unit's full name."""
 
     unit: str
 
@@ -49,7 +49,7 @@ class Names:
         return self.unit.removesuffix(".service").partition("@")[2]
 
     def value(self, letter: str) -> str | None:
-        """The value of ``%letter``; None for one that only the running machine knows."""
+        """The value of the specifier ``%letter``. None for a specifier that only the running machine knows."""
         return self._values.get(letter)
 
     @cached_property
@@ -81,10 +81,10 @@ class Names:
         }
 
     def expand(self, text: str, with_host_name: bool = False) -> str:
-        """``text`` with its specifiers replaced. Raises UnsupportedUnitError for one that is not known at
-        build time.
+        """``text`` with its specifiers replaced. Raises UnsupportedUnitError for a specifier whose value is
+        not known at build time.
 
-        ``with_host_name`` inserts the placeholder for the machine's name.
+        With ``with_host_name``, the machine's name is replaced by a placeholder.
         """
         late = {"H": HOST_NAME, "l": SHORT_HOST_NAME} if with_host_name else {}
         if text.count("%") * len(self.unit) > MAX_LINE_CHARACTERS:
@@ -102,19 +102,19 @@ class Names:
 
 
 def shown(text: str) -> str:
-    """``text`` for a message, cut to a readable length."""
+    """``text`` for a message, shortened to a readable length."""
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def unescape_name(name: str) -> str:
-    """The text that a part of a unit's name stands for (systemd-escape(1))."""
+    """The original text of an escaped part of a unit's name (systemd-escape(1))."""
     plain = name.replace("-", "/")
     return re.sub(r"\\x([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), plain)
 
 
 def split_words(unit: str, text: str) -> list[str]:
-    """The words of ``text`` with quotes and escapes resolved. A `;` that stands alone is SEPARATOR with a
-    NUL after it.
+    """The words in ``text``, with quotes and escapes resolved. A `;` that stands alone becomes SEPARATOR with
+    a NUL after it.
 
     Raises UnsupportedUnitError for an escape that systemd does not know, and for an open quote.
     """
