@@ -1,3 +1,3 @@
-"""start set → initramfs: our own newc writer, the closure of kernel modules, the archive's layout, the
-programs in the guest.
+"""Make an initramfs from a start set: the newc writer, the kernel modules with what they require, the
+archive's layout, and the programs in the guest.
 """

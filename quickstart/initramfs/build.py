@@ -1,5 +1,5 @@
-"""Write the archive. It is a pure function of image, start set, profile rules and tool (with its BusyBox),
-whatever the user or day.
+"""Write the initramfs. The same image, start set, profile rules and tool (with its BusyBox) always give the
+same bytes, for any user on any day.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ BUILD_DIGITS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All that goes into an archive. Where the disk is not the reference image's, superblock and prefetch
-    are the disk's.
+    """All inputs of an archive. When ``disk`` was not made from the reference image (a used disk), superblock
+    and prefetch come from ``disk``.
     """
 
     profile: Profile
@@ -53,18 +53,20 @@ class Recipe:
 
     @property
     def bound(self) -> tuple[PurePosixPath, ...]:
-        """The files that are laid over the volume's; none where nothing is packed."""
+        """The packed files that are bound over the volume's files. Empty without the overlay, and when the
+        application's files do not come from /fast.
+        """
         if self.delivery is Delivery.FAST or self.served is not Served.FAST:
             return ()
         return bound_files(self.start_set, ImageRoot(self.reference.tree), self.unit)
 
 
 def build_id(recipe: Recipe, config: GuestConfig) -> str:
-    """The name of the pair of parts A and B: a hash of all that goes into them; file contents enter by the
+    """The name of the pair of parts A and B: a hash of all their inputs. File contents enter it through the
     image's hash.
 
-    The way from a trace to its start set does not enter: two traces with the same findings give the same
-    archive. Nor does the payload, since init finds the same files.
+    The traces themselves do not enter it, so two traces with the same findings give the same archive. The
+    payload's form does not enter it either, because init finds the same files in every form.
     """
     files = [
         (str(f.path), f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target, str(f.hard_link_to))
@@ -81,9 +83,7 @@ def build_id(recipe: Recipe, config: GuestConfig) -> str:
 
 
 def root_mount(root: ImageRoot) -> tuple[str, str]:
-    """The type and options of the root volume by the image's fstab(5). Raises StartSetError without an ext4
-    root.
-    """
+    """The type and options of the root volume, from the image's fstab(5). Raises StartSetError unless the root is ext4."""
     for line in root.read_text(PurePosixPath("/etc/fstab")).splitlines():
         words = line.split()
         if len(words) >= 4 and not words[0].startswith("#") and words[1] == "/":
@@ -95,9 +95,10 @@ def root_mount(root: ImageRoot) -> tuple[str, str]:
 
 def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
     """Write the initramfs to ``target``. Raises StartSetError when its unpacked size exceeds the profile's
-    budget, BadInputError when the image's kernel cannot unpack such a payload.
+    budget, and BadInputError when the image's kernel cannot unpack this form of payload.
 
-    Nothing is written when the start set alone exceeds the budget, or has a file that no archive can hold.
+    Nothing is written when the start set alone exceeds the budget, or when it has a file that is too large
+    for an archive.
     """
     profile, start_set = recipe.profile, recipe.start_set
     check_sizes(profile, start_set)
@@ -152,7 +153,9 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
 
 
 def append_files(initramfs: Initramfs, entries: Iterable[CpioEntry]) -> Initramfs:
-    """Add one more archive with files of the image, of any content; so it is readable for its owner alone."""
+    """Append one more archive with files of the image. The files may be secret, so only the owner may then
+    read the initramfs.
+    """
     initramfs.path.chmod(0o600)
     more, unpacked = _append(initramfs.path, entries, Payload.CPIO)
     return replace(
@@ -170,7 +173,7 @@ def _sha256(path: Path) -> str:
 
 def check_sizes(profile: Profile, start_set: StartSet) -> None:
     """Raise StartSetError for a file of 4 GiB or more (newc has 32 bits for the size), and for a start set
-    over the budget by itself.
+    that alone exceeds the budget.
     """
     for file in start_set.files:
         if file.size_bytes > MAX_FIELD:
@@ -192,7 +195,7 @@ def _check_budget(profile: Profile, start_set: StartSet, size_bytes: int, what: 
 
 
 def _append(target: Path, entries: Iterable[CpioEntry], payload: Payload) -> tuple[int, int]:
-    """Add one archive; returns its size there and its unpacked size in bytes."""
+    """Append one archive to ``target``. Return its size in the file and its unpacked size, both in bytes."""
     with target.open("ab") as file:
         begin = file.tell()
         with packing(file, payload) as sink:

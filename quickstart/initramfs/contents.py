@@ -1,4 +1,4 @@
-"""The contents of an initramfs, ours or a distribution's: its regular files and their sizes."""
+"""The contents of an initramfs (ours or a distribution's): its regular files and their sizes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from quickstart.initramfs.newc_reader import walk_archive
 
 
 def file_sizes(path: Path) -> Mapping[str, int] | None:
-    """The size of each regular file in memory, by name; of equal names the last counts, as for the kernel.
+    """The size of each regular file, by name. When a name occurs several times, the last one is used, as by
+    the kernel.
 
     A file with several names has its bytes under one of them. None for an archive that cannot be read
-    completely: damaged, or compressed in a form that we do not read.
+    completely, because it is damaged or compressed in an unknown form.
     """
     try:
         with path.open("rb") as stream:

@@ -1,4 +1,6 @@
-"""The description of the unit that the starter reads in the guest (docs/internals/starter.md): pure but for reading the image."""
+"""The description of the unit, which the starter reads in the guest (docs/internals/starter.md). Apart from
+reading the image, the functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,9 @@ def description_text(
 ) -> str:
     """The whole description. ``environment`` has our own assignments (PATH …).
 
-    With ``from_fast`` the packed programs start from /fast, while argv[0] stays the stock path. ``bound``
-    files lie over the volume's in the unit's namespace. Raises StartSetError when the unit's main program
-    is not packed although it must start from there.
+    With ``from_fast``, packed programs start from /fast, and argv[0] stays the ordinary path. ``bound`` files
+    are bound over the volume's files in the unit's namespace. Raises StartSetError when the unit's main
+    program must start from /fast but is not packed.
     """
     records: list[Record] = [("unit", unit.unit), ("group", unit.group), ("type", unit.type)]
     records += [("pid-file", str(unit.pid_file))] if unit.pid_file else []
@@ -62,9 +64,9 @@ def _lines(records: Iterable[Record]) -> Iterator[str]:
 
 
 def encode_word(word: str) -> str:
-    r"""A word of the description: bytes outside printable ASCII, space and backslash become \xHH.
+    r"""A word of the description. Bytes outside printable ASCII, the space and the backslash become \xHH.
 
-    The machine's name is \H, up to its first dot \l.
+    \H stands for the machine's name, and \l for its part before the first dot.
     """
     return "".join(
         _MACHINE.get(char) or "".join(_encoded(byte) for byte in char.encode("utf-8", "surrogateescape"))
@@ -77,8 +79,8 @@ def _encoded(byte: int) -> str:
 
 
 def _placed(command: UnitCommand, packed: frozenset[PurePosixPath], root: ImageRoot) -> Record:
-    """Flags, program and argv. A packed script is opened by its packed interpreter, as the kernel would
-    open it from the volume.
+    """The flags, program and argv of a command. For a packed script, the program is the packed interpreter,
+    because the kernel would take the interpreter from the volume.
     """
     flags, program = command.flags, root.resolve(PurePosixPath(command.program)).canonical
     if program is None or program not in packed:

@@ -1,13 +1,14 @@
-"""The list of digests in part A: the expected files of part B, by which the checker finds a damaged one
+"""The list of digests in part A. It has the expected files of part B, so that the checker finds damaged files
 (docs/internals/integrity.md).
 
-All numbers have 32 bits, little-endian. A head of 12 bytes: ``QSPARTB3`` and the number of entries. Then
-each member of part B in its order: st_mode, uid, gid, size, ``same_as``, CRC-32, the length of its name
-with the NUL at its end, that of its link's text; the name; the text. The CRC-32 is that of zlib and gzip
-(IEEE 802.3), over the whole content of a regular file; it is 0 for everything else. ``same_as`` is 0, or 1
-+ the number of the earlier entry that this is a hard link to, which has the content.
+All numbers have 32 bits, little-endian. A header of 12 bytes has ``QSPARTB3`` and the number of entries. Then
+comes one entry for each member of part B, in the order of the members: st_mode, uid, gid, size, ``same_as``,
+CRC-32, the length of the name with its NUL, the length of the link's target, the name, and the target. The
+CRC-32 is the one of zlib and gzip (IEEE 802.3), over the whole content of a regular file. It is 0 for all
+other members. ``same_as`` is 0, or 1 + the number of the earlier entry that this one is a hard link to. That
+entry has the content.
 
-There is one digest for each file, however long: docs/adr/0009-digest.md says why not one for each piece.
+Each file has one digest, however long the file is. docs/adr/0009-digest.md says why.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ _REBUILD = "build the artefact again"
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """The expected file at ``name``, relative to the root. ``crc`` is a regular file's, ``text`` a link's.
+    """The expected file at ``name``, a path relative to the root. ``crc`` is the CRC-32 of a regular file's
+    content, and ``text`` is the target of a link.
 
-    ``same_as`` names the earlier file that this is another name of, or is empty.
+    ``same_as`` is the name of the earlier file that this hard link belongs to, or empty.
     """
 
     name: bytes
@@ -47,7 +49,7 @@ class Listed:
 
 
 def listed(entries: Iterable[CpioEntry]) -> Iterator[Listed]:
-    """The expected files of an archive of these entries once it is unpacked."""
+    """The files that an archive of these entries has once it is unpacked."""
     sizes: dict[str, int] = {}
     for entry in entries:
         name, text = entry.name.encode("utf-8", "surrogateescape"), b""
@@ -88,7 +90,7 @@ def _size_bytes(data: bytes | Path) -> int:
 
 
 def list_bytes(files: Iterable[Listed]) -> bytes:
-    """The list in the checker's form."""
+    """The list in the format that the checker reads."""
     numbers: dict[bytes, int] = {}
     parts = []
     for number, each in enumerate(files):
@@ -101,7 +103,7 @@ def list_bytes(files: Iterable[Listed]) -> bytes:
 
 
 def read_list(data: bytes) -> tuple[Listed, ...]:
-    """The files of a list. Raises ArtefactError for anything that is no such list."""
+    """The files in a list of digests. Raises ArtefactError for any other data."""
     files: list[Listed] = []
     magic = data[: len(_MAGIC)]
     if magic != _MAGIC and magic[:-1] == _MAGIC[:-1]:

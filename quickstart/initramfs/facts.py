@@ -1,8 +1,8 @@
-"""The facts of the volume that must not change: init and /usr/sbin/quickstart compare them
+"""The facts of the volume that must not change. Init and /usr/sbin/quickstart compare them
 (docs/users/never-stale.md).
 
-These are the files that processes take from /fast, the files that would be found before them, and all that
-decides how the unit starts.
+They cover the files that processes open from /fast, the files that would be found before these, and
+everything that decides how the unit starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CAPABILITIES = ("glibc-hwcaps/x86-64-v2", "glibc-hwcaps/x86-64-v3", "glibc-hwca
 
 @dataclass(frozen=True)
 class Way:
-    """A directory on the way to a served file: who may enter it, as stat(2) says it."""
+    """A directory on the way to a served file, with the mode and owners that decide who may enter it (stat(2))."""
 
     path: PurePosixPath
     mode: int
@@ -42,12 +42,13 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """The compared entries beside the packed ones: ``names``, which may exist or not, and ``places``,
-    directories with their entries.
+    """The entries that are compared with the volume, beside the packed files.
 
-    ``files`` are those of both that the image has, links and regular files without directories. ``enabled``
-    is what units that are enabled later are judged by. ``parents`` are the directories, existing or not, on the way to all
-    that is compared: no links.
+    ``names`` are paths that may or may not exist. ``places`` are directories, whose entries are compared.
+    ``files`` are the links and regular files among both that the image has. ``ways`` are directories whose
+    modes and owners are compared. ``enabled`` is the list by which init judges units that are enabled later.
+    ``parents`` are the directories, existing or not, on the way to all compared paths; none of them is a
+    link.
     """
 
     names: tuple[PurePosixPath, ...] = ()
@@ -62,10 +63,10 @@ NOTHING = Watched()
 
 
 def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[PurePosixPath]) -> Watched:
-    """All that is compared with the volume beside the files that are served.
+    """Everything that is compared with the volume, beside the served files.
 
-    Raises UnsupportedUnitError without the unit, and when an AppArmor profile attaches to one of the
-    programs.
+    Raises UnsupportedUnitError when the image does not have the unit, and when an AppArmor profile attaches
+    to one of the programs.
     """
     served = served_files(start_set, bound)
     refuse_profiles(root, unit, [file.path for file in served if not is_library(file.path)])
@@ -90,8 +91,9 @@ def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[P
 
 
 def _parents(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
-    """Init compares below a directory that is not its root, where a link like /usr/local -> /srv/local leads nowhere: what the
-    administrator has put behind it would not be seen.
+    """The directories, existing or not, on the way to ``paths``, without links. None of them must become a
+    link later: init compares below a mount point, where a link such as /usr/local -> /srv/local leads
+    nowhere, so files behind it would not be seen.
     """
     for path in sorted({parent for each in paths for parent in each.parents if parent.name}):
         if _is_sayable(path) and root.link_target(path) is None:
@@ -99,7 +101,9 @@ def _parents(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Iterator[PurePo
 
 
 def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:
-    """Modes and owners decide who may take a file from the volume; /fast is open to all."""
+    """The directories on the way to the served files. Their modes and owners decide which users may open a
+    file on the volume, whereas /fast is open to all users.
+    """
     for path in sorted({parent for file in served for parent in file.path.parents}):
         if _is_directory(root, path):
             status = root.host(path).lstat()
@@ -110,14 +114,14 @@ def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:
 
 
 def _is_sayable(place: PurePosixPath) -> bool:
-    """Whether find(1), which gets names relative to / without the slash, cannot take it for an option."""
+    """Whether find(1) cannot mistake the path for an option. It gets paths relative to /, without the leading slash."""
     return place.parts[1][0] not in "-!(),"
 
 
 def _before(root: ImageRoot, served: Iterable[StartFile]) -> Deciding:
-    """The names that the stock search order would find first, while /fast hides them: /usr/local/bin/NAME
-    for a packed /usr/bin/NAME, a library in a directory that ld.so searches earlier, or a new such
-    directory.
+    """The paths that the stock search order would find before the files in /fast. Examples:
+    /usr/local/bin/NAME for a packed /usr/bin/NAME, a library in a directory that ld.so searches earlier, or a
+    new directory of that kind.
     """
     files: set[PurePosixPath] = set(way_to(root, LD_SO_CONF))
     places = {PurePosixPath("/etc/ld.so.conf.d")}
@@ -142,8 +146,8 @@ def _before(root: ImageRoot, served: Iterable[StartFile]) -> Deciding:
 
 
 def _own_directories(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[PurePosixPath]:
-    """DT_RPATH and DT_RUNPATH of what is served: there the stock loader looks before all other directories, and
-    LD_LIBRARY_PATH goes before DT_RUNPATH (ld.so(8)).
+    """The directories in DT_RPATH and DT_RUNPATH of the served files. Without LD_LIBRARY_PATH, the loader
+    searches them before the default directories; with it, LD_LIBRARY_PATH comes before DT_RUNPATH (ld.so(8)).
     """
     found: dict[PurePosixPath, None] = {}
     for file in served:
@@ -157,14 +161,12 @@ def _own_directories(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[P
 
 
 def _canonical(root: ImageRoot, directories: Iterable[PurePosixPath]) -> list[PurePosixPath]:
-    """Each once, in order."""
+    """The canonical paths of the directories, each once, in order."""
     return list(dict.fromkeys(way_to(root, each)[-1] for each in directories))
 
 
 def _is_inside(root: ImageRoot, path: PurePosixPath) -> bool:
-    """Whether no link is on the way to ``path``. One that leads nowhere in the image may lead to a directory of this
-    host.
-    """
+    """Whether the way to ``path`` has no link. A link that is dangling in the image may lead to a directory of this host."""
     return root.resolve(path.parent).canonical == path.parent
 
 
@@ -202,9 +204,11 @@ def _file(root: ImageRoot, path: PurePosixPath) -> StartFile:
 def packed_facts(
     start_set: StartSet, bound: Collection[PurePosixPath], beside: Watched
 ) -> tuple[bytes, bytes, bytes]:
-    """The input of the comparison with the root volume: the compared names and the places, NUL-separated
-    and without the leading slash, and the output of `stat -c '%f %s %Y %Z %n'` of the existing ones, the
-    entries of the places last.
+    """The input of the comparison with the root volume: the compared names, the facts of those that exist,
+    and the places.
+
+    Names and places are separated by NULs and have no leading slash. The facts have the format of `stat -c
+    '%f %s %Y %Z %n'`. The entries of the places come last in them.
     """
     served = served_files(start_set, bound)
     known = {file.path: file for file in (*beside.files, *served)}
@@ -231,12 +235,14 @@ def _relative(path: PurePosixPath) -> bytes:
 
 
 def listed_parents(parents: Iterable[PurePosixPath]) -> bytes:
-    """The names of the directories that must not have become links, NUL after each."""
+    """The names of the directories that must not become links, each with a NUL after it."""
     return _listed(parents)
 
 
 def way_facts(ways: Iterable[Way]) -> tuple[bytes, bytes]:
-    """The names of the directories on the way, `.` for the root, and what `stat -c '%f %u %g 0 %n'` says of them."""
+    """The names of the directories on the way (`.` for the root), and their facts in the format of `stat -c
+    '%f %u %g 0 %n'`.
+    """
     names = [(way, _relative(way.path) or b".") for way in ways]
     rows = (b"%x %d %d 0 %s\n" % (way.mode, way.uid, way.gid, name) for way, name in names)
     return b"".join(name + b"\0" for _, name in names), b"".join(rows)

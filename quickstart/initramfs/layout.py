@@ -1,9 +1,9 @@
-"""The layout of the archive (pure but for reading the image): part A is ours, part B is the start set at
-/fast.
+"""The layout of the archive. Part A has our own files, and part B is the start set at /fast. Apart from
+reading the image, the functions are pure.
 
-Part A comes first, and everything depends on it: init, BusyBox, modules. Part B's last file names the build
-that A belongs to, so A notices at once when B is cut or belongs to another build. A's list of digests shows
-whether B is what was packed.
+Part A comes first, because everything depends on it: init, BusyBox, modules. The last file of part B names
+the build that the archive belongs to. So part A notices at once when part B is cut off or belongs to another
+build. The list of digests in part A shows whether part B is what was packed.
 """
 
 from __future__ import annotations
@@ -90,9 +90,7 @@ _SCRIPTS = (
 
 
 class Served(enum.Enum):
-    """The source of the application's files. All values but FAST exist for comparison and never occur in an
-    artefact.
-    """
+    """Where the application's files come from. An artefact always has FAST. The other values are only for comparisons."""
 
     FAST = "/fast"
     VOLUME = "the root volume"
@@ -100,24 +98,24 @@ class Served(enum.Enum):
 
 
 class HandOff(enum.Enum):
-    """The machine's state once the application answers; the values are init's words."""
+    """The machine's state after the application answers. The values are words that init uses."""
 
     STAY = "no"
-    """Init stays PID 1 with the application alone: the paper's minimal system."""
+    """Init stays PID 1 and runs only the application: the paper's minimal system."""
     KEEP = "keep"
     """The distribution's init takes over; /fast stays in memory."""
     RELEASE = "release"
-    """And /fast goes when the boot is done."""
+    """As KEEP, and /fast is freed when the boot is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuestConfig:
-    """The facts of this image for init. ``build`` names the pair of parts.
+    """The configuration of init for one image. ``build`` names the pair of parts A and B.
 
-    ``ready`` is the profile's. ``network`` is the word of takeover.network_service,
-    empty without a hand-off. ``early`` is that of cloudinit.early_start. ``image`` is the type of the file
-    system that part B is, empty where B has plain files. ``watched`` is compared with the volume beside
-    what is packed. ``settings`` are those of the image's sysctl.d(5).
+    ``ready`` comes from the profile. ``network`` is the result of takeover.network_service, and empty without
+    a hand-off. ``early`` is the result of cloudinit.early_start. ``image`` is the file system type of part B,
+    and empty when part B has plain files. ``watched`` is compared with the volume, beside the packed files.
+    ``settings`` come from the image's sysctl.d(5).
     """
 
     build: str
@@ -146,7 +144,7 @@ def part_a(
     digests: bytes,
     prefetch: Prefetch,
 ) -> Iterator[CpioEntry]:
-    """Init and everything that it needs before it may use part B, whose list is ``digests``."""
+    """Init and everything that it needs before it may use part B. ``digests`` is part B's list of digests."""
     for name in _DIRECTORIES:
         yield directory(name)
     yield char_device("dev/console", 0o600, 5, 1)
@@ -175,7 +173,7 @@ def part_a(
 
 
 def _programs(programs: Programs) -> Iterator[CpioEntry]:
-    """BusyBox under the names of its applets, our programs that every boot has, and init's scripts."""
+    """BusyBox with the names of its applets, the programs of ours that every boot needs, and init's scripts."""
     yield regular(f"{OURS}/busybox", programs.busybox, 0o755)
     for applet in _APPLETS:
         yield symlink(f"{OURS}/bin/{applet}", "../busybox")
@@ -191,7 +189,7 @@ def _programs(programs: Programs) -> Iterator[CpioEntry]:
 
 
 def _modules(modules: ModuleSet, root: ImageRoot) -> Iterator[CpioEntry]:
-    """The kernel modules, and the table by which they are loaded."""
+    """The kernel modules, and the modloader's table."""
     yield regular(f"{OURS}/modules", _encoded(modloader_table(modules)), 0o644)
     compressed = packed_names(modules)
     for module in modules.modules:
@@ -207,7 +205,7 @@ def _encoded(text: str) -> bytes:
 
 
 def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterator[CpioEntry]:
-    """The start set below /fast, then the file that says it is whole."""
+    """The start set below /fast, and after it the file that marks part B as complete."""
     yield directory("fast")
     names = Counter(file.hard_link_to for file in start_set.files)
     firsts: dict[PurePosixPath, CpioEntry] = {}
@@ -228,7 +226,7 @@ def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterato
 
 
 def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
-    """Part B with the start set as an image, with a directory for part A's files below /fast."""
+    """Part B with the start set as one file system image, and with a directory for part A's files below /fast."""
     below, ours = [], []
     for entry in entries:
         if entry.name in ("fast", OURS, MARKER):
@@ -241,7 +239,7 @@ def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
 
 
 def _loader_place(start_set: StartSet) -> str:
-    """The place of LOADER in the archive: through /lib64, which is a link on a merged /usr."""
+    """The path of LOADER in the archive. It goes through /lib64, which is a link with a merged /usr."""
     for file in start_set.files:
         if file.path == PurePosixPath("/lib64"):
             below = f"fast/{file.target.lstrip('/')}" if file.kind is FileKind.SYMLINK else "fast/lib64"
@@ -250,7 +248,7 @@ def _loader_place(start_set: StartSet) -> str:
 
 
 def relative(link: PurePosixPath, target: str) -> str:
-    """The text of a link in the archive that leads to ``target``, both relative to the archive's root."""
+    """The target text of a link in the archive. ``link`` and ``target`` are both relative to the archive's root."""
     return os.path.relpath(target, str(link.parent))
 
 
@@ -269,9 +267,10 @@ def _packed(file: StartFile, root: ImageRoot) -> CpioEntry:
 
 
 def with_interpreter(path: Path, interpreter: str) -> bytes:
-    """The program with ``interpreter`` in place of its PT_INTERP, the rest of the segment zeroed (elf(5)).
+    """The program with ``interpreter`` as its PT_INTERP. The rest of the segment is filled with zeros
+    (elf(5)).
 
-    Raises StartSetError when the name does not fit.
+    Raises StartSetError when ``interpreter`` is too long for the segment.
     """
     facts = read_elf(path)
     if facts is None or not facts.interpreter:
@@ -304,7 +303,7 @@ def unit_text(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> str:
 
 
 def library_path(start_set: StartSet) -> str:
-    """The directories of /fast that hold libraries, for LD_LIBRARY_PATH."""
+    """The directories below /fast that have libraries, as a value for LD_LIBRARY_PATH."""
     holders = {
         file.path.parent
         for file in start_set.files
@@ -316,7 +315,9 @@ def library_path(start_set: StartSet) -> str:
 
 
 def late_binds_text(unit: UnitStart) -> str:
-    """For `adopt`: each bind as `ro` or `rw`, whether it is required, source and target, separated by tabs."""
+    """The late binds for `adopt`, one line each with four words between tabs: `ro` or `rw`, `required` or
+    `optional`, the source and the target.
+    """
     rows = (
         (
             "ro" if each.read_only else "rw",
@@ -330,8 +331,8 @@ def late_binds_text(unit: UnitStart) -> str:
 
 
 def settings_text(settings: Iterable[KernelSetting]) -> str:
-    """For init's second half, which sources it: a line `setting always|as-built KEY VALUE [SPARED…]` for
-    each setting.
+    """The kernel settings as shell text, which init's second half sources: one line `setting always|as-built
+    KEY VALUE [SPARED…]` for each setting.
     """
     rows = (
         ("setting", "as-built" if each.is_packages else "always", each.key, each.value, *each.spared)
@@ -341,7 +342,7 @@ def settings_text(settings: Iterable[KernelSetting]) -> str:
 
 
 def config_text(config: GuestConfig) -> str:
-    """Shell assignments for init."""
+    """The configuration of init as shell assignments."""
     values = {
         "BUILD": config.build,
         "ROOT_UUID": config.superblock.uuid,

@@ -1,10 +1,10 @@
-"""LZ4 blocks that unpack in fewer steps: a compressor's blocks without their short matches
+"""Make LZ4 blocks that unpack in fewer steps, by removing the short matches from a compressor's blocks
 (docs/internals/payload.md).
 
-A block (lz4's lz4_Block_format.md) is a row of sequences: a token, literals, and, except in the last, a
-match: 2 bytes of offset and a length. A match refers to unpacked bytes, whatever made them. So a match that
-is replaced by literals of the same bytes changes no other one. The block grows by some 3 bytes less than
-the match's length, and the kernel saves one round of its loop, some 50 instructions.
+A block (lz4's lz4_Block_format.md) is a series of sequences. Each has a token, literals and, except in the
+last sequence, a match: an offset of 2 bytes and a length. A match refers to unpacked bytes, however these
+were encoded. So replacing a match by its bytes as literals does not affect other matches. The block grows by
+about the match's length minus 3 bytes, and the kernel saves one round of its loop, about 50 instructions.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _MOST = 255
 
 
 class _Match(NamedTuple):
-    """A sequence; there are millions, so it is no dataclass. ``begin`` is its offset in the unpacked data,
-    ``offset`` the block's two bytes.
+    """The match of a sequence. There are millions of them, so this is not a dataclass. ``begin`` is the
+    match's position in the unpacked data, and ``offset`` has the two offset bytes from the block.
     """
 
     begin: int
@@ -29,9 +29,10 @@ class _Match(NamedTuple):
 
 
 def without_short_matches(block: bytes, data: bytes, shortest_bytes: int) -> bytes:
-    """The block for the same ``data`` without matches below ``shortest_bytes``.
+    """A block for the same ``data``, without matches shorter than ``shortest_bytes``.
 
-    ``block`` must be a compressor's valid one; another one gives an IndexError or nonsense.
+    ``block`` must be a valid block from a compressor. For any other block, the result is wrong or an
+    IndexError is raised.
     """
     made = bytearray()
     literals_begin = 0
@@ -60,7 +61,7 @@ def _matches(block: bytes) -> Iterator[_Match]:
 
 
 def _length(block: bytes, at: int, half: int) -> tuple[int, int]:
-    """A length that begins with that half of the token, and where what follows it stands."""
+    """A length whose first part is the token's half ``half``, and the position after it."""
     if half < _HALF:
         return half, at
     length = half

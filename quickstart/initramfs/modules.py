@@ -1,4 +1,4 @@
-"""The kernel modules of part A, in their order of loading (modules.dep(5), modules.alias in depmod(8))."""
+"""The kernel modules in part A, in the order in which they are loaded (modules.dep(5), modules.alias in depmod(8))."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ _CPU_DEVICE = "devices/system/cpu"
 
 @dataclass(frozen=True)
 class Module:
-    """``name`` with underscores, as in /proc/modules; ``path`` in the image; ``requires`` in the order of their loading."""
+    """A kernel module. ``name`` has underscores, as in /proc/modules. ``path`` is its path in the image.
+    ``requires`` are the modules that it needs, in the order of loading.
+    """
 
     name: str
     path: PurePosixPath
@@ -72,21 +74,22 @@ class Module:
 
 @dataclass(frozen=True)
 class ModuleSet:
-    """Modules in an order in which each can be loaded, and the device aliases (shell patterns) of those that have some."""
+    """Kernel modules in an order in which they can be loaded, and their device aliases as (shell pattern, module name)."""
 
     modules: tuple[Module, ...]
     aliases: tuple[tuple[str, str], ...]
 
 
 def module_name(path: str) -> str:
-    """The module's name of a file's: kernel/drivers/block/xen-blkfront.ko.xz is xen_blkfront."""
+    """The module's name for a file name: kernel/drivers/block/xen-blkfront.ko.xz gives xen_blkfront."""
     return PurePosixPath(path).name.split(".ko")[0].replace("-", "_")
 
 
 def parse_dependencies(text: str) -> Mapping[str, Module]:
-    """modules.dep by name. A line lists what a module requires, the last to be loaded first (modules.dep(5)).
+    """The modules in modules.dep, by name. A line lists the modules that a module requires, in reverse order
+    of loading (modules.dep(5)).
 
-    Raises StartSetError for a name that no module has: these names become words of the modloader's table.
+    Raises StartSetError for an invalid module name, because names become words of the modloader's table.
     """
     found = {}
     for line in text.splitlines():
@@ -107,7 +110,7 @@ def parse_dependencies(text: str) -> Mapping[str, Module]:
 
 
 def parse_aliases(text: str, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """The device aliases of modules.alias that lead to one of ``names``, as (pattern, name)."""
+    """The device aliases in modules.alias that lead to one of ``names``, as (pattern, name)."""
     wanted = set(names)
     prefixes = (_CPU, *(prefix for prefix, _ in (*_BUSES, *_CHILD_BUSES)))
     rows = (line.split() for line in text.splitlines() if line.startswith("alias "))
@@ -117,9 +120,11 @@ def parse_aliases(text: str, names: Iterable[str]) -> tuple[tuple[str, str], ...
 
 
 def module_set(root: ImageRoot, version: str, wanted: Sequence[str] = WANTED) -> ModuleSet:
-    """The modules of the image's kernel ``version`` that ``wanted`` and their requirements come to.
+    """The modules in ``wanted`` that the image's kernel ``version`` has, together with the modules that they
+    require.
 
-    Raises StartSetError when the kernel has one of NEEDED, or a wanted one of IMAGE_MODULES, neither as a module nor built in.
+    Raises StartSetError when the kernel lacks one of NEEDED, or a wanted one of IMAGE_MODULES, both as a
+    module and built in.
     """
     directory = root.resolve(PurePosixPath("/lib/modules") / version).canonical
     if directory is None:
@@ -143,18 +148,18 @@ def module_set(root: ImageRoot, version: str, wanted: Sequence[str] = WANTED) ->
 
 
 def packed_names(modules: ModuleSet) -> frozenset[str]:
-    """The modules that part A has compressed by gzip."""
+    """The names of the modules that part A stores compressed by gzip."""
     plain = {name for each in modules.modules if each.name in _PLAIN for name in (each.name, *each.requires)}
     return frozenset(each.name for each in modules.modules) - plain
 
 
 def packed(data: bytes) -> bytes:
-    """The module in a form that BusyBox's insmod unpacks; the same bytes for the same module."""
+    """A module compressed for BusyBox's insmod. The same module always gives the same bytes."""
     return gzip.compress(data, 9, mtime=0)
 
 
 def module_data(root: ImageRoot, module: Module) -> bytes:
-    """The module's object file, decompressed: insmod in the guest takes plain ELF."""
+    """The module's object file, decompressed, because insmod in the guest takes plain ELF."""
     found = root.resolve(module.path).canonical
     if found is None:
         raise StartSetError(f"the image has no {module.path}", hint="is the kernel's package complete?")
@@ -180,14 +185,16 @@ def _decompressed(path: PurePosixPath, data: bytes) -> bytes:
 
 
 def modloader_table(modules: ModuleSet) -> str:
-    """The modloader's table. A line has words separated by blanks.
+    """The modloader's table. Each line has words separated by blanks:
 
-    ``device PATH`` below /sys has an alias, and so has each device of ``bus NAME`` and ``child NAME``.
-    ``module NAME`` stands in the order of loading. ``alias PATTERN NAME…`` (``beside`` and ``late`` for
-    BESIDE and LATE) has the modules to load for a device, requirements first. ``root NAME…`` is the root's
-    file system, where that is a module: no device asks for it, but mount(2) does, and the kernel's own
-    request finds no modprobe in the initramfs. ``image NAME…`` is likewise the file system of a part B that
-    is an image.
+    - ``device PATH``: a device below /sys that has an alias.
+    - ``bus NAME`` and ``child NAME``: a bus whose devices all have aliases.
+    - ``module NAME``: a module. These lines are in the order of loading.
+    - ``alias PATTERN NAME…``: the modules to load for a device, requirements first. The first word is
+      ``beside`` for modules in BESIDE, and ``late`` for those in LATE.
+    - ``root NAME…``: the modules for the root's file system, if it is a module. No device asks for it, but
+      mount(2) does, and the initramfs has no modprobe for the kernel's own request.
+    - ``image NAME…``: the modules for the file system of part B, if part B is an image.
     """
     requires = {module.name: module.requires for module in modules.modules}
     lines = [f"device {_CPU_DEVICE}", *(f"bus {place}" for _, place in _BUSES)]

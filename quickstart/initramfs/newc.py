@@ -1,13 +1,14 @@
-"""The newc cpio format: the writer (`newc_reader` reads).
+"""The newc cpio format: the writer. (`newc_reader` has the reader.)
 
-Source: kernel Documentation/driver-api/early-userspace/buffer-format.rst and init/initramfs.c. A member is a
-110-byte header (magic ``070701`` and 13 fields of eight hexadecimal digits), the name with its NUL, and the
-data; name and data are each padded with zeros to 4 bytes. A member named ``TRAILER!!!`` ends an archive;
-further archives may follow after zeros.
+Source: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst and init/initramfs.c. A member
+is a 110-byte header (magic ``070701`` and 13 fields of eight hexadecimal digits), the name with its NUL, and
+the data. Name and data are each padded with zeros to a multiple of 4 bytes. A member named ``TRAILER!!!``
+ends an archive. More archives may follow after zeros.
 
-Hard links are members of equal inode and ``nlink`` above 1. The kernel (maybe_link, do_name) links a later name to the first
-and truncates nothing then, so the first name carries the content and the others have size 0; GNU cpio and BusyBox's put names
-without content off until they have met the one with it.
+Hard links are members with the same inode and an ``nlink`` above 1. The kernel (maybe_link, do_name) links
+each later name to the first one and then does not truncate the file. So the first name has the content, and
+the others have size 0. GNU cpio and BusyBox delay names without content until they have read the one with the
+content.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _TYPES = frozenset(
 
 
 class Sink(Protocol):
-    """Where an archive goes: a buffered stream, or what compresses on the way into one."""
+    """The destination of an archive: a buffered stream, or a compressor that writes into one."""
 
     def write(self, data: bytes, /) -> object: ...
 
@@ -45,12 +46,12 @@ class Sink(Protocol):
 class CpioEntry:
     """One member to write.
 
-    ``name`` is relative to the archive's root, without ``.``, ``..`` or empty components; bytes that are not
-    UTF-8 are surrogate-escaped. ``mode`` is a whole ``st_mode``. ``data`` is a regular file's content (a
-    ``Path`` is a host file, streamed when the archive is written) or a symlink's target, and empty for every
-    other type. ``mtime`` is seconds since 1970. ``rdev_major`` and ``rdev_minor`` count for device nodes
-    only. ``names`` is how many names a regular file has in the archive: the first carries the data, each other one
-    is made by ``hard_link`` and has the first one's name in ``link_to``.
+    ``name`` is relative to the archive's root, without ``.``, ``..`` or empty components. Bytes that are not
+    UTF-8 are surrogate-escaped. ``mode`` is a complete ``st_mode``. ``data`` is a regular file's content or a
+    symlink's target, and empty for all other types. A ``Path`` in ``data`` is a host file, which is read
+    while the archive is written. ``mtime`` is in seconds since 1970. ``rdev_major`` and ``rdev_minor`` are
+    used only for device nodes. ``names`` is the number of names that a regular file has in the archive. The
+    first name has the data. Each other name is made by ``hard_link``, and its ``link_to`` is the first name.
     """
 
     name: str
@@ -92,27 +93,27 @@ class Header:
 
 
 def directory(path: PurePosixPath | str, mode: int = 0o755) -> CpioEntry:
-    """A directory; ``mode`` is its permission bits."""
+    """A directory. ``mode`` has its permission bits."""
     return CpioEntry(name=str(path), mode=stat.S_IFDIR | mode)
 
 
 def regular(path: PurePosixPath | str, data: bytes | Path, mode: int) -> CpioEntry:
-    """A regular file of these bytes or of this host file's; ``mode`` is its permission bits."""
+    """A regular file with the given bytes, or with the content of a host file. ``mode`` has its permission bits."""
     return CpioEntry(name=str(path), mode=stat.S_IFREG | mode, data=data)
 
 
 def hard_link(path: PurePosixPath | str, first: CpioEntry) -> CpioEntry:
-    """One more name of ``first``, a regular file that is written before it with ``names`` above 1."""
+    """Another name for ``first``, a regular file that is written earlier and has ``names`` above 1."""
     return replace(first, name=str(path), data=b"", link_to=first.name)
 
 
 def symlink(path: PurePosixPath | str, target: PurePosixPath | str) -> CpioEntry:
-    """A symbolic link; mode 0777 as Linux shows it."""
+    """A symbolic link. Its mode is 0777, as Linux shows it."""
     return CpioEntry(name=str(path), mode=stat.S_IFLNK | 0o777, data=_encode(str(target)))
 
 
 def char_device(path: PurePosixPath | str, mode: int, major: int, minor: int) -> CpioEntry:
-    """A character device node; ``mode`` is its permission bits."""
+    """A character device node. ``mode`` has its permission bits."""
     return CpioEntry(name=str(path), mode=stat.S_IFCHR | mode, rdev_major=major, rdev_minor=minor)
 
 
@@ -120,7 +121,7 @@ def char_device(path: PurePosixPath | str, mode: int, major: int, minor: int) ->
 
 
 def _encode(name: str) -> bytes:
-    """UTF-8 whatever the locale says, so that the bytes do not depend on it."""
+    """The name in UTF-8, whatever the locale is, so that the bytes do not depend on the locale."""
     try:
         return name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
@@ -130,15 +131,17 @@ def _encode(name: str) -> bytes:
 
 
 def write_archive(stream: Sink, entries: Iterable[CpioEntry]) -> int:
-    """Write one archive, padded to 512 bytes, to ``stream``; return the number of bytes written.
+    """Write one archive, padded to a multiple of 512 bytes, to ``stream``. Return the number of bytes
+    written.
 
-    The same entries give the same bytes: inodes count from 1 in the order of the entries, ``nlink`` is 2 for
-    directories, ``names`` for the rest, whose hard links share an inode. What was written before an error stays in the stream.
+    The same entries always give the same bytes: inodes are numbered from 1 in the order of the entries, and
+    hard links share one. ``nlink`` is 2 for a directory, and ``names`` for any other entry. What was written
+    before an error stays in the stream.
 
-    Raises BadInputError for an entry that the kernel would not unpack as meant: its parent directory is not
-    in the archive before it, its name is a duplicate, absolute, not normal or too long, its data do not fit
-    its type or reach 4 GiB, it is a hard link to no earlier file like it. Raises ArtefactError for a host file
-    that cannot be read or changes its size meanwhile.
+    Raises BadInputError for an entry that the kernel would not unpack correctly. Its parent directory is not
+    in the archive before it; its name is a duplicate, absolute, not normalised or too long; its data do not
+    fit its type or reach 4 GiB; or it is a hard link without a matching earlier file. Raises ArtefactError
+    for a host file that cannot be read, or whose size changes meanwhile.
     """
     written = 0
     is_directory: dict[str, bool] = {}
@@ -273,7 +276,9 @@ def _host_file_bytes(entry: CpioEntry, source: Path, inode: int) -> Iterator[byt
 
 
 def _head(entry: CpioEntry, inode: int, size: int) -> bytes:
-    """Header, name, NUL and padding; every member starts at a multiple of 4, so its own length counts."""
+    """The header, the name with its NUL, and padding. The padding depends only on their length, because every
+    member begins at a multiple of 4.
+    """
     if size > MAX_FIELD:
         raise BadInputError(
             f"cpio entry {entry.name!r} has {size} bytes; newc holds less than 4 GiB",

@@ -1,13 +1,12 @@
 """Read newc cpio archives of any origin (the format: ``quickstart.initramfs.newc``).
 
-A truncation can hide in one way: nothing between two archives says that another follows, and zeros after a
-trailer are optional. So a file that ends at its start or anywhere after a complete trailer reads as a
-complete one. Every other truncation is found.
+One kind of truncation cannot be found: a file that is cut after a complete archive, because nothing says
+whether another archive or padding follows. An empty file is not detected either. Every other truncation is
+found.
 
-Where the kernel accepts a compressed stream in place of an archive, the reader does, too
-(``quickstart.initramfs.payload``).
-
-The archive may be a stranger's: it is read in pieces, and within ``Limits``.
+Where the kernel accepts a compressed stream instead of an archive, the reader does so, too
+(``quickstart.initramfs.payload``). The archive may be untrusted, so it is read in pieces and within
+``Limits``.
 """
 
 from __future__ import annotations
@@ -39,10 +38,11 @@ _ZEROS_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits on a file: unpacked bytes of its archives; members, with their names and link targets;
-    archives.
+    """The limits for one file: the unpacked bytes of its archives, the number of members, the bytes of their
+    names and link targets, and the number of archives.
 
-    No profile's budget exceeds 4 GiB. The other limits bound the memory for an archive: some 100 MiB.
+    No profile's budget exceeds 4 GiB. The other limits keep the memory for reading an archive at about 100
+    MiB.
     """
 
     unpacked_bytes: int = 4 << 30
@@ -55,19 +55,19 @@ UNLIMITED_BY_MANIFEST = Limits()
 
 
 class Stream(Protocol):
-    """What is read: up to ``count`` bytes at a time, none at the end."""
+    """A source of bytes. ``read`` returns up to ``count`` bytes, and no bytes at the end."""
 
     def read(self, count: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class CpioMember:
-    """One member. ``data`` is content or link target. ``offset`` is where it begins in bytes: in the file,
-    or with ``in_stream`` in the unpacked content of its compressed stream.
+    """One member. ``data`` is its content or link target. ``offset`` is the position of its header in bytes:
+    in the file or, with ``in_stream``, in the unpacked content of its compressed stream.
 
-    ``archive`` counts the archives of the stream from 0. Of several hard links (equal ``archive`` and
-    ``inode``, ``nlink`` above 1) one has the data: the first in our archives, the last in those of other
-    writers.
+    ``archive`` is the number of its archive in the stream, from 0. Hard links have the same ``archive`` and
+    ``inode``, and ``nlink`` above 1. One of them has the data: the first one in our archives, and the last
+    one in those of other writers.
     """
 
     name: str
@@ -87,7 +87,7 @@ class CpioMember:
 
 
 def read_archive(stream: Stream, limits: Limits = UNLIMITED_BY_MANIFEST) -> Iterator[CpioMember]:
-    """Yield the members of all archives in the stream, each with its data; otherwise as `walk_archive`."""
+    """Yield the members of all archives in the stream, each with its data. Everything else is as in `walk_archive`."""
     for member, pieces in walk_archive(stream, limits):
         yield dataclasses.replace(member, data=b"".join(pieces))
 
@@ -95,15 +95,16 @@ def read_archive(stream: Stream, limits: Limits = UNLIMITED_BY_MANIFEST) -> Iter
 def walk_archive(
     stream: Stream, limits: Limits = UNLIMITED_BY_MANIFEST
 ) -> Iterator[tuple[CpioMember, Iterator[bytes]]]:
-    """Yield the members of all archives in the stream, in order and without their trailers; never seeks.
+    """Yield the members of all archives in the stream, in order, without their trailers. The stream is never
+    rewound.
 
-    A member comes without its data. They are in the pieces beside it, each of at most a MiB: take them
-    before the next member, or skip them.
+    A member comes without its data. The iterator beside it yields the data in pieces of at most 1 MiB. Read
+    them before the next member, or skip them.
 
-    Only newc (``070701``) is read, with upper- or lower-case digits, plain or in gzip, LZ4 or Zstandard
-    streams. Offsets count from the stream's position at the call. Raises ArtefactError, with the offset,
-    for bytes that are no member, for padding that is not zero, beyond ``limits``, and for a stream that
-    ends anywhere but after a trailer (an empty stream has no members).
+    Only newc (``070701``) is read, with upper- or lower-case digits, uncompressed or in gzip, LZ4 or
+    Zstandard streams. Offsets are relative to the stream's position at the call. Raises ArtefactError with
+    the offset for bytes that are not a member, for padding that is not zero, when ``limits`` are exceeded,
+    and for a stream that ends anywhere but after a trailer. An empty stream has no members.
     """
     tally = _Tally(limits)
     source = _Source(stream, tally)
@@ -141,7 +142,7 @@ def _walk_one(
 
 
 class _Tally:
-    """The amounts read so far of all archives of a file, against its limits."""
+    """Counts what has been read from all archives of a file, and compares it with the limits."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -149,7 +150,7 @@ class _Tally:
         self._members = self._names_bytes = self._archives = self._streams = 0
 
     def take(self, count: int, offset: int, what: str) -> None:
-        """Count bytes that are about to be read."""
+        """Count bytes that are about to be read. Raises ArtefactError when the limit is exceeded."""
         if count > self._left_bytes:
             raise _damaged(
                 offset, f"{what}: {count} bytes, where no more than {self._left_bytes} can be left"
@@ -168,21 +169,21 @@ class _Tally:
             raise _damaged(offset, f"names of more than {self._limits.names_bytes} bytes")
 
     def archive(self, offset: int) -> int:
-        """The number of the archive that begins there, from 0."""
+        """Count an archive that begins at ``offset``. Return its number, from 0."""
         self._archives += 1
         if self._archives > self._limits.archives:
             raise _damaged(offset, f"more than {self._limits.archives} archives")
         return self._archives - 1
 
     def stream(self, offset: int) -> None:
-        """A compressed stream begins there."""
+        """Count a compressed stream that begins at ``offset``."""
         self._streams += 1
         if self._streams > self._limits.archives:
             raise _damaged(offset, f"more than {self._limits.archives} compressed streams")
 
 
 class _Source:
-    """A forward-only view of the stream that counts the bytes taken and can look ahead."""
+    """A forward-only view of the stream, which counts the bytes that are read and can look ahead."""
 
     def __init__(self, stream: Stream, tally: _Tally) -> None:
         self._stream, self._tally = stream, tally
@@ -190,7 +191,7 @@ class _Source:
         self.offset = 0
 
     def take(self, count: int, what: str) -> bytes:
-        """Exactly ``count`` bytes. A damaged length costs no more memory than the stream has bytes."""
+        """Exactly ``count`` bytes. A damaged length needs no more memory than the stream has bytes."""
         return b"".join(self.pieces(count, what))
 
     def pieces(self, count: int, what: str) -> Iterator[bytes]:
@@ -207,20 +208,20 @@ class _Source:
             yield chunk
 
     def peek(self, count: int) -> bytes:
-        """The next bytes, fewer at the end of the stream."""
+        """The next ``count`` bytes without consuming them, or fewer at the end of the stream."""
         while len(self._ahead) < count and (chunk := self._stream.read(ARCHIVE_ALIGNMENT)):
             self._ahead += chunk
         return self._ahead[:count]
 
     def read(self, count: int, /) -> bytes:
-        """Up to ``count`` bytes, none at the end of the stream."""
+        """Up to ``count`` bytes. No bytes at the end of the stream."""
         found = self._ahead[:count] or self._stream.read(count)
         self._ahead = self._ahead[count:]
         self.offset += len(found)
         return found
 
     def give_back(self, data: bytes, /) -> None:
-        """Return these last bytes to the stream."""
+        """Put the last bytes that were read back into the stream."""
         self._ahead = data + self._ahead
         self.offset -= len(data)
 
@@ -230,7 +231,7 @@ class _Source:
             raise _damaged(start, "padding that is not zero")
 
     def skip_zeros(self) -> bool:
-        """Skip to the next byte that is not zero; False at the end of the stream."""
+        """Skip to the next byte that is not zero. Return False at the end of the stream."""
         while True:
             if not self._ahead:
                 self._ahead = self._stream.read(_ZEROS_BYTES)

@@ -1,11 +1,11 @@
-"""The form in which the parts of the initramfs travel (payload.md): as newc archives, or each as one
+"""The form in which the initramfs's parts are stored (payload.md): as newc archives, or each as one
 compressed stream.
 
-Part B may also be a file system in one file (``initramfs.squashfs``). The kernel unpacks one stream after
-the other (Documentation/driver-api/early-userspace/buffer-format.rst, init/initramfs.c) and recognises
-their form by the first bytes. Its LZ4 is the legacy frame (lib/decompress_unlz4.c, lz4's
-lz4_Frame_format.md): a magic number, then blocks of at most 8 MiB, each after its length; four zeros end it
-where more follows.
+Part B may also be a file system image in one file (``initramfs.squashfs``). The kernel unpacks one stream
+after the other (Documentation/driver-api/early-userspace/buffer-format.rst, init/initramfs.c), and recognises
+the form of each by its first bytes. Its LZ4 form is the legacy frame (lib/decompress_unlz4.c, lz4's
+lz4_Frame_format.md): a magic number, then blocks of at most 8 MiB, each after its length. Four zero bytes end
+the stream when another one follows.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ _OPTIONS = {
 
 
 def compressors() -> str:
-    """The compressing libraries with their versions, since another version may give other bytes."""
+    """The compression libraries with their versions. Another version may produce other bytes."""
     zstd = ".".join(str(number) for number in zstandard.ZSTD_VERSION)
     return f"zlib {zlib.ZLIB_RUNTIME_VERSION}, lz4 {lz4.library_version_string()}, zstd {zstd}"
 
 
 def check_kernel(root: ImageRoot, version: str, payload: Payload) -> None:
-    """Raise BadInputError unless the image's kernel, by its /boot/config, can unpack such a payload."""
+    """Raise BadInputError unless the image's kernel, according to its /boot/config, can unpack this form of payload."""
     if payload is Payload.CPIO:
         return
     place, options = (
@@ -94,9 +94,11 @@ def check_kernel(root: ImageRoot, version: str, payload: Payload) -> None:
 
 @contextlib.contextmanager
 def packing(file: BinaryIO, payload: Payload) -> Iterator[Sink]:
-    """A stream whose data go into ``file`` in that form; the same `compressors` give the same bytes.
+    """A stream that writes its data into ``file`` in the form of ``payload``. The same `compressors` give the
+    same bytes.
 
-    At least four zeros follow a compressed stream, up to a multiple of 512 of its own length.
+    After a compressed stream come at least four zero bytes, up to a multiple of 512 bytes from the stream's
+    beginning.
     """
     if not payload.compresses:
         yield file
@@ -150,8 +152,8 @@ class _Lz4Writer:
 
 
 class _Unpacker(Protocol):
-    """A decompressor like zlib's and zstandard's decompressobj: ``unused_data`` is what follows the stream,
-    once ``eof`` is set.
+    """A decompressor like the decompressobj of zlib and zstandard. Once ``eof`` is set, ``unused_data`` has
+    the bytes after the stream.
     """
 
     @property
@@ -164,7 +166,7 @@ class _Unpacker(Protocol):
 
 
 class Packed(Protocol):
-    """The source of a compressed stream: it takes surplus bytes back, and knows its place."""
+    """The source of a compressed stream. It takes unused bytes back, and ``offset`` is its position."""
 
     offset: int
 
@@ -174,21 +176,19 @@ class Packed(Protocol):
 
 
 def form_of(first: bytes) -> Payload:
-    """The form of a stream that begins like this; CPIO for plain archives and unknown forms."""
+    """The form of a stream that begins with ``first``. CPIO for uncompressed archives and unknown forms."""
     return next((each for each, magic in _MAGICS.items() if first.startswith(magic)), Payload.CPIO)
 
 
 class Allowance:
-    """The number of bytes that all streams of a file may unpack to; they are counted before they are
-    returned.
-    """
+    """The number of bytes that all streams of a file may unpack to. Bytes are deducted before they are returned."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.left_bytes = limit_bytes
 
     def take(self, count: int) -> bool:
-        """Whether that many bytes are left; if so, they are used."""
+        """Deduct ``count`` bytes. Return whether that many bytes were left."""
         self.left_bytes -= count
         return self.left_bytes >= 0
 
@@ -196,9 +196,9 @@ class Allowance:
 class Unpacked:
     """The content of a compressed stream, read from front to back.
 
-    Raises ArtefactError, with the stream's place, for a stream that is cut or damaged, and once
-    ``allowance`` is used up. LZ4 blocks do not announce further ones, so a cut between two blocks is not
-    noticed here: the archive inside ends too early.
+    Raises ArtefactError with the stream's position when the stream is cut or damaged, or when ``allowance``
+    is used up. LZ4 blocks do not say whether another one follows, so a cut between two blocks is not noticed
+    here. The reader of the archive inside then finds a premature end.
     """
 
     def __init__(self, source: Packed, payload: Payload, allowance: Allowance) -> None:
@@ -210,7 +210,7 @@ class Unpacked:
         self._ended = False
 
     def read(self, count: int, /) -> bytes:
-        """Up to ``count`` bytes; none at the end."""
+        """Up to ``count`` bytes. No bytes at the end."""
         while self._at == len(self._ready) and not self._ended:
             self._ready, self._at = b"", 0
             self._advance()
@@ -254,7 +254,7 @@ def _unpacker(payload: Payload) -> _Unpacker:
 
 
 class _Lz4Unpacker:
-    """LZ4's decompressor. Until the end, ``unused_data`` holds the bytes of an incomplete block."""
+    """The decompressor for LZ4. Until the end, ``unused_data`` has the bytes of an incomplete block."""
 
     def __init__(self) -> None:
         self.eof = False

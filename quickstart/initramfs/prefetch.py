@@ -1,5 +1,5 @@
-"""The requests that init makes of the root volume in one batch, and part A's files that tell the prefetcher
-(prefetch.md); pure.
+"""The reads that init requests from the root volume in one batch, and the files in part A that list them for
+the prefetcher (prefetch.md). Pure.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True)
 class Prefetch:
-    """The expected reads from the root volume beside the start set: ``ranges`` of the volume with metadata,
-    as (offset, length) in bytes, and ``files`` that are read there.
+    """The reads that are expected from the root volume, beside the start set. ``ranges`` are ranges of the
+    volume with metadata, as (offset, length) in bytes. ``files`` are files that are read from the volume.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -20,12 +20,12 @@ class Prefetch:
 
     @property
     def ranges_text(self) -> bytes:
-        """A line for each range: offset and length in bytes."""
+        """One line for each range: its offset and length in bytes."""
         return b"".join(b"%d %d\n" % each for each in self.ranges)
 
     @property
     def names_text(self) -> bytes:
-        """The names of the files, relative to the root, each ended by a NUL."""
+        """The names of the files, relative to the root, each with a NUL after it."""
         return b"".join(os.fsencode(str(path))[1:] + b"\0" for path in self.files)
 
 

@@ -1,6 +1,8 @@
-"""The programs of part A: BusyBox is the host's; mounter and modloader (docs/internals/guest.md), starter and, by
-another name, caretaker (docs/internals/starter.md),
-checker (docs/internals/integrity.md) and prefetcher (docs/internals/prefetch.md) are ours."""
+"""The programs in part A. BusyBox comes from the host. These are our own: mounter and modloader
+(docs/internals/guest.md), starter, which is also the caretaker under another name
+(docs/internals/starter.md), checker (docs/internals/integrity.md) and prefetcher
+(docs/internals/prefetch.md).
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ FREESTANDING_FLAGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Programs:
-    """Static programs on this host."""
+    """The paths of the static programs on this host."""
 
     busybox: Path
     mounter: Path
@@ -47,7 +49,7 @@ class Programs:
 
 
 def programs(store: Store) -> Programs:
-    """BusyBox where the host has it, ours compiled into the store."""
+    """The programs: the host's BusyBox, and our own, compiled into the store."""
     return Programs(
         busybox=door.tool_path("busybox"),
         mounter=freestanding(store, "mounter"),
@@ -61,7 +63,7 @@ def programs(store: Store) -> Programs:
 
 
 def freestanding(store: Store, name: str) -> Path:
-    """The program ``name`` of ours that has no C library."""
+    """Our program ``name``, compiled without a C library."""
     return compiled(store, name, FREESTANDING_FLAGS, _sources("freestanding"), _sources(name))
 
 

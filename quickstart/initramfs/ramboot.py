@@ -1,8 +1,8 @@
-"""The files of `ramboot` beside init: every file that the application opens, at its ordinary path, and the
-directories it uses.
+"""The files of the bench's `ramboot` configuration, beside init: every file that the application opens, at
+its ordinary path, and the directories that it uses.
 
-It is a measuring device: without any root volume it shows the possible gain. So it holds what an artefact's
-initramfs never does (data, secrets), and never becomes part of one.
+`ramboot` is only for measurements: it shows how fast a start without any root volume would be. So it contains
+files that an artefact's initramfs never has (data, secrets), and is never part of an artefact.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def all_rules(rules: FileRules) -> FileRules:
 
 
 def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The image's files, links and directories to pack, each after its directory. ``start_set`` follows
-    ``all_rules``.
+    """The files, links and directories of the image to pack, each after its parent directory. ``start_set``
+    must be computed with ``all_rules``.
     """
     found = {file.path for file in start_set.files} | {each.path for each in start_set.excluded}
     for path in _OF_INIT:
@@ -48,7 +48,7 @@ def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tupl
 
 
 def _of_event(root: ImageRoot, event: Event) -> set[PurePosixPath]:
-    """The target of a path that a program used; for a file that it created, the directory."""
+    """The files to pack for a path that a program used. For a file that the program created, it is the parent directory."""
     if len(event.path.parts) < 2 or event.path.parts[1] in _VOLATILE:
         return set()
     found = _leads_to(root, event.path)
@@ -70,7 +70,7 @@ def _can_pack(root: ImageRoot, path: PurePosixPath) -> bool:
 
 
 def entries(packed: Iterable[PurePosixPath], root: ImageRoot) -> Iterator[CpioEntry]:
-    """The members, with the modes and owners that they have in the image."""
+    """The members, with the modes and owners that the files have in the image."""
     for path in packed:
         host = root.host(path)
         status = host.lstat()

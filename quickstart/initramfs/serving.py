@@ -1,5 +1,5 @@
-"""The packed files that processes take from /fast, and the way to them; pure but for looking names up in
-the image.
+"""The packed files that processes open from /fast, and how processes get to them. Apart from looking up names
+in the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ _HIDES = frozenset(
 
 
 class Delivery(enum.Enum):
-    """How the start set reaches the application; the values are the command line's words."""
+    """How the start set reaches the application. The values are words of the command line."""
 
     FAST = "fast"
     """By PATH, LD_LIBRARY_PATH and the loader's name, as in the paper."""
     OVERLAY = "overlay"
-    """And what it opens by absolute path, laid over the volume's files in its own namespace."""
+    """As FAST, and files that it opens by absolute path are bound over the volume's in its own namespace."""
 
 
 def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
-    """The packed files that a unit opens by their ordinary names and sees from /fast in its own namespace.
+    """The packed files that the unit opens by their ordinary names, and that are bound over the volume's
+    files in its own namespace.
 
-    These are all packed files below /usr, except what comes from /fast anyway: libraries that the loader
+    These are the packed files below /usr, except files that come from /fast anyway: libraries that the loader
     finds by name, and programs that only the starter starts. Empty for a unit without a mount namespace of
-    its own; we do not give it one.
+    its own, because we do not create one for it.
     """
     if not any(record[0] == "namespace" for record in unit.settings):
         return ()
@@ -62,7 +63,7 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
 
 
 def _hidden(root: ImageRoot, unit: UnitStart) -> Iterator[PurePosixPath]:
-    """The paths over which the unit mounts something, as spelled and by the links of the image."""
+    """The paths over which the unit mounts something, both as spelled and with the image's links resolved."""
     for record in unit.settings:
         if record[0] == "mount" and record[1] in _HIDES:
             path = PurePosixPath(record[3])
@@ -71,9 +72,10 @@ def _hidden(root: ImageRoot, unit: UnitStart) -> Iterator[PurePosixPath]:
 
 
 def without_hidden(rules: FileRules, root: ImageRoot, unit: UnitStart) -> FileRules:
-    """``rules`` that also exclude what the unit's own mounts hide or cover (InaccessiblePaths=, BindPaths= …).
+    """``rules``, extended to exclude files that the unit's own mounts hide or cover (InaccessiblePaths=,
+    BindPaths= …).
 
-    Below /fast it would be seen all the same, and would be another file than the unit's own.
+    Below /fast such a file would still be visible, and would differ from the file that the unit sees.
     """
     # A glob's characters stand for themselves in brackets.
     plain = (glob.escape(str(path)) for path in dict.fromkeys(_hidden(root, unit)) if len(path.parts) > 1)
@@ -88,10 +90,11 @@ def is_library(path: PurePosixPath) -> bool:
 
 
 def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
-    """The files that processes really take from /fast: programs, libraries, the links to these, and
-    ``bound`` files.
+    """The packed files that processes open from /fast: programs, libraries, links to these, and ``bound``
+    files.
 
-    All others are opened by their ordinary names on the root volume, and may change there freely.
+    All other packed files are opened by their ordinary names on the root volume, where they may change
+    freely.
     """
     served = {
         file.path: file

@@ -1,12 +1,12 @@
-"""Read part B as a SquashFS image. The reader is our own, since the image may be a stranger's.
+"""Read part B when it is a SquashFS image. The reader is our own, because the image may be untrusted.
 
-squashfs-tools would write the image's content below a directory of this host, devices and setuid files
-included, in any number and size. This reader writes nothing and stays within ``Limits``: a file's content
-comes in pieces of one block.
+squashfs-tools would write the image's content into a directory of this host, with devices and setuid files,
+in any number and size. This reader writes nothing and stays within ``Limits``. It returns a file's content in
+pieces of one block.
 
-The format (version 4.0, little-endian; the kernel's Documentation/filesystems/squashfs.rst and
-fs/squashfs/squashfs_fs.h): a superblock; data blocks; then tables of inodes, directories and fragments in
-metadata blocks of at most 8 KiB. It reads only LZ4, which our images use.
+The format is version 4.0, little-endian (the kernel's Documentation/filesystems/squashfs.rst and
+fs/squashfs/squashfs_fs.h): a superblock, data blocks, and then tables of inodes, directories and fragments in
+metadata blocks of at most 8 KiB. The only supported compression is LZ4, which our images use.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ _HINT = "build the artefact again"
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A file of an image: ``name`` relative to its root, ``mode`` a whole st_mode; ``target`` is a link's."""
+    """A file in an image. ``name`` is relative to the image's root, ``mode`` is a complete st_mode, and
+    ``target`` is the target of a link.
+    """
 
     name: str
     mode: int
@@ -76,9 +78,7 @@ class ImageFile:
 
 @dataclass(frozen=True, kw_only=True)
 class _Content:
-    """The place of a regular file's bytes. ``sizes`` is where the list of its blocks begins in the inode
-    table.
-    """
+    """Where a regular file's bytes are. ``sizes`` is the position of the file's list of block sizes in the inode table."""
 
     begin: int
     size_bytes: int
@@ -89,7 +89,7 @@ class _Content:
 
 @dataclass(frozen=True)
 class _Inode:
-    """``list_at`` is a directory's: block and place in it of its list, and that one's length."""
+    """An inode. ``list_at`` locates a directory's list: its block, its offset in the block, and its length."""
 
     mode: int
     target: bytes = b""
@@ -100,12 +100,11 @@ class _Inode:
 def walk_image(
     read: Reader, size_bytes: int, limits: Limits | None = None
 ) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
-    """Yield the content of an image of ``size_bytes``, each directory before its entries, in the order of
-    the names.
+    """Yield the files in an image of ``size_bytes``, sorted by name, each directory before its entries.
 
-    A regular file's content is in the pieces beside it, which may be skipped. Owners are ignored: part A's
-    list covers the image as a whole. Raises ArtefactError for an image that is damaged, packed in another
-    way, or over ``limits``.
+    The iterator beside a file yields a regular file's content in pieces, which may be skipped. Owners are
+    ignored, because the list in part A covers the image as a whole. Raises ArtefactError for an image that is
+    damaged, has another compression, or exceeds ``limits``.
     """
     with _named():
         for file, pieces in _Image(read, size_bytes, limits or Limits()).walk():
@@ -176,7 +175,7 @@ class _Image:
         return data
 
     def _read_metadata(self, at: int) -> tuple[bytes, int]:
-        """The metadata block at a place of the image, and where the next one begins."""
+        """The metadata block at ``at``, and the position of the next one."""
         (head,) = _METADATA_HEAD.unpack(self._bytes(at, _METADATA_HEAD.size))
         length = head & (_METADATA_PLAIN - 1)
         data = self._bytes(at + _METADATA_HEAD.size, length)
@@ -187,7 +186,7 @@ class _Image:
         return data, at + _METADATA_HEAD.size + length
 
     def _read_fragment(self, number: int) -> bytes:
-        """The block that holds the ends of several files."""
+        """The block that has the ends of several files."""
         if number >= self._fragments:
             raise ValueError(f"there is no fragment {number}")
         place = self._fragments_at + _PLACE.size * (number // _FRAGMENTS_IN_BLOCK)
@@ -197,7 +196,7 @@ class _Image:
         return self._block(begin, size)
 
     def _block(self, at: int, size: int) -> bytes:
-        """A data block, whose size on the volume has a bit for one that is plain."""
+        """A data block. Its size in the image has a flag that says whether the block is uncompressed."""
         length = size & (_DATA_PLAIN - 1)
         if length > self._block_bytes:
             raise ValueError(f"a block of {length} bytes")
@@ -244,7 +243,7 @@ class _Image:
         )
 
     def _entries(self, directory: _Inode) -> Iterator[tuple[bytes, int, int]]:
-        """Name, block and place in it of the inode of each entry."""
+        """For each entry of a directory: its name, and the block and offset of its inode."""
         if not stat.S_ISDIR(directory.mode):
             raise ValueError("its root is no directory")
         at, place, length = directory.list_at
@@ -290,9 +289,7 @@ class _Image:
 
 
 class _Cursor:
-    """A place in a table: a metadata block of the image and an offset in it. Reading continues in the next
-    block.
-    """
+    """A position in a table: a metadata block of the image, and an offset in it. Reading continues in the next block."""
 
     def __init__(self, metadata: Callable[[int], tuple[bytes, int]], block: int, offset: int) -> None:
         self._metadata, self._block, self._offset = metadata, block, offset
@@ -319,7 +316,7 @@ class _Cursor:
 
 
 def _split(reference: int) -> tuple[int, int]:
-    """Block of the table and place in it of an inode."""
+    """The table's block and the offset in it, from a reference to an inode."""
     return reference >> 16, reference & 0xFFFF
 
 

@@ -1,4 +1,4 @@
-"""The network service of the image that takes over after the hand-off (docs/users/hand-off.md)."""
+"""The network service of the image, which takes over the network after the hand-off (docs/users/hand-off.md)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _UNKNOWN = ("NetworkManager.service", "connman.service", "dhcpcd.service", "wick
 
 
 def network_service(root: ImageRoot) -> str:
-    """``ifupdown`` or ``networkd``, whichever is enabled; networkd where both are.
+    """``ifupdown`` or ``networkd``, whichever is enabled. When both are enabled, ``networkd``.
 
-    Raises UnsupportedUnitError, naming the service, for one that would replace our address, and when there
-    is none.
+    Raises UnsupportedUnitError when another network service is enabled that would replace our address, or
+    when no network service is enabled.
     """
     enabled = {path.name for path in root.glob(_ENABLED / "*.service")}
     for name in _UNKNOWN:
