@@ -1,1 +1,1 @@
-"""artefact → launch: machines that run guests, each behind guest.Launcher."""
+"""Launch an artefact: start machines that run guests, each through guest.Launcher."""

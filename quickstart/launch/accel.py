@@ -1,8 +1,8 @@
-"""The choice of an accelerator: one that was *seen* to boot a guest on this host, else TCG.
+"""Choose an accelerator: one that was *seen* to boot a guest on this host, or else TCG.
 
-That /dev/kvm exists proves nothing, because nested KVM can hang or abort. So a tiny guest (the kernel and a
-BusyBox init that prints one line) must come up within a time limit. The verdict is kept for this boot of
-the host, the kernel and the QEMU.
+The existence of /dev/kvm proves nothing, because nested KVM can hang or abort. So a tiny guest (the kernel
+and a BusyBox init that prints one line) must boot within a time limit. The store keeps the result. It holds
+until the host reboots, or until the kernel, QEMU or our launch code changes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ echo quickstart-accelerator-works
 
 @dataclass(frozen=True)
 class Accelerator:
-    """``qemu`` has the QEMU arguments. ``why`` is the reason for the choice."""
+    """An accelerator. ``qemu`` has its arguments for QEMU. ``why`` is the reason for the choice."""
 
     name: str
     qemu: tuple[str, ...]
@@ -41,7 +41,7 @@ class Accelerator:
 
 
 def tcg(why: str) -> Accelerator:
-    """TCG on the host's clock."""
+    """TCG with the host's clock."""
     return Accelerator("tcg", ("-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"), why)
 
 
@@ -50,7 +50,7 @@ def _kvm(why: str) -> Accelerator:
 
 
 def choose(kernel: Path, store: Store) -> Accelerator:
-    """KVM when a tiny guest with ``kernel`` was seen to boot on it, else TCG; with the reason."""
+    """KVM if a tiny guest with ``kernel`` was seen to boot on it, or else TCG. The result includes the reason."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return tcg("/dev/kvm is not there or not ours to use")
     works = _verdict(kernel, store)

@@ -1,7 +1,9 @@
-"""The launch archive: the cpio with agent and hooks that a launch appends to the initramfs. It is never in OUT.
+"""The launch archive: the cpio with the agent and hooks that a launch appends to the initramfs. It is never
+part of OUT.
 
-Two kinds of initramfs take it. Ours sources `/launch/hooks/*` itself once the bus drivers are loaded; the stock one
-(initramfs-tools) sources `/conf/param.conf` after each of its scripts, and that file sources the hooks once.
+Two kinds of initramfs can use it. Our initramfs sources `/launch/hooks/*` itself, once the bus drivers are
+loaded. The stock initramfs (initramfs-tools) sources `/conf/param.conf` after each of its scripts, and that
+file sources the hooks once.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ fi
 
 
 def agent_binary(store: Store) -> Path:
-    """The agent as a static program."""
+    """The launch agent, compiled as a static program."""
     return compiled(store, "agent", FLAGS, resources.files("quickstart.launch").joinpath("agent"))
 
 
 def agent_words(ready: Readiness | None) -> tuple[str, ...]:
-    """The agent's arguments (docs/internals/agent.md)."""
+    """The arguments of the launch agent (docs/internals/agent.md)."""
     request: tuple[str, ...] = ("none",)
     where = ("loopback",) if ready is not None and ready.loopback else ()
     if ready is not None and ready.kind == ReadyKind.HTTP:
@@ -54,8 +56,8 @@ def agent_words(ready: Readiness | None) -> tuple[str, ...]:
 
 
 def launch_cpio(agent: Path, ready: Readiness | None, extra: Mapping[str, bytes | Path]) -> bytes:
-    """The cpio with the agent. ``extra`` has more files (hooks, programs), by their names below /launch;
-    all get mode 0755.
+    """The cpio with the agent. ``extra`` has more files, such as hooks and programs, by their names below
+    /launch. All of these files get mode 0755.
     """
     words = " ".join(shlex.quote(word) for word in agent_words(ready))
     files: dict[str, bytes | Path] = {
@@ -82,11 +84,12 @@ def launch_cpio(agent: Path, ready: Readiness | None, extra: Mapping[str, bytes 
 def join_initrd(
     parts: tuple[Path, ...], launch_archive: bytes, target: Path, sizes: Mapping[Path, int]
 ) -> None:
-    """Join initramfs files and the launch archive. Each begins on a 512-byte border, since the kernel finds
-    a plain cpio only on a multiple of 4 (Documentation/driver-api/early-userspace/buffer-format.rst).
+    """Join initramfs files and the launch archive in ``target``. Each begins at a multiple of 512 bytes,
+    because the kernel finds an uncompressed cpio only at a multiple of 4
+    (Documentation/driver-api/early-userspace/buffer-format.rst).
 
-    Raises BadInputError for a file whose size in bytes is not the one in ``sizes``, or that is written to
-    meanwhile.
+    Raises BadInputError for a file whose size differs from the one in ``sizes``, and for a file that is
+    written to meanwhile.
     """
     with target.open("wb") as out:
         for part in parts:

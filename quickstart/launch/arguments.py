@@ -1,9 +1,9 @@
-"""QEMU's command line for a machine (pure). Each value is a number, one of a few words, or free of commas,
-so no value can add an option.
+"""QEMU's command line for a machine (pure). Each value is a number, one of a few words, or a text without
+commas, so no value can add an option.
 
-QEMU splits the value of an option at commas (qemu(1)). A stranger's manifest must never reach a
-`guestfwd=`, which runs a program on the host. So this module refuses every value of the wrong kind, even
-where another module should have refused it before.
+QEMU splits the value of an option at commas (qemu(1)). An untrusted manifest must never be able to add a
+`guestfwd=`, which runs a program on the host. So this module refuses every value of the wrong kind, even if
+another module should have refused it before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _DISK_SET, _CONSOLE_SET = 1, 2
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a machine as its QEMU sees them: two names in its jail, and the descriptor of its disk."""
+    """A machine's files as its QEMU sees them: kernel and initramfs by their names in the jail, and the disk
+    by its descriptor.
+    """
 
     kernel: Path
     initrd: Path
@@ -44,8 +46,8 @@ class Files:
 
 @dataclass(frozen=True)
 class Channels:
-    """The descriptors by which we talk to a QEMU: connected sockets for monitor and agent, the console's
-    listening socket, and its log.
+    """The descriptors for talking to a QEMU: connected sockets for the monitor and the agent, the console's
+    listening socket, and the console's log.
     """
 
     monitor: int
@@ -55,10 +57,10 @@ class Channels:
 
 
 def machine_arguments(machine: Machine, accelerator: Accelerator, files: Files) -> tuple[str, ...]:
-    """QEMU's arguments for ``machine``, with no channel to the host but network and disk.
+    """QEMU's arguments for ``machine``. They give the guest no channel to the host except network and disk.
 
-    Fixed PCI addresses keep the interface's predictable name (systemd.net-naming-scheme(7)) the same in
-    every boot. Raises BadInputError for a value of the wrong kind.
+    Fixed PCI addresses keep the interface's predictable name (systemd.net-naming-scheme(7)) the same in every
+    boot. Raises BadInputError for a value of the wrong kind.
     """
     uuid = ("-uuid", _matching("uuid", machine.uuid, _UUID)) if machine.uuid else ()
     return (
@@ -75,8 +77,8 @@ def machine_arguments(machine: Machine, accelerator: Accelerator, files: Files) 
 
 
 def channel_arguments(channels: Channels) -> tuple[str, ...]:
-    """QEMU's arguments for the channels between it and us. None of them has a name that somebody else could
-    open.
+    """QEMU's arguments for the channels between QEMU and us. They are passed as descriptors, so no other user
+    could open them by name.
     """
     log = f"logfile=/dev/fdset/{_CONSOLE_SET},logappend=on"
     return (
@@ -92,7 +94,7 @@ def channel_arguments(channels: Channels) -> tuple[str, ...]:
 
 
 def named_as_the_host_does(text: str, machine: Machine) -> str:
-    """A message of QEMU with the disk's own name in place of its descriptor's."""
+    """A message from QEMU, with the disk's path in place of the name of its descriptor."""
     return text.replace(f"/dev/fdset/{_DISK_SET}", str(machine.disk))
 
 
@@ -118,8 +120,8 @@ def _drive(disk_format: str) -> str:
 
 
 def _network(machine: Machine) -> str:
-    """The user network. A closed one leads nowhere. In both cases the forwarded port is open on this host's
-    loopback.
+    """The user-mode network. A closed network reaches nothing. The forwarded port is open on this host's
+    loopback in both cases.
     """
     closed = "off" if machine.network is Network.OPEN else "on"
     words = f"user,id=net,restrict={closed}"
@@ -131,8 +133,8 @@ def _network(machine: Machine) -> str:
 
 
 def _name(name: str) -> str:
-    """A machine's name for people: every character but ASCII letters, digits, dots, dashes and underscores
-    becomes an underscore.
+    """The machine's name for display. Every character except ASCII letters, digits, dots, dashes and
+    underscores becomes an underscore.
     """
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:_NAME_LENGTH]
 

@@ -1,4 +1,6 @@
-"""The host's end of the launch agent's stream (docs/internals/agent.md): parse what it says (pure), and talk to it."""
+"""The host's end of the launch agent's stream (docs/internals/agent.md): parse the agent's messages (pure),
+and talk to the agent.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,12 @@ _SIZE_AT = {"out": 1, "err": 1, "counters": 3}
 
 @dataclass
 class Decoder:
-    """Turns the stream's bytes into messages, wherever the stream was cut on the way."""
+    """Turns the bytes of the stream into messages. The bytes may arrive in pieces of any size."""
 
     _pending: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes, received_ns: int) -> Iterator[Message]:
-        """The messages that ``data`` completes. Raises GuestError for anything else."""
+        """The messages that ``data`` completes. Raises GuestError for bytes that are not a valid message."""
         self._pending += data
         while (end := self._pending.find(b"\n", 0, _MAX_LINE_BYTES)) >= 0:
             words = self._pending[:end].decode(errors="replace").split(" ")
@@ -73,7 +75,9 @@ def _is_ipv4(word: str) -> bool:
 
 
 def _printable(text: str) -> str:
-    """``text`` with a question mark in place of each character that could move a terminal's cursor, or worse."""
+    """``text`` with a question mark in place of each character that cannot be printed, such as a terminal's
+    control characters.
+    """
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
@@ -98,8 +102,8 @@ def _message(words: list[str], body: bytes, received_ns: int) -> Message:
 
 
 class Channel:
-    """A connection to the agent by the virtio-serial port's UNIX socket on the host. It owns the socket
-    from now on.
+    """A connection to the agent, through the UNIX socket of the virtio-serial port on the host. It takes
+    ownership of the socket.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -109,7 +113,7 @@ class Channel:
 
     @property
     def busy(self) -> bool:
-        """Whether a command is running. Another one would have to wait for its end."""
+        """Whether a command is running. Another command would have to wait for its end."""
         return self._running > 0
 
     def close(self) -> None:
@@ -136,11 +140,11 @@ class Channel:
                 return
 
     def start(self, command: str, limit_s: float = SEND_LIMIT_S) -> None:
-        """Start ``command`` in the guest. `messages` then yields its output and its end.
+        """Start ``command`` in the guest. `messages` then yields the command's output and its Exit.
 
         Raises GuestError for a command that is longer than the agent accepts. Raises OSError when the guest
-        is gone, or does not read the command for ``limit_s``: a guest that claims to have run commands, but
-        never read them, fills the socket.
+        is gone, or does not read the command within ``limit_s``. (A guest that reports the ends of commands
+        that it never read fills the socket.)
         """
         encoded = command.encode()
         if len(encoded) > _MAX_COMMAND_BYTES:
@@ -165,11 +169,11 @@ class Channel:
         alive: Callable[[], bool],
         limit_bytes: int | None = None,
     ) -> int | None:
-        """Run ``command`` in the guest. Returns its exit status, or None when the guest ended or the time
-        was up.
+        """Run ``command`` in the guest. Return its exit status, or None when the guest ended or the time was
+        up.
 
-        The guest has ``timeout_s`` to read the command and to run it, and at most `SEND_LIMIT_S` of that to
-        read it. Raises GuestError when the output is longer than ``limit_bytes``.
+        The guest has ``timeout_s`` to read and run the command, of which at most `SEND_LIMIT_S` for reading
+        it. Raises GuestError when the output is longer than ``limit_bytes``.
         """
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         try:

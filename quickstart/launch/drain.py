@@ -1,9 +1,8 @@
-"""Endless output of a guest and its QEMU, kept within bounds: the beginning in a file, the newest part in
-memory.
+"""Keep the unlimited output of a guest and its QEMU within bounds: the beginning in a file, the newest part
+in memory.
 
 QEMU writes into pipes, and a thread of ours reads them at once, so the guest never waits for a reader. A
-guest may write gigabytes, but neither the disk nor the memory of the host grows by more than the two
-limits.
+guest may write gigabytes, but neither the disk nor the memory of the host uses more than the two limits.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _STAMP = re.compile(rb"\[(?=[ \d]{5}) *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ")
 
 
 def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a serial console as their writers meant them, without line ends. A line is cut at a limit.
+    """The lines of a serial console as programs and the kernel wrote them, without line ends. A long line is
+    cut off at a limit.
 
-    The kernel may print a line of its own at any moment, also in the middle of a program's line. Then the
-    console has the first part of the program's line, a line of printk, and the rest of the program's line.
-    This function yields the line of printk first, and then the program's line in one piece. A last line
-    without an end comes last.
+    The kernel may print a line at any moment, even in the middle of a program's line. The console then has
+    the first part of the program's line, the kernel's line, and the rest of the program's line. This function
+    yields the kernel's line first, and then the program's line in one piece. An unfinished line comes last.
     """
     begun = b""
     for line in lines:
@@ -54,16 +53,17 @@ def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def whole_text(data: bytes) -> str:
-    """A console's output by `whole_lines`, for a search in it."""
+    """A console's output as text, with lines put together by `whole_lines`, so that it can be searched."""
     return b"\n".join(whole_lines(data.split(b"\n"))).decode(errors="replace")
 
 
 class BoundedLog:
-    """A log of any length. Its first ``head_bytes`` are in the file ``path``, and at least its last
-    ``newest_bytes`` in memory.
+    """A log of any length. The file ``path`` has its first ``head_bytes``, and memory has at least its last
+    ``newest_bytes``.
 
-    When it is closed, the file also gets the newest part, after a line that says how many bytes were left
-    out between the two. A full file system shortens the beginning, and stops nobody.
+    When the log is closed, the newest part is appended to the file, after a line with the number of bytes
+    that were left out. A full file system only makes the beginning shorter; it stops neither writer nor
+    reader.
     """
 
     def __init__(self, path: Path, head_bytes: int, newest_bytes: int) -> None:
@@ -78,7 +78,7 @@ class BoundedLog:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes so far, kept or not."""
+        """The number of bytes so far, including bytes that are no longer kept."""
         return self._size_bytes
 
     def append(self, data: bytes) -> None:
@@ -91,7 +91,9 @@ class BoundedLog:
             self._keep(data[: self._head_limit - self._head_bytes])
 
     def _keep(self, data: bytes) -> None:
-        """Add ``data`` to the beginning, as long as it has no gap."""
+        """Append ``data`` to the file with the beginning of the output. After the first incomplete write,
+        append nothing, so that the file has no gap.
+        """
         if not data or self._head_ended:
             return
         with suppress(OSError):
@@ -102,7 +104,9 @@ class BoundedLog:
         self._head_ended = True
 
     def read(self, position: int, limit_bytes: int = _READ_BYTES) -> Piece:
-        """At most ``limit_bytes`` from ``position`` on, or from the first byte after it that is still kept."""
+        """At most ``limit_bytes`` of the log from ``position`` on. When the byte at ``position`` is no longer
+        kept, from the first kept byte after it.
+        """
         with self._lock:
             if position < self._head_bytes:
                 size_bytes = min(limit_bytes, self._head_bytes - position)
@@ -113,8 +117,8 @@ class BoundedLog:
             return Piece(begin, bytes(self._newest[begin - oldest : begin - oldest + limit_bytes]))
 
     def lines(self, pattern: re.Pattern[bytes]) -> Iterator[re.Match[bytes]]:
-        """The first match of ``pattern`` in each line that is kept (`whole_lines`). Only the beginning of a
-        long line is searched.
+        """The first match of ``pattern`` in each line that is kept (`whole_lines`). In a long line, only the
+        beginning is searched.
         """
         return (match for line in whole_lines(self._lines()) if (match := pattern.search(line)))
 
@@ -132,7 +136,7 @@ class BoundedLog:
         yield rest
 
     def tail(self, size_bytes: int) -> bytes:
-        """The last ``size_bytes`` bytes, or as many as are in memory."""
+        """The last ``size_bytes`` bytes, or as many as memory has."""
         with self._lock:
             return bytes(self._newest[-size_bytes:])
 
@@ -147,8 +151,8 @@ class BoundedLog:
 
 
 class Drain:
-    """The reading ends of pipes, each with the log that it fills. A thread reads them until every writer
-    has gone.
+    """The reading ends of pipes, each with the log for its data. A thread reads from them until all writers
+    have closed their ends.
     """
 
     def __init__(self, logs: Mapping[int, BoundedLog]) -> None:
@@ -173,7 +177,7 @@ class Drain:
                     left -= 1
 
     def catch_up(self, limit_s: float = _END_S) -> None:
-        """Wait until all that has been written by now is in the logs."""
+        """Wait until all output that has been written so far is in the logs."""
         end_s = time.monotonic() + limit_s
         with self._lock:
             sizes = {reader: log.size_bytes + _waiting_bytes(reader) for reader, log in self._logs.items()}
@@ -184,8 +188,8 @@ class Drain:
             time.sleep(_POLL_S)
 
     def join(self, limit_s: float = _END_S) -> bool:
-        """Wait until every writer has gone and all output is in the logs. Returns False when a writer is
-        left.
+        """Wait until all writers have closed their ends and all output is in the logs. Return False when a
+        writer is still there after ``limit_s``.
         """
         self._thread.join(limit_s)
         return not self._thread.is_alive()
@@ -200,10 +204,10 @@ def _waiting_bytes(reader: int) -> int:
 
 @dataclass(frozen=True)
 class Drained:
-    """The logs of a process, and the thread that fills them. ``writers`` are the writing ends, in the order
-    of the logs.
+    """The logs of a process, and the thread that fills them. ``writers`` are the writing ends of the pipes,
+    in the order of the logs.
 
-    ``open_writers`` are those that we have not closed yet.
+    ``open_writers`` are the writing ends that we have not closed yet.
     """
 
     logs: tuple[BoundedLog, ...]
@@ -214,7 +218,7 @@ class Drained:
 
 @contextmanager
 def drained(*paths: Path) -> Iterator[Drained]:
-    """A pipe for each of the files ``paths``, and the thread that fills them. `hand_over` closes our
+    """A pipe and a log for each file in ``paths``, and the thread that fills the logs. `hand_over` closes our
     writing ends.
 
     The process that writes must have ended before the context ends.
@@ -242,7 +246,7 @@ def drained(*paths: Path) -> Iterator[Drained]:
 
 
 def hand_over(pipes: Drained) -> None:
-    """Close our own writing ends. The process has its copies by now, and the pipes shall end when it does."""
+    """Close our own writing ends. The process has its copies by then, and each pipe ends when the process does."""
     for writer in pipes.open_writers:
         os.close(writer)
     pipes.open_writers.clear()

@@ -1,9 +1,10 @@
-"""The jail for a QEMU that its guest may have taken over: system calls, user, files and descriptors.
+"""The jail for a QEMU, which its guest may have taken over. It restricts system calls, user, files and
+descriptors.
 
-QEMU gets its disk, its sockets and the pipes of its logs as descriptors. Kernel and initramfs, which it can
-only open by name, are copied into a directory of its own. QEMU starts there, and its temporary files lie
-there. So an unprivileged user can run it whatever the modes of files and directories on the host are, and
-it never opens a name that a stranger chose.
+QEMU gets its disk, its sockets and the pipes of its logs as descriptors. It can open the kernel and the
+initramfs only by name, so these are copied into a directory of its own. QEMU starts in that directory, and
+its temporary files are there. So QEMU can run as an unprivileged user whatever modes the host's files have,
+and never opens a path that an untrusted party chose.
 """
 
 from __future__ import annotations
@@ -36,25 +37,23 @@ _MOST_BYTES = 1 << 62
 
 @dataclass(frozen=True)
 class Jail:
-    """The user of a QEMU, and a directory of its own in which it must start. The directory above is ours,
-    and it has no access to that.
-    """
+    """The user of a QEMU, and the directory of its own in which it must start. QEMU has no access to the directory above."""
 
     directory: Path
     identity: Identity
 
     @property
     def environment(self) -> dict[str, str]:
-        """Its environment: the place of its temporary files, which the overlay of snapshot=on is one of."""
+        """QEMU's environment. It sets the directory for temporary files, such as the overlay of snapshot=on."""
         return {"TMPDIR": ".", "HOME": "."}
 
 
 @contextmanager
 def made_jail(workspace: Path, *, kvm: bool = False) -> Iterator[Jail]:
-    """A jail in ``workspace``, an empty directory of ours, for one program, which must have ended before
-    the context ends.
+    """A jail in ``workspace``, an empty directory of ours, for one program. The program must have ended
+    before the context ends.
 
-    With ``kvm`` it can use /dev/kvm if we can.
+    With ``kvm``, the program can use /dev/kvm if we can.
     """
     with unprivileged(kvm_group() if kvm else None) as identity:
         jail = Jail(workspace / "machine", identity)
@@ -65,8 +64,8 @@ def made_jail(workspace: Path, *, kvm: bool = False) -> Iterator[Jail]:
 
 
 def kvm_group() -> int | None:
-    """The group that may use /dev/kvm. None where everybody may, or only root: root's group is lent to
-    nobody.
+    """The group that may use /dev/kvm. None when all users may use it, or only root. The group root is never
+    given to a QEMU.
     """
     try:
         status = _KVM.stat()
@@ -80,7 +79,7 @@ def kvm_group() -> int | None:
 def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> Path:
     """Copy ``kernel`` into the jail, and return its name there.
 
-    Raises BadInputError for a file that is not regular, is too large for a kernel, has not
+    Raises BadInputError for a file that is not regular, is too large for a kernel, does not have
     ``expected_bytes``, or is written to meanwhile.
     """
     with opened_regular(kernel) as fd:
@@ -94,7 +93,7 @@ def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> P
 
 
 def given(jail: Jail, path: Path) -> Path:
-    """Make ``path``, a file of ours in the jail, readable for the jail's user, and return its name there."""
+    """Make ``path``, a file of ours in the jail, readable for the jail's user. Return its name there."""
     if jail.identity.uid is not None and jail.identity.gid is not None:
         os.chown(path, -1, jail.identity.gid, follow_symlinks=False)
         path.chmod(0o640)
@@ -102,12 +101,12 @@ def given(jail: Jail, path: Path) -> Path:
 
 
 def largest_file(disk: int | None, disk_format: str) -> int:
-    """The largest size in bytes of a file that a QEMU writes to. ``disk`` is the open disk, or a connection
+    """The largest size in bytes of any file that QEMU may write. ``disk`` is the open disk, or a connection
     to its server.
 
-    Its overlay, or the qcow2 file that the disk is, holds at most the whole disk and tables: far below 1/64
-    of it (docs/interop/qcow2.txt of QEMU). A qcow2 file may hold unused clusters as well. Raises
-    BadInputError for a damaged qcow2 file, or one with a backing file.
+    The file is the disk's overlay or the qcow2 disk itself. It has at most the content of the whole disk and
+    tables, which need far less than 1/64 of that (docs/interop/qcow2.txt of QEMU). A qcow2 file may also have
+    unused clusters. Raises BadInputError for a damaged qcow2 file, and for one with a backing file.
     """
     status = None if disk is None else os.fstat(disk)
     if disk is None or status is None or not stat.S_ISREG(status.st_mode):
@@ -122,16 +121,16 @@ def largest_file(disk: int | None, disk_format: str) -> int:
 
 
 def limited(words: Iterable[str | Path], file_bytes: int) -> tuple[str, ...]:
-    """QEMU's argv with those ``words``, limited so that no file grows beyond the limit (setrlimit(2)) and
-    no core is dumped.
+    """QEMU's argv with the arguments ``words``, under prlimit(1): no file may grow beyond ``file_bytes``
+    (setrlimit(2)), and no core is dumped.
     """
     qemu = door.tool_path("qemu-system-x86_64")
     return ("prlimit", f"--fsize={file_bytes}", door.core_limit(), "--", str(qemu), *map(str, words))
 
 
 def demand_room(initrds: Iterable[Path], memory_mib: int) -> None:
-    """Raise BadInputError for initramfs files that the machine's memory cannot hold. They are copied before
-    it starts.
+    """Raise BadInputError for initramfs files that the machine's memory cannot hold. Without this check, the
+    files would first be copied into the jail, in the temporary directory.
     """
     size_bytes = sum(each.stat().st_size for each in initrds)
     if size_bytes > memory_mib * MIB:

@@ -1,7 +1,6 @@
-"""QEMU's sockets: connecting to one, and the monitor (QMP) on one.
+"""Connect to QEMU's sockets, and talk to its monitor (QMP).
 
-The guest may have taken its QEMU over. So no step takes longer than its limit, and only the awaited answer
-is kept.
+The guest may have taken over its QEMU. So each step has a time limit, and only the expected answer is kept.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _Found = TypeVar("_Found")
 def reach(path: Path, deadline_ns: int, alive: Callable[[], bool]) -> socket.socket:
     """A connection to the UNIX socket ``path`` of a process that has just been started.
 
-    The socket's file appears after a while, and a moment before the process listens. Raises the last
-    attempt's OSError at the deadline (time.monotonic_ns), or when ``alive`` returns False.
+    The socket's file appears after a while, a moment before the process listens. Raises the last attempt's
+    OSError at the deadline (time.monotonic_ns), or when ``alive`` returns False.
     """
     while True:
         with ExitStack() as stack:
@@ -46,10 +45,10 @@ def reach(path: Path, deadline_ns: int, alive: Callable[[], bool]) -> socket.soc
 
 
 class Monitor:
-    """QEMU's monitor on a connected socket, which it owns from now on. No answer may take longer than
+    """QEMU's monitor on a connected socket, of which it takes ownership. An answer may take at most
     ``limit_s``.
 
-    Raises GuestError when QEMU is silent, gone or refuses.
+    Raises GuestError when QEMU does not answer in time, has ended, or reports an error.
     """
 
     def __init__(self, connected: socket.socket, limit_s: float) -> None:
@@ -67,11 +66,11 @@ class Monitor:
             raise
 
     def command(self, name: str, **arguments: object) -> object:
-        """QEMU's answer to a command of QMP."""
+        """QEMU's answer to the QMP command ``name``."""
         return self._within(self._client.execute(name, arguments), self._limit_s)
 
     def close(self) -> None:
-        """Hang up. QEMU may have ended before; then the connection is already gone."""
+        """Close the connection. It may already be closed, because QEMU may have ended."""
         with suppress(GuestError):
             self._within(self._client.disconnect(), _FAREWELL_S)
         self._loop.close()

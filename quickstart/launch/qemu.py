@@ -1,5 +1,5 @@
-"""Guests in QEMU: a PC with virtio disk, network and, for the agent, a virtio-serial port. QEMU counts the
-root's reads.
+"""Guests in QEMU: a PC with a virtio disk, a network interface and a virtio-serial port for the agent. QEMU
+counts the reads of the root volume.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LOCKED = re.compile(r'Failed to get (?:shared )?"\w[\w ]*" lock')
 
 @dataclass(frozen=True)
 class QemuLauncher:
-    """Starts guests in QEMU (guest.Launcher). ``keep`` keeps each guest's workspace (console.log, qemu.log)."""
+    """Starts guests in QEMU (guest.Launcher). With ``keep``, each guest's workspace is kept (console.log, qemu.log)."""
 
     accelerator: Accelerator
     agent: Path
@@ -72,7 +72,7 @@ class QemuLauncher:
     def launch(
         self, machine: Machine, ready: Readiness | None, files: Mapping[str, bytes | Path] = _NO_FILES
     ) -> QemuGuest:
-        """As guest.Launcher has it. The launch archive is joined behind the initramfs."""
+        """See guest.Launcher. The launch archive is appended to the initramfs."""
         launch_archive = archive.launch_cpio(self.agent, ready, files)
         return QemuGuest(machine, self.accelerator, launch_archive, self.keep)
 
@@ -111,8 +111,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return self
 
     def _start(self, stack: ExitStack, said: Drained) -> None:
-        """Start QEMU in its jail with descriptors of everything that it uses. Our copies of them are closed
-        once it has them.
+        """Start QEMU in its jail, with descriptors for everything that it uses. Our copies of the descriptors
+        are closed once QEMU has them.
         """
         cell = stack.enter_context(jail.made_jail(self._workspace, kvm=self._accelerator.name == "kvm"))
         with ExitStack() as lent:
@@ -138,7 +138,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
             hand_over(said)
 
     def _copied(self, cell: jail.Jail) -> tuple[Path, Path]:
-        """Copy the kernel, and join the initramfs, in the jail."""
+        """Copy the kernel into the jail, and join the initramfs there. Return their names in the jail."""
         jail.demand_room(self.machine.initrds, self.machine.memory_mib)
         initrd = cell.directory / "initrd"
         with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
@@ -147,7 +147,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
             return jail.put_kernel(cell, kernel, sizes.get(kernel)), jail.given(cell, initrd)
 
     def _channels(self, stack: ExitStack, lent: ExitStack, console_log: int) -> Channels:
-        """The channels to QEMU. We keep our ends; the others are lent until QEMU has them."""
+        """The channels to QEMU. We keep our ends. The other ends are open here only until QEMU has them."""
         (monitor_end, monitor), (agent_end, agent) = _pair(stack, lent), _pair(stack, lent)
         self._monitor_end, self._channel = monitor_end, Channel(agent_end)
         console = lent.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -196,7 +196,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return self._process is not None and self._process.poll() is None
 
     def _goes_on(self) -> bool:
-        """As `_alive`. Raises GuestError, as `demand_running` does, when the machine was stopped."""
+        """Whether QEMU is still running. Raises GuestError, as `demand_running` does, when the machine is stopped."""
         if not self._alive():
             return False
         if time.monotonic() >= self._look_again_s:
@@ -205,9 +205,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return True
 
     def demand_running(self) -> None:
-        """Raise GuestError when QEMU has stopped the machine because the host had no room for a write
-        (`werror=enospc`).
-        """
+        """Raise GuestError when QEMU has stopped the machine because the host had no space for a write (`werror=enospc`)."""
         if isinstance(self.machine.disk, Path) and self._is_stopped():
             place = "the temporary directory" if self.machine.snapshot else str(self.machine.disk)
             raise GuestError(
@@ -262,8 +260,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         raise kind(f"the guest {how} ({seen}{end})", console_tail=self.console_tail())
 
     def root_io(self) -> RootIo:
-        """The counters of QEMU's block layer for the root volume since the launch (QMP query-blockstats);
-        zeros without one.
+        """The counters of QEMU's block layer for the root volume, from the launch until now (QMP
+        query-blockstats). Zeros without a root volume.
         """
         if self.machine.disk is None:
             return RootIo(0, 0, 0, 0)
@@ -291,8 +289,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return status
 
     def start(self, command: str) -> None:
-        """Run ``command`` as `execute` does, without waiting for its end. `messages` has its output and its
-        end.
+        """Run ``command`` as `execute` does, without waiting for its end. `messages` yields the command's
+        output and its Exit.
         """
         try:
             self._open_channel().start(command)
@@ -302,16 +300,17 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
             ) from error
 
     def messages(self, timeout_s: float) -> Iterator[Message]:
-        """The agent's messages in this time. Ends early with the guest."""
+        """The agent's messages in the next ``timeout_s`` seconds. The iterator ends early when the guest ends."""
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         return self._open_channel().messages(deadline_ns, self._goes_on)
 
     def power_off(self, timeout_s: float) -> bool:
         """Run the guest's own `poweroff`, as a user would. When the agent is busy with a command, send
-        Ctrl-Alt-Del.
+        Ctrl-Alt-Del instead.
 
-        Both inits shut down in order on it, and QEMU ends where a PC would start again (-no-reboot). During
-        the hand-over from one to the other neither listens, so the request is repeated.
+        Both inits react to Ctrl-Alt-Del with an orderly shutdown, and QEMU ends where a PC would reboot
+        (-no-reboot). During the hand-over from one init to the other, neither reacts, so the keys are sent
+        again.
         """
         deadline_s = time.monotonic() + timeout_s
         # The agent ends with the guest, in the middle of its answer.
@@ -331,7 +330,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return ended
 
     def is_running(self) -> bool:
-        """Whether the guest could still be asked for something: QEMU lives, and has not stopped the machine."""
+        """Whether the guest can still be asked for something: QEMU runs, and has not stopped the machine."""
         with suppress(GuestError):
             return self._alive() and not self._is_stopped()
         return False
@@ -341,7 +340,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
 
     @property
     def console_socket(self) -> Path:
-        """A UNIX socket that is the guest's first serial line; one client at a time."""
+        """A UNIX socket that is connected to the guest's first serial line. It takes one client at a time."""
         return self._sockets / "console"
 
     @property
@@ -353,8 +352,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return self._said.logs[0]
 
     def fallback(self) -> str:
-        """Init's reason when it left the way to the stock init (docs/internals/guest.md); empty when it has
-        not so far.
+        """Init's reason for starting the stock init instead (docs/internals/guest.md). Empty when init has
+        not done so until now.
         """
         match = next(self.console.lines(_FALLBACK), None)
         return match[1].decode(errors="replace") if match else ""
@@ -366,7 +365,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
 
 
 def _root_io(stats: object) -> RootIo:
-    """QEMU's counters of a block device as ours. A guest may have taken QEMU over, so each number is checked."""
+    """QEMU's counters of a block device as RootIo. A guest may have taken over QEMU, so each number is checked."""
     names = ("rd_operations", "rd_bytes", "wr_operations", "wr_bytes")
     counted = [stats.get(name) for name in names] if isinstance(stats, dict) else []
     numbers = [each for each in counted if type(each) is int and 0 <= each < 1 << 64]
@@ -376,7 +375,7 @@ def _root_io(stats: object) -> RootIo:
 
 
 def _disk(machine: Machine, lent: ExitStack) -> int | None:
-    """The descriptor of the root volume for QEMU: the file's, or a connection to its server."""
+    """The descriptor of the root volume for QEMU: the disk file, or a connection to the volume's server."""
     if machine.disk is None:
         return None
     if isinstance(machine.disk, NbdSocket):
@@ -392,6 +391,6 @@ def _disk(machine: Machine, lent: ExitStack) -> int | None:
 
 
 def _pair(stack: ExitStack, lent: ExitStack) -> tuple[socket.socket, socket.socket]:
-    """A connection between us and QEMU: our end, and the other, which is lent until QEMU has it."""
+    """A connection between us and QEMU: our end, and QEMU's end, which is open here only until QEMU has it."""
     ours, theirs = socket.socketpair()
     return stack.enter_context(ours), lent.enter_context(theirs)

@@ -1,11 +1,11 @@
-"""When a machine has settled: the distribution's boot is done and the unit is systemd's (run.md,
+"""Wait until a machine has settled: the distribution's boot is done, and systemd manages the unit (run.md,
 hand-off.md).
 
-systemd itself is asked (systemctl(1), is-system-running) repeatedly. It may not have started yet, and gives
-no answer while it reloads its units. `settle` is a job of the boot, so nothing of the hand-off is left when
+systemd itself is asked repeatedly (systemctl(1), is-system-running). It may not have started yet, and does
+not answer while it reloads its units. `settle` is a job of the boot, so no work of the hand-off is left when
 the last job is done.
 
-The guest is not trusted. The time of the questions, their number and the length of the answers are bounded.
+The guest is not trusted. The time for the questions, their number and the length of the answers are limited.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ esac
 
 @dataclass(frozen=True)
 class Settled:
-    """systemd's word for the whole machine (``running`` or ``degraded``), the guest's uptime then, and the
-    failed units.
+    """systemd's state of the whole machine (``running`` or ``degraded``), the guest's uptime at that moment,
+    and the failed units.
     """
 
     state: str
@@ -69,7 +69,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of systemd. ``jobs`` are ``UNIT KIND``; running jobs come before waiting ones."""
+    """One answer from systemd. ``jobs`` have the form ``UNIT KIND``. Running jobs come before waiting ones."""
 
     state: str
     finished_us: int
@@ -78,14 +78,14 @@ class Answer:
 
 
 def hands_over(hand_off: str, words: str) -> bool:
-    """Whether a machine becomes the distribution's, from the manifest's ``hand_off`` and the kernel's
-    command line (pure).
+    """Whether the distribution's init takes over the machine, from the manifest's ``hand_off`` and the
+    kernel's command line (pure).
     """
     return hand_off != "no" and "quickstart=stay" not in words.split()
 
 
 def parse(text: str) -> Answer:
-    """The answer to `ASK` (pure). A guest may say anything: lines that `ASK` does not print are ignored."""
+    """The answer to `ASK` (pure). The guest may print anything, so lines that `ASK` does not print are ignored."""
     state, finished_us = "unknown", 0
     failed: list[str] = []
     jobs: list[tuple[bool, str]] = []
@@ -104,11 +104,11 @@ def parse(text: str) -> Answer:
 
 
 def wait_settled(guest: Executes, timeout_s: float = LIMIT_S) -> Settled:
-    """Wait until the machine has settled. ``timeout_s`` counts from now by this host's clock; the wait ends
-    at most 30 s later.
+    """Wait until the machine has settled. ``timeout_s`` begins now, by this host's clock. The wait ends at
+    most 30 s after it.
 
-    Raises NotSettledError when it has not settled by then, or never will; GuestError when it does not
-    answer, or says too much.
+    Raises NotSettledError when the machine has not settled by then, or never will. Raises GuestError when the
+    machine does not answer, or its answer is too long.
     """
     deadline_s = time.monotonic() + timeout_s
     last: Answer | None = None
@@ -132,7 +132,7 @@ def wait_settled(guest: Executes, timeout_s: float = LIMIT_S) -> Settled:
 
 
 def _ask(guest: Executes, deadline_s: float) -> Answer | None:
-    """One question; None when the time is up before the answer."""
+    """The answer to one question. None when the time was up before the answer."""
     said, sink = io.BytesIO(), io.BytesIO()
     left_s = max(0.0, deadline_s - time.monotonic())
     limit_s = min(_SLICE_S + _GRACE_S, left_s + _LAST_GRACE_S)
