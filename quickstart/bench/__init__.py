@@ -1,1 +1,1 @@
-"""A matrix of runs in sequence, and what each run boots from."""
+"""Run the bench: all runs of a matrix in sequence, and the files that each run boots from."""

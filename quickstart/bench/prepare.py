@@ -1,9 +1,10 @@
-"""Make what the bench compares: each configuration's kernel, initramfs and root disk, all from one
+"""Make what the bench compares: the kernel, initramfs and root disk of each configuration, all from one
 reference image.
 
 `build` uses the same functions (engines, initramfs). An application that cannot be asked from outside has
-another image here (profile.BenchLayer). `minimal` is `quickstart` with an empty start set, so the
-application starts from the root volume. `ramboot` is the same init with all the files and no volume.
+another image in the bench (profile.BenchLayer). `minimal` is `quickstart` with an empty start set, so the
+application starts from the root volume. `ramboot` uses quickstart's init, with all of the application's files
+in memory and no root volume.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ def prepare(
     payload: Payload | None = None,
     delivery: Delivery = pipeline.BuildOptions.delivery,
 ) -> Boot:
-    """How ``configuration`` boots, with the stock command line. Its files are made as root, or taken from
-    the store.
+    """How ``configuration`` boots, with the stock command line. Its files are made as root, or come from the
+    store.
 
-    ``layer`` is the profile's part for the bench, which every configuration gets. ``payload``, by default
-    the profile's, and ``delivery`` are only for `quickstart`. Raises BadInputError for an unknown
-    configuration, and what the stages raise.
+    ``layer`` is the profile's bench layer, which is added in every configuration. ``payload`` (default: the
+    profile's) and ``delivery`` are only for `quickstart`. Raises BadInputError for an unknown configuration,
+    and the errors of the stages.
     """
     if configuration not in CONFIGURATIONS:
         raise BadInputError(
@@ -79,7 +80,7 @@ def prepare(
 
 
 def _ours(subject: Subject, configuration: str, form: PackOptions, context: Context) -> Boot:
-    """Our init: what it serves is what the configurations differ in."""
+    """How a configuration with our init boots. ``form`` says which files init serves, and from where."""
     traced = pipeline.trace_image(subject.profile, subject.reference, pipeline.TraceOptions(), context)
     inputs = {
         "configuration": configuration,
@@ -129,8 +130,8 @@ def _boot(subject: Subject, configuration: str, initramfs: Path) -> Boot:
 
 
 def _fetched(volume: Path, reference: ReferenceImage, initramfs: Path) -> tuple[Extent, ...]:
-    """The places of kernel and initramfs: the image's own files where they are, ours in one piece at the
-    volume's end.
+    """Where the kernel and the initramfs are on the volume. The image's own files are where the image has
+    them. Our initramfs is in one piece at the volume's end.
     """
     kernel = file_extents(volume, PurePosixPath("/boot", reference.kernel.name))
     if initramfs == reference.initrd:

@@ -1,5 +1,5 @@
-"""The runner that measures a matrix's cells on this host: images and initramfs made once, then runs in QEMU
-(bench.Runner).
+"""The runner that measures the cells of a matrix on this host. Images and initramfs are made once, and then
+the runs boot them in QEMU (bench.series.Runner).
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ _Key = tuple[str, str, str, str]
 
 @dataclass
 class QemuRunner:
-    """Prepares each (profile, configuration, delivery, payload) of the matrix once; a run takes what is
-    there.
-    """
+    """Prepares each (profile, configuration, delivery, payload) of the matrix once. All runs use what was prepared."""
 
     matrix: Matrix
     store: Store
@@ -67,7 +65,7 @@ class QemuRunner:
     _boots: dict[_Key, Boot] = field(default_factory=dict)
 
     def circumstances(self) -> Circumstances:
-        """Make what is missing, and report all that the numbers depend on."""
+        """Make missing files, and return all facts on which the numbers depend."""
         on_nfs = any(
             load_model(each.cell.storage).nfs_rate and each.cell.clock != "virtual"
             for each in self.matrix.plan
@@ -111,7 +109,7 @@ class QemuRunner:
         )
 
     def _machines(self) -> dict[str, str]:
-        """The facts of a machine of each clock and size; numbers of another machine mean something else."""
+        """The facts of a machine for each clock and size. Numbers from machines with different facts must not be compared."""
         found: dict[str, str] = {}
         for cell in (each.cell for each in self.matrix.plan):
             if f"machine {cell.clock} {cell.size}" not in found:
@@ -122,7 +120,7 @@ class QemuRunner:
         return found
 
     def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:
-        """One run of ``cell`` (measure.run, measure.launches)."""
+        """The samples of one run of ``cell`` (measure.run, measure.launches)."""
         boot = with_command_line(self._boots[_key(cell)], cell.command_line)
         bench = run.Bench(
             launchers=launchers(self.store),
@@ -139,10 +137,10 @@ class QemuRunner:
 
 
 def _bench_layer(name: str) -> BenchLayer | None:
-    """The profile's part for the bench, read once.
+    """The profile's bench layer, from one reading of its file.
 
-    Raises BadInputError where root of the host would run commands that somebody else could have written.
-    They are confined (reference.confine); this is the second barrier.
+    Raises BadInputError when the host's root would run commands that another user could have written. The
+    commands are also confined (reference.confine); this check is the second barrier.
     """
     if name in known_profiles() or not is_host_root():
         return load_bench(name)
@@ -164,7 +162,9 @@ def _named(key: _Key) -> str:
 
 
 def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
-    """By its content what is booted, by its superblock's UUID (a hash of its recipe) the volume."""
+    """The name of a boot and a text that identifies it: a hash of the contents of kernel and initramfs, and
+    the UUID of the volume's superblock, which is a hash of the volume's recipe.
+    """
     digest = hashlib.sha256()
     for path in (boot.kernel, *boot.initrds):
         with path.open("rb") as file:
@@ -173,7 +173,7 @@ def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
 
 
 def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
-    """The arguments of QEMU that every machine of a clock and size has."""
+    """The arguments of QEMU that all machines of one clock and size have in common."""
     wanted = {"-M", "-accel", "-icount", "-cpu", "-rtc", "-seed", "-smp", "-m"}
     for option, value in itertools.pairwise(words):
         if option in wanted:
@@ -181,7 +181,7 @@ def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
 
 
 def _facts(boots: Mapping[_Key, Boot]) -> Facts:
-    """What they boot from; an archive or an image that several have is in it once."""
+    """The facts about what the configurations boot. An archive or image that several configurations share is listed once."""
     booted: dict[str, Booted] = {}
     contents: dict[str, Mapping[str, int]] = {}
     packages: dict[str, Mapping[str, str]] = {}
@@ -205,7 +205,7 @@ def _facts(boots: Mapping[_Key, Boot]) -> Facts:
 
 
 def _host() -> dict[str, str]:
-    """Facts of this machine that do not change between two calls."""
+    """Facts about this host that do not change between two calls."""
     model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = re.search(r"^MemTotal:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return {

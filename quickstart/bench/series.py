@@ -1,4 +1,4 @@
-"""Measure a matrix: its runs in order, each sample kept as soon as it exists, a report at the end."""
+"""Measure a matrix: run its cells in order, save each sample as soon as it exists, and check the results."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ _MINUTE_S = 60
 
 
 class Runner(Protocol):
-    """The interface that measures one cell. Its machines are made before the first run, so a run is only a
-    run.
+    """The interface for measuring one cell. Images and initramfs are made before the first run, so a run only
+    boots machines.
     """
 
     def circumstances(self) -> Circumstances:
-        """The facts that the numbers will depend on. Missing images and initramfs are made for it."""
+        """The facts on which the numbers will depend. Missing images and initramfs are made."""
         ...
 
     def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:
-        """One run: a sample of each machine that it launches.
+        """The samples of one run, one for each machine that it launches.
 
-        A guest that is not ready in time makes a censored one; any other failure raises QuickStartError.
+        A guest that is not ready in time gives a censored sample. Any other failure raises QuickStartError.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Bench:
-    """One call of the verb: what to measure, where the results go, and how it was asked for (command line, UTC time)."""
+    """One call of the verb: what to measure, where the results go, the command line, and the UTC time of the call."""
 
     matrix: Matrix
     directory: Path
@@ -55,11 +55,11 @@ class Bench:
 
 
 def run_matrix(bench: Bench, runner: Runner, progress: Progress) -> Results:
-    """Measure what ``directory``/results.json lacks, and write the file after every sample.
+    """Measure the runs that ``directory``/results.json lacks, and write the file after every sample.
 
-    Whatever ends it, Ctrl-C included, the samples so far are in the file, and the same call continues from
-    there. Raises ResultsError for an invalid file, OtherResultsError for one that was measured differently,
-    and what the runner raises.
+    However the call ends, even by Ctrl-C, the file has the samples so far, and the same call continues from
+    there. Raises ResultsError for an invalid file, OtherResultsError for a file that was measured
+    differently, and the errors of the runner.
     """
     bench.directory.mkdir(parents=True, exist_ok=True)
     file = bench.directory / RESULTS
@@ -106,7 +106,9 @@ def _measure(results: Results, runner: Runner, file: Path, progress: Progress) -
 
 
 def time_left(samples: Sequence[Sample], cells: Sequence[Cell]) -> str:
-    """``; about 4 min left`` for runs of ``cells``, from what those of the same kind took; empty while nothing is known."""
+    """The text ``; about 4 min left`` for runs of ``cells``, estimated from earlier runs of the same kind.
+    Empty when there are no samples yet.
+    """
     if not samples:
         return ""
     known: dict[tuple[str, str, str], list[int]] = {}
@@ -130,7 +132,7 @@ def _kind(cell: Cell) -> tuple[str, str, str]:
 
 
 def invalid(results: Results) -> tuple[str, ...]:
-    """Why the measurement is not valid, one line for each reason; empty when it is (exit code 4 otherwise)."""
+    """Why the measurement is not valid, one line for each reason. Empty when it is valid. (Otherwise, the exit code is 4.)"""
     return tuple(_faults(results.samples))
 
 
@@ -150,7 +152,7 @@ def _faults(samples: Sequence[Sample]) -> Iterator[str]:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Lock the directory against another bench. Raises BadInputError when one has it."""
+    """Lock the directory against another bench. Raises BadInputError when another bench holds the lock."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
