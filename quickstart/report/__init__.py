@@ -1,1 +1,1 @@
-"""Results become documents, tables, figures and comparisons."""
+"""Turn results into documents, tables, figures and comparisons."""

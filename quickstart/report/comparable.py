@@ -17,7 +17,7 @@ _NOT_RECORDED = "not recorded"
 
 
 def plain(cell: Cell) -> Cell:
-    """The cell with the profile's name in place of its path, since a checkout or a test may lie anywhere."""
+    """The cell with the profile's name instead of its path, because a profile's directory may be anywhere."""
     return replace(cell, profile=profile_name(cell.profile))
 
 
@@ -27,20 +27,20 @@ def profile_name(word: str) -> str:
 
 
 def paired(first: Results, second: Results) -> tuple[tuple[Cell, Cell], ...]:
-    """The cells of ``first`` with the corresponding ones of ``second``, in the first's order.
+    """The cells of ``first``, in their order, each with the corresponding cell of ``second``.
 
-    Call it only for results that `demand_comparable` has passed.
+    Both results must have passed `demand_comparable`.
     """
     others = {plain(each.cell): each.cell for each in second.plan}
     return tuple((each.cell, others[plain(each.cell)]) for each in first.plan)
 
 
 def demand_comparable(first: Results, second: Results, *, across_versions: bool = False) -> tuple[str, ...]:
-    """Raise IncomparableError with everything that prevents a comparison, or return what a reader must know
-    of the two results.
+    """Raise IncomparableError with everything that prevents a comparison. Otherwise, return notes about the
+    two results for the reader.
 
-    With ``across_versions`` other versions of QEMU, guest kernel and packages prevent nothing. They are
-    returned instead.
+    With ``across_versions``, different versions of QEMU, guest kernel and packages do not prevent a
+    comparison. They are returned as notes instead.
     """
     obstacles = [*_other_cells(first, second), *_other_ways(first, second)]
     versions = list(_other_versions(first, second))
@@ -67,7 +67,7 @@ def _other_cells(first: Results, second: Results) -> Iterator[str]:
 
 
 def _other_ways(first: Results, second: Results) -> Iterator[str]:
-    """The differences that give the numbers of the two results different meanings."""
+    """The differences because of which the numbers of the two results mean different things."""
     before, after = first.circumstances, second.circumstances
     if before.poll_interval_ms != after.poll_interval_ms:
         yield f"poll interval: {before.poll_interval_ms} ms in A, {after.poll_interval_ms} ms in B"
@@ -93,8 +93,8 @@ def _is_ours(key: str) -> bool:
 
 
 def _by_name(versions: Mapping[str, str]) -> dict[str, str]:
-    """The versions, in which kernels are named by the profile's name, which may be a path, and compressors
-    by their own.
+    """The versions with comparable keys. A kernel's key has the profile's name instead of its path, and
+    compressors have a key of their own.
     """
     found = {}
     for key, value in versions.items():
@@ -108,7 +108,7 @@ def _by_name(versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def _other_packages(first: Results, second: Results) -> Iterator[str]:
-    """The packages that the images of one profile and configuration share, each once."""
+    """The packages whose versions differ between images of the same profile and configuration, each once."""
     before, after = (_packages(each) for each in (first, second))
     found = {
         (name, before[key][name], after[key][name])
@@ -120,7 +120,7 @@ def _other_packages(first: Results, second: Results) -> Iterator[str]:
 
 
 def _packages(results: Results) -> dict[tuple[str, str], Mapping[str, str]]:
-    """The packages of the image, for each profile and configuration."""
+    """The packages of the image, by profile and configuration."""
     facts = results.circumstances.facts
     return {
         (profile_name(cell.profile), cell.configuration): facts.packages.get(found.image, {})
@@ -130,7 +130,7 @@ def _packages(results: Results) -> dict[tuple[str, str], Mapping[str, str]]:
 
 
 def booted(results: Results, cell: Cell) -> Booted | None:
-    """What a cell of these results boots, as far as the results say it."""
+    """What the cell boots, according to the results. None when the results do not have it."""
     words = (cell.profile, cell.configuration, cell.delivery, cell.payload)
     return results.circumstances.facts.boots.get("/".join(word for word in words if word))
 

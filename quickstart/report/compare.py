@@ -1,6 +1,4 @@
-"""Compare two results of the same cells: what is later, in which phase, and which changes may explain it
-(pure; compare.md).
-"""
+"""Compare two results of the same cells: what is later, in which phase, and which changes may explain it (pure; compare.md)."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ Metric = Callable[[Sample], int]
 
 @dataclass(frozen=True)
 class Threshold:
-    """The threshold: B may be later by ``least_ns`` or by ``share`` of A's T_total, whichever is more."""
+    """The threshold. B may be later by ``least_ns`` or by ``share`` of A's T_total, whichever is larger."""
 
     least_ns: int = 100_000_000
     share: Fraction = Fraction(3, 100)
@@ -51,10 +49,10 @@ class Threshold:
 
 @dataclass(frozen=True, kw_only=True)
 class Time:
-    """One of the compared times: medians, and on the clocks wall and kvm the shift with its interval and p.
+    """The comparison of one time: the medians and, on the clocks wall and kvm, the shift with its interval
+    and p.
 
-    ``verdict`` is later, earlier or same. ``why`` gives the reason for it, or what prevented a clearer
-    verdict than "same".
+    ``verdict`` is later, earlier or same. ``why`` gives the reason for the verdict.
     """
 
     name: str
@@ -70,8 +68,8 @@ class Time:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseDifference:
-    """The medians of a phase's duration, None where no run has the phase. ``causes`` are indices into the
-    causes of its cell.
+    """The medians of a phase's duration. None for a side where no run has the phase. ``causes`` are indices
+    into the causes of the cell.
     """
 
     name: str
@@ -83,8 +81,8 @@ class PhaseDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The comparison of one cell. ``runs`` and ``censored`` are counts of A and B; ``cell`` names its
-    profile by name.
+    """The comparison of one cell. ``runs`` and ``censored`` are counts for A and B. In ``cell``, the profile
+    is given by its name.
     """
 
     cell: Cell
@@ -103,7 +101,7 @@ class Compared:
 class Comparison:
     """The comparison of two results.
 
-    ``faults`` name the cells that have no median to compare; with one of them the measurement is not valid.
+    ``faults`` name the cells that have no median to compare. With any fault, the measurement is not valid.
     ``notes`` are for the reader.
     """
 
@@ -117,10 +115,10 @@ class Comparison:
 
 
 def threshold_of(words: Sequence[str]) -> Threshold:
-    """The threshold that a text like ``100ms``, ``0.1s`` or ``3%`` means. Each kind may occur once; a kind
-    that is not given does not count.
+    """The threshold from words such as ``100ms``, ``0.1s`` or ``3%``. Each kind (time or share) may be given
+    once. A kind that is not given is 0.
 
-    Raises BadInputError.
+    Without any words, the default threshold. Raises BadInputError for any other word.
     """
     if not words:
         return Threshold()
@@ -144,7 +142,7 @@ def threshold_of(words: Sequence[str]) -> Threshold:
 def compare(
     first: Results, second: Results, threshold: Threshold = Threshold(), *, across_versions: bool = False
 ) -> Comparison:
-    """Compare ``second`` with ``first`` cell by cell. Raises IncomparableError."""
+    """Compare ``second`` with ``first``, cell by cell. Raises IncomparableError when the two results cannot be compared."""
     notes = list(demand_comparable(first, second, across_versions=across_versions))
     before, after = by_cell(first.samples), by_cell(second.samples)
     cells: list[Compared] = []
@@ -169,8 +167,8 @@ def compare(
 
 @dataclass(frozen=True)
 class _Family:
-    """The p that one of many cells needs (Bonferroni): the more cells are compared, the more of them are
-    later by chance.
+    """The corrections for comparing many cells (Bonferroni). The more cells are compared, the more of them
+    are later by chance, so a single cell needs a smaller p.
     """
 
     real_tests: int
@@ -263,7 +261,7 @@ def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple
 
 
 def _raced(race_p: Fraction, metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
-    """The same for a stock boot, whose units race."""
+    """As `_sequential`, for a stock boot, whose units start in a different order in each run."""
     difference_ns = _median(runs[1], metric) - _median(runs[0], metric)
     if difference_ns <= limit_ns:
         return "same", "within the threshold"
@@ -304,14 +302,14 @@ def _real(name: str, metric: Metric, runs: tuple[Runs, Runs], limit_ns: int, tes
 
 
 def _values(runs: tuple[Runs, Runs], metric: Metric) -> tuple[list[int], list[int]]:
-    """The times of the runs. A censored run counts as later than every other run of both sides."""
+    """The times of the runs. A censored run is treated as later than every other run of both sides."""
     last = max(metric(each) for side in runs for each in side if not each.censored) + 1
     before, after = ([last if each.censored else metric(each) for each in side] for side in runs)
     return before, after
 
 
 def _median(runs: Runs, metric: Metric) -> int:
-    """The times of the runs that have one (`_lacking`)."""
+    """The median time of the runs. Only called for runs that have a median (`_lacking`)."""
     return summarise(runs, metric).median or 0
 
 
@@ -328,7 +326,9 @@ def _started_ns(sample: Sample) -> int:
 
 
 def _phases(runs: tuple[Runs, Runs], found: Sequence[Cause]) -> Iterator[PhaseDifference]:
-    """The phases in the order of a boot. A phase that only one side has counts with its whole duration."""
+    """The difference of each phase, in the order of a boot. When only one side has a phase, the difference is
+    its whole duration.
+    """
     before, after = (_lengths(side) for side in runs)
     for name in {**before, **after}:
         a_ns, b_ns = (median(each[name]) if name in each else None for each in (before, after))
@@ -339,7 +339,7 @@ def _phases(runs: tuple[Runs, Runs], found: Sequence[Cause]) -> Iterator[PhaseDi
 
 
 def _lengths(runs: Runs) -> Mapping[str, list[int]]:
-    """The duration of each phase, of the runs that have it. The fetch is the first phase."""
+    """The durations of each phase in the runs that have it. The fetch is the first phase."""
     found: dict[str, list[int]] = {}
     for sample in runs:
         if not sample.censored:
@@ -350,7 +350,7 @@ def _lengths(runs: Runs) -> Mapping[str, list[int]]:
 
 
 def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
-    """The note where there are too few runs for any verdict, or for a sure one."""
+    """Notes about cells with too few runs for a verdict, or for a certain one."""
     stock = [each for each in cells if _races(each.cell)]
     if few := [each for each in stock if _least_p(*each.runs) > family.race_p]:
         enough = next(runs for runs in range(1, _MANY_RUNS) if _least_p(runs, runs) <= family.race_p)
@@ -373,7 +373,7 @@ def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
 
 
 def _least_p(first: int, second: int) -> Fraction:
-    """The one-sided p of the case that every run of one side is later than every run of the other, for
-    these numbers of runs.
+    """The smallest possible one-sided p for these numbers of runs: the p when every run of one side is later
+    than every run of the other.
     """
     return later_p([0] * first, [1] * second)

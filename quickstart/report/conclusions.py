@@ -1,4 +1,4 @@
-"""The conclusions of a bench as plain sentences made from its numbers, and the first table (pure)."""
+"""The conclusions of a bench as plain sentences from its numbers, and the report's first table (pure)."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ Measured = Mapping[Cell, Sequence[Sample]]
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """The first table in words: a row for each application, size and interval, a column for each storage
-    model.
-    """
+    """The first table in words. It has a row for each application, size and interval, and a column for each storage model."""
 
     clock: str
     rival: str
@@ -59,8 +57,8 @@ class Headline:
 
 
 def planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
-    """Every planned cell of a single machine with its samples, empty where it was not run. Launches of
-    several are in launch_report.
+    """Every planned cell of a single machine, with its samples. The samples are empty when the cell was not
+    run. launch_report has the launches of several machines.
     """
     found = by_cell(results.samples)
     cells = (planned.cell for planned in results.plan if planned.cell.instances == 1)
@@ -68,7 +66,7 @@ def planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
 
 
 def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
-    """The cells of the overview picture: the first clock, the slowest storage model, the smallest size."""
+    """The cells in the overview picture: those with the first clock, the slowest storage model and the smallest size."""
     clock = next(each for each in CLOCKS if any(cell.clock == each for cell in samples))
     here = [cell for cell in samples if cell.clock == clock]
     storage = next(each for each in reversed(STORAGES) if any(cell.storage == each for cell in here))
@@ -78,8 +76,8 @@ def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
 
 
 def headline(results: Results) -> Headline | None:
-    """Our configuration beside the most ordinary one that was measured, on the first clock. None when one
-    of the two is missing.
+    """The table that compares our configuration with the most ordinary configuration that was measured, on
+    the first clock. None when one of the two is missing.
     """
     samples = planned_samples(results)
     clock = next((each for each in CLOCKS if any(cell.clock == each for cell in samples)), "")
@@ -118,10 +116,10 @@ def headline(results: Results) -> Headline | None:
 
 
 def rival_of(samples: Measured, cell: Cell, configuration: str) -> Cell:
-    """The cell of another configuration that our ``cell`` is compared with.
+    """The cell of another configuration with which our ``cell`` is compared.
 
-    Both have the same command line. There is one exception: a cell with the options of a build stands
-    beside a distribution's own boot as it is, where that boot was not measured with the same options.
+    Both have the same command line, with one exception: a distribution's own boot that was not measured with
+    the options of a build is compared with its stock command line.
     """
     same = cell.beside(configuration)
     alone = configuration in STOCK_CONFIGURATIONS and cell.command_line == BUILT and same not in samples
@@ -143,7 +141,7 @@ def _verdict(samples: Measured, ours: Cell, rival: Cell, metric: Metric) -> str:
 
 @dataclass(frozen=True)
 class Conclusions:
-    """The conclusions on one clock: the condition under which a comparison holds there, and sentences."""
+    """The conclusions for one clock: the rule by which a comparison holds, and sentences."""
 
     clock: str
     rule: str
@@ -151,8 +149,8 @@ class Conclusions:
 
 
 def conclusions(results: Results) -> tuple[Conclusions, ...]:
-    """For each clock: whether ours is faster and than what, where the time comes from, and how well it
-    repeats.
+    """The conclusions for each clock: which configurations ours is faster than, where the time is saved, and
+    how much runs vary.
     """
     samples = planned_samples(results)
     found = []
@@ -166,7 +164,7 @@ def conclusions(results: Results) -> tuple[Conclusions, ...]:
 
 
 def _compared(samples: Measured) -> Iterator[str]:
-    """Our configuration against each other one, over all cells that differ only as ``rival_of`` says."""
+    """Sentences that compare our configuration with each other one, over all pairs of cells from ``rival_of``."""
     for rival in CONFIGURATIONS:
         if rival == OURS:
             continue
@@ -230,7 +228,7 @@ def _pair(claim: Claim) -> str:
 
 
 def _parts(samples: Measured) -> Iterator[str]:
-    """The share that comes from the storage, from not waiting for systemd, from memory, and from the
+    """Sentences about how much of T_app depends on the storage, on waiting for systemd, on memory and on the
     kernel's options.
     """
     known = {
@@ -264,7 +262,7 @@ def _of(known: Mapping[Cell, int], configuration: str) -> dict[Cell, int]:
 
 
 def _differences(known: Mapping[Cell, int], axis: str, more: str, less: str) -> list[int]:
-    """How many ns longer the cells whose ``axis`` is ``more`` take than those that differ only in having
+    """The differences in ns between cells whose ``axis`` is ``more`` and the cells that differ only in having
     ``less`` there.
     """
     change: dict[str, Any] = {axis: less}

@@ -1,5 +1,5 @@
-"""Results ↔ results.json (results.md). It is read strictly and always written whole; samples of two
-measurements never mix.
+"""Convert results to results.json and back (results.md). The file is read strictly and always written as a
+whole. Samples of two measurements are never mixed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NUMBERS = (
 
 
 def text_of(results: Results) -> str:
-    """The results as JSON with one line for each run, so that a diff of two files is readable."""
+    """The results as JSON, with one line for each run, so that the diff of two files is readable."""
     circumstances = results.circumstances
     head = {
         "schema": SCHEMA,
@@ -68,7 +68,7 @@ def text_of(results: Results) -> str:
 
 
 def parse(text: str, source: str) -> Results:
-    """Parse the results in ``text``. Raises ResultsError with every fault and its place."""
+    """The results in ``text``. Raises ResultsError with every fault and its place."""
     if len(text) > _MAX_BYTES or text.count(",") >= _MAX_VALUES:
         raise ResultsError(
             source, [f"it has more than {_MAX_BYTES} bytes, or {_MAX_VALUES} values"], hint=_HINT
@@ -85,8 +85,8 @@ def parse(text: str, source: str) -> Results:
 
 
 def load(path: Path) -> Results:
-    """Read the results in a file. Raises ResultsError, and BadInputError for a file that is not regular or
-    is too large.
+    """The results in a file. Raises ResultsError for invalid results, and BadInputError for a file that is
+    not regular or is too large.
     """
     try:
         text = read_text(path, _MAX_BYTES)
@@ -98,22 +98,20 @@ def load(path: Path) -> Results:
 
 
 def save(results: Results, path: Path) -> None:
-    """Write the file, whole or not at all. Who reads it, or kills us, at any moment finds either the old
-    file or the new one.
+    """Write the results to ``path`` in one step. At any moment, the path has either the complete old file or
+    the complete new one, even if we are killed.
     """
     replace_file(path, text_of(results).encode())
 
 
 def remaining(results: Results, order: Sequence[tuple[Cell, int]]) -> tuple[tuple[Cell, int], ...]:
-    """The runs in ``order`` of which ``results`` have no sample. A censored run is a sample."""
+    """The runs in ``order`` that have no sample in ``results``. A censored run has a sample."""
     have = {(sample.cell, sample.number) for sample in results.samples}
     return tuple(each for each in order if each not in have)
 
 
 def demand_same(results: Results, plan: Sequence[Planned], circumstances: Circumstances, source: str) -> None:
-    """Raise OtherResultsError, with every difference, unless samples of this plan may join those in
-    ``results``.
-    """
+    """Raise OtherResultsError with every difference when samples of this plan must not be added to ``results``."""
     differences = [*_plan_differences(results.plan, plan)]
     then, now = results.circumstances, circumstances
     differences += _differences("host", then.host, now.host)
@@ -185,8 +183,8 @@ def _phase_entries(phases: Sequence[Phase]) -> list[Mapping[str, object]]:
 
 
 def _fact_members(facts: Facts) -> Iterator[str]:
-    """One line for each configuration, archive and image, since several configurations often have the same
-    archive.
+    """One line for each configuration, archive and image. Archives have lines of their own because several
+    configurations often share one.
     """
     boots = {name: dataclasses.asdict(booted) for name, booted in facts.boots.items()}
     for key, table in (("boots", boots), ("contents", facts.contents), ("packages", facts.packages)):
@@ -203,8 +201,8 @@ def _planned(entry: PlannedEntry) -> Planned:
 
 
 def _sample(run: RunEntry, asked: set[Cell]) -> Sample:
-    """The cells as they stand in the document. ``asked`` are the plan's cells: the cell names a delivery
-    only where the plan asked for one.
+    """The sample of a document's run. ``asked`` are the plan's cells. The sample's cell has a delivery only
+    if the plan asked for one.
     """
     cell = _cell(run)
     delivered = dataclasses.replace(cell, delivery=run.delivery)

@@ -1,4 +1,4 @@
-"""results.json as pydantic models: the keys, their types and their ranges (docs/users/results.md)."""
+"""The structure of results.json as pydantic models: keys, types and ranges (docs/users/results.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The figures of a report (matplotlib, no display). The same results give the same bytes.
+"""The figures of a report (matplotlib, without a display). The same results give the same bytes.
 
-`times` is the paper's Figure 1 turned on its side. `timeline` shows where the time goes.
+`times` is the paper's Figure 1 with horizontal bars. `timeline` shows where the time goes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _DPI, _PIXELS_MAX = 150, 65_000
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A figure as bytes in both formats. ``title`` names it, ``text`` says what the reader should see."""
+    """A figure as bytes in both formats. ``title`` is its title, and ``text`` describes what it shows."""
 
     name: str
     title: str
@@ -102,11 +102,11 @@ class Drawn:
 
 
 def times(name: str, samples: Mapping[Cell, Sequence[Sample]], title: str) -> Drawn:
-    """Bars of T_pr and T_app by their medians in seconds, in one scale: a row for each application and
-    size, a column for each storage model.
+    """Bars of the median T_pr and T_app in seconds, all to one scale, with a row for each application and
+    size, and a column for each storage model.
 
-    ``samples`` has all planned cells of one clock, without samples where none was run. A cell without a
-    median shows as censored or not run, never as a bar. Raises MixedClocksError for several clocks.
+    ``samples`` has all planned cells of one clock. A cell that was not run has no samples. A cell without a
+    median is shown as "censored" or "not run", never as a bar. Raises MixedClocksError for several clocks.
     """
     demand_one_clock(samples)
     text = "; ".join(f"{words_of(cell)}: {_total_words(samples[cell])}" for cell in samples)
@@ -115,12 +115,12 @@ def times(name: str, samples: Mapping[Cell, Sequence[Sample]], title: str) -> Dr
 
 
 def style() -> AbstractContextManager[None]:
-    """Set matplotlib's settings while figures are made and drawn."""
+    """A context in which matplotlib has our settings, for making and drawing figures."""
     return styled(_STYLE)
 
 
 def times_figure(samples: Mapping[Cell, Sequence[Sample]]) -> Figure:
-    """The figure that `times` returns, as matplotlib's object."""
+    """The figure that `times` draws, as matplotlib's object."""
     rows = _rows(samples)
     columns = max(len(row.storages) for row in rows)
     heights = [_HEADING_IN + _BAR_IN * row.places[-1] + _BAR_IN for row in rows]
@@ -166,7 +166,7 @@ class _Row:
 
     @property
     def places(self) -> tuple[float, ...]:
-        """The position of each bar; bars of one configuration are close together."""
+        """The position of each bar. Bars of one configuration are close together."""
         new = [before[:3] != bar[:3] for before, bar in itertools.pairwise(self.bars)]
         return tuple(itertools.accumulate((1 + _GAP * each for each in new), initial=0.0))
 
@@ -221,7 +221,7 @@ def _furnish(axes: Axes, row: _Row, storage: str, *, first: bool) -> None:
 
 
 def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> float:
-    """Draw a cell and return where its bar ends, in seconds."""
+    """Draw a cell's bar. Return the end of the bar in seconds."""
     words: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 7.5}
     total = summarise(runs or (), lambda sample: sample.t_total_ns)
     provisioning = summarise(runs or (), lambda sample: sample.t_pr_ns)
@@ -245,7 +245,7 @@ def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> fl
 
 
 def _bar_legend(samples: Mapping[Cell, Sequence[Sample]]) -> dict[str, Any]:
-    """The legend's entries, by what they mean."""
+    """The legend's entries, by their texts."""
     shown = [name for name in CONFIGURATIONS if any(cell.configuration == name for cell in samples)]
     used = [each for each in LINE_NAMES.items() if any(cell.command_line == each[0] for cell in samples)]
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
@@ -269,10 +269,10 @@ def _total_words(runs: Sequence[Sample]) -> str:
 
 
 def timeline(name: str, rows: Sequence[tuple[str, Sample]], title: str) -> Drawn:
-    """A timeline of one run in seconds of the guest's uptime, with a row for each label and run.
+    """A timeline with one row for each label and run, in seconds of the guest's uptime.
 
-    Phases that run beside others are narrow bars below them. Unknown time stays empty. Much shorter rows
-    are drawn a second time, enlarged. Raises MixedClocksError for several clocks.
+    Phases that run beside others are drawn as narrow bars below them. Time without a known phase stays empty.
+    Rows that are much shorter are drawn a second time, enlarged. Raises MixedClocksError for several clocks.
     """
     demand_one_clock(sample.cell for _, sample in rows)
     text = "; ".join(f"{label}: ready at {sample.ready_uptime_ns / 1e9:.2f} s" for label, sample in rows)
@@ -281,7 +281,7 @@ def timeline(name: str, rows: Sequence[tuple[str, Sample]], title: str) -> Drawn
 
 
 def timeline_figure(rows: Sequence[tuple[str, Sample]]) -> Figure:
-    """The figure that `timeline` returns, as matplotlib's object."""
+    """The figure that `timeline` draws, as matplotlib's object."""
     longest_ns = max(sample.ready_uptime_ns for _, sample in rows)
     short = [row for row in rows if row[1].ready_uptime_ns < _SHORT * longest_ns]
     parts = [rows, short] if short else [rows]
@@ -320,7 +320,7 @@ def _timelines(axes: Axes, rows: Sequence[tuple[str, Sample]], numbers: Mapping[
 
 
 def all_phases(sample: Sample) -> tuple[Phase, ...]:
-    """The phases of a run from its launch request: the fetch, then the stamped ones."""
+    """The phases of a run from its launch request on: the fetch, and then the phases that were recorded."""
     begin_ns = min((phase.begin_ns for phase in sample.phases), default=0)
     return (Phase("fetch", begin_ns - sample.fetch_ns, begin_ns), *sample.phases)
 
@@ -331,7 +331,7 @@ def _phase_patch(name: str, label: str) -> Patch:
 
 
 def _lanes(phases: Sequence[Phase]) -> list[list[Phase]]:
-    """Assign phases to lanes: the first lane that is free when a phase begins."""
+    """Assign phases to lanes. Each phase gets the first lane that is free when it begins."""
     lanes: list[list[Phase]] = []
     # The network comes up beside everything else: its own lane in every configuration.
     for phase in sorted(phases, key=lambda each: (each.name == "network", each.begin_ns, each.end_ns)):
@@ -344,7 +344,7 @@ def _lanes(phases: Sequence[Phase]) -> list[list[Phase]]:
 
 
 def phase_numbers(rows: Sequence[tuple[str, Sample]]) -> dict[str, int]:
-    """The number of a phase in figure and table."""
+    """The number of each phase in figure and table."""
     names = {phase.name: None for _, sample in rows for phase in all_phases(sample)}
     known = [name for name in _PHASE_COLOURS if name in names]
     return {
@@ -369,7 +369,7 @@ def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, shown_s:
 
 
 def drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:
-    """The bytes of a figure that was made within `style`."""
+    """The figure as bytes. It must have been made within `style`."""
     for each in figure.findobj(Text):
         if isinstance(each, Text):
             each.set_text(_short(each.get_text()))
@@ -381,12 +381,12 @@ def drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:
 
 
 def _short(text: str) -> str:
-    """The text cut to a title's room, without characters that an XML document must not have."""
+    """The text, cut to a title's length, without characters that XML does not allow."""
     return shown(text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…", "\n")
 
 
 def inline(drawn: Drawn) -> str:
-    """The SVG for a page with other figures: the page's colours, unique ids, the role of an image."""
+    """The SVG for a page that has other figures: with the page's colours, unique ids and the role of an image."""
     svg = drawn.svg[drawn.svg.index("<svg ") :]
     svg = svg.replace(INK, "var(--ink)").replace(PAPER, "var(--paper)")
     for before in ('id="', "url(#", 'href="#'):

@@ -1,5 +1,5 @@
-"""The report of launches of several machines: T_total at p50 and p100 against N, as a table, figures and
-sentences (measuring.md).
+"""The report on launches of several machines: T_total at p50 and p100 over the number of machines, as a
+table, figures and sentences (measuring.md).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _Place = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class LaunchRow:
-    """A row of the table: words (application, configuration, command line, volume and clock, launch), then
-    numbers.
+    """A row of the table: first words (application, configuration, command line, volume and clock, launch),
+    and then numbers.
     """
 
     head: tuple[str, ...]
@@ -55,8 +55,8 @@ class LaunchRow:
 
 
 def several(results: Results) -> dict[Cell, tuple[Sample, ...]]:
-    """The cells that launch several machines, with their samples, ordered by place, configuration, pattern
-    and number.
+    """The cells that launch several machines, with their samples, ordered by place, pattern, number of
+    machines and configuration.
     """
     found = by_cell(results.samples)
     cells = [planned.cell for planned in results.plan if planned.cell.instances > 1]
@@ -72,12 +72,12 @@ def _order(cell: Cell) -> tuple[object, ...]:
 
 
 def _alone(cell: Cell) -> Cell:
-    """The cell of one machine alone that is otherwise like ``cell``."""
+    """The cell that launches one machine alone and is otherwise like ``cell``."""
     return replace(cell, pattern="single", instances=1, stagger_ms=0)
 
 
 def table(results: Results) -> tuple[LaunchRow, ...]:
-    """The rows of the table; the template has its headings."""
+    """The rows of the table. The template has the headings."""
     singles = by_cell(results.samples)
     return tuple(_row(cell, runs, singles.get(_alone(cell), ())) for cell, runs in several(results).items())
 
@@ -108,7 +108,7 @@ def _row(cell: Cell, runs: Sequence[Sample], alone: Sequence[Sample]) -> LaunchR
 
 
 def _all_there_ns(sample: Sample) -> int:
-    """The time from the first launch request to this machine's ready."""
+    """The time from the launch's first request until this machine is ready, in ns."""
     return sample.launched_ns + sample.t_total_ns
 
 
@@ -117,7 +117,7 @@ def _seconds(time_ns: int | None) -> str:
 
 
 def sentences(results: Results) -> tuple[str, ...]:
-    """Sentences that compare, for each place and configuration, the largest burst with one machine alone."""
+    """For each place and configuration, a sentence about its largest burst."""
     found: dict[tuple[object, ...], tuple[Cell, Sequence[Sample]]] = {}
     for cell, runs in several(results).items():
         if cell.pattern == "burst" and runs:
@@ -137,8 +137,8 @@ def _sentence(cell: Cell, runs: Sequence[Sample]) -> str:
 
 
 def figures(results: Results) -> tuple[Drawn, ...]:
-    """A figure for each clock, volume, size and application: T_total against N, with a panel for each
-    pattern.
+    """A figure for each clock, volume, size and application: T_total over the number of machines, with a
+    panel for each pattern.
     """
     cells, singles = several(results), by_cell(results.samples)
     drawings = []
@@ -164,9 +164,7 @@ def _words(runs: Sequence[Sample]) -> str:
 
 
 def launch_figure(cells: Measured, alone: Measured) -> Figure:
-    """The cells of one place, with one machine ``alone`` of each kind, where the curve of every pattern
-    begins.
-    """
+    """The figure for the cells of one place. ``alone`` has the cells with one machine, where each curve begins."""
     panels = list(dict.fromkeys((cell.pattern, cell.stagger_ms) for cell in cells))
     kinds = list(dict.fromkeys(_alone(cell) for cell in sorted(cells, key=_kind_order)))
     columns = min(_COLUMNS, len(panels))
@@ -204,7 +202,7 @@ def _kind_order(cell: Cell) -> tuple[object, ...]:
 
 
 def _looks(kinds: Sequence[Cell]) -> Iterator[dict[str, Any]]:
-    """The colour of a configuration. Configurations of one colour differ by their markers."""
+    """The line style of each configuration. Configurations with the same colour have different markers."""
     seen: dict[str, int] = {}
     for kind in kinds:
         number = seen[kind.configuration] = seen.get(kind.configuration, -1) + 1
@@ -217,9 +215,7 @@ def _looks(kinds: Sequence[Cell]) -> Iterator[dict[str, Any]]:
 
 
 def _curves(axes: Axes, points: Mapping[int, Launched], look: Mapping[str, Any]) -> None:
-    """Draw p50 as a line, p100 as a dashed line with hollow markers, and censored values as crosses at the
-    top.
-    """
+    """Draw p50 as a solid line, p100 as a dashed line with hollow markers, and censored values as crosses at the top."""
     for name, more in (("p50", {}), ("p100", {"linestyle": "--", "markerfacecolor": PAPER})):
         known = {
             count: time_ns / 1e9

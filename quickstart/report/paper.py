@@ -1,4 +1,6 @@
-"""The paper's numbers (paper.toml) beside the corresponding ones of ours (pure but for reading the file)."""
+"""Compare the paper's numbers (paper.toml) with our corresponding numbers. Apart from reading the file, the
+functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ _MEGABYTE = 1_000_000
 
 class Ours(Table):
     """The part of our results that corresponds to a statement. paper.toml explains each metric. Without
-    ``storages`` it is the storage model of the first picture.
+    ``storages``, the storage model of the report's first picture is used.
     """
 
     metric: Literal["t_app", "t_total", "saved", "reads", "initramfs", "order"]
@@ -44,8 +46,8 @@ class Ours(Table):
 
 
 class Said(Table):
-    """A statement of the paper. ``printed`` are its numbers as the paper prints them, ``where`` and
-    ``quote`` say where.
+    """A statement in the paper. ``printed`` are its numbers as the paper prints them. ``where`` and ``quote``
+    say where the statement is.
     """
 
     where: str
@@ -63,23 +65,23 @@ class _Document(Table):
 
 @dataclass(frozen=True)
 class Beside:
-    """A statement beside our numbers in words; without words where we measured nothing of it."""
+    """A statement and our corresponding numbers in words. ``ours`` is empty when we measured nothing that corresponds."""
 
     said: Said
     ours: tuple[str, ...]
 
 
 def statements() -> tuple[Said, ...]:
-    """The whole of paper.toml."""
+    """All statements in paper.toml."""
     raw = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     # By way of JSON, whose strict mode takes an array for a tuple.
     return _Document.model_validate_json(json.dumps(raw)).said
 
 
 def beside(samples: Measured, others: Measured | None = None) -> tuple[Beside, ...]:
-    """Every statement beside our numbers from ``samples``, which have one clock and one storage model.
+    """Every statement with our numbers from ``samples``, which have one clock and one storage model.
 
-    For statements that name storage models, ``others`` are searched: one line for each clock.
+    For a statement that names storage models, the numbers come from ``others``, with one line for each clock.
     """
     return tuple(
         Beside(each, tuple(_lines(samples, others or {}, each.ours)) if each.ours else ())
@@ -92,8 +94,8 @@ def _lines(samples: Measured, others: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _by_storage(samples: Measured, wanted: Ours) -> Iterator[str]:
-    """The one configuration that the statement names, with the distribution's command line, on all of those
-    storage models.
+    """One line for each profile and clock: the statement's one configuration, booted with the distribution's
+    command line, compared on the storage models that the statement names.
     """
     (configuration,) = wanted.configurations
     for profile, clock in itertools.product(wanted.profiles, CLOCKS):
@@ -108,7 +110,7 @@ def _by_storage(samples: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
-    """One line for each profile and each of our command lines."""
+    """One line for each profile and command line."""
     for profile in wanted.profiles:
         for line in COMMAND_LINES:
             sides = [_runs(samples, wanted, profile, name, line) for name in wanted.configurations]
@@ -121,8 +123,8 @@ def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _runs(samples: Measured, wanted: Ours, profile: str, configuration: str, line: str) -> Sequence[Sample]:
-    """The runs of a cell. A stock boot that was measured only with its own command line also stands beside
-    ours with our line.
+    """The runs of a cell. In a comparison with ours, a stock boot that was measured only with the stock
+    command line is used for our command line, too.
     """
     stands = configuration in STOCK_CONFIGURATIONS and len(wanted.configurations) > 1
     for each in (line, "stock") if stands else (line,):
@@ -152,7 +154,7 @@ def _times(sides: Sides, metric: Metric) -> str:
 
 
 def _order(sides: Sides) -> str:
-    """Whether the medians fall in the paper's order. T_total includes the fetch of kernel and initramfs."""
+    """Whether the medians have the paper's order. T_total includes the fetch of kernel and initramfs."""
     return "; ".join(
         f"{name} {_falling(sides, metric)}" for name, metric in (("T_app", T_APP), ("T_total", T_TOTAL))
     )

@@ -1,9 +1,9 @@
 """Compare two series by their ranks (pure): the exact Mann-Whitney test, and the interval of shifts that it
 accepts (compare.md).
 
-It is a permutation test of the ranks: under the null hypothesis every partition of the values is equally
-likely, whatever their distribution (Mann and Whitney, "On a test of whether one of two random variables is
-stochastically larger", 1947). Of many values the normal distribution stands for the count.
+This is a permutation test of ranks. Under the null hypothesis, every partition of the values is equally
+likely, whatever their distribution is (Mann and Whitney, "On a test of whether one of two random variables is
+stochastically larger", 1947). For many values, the normal distribution replaces the exact count.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _MOST_ADDITIONS = 1 << 18
 
 
 def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
-    """The one-sided p that chance alone makes ``second`` later than ``first`` at least as often. Each has
-    at least one value.
+    """The one-sided p: the probability that chance alone makes ``second`` later than ``first`` in at least as
+    many pairs. Each series has at least one value.
 
-    Equal values count as not later, so ties make p larger, never smaller.
+    A pair of equal values is not later, so ties can only make p larger.
     """
     after = sorted(second)
     seen = sum(len(after) - bisect.bisect_right(after, each) for each in first)
@@ -37,13 +37,13 @@ def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
 
 
 def two_sided_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
-    """The two-sided p that chance alone moves the two series as far apart, in either direction."""
+    """The two-sided p: the probability that chance alone moves the two series at least as far apart, in either direction."""
     return min(Fraction(1), 2 * min(later_p(first, second), later_p(second, first)))
 
 
 def shift(first: Sequence[int], second: Sequence[int]) -> int:
-    """The shift by which ``second`` is later: the median of all pairwise differences (Hodges and Lehmann,
-    1963).
+    """The shift by which ``second`` is later than ``first``: the median of all pairwise differences (Hodges
+    and Lehmann, 1963).
     """
     pairs = len(first) * len(second)
     low, high = (_difference(first, second, at) for at in ((pairs - 1) // 2, pairs // 2))
@@ -51,8 +51,8 @@ def shift(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def shift_interval(first: Sequence[int], second: Sequence[int]) -> tuple[int, int] | None:
-    """The interval of shifts that the two-sided test accepts at CONFIDENCE; None where it accepts all
-    (three and three values).
+    """The interval of shifts that the two-sided test accepts at the level CONFIDENCE. None when it accepts
+    all shifts, as with three values in each series.
     """
     # The k-th smallest and k-th largest difference, as many as leave no more than half of what may be missed on each side.
     k = _refused(first, second)
@@ -62,7 +62,7 @@ def shift_interval(first: Sequence[int], second: Sequence[int]) -> tuple[int, in
 
 
 def _refused(first: Sequence[int], second: Sequence[int]) -> int:
-    """The number of differences on each side that the two-sided test refuses."""
+    """The number of pairwise differences that the two-sided test rejects on each side."""
     if _are_many(first, second):
         mean, deviation = _normal(len(first), len(second))
         return math.floor(mean + NormalDist().inv_cdf(float(1 - CONFIDENCE) / 2) * deviation + 0.5)
@@ -74,7 +74,7 @@ def _refused(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def _difference(first: Sequence[int], second: Sequence[int], index: int) -> int:
-    """The pairwise difference that has ``index`` in their order, from 0. The pairs are counted, never listed."""
+    """The pairwise difference with the number ``index`` (from 0) in sorted order. The pairs are counted, never listed."""
     before, after = sorted(first), sorted(second)
     low, high = after[0] - before[-1], after[-1] - before[0]
     while low < high:
@@ -91,14 +91,14 @@ def _are_many(first: Sequence[int], second: Sequence[int]) -> bool:
 
 
 def _p_of_many(seen: int, first: int, second: int) -> Fraction:
-    """The p that by chance at least ``seen`` pairs are in one given order."""
+    """The probability that by chance at least ``seen`` pairs are in one given order, by the normal distribution."""
     mean, deviation = _normal(first, second)
     # In halves, since a count has no values between two whole ones.
     return Fraction(math.erfc((seen - 0.5 - mean) / (deviation * math.sqrt(2))) / 2)
 
 
 def _normal(first: int, second: int) -> tuple[float, float]:
-    """The mean and the standard deviation of the number of pairs in one given order, by chance."""
+    """The mean and the standard deviation of the number of pairs that are in one given order by chance."""
     return first * second / 2, math.sqrt(first * second * (first + second + 1) / 12)
 
 
@@ -107,8 +107,8 @@ def _ways(first: int, second: int) -> tuple[int, ...]:
     """The number of partitions of ``first`` + ``second`` values in which 0, 1, 2 … pairs are in one given
     order.
 
-    The numbers are the coefficients of the Gaussian binomial: the product of (1 - x^(second + i)) / (1 -
-    x^i) for i from 1 to ``first``.
+    The numbers are the coefficients of the Gaussian binomial: the product of (1 - x^(second + i)) / (1 - x^i)
+    for i from 1 to ``first``.
     """
     size = first * second + 1
     found = [1] + [0] * (size - 1)

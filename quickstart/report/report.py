@@ -1,5 +1,5 @@
-"""Make report.html and figures from results: one page without scripts or network, conclusions first, every
-number below.
+"""Make report.html and figures from results: one page without scripts or network access, with the conclusions
+first and all numbers below them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ _NONE = "-"
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table in words: the application, the configuration, then what the headings say."""
+    """One row of a table as texts. ``head`` has the application and the configuration, and ``values`` has a
+    text for each heading.
+    """
 
     head: tuple[str, ...]
     values: tuple[str, ...]
@@ -67,7 +69,7 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """All rows of one clock and one storage model. Times of two clocks never stand in one table."""
+    """All rows of one clock and one storage model. One table never has times of two clocks."""
 
     title: str
     name: str
@@ -78,11 +80,11 @@ class Section:
 
 
 def write_report(results: Results, faults: Sequence[str], directory: Path) -> None:
-    """Write report.html and figures/*.svg and *.png into ``directory``. ``faults`` say why the measurement
-    is not valid.
+    """Write report.html, figures/*.svg and figures/*.png into ``directory``. ``faults`` say why the
+    measurement is not valid.
 
-    The same results give the same bytes. Raises BadInputError where ``figures`` leads elsewhere
-    or somebody else could swap it, HostLacksError when there is no space.
+    The same results give the same bytes. Raises BadInputError when ``figures`` is a link or another user
+    could replace it, and HostLacksError when the disk is full.
     """
     figures = directory / FIGURES
     if figures.is_symlink():
@@ -106,7 +108,7 @@ def page(
     faults: Sequence[str],
     launches: Sequence[Drawn] = (),
 ) -> str:
-    """The page as text. The first of ``pictures``, if there is one, stands at its top."""
+    """The page as text. The first of ``pictures``, if there is one, is at its top."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     singles = planned_samples(results)
     chosen = overview(singles) if singles else {}
@@ -143,12 +145,14 @@ def page(
 
 
 def _printable(value: object) -> object:
-    """Text that a page may contain. A figure is marked as safe since it was made from such text."""
+    """The text without characters that a page must not contain. A figure's markup is returned unchanged,
+    because it was made from such text.
+    """
     return shown(value, LINES) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def first_picture(results: Results) -> Drawn | None:
-    """The page's first picture, overview.svg; None when no run of a single machine was planned."""
+    """The first picture of the page, overview.svg. None when no run of a single machine was planned."""
     samples = planned_samples(results)
     if not samples:
         return None
@@ -160,7 +164,9 @@ def first_picture(results: Results) -> Drawn | None:
 
 
 def _pictures(results: Results) -> tuple[Drawn, ...]:
-    """The page's first picture, then one picture of all cells for each clock, unless the first has them all."""
+    """The first picture of the page, and then for each clock a picture of all its cells. A picture with the
+    same cells as the first is left out.
+    """
     first = first_picture(results)
     if first is None:
         return ()
@@ -201,7 +207,7 @@ def _sections(results: Results) -> tuple[tuple[Section, ...], tuple[Drawn, ...]]
 
 
 def _rows(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
-    """The table's rows; its headings are in the template."""
+    """The rows of the table. The template has the headings."""
     app = {cell: summarise(runs, operator.attrgetter("t_app_ns")) for cell, runs in samples.items()}
     versus = ratios(app, "configuration", "standard")
     for cell, runs in samples.items():
@@ -234,7 +240,7 @@ def _head(cell: Cell) -> tuple[str, ...]:
 
 
 def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
-    """Our configuration against every other one that is otherwise alike (conclusions.rival_of)."""
+    """One row for each comparison of our configuration with another one (conclusions.rival_of)."""
     for cell, runs in samples.items():
         if cell.configuration != OURS or not runs:
             continue
@@ -280,7 +286,7 @@ def _label(cell: Cell) -> str:
 
 
 def _middle_run(runs: Sequence[Sample]) -> Sample | None:
-    """The run at the median, or the one just before it, since phases of several runs have no common median."""
+    """The run with the median time, or the one just before the median. Phases of several runs have no common median."""
     ready = sorted((sample for sample in runs if not sample.censored), key=lambda sample: sample.t_app_ns)
     return ready[(len(ready) - 1) // 2] if ready else None
 
@@ -309,7 +315,7 @@ def _censored(results: Results) -> Iterator[str]:
 
 
 def _left_out(results: Results) -> Iterator[str]:
-    """Words that the project has and this matrix does not ask for."""
+    """The configurations, storage models and other options that exist but are not in this matrix."""
     # A bench of single machines has always been silent about patterns.
     patterns = (("pattern", PATTERNS),) if launch_report.several(results) else ()
     for axis, known in (
@@ -349,7 +355,7 @@ def _spread(time: Summary) -> str:
 
 
 def _interval(runs: Sequence[Sample]) -> str:
-    """The interval of the median; None with censored runs, whose times are not known."""
+    """The confidence interval of the median, as text. A dash with censored runs, because their times are not known."""
     found = None if any(s.censored for s in runs) else median_interval([s.t_app_ns for s in runs])
     return _NONE if found is None else f"{found[0] / 1e9:.2f} … {found[1] / 1e9:.2f} s"
 

@@ -1,6 +1,4 @@
-"""The first five lines of the report, from the numbers of its first picture (pure), for readers who skip
-tables.
-"""
+"""The first five lines of the report, from the numbers in its first picture, for readers who skip tables (pure)."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ _PLAIN = {
 
 
 def summary(results: Results) -> tuple[str, ...]:
-    """Five lines; fewer when there is nothing to say for one, none when no cell is of a single machine."""
+    """Up to five lines. A line without content is left out. Empty when no cell has a single machine."""
     samples = planned_samples(results)
     if not samples:
         return ()
@@ -65,8 +63,8 @@ def _lines(results: Results, samples: Measured, chosen: Measured) -> Iterator[st
 
 
 def _best(chosen: Measured, profile: str, configuration: str) -> Sequence[Sample]:
-    """The runs with the options of a build where the options are ours to choose, else the other runs. A
-    distribution's own boot stays as it is.
+    """The runs with the kernel options of a build. For a distribution's own boot, the runs with the stock
+    command line. When there are none, the runs with another command line.
     """
     order = COMMAND_LINES if configuration in STOCK_CONFIGURATIONS else (BUILT, *reversed(COMMAND_LINES))
     for line in order:
@@ -83,7 +81,7 @@ def _best(chosen: Measured, profile: str, configuration: str) -> Sequence[Sample
 def _pairs(
     profiles: Sequence[str], here: Mapping[str, Sequence[Sequence[Sample]]], rival: str, metric: Metric
 ) -> str:
-    """The medians of both, and by the rule of the clock the least factor by which ours is faster."""
+    """For each profile, both medians, and the least factor by which ours is faster, by the rule of the clock."""
     return "; ".join(
         _pair(profile, other, ours, metric)
         for profile, other, ours in zip(profiles, here[rival], here[OURS], strict=True)

@@ -1,6 +1,4 @@
-"""Files of a results directory, which may be a stranger's: they are read with a size limit and replaced
-whole or not at all.
-"""
+"""Files in a results directory, which may be untrusted. They are read with a size limit, and replaced in one step."""
 
 from __future__ import annotations
 
@@ -21,7 +19,9 @@ _NAME_MAX = 120
 
 
 def file_name(*words: str) -> str:
-    """The name of a figure's files. A profile's name may be a directory's, with any characters and of any length."""
+    """The name of a figure's files. The words may contain any characters and be of any length, because a
+    profile's name may be a directory's name.
+    """
     name = "-".join(re.sub(r"[^a-z0-9._-]+", "-", word.lower()).strip("-.") for word in words)
     if len(name) <= _NAME_MAX:
         return name
@@ -29,17 +29,18 @@ def file_name(*words: str) -> str:
 
 
 def read_text(path: Path, limit_bytes: int) -> str:
-    """The text of a regular file. Raises BadInputError for any other file or one that is too large,
-    OSError, UnicodeDecodeError.
+    """The text of a regular file. Raises BadInputError for a file that is not regular or too large, OSError,
+    or UnicodeDecodeError.
     """
     return read_bounded(path, limit_bytes).decode("utf-8")
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put ``content`` at ``path`` in one step. A loss of power leaves either the old content or the new one.
+    """Put ``content`` at ``path`` in one step. After a power failure, ``path`` has either the old content or
+    the new one.
 
-    The name is on the disk only when its directory is (fsync(2)). Raises HostLacksError when there is no
-    space.
+    The directory is synced too, because only then is the new name on the disk (fsync(2)). Raises
+    HostLacksError when the disk is full.
     """
     with full_disk_named(path.parent, "the results", "make room, then repeat the command: samples are kept"):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PARTIAL, dir=path.parent)
@@ -58,6 +59,6 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def remove_partial(path: Path) -> None:
-    """Remove what a killed process left of ``path``. Only the sole writer of ``path`` may call it."""
+    """Remove partial files that a killed process left for ``path``. Only the sole writer of ``path`` may call this function."""
     for left in path.parent.glob(f".{path.name}.*{_PARTIAL}"):
         left.unlink()
