@@ -1,1 +1,1 @@
-"""launch → measurement: clocks, one run → Measurement, statistics, report."""
+"""Measure launches: clocks, launch patterns, measurements of single runs, and statistics."""

@@ -1,7 +1,7 @@
 """The composition of a distribution's boot (`standard`, `standard-tuned`), as the booted machine itself
 reports it.
 
-The document is committed (bench/baseline), so that a reader sees what the application is compared with.
+The document is committed (bench/baseline). It shows with what the application's early start is compared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MONOTONIC = re.compile(r"\[ *(\d+\.\d+)\] \S+ (.*)")
 
 
 def questions(unit: str) -> str:
-    """The shell commands that ask for all of it."""
+    """The shell commands that ask for all parts of the composition."""
     asked = "\n".join(f"echo; echo '== {name}'\n{command}" for name, command in _QUESTIONS.items())
     return f"export LC_ALL=C SYSTEMD_COLORS=0; UNIT='{unit}'\n{asked}\necho; echo '== end'\n"
 
@@ -76,14 +76,14 @@ def parse(text: str) -> Mapping[str, Any]:
 
 
 def _chain(text: str) -> list[str]:
-    """The text without the paragraph that explains the notation."""
+    """The lines of the text's last paragraph. The paragraphs before it explain the notation."""
     return text.rpartition("\n\n")[2].splitlines()
 
 
 def record(
     guest: Guest, profile: Profile, boot: Boot, readied: Readied, accelerator: str
 ) -> Mapping[str, Any]:
-    """The document of a guest that is ready: its composition, and the times of this one boot (wall clock)."""
+    """The document about a guest that is ready: its composition, and the times of this one boot (wall clock)."""
     out, err = io.BytesIO(), io.BytesIO()
     executing(guest).execute(questions(profile.unit), out, err, _LIMIT_S, _SAID_BYTES)
     return {

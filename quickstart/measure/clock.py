@@ -1,8 +1,8 @@
-"""The clocks of the bench, and how each changes the size of a machine (docs/users/times.md).
+"""The clocks of the bench, and the machine sizes on each clock (docs/users/times.md).
 
-``virtual``: QEMU counts instructions (TCG, -icount). Guest time is instructions × 2^shift ns plus the
-guest's idle time, so a boot repeats whatever else the host does. ``wall`` is TCG on the host's clock.
-``kvm`` is KVM, where a guest has booted on it.
+``virtual``: QEMU counts instructions (TCG, -icount). Guest time is the number of instructions × 2^shift ns
+plus the guest's idle time. So a boot takes the same time whatever else the host does. ``wall`` is TCG with
+the host's clock. ``kvm`` is KVM, if a guest has been seen to boot on it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ _VIRTUAL_SEED = "1"
 
 @dataclass(frozen=True)
 class Clock:
-    """A clock. ``name`` is one of results.CLOCKS; ``memory_mib`` and ``vcpus`` are those of a size on this
-    clock.
-    """
+    """A clock. ``name`` is one of results.CLOCKS. ``memory_mib`` and ``vcpus`` describe a machine of one size on this clock."""
 
     name: str
     accelerator: Accelerator
@@ -44,7 +42,7 @@ class Clock:
 
 
 def virtual(size: str) -> Clock:
-    """The virtual clock for a size. It has one vCPU, because QEMU's icount starts no second one."""
+    """The virtual clock for a size. The machine has one vCPU, because QEMU does not start a second one with icount."""
     _known("size", size, SIZES)
     qemu = (
         *("-accel", "tcg,thread=single,tb-size=512", "-icount", f"shift={_SHIFT[size]},sleep=on,align=off"),
@@ -54,9 +52,10 @@ def virtual(size: str) -> Clock:
 
 
 def clock_of(name: str, size: str, kernel: Path, store: Store) -> Clock:
-    """The clock of that name. ``kernel`` is the kernel that KVM is tried with.
+    """The clock ``name`` for a size. ``kernel`` is used to try KVM.
 
-    Raises BadInputError for an unknown word, HostLacksError for ``kvm`` where no guest came up on it.
+    Raises BadInputError for an unknown clock or size, and HostLacksError for ``kvm`` when no guest boots on
+    KVM.
     """
     _known("clock", name, CLOCKS)
     _known("size", size, SIZES)
@@ -73,7 +72,7 @@ def clock_of(name: str, size: str, kernel: Path, store: Store) -> Clock:
 
 
 def sized(plain: Machine, clock: Clock) -> Machine:
-    """``plain`` with the memory and the processors of a size on that clock (pure)."""
+    """``plain`` with the memory and processors that ``clock`` gives to its size (pure)."""
     return dataclasses.replace(plain, memory_mib=clock.memory_mib, vcpus=clock.vcpus)
 
 

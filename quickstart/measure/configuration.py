@@ -1,5 +1,5 @@
-"""The configurations that are compared (paper section 4.1): how each boots, and the command line of its
-kernel (pure).
+"""The configurations that are compared (paper section 4.1): how each boots, and its kernel command line
+(pure).
 
 ``quickstart.bench.prepare`` makes the files that a `Boot` names.
 """
@@ -21,16 +21,15 @@ from quickstart.model.words import KernelOptions
 
 @dataclass(frozen=True, kw_only=True)
 class Boot:
-    """All that a machine needs to boot one configuration, and the request that makes it ready. All files
-    are the host's.
+    """All that a machine needs to boot one configuration, and the request that makes it ready. All paths are
+    the host's.
 
-    ``command_line`` is one of results.COMMAND_LINES, ``cmdline`` has the words themselves. ``initrds`` are
-    joined in this order. ``volume`` is a raw image that is only read. ``fetched`` is where kernel and then
-    initramfs lie on it (image.extents). A machine that is not ``attached`` gets no root volume: only kernel
-    and initramfs come from it. ``delivery`` is how the start set reaches the guest, one of
-    results.DELIVERIES, or empty. ``unit`` is the application's unit. ``unit_lines`` (its [Service]
-    assignments) and ``packages`` (the image's, with versions) are recorded in results and used for nothing
-    else.
+    ``command_line`` is one of results.COMMAND_LINES, and ``cmdline`` has the words themselves. ``initrds``
+    are joined in order. ``volume`` is a raw image that is only read. ``fetched`` says where on the volume the
+    kernel and the initramfs are (image.extents). A machine that is not ``attached`` has no root volume; only
+    its kernel and initramfs come from the volume. ``delivery`` is how the start set reaches the guest, one of
+    results.DELIVERIES, or empty. ``unit`` is the application's unit. ``unit_lines`` (the unit's [Service]
+    assignments) and ``packages`` (the image's packages with versions) are only recorded in results.
     """
 
     configuration: str
@@ -55,7 +54,7 @@ class Boot:
 
 
 def with_command_line(boot: Boot, command_line: str) -> Boot:
-    """``boot`` with another command line than its stock one. Raises BadInputError for an unknown one."""
+    """``boot`` with the given command line in place of the stock one. Raises BadInputError for an unknown command line."""
     if command_line not in COMMAND_LINES:
         raise BadInputError(
             f"no such command line: {command_line}", hint=f"known: {', '.join(COMMAND_LINES)}"
@@ -67,16 +66,16 @@ def with_command_line(boot: Boot, command_line: str) -> Boot:
 
 
 def built_with(configuration: str, profile: Profile) -> str:
-    """The command line of a configuration where none is asked for.
+    """The command line for a configuration when the matrix does not name one.
 
-    A distribution's own initramfs gets the stock one. Ours get that of the artefact that ``build`` makes of
-    ``profile``, so that our configurations differ only in what is packed.
+    A distribution's own initramfs gets the stock command line. Our configurations get the one that ``build``
+    chooses for ``profile``, so that they differ only in what is packed.
     """
     return "stock" if configuration in STOCK_CONFIGURATIONS else chosen(profile, None).value
 
 
 def machine_of(boot: Boot) -> Machine:
-    """The machine that boots it. Its writes to the disk are thrown away, and no port leads to it."""
+    """The machine that boots ``boot``. Its disk writes are thrown away, and no port is forwarded to it."""
     return machine(
         boot.configuration,
         memory_mib=boot.memory_mib,

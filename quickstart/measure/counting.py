@@ -1,4 +1,4 @@
-"""Requests and waits before ready, from a volume's log and from the guest's own counters (pure)."""
+"""Count requests and waiting times before ready, from a volume's log and from the guest's own counters (pure)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TICK_NS = 10_000_000
 
 
 def root_reads(log: Iterable[Request], begin_ns: int, end_ns: int) -> Reads:
-    """The reads that arrived at or after ``begin_ns`` and before ``end_ns``."""
+    """The read requests that arrived at or after ``begin_ns`` and before ``end_ns``."""
     lengths = [
         each.length_bytes
         for each in log
@@ -26,7 +26,7 @@ def root_reads(log: Iterable[Request], begin_ns: int, end_ns: int) -> Reads:
 
 
 def in_flight_ns(log: Iterable[Request], begin_ns: int, end_ns: int) -> int:
-    """The time between the two instants during which at least one request of any kind was unanswered, in ns."""
+    """The time in ns between the two instants during which at least one request of any kind was unanswered."""
     intervals = (
         (max(each.arrival_ns, begin_ns), min(each.done_ns or end_ns, end_ns))
         for each in log
@@ -36,10 +36,11 @@ def in_flight_ns(log: Iterable[Request], begin_ns: int, end_ns: int) -> int:
 
 
 def modelled_ns(log: Iterable[Request], end_ns: int) -> int:
-    """The time that the storage model takes for the reads that arrived before ``end_ns``, in ns, by the
-    model's own instants.
+    """The time in ns that the storage model takes for the reads that arrived before ``end_ns``. It is
+    computed from the instants that the model sets.
 
-    A busy host may deliver an answer later. A clock that does not depend on the host does not count that.
+    On a busy host, an answer may be delivered later. That delay is left out, because the result must not
+    depend on the host.
     """
     reads = (each for each in log if each.command == Command.READ and each.arrival_ns < end_ns)
     return _union_ns((each.arrival_ns, each.due_ns) for each in reads)
@@ -54,14 +55,16 @@ def _union_ns(intervals: Iterable[tuple[int, int]]) -> int:
 
 
 def overlap_ns(busy_ns: int, waited_ns: int) -> int:
-    """The part of the volume's busy time for which the guest did not wait. The virtual clock may have
-    charged this much too little.
+    """The part of the volume's busy time during which the guest did not wait. The virtual clock may show up
+    to this much too little time.
     """
     return max(0, busy_ns - waited_ns)
 
 
 def iowait_ns(counters: str) -> int:
-    """The fifth figure of the `cpu` line, in ticks of 10 ms (proc(5)). Raises GuestError when there is none."""
+    """The guest's time waiting for I/O: the fifth number in the `cpu` line of /proc/stat, which is in ticks
+    of 10 ms (proc(5)). Raises GuestError when there is none.
+    """
     words = counters.partition("\n")[0].split()
     ticks = natural(words[5], INT64_MAX // _TICK_NS) if len(words) >= 6 and words[0] == "cpu" else None
     if ticks is None:
@@ -70,10 +73,10 @@ def iowait_ns(counters: str) -> int:
 
 
 def disk_reads(counters: str, device: str) -> Reads:
-    """Reads completed and sectors read of ``device`` in the guest's /proc/diskstats
+    """The completed reads and the bytes read of ``device``, from the guest's /proc/diskstats
     (Documentation/admin-guide/iostats.rst).
 
-    Raises GuestError when the device is missing or its numbers are not numbers.
+    Raises GuestError when the device is missing, or when its numbers are invalid.
     """
     for line in counters.splitlines():
         words = line.split()
@@ -88,10 +91,10 @@ def disk_reads(counters: str, device: str) -> Reads:
 
 
 def unanswered_ns(log: Sequence[Request], now_ns: int) -> int:
-    """How long the oldest request has waited that the volume has not answered at ``now_ns``, in ns; 0 when
+    """How long the oldest request that the volume has not answered has waited at ``now_ns``, in ns. 0 when
     there is none.
 
-    A request whose answer is due but was not taken is not counted.
+    A request whose answer is due but was not read by the guest is left out.
     """
     waiting = [each.arrival_ns for each in log if not each.done_ns and not 0 < each.due_ns <= now_ns]
     return now_ns - min(waiting) if waiting else 0

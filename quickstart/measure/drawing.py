@@ -1,4 +1,4 @@
-"""matplotlib with its own defaults: no configuration file has an effect on a report."""
+"""Use matplotlib with its built-in defaults, so that no configuration file affects a report."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NAMES = ("MATPLOTLIBRC", "MPLCONFIGDIR", "MPLBACKEND")
 
 @contextmanager
 def unconfigured() -> Iterator[None]:
-    """While the context lasts, matplotlib can be imported for the first time and finds an empty
-    configuration, in a directory of ours.
+    """A context in which matplotlib may be imported for the first time. It finds an empty configuration, in a
+    directory of ours.
 
-    matplotlib looks for a matplotlibrc in the current directory before all other places
-    (matplotlib.matplotlib_fname). Somebody else may own that file, and it can make LaTeX run on text of its
-    author's (text.usetex). `styled` resets what was read otherwise.
+    matplotlib first looks for a matplotlibrc in the current directory (matplotlib.matplotlib_fname). Another
+    user may own that file, and it can make LaTeX run on a text that its author chose (text.usetex). `styled`
+    resets settings that matplotlib reads elsewhere.
     """
     before = {name: os.environ.pop(name) for name in _NAMES if name in os.environ}
     here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -39,9 +39,7 @@ def unconfigured() -> Iterator[None]:
 
 @contextmanager
 def styled(settings: dict[Any, Any]) -> Iterator[None]:
-    """While the context lasts, matplotlib has its default settings and these, whatever was read when it was
-    imported.
-    """
+    """A context in which matplotlib has its default settings and ``settings``, whatever it read when it was imported."""
     import matplotlib as mpl
 
     with mpl.rc_context():

@@ -1,6 +1,4 @@
-"""One launch of several machines from one volume (docs/users/measuring.md): N boots in parallel or in turn
-→ N Samples.
-"""
+"""One launch of several machines from one volume (docs/users/measuring.md): N boots, in parallel or in turn, give N samples."""
 
 from __future__ import annotations
 
@@ -29,19 +27,19 @@ _HEAD_START_S = 0.05
 
 @dataclass(frozen=True)
 class _Ended:
-    """The outcome of a machine. ``launched_ns`` is the time of its launch request (time.monotonic_ns)."""
+    """The result of one machine. ``launched_ns`` is the time of its launch request (time.monotonic_ns)."""
 
     launched_ns: int
     became: Ran | QuickStartError
 
 
 def processors() -> int:
-    """The number of the host's processors that we may use."""
+    """The number of the host's processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def available_bytes() -> int:
-    """The memory that is available without swapping, in bytes (proc(5), MemAvailable)."""
+    """The memory in bytes that is available without swapping (proc(5), MemAvailable)."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
@@ -56,13 +54,13 @@ def demand_room(cell: Cell) -> None:
 def launch(
     bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: Cell, number: int
 ) -> tuple[Sample, ...]:
-    """Launch ``cell.instances`` machines of ``boot`` by its pattern, all from one volume that is fresh and
-    cold at first.
+    """Launch ``cell.instances`` machines of ``boot`` by the cell's pattern, all from one volume that is fresh
+    and cold at first.
 
     A machine that hangs or dies gives a censored sample and does not affect the others. A volume that dies
-    censors all of them. Nothing is left running. Where the host has too few processors for all machines,
-    the storage is dilated, and ``bench.limit_s`` with it. Raises BadInputError for the virtual clock,
-    HostLacksError for what the host lacks.
+    censors all samples. Nothing is left running afterwards. When the host has too few processors for all
+    machines, the storage's times and ``bench.limit_s`` are dilated. Raises BadInputError for the virtual
+    clock, and HostLacksError when the host lacks something.
     """
     if problem := patterns.cell_problem(cell):
         raise BadInputError(f"no launch of {cell.instances} by {cell.pattern}: {problem}")
@@ -87,9 +85,7 @@ def launch(
 
 
 class _Machines:
-    """The machines of one launch. Each has a thread of its own, because QEMU ends with the thread that
-    started it.
-    """
+    """The machines of one launch. Each has a thread of its own, because a QEMU ends with the thread that started it."""
 
     def __init__(self, bench: Bench, boot: Boot, clock: Clock, cell: Cell, percent: int) -> None:
         self._bench, self._boot, self._clock, self._cell = bench, boot, clock, cell
@@ -103,7 +99,7 @@ class _Machines:
         self._stop = threading.Event()
 
     def run(self, volume: Volume) -> None:
-        """Launch them all. Returns when each is ready or is known to have failed, and none runs any more."""
+        """Launch all machines. Return when each machine was ready or has failed, and none is still running."""
         begin_s = time.monotonic() + _HEAD_START_S
         gap_s = self._cell.stagger_ms / 1000 * self._percent / patterns.REAL
         threads = [
@@ -128,7 +124,9 @@ class _Machines:
                 thread.join()
 
     def give_up(self, error: VolumeError) -> None:
-        """Count the volume's end as that of every machine. Raises the error that caused it."""
+        """Record ``error``, the end of the volume, as the result of every machine. If a thread failed before
+        that, raise its exception.
+        """
         self._raise_fatal()
         now_ns = time.monotonic_ns()
         self._ended = {each: _Ended(now_ns, error) for each in range(1, self._cell.instances + 1)}
@@ -156,7 +154,7 @@ class _Machines:
         return dataclasses.replace(sample, instance=instance, launched_ns=ended.launched_ns - first_ns)
 
     def _one(self, volume: Volume, instance: int, due_s: float) -> None:
-        """The body of a thread: wait for the moment, boot, and keep running until all are ready."""
+        """The body of a thread: wait for the launch time, boot, and keep the machine running until all machines are ready."""
         try:
             self._stop.wait(max(0.0, due_s - time.monotonic()))
             if self._stop.is_set():
@@ -181,22 +179,22 @@ class _Machines:
             self._over[instance].set()
 
     def _stay(self, instance: int) -> None:
-        """Keep a ready machine running until all are ready, as a machine in use would. One by one, it has
-        done its part at once.
+        """Keep a ready machine running until all machines are ready, as a machine in use would. With the
+        pattern one-by-one, it can stop at once.
         """
         self._settle(instance)
         if self._cell.pattern != "one-by-one":
             self._all_settled.wait()
 
     def _settle(self, instance: int) -> None:
-        """Note that the machine is ready, or is known to have failed."""
+        """Record that the machine is ready or has failed."""
         with self._lock:
             self._settled.add(instance)
             if len(self._settled) == self._cell.instances:
                 self._all_settled.set()
 
     def _end_all(self, volume: Volume) -> None:
-        """End the waiting of every guest and machine that uses the volume."""
+        """Stop all waiting: of threads, of ready machines and of guests that use the volume."""
         self._stop.set()
         self._all_settled.set()
         if volume.is_running():

@@ -1,5 +1,5 @@
-"""The plan of a bench: TOML or options → Matrix, validated as a whole before any work
-(docs/users/measuring.md).
+"""Read the plan of a bench from TOML or options into a Matrix. The whole plan is validated before any work
+begins (docs/users/measuring.md).
 """
 
 from __future__ import annotations
@@ -93,11 +93,12 @@ class Matrix:
 
 
 def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
-    """Parse the matrix in ``text`` (TOML). ``profiles`` are the known names; a word with a slash is a
-    profile's directory.
+    """The matrix in ``text`` (TOML). ``profiles`` are the known names. A word with a slash is a profile's
+    directory.
 
-    For a block without command lines each profile is read for the one that its builds have. Raises
-    MatrixError with every fault in the matrix, BadInputError for such a profile that is missing or invalid.
+    For a block without command lines, each profile is read to find the command line that its build has.
+    Raises MatrixError with every fault in the matrix, and BadInputError when such a profile is missing or
+    invalid.
     """
     try:
         raw = parse_toml(text)
@@ -107,7 +108,7 @@ def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
 
 
 def load_matrix(path: Path, profiles: Sequence[str]) -> Matrix:
-    """Read the matrix in a file. Raises BadInputError when it cannot be read, MatrixError when it is invalid."""
+    """The matrix in a file. Raises BadInputError when the file cannot be read, and MatrixError when the matrix is invalid."""
     try:
         text = read_whole(path, MAX_TOML_BYTES).decode()
     except OSError as error:
@@ -120,7 +121,7 @@ def load_matrix(path: Path, profiles: Sequence[str]) -> Matrix:
 def matrix_of_options(
     options: Mapping[str, Sequence[str] | Sequence[int] | int], profiles: Sequence[str]
 ) -> Matrix:
-    """A matrix of one block with the keys of ``options``. Raises MatrixError."""
+    """A matrix of one block that has ``options`` as its keys. Raises MatrixError when they are invalid."""
     # An option that was not given leaves the block's default.
     block = {key: value for key, value in options.items() if value}
     whole = {"fetch": block.pop("fetch")} if "fetch" in block else {}
@@ -130,14 +131,15 @@ def matrix_of_options(
 
 
 def singular(key: str) -> str:
-    """The name of a block's key as the word for one of its values."""
+    """The singular of a block's key, as a word for one of its values."""
     return "delivery" if key == "deliveries" else key.removesuffix("s")
 
 
 def order(plan: Sequence[Planned]) -> tuple[tuple[Cell, int], ...]:
-    """All runs (cell, number from 1), in rounds of one run for each cell. Every other round goes backwards.
+    """All runs as (cell, number from 1), in rounds of one run for each cell. Every second round is in reverse
+    order.
 
-    So a drift of the host during the bench affects all configurations alike.
+    This way, a drift of the host during the bench affects all configurations alike.
     """
     rounds = max((each.runs for each in plan), default=0)
     runs: list[tuple[Cell, int]] = []
@@ -179,7 +181,7 @@ def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> 
 
 
 def _count(block: _Block) -> int:
-    """The number of cells that a block has at most."""
+    """The maximum number of cells in a block."""
     lists = (
         block.clocks,
         block.storages,
@@ -193,7 +195,7 @@ def _count(block: _Block) -> int:
 
 
 class _Lines:
-    """The command lines of a block's cells. Each profile that decides one is read once."""
+    """The command lines for the cells of a block. Each profile that decides about one is read only once."""
 
     def __init__(self, known: Sequence[str]) -> None:
         self._known = known
@@ -211,7 +213,7 @@ class _Lines:
 
 
 def _planned(block: _Block, lines: _Lines) -> Iterator[Planned]:
-    """The cells of a block; those that are compared are neighbours."""
+    """The cells of a block. Cells that are compared with each other come one after the other."""
     launches = launches_of(block.patterns, block.instances, block.stagger_ms)
     outer = itertools.product(block.clocks, block.storages, block.sizes, block.profiles, launches)
     for clock, storage, size, profile, (pattern, instances, stagger_ms) in outer:
@@ -237,8 +239,8 @@ def _planned(block: _Block, lines: _Lines) -> Iterator[Planned]:
 
 
 def _asked_in_part(plan: Sequence[Planned]) -> Iterator[str]:
-    """The plan's cells with the delivery. A run always records its delivery, so its cell must be the one
-    with it or the one without.
+    """A fault for each cell that the plan has both with and without a delivery. A run always records its
+    delivery, so it could belong to either cell.
     """
     asked = [each.cell for each in plan if each.cell.delivery]
     cells = {each.cell for each in plan}
@@ -248,7 +250,9 @@ def _asked_in_part(plan: Sequence[Planned]) -> Iterator[str]:
 
 
 def _word_problems(raw: Mapping[str, object], profiles: Sequence[str]) -> Iterator[str]:
-    """Unknown words, and words that a list repeats; found also in a document whose shape is wrong elsewhere."""
+    """Faults for unknown words and for words that a list repeats. They are found even when the document's
+    structure is wrong elsewhere.
+    """
     blocks = raw.get("block")
     for number, block in enumerate(blocks if isinstance(blocks, list) else []):
         for key, known in {"profiles": tuple(profiles), **_KNOWN}.items():

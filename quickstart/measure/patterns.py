@@ -1,8 +1,8 @@
-"""Launch patterns (pure): the launches that a block of a matrix asks for, dilated time, and the summary of
-N launches.
+"""Launch patterns (pure): the launches that a block of a matrix asks for, time dilation, and the summary of
+several launches.
 
-Dilated time: Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006).
-docs/users/measuring.md has its assumptions.
+Time dilation follows Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006).
+docs/users/measuring.md lists its assumptions.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _NO_VIRTUAL = (
 
 
 def launches_of(patterns: Sequence[str], instances: Sequence[int], stagger_ms: int) -> tuple[Launch, ...]:
-    """The launches that a block's lists ask for, in their order. One machine alone is `single`, whatever
-    the pattern.
+    """The launches that a block's lists ask for, in the order of the lists. The launch of one machine alone
+    is `single`, whatever the pattern is.
     """
     found = [
         _ALONE
@@ -47,7 +47,7 @@ def launches_of(patterns: Sequence[str], instances: Sequence[int], stagger_ms: i
 def block_problems(
     patterns: Sequence[str], instances: Sequence[int], stagger_ms: int, clocks: Sequence[str]
 ) -> Iterator[str]:
-    """The faults of the launches that a block asks for, each with its key."""
+    """The faults in the launches that a block asks for, each with its key."""
     together = [pattern for pattern in patterns if pattern != "single"]
     if together and not instances:
         yield f"instances: missing; {together[0]} is of several machines: how many?"
@@ -65,7 +65,7 @@ def block_problems(
 
 
 def cell_problem(cell: Cell) -> str:
-    """The fault of a cell's launch; empty when there is none."""
+    """The fault in a cell's launch, or an empty string."""
     alone = cell.instances == 1
     if alone != (cell.pattern == "single"):
         return f"instances: {cell.pattern} has {'several' if alone else 'one'} (got {cell.instances})"
@@ -77,7 +77,7 @@ def cell_problem(cell: Cell) -> str:
 
 
 def launch_problems(samples: Sequence[Sample]) -> Iterator[str]:
-    """Whether each launch has all its machines with the same dilation. ``samples`` come from one document."""
+    """Faults for each launch that lacks machines or has several dilations. ``samples`` come from one document."""
     found: dict[tuple[Cell, int], list[Sample]] = {}
     for index, sample in enumerate(samples):
         if sample.instance > sample.cell.instances:
@@ -91,17 +91,17 @@ def launch_problems(samples: Sequence[Sample]) -> Iterator[str]:
 
 
 def at_a_time(cell: Cell) -> int:
-    """The number of machines of a launch that run at the same time. One by one, each ends before the next
-    begins.
+    """The number of machines of a launch that run at the same time. With the pattern one-by-one, each machine
+    ends before the next one starts.
     """
     return 1 if cell.pattern == "one-by-one" else cell.instances
 
 
 def dilation_percent(cell: Cell, vcpus: int, processors: int) -> int:
-    """How many percent the storage's times must be of the real ones, so that it meets ``processors`` as if
-    each vCPU had one of its own.
+    """The factor in percent by which the storage's times are multiplied, so that storage and ``processors``
+    relate as if each vCPU had a processor of its own.
 
-    None for machines that are alone on the host, as those of `single` are.
+    It is 100 (no dilation) for machines that run alone on the host, for example with the pattern `single`.
     """
     if at_a_time(cell) == 1:
         return REAL
@@ -109,12 +109,12 @@ def dilation_percent(cell: Cell, vcpus: int, processors: int) -> int:
 
 
 def command_line(words: str) -> str:
-    """The kernel's command line for a machine that shares processors with others."""
+    """The kernel command line for a machine that shares processors with others."""
     return words if _NO_TIMER_CHECK in words.split() else f"{words} {_NO_TIMER_CHECK}"
 
 
 def dilated(model: StorageModel, percent: int) -> StorageModel:
-    """The model with all its times multiplied by ``percent`` / 100."""
+    """The storage model with all times multiplied by ``percent`` / 100."""
     if percent == REAL:
         return model
     rate = model.bandwidth_bytes_s
@@ -133,7 +133,7 @@ def _slower(time_ns: int, percent: int) -> int:
 
 
 def undilated(sample: Sample, percent: int) -> Sample:
-    """The measurement of a dilated launch in the time that it stands for. Its parts still add up."""
+    """The sample of a dilated launch, converted back to undilated time. Its parts still add up to its total."""
     if percent == REAL:
         return sample
 
@@ -164,7 +164,7 @@ def _spans(spans: Sequence[Phase], quicker: Callable[[int], int]) -> tuple[Phase
 
 
 def demand_memory(count: int, each_mib: int, available_bytes: int) -> None:
-    """Raise HostLacksError when the host has no memory for ``count`` machines of ``each_mib``."""
+    """Raise HostLacksError when less memory is available than ``count`` machines of ``each_mib`` need."""
     if count * each_mib * MIB > available_bytes:
         raise HostLacksError(
             f"{count} machines at a time take {count * each_mib} MiB of memory, {available_bytes // MIB} MiB are available",
@@ -174,10 +174,10 @@ def demand_memory(count: int, each_mib: int, available_bytes: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """The launches of a cell by one metric: of each launch the machine in the middle (``p50``) and the last
-    one (``p100``), and of these the median over all launches, None where that is censored.
+    """The launches of one cell, summarised by one metric. ``p50`` is the machine in the middle of a launch,
+    and ``p100`` is the last one. Each is the median over all launches, or None when that is censored.
 
-    ``machines`` were launched; ``censored`` of them did not get ready.
+    ``machines`` is the number of machines that were launched. ``censored`` of them did not become ready.
     """
 
     launches: int
@@ -188,7 +188,7 @@ class Launched:
 
 
 def launched(samples: Sequence[Sample], metric: Metric) -> Launched:
-    """The summary of one cell's samples. A censored machine is later than every other."""
+    """The summary of one cell's samples. A censored machine is treated as later than every other one."""
     found: dict[int, list[int | None]] = {}
     for sample in samples:
         found.setdefault(sample.number, []).append(None if sample.censored else metric(sample))
@@ -208,6 +208,6 @@ def launched(samples: Sequence[Sample], metric: Metric) -> Launched:
 
 
 def _middle(values: Sequence[int | None]) -> int | None:
-    """The median, where None is later than every number."""
+    """The median. None is treated as later than every number."""
     known = [each for each in values if each is not None]
     return median_of_all(known, len(values) - len(known))

@@ -1,5 +1,5 @@
-"""The phases of a boot until ready, from the stamps of kernel, init and systemd (guest.md); pure but for
-the guest's script.
+"""The phases of a boot until ready, from time stamps of kernel, init and systemd (guest.md). Apart from the
+guest's script, everything is pure.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _OURS = ("modules", "network", "root", "integrity", "checked", "application")
 def script(unit: str) -> str:
     """The script that runs in the guest once it is ready. `phases` parses its output.
 
-    The kernel's log has a clock of its own (sched_clock). So one line goes into the log beside the uptime,
-    without a fork in between.
+    The kernel's log has a clock of its own (sched_clock). So the script writes one line into the log and
+    prints the uptime right after it, without a fork in between.
     """
     stamps = ("InactiveExit", "ActiveEnter", "InactiveEnter")
     properties = " ".join(("-p Id", *(f"-p {each}TimestampMonotonic" for each in stamps)))
@@ -38,9 +38,9 @@ def script(unit: str) -> str:
 
 
 def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns: int) -> tuple[Phase, ...]:
-    """The phases from the machine's start to ready. Phases without stamps are left out.
+    """The phases from the machine's start to ready. Phases without time stamps are left out.
 
-    ``said`` is the output of `script`. ``network`` runs beside the others; all others follow each other.
+    ``said`` is the output of `script`. ``network`` runs beside other phases. All others follow each other.
     """
     # It may be below 0, by what the uptime runs ahead at first (docs/users/times.md); a phase has no length below 0.
     found = [Phase("before kernel", -max(0, before_kernel_ns), 0)]
@@ -56,12 +56,12 @@ def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns
 
 
 def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
-    """The services that systemd had begun to start before ready, and their durations until then, in the
+    """The services that systemd had begun to start before ready, with their durations until ready, in the
     order of their starts.
 
-    ``said`` is the output of `script`. There are none after our init, which does not ask systemd. A service
-    ends when it counts as started; a oneshot service that has already gone ends when it has run; one that
-    was still starting is cut at ready.
+    ``said`` is the output of `script`. There are no services after our init, because the script does not ask
+    systemd then. A service's phase ends when the service is active. For a oneshot service that is no longer
+    active, it ends when the service has run. For a service that was still starting, it ends at ready.
     """
     found = []
     for name, properties in dict(_units(said)).items():
@@ -77,7 +77,7 @@ def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
 
 
 def _until(phase: Phase, ready_ns: int) -> Phase | None:
-    """The part of the phase before ready. An application may answer before its unit counts as started."""
+    """The part of the phase before ready, or None. An application may answer before its unit is active."""
     if phase.begin_ns >= ready_ns:
         return None
     return Phase(phase.name, phase.begin_ns, min(phase.end_ns, ready_ns))
@@ -117,7 +117,7 @@ def _systemds(
 
 
 def _kernel_stamps(said: str) -> dict[str, int]:
-    """The uptime at each stamp of the kernel's log in ns. ``init`` is when the kernel executed it."""
+    """The uptime in ns at each stamp in the kernel's log. ``init`` is the time when the kernel executed init."""
     found: dict[str, int] = {}
     for line in said.splitlines():
         if entry := _KMSG.match(line):
@@ -134,7 +134,7 @@ def _kernel_stamps(said: str) -> dict[str, int]:
 
 
 def _units(said: str) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The name and the properties of each unit that `systemctl show` described."""
+    """The name and the properties of each unit in the output of `systemctl show`."""
     for block in said.split("\n\n"):
         rows = dict(line.partition("=")[::2] for line in block.splitlines() if "=" in line)
         if "Id" in rows:
@@ -142,6 +142,6 @@ def _units(said: str) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def _instant(properties: Mapping[str, str], name: str) -> int:
-    """A monotonic stamp of systemd in ns; 0 when it never happened."""
+    """A monotonic time stamp of systemd in ns. 0 when the event has not happened."""
     value = properties.get(name, "")
     return int(value) * 1000 if value.isdecimal() else 0

@@ -1,5 +1,5 @@
-"""The nouns of the bench: the cells of a matrix, the measurements in each, and all of them as one versioned
-document.
+"""The data classes of the bench: the cells of a matrix, the measurements in each cell, and the versioned
+document that has all of them.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ RUNS_MAX = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One cell of a matrix. Every word is one of the project's.
+    """One cell of a matrix. Each text is one of the words above, except ``profile``.
 
-    ``payload`` is the form of quickstart's initramfs and ``delivery`` how its start set reaches the guest,
-    where the matrix asks for one; empty means the default of `build`. ``instances`` machines are launched
-    from one volume by ``pattern``; staggered ones follow each other after ``stagger_ms``.
+    ``payload`` is the form of quickstart's initramfs, and ``delivery`` is how its start set reaches the
+    guest. Either is empty when the matrix does not ask for one; the default of `build` then applies.
+    ``instances`` machines are launched from one volume, by ``pattern``. Staggered launches are ``stagger_ms``
+    apart.
     """
 
     profile: str
@@ -60,7 +61,7 @@ class Cell:
 
     @property
     def launched(self) -> str:
-        """How many machines are launched, and by which pattern; empty for one alone."""
+        """The number of machines that are launched, and the pattern, in words. Empty for one machine alone."""
         count = self.instances
         words = {
             "one-by-one": f"{count} one by one",
@@ -71,27 +72,23 @@ class Cell:
 
     @property
     def called(self) -> str:
-        """The configuration's name in a table, with the options that were asked for."""
+        """The configuration's name in a table, with the payload and delivery that were asked for."""
         return ", ".join(word for word in (self.configuration, self.delivery, self.payload) if word)
 
     def beside(self, configuration: str) -> Cell:
-        """The cell of another configuration that this one is compared with. Only quickstart has a payload
-        and a delivery.
-        """
+        """The cell of another configuration with which this cell is compared. Only quickstart has a payload and a delivery."""
         return replace(self, configuration=configuration, payload="", delivery="")
 
 
 def words_of(cell: Cell) -> str:
-    """The cell's name in a message."""
+    """The cell's name, for messages."""
     words = (cell.profile, cell.configuration, cell.command_line, cell.storage, cell.clock, cell.size)
     return " ".join((*words, *(word for word in (cell.delivery, cell.payload, cell.launched) if word)))
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell of a matrix, its number of runs, and the seconds of the host's clock after which a run is
-    given up.
-    """
+    """A cell of a matrix, its number of runs, and the time after which a run is given up, in seconds of the host's clock."""
 
     cell: Cell
     runs: int
@@ -100,9 +97,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase of the boot, on the guest's clock: uptimes in nanoseconds, negative before the kernel's own
-    clock begins.
-    """
+    """A phase of the boot, by the guest's clock: uptimes in nanoseconds. They are negative before the kernel's clock begins."""
 
     name: str
     begin_ns: int
@@ -111,7 +106,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Reads:
-    """The requests of a kind before ready, and their bytes."""
+    """The number of requests before ready, and their bytes."""
 
     requests: int
     read_bytes: int
@@ -119,23 +114,22 @@ class Reads:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One run of a cell (paper section 4.1). A run that did not get ready is censored: it has no number,
-    but it counts.
+    """One run of a cell (paper section 4.1). A run that did not become ready is censored: it has no times,
+    but statistics include it.
 
     ``t_pr_ns``, ``t_app_ns``, ``t_total_ns``, ``uptime_ns`` (at the beacon) and ``ready_uptime_ns`` are on
     the cell's clock. ``fetch_ns`` is the part of T_pr in which kernel and initramfs are fetched through the
-    volume. ``before_kernel_ns`` is the part between the machine's start and the kernel's uptime 0; it may
-    be negative (times.md). ``overlap_ns`` bounds what the virtual clock may have charged too little for
-    I/O; it is 0 on other clocks. ``volume`` comes from the volume's log, ``guest`` from the guest's
-    diskstats.
+    volume. ``before_kernel_ns`` is the part between the machine's start and the kernel's uptime 0; it may be
+    negative (times.md). ``overlap_ns`` is the most that the virtual clock may have left out for I/O. It is 0
+    on other clocks. ``volume`` comes from the volume's log, and ``guest`` from the guest's diskstats.
 
-    ``delivery`` is how the start set reached the guest; empty where there is none. ``units`` are systemd's
-    services that ran before ready, each from its first process until it counted as started. ``took_ns`` is
-    the run's cost on the host's clock: it predicts how long the rest will take and is no result.
+    ``delivery`` is how the start set reached the guest, or empty. ``units`` are systemd's services that ran
+    before ready, each from its first process until it was active. ``took_ns`` is the run's duration on the
+    host's clock. It is not a result; it only helps to estimate the remaining time.
 
-    A run that launches several machines gives a sample for each: ``instance`` from 1, launched
-    ``launched_ns`` after the first. The storage was ``dilation_percent`` / 100 times as slow as its model
-    says; all times but took_ns are divided by that.
+    A run that launches several machines gives a sample for each. ``instance`` is the machine's number from 1,
+    and ``launched_ns`` is the time from the first launch to its launch. The storage was ``dilation_percent``
+    / 100 times as slow as its model, and all times except took_ns are divided by this factor.
     """
 
     cell: Cell
@@ -163,12 +157,12 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Booted:
-    """The facts of what a configuration of a profile boots, by which a difference can be named
+    """The facts about what a configuration of a profile boots. They serve to name the cause of a difference
     (docs/users/compare.md).
 
     ``initramfs`` (SHA-256) and ``image`` (the volume's UUID) are keys of Facts. ``command_lines`` are the
-    kernel's, by results.COMMAND_LINES. ``unit_lines`` are the [Service] assignments of the application's
-    ``unit`` with its drop-ins.
+    kernel's command lines, by results.COMMAND_LINES. ``unit_lines`` are the [Service] assignments of the
+    application's ``unit`` with its drop-ins.
     """
 
     kernel: str
@@ -181,11 +175,11 @@ class Booted:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of all artefacts.
+    """The facts about all artefacts.
 
-    ``boots`` has keys PROFILE/CONFIGURATION like the artefacts. ``contents`` has the regular files of each
-    initramfs with their sizes in memory. ``packages`` has each image's packages with their versions. Facts
-    that were not recorded are absent.
+    ``boots`` has keys of the form PROFILE/CONFIGURATION, like the artefacts. ``contents`` has the regular
+    files of each initramfs, with their unpacked sizes. ``packages`` has the packages of each image, with
+    their versions. Facts that were not recorded are missing.
     """
 
     boots: Mapping[str, Booted] = field(default_factory=dict)
@@ -195,13 +189,13 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """All that the numbers depend on besides the matrix. Samples of different circumstances are never
-    combined.
+    """Everything on which the numbers depend, besides the matrix. Samples with different circumstances are
+    never combined.
 
-    ``host`` has facts of the machine (kernel, CPU model, cores, memory, accelerator), ``versions`` those of
-    quickstart, QEMU, guest kernels and packages, ``artefacts`` the hashes of images and initramfs.
-    ``poll_interval_ms`` is the prober's. ``facts`` are what the artefacts consist of: equal artefacts have
-    equal facts.
+    ``host`` has facts about the machine (kernel, CPU model, cores, memory, accelerator). ``versions`` has the
+    versions of quickstart, QEMU, guest kernels and packages. ``artefacts`` has the hashes of images and
+    initramfs. ``poll_interval_ms`` is the interval at which the agent sends its request. ``facts`` describe
+    the contents of the artefacts. Equal artefacts have equal facts.
     """
 
     host: Mapping[str, str]
@@ -213,10 +207,11 @@ class Circumstances:
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """The results of one `bench`, with all that is needed to repeat it.
+    """The results of one `bench`, with everything that is needed to repeat it.
 
-    ``name`` is the matrix's, ``plan`` all that it asks for. ``command`` is the exact command line,
-    ``began`` its time (UTC, RFC 3339). ``samples`` are in the order in which they were run.
+    ``name`` is the name of the matrix, and ``plan`` has all its cells. ``command`` is the exact command line,
+    and ``began`` is the time when it was called (UTC, RFC 3339). ``samples`` are in the order in which they
+    were run.
     """
 
     name: str

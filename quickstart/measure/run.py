@@ -1,4 +1,6 @@
-"""One run of a cell: fetch kernel and initramfs through the volume, boot from it, wait, count → Sample (docs/users/times.md)."""
+"""One run of a cell gives one Sample: fetch kernel and initramfs through the volume, boot from it, wait until
+ready, and count (docs/users/times.md).
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,7 @@ _ROOT_DEVICE = "vda"
 
 @dataclass(frozen=True)
 class Fetching:
-    """How a boot loader reads kernel and initramfs: the size of its requests, and how many of them are in
-    flight.
-    """
+    """How a boot loader reads kernel and initramfs: the size of its requests, and how many requests are in flight at a time."""
 
     request_bytes: int
     depth: int
@@ -56,11 +56,11 @@ FETCHING = {"boot-loader": BOOT_LOADER, "read-ahead": Fetching(MIB, 8)}
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """All that the runs share: the launcher for each clock's accelerator, the program of the volume emulator,
-    and a limit on the host's clock.
+    """What all runs share: a function that makes a launcher for an accelerator, the program of the volume
+    emulator, and a time limit on the host's clock.
 
     ``limit_s`` is how long the guest may take until it is ready, and how long the fetch waits for each
-    answer. ``fault`` is a fault of the volume for tests (docs/users/storage.md).
+    answer. ``fault`` is a fault of the volume, for tests (docs/users/storage.md).
     """
 
     launchers: Callable[[Accelerator], Launcher]
@@ -72,8 +72,8 @@ class Bench:
 
 @dataclass(frozen=True)
 class Ran:
-    """The traces of a run. ``phases_said`` is the output of phases.script, empty when the guest did not
-    answer.
+    """The records of a run. ``phases_said`` is the output of phases.script. It is empty when the guest did
+    not answer.
 
     ``log`` is None for a volume that keeps no log.
     """
@@ -85,10 +85,11 @@ class Ran:
 
 
 def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: Cell, number: int) -> Sample:
-    """Run ``boot`` once, from a fresh and cold volume of that ``model``.
+    """Run ``boot`` once, from a fresh and cold volume with the storage model ``model``.
 
-    A guest or a volume that hangs or dies gives a censored sample; nothing is left running. A lack of the
-    host, room in the temporary directory included, is no measurement: it raises HostLacksError.
+    A guest or a volume that hangs or dies gives a censored sample. Nothing is left running. When the host
+    lacks something, for example space in the temporary directory, HostLacksError is raised and there is no
+    sample.
     """
     try:
         with room_for_it():
@@ -108,7 +109,7 @@ def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> Ran:
 def _volume(
     bench: Bench, boot: Boot, clock: Clock, model: StorageModel
 ) -> AbstractContextManager[Volume | NfsVolume]:
-    """The emulator, or on the host's clocks the real server that the model stands for."""
+    """The volume emulator. On the host's clocks, for an NFS model, it is a real NFS server instead."""
     if model.nfs_rate and clock.name != "virtual":
         return exported(boot.volume, model.nfs_rate)
     return served(bench.volume, boot.volume, model, fault=bench.fault)
@@ -122,9 +123,9 @@ def boot_from(
     afterwards: Callable[[], None] = lambda: None,
 ) -> Ran:
     """Fetch kernel and initramfs from ``volume``, boot, wait until the guest is ready, and ask it for its
-    counters; no volume log yet.
+    counters. The result has no volume log yet.
 
-    ``afterwards`` is called when it is ready. Raises GuestError, VolumeError.
+    ``afterwards`` is called once the guest is ready. Raises GuestError and VolumeError.
     """
     fetch_ns = read_extents(
         volume.socket, boot.fetched, bench.fetching.request_bytes, bench.fetching.depth, bench.limit_s
@@ -145,12 +146,12 @@ def boot_from(
 
 
 def room_for_it() -> AbstractContextManager[None]:
-    """Raise HostLacksError when the temporary directory is full."""
+    """A context that raises HostLacksError when the temporary directory is full."""
     return full_disk_named(temporary_directory(), "the temporary directory", _FULL_HINT)
 
 
 def _blame(volume: Volume | NfsVolume, error: GuestError) -> None:
-    """Raise VolumeError when the volume kept the guest waiting, which has ended with ``error`` since."""
+    """Raise VolumeError when the volume kept the guest waiting. ``error`` is the error with which the guest ended."""
     now_ns = time.monotonic_ns()
     if isinstance(volume, NfsVolume) or not volume.is_running():
         return
@@ -168,7 +169,7 @@ def _blame(volume: Volume | NfsVolume, error: GuestError) -> None:
 
 
 def first_line(error: QuickStartError) -> str:
-    """The reason why a sample is censored."""
+    """The reason why a sample is censored: the first line of the error."""
     return error.message.partition("\n")[0]
 
 
@@ -178,7 +179,7 @@ def _machine(boot: Boot, clock: Clock, volume: Volume | NfsVolume) -> Machine:
 
 
 def _ask_phases(guest: Guest, unit: str, volume: Volume | NfsVolume) -> str:
-    """The guest's phases. The sample counts without them, since the guest was ready."""
+    """The guest's output about its phases. Without it, the sample is still valid, because the guest was ready."""
     said = bytearray()
     end_s = time.monotonic() + _AFTERWARDS_S
     with suppress(GuestError, OSError):
@@ -193,7 +194,7 @@ def _ask_phases(guest: Guest, unit: str, volume: Volume | NfsVolume) -> str:
 
 
 def sample_of(boot: Boot, clock: Clock, cell: Cell, number: int, ran: Ran) -> Sample:
-    """The stamps and logs of a run as a sample. Raises GuestError when the guest's counters are not numbers."""
+    """The sample from the time stamps and logs of a run. Raises GuestError when the guest's counters are not numbers."""
     readied, virtual = ran.readied, clock.name == "virtual"
     begin_ns, end_ns = readied.launch_ns, readied.ready.received_ns
     log, counted = ran.log or (), Reads(readied.root_io.reads, readied.root_io.read_bytes)

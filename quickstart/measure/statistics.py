@@ -1,4 +1,4 @@
-"""Statistics of samples (pure): medians, spreads, ratios, and their certainty (docs/users/measuring.md)."""
+"""Statistics of samples (pure): medians, spreads, ratios, and how certain they are (docs/users/measuring.md)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _T_APP: Metric = operator.attrgetter("t_app_ns")
 class Summary:
     """The summary of a cell's runs, in the unit of the metric.
 
-    ``n`` runs got ready, ``censored`` ones did not. ``median`` counts a censored run as later than every
-    other; it is None when the middle of all runs, or one of the two in the middle, is censored. ``minimum``
-    and ``maximum`` are over those that got ready.
+    ``n`` runs became ready, and ``censored`` runs did not. For ``median``, a censored run is treated as later
+    than every other run. It is None when the middle of all runs, or one of the two in the middle, is
+    censored. ``minimum`` and ``maximum`` are over the runs that became ready.
     """
 
     n: int
@@ -40,19 +40,19 @@ class Summary:
 
     @property
     def spread(self) -> int | None:
-        """maximum - minimum; None when nothing got ready."""
+        """The difference between maximum and minimum. None when no run became ready."""
         return None if self.maximum is None or self.minimum is None else self.maximum - self.minimum
 
     @property
     def spread_share(self) -> float | None:
-        """The spread as a share of the median."""
+        """The spread divided by the median. None when there is no median."""
         return None if self.spread is None or not self.median else self.spread / self.median
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two cells on a noisy clock: ``difference_ns`` of their medians, and the two-sided ``p`` that chance
-    alone makes one as large.
+    """The comparison of two cells on a real clock: the ``difference_ns`` of their medians, and ``p``, the
+    two-sided probability of so large a difference by chance alone.
     """
 
     difference_ns: int
@@ -61,10 +61,8 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Claim:
-    """The claim "ours is faster than the rival". ``ours_ns`` includes the overlap on the virtual clock.
-
-    ``p`` is None on the virtual clock. A claim about cells without a median does not hold and has no
-    numbers.
+    """The claim "ours is faster than the rival". On the virtual clock, ``ours_ns`` includes the overlap, and
+    ``p`` is None. For cells without a median, the claim does not hold and has no numbers.
     """
 
     holds: bool
@@ -87,9 +85,7 @@ def by_cell(samples: Iterable[Sample]) -> dict[Cell, tuple[Sample, ...]]:
 
 
 def demand_one_clock(cells: Iterable[Cell]) -> None:
-    """Raise MixedClocksError for cells of several clocks: their numbers have different meanings and belong
-    in no common table.
-    """
+    """Raise MixedClocksError for cells of several clocks. Their times mean different things and must not be in one table."""
     clocks = sorted({cell.clock for cell in cells})
     if len(clocks) > 1:
         raise MixedClocksError(
@@ -98,14 +94,14 @@ def demand_one_clock(cells: Iterable[Cell]) -> None:
 
 
 def median(values: Sequence[int]) -> int:
-    """The median of at least one value; of two middle values, their mean rounded down."""
+    """The median of at least one value. When there are two middle values, it is their mean, rounded down."""
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) // 2
 
 
 def median_of_all(known: Sequence[int], censored: int) -> int | None:
-    """The median of ``known`` and as many ``later`` unknown values. None where an unknown one is in the
-    middle.
+    """The median of ``known`` and of ``censored`` unknown values, which are treated as later than all others.
+    None when an unknown value is in the middle.
     """
     later = [*sorted(known), *itertools.repeat(None, censored)]
     middle = later[(len(later) - 1) // 2 : len(later) // 2 + 1]
@@ -113,7 +109,7 @@ def median_of_all(known: Sequence[int], censored: int) -> int | None:
 
 
 def summarise(samples: Sequence[Sample], metric: Metric) -> Summary:
-    """Summarize a cell's runs by ``metric``, for example ``lambda sample: sample.t_app_ns``."""
+    """The summary of a cell's runs by ``metric``, for example ``lambda sample: sample.t_app_ns``."""
     ready = sorted(metric(sample) for sample in samples if not sample.censored)
     if not ready:
         return Summary(n=0, censored=len(samples), median=None, minimum=None, maximum=None)
@@ -128,12 +124,11 @@ def summarise(samples: Sequence[Sample], metric: Metric) -> Summary:
 
 
 def ratios(summaries: Mapping[Cell, Summary], axis: str, base: str) -> dict[Cell, float | None]:
-    """Each cell's median as a multiple of the median of the cell that differs only in having ``base`` on
-    ``axis``.
+    """Each cell's median, divided by the median of the cell that differs only in having ``base`` on ``axis``.
 
-    ``axis`` is a field of Cell, for example ``configuration`` with ``standard``. None where one of the two
-    has no median. Cells whose base is not among ``summaries`` are left out. Raises MixedClocksError for
-    several clocks.
+    ``axis`` is a field of Cell, for example ``configuration`` with the base ``standard``. The ratio is None
+    when one of the two cells has no median. Cells whose base cell is not in ``summaries`` are left out.
+    Raises MixedClocksError for several clocks.
     """
     demand_one_clock(summaries)
     rests = {_rest(cell, axis): summary for cell, summary in summaries.items() if getattr(cell, axis) == base}
@@ -153,11 +148,12 @@ def _rest(cell: Cell, axis: str) -> tuple[tuple[str, str], ...]:
 
 
 def permutation_test(ours: Sequence[int], rival: Sequence[int]) -> Comparison:
-    """The two-sided permutation test of the difference of medians (ours - rival); each side has at least
-    one value.
+    """The two-sided permutation test of the difference of medians (ours - rival). Each side has at least one
+    value.
 
-    It takes all partitions while there are few, else a fixed number by a fixed seed. The observed partition
-    counts too, so that p is never 0 (Phipson and Smyth, "Permutation p-values should never be zero", 2010).
+    All partitions are used when there are few, and otherwise a fixed number of random ones with a fixed seed.
+    The observed partition is included, so that p is never 0 (Phipson and Smyth, "Permutation p-values should
+    never be zero", 2010).
     """
     seen = median(ours) - median(rival)
     pool, size = [*ours, *rival], len(ours)
@@ -180,11 +176,11 @@ def _difference(pool: Sequence[int], part: set[int]) -> int:
 
 
 def median_interval(values: Sequence[int]) -> tuple[int, int] | None:
-    """An interval that holds the true median with a probability of at least CONFIDENCE, whatever the
-    distribution.
+    """An interval that contains the true median with a probability of at least CONFIDENCE, whatever the
+    distribution is.
 
-    It lies between two order statistics, by the binomial distribution. None for fewer than six values,
-    which give no such interval.
+    Its ends are two of the values, chosen by the binomial distribution. None for fewer than six values, for
+    which no such interval exists.
     """
     ordered, n = sorted(values), len(values)
     # The k-th smallest and k-th largest miss the median when fewer than k values fall on one side of it.
@@ -195,12 +191,11 @@ def median_interval(values: Sequence[int]) -> tuple[int, int] | None:
 
 
 def claim_faster(ours: Sequence[Sample], rival: Sequence[Sample], metric: Metric = _T_APP) -> Claim:
-    """Whether "ours is faster than the rival" may be claimed of T_app, or of another ``metric``. Each side
-    has the runs of one cell.
+    """Whether T_app (or another ``metric``) shows that ours is faster than the rival. Each side has the runs
+    of one cell.
 
-    On the virtual clock all of the overlap that may be missing in our time counts against us, and none of
-    it against the rival. On the other clocks a permutation test must agree. Raises MixedClocksError for two
-    clocks.
+    On the virtual clock, the whole overlap is added to our time, and none of it to the rival's time. On the
+    other clocks, a permutation test must agree. Raises MixedClocksError for two clocks.
     """
     demand_one_clock(sample.cell for sample in (*ours, *rival))
     virtual = any(sample.cell.clock == "virtual" for sample in ours)

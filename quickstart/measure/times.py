@@ -1,4 +1,4 @@
-"""The times of one run, from its stamps (pure; paper section 4.1)."""
+"""Compute the times of one run from its time stamps (pure; paper section 4.1)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from quickstart.model import Readied
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One run, paper section 4.1; durations in nanoseconds by the client's clock, uptimes by the guest's.
+    """One run (paper section 4.1). Durations are in nanoseconds by the client's clock, and uptimes are in
+    nanoseconds by the guest's clock.
 
-    ``uptime_ns`` is what the beacon carried, ``ready_uptime_ns`` the guest's uptime at the first correct answer.
+    ``uptime_ns`` is the uptime in the beacon. ``ready_uptime_ns`` is the guest's uptime at the first correct
+    answer.
     """
 
     configuration: str
@@ -29,7 +31,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Times:
-    """The times of a bench run in ns. ``before_kernel_ns`` is the part of T_pr beside the fetch."""
+    """The times of a bench run in ns. ``before_kernel_ns`` is the part of T_pr that is not the fetch."""
 
     t_pr_ns: int
     t_app_ns: int
@@ -38,11 +40,11 @@ class Times:
 
 
 def virtual_times(readied: Readied, fetch_ns: int) -> Times:
-    """The times on the guest's clock: T_app is its uptime at ready.
+    """The times on the guest's clock. T_app is the guest's uptime at ready.
 
-    Under icount the time stamp counter advances by one each virtual nanosecond from the machine's start
-    (cpus_get_elapsed_ticks in QEMU's softmmu/cpus.c). So the difference between it and the uptime is the
-    time before the kernel's clock began.
+    Under icount, the time stamp counter advances by one for each virtual nanosecond from the machine's start
+    (cpus_get_elapsed_ticks in QEMU's softmmu/cpus.c). So the difference between the counter and the uptime is
+    the time before the kernel's clock began.
     """
     before_kernel_ns = readied.counters.tsc - readied.counters.uptime_ns
     t_pr_ns, t_app_ns = fetch_ns + before_kernel_ns, readied.ready.uptime_ns
@@ -50,10 +52,10 @@ def virtual_times(readied: Readied, fetch_ns: int) -> Times:
 
 
 def client_times(readied: Readied, fetch_ns: int) -> Times:
-    """The times on the client's clock, as in paper section 4.1. T_launch lies before the fetch, and QEMU
-    starts right after it.
+    """The times on the client's clock, as in paper section 4.1. T_launch is before the fetch, and QEMU starts
+    right after the fetch.
 
-    Our own work between the two (joining files for QEMU) does not count as part of a launch.
+    Our own work between fetch and QEMU's start (joining files for QEMU) is not part of the times.
     """
     t_launch_ns = readied.launch_ns - fetch_ns
     t_pr_ns = (readied.beacon.received_ns - t_launch_ns) - readied.beacon.uptime_ns
@@ -62,7 +64,9 @@ def client_times(readied: Readied, fetch_ns: int) -> Times:
 
 
 def measure(readied: Readied, configuration: str, accelerator: str) -> Measurement:
-    """T_pr = (T_beacon - T_launch) - uptime; T_app = (T_probe - T_launch) - T_pr; T_total = T_probe - T_launch."""
+    """The measurement by these formulas: T_pr = (T_beacon - T_launch) - uptime; T_app = (T_probe - T_launch)
+    - T_pr; T_total = T_probe - T_launch.
+    """
     t_pr_ns = (readied.beacon.received_ns - readied.launch_ns) - readied.beacon.uptime_ns
     t_total_ns = readied.ready.received_ns - readied.launch_ns
     return Measurement(
