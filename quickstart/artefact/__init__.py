@@ -1,1 +1,1 @@
-"""OUT: its files, its manifest, the one door to both, and the verbs that look inside."""
+"""The artefact in OUT: its files, its manifest, how both are read and written, and the verbs that look inside."""

@@ -1,4 +1,4 @@
-"""The contents of OUT: written, read back and checked (docs/users/artefact.md)."""
+"""Write, read and check the files of OUT (docs/users/artefact.md)."""
 
 from __future__ import annotations
 
@@ -54,10 +54,11 @@ _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
 
 
 def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
-    """The artefact at ``out`` when a build would make the same; None when ``out`` is free or may be replaced.
+    """The artefact at ``out`` when a build would make the same one. None when ``out`` does not exist or may
+    be replaced.
 
-    Raises OutputExistsError for anything that is not an artefact, for another user's artefact, and for one
-    whose root disk has been used since its build: a build does not throw away a machine's data.
+    Raises OutputExistsError for anything that is not an artefact, for another user's artefact, and for an
+    artefact whose root disk has been used after its build: a build must not delete a machine's data.
     """
     if not out.exists():
         if out.is_symlink():
@@ -99,8 +100,8 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
 
 
 def _check_owner(out: Path) -> None:
-    """Raise OutputExistsError for an OUT that another user has put there: we would believe his statements
-    as our own.
+    """Raise OutputExistsError when another user has put OUT there. Otherwise, we would trust that user's
+    manifest as our own.
     """
     for uid in (out.lstat().st_uid, out.stat().st_uid):
         if uid not in (os.geteuid(), 0):
@@ -111,15 +112,13 @@ def _check_owner(out: Path) -> None:
 
 
 def _is_rebuilt(artefact: Artefact) -> bool:
-    """Whether its superblock was recorded when the disk had already been used (docs/users/never-stale.md)."""
+    """Whether the recorded superblock is that of a disk that had already been used (docs/users/never-stale.md)."""
     reference = read_manifest(artefact.directory).reference
     return reference is not None and reference.kind == USED_DISK
 
 
 def _check_sums(artefact: Artefact) -> None:
-    """Raise ArtefactError when a file differs from the built one. The root disk and run.sh are the user's
-    to change.
-    """
+    """Raise ArtefactError when a file differs from the built one. The user may change the root disk and run.sh."""
     for name, fact in read_manifest(artefact.directory).facts.items():
         if name != RUN_SCRIPT and _file_facts(artefact.directory / name) != fact.model_dump():
             raise ArtefactError(f"{name} is not what was built", hint=REBUILD)
@@ -129,11 +128,11 @@ def _check_sums(artefact: Artefact) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """All that an artefact says of itself. ``hand_off``, ``delivery`` and ``payload`` are the words of
-    `build`'s options.
+    """All facts that an artefact records about itself. ``hand_off``, ``delivery`` and ``payload`` are words
+    of `build`'s options.
 
-    ``kernel_options`` belong to the entry with our initramfs. ``uuid`` is that of the machine that already
-    owns the disk; without one the build gives an image with cloud-init a new one.
+    ``kernel_options`` apply to the entry with our initramfs. ``uuid`` is the UUID of the machine that already
+    owns the disk. When it is empty, an image with cloud-init gets a new UUID.
     """
 
     profile: Profile
@@ -154,7 +153,7 @@ class Made:
 
 
 def write(directory: Path, made: Made) -> None:
-    """Fill ``directory``. It already holds the initramfs, and the root disk when that stays the same file."""
+    """Write all files into ``directory``. The initramfs is already there, and so is the root disk if it is not replaced."""
     profile, reference, disk, disk_format = made.profile, made.reference, made.disk, made.disk_format
     if not (directory / f"root.{disk_format}").exists():
         _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)
@@ -198,7 +197,7 @@ def write(directory: Path, made: Made) -> None:
 
 
 def _origin(reference: ReferenceImage, traces: Sequence[Trace]) -> Mapping[str, object]:
-    """The origin of the image, and the facts that were seen of it."""
+    """Where the image comes from, and facts from its reference boots."""
     return {
         "reference": dict(zip(("kind", "hash"), reference.origin, strict=True)),
         "kernel_version": reference.kernel_version,
@@ -220,7 +219,7 @@ def _sizes(initramfs: Initramfs, start_set: StartSet) -> Mapping[str, int]:
 
 
 def _early_facts(root: ImageRoot, profile: Profile, uuid: str) -> Mapping[str, object]:
-    """When the image starts early, and the machine's identity, by which cloud-init's state is recognised."""
+    """When the image starts early, and the machine's UUID, by which cloud-init's state is recognised."""
     cloud_init = has_cloud_init(root)
     return {
         "cloud_init": cloud_init,
@@ -235,7 +234,7 @@ def write_start_set(directory: Path, start_set: StartSet, traces: Sequence[Trace
 
 
 def start_set_document(start_set: StartSet, traces: Sequence[Trace]) -> Mapping[str, object]:
-    """The start set with its reasons, the excluded files, and the traces' other facts, as JSON values."""
+    """The start set with its reasons, the excluded files, and other facts from the traces, as JSON values."""
     return {
         "schema": SCHEMA,
         "traces": start_set.traces,
@@ -279,7 +278,7 @@ def _copy_disk(source: Path, target: Path, disk_format: DiskFormat) -> None:
 
 
 def run_script(manifest: Manifest) -> str:
-    """The text of run.sh for its manifest, whose patterns admit no word that a shell would read differently."""
+    """The text of run.sh for the manifest. The manifest's patterns exclude every word that a shell would interpret."""
     text = resources.files("quickstart.artefact").joinpath(RUN_SCRIPT).read_text()
     values = {
         "NAME": manifest.profile,
@@ -304,10 +303,11 @@ def _write_run_script(directory: Path, manifest: Manifest) -> None:
 
 
 def is_artefact(directory: Path) -> bool:
-    """Whether ``directory`` is an artefact, perhaps a damaged one. Other programs write a manifest.json, too.
+    """Whether ``directory`` is an artefact, possibly a damaged one. A manifest.json alone is not enough,
+    because other programs write files of this name, too.
 
-    Its manifest has our keys; or it cannot be read, and the directory holds an initramfs and otherwise only
-    files of ours.
+    In an artefact, the manifest has our keys. If the manifest cannot be read, the directory must have an
+    initramfs and otherwise only files that an artefact has.
     """
     ours = is_ours(directory)
     if ours is not None:
@@ -317,11 +317,11 @@ def is_artefact(directory: Path) -> bool:
 
 
 def load(directory: Path) -> Artefact:
-    """The artefact in ``directory``, whose files are regular and as large as its manifest says
+    """The artefact in ``directory``. Its files must be regular and as large as its manifest says
     (docs/users/artefact.md).
 
-    Raises BadInputError when there is none, or a file of it is a link, a pipe or a device; ArtefactError
-    when it is damaged.
+    Raises BadInputError when there is no artefact, or when one of its files is a link, a pipe or a device.
+    Raises ArtefactError when the artefact is damaged.
     """
     manifest = read_manifest(directory)
     for name, fact in manifest.facts.items():
@@ -344,11 +344,11 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _check_disk(path: Path, manifest: Manifest) -> None:
-    """Raise ArtefactError for a disk that is cut, or that would bring other files of this host into the
-    guest.
+    """Raise ArtefactError for a disk that is cut off, or that would give the guest access to other files of
+    this host.
 
-    A raw disk is raw whatever its first bytes are: QEMU is told the format and does not probe. The user may
-    have enlarged it.
+    A raw disk is safe whatever its first bytes are, because QEMU is told the format and does not probe it.
+    The user may have enlarged the disk.
     """
     with _opened(path) as fd:
         size_bytes = os.fstat(fd).st_size
@@ -389,8 +389,8 @@ def _artefact(directory: Path, manifest: Manifest) -> Artefact:
 
 
 def keep_disk(disk: Path, directory: Path) -> None:
-    """Give ``disk`` a second name in ``directory``. No link is followed; a file that is not regular is
-    BadInputError.
+    """Make a hard link to ``disk`` in ``directory``. No symlink is followed. Raises BadInputError for a file
+    that is not regular.
     """
     os.link(disk, directory / disk.name, follow_symlinks=False)
     with opened_regular(directory / disk.name):

@@ -1,4 +1,4 @@
-"""Look inside an artefact: the contents of its archive, and the reasons for each file. Nothing is changed."""
+"""Look inside an artefact: the contents of its archive, and the reason for each file. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _OVERLAP_BYTES = 4096
 
 @dataclass(frozen=True)
 class Sought:
-    """The patterns to search in contents, by their names in `Member.found`; each matches at most 4 KiB.
+    """A pattern to search for in contents. ``name`` appears in `Member.found`. A match has at most 4 KiB.
 
-    Every match contains ``literal``. Without it in the content the pattern, which takes a hundred times as
-    long, is not tried.
+    Every match contains ``literal``. The pattern takes a hundred times as long, so it is only tried on
+    content that has the literal.
     """
 
     name: str
@@ -48,11 +48,12 @@ class Sought:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """One file of the archive. ``part`` is ``A``, ``B``, or ``image`` for files inside an image in B.
+    """One file in the archive. ``part`` is ``A``, ``B``, or ``image`` for a file inside the image in part B.
 
-    ``target`` is a link's, ``device`` a node's major and minor number. The content is described by SHA-256,
-    CRC-32 (zlib's) and the names of the matching patterns. ``data`` is kept only for init's configuration,
-    the list of digests and the marker. `content` reads the rest, at ``place``.
+    ``target`` is the target of a link, and ``device`` has the major and minor number of a device node. The
+    content is described by its SHA-256, its CRC-32 (as in zlib) and the names of the matching patterns.
+    ``data`` is kept only for init's configuration, the list of digests and the marker. `content` reads the
+    content of other files, at ``place``.
     """
 
     name: str
@@ -72,7 +73,7 @@ class Member:
 
 @dataclass(frozen=True)
 class _Met:
-    """A member during reading, with its content. ``key`` is equal for all names of the same file."""
+    """A member with its content, while the archive is read. ``key`` is equal for all names of one file."""
 
     member: Member
     pieces: Iterator[bytes]
@@ -81,9 +82,9 @@ class _Met:
 
 @dataclass(frozen=True)
 class Why:
-    """Why a file of the image is in the start set (``reasons``), or the rule that excludes it (``excluded``).
+    """Why a file of the image is in the start set (``reasons``), or which rule excludes it (``excluded``).
 
-    ``package`` is the Debian package that owns it, or empty.
+    ``package`` is the Debian package that owns the file, or empty.
     """
 
     path: PurePosixPath
@@ -94,17 +95,18 @@ class Why:
 
 @dataclass(frozen=True)
 class Difference:
-    """A name that differs between two archives. ``what`` is added, removed or changed, and how."""
+    """A name that differs between two archives. ``what`` says whether it was added, removed or changed, and how."""
 
     name: str
     what: str
 
 
 def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, ...]:
-    """Every member of the archive in its order, with the names of the ``sought`` patterns in its content.
+    """All members of the archive, in order, each with the names of the ``sought`` patterns that occur in its
+    content.
 
-    The archive is read in pieces, and no further than the manifest's size. Raises ArtefactError for a
-    damaged one, and for one that is longer.
+    The archive is read in pieces, and only up to the size in the manifest. Raises ArtefactError when the
+    archive is damaged or larger.
     """
     found: list[tuple[Member, tuple[int, int] | None]] = []
     held: set[tuple[str, str]] = set()
@@ -119,7 +121,7 @@ def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, 
 
 
 def _walk(artefact: Artefact) -> Iterator[_Met]:
-    """All members, each image followed by its files under their names in the guest."""
+    """All members. An image is followed by the files in it, under the names that they have in the guest."""
     limits = Limits(unpacked_bytes=read_manifest(artefact.directory).unpacked_bytes)
     with ExitStack() as stack:
         fd = stack.enter_context(opened_regular(artefact.initramfs))
@@ -210,9 +212,7 @@ def _with_content(member: Member, other: Member) -> Member:
 
 
 def content(artefact: Artefact, member: Member) -> Iterator[bytes]:
-    """The content of a regular file of the archive, in pieces of at most a MiB. Raises ArtefactError as
-    `members`.
-    """
+    """The content of a regular file in the archive, in pieces of at most 1 MiB. Raises ArtefactError as `members` does."""
     for met in _walk(artefact):
         if met.member.place == member.place:
             yield from met.pieces
@@ -220,10 +220,10 @@ def content(artefact: Artefact, member: Member) -> Iterator[bytes]:
 
 
 def find(artefact: Artefact, path: str) -> Member:
-    """The member of ``path``, which is spelled as in the archive (fast/usr/…), the guest (/fast/usr/…) or
-    the root volume (/usr/…).
+    """The member at ``path``. The path is spelled as in the archive (fast/usr/…), in the guest (/fast/usr/…)
+    or on the root volume (/usr/…).
 
-    Links inside the archive are followed. Raises BadInputError when it has no such file.
+    Links inside the archive are followed. Raises BadInputError when the archive does not have the file.
     """
     by_name = {each.name: each for each in members(artefact)}
     plain = path.lstrip("/")
@@ -234,7 +234,7 @@ def find(artefact: Artefact, path: str) -> Member:
 
 
 def _follow(by_name: Mapping[str, Member], name: str, depth: int = 0) -> Member | None:
-    """The member behind ``name``, through links in any of its components."""
+    """The member that ``name`` leads to, through links in any of its components."""
     if depth > _MAX_LINKS:
         raise ArtefactError(f"{name[:200]} is a loop of links")
     if len(name) > PATH_MAX:
@@ -259,11 +259,11 @@ def _join(base: str, target: str, rest: tuple[str, ...]) -> str:
 
 
 def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
-    """The statement of start-set.json, of an artefact or of `quickstart trace`, on a file of the image, in
-    any spelling of its path.
+    """What start-set.json says about a file of the image. The directory is an artefact or comes from
+    `quickstart trace`.
 
-    A name below /fast stands for the file that was packed there. With the ``artefact`` the files of part A
-    are known, too. Raises BadInputError for a file that the trace never met and no rule named.
+    A path below /fast stands for the file that was packed there. With ``artefact``, the function also answers
+    for the files of part A. Raises BadInputError for a file that neither a trace nor a rule names.
     """
     asked = PurePosixPath("/", path.lstrip("/"))
     if artefact is not None and _is_ours(artefact, asked):
@@ -279,7 +279,7 @@ def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
 
 
 def _is_ours(artefact: Artefact, asked: PurePosixPath) -> bool:
-    """Whether part A itself has such a file; directories may also belong to the start set."""
+    """Whether part A has this file. Directories are left out, because they may also belong to the start set."""
     name = str(asked)[1:]
     return any(
         each.part == "A" and each.name == name and not stat.S_ISDIR(each.mode) for each in members(artefact)
@@ -287,7 +287,7 @@ def _is_ours(artefact: Artefact, asked: PurePosixPath) -> bool:
 
 
 def _through_links(directory: Path, wanted: PurePosixPath) -> PurePosixPath:
-    """``wanted`` with the links of the start set followed: /bin/sh is /usr/bin/dash."""
+    """``wanted`` with the links of the start set followed. For example, /bin/sh becomes /usr/bin/dash."""
     links = {file.path: file.target for file in read_start_set(directory).files if file.target}
     name = str(wanted)[1:]
     for _ in range(_MAX_LINKS):
@@ -302,7 +302,7 @@ def _through_links(directory: Path, wanted: PurePosixPath) -> PurePosixPath:
 
 
 def _known(directory: Path) -> Mapping[str, Why]:
-    """The statements of start-set.json, by path."""
+    """What start-set.json says about each file, by path."""
     document = read_start_set(directory)
     found = {each.path: Why(PurePosixPath(each.path), (), each.rule) for each in document.excluded}
     for file in document.files:
@@ -311,7 +311,7 @@ def _known(directory: Path) -> Mapping[str, Why]:
 
 
 def diff(first: Artefact, second: Artefact) -> tuple[Difference, ...]:
-    """The differences of ``second``'s archive from ``first``'s, by name."""
+    """The differences between the archives of ``first`` and ``second``, sorted by name."""
     old, new = _by_place(members(first)), _by_place(members(second))
     found = []
     for key in sorted(old.keys() | new.keys(), key=lambda pair: pair[1]):

@@ -1,11 +1,10 @@
-"""The models of manifest.json and start-set.json: types, ranges and patterns of all that an artefact says
-of itself.
+"""The models of manifest.json and start-set.json: the types, ranges and patterns of everything that an
+artefact records about itself.
 
-OUT may come from a stranger. Its statements become options of QEMU, of the agent and of a console, names of
-files, and sizes to read. So nothing is used that these models have not accepted (docs/users/artefact.md).
-
-Unknown keys come from a newer quickstart and are ignored, except in the tables that become nouns of ours.
-Keys that an OUT of an older quickstart lacks have defaults.
+OUT may come from an untrusted party. Its values become options of QEMU, of the agent and of a console, names
+of files, and sizes to read. So no value is used that these models have not accepted (docs/users/artefact.md).
+Unknown keys come from a newer quickstart and are ignored, except in tables that become data classes of ours.
+Keys that are missing in an OUT of an older quickstart have defaults.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ _Count = Annotated[int, Field(ge=0, le=1 << 40)]
 
 
 class _Open(Table):
-    """A table to which later versions may add keys; this version ignores them."""
+    """A table to which later versions may add keys. This version ignores unknown keys."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -125,7 +124,7 @@ class _Disk(_Open):
 
 
 class FileFacts(_Open):
-    """A file of OUT as it was when it was built."""
+    """The size and the SHA-256 of a file of OUT at the time of the build."""
 
     size_bytes: _FileBytes
     sha256: _Sha256
@@ -150,10 +149,10 @@ class _Budget(Table):
 
 
 class Manifest(_Open):
-    """manifest.json (artefact.md). ``hand_off``, ``delivery``, ``payload`` and ``kernel_options`` have the
-    words of `build`'s options.
+    """manifest.json (artefact.md). ``hand_off``, ``delivery``, ``payload`` and ``kernel_options`` have words
+    of `build`'s options.
 
-    ``unpacked_bytes`` is the total size of the initramfs's archives, padding included.
+    ``unpacked_bytes`` is the total unpacked size of the initramfs's archives, including padding.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
@@ -204,12 +203,14 @@ class Manifest(_Open):
 
     @property
     def unpacked_bytes(self) -> int:
-        """An OUT that is older than compressed ones does not say it."""
+        """The unpacked size of the initramfs. An OUT from before compressed payloads does not record it;
+        there it is the initramfs's size.
+        """
         return self.initramfs_unpacked_bytes or self.initramfs_bytes
 
     @property
     def stock_line(self) -> str:
-        """The kernel's command line of the stock entry."""
+        """The kernel command line of the stock entry."""
         return self.cmdline if self.stock_cmdline is None else self.stock_cmdline
 
     @property
@@ -236,9 +237,7 @@ class Manifest(_Open):
 
 
 class StartFileFacts(_Open):
-    """A file of the start set in start-set.json. The first artefacts did not have ``seen_in`` and
-    ``package``.
-    """
+    """A file of the start set in start-set.json. The first artefacts do not have ``seen_in`` and ``package``."""
 
     path: _Path
     kind: Literal["file", "symlink", "directory"]
@@ -250,14 +249,14 @@ class StartFileFacts(_Open):
 
 
 class Excluded(_Open):
-    """A traced file that is not packed, and the reason."""
+    """A traced file that is not packed, and the rule that excludes it."""
 
     path: _Path
     rule: _Text
 
 
 class StartSetFacts(_Open):
-    """The part of start-set.json that is read again."""
+    """The part of start-set.json that quickstart reads."""
 
     files: Annotated[tuple[StartFileFacts, ...], Field(strict=False, fail_fast=True)]
     excluded: Annotated[tuple[Excluded, ...], Field(strict=False, fail_fast=True)]
@@ -266,7 +265,7 @@ class StartSetFacts(_Open):
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of the artefact in ``directory``.
 
-    Raises BadInputError when there is none, or when it is not a regular file; ArtefactError when it is
+    Raises BadInputError when there is none, or when it is not a regular file. Raises ArtefactError when it is
     invalid.
     """
     path = directory / MANIFEST
@@ -284,8 +283,8 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def validated(document: object, path: Path) -> Manifest:
-    """The manifest in a document that is read from or written to ``path``. Raises ArtefactError when it is
-    invalid.
+    """The manifest in a document. ``path`` is the file that the document is read from or written to, for
+    messages. Raises ArtefactError when the document is invalid.
     """
     schema = document.get("schema", SCHEMA) if isinstance(document, dict) else SCHEMA
     # 1 and True are equal.
@@ -298,9 +297,10 @@ def validated(document: object, path: Path) -> Manifest:
 
 
 def is_ours(directory: Path) -> bool | None:
-    """Whether the manifest in ``directory`` has our keys; None when it is a regular file that cannot be read.
+    """Whether the manifest in ``directory`` has our keys. None when the manifest is a regular file but cannot
+    be read.
 
-    Other programs write a manifest.json, too.
+    Other programs write files named manifest.json, too.
     """
     try:
         document = jsondoc.parse(read_bounded(directory / MANIFEST, _MANIFEST_BYTES))
@@ -318,9 +318,9 @@ def _is_plain(path: Path) -> bool:
 
 
 def read_start_set(directory: Path) -> StartSetFacts:
-    """start-set.json in ``directory``.
+    """The contents of start-set.json in ``directory``.
 
-    Raises BadInputError when there is none, or when it is not a regular file; ArtefactError when it is
+    Raises BadInputError when there is none, or when it is not a regular file. Raises ArtefactError when it is
     invalid.
     """
     path = directory / START_SET
@@ -337,7 +337,7 @@ def read_start_set(directory: Path) -> StartSetFacts:
 
 
 def _first(problems: list[str]) -> str:
-    """One line of faults, whatever their number."""
+    """The first fault, and the number of further ones, in one line."""
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{problems[0]}{more}"
 

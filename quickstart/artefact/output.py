@@ -1,12 +1,13 @@
-"""The replacement of OUT: it is made beside its name and renamed when complete. Other builds and killed
-ones do no harm.
+"""Replace OUT safely: a new one is made beside it and renamed when it is complete. Another build at the same
+time, or one that was killed, does no harm.
 
 Beside OUT, in the same directory::
 
-    .OUT.XXXXXXXX.partial    a new one, locked by flock(2) while it is made; without a lock it is a dead one's and is removed
+    .OUT.XXXXXXXX.partial    a new OUT, locked by flock(2) while it is made; without a lock, its build is dead, and it is removed
     .OUT.XXXXXXXX.old        the previous OUT, between the two renames of a replacement
 
-OUT itself is locked too: shared while a machine runs from it, exclusive by a build that replaces it.
+OUT itself is locked, too: a running machine holds a shared lock, and a build that replaces OUT holds an
+exclusive lock.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _FULL_HINT = "free some space, or choose another -o"
 
 @contextmanager
 def settled(out: Path) -> Iterator[None]:
-    """While the context lasts, no other build renames ``out``. Before and after, leftovers of killed builds
-    are cleaned up.
+    """While the context lasts, no other build renames ``out``. At its beginning and end, leftovers of killed
+    builds are cleaned up.
 
-    Raises BadInputError when the directory of ``out`` is missing or somebody else could swap it;
-    HostLacksError when somebody else keeps it locked.
+    Raises BadInputError when the directory of ``out`` is missing or another user could replace it. Raises
+    HostLacksError when another process keeps it locked.
     """
     if not out.parent.is_dir():
         raise BadInputError(f"{out.parent} is not a directory", hint="make it first, or choose another -o")
@@ -63,10 +64,10 @@ def settled(out: Path) -> Iterator[None]:
 
 @contextmanager
 def in_use(out: Path) -> Iterator[None]:
-    """While the context lasts, no build replaces ``out``. Enter it before ``out`` is read.
+    """While the context lasts, no build replaces ``out``. Enter the context before ``out`` is read.
 
-    An OUT that cannot be opened is left to the reader's error. Raises BadInputError when somebody else
-    could swap ``out`` or a file in it, HostLacksError when somebody keeps it locked.
+    When OUT cannot be opened, its reader reports the error. Raises BadInputError when another user could
+    replace ``out`` or a file in it. Raises HostLacksError when another process keeps OUT locked.
     """
     check_own(out)
     with ExitStack() as stack:
@@ -87,11 +88,11 @@ def in_use(out: Path) -> Iterator[None]:
 
 
 def check_place(out: Path) -> Path:
-    """Where ``out`` leads: behind a link OUT is replaced where it lies. Raises BadInputError when somebody
-    else could swap a directory on the way, in which a new one is to be made.
+    """The path that ``out`` leads to. When ``out`` is a link, OUT is replaced at the link's target. Raises
+    BadInputError when another user could replace a directory on the way.
 
-    Otherwise root could be led to write elsewhere. A link at ``out`` counts, too, since it decides the
-    place.
+    Without this check, root could be led to write elsewhere. A link at ``out`` is checked, too, because it
+    decides the place.
     """
     place, fault = place_of(out)
     if fault:
@@ -100,21 +101,23 @@ def check_place(out: Path) -> Path:
 
 
 def check_into(directory: Path) -> None:
-    """Raise BadInputError when somebody else could swap ``directory``, into which files are to be written
-    and which need not exist.
+    """Raise BadInputError when another user could replace ``directory``, into which files are to be written.
+    The directory need not exist.
 
-    Its owner could replace a directory in it by a link, and root would write elsewhere.
+    Without this check, root could be led to write elsewhere: the directory's owner could replace a directory
+    in it by a symlink.
     """
     if fault := swapped_by_others(directory):
         raise BadInputError(f"{fault}: {directory} could be swapped while it is written", hint=_PLACE_HINT)
 
 
 def make_into(directory: Path) -> None:
-    """Make ``directory``, into which files are to be written, and what is missing above it. Raises
-    BadInputError as `check_into` does.
+    """Make ``directory``, into which files are to be written, and its missing parents. Raises BadInputError
+    as `check_into` does.
 
-    Each is made in one that was looked at, so nobody leads us elsewhere by a link. An ordinary user calls
-    it before entering the namespace: what comes into being later cannot be told apart there.
+    Each directory is made in a directory that was checked, so no link can lead us elsewhere. An ordinary user
+    calls this function before entering the user namespace, because inside it the owners of new directories
+    cannot be told apart.
     """
     for each in (*reversed(directory.absolute().parents), directory.absolute()):
         if not each.is_dir():
@@ -127,10 +130,11 @@ def make_into(directory: Path) -> None:
 
 
 def check_own(out: Path) -> None:
-    """Raise BadInputError when somebody else could swap ``out``, or a file of it, while a machine is made
+    """Raise BadInputError when another user could replace ``out``, or a file in it, before a machine runs
     from it.
 
-    Its guest would get another disk. Verbs that only look into an artefact need no such check.
+    Without this check, the guest could get another disk. Verbs that only look into an artefact need no such
+    check.
     """
     fault = swapped_by_others(out)
     with suppress(OSError):
@@ -148,7 +152,7 @@ def _copy_hint(out: Path) -> str:
 
 
 def check_unused(out: Path) -> None:
-    """Raise OutputExistsError when a machine runs from ``out``; under the lock of ``settled``."""
+    """Raise OutputExistsError when a machine runs from ``out``. Call this function within ``settled``."""
     with ExitStack() as stack:
         _lock_unused(out, stack)
 
@@ -176,12 +180,13 @@ def _is_at(fd: int, out: Path) -> bool:
 
 @contextmanager
 def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterator[Path]:
-    """A directory beside ``out`` that becomes ``out`` when the context ends without an error, and is
-    removed otherwise.
+    """A directory beside ``out``. It becomes ``out`` when the context ends without an error, and is removed
+    otherwise.
 
-    When ``out`` exists by then, ``keep`` decides whether it stays and the new directory goes; it may raise.
-    Raises OutputExistsError when a machine runs from ``out``, HostLacksError when there is no space left,
-    and what ``settled`` raises.
+    When ``out`` exists at the end, ``keep`` is called. If it returns True, ``out`` stays and the new
+    directory is removed. ``keep`` may raise an exception, which leaves ``out`` unchanged. Raises
+    OutputExistsError when a machine runs from ``out``, HostLacksError when the disk is full, and the errors
+    of ``settled``.
     """
     partial = _beside(out, "partial")
     with settled(out), full_disk_named(out.parent, "OUT in", _FULL_HINT):
@@ -229,11 +234,11 @@ def _locked(fd: int) -> bool:
 
 
 def _mend(out: Path) -> None:
-    """Finish or undo the replacement of a killed build, under the lock of ``settled``.
+    """Finish or undo the replacement of OUT by a killed build. Call this function within ``settled``.
 
-    Without an OUT the old one returns: the build died between the two renames. With an OUT the old one is
-    removed. Only our own user's directories count: where others may write, one of theirs must not become
-    OUT by its name.
+    When OUT is missing, the previous one is put back, because the build died between the two renames. When
+    OUT exists, the previous one is removed. Only directories of our own user are used: where other users may
+    write, none of their directories must become OUT.
     """
     name = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}\.(partial|old)", re.DOTALL)
     found = {

@@ -1,4 +1,4 @@
-"""Where a trace's start set is kept without an artefact: a directory with ``start-set.json`` alone."""
+"""Keep the start set of a trace without an artefact, in a directory that has only ``start-set.json``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from quickstart.model import StartSet, Trace
 
 
 def check_traced_place(out: Path) -> None:
-    """Raise OutputExistsError when ``keep_traced`` would not write to ``out``, BadInputError when it has no directory."""
+    """Raise OutputExistsError when ``keep_traced`` would not write to ``out``. Raise BadInputError when its
+    parent directory is missing.
+    """
     with output.settled(out):
         _refuse_others(out)
 
 
 def keep_traced(start_set: StartSet, traces: Sequence[Trace], out: Path) -> None:
-    """Write ``start-set.json`` into a new directory ``out``; an empty one, or one that holds only such a file, is replaced."""
+    """Write ``start-set.json`` into a new directory ``out``. An existing directory is replaced if it is empty
+    or has only this file.
+    """
 
     def refuse() -> bool:
         _refuse_others(out)

@@ -1,9 +1,8 @@
-"""The root of a machine in its present state, copied from its unmounted disk: the reference image of a
-rebuild.
+"""Copy the present root of a machine from its unmounted disk. The copy is the reference image of a rebuild.
 
-Root of the machine may have written any byte of the disk. So a process without any privilege reads it, and
-another one that refuses bad names writes the copy (``foreign``). Device nodes, FIFOs and sockets stay on
-the disk.
+The machine's root user may have written any byte of the disk. So an unprivileged process reads it, and
+another process, which refuses bad names, writes the copy (``foreign``). Device nodes, FIFOs and sockets are
+not copied.
 """
 
 from __future__ import annotations
@@ -31,10 +30,11 @@ _STAT_BLOCK_BYTES = 512
 
 @dataclass(frozen=True)
 class UsedDisk:
-    """A raw root disk whose machine is off. ``digest`` stands for its bytes (host.unchanged.digest_of_data),
-    ``superblock`` is its own description.
+    """A raw root disk whose machine is off. ``digest`` is a hash of its bytes
+    (host.unchanged.digest_of_data), and ``superblock`` is its ext4 superblock.
 
-    ``seen`` identifies the file from before the superblock was read until everything was hashed.
+    ``seen`` is the state of the file. It did not change between the reading of the superblock and the end of
+    the hashing.
     """
 
     path: Path
@@ -44,8 +44,8 @@ class UsedDisk:
 
 
 def examine_disk(path: Path) -> UsedDisk:
-    """The disk at ``path``. Raises BadInputError when its machine was not shut down properly, or when
-    somebody writes to it.
+    """The disk at ``path``. Raises BadInputError when its machine was not shut down properly, or when another
+    process writes to it.
     """
     with opened_regular(path) as fd:
         before = seen(fd)
@@ -64,10 +64,11 @@ def _check_ended(path: Path, superblock: Superblock) -> None:
 
 
 def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: Context) -> ReferenceImage:
-    """The content of ``disk`` as a reference image, from the store or copied now (as root, for the owners).
+    """The content of ``disk`` as a reference image. It comes from the store, or is copied now (as root,
+    because of the owners).
 
-    ``planned_bytes`` is the size of the profile's disk. Raises BadInputError when the copy would have more
-    data than that and than the file of the disk itself takes up here.
+    ``planned_bytes`` is the size of the disk in the profile. Raises BadInputError when the copy would have
+    more data than ``planned_bytes`` and more than the disk's file uses on this host.
     """
     inputs = {
         "kind": USED_DISK,
@@ -95,17 +96,17 @@ def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: C
 
 
 def _limits(disk: Path, planned_bytes: int) -> Limits:
-    """A limit for the copy. Holes cost nothing, and ext4 allows files of 16 TiB.
+    """The limits for the copy. Holes use no space, and ext4 allows files of 16 TiB.
 
-    The size of the file is no limit: a small file can say terabytes, of holes, and many files of the disk
-    can claim the same blocks of it.
+    The file's size cannot be the limit. A small file can claim terabytes of holes, and many files on the disk
+    can claim the same blocks.
     """
     data_bytes = max(planned_bytes, disk.stat().st_blocks * _STAT_BLOCK_BYTES)
     return Limits(data_bytes=data_bytes, members=data_bytes // _LEAST_INODE_BYTES, file_bytes=16 << 40)
 
 
 def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
-    """The start set with the volume's times of modification and change, which init compares."""
+    """The start set with the modification and change times on the volume. Init compares these times."""
     disk = used.path
     with unchanged(disk, used.seen), foreign_members(disk, "ext4-list") as members:
         times = {
@@ -121,7 +122,7 @@ def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
 
 
 def _with_times(members: Members) -> Members:
-    """The members, with the inode's times for its second names too."""
+    """The members. A hard link gets the times of its inode."""
     first: dict[str, Member] = {}
     for member, data in members:
         if member.kind is Kind.HARD:

@@ -1,4 +1,4 @@
-"""Look at an artefact as somebody who receives it would: `gather` reads OUT, `judge` is pure
+"""Check an artefact from the viewpoint of somebody who receives it. `gather` reads OUT, and `judge` is pure
 (docs/users/audit.md).
 """
 
@@ -10,5 +10,5 @@ __all__ = ["ERROR", "LAUNCH_MARKS", "NOTE", "Finding", "audit"]
 
 
 def audit(artefact: Artefact) -> tuple[Finding, ...]:
-    """The findings on an artefact, errors first. Raises ArtefactError when it is too damaged to be read."""
+    """The findings on an artefact, errors first. Raises ArtefactError when the artefact is too damaged to be read."""
     return judge(gather(artefact))

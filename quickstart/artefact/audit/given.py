@@ -1,6 +1,4 @@
-"""An artefact as the audit reads it: all that `judge` looks at, and the patterns that are searched in
-contents.
-"""
+"""Read an artefact for the audit: everything that `judge` needs, and the patterns that are searched for in contents."""
 
 from __future__ import annotations
 
@@ -45,8 +43,8 @@ _SCRIPT_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class OutFile:
-    """A file of OUT: its whole st_mode, its SHA-256 where the manifest names one (else empty), and the
-    LAUNCH_MARKS that it contains.
+    """A file of OUT. ``mode`` is its complete st_mode. ``sha256`` is set when the manifest names one, and
+    otherwise empty. ``marks`` are the LAUNCH_MARKS that the file contains.
     """
 
     name: str
@@ -57,8 +55,8 @@ class OutFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """The input of the judgement: OUT's own mode, its files, manifest.json, start-set.json, the archive,
-    and whether run.sh is exactly the script that quickstart writes for such a manifest.
+    """The input of `judge`: the mode of OUT, its files, manifest.json, start-set.json, the archive's members,
+    and whether run.sh is exactly the script that quickstart writes for this manifest.
     """
 
     mode: int
@@ -70,9 +68,7 @@ class Given:
 
 
 def gather(artefact: Artefact) -> Given:
-    """Read OUT, the data of the root disk included (without holes). Of a file that is not regular nothing
-    is read.
-    """
+    """Read OUT, including the data of the root disk (without holes). Files that are not regular are not read."""
     manifest = read_manifest(artefact.directory)
     return Given(
         mode=stat.S_IMODE(artefact.directory.stat().st_mode),
@@ -115,7 +111,7 @@ def _marks(fd: int) -> tuple[bytes, ...]:
 
 
 def _data(fd: int) -> Iterator[bytes]:
-    """The file's blocks without its holes (lseek(2), SEEK_DATA)."""
+    """The file's data blocks, without its holes (lseek(2), SEEK_DATA)."""
     at, end = 0, os.fstat(fd).st_size
     while at < end:
         try:

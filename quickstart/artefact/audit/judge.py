@@ -1,7 +1,7 @@
 """Check an artefact's contents: secrets, modes, foreign files, and whether its parts agree (pure).
 
-Packed content is in the clear for everybody who may read the archive, whatever a file's own mode says. So
-modes inside matter only to the running guest.
+Every user who may read the archive can read the packed contents, whatever a packed file's mode is. So the
+modes of packed files matter only in the running guest.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _NAME_IT = "exclude the file in the profile, or name it in files.secrets"
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding. ``severity`` is ``error`` or ``note``, ``object`` a file of OUT or /NAME of the archive,
-    ``mend`` the remedy.
+    """A finding. ``severity`` is ``error`` or ``note``. ``object`` is a file of OUT or /NAME in the archive.
+    ``mend`` says how to remedy it.
     """
 
     severity: str
@@ -72,7 +72,7 @@ class Finding:
 
 
 def judge(given: Given) -> tuple[Finding, ...]:
-    """The findings, errors first, each kind in the order of the archive (pure)."""
+    """The findings, errors first. Findings of one kind are in the order of the archive (pure)."""
     secrets = given.manifest.secrets
     findings = [*_out(given, secrets), *_command_lines(given.manifest), *_parts(given)]
     findings += [*_digests(given), *_agreement(given)]
@@ -108,7 +108,7 @@ def _out(given: Given, secrets: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _command_lines(manifest: Manifest) -> Iterator[Finding]:
-    """Kernel options that no build adds: a command line may disable protections or name another init."""
+    """Findings for kernel options that no build adds. Such an option may disable protections or name another init."""
     stock = stock_line(manifest.superblock.uuid)
     ours = with_options(stock, KernelOptions(manifest.kernel_options))
     for entry, line, usual in (("fast", manifest.cmdline, ours), ("stock", manifest.stock_line, stock)):
@@ -164,7 +164,9 @@ def _parts(given: Given) -> Iterator[Finding]:
 
 
 def _digests(given: Given) -> Iterator[Finding]:
-    """Part B must match the list in part A, else each boot would be a stock one."""
+    """Findings where part B differs from the list of digests in part A. With such a difference, every boot
+    would be a stock boot.
+    """
     text = next((each.data for each in given.members if (each.part, each.name) == ("A", _DIGESTS)), None)
     if text is None:
         return
@@ -193,9 +195,7 @@ def _digests(given: Given) -> Iterator[Finding]:
 
 
 def _agreement(given: Given) -> Iterator[Finding]:
-    """start-set.json and part B must name the same files with the same kinds and sizes, each with its
-    reasons.
-    """
+    """Findings where start-set.json and part B differ in the names, kinds or sizes of files, or where a file has no reason."""
     packed = {f"/{each.name.removeprefix('fast/')}": each for each in given.members if _is_start_file(each)}
     listed = {file.path: file for file in given.start_set.files}
     for path, member in packed.items():
