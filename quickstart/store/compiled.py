@@ -1,4 +1,4 @@
-"""Our own C programs: each compiled once for its source text, compiler and flags."""
+"""Compile our own C programs, once for each combination of source text, compiler and flags."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion")
 def compiled(
     store: Store, name: str, flags: tuple[str, ...], *folders: Traversable, compiler: str = "cc"
 ) -> Path:
-    """The program ``name``, from all C files in ``folders``, out of the store's stage of that name.
+    """The program ``name``, compiled from all C files in ``folders``. It is kept in the store's stage
+    ``name``.
 
-    ``flags`` come after WARNINGS, which every program has. So has each the header of the protocols (protocol/).
-    Raises MissingToolError without the compiler, CommandError for sources that it refuses.
+    ``flags`` come after WARNINGS, which are used for every program. Every program is compiled with the
+    protocols' headers (protocol/), too. Raises MissingToolError without the compiler, and CommandError when
+    the compiler reports an error.
     """
     sources = {
         each.name: each.read_bytes()

@@ -1,4 +1,4 @@
-"""The context that every stage gets beside its inputs."""
+"""The context that every stage gets, beside its inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quickstart.store.store import Store
 
 @dataclass(frozen=True)
 class Context:
-    """The store in which the stages keep their results, and the display of their progress."""
+    """The store in which stages keep their results, and the display of their progress."""
 
     store: Store
     progress: Progress

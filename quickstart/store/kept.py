@@ -1,4 +1,4 @@
-"""The entries of a store, for commands that list them and make room."""
+"""The entries of a store, for commands that list entries and make room."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quickstart.host.walk import reachable, walk
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """An entry of the store. ``used_s`` is the time of its last use (seconds since the epoch)."""
+    """An entry of the store. ``used_s`` is the time of its last use, in seconds since the epoch."""
 
     stage: str
     key: str
@@ -28,7 +28,7 @@ class Kept:
 
     @property
     def entry(self) -> Path:
-        """The finished entry's place."""
+        """The path of the finished entry."""
         return self.path.with_suffix("")
 
     @property
@@ -38,23 +38,21 @@ class Kept:
 
 
 def check_place(root: Path, stage: Path | None = None) -> None:
-    """Raise HostLacksError when somebody else could swap the store ``root`` or a directory on the way,
-    since its programs run here.
+    """Raise HostLacksError when another user could replace the store ``root`` or a directory on the way to
+    it. Programs in the store run on this host.
 
-    With a ``stage`` that stage's directory in the store counts, too. A path that does not exist yet is
-    nobody's.
+    With ``stage``, the stage's directory in the store is checked, too. A path that does not exist yet passes.
     """
     if fault := swapped_by_others(stage or root):
         raise _distrusted(fault, root)
 
 
 def check_trusted(root: Path, entry: Path) -> None:
-    """Raise HostLacksError when somebody else could have put ``entry`` into the store ``root``, as
-    `check_place` does.
+    """Raise HostLacksError when another user could have put ``entry`` into the store ``root``.
 
-    It looks at the way to the store, the store, the stage's directory, the entry and the entry's direct
-    contents, as far as they exist. Each must belong to a trusted user (places.trusted). Nothing in the
-    store may be a link or be writable for others, whatever its group.
+    It checks the way to the store, the store, the stage's directory, the entry and the entry's direct
+    contents, as far as they exist. Each must belong to a trusted user (places.trusted). In the store, none
+    may be a link or be writable for the group or others, whatever its group is.
     """
     check_place(root)
     places = [root.resolve(), entry.parent, entry]
@@ -83,7 +81,9 @@ def _strict_fault(status: os.stat_result) -> str:
 
 
 def kept(paths: Iterable[Path], mark_name: str) -> Iterator[Kept]:
-    """The existing ones of ``paths``, by name. The time of ``mark_name`` in one is the time of its last use."""
+    """The entries among ``paths`` that exist, sorted by name. The modification time of the file ``mark_name``
+    in an entry is the time of its last use.
+    """
     for path in sorted(paths):
         # It may be removed while we look; one of an older version has no mark.
         with suppress(FileNotFoundError):
@@ -99,7 +99,7 @@ def kept(paths: Iterable[Path], mark_name: str) -> Iterator[Kept]:
 
 
 def _allocated_bytes(directory: Path) -> int:
-    """The disk space of a tree's files in bytes, each inode once (holes of a sparse file take none)."""
+    """The disk space in bytes that the files of a tree use, each inode once. Holes of a sparse file use none."""
     inodes: dict[int, int] = {}
     top = os.fsencode(directory)
     # It may be removed while we look.
@@ -112,9 +112,9 @@ def _allocated_bytes(directory: Path) -> int:
 
 
 def forget(entry: Path, lock: BinaryIO) -> None:
-    """Remove the lock file of a removed entry. ``lock`` is its exclusive lock.
+    """Remove the lock file of an entry that was removed. ``lock`` is the exclusive lock on it.
 
-    A process that waits for the lock then sees that the file has lost its name, and takes a new one
+    A process that waits for the lock then notices that the file has lost its name, and makes a new lock file
     (Store._lock).
     """
     if not os.path.lexists(entry) and not os.path.lexists(f"{entry}.partial"):
@@ -122,7 +122,7 @@ def forget(entry: Path, lock: BinaryIO) -> None:
 
 
 def discard(final: Path) -> None:
-    """Remove an entry such that nobody sees it half removed: under the name of an entry that is being made."""
+    """Remove an entry without anybody seeing it half removed: it is first renamed to the name of an unfinished entry."""
     partial = final.with_name(f"{final.name}.partial")
     remove_tree(partial)
     if os.path.lexists(final):

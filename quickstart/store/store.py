@@ -3,15 +3,15 @@
 Layout below the root (`$QUICKSTART_CACHE`, else `$XDG_CACHE_HOME/quickstart`, else `~/.cache/quickstart`)::
 
     STAGE/KEY/            a finished entry, with `entry.json` beside the stage's own files
-    STAGE/KEY.partial/    an entry that is being made or removed, or was when its process died
+    STAGE/KEY.partial/    an entry that is being made or removed, or that a dead process left so
     STAGE/KEY.lock        flock(2): exclusive to make or remove the entry, shared to use it
 
-`entry.json` has the stage, its inputs and the tree hash of everything else. Its modification time is the
-entry's last use.
+`entry.json` has the stage, its inputs and the tree hash of all other files. Its modification time is the time
+of the entry's last use.
 
-Locks: a process that waits for an entry keeps its shared locks on others. Two processes never wait for each
-other, because all ask for stages in one order (engines.boot.build's: ledger, reference, base, disk, survey,
-trace, agent, mounter, modloader, confiner, starter, checker, prefetcher, arranged).
+A process that waits for an entry keeps its shared locks on other entries. Two processes never wait for each
+other, because all processes request stages in the same order (engines.boot.build's: ledger, reference, base,
+disk, survey, trace, agent, mounter, modloader, confiner, starter, checker, prefetcher, arranged).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _FULL_HINT = "free some space (quickstart cache gc), or set QUICKSTART_CACHE to 
 
 
 def default_root() -> Path:
-    """The store's place on this host."""
+    """The store's directory on this host."""
     if chosen := os.environ.get("QUICKSTART_CACHE"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
@@ -60,15 +60,15 @@ def default_root() -> Path:
 
 
 def key_of(stage: str, inputs: Mapping[str, object]) -> str:
-    """The name of the entry that ``stage`` makes of ``inputs`` (JSON values)."""
+    """The key of the entry that ``stage`` makes from ``inputs`` (JSON values)."""
     text = json.dumps({"stage": stage, "inputs": inputs}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
 def source_digest(*packages: str) -> str:
-    """The SHA-256 over the files of our own ``packages`` (dotted names; a module's name counts, too).
+    """The SHA-256 of the source files of our ``packages``. Each name is dotted, and may be a module's.
 
-    It is one of a stage's inputs, so that a changed tool never takes a cached result of the old one.
+    The digest is an input of stages, so that a changed tool never uses a cached result of the old one.
     """
     digest = hashlib.sha256()
     for name in packages:
@@ -91,7 +91,7 @@ def _walk(node: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
 
 @dataclass(frozen=True)
 class Entry:
-    """A finished entry: ``path`` is its directory; ``made`` is False when it was there already."""
+    """A finished entry. ``path`` is its directory. ``made`` is False when it existed already."""
 
     path: Path
     key: str
@@ -99,7 +99,7 @@ class Entry:
 
 
 class _DamagedError(Exception):
-    """An entry differs from what its stage made; the text says how."""
+    """An entry differs from what its stage made. The message says how."""
 
 
 def _unheard(text: str) -> None:
@@ -107,9 +107,10 @@ def _unheard(text: str) -> None:
 
 
 class Store:
-    """The store below ``root``. Requested entries are locked against removal until it is closed.
+    """The store below ``root``. Entries that were requested are locked against removal until the store is
+    closed.
 
-    ``note`` gets a line when a damaged entry is made again, or another process is waited for.
+    ``note`` is called with a line when a damaged entry is made again, or when another process is waited for.
     """
 
     def __init__(self, root: Path, note: Callable[[str], None] = _unheard) -> None:
@@ -127,16 +128,16 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Release every entry: from now on they may be removed."""
+        """Release every entry, so that it may be removed from now on."""
         self._held.clear()
         self._locks.close()
 
     def holds_trees(self) -> bool:
-        """Whether the store holds images, for which an ordinary user needs his user namespace."""
+        """Whether the store has images. An ordinary user needs a user namespace for these."""
         return any((self.root / stage).is_dir() for stage in _TREES)
 
     def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
-        """The finished entry of ``inputs``, neither verified nor locked, or None."""
+        """The finished entry for ``inputs``, or None. It is neither verified nor locked."""
         path = self.root / stage / key_of(stage, inputs)
         check_trusted(self.root, path)
         # Another user's store is none of ours.
@@ -146,11 +147,12 @@ class Store:
         return None
 
     def get_or_make(self, stage: str, inputs: Mapping[str, object], make: Callable[[Path], None]) -> Entry:
-        """Return the entry of ``inputs``, or call ``make`` with an empty directory and keep the result.
+        """Return the entry for ``inputs``. When there is none, call ``make`` with an empty directory and keep
+        the result.
 
-        An entry is verified by its hash when it is first asked for. A damaged one is made again once nobody
-        uses it any more. When ``make`` raises, nothing is kept. A second process that wants the same entry
-        waits for the first. Raises HostLacksError for a store that is full or cannot be written.
+        An entry is verified by its hash when it is first requested. A damaged entry is made again once no
+        process uses it any more. When ``make`` raises, nothing is kept. A second process that requests the
+        same entry waits for the first one. Raises HostLacksError when the store is full or cannot be written.
         """
         key = key_of(stage, inputs)
         final = self.root / stage / key
@@ -181,9 +183,10 @@ class Store:
                     look.trusted, made = self._make(final, stage, inputs, make), True
 
     def use(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
-        """The entry of ``inputs``, verified and held as by get_or_make, or None. Nothing is made or removed.
+        """The entry for ``inputs``, verified and locked as by get_or_make, or None. Nothing is made or
+        removed.
 
-        Raises BadInputError when it is damaged.
+        Raises BadInputError when the entry is damaged.
         """
         final = self.root / stage / key_of(stage, inputs)
         if final in self._held:
@@ -203,7 +206,7 @@ class Store:
         return None
 
     def marks(self, stage: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
-        """The finished entries of ``stage`` by key with their inputs; neither verified nor locked."""
+        """The finished entries of ``stage`` with their inputs, sorted by key. They are neither verified nor locked."""
         check_place(self.root)
         for path in sorted(self.root.glob(f"{stage}/{_KEY}")):
             check_trusted(self.root, path)
@@ -223,7 +226,7 @@ class Store:
     def _make(
         self, final: Path, stage: str, inputs: Mapping[str, object], make: Callable[[Path], None]
     ) -> str:
-        """Make the entry under its exclusive lock in place of any other; returns its tree hash."""
+        """Make the entry under its exclusive lock, in place of an existing one. Return its tree hash."""
         partial = final.with_name(f"{final.name}.partial")
         # What the user's own lets a group write would be trusted no more (kept.check_trusted), and differ from other users'.
         umask = os.umask(0o022)
@@ -244,15 +247,15 @@ class Store:
         return found
 
     def entries(self) -> tuple[Kept, ...]:
-        """Every finished entry by stage and key, of any version of this program."""
+        """Every finished entry, sorted by stage and key. Entries of other versions of this program are included."""
         return tuple(kept(self.root.glob(_KEYS), MARK))
 
     def leftovers(self) -> tuple[Kept, ...]:
-        """The leftovers of killed makers, by stage and key."""
+        """What killed processes left unfinished, sorted by stage and key."""
         return tuple(each for each in kept(self.root.glob(f"{_KEYS}.partial"), MARK) if self._is_free(each))
 
     def remove(self, found: Kept) -> bool:
-        """Remove an entry or leftover unless it is or has been in use since; False when it stays."""
+        """Remove an entry or leftover, unless it is in use or was used after it was listed. Return False when it stays."""
         with suppress(BlockingIOError), self._lock(found.entry, exclusive=True) as lock:
             now = next(kept([found.path], MARK), None)
             if now is None or now.used_s > found.used_s:
@@ -278,11 +281,11 @@ class Store:
         return False
 
     def _lock(self, final: Path, *, exclusive: bool) -> BinaryIO:
-        """The open lock file of an entry, locked by flock(2). Closing it unlocks it.
+        """The open lock file of an entry, locked by flock(2). Closing the file unlocks it.
 
-        A shared lock is waited for while somebody makes or removes the entry. Raises BlockingIOError for an
-        exclusive one that cannot be had now. A lock on a file that has lost its name, because its entry was
-        removed, does not count.
+        A shared lock waits while another process makes or removes the entry. Raises BlockingIOError for an
+        exclusive lock that is not free now. A lock on a file that has lost its name, because its entry was
+        removed, is taken again.
         """
         kind, of = (EXCLUSIVE if exclusive else SHARED), f"the store {self.root}"
         for _ in range(_ATTEMPTS):
@@ -337,7 +340,7 @@ class Store:
 
 
 class _Look:
-    """The state of a wanted entry. ``damage`` says what is wrong with it; empty when nothing is.
+    """The state of a requested entry. ``damage`` says what is wrong with it, or is empty.
 
     ``trusted`` is a tree hash that need not be computed again.
     """
@@ -350,7 +353,7 @@ class _Look:
         self._seen: tuple[int, int] | None = None
 
     def is_whole(self) -> bool:
-        """Whether the entry is there and undamaged. A damaged one is read once. Its shared lock is held."""
+        """Whether the entry exists undamaged. A damaged entry is read only once. The caller holds the entry's shared lock."""
         if self.has_changed() or not self.damage:
             self._seen = self._identity()
             try:
@@ -360,7 +363,7 @@ class _Look:
         return self.trusted != ""
 
     def has_changed(self) -> bool:
-        """Whether the entry was removed or replaced since the last look."""
+        """Whether the entry was removed or replaced after the last look."""
         return self._identity() != self._seen
 
     def _identity(self) -> tuple[int, int] | None:
@@ -372,9 +375,10 @@ class _Look:
 
 
 def _verified(final: Path, trusted: str) -> str:
-    """The tree hash of a whole entry; empty without one. No file is read when the hash is ``trusted``.
+    """The tree hash of an undamaged entry. Empty when there is no entry. No file is read when the hash is
+    ``trusted``.
 
-    Raises _DamagedError.
+    Raises _DamagedError when the entry is damaged.
     """
     if not os.path.lexists(final):
         return ""

@@ -1,5 +1,5 @@
-"""One hash of a directory tree: every path, type, mode, owner, extended attribute, link (hard ones too),
-content and time.
+"""One hash of a directory tree. It covers every path, type, mode, owner, extended attribute, symlink, hard
+link, content and time.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _THREADS = 2
 
 
 def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) -> str:
-    """The SHA-256 of the tree below ``root`` without its entry ``without``, depth first by name, with
-    modification times in seconds.
+    """The SHA-256 of the tree below ``root``, without its entry ``without``. Entries are hashed depth first
+    by name, with modification times in seconds.
 
-    Holes and written zeros in a file are the same. A directory on which another file system is mounted
-    counts as an empty one. Our own files count as root's. Raises OSError for a file that cannot be read or
-    is written to meanwhile.
+    A hole and written zeros in a file give the same hash. A mount point is hashed as an empty directory. Our
+    own user's files are hashed as root's. Raises OSError for a file that cannot be read or is written to
+    meanwhile.
 
-    With ``as_copied_s`` it is the hash of a copy that foreign.home makes: without device nodes and sockets,
-    and with that time for mount points.
+    With ``as_copied_s``, the result is the hash of the copy that foreign.home makes: without device nodes and
+    sockets, and with ``as_copied_s`` as the time of mount points.
     """
     top = os.fsencode(root)
     device = root.stat().st_dev
@@ -56,11 +56,11 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
 
 
 def _second_name(first: bytes) -> bytes:
-    """What stands for a file that occurred before as ``first``.
+    """What is hashed for a file that occurred before under the name ``first``.
 
-    A name of any bytes could equal another file's description of 32 bytes: somebody who chooses both finds
-    such a pair in seconds. For a name of few characters he would need about 2**74 tries, so it stands for
-    itself.
+    A name of arbitrary bytes could equal the 32-byte description of another file: somebody who chooses both
+    finds such a pair in seconds. With a name of plain characters, this takes about 2**74 tries. So a plain
+    name is hashed as it is.
     """
     return first + b"\0" if _PLAIN.fullmatch(first) else hashlib.sha256(b"first name\0" + first).digest()
 
@@ -86,9 +86,7 @@ def _described(path: bytes, root: bytes, device: int, mounted_s: int | None) -> 
 
 
 def _describe(path: bytes, name: bytes, status: os.stat_result, time_s: int | None) -> bytes:
-    """The hash of the entry at ``path``, which system calls know by ``name``; without a time where that
-    does not count.
-    """
+    """The hash of the entry at ``path``; system calls open it as ``name``. Without ``time_s``, no time is hashed."""
     digest = hashlib.sha256()
     # What is an ordinary user's own is root's in his user namespace (host/userns.py): the same tree from inside and outside.
     uid = 0 if status.st_uid == os.geteuid() else status.st_uid
@@ -107,8 +105,8 @@ def _describe(path: bytes, name: bytes, status: os.stat_result, time_s: int | No
 
 
 def _of_attributes(name: bytes) -> bytes:
-    """The extended attributes. A value may contain what looks like another attribute, so lengths count
-    where there are several.
+    """The extended attributes as bytes. A value may contain what looks like another attribute, so their
+    lengths are included when there are several.
     """
     found = [
         (os.fsencode(key), os.getxattr(name, key, follow_symlinks=False))
@@ -123,9 +121,10 @@ def _of_attributes(name: bytes) -> bytes:
 
 
 def _content(path: bytes, status: os.stat_result) -> bytes:
-    """The hash of a regular file: its size, then offset and bytes of each chunk that is not all zeros.
+    """The hash of a regular file: its size, and then the offset and bytes of each chunk that is not all
+    zeros.
 
-    Raises OSError when it is no longer the file of ``status``, or is written to meanwhile.
+    Raises OSError when the file is no longer the one in ``status``, or is written to meanwhile.
     """
     # It may be a pipe by now, whose other end nobody opens.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
