@@ -1,1 +1,1 @@
-"""The edge to the host: the one subprocess door, tools and packages, workspaces."""
+"""The interface to the host: subprocesses, tools and packages, files, workspaces, user namespaces."""

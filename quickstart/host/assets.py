@@ -1,4 +1,4 @@
-"""The place of the files beside the code: `profiles/`, `tracers/` and `bench/`, in a wheel or in a checkout."""
+"""Where the files beside the code are: `profiles/`, `tracers/` and `bench/`, in a wheel or in a checkout."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def assets(name: str) -> Path:
-    """The directory ``name`` that the wheel carries below `_data`, else the checkout's."""
+    """The directory ``name``, from the wheel's `_data` or else from the checkout."""
     packed = _PACKAGE / "_data" / name
     return packed if packed.is_dir() else _PACKAGE.parent / name

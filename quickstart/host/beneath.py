@@ -1,8 +1,8 @@
-"""Open the files of a directory that a stranger may have filled: plain names, regular files, no links, no
-waiting.
+"""Open files in a directory with untrusted contents: only plain names and regular files, without following
+links and without waiting.
 
-A name has one component, so that O_NOFOLLOW gives the guarantee of openat2(2)'s RESOLVE_BENEATH. Every
-later question goes to the open descriptor: somebody who swaps the file meanwhile gains nothing.
+A name has one component, so O_NOFOLLOW guarantees as much as RESOLVE_BENEATH of openat2(2). All later checks
+use the open descriptor. So replacing the file meanwhile has no effect.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def check_plain_name(name: str) -> None:
 
 
 def open_regular(path: Path, *, writable: bool = False) -> int:
-    """A descriptor of the regular file at ``path``. A link as the last component is not followed.
+    """A descriptor of the regular file at ``path``. When the last component is a link, it is not followed.
 
-    A file that is opened for writing must not have a second name, which may lie in another directory.
-    Raises BadInputError, which names the file and its kind; FileNotFoundError when there is none; OSError
-    as open(2) does.
+    A file that is opened for writing must not have a second name, because that name may be in another
+    directory. Raises BadInputError with the name and kind of any other file, FileNotFoundError when the file
+    does not exist, and OSError as open(2) does.
     """
     check_plain_name(path.name)
     # A symbolic link fails with ELOOP, a socket or a device without a driver with ENXIO: lstat says it in plain words before.
@@ -54,7 +54,7 @@ def open_regular(path: Path, *, writable: bool = False) -> int:
 
 @contextmanager
 def opened_regular(path: Path, *, writable: bool = False) -> Iterator[int]:
-    """As ``open_regular``; the descriptor is closed when the context ends."""
+    """As ``open_regular``. The descriptor is closed when the context ends."""
     fd = open_regular(path, writable=writable)
     try:
         yield fd
@@ -63,7 +63,7 @@ def opened_regular(path: Path, *, writable: bool = False) -> Iterator[int]:
 
 
 def read_bounded(path: Path, limit_bytes: int) -> bytes:
-    """The content of the regular file at ``path``; raises BadInputError when it is larger than ``limit_bytes``."""
+    """The content of the regular file at ``path``. Raises BadInputError when the file is larger than ``limit_bytes``."""
     with opened_regular(path) as fd:
         return _content(fd, path, limit_bytes)
 
@@ -81,15 +81,15 @@ def _content(fd: int, path: Path, limit_bytes: int) -> bytes:
 
 
 def read_judged(path: Path, limit_bytes: int, owner: int = 0) -> tuple[bytes, str]:
-    """The content of the regular file at ``path``, and who else could have written it.
+    """The content of the regular file at ``path``, and where another user could have written it.
 
-    The second value is the first name on the way, or the file's own, at which somebody beside root and
-    ``owner`` (a user's ID) may write; it is empty when there is none. Everything on a FUSE file system is
-    its mounter's, whatever owner it shows.
+    The second value is the first path on the way, or the file's own path, where a user other than root and
+    ``owner`` (a user's ID) may write. It is empty when there is none. Everything on a FUSE file system
+    belongs to the user who mounted it, whatever owner it shows.
 
-    Both values come from the same descriptors, whoever renames something meanwhile: each name is opened in
-    the directory before it, and no link is followed. In a directory with the sticky bit others can replace
-    only what belongs to them. Raises as ``read_bounded`` does.
+    Both values come from the same descriptors, even if files are renamed meanwhile: each name is opened in
+    the directory before it, and no link is followed. In a directory with the sticky bit, other users can
+    replace only what belongs to them. Raises the same errors as ``read_bounded``.
     """
     way = Path(os.path.realpath(path))
     doubt = ""
@@ -118,7 +118,7 @@ def _check_mode(path: Path, mode: int) -> None:
 
 
 def kind_of(mode: int) -> str:
-    """The kind of a file with this st_mode, in words."""
+    """The kind of a file in words, from its st_mode."""
     kinds = {
         stat.S_IFREG: "a plain file",
         stat.S_IFLNK: "a symbolic link",

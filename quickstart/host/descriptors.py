@@ -1,5 +1,5 @@
-"""The open files behind descriptors, as a trace tells them: many processes, each begun as a copy of another
-one.
+"""The open files behind descriptors, as a trace shows them. There are many processes, and each begins as a
+copy of another one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ _EMPTY: tuple[None, ...] = (None,) * _WAYS
 class Descriptors(Generic[T]):
     """Values by descriptor.
 
-    A copy takes no time and shares the common part (a tree of immutable tuples). So a trace of nothing but
-    forks and openings takes time and memory that grow with its length, not with the square of it.
+    Copying takes constant time, because the copies share their common part (a tree of immutable tuples). So a
+    trace of many forks and opens takes time and memory in proportion to its length, and not to the square of
+    its length.
     """
 
     def __init__(self) -> None:
         self._root: tuple[object, ...] = _EMPTY
 
     def get(self, number: int) -> T | None:
-        """The value of a descriptor; None when it was not opened or cannot exist."""
+        """The value of a descriptor. None when the descriptor was not opened or cannot exist."""
         node: object = self._root
         for level in range(_LEVELS - 1, -1, -1):
             if not isinstance(node, tuple) or not 0 <= number < _MOST:
@@ -35,7 +36,7 @@ class Descriptors(Generic[T]):
         return node[0] if isinstance(node, tuple) else None
 
     def set(self, number: int, value: T) -> None:
-        """Set the value of a descriptor; a descriptor that cannot exist is ignored."""
+        """Set the value of a descriptor. A descriptor that cannot exist is ignored."""
         if 0 <= number < _MOST:
             self._root = _with(self._root, number, value, _LEVELS - 1)
 

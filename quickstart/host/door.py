@@ -1,4 +1,4 @@
-"""The one door to subprocesses: argv lists, an explicit environment, a time limit, kept output."""
+"""The only module that starts subprocesses: with argv lists, an explicit environment, a time limit and captured output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 @dataclass(frozen=True)
 class Completed:
-    """A subprocess that has ended: its argv, status and output (bytes)."""
+    """A subprocess that has ended: its argv, its exit status and its output (bytes)."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -41,10 +41,11 @@ class Completed:
 
 
 def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True) -> dict[str, str]:
-    """The environment that every subprocess gets: C locale, a fixed PATH, TMPDIR and ``proxies`` as on the
-    host, plus ``extra``.
+    """The environment of every subprocess: the C locale, a fixed PATH, TMPDIR from the host, the proxy
+    settings from the host (with ``proxies``), and ``extra``.
 
-    Nothing else of our environment is passed on, so the subprocess depends only on its caller's arguments.
+    No other variable of our environment is passed on, so the subprocess depends only on its caller's
+    arguments.
     """
     names = ("TMPDIR", *(_PROXIES if proxies else ()))
     passed_on = {name: os.environ[name] for name in names if name in os.environ}
@@ -59,14 +60,14 @@ def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True)
 
 @cache
 def package_of(tool: str) -> str:
-    """The Debian package that brings ``tool``, from packages.txt."""
+    """The Debian package that has ``tool``, from packages.txt."""
     text = resources.files("quickstart.host").joinpath("packages.txt").read_text()
     rows = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
     return {row[0]: row[1] for row in rows}.get(tool, tool)
 
 
 def tool_path(tool: str) -> Path:
-    """Where ``tool`` is on this host; raises MissingToolError with the line that installs it."""
+    """The path of ``tool`` on this host. Raises MissingToolError with the command that installs it."""
     found = shutil.which(tool, path=os.environ.get("QUICKSTART_TOOL_PATH", _SEARCH_PATH))
     if found is None:
         raise MissingToolError(tool, package_of(tool))
@@ -80,7 +81,9 @@ def need_tools(*tools: str) -> None:
 
 
 def need_root(step: str) -> None:
-    """Raise NeedsRootError when this process is root neither of the host nor of a user namespace; ``step`` says what needs it."""
+    """Raise NeedsRootError when this process is root neither of the host nor of a user namespace. ``step``
+    names the work that needs root.
+    """
     if os.geteuid() != 0:
         raise NeedsRootError(
             f"{step} needs root, or a user namespace",
@@ -93,7 +96,7 @@ def _tail(data: bytes) -> str:
 
 
 def end_group(process: Process) -> None:
-    """Kill ``process`` with all its children (it leads a session of its own) and reap it."""
+    """Kill ``process`` with all its children, and reap it. The process leads a session of its own."""
     # Children may outlive their leader; without any the group is gone.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -101,15 +104,15 @@ def end_group(process: Process) -> None:
 
 
 def has_ended(process: Process, timeout_s: float) -> bool:
-    """Wait for the end of ``process``; False when it still runs after ``timeout_s``."""
+    """Wait for the end of ``process``. Return False when it is still running after ``timeout_s``."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout_s)
     return process.poll() is not None
 
 
 def bad_end(process: Process) -> str:
-    """How ``process`` has ended (``was killed by signal 9``, ``ended with status 2``); empty when it
-    succeeded or still runs.
+    """How ``process`` failed (``was killed by signal 9``, ``ended with status 2``). Empty when it succeeded
+    or is still running.
     """
     status = process.poll()
     if not status:
@@ -118,18 +121,20 @@ def bad_end(process: Process) -> str:
 
 
 def core_limit() -> str:
-    """prlimit(1)'s option for a program that leaves no core: neither a file, nor input for a handler of the host's.
+    """The option of prlimit(1) that prevents a core dump, both as a file and as input for a handler of the
+    host.
 
-    A handler (core_pattern with a pipe: systemd-coredump, apport) runs as the host's root whatever the limit is, unless
-    it is 1 (do_coredump() in the kernel's fs/coredump.c). Nobody raises a hard limit of 0 without a privilege.
+    A handler (core_pattern with a pipe: systemd-coredump, apport) runs as the host's root whatever the limit
+    is, unless the limit is 1 (do_coredump() in the kernel's fs/coredump.c). A hard limit of 0 cannot be
+    raised without a privilege.
     """
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     return f"--core={0 if hard == 0 else 1}"
 
 
 def identity_words(identity: Identity | None) -> tuple[str, ...]:
-    """The options of setpriv(1) with which a program becomes ``identity`` and can never gain a privilege;
-    empty without one.
+    """The options of setpriv(1) by which a program gets ``identity`` and can never gain a privilege. Empty
+    without an identity.
     """
     if identity is None:
         return ()
@@ -144,9 +149,10 @@ def identity_words(identity: Identity | None) -> tuple[str, ...]:
 
 
 def _bound_to_us(argv: Sequence[str | Path], identity: Identity | None = None) -> tuple[str, ...]:
-    """``argv`` under setpriv(1): the process dies when we do (PR_SET_PDEATHSIG), even when we are killed.
+    """``argv`` under setpriv(1). The process dies when we die, even when we are killed (PR_SET_PDEATHSIG).
 
-    The kernel forgets that signal at a change of user (prctl(2)); setpriv sets it after the change, whatever its options' order.
+    The kernel clears this setting at a change of user (prctl(2)). setpriv applies the setting after the
+    change, whatever the order of its options is.
     """
     _LOG.info("%s", shlex.join(str(word) for word in argv))
     bound = (str(tool_path("setpriv")), *identity_words(identity), "--pdeathsig", "KILL", "--")
@@ -163,10 +169,10 @@ def run(
     log: Path | None = None,
     check: bool = True,
 ) -> Completed:
-    """Run ``argv`` to its end; with ``log`` both outputs go there instead of memory.
+    """Run ``argv`` to its end. With ``log``, both outputs go to that file instead of memory.
 
-    Raises MissingToolError, and CommandError on a status other than 0 (unless ``check`` is False) or when
-    ``timeout_s`` is over; the children are gone in every case, Ctrl-C included.
+    Raises MissingToolError. Raises CommandError on a status other than 0 (unless ``check`` is False), and
+    when ``timeout_s`` is over. In every case, Ctrl-C included, the children have ended by then.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     out = log.open("ab") if log else None
@@ -198,14 +204,14 @@ def run(
 
 @dataclass(frozen=True)
 class Filter:
-    """A process that reads one of our files and writes about it. ``errors`` has its complaints."""
+    """A process that reads one of our files and writes its result to ``stdout``. ``errors`` has its stderr."""
 
     process: Process
     stdout: BinaryIO
     errors: BinaryIO
 
     def fault(self) -> str:
-        """How it failed; empty when it succeeded. This waits for its end."""
+        """Why the process failed; empty when it succeeded. This waits for its end."""
         self.process.wait()
         self.errors.seek(0)
         said = _tail(self.errors.read()).strip().partition("\n")[0]
@@ -214,8 +220,8 @@ class Filter:
 
 @contextmanager
 def filtered(argv: Sequence[str | Path], source: int) -> Iterator[Filter]:
-    """A process with the open file ``source`` as its stdin. Its stdout is read while the context lasts;
-    then the process is ended.
+    """A process with the open file ``source`` as its stdin. Its stdout can be read while the context lasts.
+    At the end of the context, the process is killed.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with tempfile.TemporaryFile() as errors:
@@ -236,7 +242,7 @@ def filtered(argv: Sequence[str | Path], source: int) -> Iterator[Filter]:
 
 
 def log_tail(log: Path | None) -> str:
-    """The last lines of a log file; empty when there is none."""
+    """The last lines of a log file. Empty when there is no file."""
     if log is None or not log.exists():
         return ""
     return "\n".join(_tail(log.read_bytes()).splitlines()[-15:])
@@ -258,11 +264,11 @@ def background(
 ) -> Iterator[Process]:
     """A process that runs while the context lasts and is killed at its end.
 
-    Its output goes to the end of the file ``log``, or to the descriptor ``output`` where its amount must be
-    bounded. Its stderr goes to ``errors`` if that is given. ``stdin`` is empty unless it is given. With an
-    ``identity`` the process runs as that user. It gets the descriptors ``pass_fds`` under their own
-    numbers, the additional environment ``env``, and with ``proxies`` the host's proxies. ``cwd`` is the
-    directory in which it starts, entered with our own identity.
+    Its output is appended to the file ``log``, or goes to the descriptor ``output``, which is for output that
+    must be limited. Its stderr goes to ``errors``, if that is given. ``stdin`` is empty unless it is given.
+    With ``identity``, the process runs as that user. It gets the descriptors ``pass_fds`` under their own
+    numbers, the additional environment ``env`` and, with ``proxies``, the host's proxy settings. ``cwd`` is
+    the directory in which it starts. That directory is entered with our own identity.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with ExitStack() as stack:

@@ -1,6 +1,4 @@
-"""The host's file systems: free space, the one place that recognises a full disk as the cause of a failure,
-and removal of trees.
-"""
+"""The host's file systems: free space, recognising a full disk as the cause of a failure, and removing trees."""
 
 from __future__ import annotations
 
@@ -23,13 +21,13 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def temporary_directory() -> Path:
-    """$TMPDIR, else /tmp. It is found without writing (tempfile.gettempdir writes, and fails on a full disk)."""
+    """$TMPDIR, or else /tmp. Nothing is written to find it, unlike in tempfile.gettempdir, which fails on a full disk."""
     chosen = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the place, not a file of a known name
     return chosen if chosen.is_dir() else Path("/tmp")  # noqa: S108
 
 
 def free_bytes(path: Path) -> int:
-    """The free space for users other than root where ``path`` is or would be made, in bytes (statvfs(3))."""
+    """The free space in bytes for users other than root, on the file system where ``path`` is or would be made (statvfs(3))."""
     status = os.statvfs(next(each for each in (path, *path.absolute().parents) if each.exists()))
     return status.f_bavail * status.f_frsize
 
@@ -39,9 +37,9 @@ def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
     """Raise HostLacksError with ``hint`` for every failure in the context that a full file system of
     ``directory`` explains.
 
-    ``name`` is what the user calls the directory. A program that fails does not always say why; so less
-    than 1 MiB of free space counts as the reason, too. Many programs write to the temporary directory,
-    which is named instead when it is the fuller one.
+    ``name`` is what the user calls the directory. A failing program does not always give the reason. So less
+    than 1 MiB of free space is taken as the reason, too. Many programs write to the temporary directory. It
+    is named instead when it has less free space.
     """
     try:
         yield
@@ -63,9 +61,7 @@ def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make renames in ``directory`` outlast a loss of power (fsync(2): syncing a file does not sync its
-    name).
-    """
+    """Make renames in ``directory`` survive a power failure. Syncing a file does not sync its name (fsync(2))."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -74,7 +70,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def _says_full(error: BaseException | None) -> bool:
-    """Whether the error, or the one that caused it, is about space."""
+    """Whether the error, or an error that caused it, is about lack of space."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _ERRNOS:
             return True
@@ -85,7 +81,7 @@ def _says_full(error: BaseException | None) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory tree of any depth if it is there; raises HostLacksError rather than walk into a mount."""
+    """Remove a directory tree of any depth, if it exists. Raises HostLacksError when something is mounted in it."""
     if not os.path.lexists(path):
         return
     if path.is_symlink() or not path.is_dir():
@@ -105,15 +101,17 @@ def remove_tree(path: Path) -> None:
 
 
 def _unescaped(point: bytes) -> bytes:
-    """A field of proc(5)'s mountinfo, in which three octal digits stand for a blank or a backslash."""
+    """Decode a field of mountinfo (proc(5)), where a backslash and three octal digits stand for a blank, a
+    tab, a newline or a backslash.
+    """
     return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), point)
 
 
 def _empty(top: int) -> None:
     """Remove everything in a directory.
 
-    Deeper entries are first renamed up by one level. So no name gets too long for the kernel, nothing
-    recurses, and at most two directories are open. No link is followed, even one that somebody puts there
+    Entries two levels down are first moved up by one level. So no path gets too long for the kernel, there is
+    no recursion, and at most two directories are open. No link is followed, even one that is put there
     meanwhile.
     """
     while directories := _remove_files(top):
@@ -128,7 +126,7 @@ def _empty(top: int) -> None:
 
 
 def _remove_files(directory: int) -> list[str]:
-    """Remove everything but directories; returns the directories that remain."""
+    """Remove everything except directories. Return the names of the remaining directories."""
     with os.scandir(directory) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in found:

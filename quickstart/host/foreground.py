@@ -1,6 +1,4 @@
-"""A program in the foreground, as a shell would run it, that gets none of our descriptors (``relay`` says
-why).
-"""
+"""Run a program in the foreground, as a shell would, without giving it any of our descriptors (``relay`` says why)."""
 
 from __future__ import annotations
 
@@ -26,10 +24,10 @@ _WINSIZE_BYTES = 8
 
 @dataclass(kw_only=True)
 class _Streams:
-    """The paths of the relay: from each of ``outputs`` (descriptors) to one of ours, and our stdin to
-    ``into``.
+    """The paths of the relay. Each descriptor in ``outputs`` is copied to the given descriptor of ours, and
+    our stdin is copied to ``into``.
 
-    ``theirs`` are the program's three descriptors; ``started`` closes them on our side.
+    ``theirs`` are the program's three descriptors. ``started`` closes them on our side.
     """
 
     terminal: bool
@@ -44,12 +42,12 @@ class _Streams:
 
 
 def run(command: Callable[[bool], Sequence[str | Path]], *, env: Mapping[str, str] | None = None) -> int:
-    """Run a program with our stdin, stdout and stderr relayed; returns its status (128 + signal when it was
-    killed).
+    """Run a program with our stdin, stdout and stderr relayed. Return its status, or 128 + the signal that
+    killed it.
 
-    ``command`` gives its argv and is told whether its stdin is a terminal, as ours is; the program must
-    make that its controlling terminal. There is no time limit: the user ends the program. Afterwards our
-    terminal is as before.
+    ``command`` returns the program's argv. Its argument says whether the program's stdin is a terminal, as
+    ours is. The program must make that terminal its controlling terminal. There is no time limit: the user
+    ends the program. Afterwards, our terminal has its former settings.
     """
     with ExitStack() as stack:
         streams = _streams(stack)
@@ -117,10 +115,10 @@ def _pipes(stack: ExitStack, into: PipeEnds) -> _Streams:
 
 @contextmanager
 def _terminal() -> Iterator[tuple[int, int]]:
-    """A pseudo-terminal with the modes and size of ours (pty(7)): master and slave. The starter of the
-    program closes the slave.
+    """A pseudo-terminal with the modes and size of our terminal (pty(7)), as (master, slave). The caller
+    closes the slave once the program is started.
 
-    Our terminal passes every key on while the context lasts.
+    While the context lasts, our terminal is in raw mode.
     """
     modes = termios.tcgetattr(0)
     master, slave = os.openpty()
@@ -147,7 +145,7 @@ def _copy_size(master: int) -> None:
 
 
 def _pass(streams: _Streams) -> None:
-    """Copy once in each direction."""
+    """Copy data once in each direction."""
     wanted = [0] if streams.reading and len(streams.pending) < CHUNK_BYTES else []
     readable, writable, _ = select.select(
         [*streams.outputs, *wanted], [streams.into] if streams.pending else [], [], _TURN_S

@@ -1,10 +1,10 @@
-"""The user that a possibly hostile program runs as: one that no other program uses, without any right of
-ours.
+"""The user as which a possibly hostile program runs: a user that no other program has, and that has none of
+our rights.
 
-Root gives each program that it starts an unprivileged user and group ID of its own, so that none of them
-can signal or trace another (credentials(7), ptrace(2)). A user namespace offers only its mapped IDs
-(user_namespaces(7)), which that user's other namespaces offer too; so an ID is claimed while its program
-lives. A user who is not root keeps his identity.
+Root gives each program that it starts an unprivileged user and group ID of its own, so that no program can
+signal or trace another (credentials(7), ptrace(2)). A user namespace has only the IDs that are mapped into
+it, and other namespaces of the same user may have the same ones (user_namespaces(7)). So QuickStart claims an
+ID for as long as the program runs. Without root, the program keeps our user ID.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Extent = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of a program. ``uid`` and ``gid`` are None where ours stay; ``groups`` are
-    supplementary, None for ours.
+    """The identity of a program. ``uid`` and ``gid`` are None when ours are kept. ``groups`` are its
+    supplementary groups, or None when ours are kept.
 
-    It has no capability. ``drop`` says that they can be removed from the bounding set, too, which a program
-    of root's needs.
+    The program has no capabilities. ``drop`` says that the bounding set is emptied, too, which a program of
+    root's needs.
     """
 
     uid: int | None = None
@@ -55,7 +55,7 @@ class Standing:
     """What this process may do about identities: its effective user and capabilities, and the IDs that its
     user namespace maps.
 
-    ``setgroups`` says whether supplementary groups can be set in it.
+    ``setgroups`` says whether supplementary groups can be set in the namespace.
     """
 
     euid: int
@@ -70,11 +70,11 @@ class Standing:
 
 @contextmanager
 def unprivileged(wanted_group: int | None = None) -> Iterator[Identity]:
-    """The identity for one program, exclusive while the context lasts. The program must have ended before
-    the context does.
+    """An identity for one program, which no other program has while the context lasts. The program must have
+    ended before the context ends.
 
-    ``wanted_group`` is a group that it needs, such as that of /dev/kvm. Raises HostLacksError when all IDs
-    are claimed.
+    ``wanted_group`` is a group that the program needs, such as the group of /dev/kvm. Raises HostLacksError
+    when all IDs are claimed.
     """
     standing = _standing()
     # Whoever would keep us from starting programs would have to claim them all.
@@ -93,7 +93,9 @@ def unprivileged(wanted_group: int | None = None) -> Iterator[Identity]:
 
 
 def _names(standing: Standing, identity: Identity) -> Iterator[str]:
-    """The names of its IDs outside of our namespace, where other namespaces may map them, too."""
+    """The names under which the identity's IDs are claimed. They use the IDs outside our namespace, which
+    other namespaces may map, too.
+    """
     for kind, extents, own in (
         ("uid", standing.uid_map, identity.uid),
         ("gid", standing.gid_map, identity.gid),
@@ -104,10 +106,10 @@ def _names(standing: Standing, identity: Identity) -> Iterator[str]:
 
 
 def _claim(claims: ExitStack, name: str) -> bool:
-    """Claim ``name`` until ``claims`` are closed; False when somebody else has it.
+    """Claim ``name`` until ``claims`` is closed. Return False when another process has claimed it.
 
-    It is the name of an abstract UNIX socket (unix(7)), which one process at a time can have. It vanishes
-    with its owner, however he ends, and needs no directory on which all processes of a user agree.
+    The name is bound to an abstract UNIX socket (unix(7)), which only one process at a time can do. The claim
+    disappears with its process, however that ends. No common directory for all processes of a user is needed.
     """
     claim = claims.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
@@ -118,7 +120,7 @@ def _claim(claims: ExitStack, name: str) -> bool:
 
 
 def identity_of(standing: Standing, number: int, wanted_group: int | None = None) -> Identity:
-    """The identity of the program with that number (pure). Neighbouring numbers get different IDs."""
+    """The identity for the program with the number ``number`` (pure). Neighbouring numbers give different IDs."""
     drop = standing.has(_CAP_SETPCAP)
     if standing.euid != 0 or not standing.has(_CAP_CHOWN, _CAP_SETUID, _CAP_SETGID):
         return Identity(drop=drop)
@@ -138,7 +140,7 @@ def _is_mapped(extents: Sequence[Extent], number: int) -> bool:
 
 
 def _free_id(extents: Sequence[Extent], number: int) -> int | None:
-    """A mapped ID other than 0 that probably nobody uses; None when the map has none."""
+    """A mapped ID other than 0 that is probably unused. None when the map has none."""
     own = _OWN_BASE + number % _OWN_COUNT
     if _is_mapped(extents, _OWN_BASE) and _is_mapped(extents, own):
         return own

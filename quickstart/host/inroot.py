@@ -1,8 +1,8 @@
-"""Write files into an image whose packages' scripts have run: a name leads where it would lead inside the
+"""Write files into an image in which package scripts have run. A name leads to where it would lead inside the
 image.
 
 Links are resolved below the image's root, by openat2(2) with RESOLVE_IN_ROOT. The last component is never
-followed: the entry itself is written, removed or changed. Names are relative to the root of the image.
+followed: the entry itself is written, removed or changed. Names are relative to the image's root.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class _How(ctypes.Structure):
 
 
 def write(root: Path, name: str, data: bytes, mode: int = 0o644) -> None:
-    """Write a new file in place of any entry of that name. Missing directories are made. The umask has no
+    """Write a new file, in place of any entry with this name. Missing directories are made. The umask has no
     effect.
 
-    Raises ReferenceImageError where something is in the way, such as a directory of that name.
+    Raises ReferenceImageError when the file cannot be written, for example because a directory has this name.
     """
     with _faults(root, name), _entry(root, name, make=True) as (directory, last):
         _unlink(directory, last)
@@ -48,7 +48,7 @@ def write(root: Path, name: str, data: bytes, mode: int = 0o644) -> None:
 
 
 def remove(root: Path, name: str) -> None:
-    """Remove the file or link of that name, if there is one; raises ReferenceImageError for a directory."""
+    """Remove the file or link with this name, if it exists. Raises ReferenceImageError for a directory."""
     with _faults(root, name):
         try:
             with _entry(root, name) as (directory, last):
@@ -58,7 +58,9 @@ def remove(root: Path, name: str) -> None:
 
 
 def remove_matching(root: Path, pattern: str) -> None:
-    """Remove the files and links that match ``pattern``: a directory's name, then one of fnmatch(3)."""
+    """Remove the files and links that match ``pattern``: a directory's name, and after the last slash a
+    pattern of fnmatch(3).
+    """
     parent = str(PurePosixPath(pattern).parent)
     with _faults(root, pattern):
         try:
@@ -75,8 +77,8 @@ def remove_matching(root: Path, pattern: str) -> None:
 
 
 def make_directory(root: Path, name: str, mode: int = 0o755) -> None:
-    """Make a directory of that name and mode if it is missing. Raises ReferenceImageError for anything else
-    of that name.
+    """Make a directory with this name and mode, if it is missing. Raises ReferenceImageError when the name
+    belongs to anything but a directory.
     """
     with _faults(root, name):
         fd = _made(root, name)
@@ -87,9 +89,9 @@ def make_directory(root: Path, name: str, mode: int = 0o755) -> None:
 
 
 def rewrite(root: Path, name: str, change: Callable[[bytes], bytes]) -> None:
-    """Replace the content of a regular file, which keeps its owner and mode.
+    """Replace the content of a regular file. The file keeps its owner and mode.
 
-    A file that is missing, not regular or larger than 16 MiB is left alone.
+    A file that is missing, not regular or larger than 16 MiB is left unchanged.
     """
     with _faults(root, name):
         try:
@@ -151,7 +153,7 @@ def _made(root: Path, name: str) -> int:
 
 
 def _open(root: Path, name: str) -> int:
-    """A descriptor of a directory of the image; raises OSError as openat2(2) does."""
+    """A descriptor of a directory in the image. Raises OSError as openat2(2) does."""
     libc = ctypes.CDLL(None, use_errno=True)
     how = _How(_DIRECTORY, 0, _IN_ROOT | _NO_MAGICLINKS)
     top = os.open(root, _DIRECTORY)

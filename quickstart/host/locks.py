@@ -10,16 +10,16 @@ SHARED, EXCLUSIVE = fcntl.LOCK_SH, fcntl.LOCK_EX
 
 
 def lock(fd: int, kind: int, name: str, hint: str) -> None:
-    """Lock an open file or directory, waiting as long as it takes. Raises HostLacksError on a file system
-    without locks.
+    """Lock an open file or directory, and wait for the lock without a limit. Raises HostLacksError on a file
+    system without locks.
 
-    ``name`` is what the file belongs to, ``hint`` says where locks exist.
+    ``name`` says what the file belongs to, and ``hint`` says where locks exist.
     """
     _flock(fd, kind, name, hint)
 
 
 def try_lock(fd: int, kind: int, name: str, hint: str) -> bool:
-    """As ``lock``, without waiting; False when somebody else holds it."""
+    """As ``lock``, without waiting. Return False when another process holds the lock."""
     try:
         _flock(fd, kind | fcntl.LOCK_NB, name, hint)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Namespaces: mount and PID for work inside an image, network for programs that talk to nobody else."""
+"""Namespaces: mount and PID namespaces for work inside an image, and a network namespace for programs that need no network."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 
 def own_namespaces(*, network: bool = False) -> tuple[str, ...]:
-    """The first words of an argv, unshare(1): mounts and processes of the command end with it.
+    """The first words of an argv, with unshare(1). The command gets its own mounts and process IDs, which end
+    with it.
 
-    With ``network`` the command gets a network of its own, whose interfaces end with it. It also shares no
+    With ``network``, the command also gets its own network, whose interfaces end with it. It then shares no
     System V or POSIX IPC (sysvipc(7), mq_overview(7)) with other programs of its user.
     """
     mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())

@@ -1,9 +1,10 @@
-"""Who else could act on a path: who may swap a directory on the way to it, or serves its file system.
+"""Which other users could interfere with a path: by replacing a directory on the way to it, or by serving its
+file system.
 
-A path is trusted when every directory from / on, with links followed, belongs to a trusted user and nobody
-else may rename its entries. In a directory with the sticky bit others rename only their own entries
-(inode(7)). The program behind a FUSE file system chooses the owners and modes that it shows, so everything
-on it counts as the mounting user's (fuse(4)).
+A path is trusted when every directory from / on, with links followed, belongs to a trusted user and no other
+user may rename its entries. In a directory with the sticky bit, other users can rename only their own entries
+(inode(7)). The program behind a FUSE file system chooses the owners and modes that it shows. So everything on
+it is treated as belonging to the user who mounted it (fuse(4)).
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _LISTING = frozenset({"files", "compat", "systemd"})
 class Step:
     """One directory, link or file on the way to a path.
 
-    ``mounter`` is the user who mounted the FUSE file system that it lies on, None without FUSE, -1 where he
-    is not known. ``by_proc`` says that it is in proc(5), ``acl`` that it has an access control list
-    (acl(5)).
+    ``mounter`` is the user who mounted the FUSE file system that the step is on. It is None without FUSE, and
+    -1 when the user is not known. ``by_proc`` says that the step is in proc(5), and ``acl`` that it has an
+    access control list (acl(5)).
     """
 
     path: Path
@@ -53,9 +54,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Trust:
-    """Users who may do here what they like. With ``unmapped``, IDs that this namespace cannot tell apart
-    count, too.
-    """
+    """The users who are trusted here. With ``unmapped``, the ID that stands for all unmapped users is trusted, too."""
 
     users: frozenset[int]
     unmapped: bool = False
@@ -65,26 +64,25 @@ class Trust:
 
 
 def trusted() -> Trust:
-    """Root, our own user, and the owner of the program that runs here: he can already do everything that we
-    can.
+    """Root, our own user, and the owner of the running program, who can do everything that we can do anyway.
 
-    A user namespace shows all unmapped IDs as one. Its caller asks about places before he enters it
-    (cli.output).
+    A user namespace shows all unmapped IDs as one ID. So the command line checks places before it enters a
+    namespace (cli.output).
     """
     return Trust(frozenset({0, os.geteuid()}) | _program_owners(os.geteuid()), not _maps_all())
 
 
 def swapped_by_others(path: Path) -> str:
-    """Who else could replace ``path``, as the end of a sentence; empty when nobody could.
+    """Which other user could replace ``path``, as the end of a sentence. Empty when no other user could.
 
-    A path that is missing or cannot be entered is nobody's.
+    A path that is missing or cannot be entered can be replaced by nobody, so nothing is reported for it.
     """
     trust = trusted()
     return next((f"{step.path} {said}" for step in way(path) if (said := fault(step, trust))), "")
 
 
 def fault_at(path: Path) -> str:
-    """What is wrong with ``path`` itself, wherever it lies; empty when nothing is. A link is not followed."""
+    """What is wrong with ``path`` itself, without the way to it. Empty when nothing is wrong. A link is not followed."""
     parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         child, step = _step(parent, path.name, path)
@@ -95,7 +93,7 @@ def fault_at(path: Path) -> str:
 
 
 def fault(step: Step, trust: Trust) -> str:
-    """Why a step on the way is not trusted; empty when it is."""
+    """Why a step on the way is not trusted. Empty when it is trusted."""
     mode = step.status.st_mode
     if step.by_proc and stat.S_ISLNK(mode):
         return "is a link of /proc, which leads where another process is"
@@ -111,11 +109,11 @@ def fault(step: Step, trust: Trust) -> str:
 
 
 def place_of(path: Path) -> tuple[Path, str]:
-    """Where ``path`` leads, with links followed, and who else could lead it elsewhere, as
-    `swapped_by_others` says it.
+    """The path that ``path`` leads to, with links followed, and which other user could change that, as in
+    `swapped_by_others`.
 
-    Both come from one walk: whoever asks for the place later may be led by a link that nobody has judged.
-    What lies at ``path`` counts only when it is a link, which decides the place.
+    Both come from one walk. A second walk could be led through a link that was not checked. The entry at
+    ``path`` itself is checked only when it is a link, because a link decides the place.
     """
     found = _followed(path)
     own = found.own
@@ -126,16 +124,14 @@ def place_of(path: Path) -> tuple[Path, str]:
 
 
 def way(path: Path) -> tuple[Step, ...]:
-    """The steps from / to ``path``. Links are followed as far as they lead and the names exist (as namei(7)
-    does).
-    """
+    """The steps from / to ``path``. Links are followed as far as the names exist, as in namei(7)."""
     return _followed(path).steps
 
 
 @dataclass(frozen=True)
 class _Followed:
-    """The walk to a path. ``own`` is the number of the step of its last name, None for / or where the walk
-    ended before it; ``place`` has no links as far as the walk led.
+    """The walk to a path. ``own`` is the number of the step for the path's last name. It is None for /, and
+    when the walk ended earlier. ``place`` has no links, as far as the walk went.
     """
 
     steps: tuple[Step, ...]
@@ -181,8 +177,8 @@ def _followed(path: Path) -> _Followed:
 
 
 def mounter_of(fd: int) -> int | None:
-    """The user who mounted the FUSE file system that an open file lies on, -1 where he is not known; None
-    without FUSE.
+    """The user who mounted the FUSE file system that an open file is on. -1 when the user is not known, and
+    None without FUSE.
     """
     try:
         return _mounter(os.fstat(fd).st_dev) if _file_system(fd) == _FUSE else None
@@ -207,7 +203,7 @@ def _step(parent: int | None, name: str, path: Path) -> tuple[int, Step]:
 
 
 def _file_system(fd: int) -> int:
-    """The kind of file system that ``fd`` lies on (statfs(2), whose first field is f_type)."""
+    """The type of the file system that ``fd`` is on (statfs(2), whose first field is f_type)."""
     buffer = ctypes.create_string_buffer(_STATFS_BYTES)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.fstatfs(fd, buffer) != 0:
@@ -228,10 +224,10 @@ def _mounter(device: int) -> int:
 
 
 def fuse_users(mountinfo: str) -> Mapping[str, int]:
-    """The users who mounted each FUSE file system, by device (`major:minor`), from a text like
+    """The users who mounted FUSE file systems, by device (`major:minor`), from a text in the format of
     /proc/PID/mountinfo (proc(5)).
 
-    virtiofs is FUSE as well, but only root mounts it. A mount that does not name its user is left out.
+    virtiofs is FUSE as well, but only root can mount it. A mount that does not name its user is left out.
     """
     found: dict[str, int] = {}
     for line in mountinfo.splitlines():
@@ -248,7 +244,7 @@ def fuse_users(mountinfo: str) -> Mapping[str, int]:
 
 
 def _inside(outside: int) -> int:
-    """The ID of FUSE's mounter in this user namespace; the host's ID is given."""
+    """The ID that FUSE's mounter has in this user namespace, from the ID on the host."""
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         first, beyond, count = map(int, line.split())
         if beyond <= outside < beyond + count:
@@ -263,14 +259,16 @@ def _maps_all() -> bool:
 
 @cache
 def _program_owners(euid: int) -> frozenset[int]:
-    """The owners of the running program and of each directory above it. ``euid`` says whose view that is."""
+    """The owners of the running program and of each directory above it. ``euid`` is only the cache's key,
+    because the view depends on the user.
+    """
     steps = way(Path(__file__))
     return frozenset(each.status.st_uid if each.mounter is None else each.mounter for each in steps)
 
 
 def _is_private(gid: int, trust: Trust) -> bool:
-    """Whether all members of a group are trusted. Ubuntu gives each user a group of his own, which may
-    write (umask 002).
+    """Whether all members of a group are trusted. Ubuntu gives each user a private group, which has write
+    permission (umask 002).
     """
     if trust.unmapped and gid == _OVERFLOW:
         return True
@@ -286,8 +284,8 @@ def _is_private(gid: int, trust: Trust) -> bool:
 
 
 def _is_named_after_one(group: grp.struct_group, trust: Trust) -> bool:
-    """Whether the group is a trusted user's own, as useradd(8) makes it. Such a group has no other member
-    in a directory service, either.
+    """Whether the group is a trusted user's private group, as useradd(8) makes it. Such a group has no other
+    member in a directory service, either.
     """
     for uid in trust.users:
         with suppress(KeyError):
@@ -298,9 +296,7 @@ def _is_named_after_one(group: grp.struct_group, trust: Trust) -> bool:
 
 
 def _lists_all() -> bool:
-    """Whether a list of all users is complete on this host. A directory service (LDAP by sssd) mostly does
-    not list its users.
-    """
+    """Whether this host can list all its users. A directory service (LDAP through sssd) usually does not list its users."""
     try:
         text = _SOURCES.read_text(errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""The progress of long work. The command line shows it; libraries and tests need not."""
+"""The progress of long work. The command line shows it. Libraries and tests need not."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Receives the names of steps as they begin and end."""
+    """Is told the names of steps when they begin and end."""
 
     def step(self, name: str) -> AbstractContextManager[None]:
-        """A step that lasts as long as the context. When the context ends without an error, the step is done."""
+        """A step that lasts as long as the context. If the context ends without an error, the step is complete."""
         ...
 
     def note(self, text: str) -> None:
-        """One line that stays."""
+        """Show one line permanently."""
         ...
 
 

@@ -1,8 +1,9 @@
-"""Programs that get none of our descriptors: they have pipes or a terminal of their own, and a relay copies
-the data.
+"""Run programs that get none of our descriptors. They get pipes or a terminal of their own, and a relay
+copies the data.
 
-Root of an image may change the mode and owner of the file behind its standard streams, and may truncate a
-file that it can open by /proc/self/fd. So its streams are never a file, a device or a terminal of ours.
+The root user of an image can change the mode and owner of the file behind its standard streams, and can
+truncate a file that it opens by /proc/self/fd. So its streams are never a file, a device or a terminal of
+ours.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _TAIL_LINES = 15
 
 
 class PipeEnds:
-    """A pipe's two descriptors, ``reading`` and ``writing``. Each is closed once, at the latest at the end
-    of ``stack``.
+    """The two descriptors of a pipe, ``reading`` and ``writing``. Each is closed once, at the latest when
+    ``stack`` is closed.
     """
 
     def __init__(self, stack: ExitStack) -> None:
@@ -42,8 +43,8 @@ class PipeEnds:
 
 
 class _Log:
-    """A bounded log: the first ``HEAD_BYTES`` of output go to the file at once, the newest part when it is
-    closed.
+    """A log of limited size. The first ``HEAD_BYTES`` of the output go to the file at once, and the newest
+    part when the log is closed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,7 +72,7 @@ class _Log:
 
 
 def _append(kept: bytearray, data: bytes) -> int:
-    """Add ``data``; returns how many bytes ``kept`` has lost when there were more than NEWEST_BYTES."""
+    """Append ``data``, and keep at most NEWEST_BYTES. Return how many bytes were removed from the beginning of ``kept``."""
     kept += data
     too_many = max(0, len(kept) - NEWEST_BYTES)
     del kept[:too_many]
@@ -86,10 +87,10 @@ def logged(
     env: Mapping[str, str] | None = None,
     proxies: bool = False,
 ) -> None:
-    """Run ``argv`` to its end with an empty stdin. Its output goes to the end of ``log``, within bounds.
+    """Run ``argv`` to its end with an empty stdin. Its output is appended to ``log``, within limits.
 
-    Raises MissingToolError, and CommandError on a status other than 0 or when ``timeout_s`` is over. It is
-    gone in every case.
+    Raises MissingToolError. Raises CommandError on a status other than 0, and when ``timeout_s`` is over.
+    Either way, the process has ended by then.
     """
     deadline = time.monotonic() + timeout_s
     words = tuple(str(word) for word in argv)

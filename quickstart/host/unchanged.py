@@ -1,6 +1,4 @@
-"""Files that somebody may write to while they are read: a copy has the announced size, and a second look
-sees the same file.
-"""
+"""Read files that another process may write to: a copy has exactly the expected size, and a later check notices a change."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ _HINT = "end what writes to it, and do it again"
 
 @dataclass(frozen=True)
 class Seen:
-    """A file as it was at one moment: its identity, its size in bytes, and the time of its last write
+    """The state of a file at one moment: its identity, its size in bytes, and the time of its last write
     (st_mtim, in ns).
 
-    The time of change is not included, because a new name (link(2)) changes it.
+    The change time (st_ctim) is not included, because a new hard link (link(2)) changes it.
     """
 
     device: int
@@ -34,13 +32,13 @@ class Seen:
 
 
 def seen(what: int | Path) -> Seen:
-    """The state of the open or named file now; a link is not followed. Raises OSError."""
+    """The present state of the open or named file. A link is not followed. Raises OSError when the file cannot be examined."""
     status = os.fstat(what) if isinstance(what, int) else os.lstat(what)
     return Seen(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def check_unchanged(path: Path, before: Seen) -> None:
-    """Raise BadInputError when the file at ``path`` is not the one of ``before``, or was written to since."""
+    """Raise BadInputError when the file at ``path`` differs from ``before``: it was replaced or written to."""
     try:
         now = seen(path)
     except FileNotFoundError:
@@ -51,8 +49,8 @@ def check_unchanged(path: Path, before: Seen) -> None:
 
 @contextmanager
 def unchanged(path: Path, before: Seen) -> Iterator[None]:
-    """Check at the end of the context that ``path`` is still the file that it was ``before``. Raises as
-    `check_unchanged`.
+    """Check at both ends of the context that the file at ``path`` still equals ``before``. Raises
+    BadInputError as `check_unchanged` does.
     """
     check_unchanged(path, before)
     yield
@@ -60,15 +58,15 @@ def unchanged(path: Path, before: Seen) -> Iterator[None]:
 
 
 def changed(path: Path) -> BadInputError:
-    """The error for a file that somebody is writing to."""
+    """The error for a file that another process is writing to."""
     return BadInputError(f"{path} changed while it was read", hint=_HINT)
 
 
 def exactly(source: int, size_bytes: int, path: Path) -> Iterator[bytes]:
-    """Read the open file ``source`` from its beginning, in pieces. Raises BadInputError unless it has
+    """Read the open file ``source`` from its beginning, in pieces. Raises BadInputError unless the file has
     exactly ``size_bytes``.
 
-    More than these are never read. ``path`` is its name for the message.
+    No more than ``size_bytes`` are returned. ``path`` is the file's name, for the message.
     """
     offset = 0
     while offset < size_bytes:
@@ -82,15 +80,15 @@ def exactly(source: int, size_bytes: int, path: Path) -> Iterator[bytes]:
 
 
 def copy_exactly(source: int, target: BinaryIO, path: Path, size_bytes: int | None = None) -> None:
-    """Copy the open file ``source`` to ``target``. It must have exactly ``size_bytes``; raises as `exactly`."""
+    """Copy the open file ``source`` to ``target``. The file must have exactly ``size_bytes``. Raises
+    BadInputError as `exactly` does.
+    """
     for chunk in exactly(source, os.fstat(source).st_size if size_bytes is None else size_bytes, path):
         target.write(chunk)
 
 
 def digest_of(source: int, path: Path) -> str:
-    """The SHA-256 of the open file ``source`` at its present size. Raises BadInputError when it is written
-    to meanwhile.
-    """
+    """The SHA-256 of the open file ``source``. Raises BadInputError when the file is written to meanwhile."""
     before = seen(source)
     digest = hashlib.sha256()
     for chunk in exactly(source, before.size_bytes, path):
@@ -101,10 +99,10 @@ def digest_of(source: int, path: Path) -> str:
 
 
 def digest_of_data(source: int, path: Path) -> str:
-    """A SHA-256 of the open file ``source``, in which holes and written zeros are the same and cost no time:
-    of its size, and of each chunk of data with its offset.
+    """A SHA-256 of the open file ``source``, over its size and over each chunk of data with its offset. Holes
+    and written zeros give the same result, and holes take no time.
 
-    Raises BadInputError when it is written to meanwhile.
+    Raises BadInputError when the file is written to meanwhile.
     """
     before = seen(source)
     digest = hashlib.sha256(before.size_bytes.to_bytes(8, "big"))

@@ -1,9 +1,10 @@
 """Root without root: a user namespace in which this process is root and has the user's subordinate IDs
 (user_namespaces(7)).
 
-UID 0 inside is the user himself; 1 to 65535 are his subordinate IDs (subuid(5), subgid(5)), as with podman.
-So an image keeps its owners, files that are written for the user are his, and nobody gains a right over the
-host. Only newuidmap(1) and newgidmap(1) have a privilege of their own (set-uid or a file capability).
+UID 0 inside is the user. UIDs 1 to 65535 are the user's subordinate IDs (subuid(5), subgid(5)), as with
+podman. So an image keeps its owners, files that are written for the user belong to the user, and the process
+gains no right over the host. Only newuidmap(1) and newgidmap(1) are privileged (set-uid or a file
+capability).
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ newuidmap "$1" 0 "$2" 1 1 "$3" 65535 && newgidmap "$1" 0 "$4" 1 1 "$5" 65535
 
 @dataclass(frozen=True)
 class SubordinateIds:
-    """The first of the user's subordinate user IDs and of his group IDs. He has at least IDS of each."""
+    """The first of the user's subordinate user IDs and of the subordinate group IDs. There are at least IDS of each."""
 
     first_uid: int
     first_gid: int
 
 
 def subordinate_ids() -> SubordinateIds:
-    """The ranges of the user who runs us. Raises NeedsRootError with the line that adds them, or that
-    installs the tools.
+    """The ranges of the user who runs this process. Raises NeedsRootError with the command that adds ranges,
+    or that installs the tools.
     """
     try:
         door.need_tools(*TOOLS)
@@ -79,7 +80,7 @@ def subordinate_ids() -> SubordinateIds:
 
 
 def check_namespaces() -> None:
-    """Raise NeedsRootError, with the line that mends it, where an ordinary user gets no user namespace."""
+    """Raise NeedsRootError, with the command that fixes it, when the host does not allow user namespaces for ordinary users."""
     try:
         door.run(["unshare", "--user", "true"], timeout_s=_LIMIT_S)
     except CommandError as error:
@@ -98,13 +99,15 @@ def _forbidden() -> str:
 
 
 def is_host_root() -> bool:
-    """Whether this process is root of the host, and not of a user namespace."""
+    """Whether this process is root of the host, and not only of a user namespace."""
     whole = Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
     return os.geteuid() == 0 and whole
 
 
 def need_host_root(step: str) -> None:
-    """Raise NeedsRootError unless this process is root of the host: in a user namespace ``step`` is not allowed."""
+    """Raise NeedsRootError unless this process is root of the host. ``step`` names work that a user namespace
+    does not allow.
+    """
     if not is_host_root():
         raise NeedsRootError(f"{step} needs root of the host", hint="run it as root")
 
@@ -112,9 +115,9 @@ def need_host_root(step: str) -> None:
 def become_root() -> None:
     """Make this process root of a user namespace of its own, unless it is root already.
 
-    It keeps its PID, terminal, open files and groups. Call it while the process has one thread. When it is
-    impossible it raises NeedsRootError with the line that mends it; the process is then unchanged, unless
-    newuidmap itself failed.
+    The process keeps its PID, terminal, open files and groups. Call this function while the process has only
+    one thread. When it fails, it raises NeedsRootError with the command that fixes the problem. The process
+    is then unchanged, unless newuidmap itself failed.
     """
     if os.geteuid() == 0:
         return

@@ -1,5 +1,5 @@
-"""Directory trees of any depth, without recursion, with paths longer than the kernel takes in one call
-(PATH_MAX).
+"""Walk directory trees of any depth, without recursion, even with paths that are longer than a system call
+accepts (PATH_MAX).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def _raise(error: OSError) -> None:
 def walk(
     top: bytes, device: int, on_error: Callable[[OSError], None] = _raise
 ) -> Iterator[tuple[bytes, bool]]:
-    """Every path below and including ``top``, depth first by name, each with whether it is a directory.
+    """``top`` and every path below it, depth first by name, each with whether it is a directory.
 
-    Directories on another ``device`` are not entered. ``on_error`` is told of a directory that cannot be
-    read; unless it raises, the walk goes on with the next one.
+    Directories on a device other than ``device`` are not entered. ``on_error`` is called when a directory
+    cannot be read. If it does not raise, the walk continues with the next directory.
     """
     left = [(top, True)]
     while left:
@@ -38,7 +38,7 @@ def walk(
 
 
 def _children(path: bytes, device: int) -> list[tuple[bytes, bool]]:
-    """Names and whether they are directories, the last name first."""
+    """The names in a directory and whether each is a directory, in reverse order."""
     with reachable(path) as name:
         if os.lstat(name).st_dev != device:
             return []
@@ -50,7 +50,7 @@ def _children(path: bytes, device: int) -> list[tuple[bytes, bool]]:
 
 @contextmanager
 def reachable(path: bytes) -> Iterator[bytes]:
-    """A name of any length for ``path`` that system calls accept while the context lasts."""
+    """A name for ``path`` that system calls accept while the context lasts, however long ``path`` is."""
     if len(path) <= _TAKEN_BYTES:
         yield path
         return
@@ -67,7 +67,7 @@ def reachable(path: bytes) -> Iterator[bytes]:
 
 
 def _parts(path: bytes) -> Iterator[bytes]:
-    """``path`` cut at slashes into pieces that the kernel accepts."""
+    """``path``, cut at slashes into pieces that system calls accept."""
     while len(path) > _TAKEN_BYTES:
         cut = path.rindex(b"/", 0, _TAKEN_BYTES)
         yield path[:cut]

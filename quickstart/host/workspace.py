@@ -1,4 +1,6 @@
-"""Directories for one run in the temporary directory. The next run removes those of a killed process."""
+"""Directories in the temporary directory for one run. The directories that a killed process leaves are
+removed by the next run.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,12 @@ _SHORT = Path("/tmp")  # noqa: S108 - the place, not a file of a known name
 
 @contextmanager
 def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> Iterator[Path]:
-    """A directory of our own whose name begins with ``prefix``; it is removed at the end unless ``keep``.
+    """A directory of our own whose name begins with ``prefix``. It is removed at the end, unless ``keep`` is
+    set.
 
-    It is made in ``place``, by default the temporary directory. Before that, this user's leftovers of
-    killed processes are removed there. Raises HostLacksError when another user could swap it, OSError when
-    it cannot be made.
+    The directory is made in ``place``, which defaults to the temporary directory. Before that, directories
+    that killed processes of this user left there are removed. Raises HostLacksError when another user could
+    replace the directory, and OSError when it cannot be made.
     """
     place = place or temporary_directory()
     if fault := swapped_by_others(place):
@@ -53,8 +56,8 @@ def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> 
 
 @contextmanager
 def room_for_sockets(directory: Path) -> Iterator[Path]:
-    """A directory for UNIX sockets: ``directory``, or a short one when its path is too long for a socket's
-    address (unix(7)).
+    """A directory for UNIX sockets: ``directory``, or a directory with a short path when its path is too long
+    for a socket address (unix(7)).
     """
     if len(os.fsencode(directory)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES:
         yield directory
