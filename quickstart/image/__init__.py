@@ -1,1 +1,1 @@
-"""Images: writers for root disks and artefacts; what is written is decided by pure plans."""
+"""Write disk images. Pure plans decide what is written."""

@@ -1,9 +1,9 @@
 """Place directories and small files side by side on an ext4 image, so that few requests read them
 (docs/internals/prefetch.md).
 
-Their inodes stay where they are; only the block numbers in these change. Nothing is mounted and no root is
-needed: the content is copied within the image, debugfs(8) does the rest, and e2fsck(8) must find no fault
-afterwards. e4rat does the same on a mounted volume.
+Inodes are not moved; only the block numbers in them change. Nothing is mounted, and root is not needed: the
+content is copied within the image, debugfs(8) changes the metadata, and e2fsck(8) must then find no fault.
+e4rat does the same on a mounted volume.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def plan_moves(
     directories: Collection[PurePosixPath],
     files: Collection[PurePosixPath],
 ) -> tuple[Move, ...]:
-    """The moves of the directories, then of the files, each in the order of their names, to the first free
-    place that holds them all.
+    """Moves that put the directories, and then the files, into the first free place that has room for all of
+    them. Both are sorted by name.
 
-    Files in several pieces or with a map elsewhere stay where they are. When there is no such place,
-    no file is moved.
+    Files in several pieces, or with extent blocks of their own, are not moved. When there is no such place,
+    nothing is moved.
     """
     pieces, inodes = _pieces(blocks), blocks.inodes
     movable = [
@@ -65,7 +65,7 @@ def plan_moves(
 
 
 def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
-    """The blocks of each path, without its extended attributes, which stay."""
+    """The blocks of each path, except its extended attributes, which are not moved."""
     found: dict[PurePosixPath, list[Owner]] = defaultdict(list)
     for run in blocks.runs:
         if run.path is not None and run.kind is not Kind.ATTRIBUTES:
@@ -74,8 +74,8 @@ def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
 
 
 def _free_place(blocks: BlockMap, groups: Collection[BlockGroup], needed: int) -> int | None:
-    """The first aligned block with ``needed`` free blocks behind it, in one group whose bitmap is already
-    in use.
+    """The first aligned block that is followed by ``needed`` free blocks, all in one group whose bitmap is
+    initialised. None when there is none.
     """
     for group in groups:
         if group.uninitialised or group.free_blocks < needed:
@@ -100,7 +100,7 @@ def _gaps(runs: Iterable[Owner], group: BlockGroup) -> Iterator[tuple[int, int]]
 
 
 def move(image: Path, block_bytes: int, groups: Collection[BlockGroup], moves: Collection[Move]) -> None:
-    """Apply ``moves`` to the raw ``image``. Raises ArtefactError when e2fsck finds fault with the result."""
+    """Apply ``moves`` to the raw ``image``. Raises ArtefactError when e2fsck finds a fault in the result."""
     if not moves:
         return
     with image.open("r+b") as file:
@@ -129,7 +129,7 @@ def move(image: Path, block_bytes: int, groups: Collection[BlockGroup], moves: C
 
 
 def _commands(groups: Collection[BlockGroup], moves: Collection[Move]) -> Iterator[str]:
-    """The debugfs(8) commands for bitmaps, the inodes' first extents and the groups' counts of free blocks."""
+    """The debugfs(8) commands that change the bitmaps, the first extents of inodes and the groups' counts of free blocks."""
     freed: dict[int, int] = defaultdict(int)
     for each in moves:
         yield f"setb {each.target} {each.blocks}"

@@ -1,6 +1,7 @@
-"""The owner of each block of an ext4 image: a file, a directory or metadata. Nothing is mounted.
+"""Find the owner of each block of an ext4 image: a file, a directory or metadata. Nothing is mounted.
 
-Layout: Documentation/filesystems/ext4 of the kernel (super, group_descr, inodes, ifork, directory).
+The layout is described in the kernel's Documentation/filesystems/ext4 (super, group_descr, inodes, ifork,
+directory).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _FAST_LINK_BYTES = 60
 
 
 class Kind(enum.Enum):
-    """The kinds of a block's content."""
+    """The kinds of content that a block may have."""
 
     SUPERBLOCK = "superblock"
     DESCRIPTORS = "group descriptors"
@@ -55,9 +56,10 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
-    """Neighbouring blocks with one owner. ``offset_bytes`` is where they begin in the file ``path``.
+    """A run of blocks with one owner. ``offset_bytes`` is the position of the run in the file ``path``.
 
-    An inode table's ``inodes`` are the paths of its files. Metadata of the whole volume have no path.
+    In a run of an inode table, ``inodes`` are the paths of the files whose inodes are there. Metadata of the
+    whole volume have no path.
     """
 
     kind: Kind
@@ -70,7 +72,7 @@ class Owner:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockMap:
-    """The owners of all blocks of a volume that are in use, in order."""
+    """The owners of all used blocks of a volume, in order."""
 
     block_bytes: int
     inode_bytes: int
@@ -87,16 +89,16 @@ class BlockMap:
 
     @property
     def runs(self) -> tuple[Owner, ...]:
-        """All owners in order. ``inodes`` is empty in them."""
+        """All owners in order, with ``inodes`` empty."""
         return self._runs
 
     @property
     def inodes(self) -> Mapping[PurePosixPath, int]:
-        """The inode number of each path. An inode with several paths has one of them here."""
+        """The inode number of each path. Only one of an inode's paths is included."""
         return {path: number for number, path in self._paths.items()}
 
     def inode_blocks(self, paths: Collection[PurePosixPath]) -> tuple[int, ...]:
-        """The blocks of the inode tables that hold the inodes of ``paths``, in order and once each."""
+        """The blocks of inode tables that have the inodes of ``paths``, in order, each once."""
         each = self.block_bytes // self.inode_bytes
         tables = sorted((first, block) for block, first in self._first_inode.items())
         found = set()
@@ -107,9 +109,7 @@ class BlockMap:
         return tuple(sorted(found))
 
     def owners(self, offset_bytes: int, length_bytes: int) -> tuple[Owner, ...]:
-        """The owners of the blocks that this range touches, in order and without gaps. Unowned blocks are
-        FREE.
-        """
+        """The owners of the blocks in this range, in order and without gaps. Blocks without an owner are FREE."""
         at, end = offset_bytes // self.block_bytes, -(-(offset_bytes + length_bytes) // self.block_bytes)
         found: list[Owner] = []
         index = max(0, bisect.bisect_right(self._runs, at, key=lambda run: run.first_block) - 1)
@@ -148,7 +148,7 @@ class BlockMap:
 
 
 def read_block_map(image: Path) -> BlockMap:
-    """The map of the raw ext4 ``image``. Raises ArtefactError for a damaged or other file, or meta_bg."""
+    """The map of the raw ext4 ``image``. Raises ArtefactError for a damaged or other file, or with meta_bg."""
     with image.open("rb") as file:
         # Of an empty file there is no map, and a layout that holds has a superblock at least.
         layout = read_layout(file, str(image))
@@ -160,7 +160,7 @@ def read_block_map(image: Path) -> BlockMap:
 
 
 class _Reader:
-    """Walks one file system. ``runs`` collects the owners, ``paths`` one path of each inode."""
+    """Reads one file system. ``runs`` collects the owners, and ``paths`` collects one path of each inode."""
 
     def __init__(self, data: mmap.mmap, layout: Layout, source: str) -> None:
         self.data, self.layout, self.source = data, layout, source
@@ -249,7 +249,7 @@ class _Reader:
         return group == 1 or any(_is_power(group, base) for base in (3, 5, 7))
 
     def _descriptor(self, group: int) -> tuple[int, int, int]:
-        """Where a group's block bitmap, inode bitmap and inode table begin."""
+        """The first blocks of a group's block bitmap, inode bitmap and inode table."""
         at = group * self.layout.descriptor_bytes
         low = struct.unpack_from("<3I", self.layout.descriptors, at)
         high = (
@@ -309,9 +309,7 @@ class _Reader:
     def _blocks_of(
         self, number: int, kind: Kind, path: PurePosixPath | None, tree: Kind = Kind.EXTENTS
     ) -> list[Owner]:
-        """Note an inode's blocks: its data as ``kind``, and the blocks of its map as ``tree``. Returns the
-        data blocks.
-        """
+        """Record an inode's blocks: its data as ``kind``, its extent tree or pointers as ``tree``. Return the data blocks."""
         at = self._inode_at(number)
         mode, flags = self._u16(at), self._u32(at + 0x20)
         size = self._u32(at + 4) | self._u32(at + 0x6C) << 32
@@ -327,7 +325,7 @@ class _Reader:
         return [run for run in self.runs[before:] if run.kind is kind]
 
     def _tree(self, tree: Kind, block: int, path: PurePosixPath | None) -> int:
-        """Note a block of a map; returns its offset in the image."""
+        """Record a block of an extent tree or of pointers. Return its offset in the image."""
         if block in self.trees:
             raise self._damaged(f"block {block} leads to blocks of {path}, and to others")
         self.trees.add(block)
@@ -353,7 +351,7 @@ class _Reader:
                 self._add(kind, low | third << 32, length, path, logical * self.block_bytes)
 
     def _pointers(self, at: int, kind: Kind, path: PurePosixPath | None, tree: Kind) -> None:
-        """The classic map: twelve blocks, a block that lists blocks, one of such lists, and one level more."""
+        """Record the classic map: twelve data blocks, and single, double and triple indirect pointers."""
         logical = 0
         per_block = self.block_bytes // 4
         for index in range(15):
@@ -383,7 +381,7 @@ def _is_power(number: int, base: int) -> bool:
 
 
 def _disjoint(runs: list[Owner]) -> Iterator[Owner]:
-    """``runs`` sorted by block without repeated parts: backups lie inside the resize inode's area."""
+    """``runs``, sorted by block, without repeated parts (such as backups inside the resize inode's area)."""
     reached = 0
     for run in runs:
         skipped = max(0, reached - run.first_block)

@@ -1,6 +1,4 @@
-"""An ext4 root disk of a directory tree, made without mounting it (mke2fs(8), option -d), and the facts of
-its superblock.
-"""
+"""Make an ext4 root disk from a directory tree without mounting it (mke2fs(8), option -d), and read its superblock."""
 
 from __future__ import annotations
 
@@ -48,10 +46,10 @@ _BREAK = re.compile(r"[\r\n]")
 
 @cache
 def disk_recipe() -> Mapping[str, str]:
-    """All that decides the bytes of a disk beside its tree, for the keys of stages: our code, mke2fs's
-    version and its settings.
+    """Everything that decides the bytes of a disk besides its tree: our code, mke2fs's version and its
+    settings. It is part of the keys of stages.
 
-    Without mke2fs the version is empty, and no disk can be made.
+    Without mke2fs, the version is empty, and no disk can be made.
     """
     version = ""
     with suppress(MissingToolError):
@@ -72,13 +70,12 @@ def write_disk(
     label: str,
     devices: tuple[DeviceNode, ...] = (),
 ) -> RootDisk:
-    """Write ``tree`` (as root, which keeps owners and modes) to ``path`` as a sparse raw ext4 file system
-    of ``size_mib``.
+    """Write ``tree`` to ``path`` as a sparse raw ext4 file system of ``size_mib``. This needs root, to keep
+    owners and modes.
 
-    ``devices`` belong into directories of the tree. No node is ever made on the host.
-
-    The same tree always gives the same bytes: mke2fs takes names in sorted order and modification times in
-    seconds; all other times are IMAGE_TIME_S. Raises BadInputError when the tree does not fit.
+    ``devices`` are made in the image, in directories that the tree has, and never on the host. The same tree
+    always gives the same bytes: mke2fs takes names in sorted order and modification times in seconds, and all
+    other times are IMAGE_TIME_S. Raises BadInputError when the tree does not fit.
     """
     door.need_root("keeping owners and modes in a root disk")
     options = ("-q", "-F", "-L", label, "-U", volume_uuid, "-E", f"hash_seed={volume_uuid}")
@@ -101,8 +98,8 @@ def write_disk(
 
 
 def _fix_inodes(tree: Path, path: Path) -> None:
-    """Set the times that mke2fs takes from the host (ctime, atime), and those that it leaves out (the root
-    directory's own).
+    """Set the times that mke2fs takes from the host (ctime, atime), and the metadata of the root directory,
+    which mke2fs does not copy.
     """
     root = tree.lstat()
     commands = [
@@ -116,7 +113,7 @@ def _fix_inodes(tree: Path, path: Path) -> None:
 
 
 def _make_nodes(tree: Path, path: Path, devices: tuple[DeviceNode, ...]) -> None:
-    """Make device nodes in the image of ``tree``. The directories that hold them keep their times."""
+    """Make device nodes in the image of ``tree``. The directories that contain them keep their times."""
     commands = []
     for node in devices:
         holder, _, name = node.path.rpartition("/")
@@ -133,21 +130,19 @@ def _make_nodes(tree: Path, path: Path, devices: tuple[DeviceNode, ...]) -> None
 
 
 def _device_number(major: int, minor: int) -> dict[str, int]:
-    """The fields of an inode that hold the device number, in one of two forms (kernel:
-    include/linux/kdev_t.h).
-    """
+    """The fields of an inode that have the device number, which has two formats (kernel: include/linux/kdev_t.h)."""
     if major < 256 and minor < 256:
         return {"block[0]": major << 8 | minor}
     return {"block[1]": minor & 0xFF | major << 8 | (minor & ~0xFF) << 12}
 
 
 def _quoted(word: str) -> str:
-    """Quote a word for libss: between quotes, and quotes in it are doubled."""
+    """A word between quotes, for libss. Quotes in the word are doubled."""
     return '"' + word.replace('"', '""') + '"'
 
 
 def _change(path: Path, commands: list[str]) -> None:
-    """Run debugfs(8) on the image. Raises BadInputError for a name that debugfs would not take as one word."""
+    """Run debugfs(8) on the image. Raises BadInputError for a name that debugfs cannot read as one word."""
     for each in commands:
         if _BREAK.search(each[:-1]) or len(each.encode(errors="surrogateescape")) > _COMMAND_BYTES:
             raise BadInputError(
@@ -166,9 +161,7 @@ def _change(path: Path, commands: list[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockGroup:
-    """A block group. ``uninitialised`` means that its block bitmap is not in use yet, since it holds only
-    metadata.
-    """
+    """A block group. ``uninitialised`` says that its block bitmap is not in use yet, because the group has only metadata."""
 
     number: int
     first_block: int
@@ -178,7 +171,7 @@ class BlockGroup:
 
 
 def block_groups(path: Path) -> tuple[BlockGroup, ...]:
-    """The block groups of a raw image without meta_bg, in order. Raises ArtefactError for a damaged one."""
+    """The block groups of a raw image without meta_bg, in order. Raises ArtefactError for a damaged image."""
     with path.open("rb") as file:
         layout = read_layout(file, str(path))
     found = []
@@ -202,8 +195,8 @@ def block_groups(path: Path) -> tuple[BlockGroup, ...]:
 
 
 def used_inodes(path: Path) -> tuple[int, ...]:
-    """The inodes in use of a raw image without meta_bg, by its inode bitmaps: the root's and those that
-    hold files.
+    """The inodes that are in use in a raw image without meta_bg, according to its bitmaps: the root's and
+    those of files.
 
     Raises ArtefactError for a damaged image.
     """
@@ -229,23 +222,21 @@ def used_inodes(path: Path) -> tuple[int, ...]:
 
 
 def _set_bits(bitmap: bytes, first: int) -> Iterator[int]:
-    """The numbers of the set bits, from the lowest bit of each byte up. The first bit has the number
-    ``first``.
-    """
+    """The numbers of the set bits, counted from ``first``. Each byte begins with its lowest bit."""
     for match in _NOT_ZERO.finditer(bitmap):
         byte, at = match[0][0], first + 8 * match.start()
         yield from (at + bit for bit in range(8) if byte >> bit & 1)
 
 
 def read_superblock(path: Path) -> Superblock:
-    """The ext4 superblock of a raw image; raises ArtefactError when there is none."""
+    """The ext4 superblock of a raw image. Raises ArtefactError when there is none."""
     with path.open("rb") as file:
         file.seek(SUPERBLOCK_AT)
         return parse_superblock(file.read(SUPERBLOCK_BYTES), str(path))
 
 
 def parse_superblock(block: bytes, source: str) -> Superblock:
-    """The 1024 bytes of an ext4 superblock (kernel: Documentation/filesystems/ext4/super.rst)."""
+    """The facts in the 1024 bytes of an ext4 superblock (kernel: Documentation/filesystems/ext4/super.rst)."""
     if len(block) < SUPERBLOCK_BYTES or struct.unpack_from("<H", block, 0x38)[0] != _MAGIC:
         raise ArtefactError(f"{source} has no ext4 superblock", hint="is the image truncated?")
     (write_time_s,) = struct.unpack_from("<I", block, 0x30)

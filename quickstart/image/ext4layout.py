@@ -1,8 +1,8 @@
-"""The layout of an ext4 file system, from the superblock and group descriptors of an image that anybody may
-have written.
+"""Read the layout of an ext4 file system from the superblock and group descriptors of an untrusted image.
 
-Kernel: Documentation/filesystems/ext4, super.rst and group_descr.rst. Everything that ext4_fill_super()
-refuses (fs/ext4/super.c) is refused here, too, before anything is computed from it.
+The layout is described in the kernel's Documentation/filesystems/ext4 (super.rst, group_descr.rst).
+Everything that ext4_fill_super() refuses (fs/ext4/super.c) is also refused here, before anything is computed
+from it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _MAX_GROUPS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The layout. ``groups`` have ``blocks_per_group`` blocks each, the last one perhaps fewer. ``wide``
-    means block numbers of 64 bits.
+    """The layout. Each of the ``groups`` has ``blocks_per_group`` blocks; the last one may have fewer.
+    ``wide`` means that block numbers have 64 bits.
 
-    ``superblock`` and ``descriptors`` are the bytes of the image.
+    ``superblock`` and ``descriptors`` are the bytes from the image.
     """
 
     first_block: int
@@ -52,8 +52,8 @@ def damaged(source: str, what: str) -> ArtefactError:
 
 
 def read_layout(file: BinaryIO, source: str) -> Layout:
-    """The layout of the image in ``file``. Raises ArtefactError for a file that is no ext4 image,
-    contradicts itself or has meta_bg.
+    """The layout of the image in ``file``. Raises ArtefactError for a file that is not an ext4 image, is
+    inconsistent, or has meta_bg.
     """
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(SUPERBLOCK_AT)
@@ -104,7 +104,7 @@ def read_layout(file: BinaryIO, source: str) -> Layout:
 
 
 def _sizes(block: bytes, wide: bool, block_bytes: int, source: str) -> tuple[int, int]:
-    """The sizes of a group descriptor and of an inode, in bytes."""
+    """The sizes in bytes of a group descriptor and of an inode."""
     (revision,) = struct.unpack_from("<I", block, 0x4C)
     inode_bytes = struct.unpack_from("<H", block, 0x58)[0] if revision else _OLD_INODE_BYTES
     descriptor_bytes = struct.unpack_from("<H", block, 0xFE)[0] if wide else _NARROW_BYTES

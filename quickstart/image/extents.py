@@ -1,4 +1,4 @@
-"""The extents of a file in an ext4 image, read by debugfs(8), without mounting it and without root."""
+"""Read the extents of a file in an ext4 image with debugfs(8), without mounting the image and without root."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LEAF = re.compile(
 
 
 def file_extents(image: Path, path: PurePosixPath) -> tuple[Extent, ...]:
-    """The extents of ``path`` (no symlink) in the raw image, in the file's order: whole blocks, neighbours
-    joined.
+    """The extents of ``path`` (not a symlink) in the raw image, in the order of the file. They have whole
+    blocks, and adjacent extents are joined.
 
-    Raises ArtefactError when there is no such file or its blocks are not mapped by extents.
+    Raises ArtefactError when the file does not exist, or its blocks are not mapped by extents.
     """
     with image.open("rb") as file:
         block_bytes = read_layout(file, str(image)).block_bytes
@@ -35,8 +35,8 @@ def file_extents(image: Path, path: PurePosixPath) -> tuple[Extent, ...]:
 
 
 def parse_extents(text: str, block_bytes: int) -> tuple[Extent, ...]:
-    """The output of debugfs' `dump_extents` as byte ranges. Extents that were never written have nothing to
-    read.
+    """The byte ranges in the output of debugfs' `dump_extents`. Extents that were never written are left out,
+    because there is nothing to read.
     """
     found: list[Extent] = []
     for line in text.splitlines():
@@ -52,10 +52,10 @@ def parse_extents(text: str, block_bytes: int) -> tuple[Extent, ...]:
 
 
 def tail_extent(volume_bytes: int, length_bytes: int, align_bytes: int) -> Extent:
-    """The place of a file of that length in one piece at the volume's end. It begins at a multiple of
+    """The place for a file of ``length_bytes`` in one piece at the volume's end. It begins at a multiple of
     ``align_bytes``.
 
-    The image has no file there and a boot reads nothing there, so the volume is as cold there as for any
+    The image has no file there, and a boot reads nothing there. So this part of the volume is as cold as any
     other file.
     """
     offset = (volume_bytes - length_bytes) // align_bytes * align_bytes

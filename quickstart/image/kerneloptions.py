@@ -1,7 +1,8 @@
-"""The kernel's command line, and the options by which the distribution's own kernel starts a virtual machine faster (pure).
+"""The kernel's command line, and the options with which the distribution's own kernel starts a virtual
+machine faster (pure).
 
-command-line.md says of each option what it saves, what it does for the machine's life, and why it may stay. This module is
-the only place that knows the words.
+For each option, command-line.md says what it saves, what it changes in the running machine, and why it may
+stay. Only this module contains the options' words.
 """
 
 from __future__ import annotations
@@ -39,26 +40,26 @@ WORDS: Mapping[KernelOptions, tuple[str, ...]] = {
 
 
 def words_of(options: KernelOptions) -> tuple[str, ...]:
-    """The words that these options add to a command line."""
+    """The words that ``options`` add to a command line."""
     return WORDS[options]
 
 
 def chosen(profile: Profile, asked: KernelOptions | None) -> KernelOptions:
-    """The options of a build: those that were asked for, else the profile's."""
+    """The kernel options of a build: ``asked`` if it is given, or else the profile's."""
     return asked or profile.kernel_options
 
 
 def stock_line(root_uuid: str) -> str:
-    """The command line of the stock entry of an artefact whose root volume has this UUID."""
+    """The command line of an artefact's stock entry. ``root_uuid`` is the UUID of its root volume."""
     return f"console=ttyS0 root=UUID={root_uuid} ro panic=10"
 
 
 def with_options(line: str, options: KernelOptions) -> str:
-    """``line`` with the words of ``options`` behind its own."""
+    """``line``, followed by the words of ``options``."""
     return " ".join((line, *words_of(options)))
 
 
 def added(line: str, stock: str) -> tuple[str, ...]:
-    """The words of ``line`` that ``stock`` does not have, in their order."""
+    """The words in ``line`` that ``stock`` does not have, in order."""
     usual = set(stock.split())
     return tuple(word for word in line.split() if word not in usual)
