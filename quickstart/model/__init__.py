@@ -1,6 +1,7 @@
-"""The nouns: frozen dataclasses that the stages hand to each other (ARCHITECTURE.md).
+"""Frozen dataclasses that the stages pass to each other (ARCHITECTURE.md).
 
-Imports only its own words. Guest paths are absolute ``PurePosixPath``, host paths ``Path``; sizes are bytes, times int nanoseconds.
+This module imports only its own enums. Guest paths are absolute ``PurePosixPath``, and host paths are
+``Path``. Sizes are in bytes, and times are integers in nanoseconds.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ IMAGE_TIME_S = 1_400_000_000
 # ---------------------------------------------------------------- profile
 @dataclass(frozen=True, kw_only=True)
 class Readiness:
-    """The profile's real request; *ready* is the first correct answer to it.
+    """The profile's real request. The guest is *ready* at the first correct answer to it.
 
-    ``path`` and ``status`` are of HTTP, ``account`` is of MYSQL, ``command`` of EXEC. The port is asked through the external
-    address, or with ``loopback`` at 127.0.0.1.
+    ``path`` and ``status`` are for HTTP, ``account`` is for MYSQL, and ``command`` is for EXEC. The request
+    goes to the guest's external address, or with ``loopback`` to 127.0.0.1.
     """
 
     kind: ReadyKind
@@ -39,7 +40,9 @@ class Readiness:
 
 @dataclass(frozen=True)
 class FileRules:
-    """Globs over guest paths (``fnmatch``, ``**`` crosses directories); ``data`` is never packed."""
+    """Globs for guest paths (``fnmatch``, and ``**`` across directories). Files that match ``data`` are
+    packed only if ``include`` names them.
+    """
 
     include: tuple[str, ...]
     exclude: tuple[str, ...]
@@ -57,7 +60,7 @@ class RootBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One application, validated whole (``quickstart.profile``)."""
+    """One application. ``quickstart.profile`` has validated all values."""
 
     name: str
     description: str
@@ -79,7 +82,7 @@ class Profile:
 # ---------------------------------------------------------------- reference image
 @dataclass(frozen=True, kw_only=True)
 class Superblock:
-    """The facts of an ext4 superblock (kernel: Documentation/filesystems/ext4, "Super Block")."""
+    """Facts from an ext4 superblock (kernel: Documentation/filesystems/ext4, "Super Block")."""
 
     uuid: str
     mount_count: int
@@ -91,12 +94,13 @@ class Superblock:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceImage:
-    """The ordinary root file system and kernel that is booted, traced and later shipped.
+    """The ordinary root file system and kernel that are booted, traced and later shipped.
 
-    ``tree`` is the root as a directory on the host; ``image_hash`` the SHA-256 over every path, mode, owner, attribute, time of
-    modification and content of it; ``kernel`` and ``initrd`` are files in it; the volume's UUID and label are as its fstab wants.
-    ``origin`` is ``debootstrap``, ``directory``, ``tar`` or ``disk``, with the recipe's key, the directory's hash or the file's
-    SHA-256.
+    ``tree`` is the root as a directory on the host. ``image_hash`` is the SHA-256 over every path, mode,
+    owner, attribute, modification time and content in it. ``kernel`` and ``initrd`` are files in it. The
+    volume gets the UUID and label that the tree's fstab requires. ``origin`` is ``debootstrap``,
+    ``directory``, ``tar`` or ``disk``, with the recipe's key, the directory's hash, or the SHA-256 of the tar
+    or disk.
     """
 
     tree: Path
@@ -111,7 +115,7 @@ class ReferenceImage:
 
 @dataclass(frozen=True)
 class RootDisk:
-    """The reference tree as a file system image: raw, ext4, no partition table."""
+    """The reference tree as a file system image: raw ext4 without a partition table."""
 
     path: Path
     size_bytes: int
@@ -122,7 +126,7 @@ class RootDisk:
 
 
 class Op(enum.Enum):
-    """What a process did with a path. ``MAP`` is a mapping that may be executed."""
+    """The action of a process on a path. ``MAP`` is an executable mapping."""
 
     EXEC = "exec"
     MAP = "map"
@@ -134,12 +138,12 @@ class Op(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """The first such action of a unit's program on a path. ``path`` is absolute; ``error`` is the errno's
-    name or None.
+    """The first action of this kind by a program of the unit on a path. ``path`` is absolute. ``error`` is
+    the errno's name, or None.
 
-    ``line`` of the log counts from 1. ``pid`` is the guest's. ``program`` is the name of the last program
-    that the process executed. ``made`` means that the boot itself had given the path other content than the
-    image's. ``real`` is the kernel's name of the opened file, where it differs.
+    ``line`` is the line of the log, from 1. ``pid`` is the process ID in the guest. ``program`` is the name
+    of the last program that the process executed. ``made`` says that the boot itself had given the path other
+    content than it has in the image. ``real`` is the kernel's name of the opened file, if it differs.
     """
 
     line: int
@@ -163,7 +167,7 @@ class Mapped:
 
 @dataclass(frozen=True)
 class NetworkFacts:
-    """The external interface as the reference boot's own DHCP client and udev left it."""
+    """The external interface, as the reference boot's DHCP client and udev configured it."""
 
     interface: str
     mac: str
@@ -172,13 +176,14 @@ class NetworkFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """All that the reference boot opened, executed, mapped, listed and looked up in vain, with the process.
+    """Everything that the reference boot opened, executed, mapped, listed and failed to find, with the
+    process.
 
-    ``events`` are those of the unit's programs, each once, in the log's order. ``processes`` counts the
-    unit's processes. ``blind`` names the programs that set up an io_uring, through which files may be
-    opened unseen. ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file to the libraries that
-    the guest's own ldd named. ``modules_before`` and ``modules`` are the kernel modules loaded when PID 1
-    began, and at ready. ``trace_hash`` is the SHA-256 of the logs.
+    ``events`` are the events of the unit's programs, each once, in the order of the log. ``processes`` is the
+    number of the unit's processes. ``blind`` names the programs that set up an io_uring, through which files
+    may be opened without a trace. ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file to the
+    libraries that the guest's ldd named. ``modules_before`` and ``modules`` are the kernel modules that were
+    loaded when PID 1 began, and at ready. ``trace_hash`` is the SHA-256 of the logs.
     """
 
     events: tuple[Event, ...]
@@ -203,11 +208,11 @@ class FileKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StartFile:
-    """A file of the start set by its canonical guest path, as the image has it. ``package`` is its package,
+    """A file of the start set, as the image has it, by its canonical guest path. ``package`` is its package,
     or empty.
 
-    ``hard_link_to`` is the first other name of the same file. ``seen_in`` is the number of traces in which
-    a process of the unit used it; 0 for a file that only other files need.
+    ``hard_link_to`` is the first other name of the same file. ``seen_in`` is the number of traces in which a
+    process of the unit used the file. It is 0 for a file that only other files need.
     """
 
     path: PurePosixPath
@@ -226,7 +231,7 @@ class StartFile:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """A traced file that is not packed, with the rule that excludes it."""
+    """A traced file that is not packed, and the rule that excludes it."""
 
     path: PurePosixPath
     rule: str
@@ -234,8 +239,8 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class StartSet:
-    """The files that the application needs to become ready, sorted by path, and the excluded ones; from
-    ``traces`` traces.
+    """The files that the application needs to become ready, sorted by path, and the excluded files. They come
+    from ``traces`` traces.
     """
 
     files: tuple[StartFile, ...]
@@ -257,8 +262,8 @@ class StartSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Initramfs:
-    """The archive as transferred: parts A (init, BusyBox, modules) and B (the start set), each a newc file,
-    perhaps compressed.
+    """The initramfs as it is transferred: part A (init, BusyBox, modules) and part B (the start set), each a
+    newc archive, possibly compressed.
     """
 
     path: Path
@@ -271,10 +276,12 @@ class Initramfs:
 
 @dataclass(frozen=True, kw_only=True)
 class Artefact:
-    """OUT: a directory with the root disk, kernel, both initramfs and ``manifest.json`` (docs/users/artefact.md).
+    """OUT: a directory with the root disk, the kernel, both initramfs and ``manifest.json``
+    (docs/users/artefact.md).
 
-    ``superblock`` is the root disk's as it was built. ``uuid`` is the machine's, or empty.
-    ``cmdline`` is the kernel's for our initramfs, with our kernel options; ``stock_cmdline`` goes with ``stock_initrd``.
+    ``superblock`` is the root disk's superblock at the build. ``uuid`` is the machine's UUID, or empty.
+    ``cmdline`` is the kernel command line for our initramfs, with our kernel options. ``stock_cmdline`` is
+    the command line for ``stock_initrd``.
     """
 
     directory: Path
@@ -305,9 +312,10 @@ class Artefact:
 
 
 class Network(enum.Enum):
-    """How far a guest gets by its network: nowhere, or wherever the host gets, the host's loopback included.
+    """What a guest can reach over its network: nothing, or everything that the host can reach, including the
+    host's loopback.
 
-    A closed network still gives it an address by DHCP, and the host reaches its forwarded port.
+    With a closed network, the guest still gets an address by DHCP, and the host reaches the forwarded port.
     """
 
     CLOSED = "closed"
@@ -316,7 +324,7 @@ class Network(enum.Enum):
 
 @dataclass(frozen=True)
 class Beacon:
-    """The guest's first word after its external address exists (paper section 4.1)."""
+    """The guest's first message after its external address exists (paper section 4.1)."""
 
     uptime_ns: int
     interface: str
@@ -326,7 +334,7 @@ class Beacon:
 
 @dataclass(frozen=True)
 class ReadyStamp:
-    """The first correct answer: the guest's uptime at that instant and the client's clock when word of it came."""
+    """The first correct answer: the guest's uptime at that moment, and the client's clock when the message about it arrived."""
 
     uptime_ns: int
     answer: str
@@ -335,7 +343,7 @@ class ReadyStamp:
 
 @dataclass(frozen=True)
 class RootIo:
-    """Requests that reached the root volume, counted by the host."""
+    """The requests that reached the root volume, as the host counted them."""
 
     reads: int
     read_bytes: int
@@ -347,7 +355,7 @@ class RootIo:
 class Counters:
     """The guest's counters when it was ready. ``tsc`` is its time stamp counter at ``uptime_ns``.
 
-    ``text`` is the first line of its /proc/stat, then its /proc/diskstats.
+    ``text`` has the first line of /proc/stat, and then /proc/diskstats.
     """
 
     uptime_ns: int

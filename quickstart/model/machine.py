@@ -1,4 +1,4 @@
-"""The noun that a launcher starts, and the one function that makes it."""
+"""The data class for a machine, which a launcher starts, and the one function that makes it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _HTTP_PORT = 80
 
 @dataclass(frozen=True)
 class NbdSocket:
-    """A volume that a UNIX socket of the host serves by NBD: its default export, raw."""
+    """A volume that is served by NBD on a UNIX socket of the host, as the raw default export."""
 
     path: Path
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """All that a launcher needs to start one guest.
+    """Everything that a launcher needs to start one guest.
 
-    ``disk`` is a file, or a served volume (raw, no snapshot). A guest without a disk runs from its
-    initramfs alone. ``uuid`` is the guest's identity in SMBIOS, or empty. ``file_bytes`` has the sizes that
-    files must have.
+    ``disk`` is a file, or a served volume (raw, without a snapshot). A guest without a disk runs from its
+    initramfs alone. ``uuid`` is the guest's UUID in SMBIOS, or empty. ``file_bytes`` maps files to the sizes
+    that they must have.
     """
 
     name: str
@@ -47,8 +47,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class NetworkAccess:
-    """The way into a guest, and out of it: ``port`` of the host's loopback leads to the port that ``ready``
-    asks, or nothing does (None). ``network`` says how far the guest itself gets.
+    """The network connections of a guest. ``port`` on the host's loopback is forwarded to the port in
+    ``ready``; None means no forwarding. ``network`` says what the guest can reach.
     """
 
     port: int | None = None
@@ -74,9 +74,10 @@ def machine(
     uuid: str = "",
     file_bytes: tuple[tuple[Path, int], ...] = (),
 ) -> Machine:
-    """The machine for a ``purpose``, a word that is part of its name (pure). Every `Machine` is made here.
+    """The machine for ``purpose``, a word that becomes part of its name (pure). Every `Machine` is made by
+    this function.
 
-    What the guest writes to ``disk`` is thrown away unless the machine ``keeps_writes``.
+    What the guest writes to ``disk`` is thrown away, unless ``keeps_writes`` is set.
     """
     guest_port = (access.ready.port if access.ready else 0) or _HTTP_PORT
     return Machine(
@@ -98,5 +99,5 @@ def machine(
 
 
 def on_volume(plain: Machine, volume: NbdSocket) -> Machine:
-    """``plain`` with a served volume as its disk (pure). Who serves it decides what becomes of the writes."""
+    """``plain`` with a served volume as its disk (pure). The volume's server decides what happens to writes."""
     return dataclasses.replace(plain, disk=volume, disk_format=DiskFormat.RAW, snapshot=False)

@@ -1,4 +1,4 @@
-"""Why a file is in the start set, and how start-set.json spells that. Imports nothing of ours."""
+"""Why a file is in the start set, and the text for that in start-set.json. This module imports nothing of ours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class ReasonSource(enum.StrEnum):
-    """What put a file into the start set."""
+    """The kinds of reasons for which a file is in the start set."""
 
     TRACE = "trace"
     LDD = "ldd"
@@ -26,24 +26,24 @@ _INTERPRETER_OF = "PT_INTERP of "
 
 @dataclass(frozen=True, order=True)
 class Reason:
-    """Why a file is in the start set; ``detail`` is for people."""
+    """Why a file is in the start set. ``detail`` is a text for people."""
 
     source: ReasonSource
     detail: str
 
     @classmethod
     def interpreter_of(cls, program: PurePosixPath) -> Self:
-        """The file is the ELF interpreter (PT_INTERP) of ``program``."""
+        """The reason that the file is the ELF interpreter (PT_INTERP) of ``program``."""
         return cls(ReasonSource.ELF, f"{_INTERPRETER_OF}{program}")
 
     @property
     def text(self) -> str:
-        """The reason as start-set.json has it."""
+        """The reason as start-set.json spells it."""
         return f"{self.source}: {self.detail}"
 
 
 def interpreted_program(text: str) -> PurePosixPath | None:
-    """The program of a ``Reason.interpreter_of`` by that reason's ``text``; None for any other text, whoever wrote it."""
+    """The program in the ``text`` of a ``Reason.interpreter_of``. None for any other text, which may be untrusted."""
     begin = Reason(ReasonSource.ELF, _INTERPRETER_OF).text
     path = text.removeprefix(begin)
     return PurePosixPath(path) if text.startswith(begin) and path.startswith("/") else None

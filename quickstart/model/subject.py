@@ -1,4 +1,4 @@
-"""The noun of what is traced and packed, and the result of tracing it."""
+"""The data classes for what is traced and packed, and for the result of tracing it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quickstart.model import Profile, ReferenceImage, RootDisk, StartSet, Trace
 
 @dataclass(frozen=True)
 class Subject:
-    """The application of ``profile`` in its reference image, on the root disk of that image."""
+    """The application of ``profile`` in its reference image, and the root disk of that image."""
 
     profile: Profile
     reference: ReferenceImage

@@ -1,6 +1,8 @@
-"""Words that profiles, manifests and command lines choose from, as enums whose values are those words (StrEnum).
+"""Words that are used in profiles, manifests and command lines, as enums whose values are the words
+(StrEnum).
 
-A member equals its word, and is written as that to JSON and TOML. Imports nothing of ours.
+A member is equal to its word, and is written as the word to JSON and TOML. This module imports nothing of
+ours.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ class ReadyKind(enum.StrEnum):
     """How the readiness request is made."""
 
     HTTP = "http"
-    """GET of a path answers with a status."""
+    """A GET of a path is answered with the expected status."""
     TCP = "tcp"
     """The port accepts a connection."""
     MYSQL = "mysql"
-    """`show databases` of an account without a password is answered."""
+    """The server answers `show databases`, for an account without a password."""
     EXEC = "exec"
     """A command ends with status 0 in the guest."""
 
@@ -25,7 +27,7 @@ class Early(enum.StrEnum):
     """Which machines with cloud-init start early."""
 
     SEEN = "seen"
-    """Those that cloud-init has been through before."""
+    """Machines that cloud-init has already configured."""
     ALWAYS = "always"
 
 
@@ -33,12 +35,12 @@ class Payload(enum.StrEnum):
     """The form of the initramfs (docs/internals/payload.md)."""
 
     CPIO = "cpio"
-    """Plain: nothing to be unpacked but the archive itself."""
+    """Not compressed: the kernel unpacks only the archive itself."""
     GZIP = "gzip"
     LZ4 = "lz4"
     ZSTD = "zstd"
     SQUASHFS = "squashfs"
-    """Plain, with part B as a file system in one file, which init mounts in place of having it unpacked."""
+    """Not compressed; part B is a file system in one file, which init mounts."""
 
     @property
     def compresses(self) -> bool:
@@ -47,14 +49,15 @@ class Payload(enum.StrEnum):
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """The host's tools that make it."""
+        """The host's programs that are needed to make this form."""
         return ("sqfstar",) if self is Payload.SQUASHFS else ()
 
 
 class KernelOptions(enum.StrEnum):
-    """A set of kernel options: none, those that every build puts in, or the bench's experimental ones.
+    """A set of kernel options: none, the set that builds add by default, or the bench's experimental set.
 
-    No artefact is built with ``OURS``: some of these should not last on a machine in production.
+    No artefact is built with ``OURS``, because some of its options are unsuitable for a machine in
+    production.
     """
 
     STOCK = "stock"
@@ -63,10 +66,10 @@ class KernelOptions(enum.StrEnum):
 
 
 class Target(enum.StrEnum):
-    """What an artefact is made for, and so which backend starts it."""
+    """What an artefact is made for. It decides which backend starts the artefact."""
 
     QEMU = "qemu"
-    """Kernel, initramfs and root disk apart, as QEMU's -kernel takes them."""
+    """Kernel, initramfs and root disk as separate files, as QEMU's -kernel needs them."""
 
 
 class DiskFormat(enum.StrEnum):
