@@ -1,1 +1,1 @@
-"""Trace and image root become the start set, and the recipe of the archive."""
+"""Turn a trace and an image root into the start set, and into the recipe of the archive."""

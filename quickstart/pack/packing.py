@@ -1,8 +1,8 @@
-"""From a subject and its traces to the finished archive: the only place that knows the steps of packing and
+"""Turn a subject and its traces into the finished archive. Only this module knows the steps of packing and
 their order.
 
-``packing_of`` makes the recipe and its disk, ``pack`` writes the archive. The ways of packing differ only
-in ``PackOptions``.
+``packing_of`` makes the recipe and its disk, and ``pack`` writes the archive. All differences between kinds
+of packing are in ``PackOptions``.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _EMPTY = StartSet((), ())
 
 @dataclass(frozen=True, kw_only=True)
 class PackOptions:
-    """How a subject is packed; the defaults are those of ``build``.
+    """How a subject is packed. The defaults are those of ``build``.
 
-    With ``arranged`` the archive belongs to a copy of the disk on which the application's files are
-    neighbours. ``times_of`` is a used disk, whose times the packed files get. Values of ``served`` other
-    than FAST are for configurations that are only compared: VOLUME packs no start set, MEMORY packs every
-    file of the image; neither has a prefetch.
+    With ``arranged``, the archive belongs to a copy of the disk on which the application's files are side by
+    side. ``times_of`` is a used disk; packed files get the times that they have on it. Values of ``served``
+    other than FAST are for configurations that the bench compares: VOLUME packs no start set, and MEMORY
+    packs every file that the application opens. Neither has a prefetch.
     """
 
     hand_off: HandOff = HandOff.KEEP
@@ -57,7 +57,7 @@ class PackOptions:
 
 @dataclass(frozen=True)
 class Packing:
-    """A packing: the recipe, whose prefetch ``pack`` plans, and the traces behind it."""
+    """A packing: the recipe, to which ``pack`` adds the prefetch, and the traces from which it was made."""
 
     recipe: Recipe
     traces: tuple[Trace, ...]
@@ -65,7 +65,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class Packed:
-    """The recipe as it was packed, the traces that it was made from, and the archive."""
+    """The recipe as it was packed, the traces from which it was made, and the archive."""
 
     recipe: Recipe
     traces: tuple[Trace, ...]
@@ -73,10 +73,11 @@ class Packed:
 
 
 def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: Context) -> Packing:
-    """The recipe of the archive, with the disk that belongs to it, from the store or made now.
+    """The recipe of the archive, with the disk that belongs to it. The disk comes from the store or is made
+    now.
 
-    Raises UnsupportedUnitError, StartSetError, and BadInputError for a file that the used disk of the
-    options lacks.
+    Raises UnsupportedUnitError and StartSetError. Raises BadInputError for a file that the used disk in
+    ``options`` does not have.
     """
     used = options.times_of
     start_set = with_times_of(traced.start_set, used) if used else traced.start_set
@@ -95,7 +96,7 @@ def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: 
 
 
 def pack(packing: Packing, target: Path) -> Packed:
-    """Write the archive to ``target``. Reads the disk of the recipe; raises what ``write_initramfs`` raises."""
+    """Write the archive to ``target``. This reads the recipe's disk. Raises the errors of ``write_initramfs``."""
     recipe, traces = packing.recipe, packing.traces
     if recipe.served is Served.FAST:
         found = plan(_foreseen(recipe, traces), read_block_map(recipe.disk.path))
@@ -128,9 +129,10 @@ def _recipe(
 
 
 def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Context) -> Recipe:
-    """The recipe with a disk on which the application's files are neighbours, from the store or made now.
+    """The recipe with a disk on which the application's files are side by side. The disk comes from the store
+    or is made now.
 
-    Files, inodes and superblock are those of the old disk.
+    The new disk has the files, inodes and superblock of the old one.
     """
     foreseen = _foreseen(recipe, traces)
     inputs = arranged_inputs(recipe, foreseen)
@@ -145,7 +147,7 @@ def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Contex
 
 
 def arranged_inputs(recipe: Recipe, foreseen: Foreseen) -> Mapping[str, object]:
-    """The inputs of the arranged disk."""
+    """The inputs of the stage that makes the arranged disk."""
     return {
         "image": recipe.reference.image_hash,
         "superblock": dataclasses.asdict(recipe.disk.superblock),
@@ -166,7 +168,7 @@ def made_of(
     kernel_options: KernelOptions,
     uuid: str = "",
 ) -> Made:
-    """The artefact's facts for this archive; ``kernel_options`` and ``uuid`` as in Made."""
+    """The facts about the artefact with this archive. See Made for ``kernel_options`` and ``uuid``."""
     recipe = packed.recipe
     return Made(
         profile=recipe.profile,

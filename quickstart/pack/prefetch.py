@@ -1,8 +1,8 @@
-"""The requests that a fast start will make of the root volume: trace → Foreseen → Prefetch
-(docs/internals/prefetch.md).
+"""Predict from traces the requests that a fast start makes to the root volume (Foreseen), and plan their
+prefetch (Prefetch; docs/internals/prefetch.md).
 
-It reads the image's tree and writes nothing. A wrong guess costs a read and never changes an answer: the
-guest's own reads decide.
+This module reads the image's tree and writes nothing. A wrong prediction only costs an extra read. It never
+changes a result, because the guest still does its own reads.
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ _OWN_BLOCKS = (Kind.DIRECTORY, Kind.EXTENTS, Kind.ATTRIBUTES, Kind.LINK)
 
 @dataclass(frozen=True, kw_only=True)
 class Foreseen:
-    """The application's expected use of the root volume, beside what /fast serves, by canonical path.
+    """The application's expected use of the root volume, beside the files that /fast serves, by canonical
+    path.
 
-    ``names`` have inodes that are looked at, ``directories`` are searched, ``files`` are read, ``large``
-    ones in part or past the page cache. ``makes`` says whether files are created.
+    ``names`` are paths whose inodes are looked at. ``directories`` are searched. ``files`` are read
+    completely. ``large`` files are read in part, or past the page cache. ``makes`` says whether files are
+    created.
     """
 
     names: frozenset[PurePosixPath]
@@ -59,8 +61,9 @@ class Foreseen:
 def foresee(
     traces: Sequence[Trace], start_set: StartSet, root: ImageRoot, bound: Collection[PurePosixPath] = ()
 ) -> Foreseen:
-    """By the traces. ``bound`` are the files that something of /fast is laid over: their places are looked up, their content
-    is not read."""
+    """The expected use of the root volume, from the traces. ``bound`` are files over which files of /fast are
+    bound: their paths are looked up, but their content is not read.
+    """
     seen = _Seen(root)
     for name in _OURS:
         seen.look(PurePosixPath(name))
@@ -87,7 +90,7 @@ def foresee(
 
 
 def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
-    """The places of the metadata and files on the volume of this map, in the order of their addresses."""
+    """The ranges with metadata, and the files, on the volume with this block map, in the order of their addresses."""
     wanted = _metadata(foreseen, blocks)
     places = {
         run.path: run.first_block for run in blocks.runs if run.kind is Kind.FILE and run.offset_bytes == 0
@@ -101,7 +104,9 @@ def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
 
 
 class _Seen:
-    """The uses of the volume: names have an inode, directories are searched, files are read."""
+    """Collects how the volume is used: paths whose inodes are looked at, directories that are searched, and
+    files that are read.
+    """
 
     def __init__(self, root: ImageRoot) -> None:
         self.root = root
@@ -112,7 +117,7 @@ class _Seen:
         self.makes = False
 
     def look(self, path: PurePosixPath) -> PurePosixPath | None:
-        """Look ``path`` up as the kernel does; returns the target, or None."""
+        """Look up ``path`` as the kernel does. Return the path that it leads to, or None."""
         found = self.root.resolve(path)
         for each in (*found.links, *([found.canonical] if found.canonical else [])):
             self.names.update((each, *each.parents))
@@ -123,7 +128,7 @@ class _Seen:
         return found.canonical
 
     def read(self, path: PurePosixPath, limit_bytes: int = _FILE_BYTES) -> None:
-        """Note ``path`` as read completely, or as large, when it is a file with content."""
+        """Record ``path`` as read completely, or as large, if it is a file with content."""
         found = self.look(path)
         host = self.root.host(found) if found else None
         if found and host and host.is_file() and (size := host.stat().st_size):
@@ -131,7 +136,7 @@ class _Seen:
 
 
 def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
-    """The programs that the profile excludes from the start set (``exclude``); they run after ready."""
+    """The programs that the profile excludes from the start set (``exclude``). They run only after ready."""
     kept_out = {each.path for each in start_set.excluded if each.rule.startswith("exclude: ")}
     return {
         event.program
@@ -141,7 +146,7 @@ def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
 
 
 def _follow(seen: _Seen, event: Event, served: set[PurePosixPath]) -> None:
-    """The expected use by ``event``. Programs and libraries come from /fast and are looked up there first."""
+    """Record the use of the volume by ``event``. Programs and libraries are left out, because they are found in /fast first."""
     if len(event.path.parts) < 2 or event.path.parts[1] in _ELSEWHERE:
         return
     if event.error is not None and (LIBRARY.search(event.path.name) or event.path.name == "glibc-hwcaps"):
@@ -160,7 +165,7 @@ def _follow(seen: _Seen, event: Event, served: set[PurePosixPath]) -> None:
 
 
 def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
-    """The numbers of the blocks: parts of inode tables, directories, the maps of files, bitmaps."""
+    """The numbers of the blocks with metadata: parts of inode tables, directories, extent trees, bitmaps."""
     wanted = set(blocks.inode_blocks(seen.names))
     bitmaps = 0
     for run in blocks.runs:
@@ -176,11 +181,11 @@ def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
 
 
 def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """One block of each piece of the volume that holds data of large files and nothing else that is
+    """One block in each piece of the volume that has data of large files and from which nothing else is
     requested.
 
-    Reads past the page cache cannot be answered beforehand, but a cold volume can be made to fetch the
-    data.
+    Reads past the page cache cannot be answered in advance. But a read makes a cold volume fetch the piece
+    with the data.
     """
     each = _PIECE_BYTES // blocks.block_bytes
     pieces = set[int]()
@@ -202,7 +207,7 @@ def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, i
 
 
 def _joined(wanted: Iterable[int], block_bytes: int) -> Iterator[tuple[int, int]]:
-    """Blocks as (offset, length) in bytes, with the small gaps between neighbours."""
+    """Blocks as (offset, length) in bytes. Neighbours are joined when the gap between them is small."""
     begin = end = -1
     for block in sorted(wanted):
         if begin >= 0 and block - end > _GAP_BLOCKS:

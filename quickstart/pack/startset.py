@@ -1,8 +1,8 @@
-"""trace ∪ ELF closure ∪ script interpreters ∪ symlink chains ∪ profile rules → StartSet. It reads the
-image's tree and writes nothing.
+"""Compute the StartSet: trace ∪ ELF closure ∪ script interpreters ∪ symlink chains ∪ profile rules. This
+module reads the image's tree and writes nothing.
 
-Every file keeps the reasons for which it is in the set. Every traced file outside the set keeps the rule
-that excludes it.
+For every file in the set, the reasons are recorded. For every traced file outside the set, the rule that
+excludes it is recorded.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _SCRIPT = re.compile(rb"#![ \t]*([^ \t\n\0]+)(?:[ \t\n\0]|$)")
 
 
 def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> StartSet:
-    """The start set of one or more traces of the same image, ``root``.
+    """The start set for one or more traces of the image ``root``.
 
-    Raises StartSetError when a needed library is missing, an ELF file is damaged, a file or directory
-    cannot be read, or a trace has lost an event: every file that was mapped at ready must be in the set or
-    be excluded by a rule.
+    Raises StartSetError when a needed library is missing, an ELF file is damaged, a file or directory cannot
+    be read, or a trace has lost an event. An event is lost when a file that was mapped at ready is neither in
+    the set nor excluded by a rule.
     """
     try:
         return _compute(traces, root, rules)
@@ -60,15 +60,13 @@ def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Start
 
 
 def check_includes(root: ImageRoot, rules: FileRules) -> None:
-    """Raise StartSetError, with all of them, for `include` rules that match nothing in the image; called
-    before any trace.
-    """
+    """Raise StartSetError with all `include` rules that match nothing in the image. This check comes before any trace."""
     builder = _Builder(root, rules)
     _demand_named([glob for glob in rules.include if not any(builder.named_by(glob))])
 
 
 def _demand_named(lost: Sequence[str]) -> None:
-    """The outcome; ``lost`` are the `include` rules that match nothing."""
+    """Raise StartSetError if there are any ``lost`` rules, which are `include` rules that match nothing."""
     if lost:
         raise StartSetError(
             f"files.include of the profile names nothing in the image: {', '.join(lost)}",
@@ -90,10 +88,10 @@ def _compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Star
 
 
 def _rules(root: ImageRoot, globs: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Each glob in two forms, as spelled and with the directories before its first wildcard resolved, and
-    its name in messages.
+    """Each glob, both as spelled and with the directories before its first wildcard resolved, together with
+    its name for messages.
 
-    On a merged /usr a rule for /bin/tool is also one for /usr/bin/tool.
+    So with a merged /usr, a rule for /bin/tool also applies to /usr/bin/tool.
     """
     found: dict[tuple[str, str], None] = {}
     for glob in globs:
@@ -109,7 +107,7 @@ def _rules(root: ImageRoot, globs: Iterable[str]) -> tuple[tuple[str, str], ...]
 
 
 class _Builder:
-    """Collects reasons by canonical path. It looks at each path of the tree once."""
+    """Collects reasons by canonical path. Each path of the tree is examined once."""
 
     def __init__(self, root: ImageRoot, rules: FileRules) -> None:
         self.root = root
@@ -123,7 +121,7 @@ class _Builder:
         self._closed: set[PurePosixPath] = set()
 
     def traced(self, event: Event, number: int, suffix: str) -> None:
-        """A file that the unit opened for reading, mapped or executed, in the trace of that number."""
+        """Add a file that the unit opened for reading, mapped or executed, in the trace with the number ``number``."""
         if event.error is not None or event.op not in (Op.OPEN, Op.MAP, Op.EXEC):
             return
         if event.made:
@@ -141,9 +139,7 @@ class _Builder:
             self.seen.setdefault(packed, set()).add(number)
 
     def add(self, path: PurePosixPath, reason: Reason) -> PurePosixPath | None:
-        """Add ``path`` and every link on the way to it. Returns its canonical path, or None when a rule
-        excludes it.
-        """
+        """Add ``path`` and every link on the way to it. Return its canonical path, or None when a rule excludes it."""
         found = self.root.resolve(path)
         file = self._file_at(found.canonical)
         if file is None:
@@ -157,14 +153,14 @@ class _Builder:
         return file
 
     def _file_at(self, canonical: PurePosixPath | None) -> PurePosixPath | None:
-        """``canonical`` when it is a file of the image: not a directory, and not made anew by each boot."""
+        """``canonical`` if it is a file of the image, or None. Directories, and files that every boot makes anew, are not."""
         if canonical is None or len(canonical.parts) < 2 or canonical.parts[1] in _VOLATILE:
             return None
         return None if self.root.host(canonical).is_dir() else canonical
 
     def _excluding_rule(self, names: tuple[PurePosixPath, ...], reason: Reason) -> str | None:
-        """The rule that excludes a file. ``names`` are its canonical path and the other spellings that were
-        asked for.
+        """The rule that excludes a file, or None. ``names`` are its canonical path and the other spellings
+        that were requested.
         """
 
         def first(rules: Iterable[tuple[str, str]]) -> str | None:
@@ -199,14 +195,14 @@ class _Builder:
         return None
 
     def _closed_directory(self, directory: PurePosixPath) -> PurePosixPath | None:
-        """The first directory on the way, from below, that is closed to some users."""
+        """The lowest directory on the way that is closed to some users, or None."""
         for each in (directory, *directory.parents):
             if not self.root.host(each).lstat().st_mode & stat.S_IXOTH or self.root.has_acl(each):
                 return each
         return None
 
     def close(self, traces: Sequence[Trace]) -> None:
-        """Add what the files of the set need: interpreters of scripts, then libraries by ELF and by the guest's ldd."""
+        """Add what the set's files need: interpreters of scripts, and then libraries by ELF and by the guest's ldd."""
         self._close_added()
         for trace in traces:
             for program, libraries in trace.ldd.items():
@@ -236,7 +232,9 @@ class _Builder:
         self.add(interpreter, Reason(ReasonSource.SCRIPT, f"#! of {path}"))
 
     def include(self, glob: str) -> bool:
-        """Add the files that a rule of the profile names, with their needs; returns whether it names any."""
+        """Add the files that an `include` rule of the profile names, and what these files need. Return
+        whether the rule names any file.
+        """
         named = False
         for file in self.named_by(glob):
             named = True
@@ -245,7 +243,7 @@ class _Builder:
         return named
 
     def hard_links(self) -> None:
-        """Add the other names of the set's files in the image, and what a program needs under such a name."""
+        """Add the other names that the set's files have in the image, and what a program needs under such a name."""
         linked = functools.cache(self.root.hard_links)
         seen: set[PurePosixPath] = set()
         while added := [path for path in sorted(self.reasons) if path not in seen and self._is_file(path)]:
@@ -259,7 +257,7 @@ class _Builder:
             self._close_added()
 
     def _close_added(self) -> None:
-        """Add what the newest files need."""
+        """Add what the most recently added files need."""
         for path in sorted(self.reasons):
             self._add_script_interpreter(path)
         added = [path for path in sorted(self.reasons) if path not in self._closed and self._is_file(path)]
@@ -274,7 +272,7 @@ class _Builder:
         self._closed.update(added)
 
     def named_by(self, glob: str) -> Iterator[PurePosixPath]:
-        """The files that a glob names, as it spells them. A directory names everything below it."""
+        """The files that a glob names, spelled as in the glob. A directory stands for everything below it."""
         head, crosses, _ = glob.partition("**")
         pattern = PurePosixPath(head).parent if crosses and not head.endswith("/") else PurePosixPath(head)
         for path in self.root.glob(pattern):
@@ -289,11 +287,13 @@ class _Builder:
             yield from (each for each in below if not crosses or matches(each, glob))
 
     def _below(self, directory: PurePosixPath) -> list[PurePosixPath]:
-        """Everything below except directories. ``add`` resolves links, by the image's root."""
+        """Everything below a directory except directories. ``add`` resolves links, within the image's root."""
         return sorted(self.root.below(directory))
 
     def check_mapped(self, trace: Trace) -> None:
-        """Raise StartSetError for a mapped file that nothing explains. Note a rule that excludes one."""
+        """Raise StartSetError for a mapped file that is neither in the set nor excluded. When a rule excludes
+        such a file, record the rule.
+        """
         for mapped in trace.mapped:
             file = self._file_at(self.root.resolve(mapped.path).canonical)
             if file is None or file in self.reasons or file in self.excluded:
@@ -308,7 +308,7 @@ class _Builder:
             self.excluded[file] = rule
 
     def finish(self, traces: int) -> StartSet:
-        """The set with the directories that hold its files, sorted by path."""
+        """The set, with the directories that contain its files, sorted by path."""
         parents = {parent for path in self.reasons for parent in path.parents if parent != PurePosixPath("/")}
         for parent in parents:
             self.reasons.setdefault(parent, {})[Reason(ReasonSource.PARENT, "holds files of the set")] = None
