@@ -1,1 +1,1 @@
-"""Bytes and documents of strangers, read within limits and shown without harm."""
+"""Read bytes and documents from untrusted sources within limits, and show them safely."""

@@ -1,8 +1,8 @@
-"""Read foreign numbers, lines, files and TOML with a bound on time and memory.
+"""Read untrusted numbers, lines, files and TOML with limits on time and memory.
 
-Python's own readers have no such bound. int() takes time that grows with the square of the digits, and
-raises ValueError beyond 4300 of them. A line or a file is read whole, whatever its size. tomllib keeps
-every prefix of a dotted key.
+Python's own functions have no such limits. int() takes time that grows with the square of the number of
+digits, and raises ValueError for more than 4300 digits. A line or a file is read completely, whatever its
+size is. tomllib keeps every prefix of a dotted key.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MAX_KEY_PARTS
 
 
 def natural(text: str, most: int = UINT64_MAX) -> int | None:
-    """The number in decimal digits of ASCII, from 0 to ``most`` (below 10 to the 20th); None for any other
-    text.
-    """
+    """The number in ``text`` (ASCII decimal digits), from 0 to ``most`` (below 10 to the 20th). None for any other text."""
     if _DECIMAL.fullmatch(text) is None:
         return None
     value = int(text)
@@ -52,17 +50,17 @@ def natural(text: str, most: int = UINT64_MAX) -> int | None:
 
 
 def lines_of(file: BinaryIO, most_bytes: int) -> Iterator[bytes]:
-    """The lines with their newlines. Of a line longer than ``most_bytes`` a piece of ``most_bytes`` + 1
-    comes, without a newline.
+    """The lines of a file, with their newlines. A line longer than ``most_bytes`` is returned in pieces of
+    ``most_bytes`` + 1 bytes, which have no newline.
     """
     return iter(partial(file.readline, most_bytes + 1), b"")
 
 
 def read_whole(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file; a link to one is followed.
+    """The content of a regular file. A link is followed.
 
-    Raises OSError for any other file (a FIFO would make us wait), and for more than ``most_bytes``,
-    whatever size its status names.
+    Raises OSError for any other file (a FIFO would block), and for a file with more than ``most_bytes``,
+    whatever size its status shows.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
         status = os.fstat(file.fileno())
@@ -75,9 +73,10 @@ def read_whole(path: Path, most_bytes: int) -> bytes:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """A document of at most a few hundred KiB. Its values can be written as JSON (dates as text).
+    """The TOML document in ``text``, of at most a few hundred KiB. Its values can be written as JSON (dates
+    as text).
 
-    Raises ValueError, with a message for people, for any other text.
+    Raises ValueError with a readable message for any other text.
     """
     if len(text) > MAX_TOML_BYTES:
         raise ValueError(f"it has more than {MAX_TOML_BYTES} characters")
@@ -93,8 +92,8 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _without_strings(text: str) -> str:
-    """``text`` up to the first string that does not end, where tomllib stops, too. Strings become a word,
-    comments nothing.
+    """``text`` up to the first string that does not end, where tomllib stops, too. Each string is replaced by
+    a word, and comments are removed.
     """
     parts: list[str] = []
     at = 0

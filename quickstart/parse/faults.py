@@ -1,4 +1,4 @@
-"""The tables of documents, and pydantic's faults as lines that a person can act on."""
+"""A base class for tables in documents, and pydantic's faults as lines that a user can act on."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MAX_TOLD = 50_000
 
 
 class Table(BaseModel):
-    """A table of a document: it has no unknown key, its values have exactly the given types, and it is
-    immutable.
+    """A table in a document. Unknown keys are refused, values must have exactly the declared types, and the
+    table is immutable.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -29,8 +29,7 @@ class Table(BaseModel):
 
 def faults(error: ValidationError, document: type[BaseModel]) -> list[str]:
     """One line for each fault: its place, what is wrong, and the key or word that was probably meant.
-
-    ``document`` is the model that was validated against.
+    ``document`` is the model that refused the document.
     """
     if error.error_count() > _MAX_TOLD:
         return [f"the whole: {error.error_count()} faults, so it is another kind of document"]
@@ -42,13 +41,13 @@ def faults(error: ValidationError, document: type[BaseModel]) -> list[str]:
 
 
 def first_ones(found: Sequence[T], line_of: Callable[[T], str] = str) -> list[str]:
-    """A line for each fault up to a readable number, and one that counts the rest."""
+    """A line for each fault, up to a readable number, and a last line with the number of further faults."""
     lines = [line_of(each) for each in found[:MAX_LINES]]
     return [*lines, f"and {len(found) - MAX_LINES} more"] if len(found) > MAX_LINES else lines
 
 
 def near(word: str, known: Sequence[str]) -> str:
-    """``; did you mean 'x'?``, or nothing when no known word is like it."""
+    """``; did you mean 'x'?``, or an empty string when no known word is similar."""
     found = difflib.get_close_matches(word[:_LONGEST_WORD], known, n=1)
     return f"; did you mean {found[0]!r}?" if found else ""
 
@@ -69,7 +68,7 @@ def _short(text: str) -> str:
 
 
 def _keys_at(location: tuple[int | str, ...], document: type[BaseModel]) -> list[str]:
-    """The keys that the table around ``location`` has."""
+    """The keys of the table that has ``location``."""
     table = document
     for part in location[:-1]:
         if isinstance(part, int):
@@ -83,7 +82,7 @@ def _keys_at(location: tuple[int | str, ...], document: type[BaseModel]) -> list
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    """The model that an annotation is, or is a list of."""
+    """The model that an annotation is or contains, such as the members of a list. None when there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for each in typing.get_args(annotation) if (found := _model_in(each))), None)

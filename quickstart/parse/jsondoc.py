@@ -1,8 +1,8 @@
-"""Foreign JSON, parsed within limits of depth, number and length.
+"""Parse untrusted JSON within limits on depth, number and length.
 
-`json.loads` alone recurses as deep as the text nests, and takes numbers of any length, NaN, Infinity and,
-of two equal keys, the last one. Each of these is a ValueError here, found before or during parsing, in time
-linear in the text's length.
+`json.loads` recurses as deep as the text is nested. It also accepts numbers of any length, NaN, Infinity, and
+duplicate keys, of which it uses the last. `parse` raises ValueError for each of these, before or during
+parsing. It takes time proportional to the text's length.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ALL_BUT_SYNTAX = bytes(sorted(set(range(256)) - set(b"[]{},:")))
 
 
 def parse(data: bytes) -> object:
-    """The document in ``data`` (UTF-8). Raises ValueError with a message for people for anything else or
-    over a limit.
+    """The JSON document in ``data`` (UTF-8). Raises ValueError with a readable message for any other data,
+    and when a limit is exceeded.
     """
     _check_shape(data)
     try:

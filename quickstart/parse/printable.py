@@ -1,4 +1,4 @@
-"""Foreign strings on a terminal or a page: characters that do not print become escapes."""
+"""Show untrusted strings on a terminal or a page: characters that cannot be printed become escapes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ def _escaped(char: str) -> str:
 
 
 def console_shown(text: str) -> tuple[str, str]:
-    """A guest's console output for a terminal: colours stay, every other control sequence becomes an escape.
+    """A guest's console output for a terminal. Colours are kept, and every other control sequence becomes an
+    escape.
 
-    Returns it, and the end of ``text`` that may be the beginning of a colour: prepend that to the next
-    piece.
+    Returns the text, and the end of ``text`` that may be the beginning of a colour. Prepend that end to the
+    next piece.
     """
     begun = _BEGUN.search(text)
     rest = begun[0] if begun else ""
