@@ -1,1 +1,3 @@
-"""profile → reference: the ordinary root file system and kernel, which are booted, traced and later shipped."""
+"""Make the reference image of a profile: the ordinary root file system and kernel, which are booted, traced
+and later shipped.
+"""

@@ -1,4 +1,4 @@
-"""Runs programs of an image on this host, as root of the image and of nothing else (``confiner/``, docs/users/security.md)."""
+"""Run programs of an image on this host, confined: they are root of the image only (``confiner/``, docs/users/security.md)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_CONFINED = 125
 
 
 def confiner(store: Store) -> Path:
-    """The confiner, from the store. Raises MissingToolError when its compiler is missing."""
+    """The confiner, compiled into the store. Raises MissingToolError when its compiler is missing."""
     folder = resources.files("quickstart.reference").joinpath("confiner")
     return compiled(store, "confiner", FLAGS, folder, compiler=COMPILER)
 
@@ -38,11 +38,13 @@ def run_in(
     network: bool = False,
     host_tools: bool = False,
 ) -> None:
-    """Run a program of the image ``root`` under ``program``, the confiner, and wait for its end. Its output is appended to ``log``.
+    """Run a program of the image ``root`` under ``program``, the confiner, and wait for its end. Its output
+    is appended to ``log``.
 
-    With ``network`` it has the host's network, but no UNIX sockets. Only then does it get the host's proxies, which may contain a
-    password. With ``host_tools`` it is a program of the host, which sees the image at `TARGET`; ``root`` must have a directory
-    ``dev``. Raises CommandError as ``relay.logged`` does.
+    With ``network``, the program has the host's network, but no UNIX sockets. Only then does it get the
+    host's proxy settings, which may contain a password. With ``host_tools``, it is a program of the host,
+    which sees the image at `TARGET`; ``root`` must then have a directory ``dev``. Raises CommandError as
+    ``relay.logged`` does.
     """
     options = (*(("--network",) if network else ()), *(("--host-tools",) if host_tools else ()))
     words = [program, *options, root, *argv]

@@ -1,4 +1,4 @@
-"""The files that a fresh Debian root needs to be a machine: those that an installer or a cloud image would write."""
+"""The files that make a fresh Debian root into a machine. An installer or a cloud image would otherwise write them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INTERFACE_NAMES = ("ens3", "ens4", "ens5", "enp0s2", "enp0s3", "enp1s0", "enX0"
 
 
 def interfaces() -> str:
-    """interfaces(5): the Ethernet interface uses DHCP when it appears, as Debian's installer configures it."""
+    """The text of interfaces(5). The Ethernet interface uses DHCP when it appears, as Debian's installer configures it."""
     stanzas = "".join(f"\nallow-hotplug {name}\niface {name} inet dhcp\n" for name in _INTERFACE_NAMES)
     return f"source /etc/network/interfaces.d/*\n\nauto lo\niface lo inet loopback\n{stanzas}"
 
@@ -33,7 +33,7 @@ _POLICY = "#!/bin/sh\n# no service starts while the image is made (invoke-rc.d(8
 
 
 def write(tree: Path, name: str, text: str, mode: int = 0o644) -> None:
-    """Write a guest file below ``tree``, and make its directory when it is missing. Our umask has no effect on the modes."""
+    """Write a guest file below ``tree``, and make its directory if it is missing. Our umask does not affect the modes."""
     inroot.write(tree, name, text.encode(), mode)
 
 
@@ -47,7 +47,7 @@ def begin(tree: Path, source_lines: tuple[str, ...]) -> None:
 
 
 def configure(tree: Path) -> None:
-    """Configure what is the same for every image: host name, network, ssh."""
+    """Configure what is the same in every image: host name, network, ssh."""
     write(tree, "etc/hostname", f"{HOSTNAME}\n")
     write(tree, "etc/hosts", f"127.0.0.1\tlocalhost\n127.0.1.1\t{HOSTNAME}\n::1\tlocalhost ip6-localhost\n")
     write(tree, "etc/network/interfaces", interfaces())
@@ -56,7 +56,7 @@ def configure(tree: Path) -> None:
 
 
 def end(tree: Path, root_uuid: str) -> None:
-    """Remove the traces of this host and of the image's making: caches, logs, keys, the machine's identity."""
+    """Remove traces of this host and of the image's making: caches, logs, keys, the machine's identity."""
     write(tree, "etc/fstab", fstab(root_uuid))
     for name in ("usr/sbin/policy-rc.d", "etc/resolv.conf"):
         inroot.remove(tree, name)
@@ -80,10 +80,11 @@ def end(tree: Path, root_uuid: str) -> None:
 
 
 def fix_times(tree: Path, since_s: float) -> None:
-    """Set the times of all files that were written since ``since_s`` (seconds since the epoch) to IMAGE_TIME_S.
+    """Set the times of all files that were written at or after ``since_s`` (seconds since the epoch) to
+    IMAGE_TIME_S.
 
-    Files from packages have the times in their archives. All other times, and the dates of accounts, would depend on the day on
-    which the image was made.
+    Files from packages have the times in their archives. The times of other files, and the dates of accounts,
+    would otherwise depend on the day on which the image was made.
     """
     for name in ("etc/shadow", "etc/shadow-"):
         inroot.rewrite(tree, name, _with_fixed_day)
@@ -95,7 +96,9 @@ def fix_times(tree: Path, since_s: float) -> None:
 
 
 def _with_fixed_day(shadow: bytes) -> bytes:
-    """shadow(5), in which the day of each password's last change (in days since the epoch) becomes that of IMAGE_TIME_S."""
+    """The text of shadow(5), with the day of IMAGE_TIME_S as the day of each password's last change (in days
+    since the epoch).
+    """
     day = str(IMAGE_TIME_S // 86400).encode()
     rows = [line.split(b":") for line in shadow.splitlines()]
     # An empty field means no ageing, and 0 means that the password has to be changed. Neither is a date.

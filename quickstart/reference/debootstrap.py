@@ -1,4 +1,6 @@
-"""The reference image by debootstrap: each suite has one base, to whose copy the packages of a profile are added."""
+"""Make the reference image with debootstrap. Each suite has one base image, and a profile's packages are
+added to a copy of it.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ _NAMESPACE = uuid.UUID("6f0c3c8e-4a43-4a52-9d8e-5b1f5f1f2a00")
 def reference_inputs(
     profile: Profile, differing: Variant | None = None, *, guest_package: bool = True
 ) -> Mapping[str, object]:
-    """What the reference image depends on: all that goes into the image, but not the profile's name."""
+    """Everything on which the reference image depends. The profile's name is left out."""
     return {
         "base": _base_inputs(profile.suite),
         "packages": list(profile.packages),
@@ -77,7 +79,7 @@ def _base_inputs(suite: str) -> Mapping[str, object]:
 
 
 def root_uuid(inputs: Mapping[str, object]) -> str:
-    """The root file system's UUID. The same inputs give the same UUID, and other inputs give another."""
+    """The UUID of the root file system. The same inputs give the same UUID, and different inputs give different ones."""
     return str(uuid.uuid5(_NAMESPACE, key_of("reference", inputs)))
 
 
@@ -88,7 +90,7 @@ def make_reference(
     *,
     guest_package: bool = True,
 ) -> ReferenceImage:
-    """The profile's reference image, or a variant of it, from the store. It is made first when it is missing there (as root).
+    """The profile's reference image, or a variant of it. It comes from the store, or is made now (as root).
 
     Raises BadInputError for a suite or package that does not exist, HostLacksError, and ReferenceImageError.
     """
@@ -161,7 +163,7 @@ def _make_base(suite: str, context: Context) -> Path:
 
 @dataclass(frozen=True)
 class _Image:
-    """An image that is being made: its ``root``, the confiner that runs its programs, and the log of their output."""
+    """An image that is being made: its ``root``, the confiner that runs its programs, and the log for their output."""
 
     root: Path
     confiner: Path
@@ -181,7 +183,9 @@ class _Image:
 
 
 def _debootstrap(image: _Image, suite: str, sources: Sources) -> None:
-    """Run both stages, confined: the host's debootstrap unpacks, then the image's own runs the packages' scripts."""
+    """Run both stages of debootstrap, confined. The host's debootstrap unpacks packages, and then the image's
+    own copy runs their scripts.
+    """
     for directory in (image.root, image.root / "dev"):
         directory.mkdir()
         directory.chmod(0o755)
@@ -218,7 +222,7 @@ def _not_confined(error: CommandError) -> Exception:
 
 
 def _install(image: _Image, packages: tuple[str, ...], sources: Sources) -> None:
-    """Upgrade and install. All packages are fetched first, so that their scripts need no network, and they get none."""
+    """Upgrade and install packages. All packages are fetched first, so that their scripts can run without a network."""
     customise.begin(image.root, sources.lines)
     apt = ("apt-get", "-y", "-q", "--no-install-recommends", "-o", "Dpkg::Options::=--force-confold")
     try:

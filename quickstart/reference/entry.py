@@ -1,4 +1,4 @@
-"""A reference image in the store: its tree, and beside it the facts that a launch needs."""
+"""A reference image in the store: its tree, and a file with the facts that a launch needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_facts(
 
 
 def load(directory: Path, origin: tuple[str, str]) -> ReferenceImage:
-    """The reference image in ``directory``; raises ReferenceImageError without a kernel."""
+    """The reference image in ``directory``. Raises ReferenceImageError when it has no kernel."""
     root = ImageRoot(directory / "root")
     version = newest_kernel(root)
     if version is None:
@@ -58,7 +58,7 @@ def devices_of(image: ReferenceImage) -> tuple[DeviceNode, ...]:
 
 
 def find(store: Store, inputs: Mapping[str, object]) -> ReferenceImage | None:
-    """The reference image of ``inputs`` if the store has it. It is not verified."""
+    """The reference image for ``inputs``, if the store has it, or None. It is not verified."""
     path = store.find("reference", inputs)
     try:
         return load(path, ("", "")) if path else None
@@ -73,7 +73,9 @@ def newest_kernel(root: ImageRoot) -> str | None:
 
 
 def version_key(version: str) -> tuple[str | int, ...]:
-    """A sort key for kernel versions, as deb-version(7) has it: numbers by value, ``~`` before the end, the end before all else."""
+    """A sort key for kernel versions, by the rules of deb-version(7): numbers are compared by value, ``~``
+    sorts before the end of the text, and the end sorts before everything else.
+    """
     parts = re.split(r"(\d+)", version.replace("~", "\0") + "\1")
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
 

@@ -1,4 +1,4 @@
-"""What a user's fstab(5) requires of a machine with a single volume."""
+"""Read from a user's fstab(5) what it requires of a machine with a single volume."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class RootLine:
-    """The UUID or label by which fstab finds the root volume. The other one is empty."""
+    """The UUID or label by which fstab finds the root volume. The other field is empty."""
 
     uuid: str
     label: str
@@ -25,7 +25,8 @@ class RootLine:
 def root_volume(fstab: str) -> RootLine | None:
     """The UUID or label that ``fstab`` has for /, or None when it has no line for /.
 
-    Raises BadInputError, naming the line, for a root that is found in another way or is not ext4, and for mounts from other disks.
+    Raises BadInputError with the line for a root that is found in another way or is not ext4, and for a mount
+    from another disk.
     """
     if len(fstab) > _MAX_CHARACTERS:
         raise BadInputError(

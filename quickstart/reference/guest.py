@@ -1,7 +1,8 @@
-"""Installs quickstart-guest into a reference image: with dpkg into an image that we make, and without it into a user's own root.
+"""Install quickstart-guest into a reference image: with dpkg in an image that we make, and without dpkg in a
+user's own root.
 
-The programs of a user's own root never run as root on this host. So we write the package's files and dpkg's database ourselves,
-byte for byte as `dpkg -i` does (tests/contract/test_guest_package.py compares the two).
+The programs of a user's own root never run as root on this host. So we write the package's files and dpkg's
+database ourselves, byte for byte as `dpkg -i` does (tests/contract/test_guest_package.py compares the two).
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ _STATE = PurePosixPath("/var/lib/quickstart")
 
 
 def inputs(wanted: bool) -> Mapping[str, object]:
-    """What the package adds to a reference image's inputs; nothing when it is not wanted."""
+    """What the package adds to the inputs of a reference image. Empty when the package is not wanted."""
     return {"guest_package": source_digest("quickstart.reference.guestpkg")} if wanted else {}
 
 
 @contextmanager
 def deb_in(tree: Path) -> Iterator[None]:
-    """While the context lasts, the package file is in the image, where INSTALL finds it."""
+    """A context in which the package file is in the image, where INSTALL finds it."""
     inroot.write(tree, DEB, deb(guest_package()))
     try:
         yield
@@ -55,7 +56,7 @@ def deb_in(tree: Path) -> Iterator[None]:
 
 
 def forget_build(tree: Path) -> None:
-    """Remove the records and stamps that a machine of another build left in this root."""
+    """Remove the records and stamps that a machine of another build has left in this root."""
     stamp = tree / _STAMP
     if stamp.is_dir() and not stamp.is_symlink():
         raise BadInputError(
@@ -70,9 +71,10 @@ def forget_build(tree: Path) -> None:
 
 
 def place(tree: Path) -> bool:
-    """Install the package into a user's own root without running any of its programs; False when it has no dpkg database.
+    """Install the package into a user's own root without running any of its programs. Return False when the
+    root has no dpkg database.
 
-    Raises BadInputError, naming the path, where there is something else in place of a directory.
+    Raises BadInputError with the path when something else is in the place of a directory.
     """
     root = ImageRoot(tree)
     database = root.resolve(_DATABASE).canonical
@@ -97,7 +99,7 @@ def _listing(package: GuestPackage) -> bytes:
 
 
 def _with_stanza(status: str, package: GuestPackage) -> str:
-    """dpkg's status file, sorted by package, as dpkg writes it."""
+    """The text of dpkg's status file with the package's stanza, sorted by package, as dpkg writes it."""
     fields = dict(package.fields)
     description = fields.pop("Description")
     conffiles = "".join(f"\n {file.path} {md5(file.data)}" for file in package.conffiles)
@@ -118,14 +120,16 @@ def _name_of(stanza: str) -> str:
 
 
 def _with_triggers(text: str, package: GuestPackage) -> str:
-    """dpkg's triggers/File: each line has a path and the package that is interested in it, in no order."""
+    """The text of dpkg's triggers/File with the package's triggers. Each line has a path and the package that
+    is interested in it, in no order.
+    """
     others = [line for line in text.splitlines() if line.split()[1:2] != [f"{NAME}/noawait"]]
     ours = [f"{line.split()[1]} {NAME}/noawait" for line in package.triggers.splitlines()]
     return "".join(f"{line}\n" for line in (*others, *ours))
 
 
 def text_of(root: ImageRoot, path: PurePosixPath) -> str:
-    """A text file of the image, by its canonical path. Raises BadInputError for one that is not a regular file or is too long."""
+    """A text file of the image, by its canonical path. Raises BadInputError for a file that is not regular or is too long."""
     status = root.host(path).lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > _TEXT_BYTES:
         raise BadInputError(
@@ -143,7 +147,7 @@ def _change(root: ImageRoot, path: PurePosixPath, change: Callable[[str], str]) 
 
 
 def _write(root: ImageRoot, file: PackageFile) -> None:
-    """Write a file of the package where the guest will find it, and restore the times of its directory."""
+    """Write a file of the package where the guest will find it. The times of its directory are restored."""
     directory = _directory(root, file.path.parent)
     path = directory / file.path.name
     if path.is_dir() and not path.is_symlink():
@@ -159,7 +163,7 @@ def _write(root: ImageRoot, file: PackageFile) -> None:
 
 
 def _directory(root: ImageRoot, path: PurePosixPath) -> Path:
-    """The path on the host of a directory of the image, which is made when it is missing."""
+    """The host's path of a directory in the image. The directory is made if it is missing."""
     canonical = root.resolve(path).canonical
     if canonical is None:
         parent = _directory(root, path.parent)
@@ -179,7 +183,7 @@ def _directory(root: ImageRoot, path: PurePosixPath) -> Path:
 
 @contextmanager
 def _times_of(directory: Path) -> Iterator[None]:
-    """Restore the times of a directory."""
+    """Restore the times of a directory at the end of the context."""
     before = directory.stat()
     try:
         yield

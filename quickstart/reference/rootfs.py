@@ -1,7 +1,8 @@
-"""A user's own root, a directory or a tar, as the reference image (build.md). Its copy is unchanged except for two additions.
+"""A user's own root (a directory or a tar) as the reference image (build.md). Its copy is unchanged, except
+for these additions.
 
-These are the directory /fast, where the start set is bound, and a line for the root volume in an fstab that has none. The package
-quickstart-guest is added, too, unless the user does not want it.
+The directory /fast is added, over which the start set is bound. An fstab without a line for the root volume
+gets one. The package quickstart-guest is added, too, unless the user does not want it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _HOW_TO_TAR = "make it with tar --xattrs --xattrs-include='*' --acls --numeric-o
 
 @dataclass(frozen=True)
 class Rootfs:
-    """The user's root: ``kind`` is ``directory`` or ``tar``, and ``digest`` is the tree's hash or the file's SHA-256."""
+    """The user's root. ``kind`` is ``directory`` or ``tar``. ``digest`` is the hash of the tree, or the SHA-256 of the tar."""
 
     path: Path
     kind: str
@@ -49,7 +50,7 @@ class Rootfs:
 
 
 def examine(path: Path) -> Rootfs:
-    """The root at ``path``, a directory or a tar. Only root can read a directory.
+    """The root at ``path``, a directory or a tar. Reading a directory needs root.
 
     Raises BadInputError for anything else, and for the host's own root.
     """
@@ -68,7 +69,7 @@ def examine(path: Path) -> Rootfs:
 
 
 def _hash_of(directory: Path) -> str:
-    """The hash of what is copied: no device nodes, no sockets, and mount points as empty directories."""
+    """The hash of everything that is copied: without device nodes and sockets, and with mount points as empty directories."""
     try:
         return tree_hash(directory, as_copied_s=IMAGE_TIME_S)
     except OSError as error:
@@ -79,7 +80,9 @@ def _hash_of(directory: Path) -> str:
 
 
 def _check_tar(path: Path) -> tuple[str, ...]:
-    """The argv of the program that decompresses the tar; empty for a plain tar. One that is cut between members lacks its end."""
+    """The argv of the program that decompresses the tar. Empty for an uncompressed tar. Raises BadInputError
+    for a file that is not a tar, and for an uncompressed tar without its end.
+    """
     with path.open("rb") as file:
         head = file.read(512)
         for magic, tool in _COMPRESSED:
@@ -95,7 +98,7 @@ def _check_tar(path: Path) -> tuple[str, ...]:
 
 
 def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str, object]:
-    """What the reference image of ``rootfs`` depends on: its content, but not its path."""
+    """Everything on which the reference image of ``rootfs`` depends: its content, but not its path."""
     return {
         "kind": rootfs.kind,
         "digest": rootfs.digest,
@@ -109,9 +112,9 @@ def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str,
 def reference_of(
     profile: Profile, rootfs: Rootfs, context: Context, *, guest_package: bool = True
 ) -> ReferenceImage:
-    """The user's root as a reference image, from the store or copied now (as root).
+    """The user's root as a reference image. It comes from the store, or is copied now (as root).
 
-    Raises BadInputError, naming all that is missing, when the root lacks what a machine needs.
+    Raises BadInputError with everything that is missing when the root lacks what a machine needs.
     """
     store, progress = context.store, context.progress
     inputs = rootfs_inputs(rootfs, guest_package=guest_package)
@@ -145,9 +148,11 @@ def reference_of(
 
 
 def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) -> NotHome:
-    """Copy with owners, modes, ACLs, attributes, times, hard links and holes, but not the content of mounts.
+    """Copy the directory with owners, modes, ACLs, attributes, times, hard links and holes, but without the
+    content of mounts.
 
-    Returns what the copy lacks (device nodes, sockets). Raises BadInputError for more than a disk of ``disk_bytes`` can hold.
+    Return what the copy lacks (device nodes, sockets). Raises BadInputError for more data than a disk of
+    ``disk_bytes`` can hold.
     """
     if store.root.resolve().is_relative_to(rootfs.path):
         raise BadInputError(
@@ -168,7 +173,7 @@ def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) ->
 
 
 def _not_copied(source: Path, error: OSError) -> Exception:
-    """Report a full store as what it is, and not as a fault of the source."""
+    """The exception for a failed copy. A full store is reported as such, and not as a fault of the source."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostLacksError(
             f"{source} does not fit into the store", hint="free some space, or set QUICKSTART_CACHE"
@@ -179,10 +184,11 @@ def _not_copied(source: Path, error: OSError) -> Exception:
 
 
 def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome:
-    """Unpack a tar below ``tree``. Names stay inside it, and no link is followed.
+    """Unpack a tar below ``tree``. No name leads out of ``tree``, and no link is followed.
 
-    Returns what the tree lacks (device nodes, sockets). Raises BadInputError for an archive that cannot be unpacked completely, has
-    more than a disk of ``disk_bytes`` can hold, or does not have the SHA-256 ``digest``.
+    Return what the tree lacks (device nodes, sockets). Raises BadInputError for an archive that cannot be
+    unpacked completely, has more data than a disk of ``disk_bytes`` can hold, or does not have the SHA-256
+    ``digest``.
     """
     try:
         with foreign_members(path, "tar", _check_tar(path), digest) as members:
@@ -194,7 +200,7 @@ def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome
 
 
 def check_devices(devices: tuple[DeviceNode, ...], source: Path) -> None:
-    """Raise BadInputError for more device nodes than any root has, and for a name that debugfs(8) cannot read."""
+    """Raise BadInputError for implausibly many device nodes, and for a name that debugfs(8) cannot read."""
     if len(devices) > _MOST_DEVICES:
         raise BadInputError(
             f"{source} has {len(devices)} device nodes; up to {_MOST_DEVICES} are taken",
@@ -210,7 +216,7 @@ def check_devices(devices: tuple[DeviceNode, ...], source: Path) -> None:
 
 
 def check_machine(root: ImageRoot, source: Path) -> None:
-    """Raise BadInputError, naming everything that our machines need and ``root`` lacks."""
+    """Raise BadInputError with everything that a machine needs and ``root`` lacks."""
     faults = []
     if not root.base.stat().st_mode & stat.S_IXOTH:
         faults.append("its root directory may be entered by root only: chmod 755")
@@ -244,7 +250,7 @@ def check_machine(root: ImageRoot, source: Path) -> None:
 
 
 def complete(tree: Path, own: RootLine) -> RootLine:
-    """Add what a machine needs. Returns the volume's UUID and label: those that fstab requires, otherwise ``own``."""
+    """Add what a machine needs. Return the volume's UUID and label: those that fstab requires, or else those in ``own``."""
     fast, file, etc = tree / "fast", tree / "etc/fstab", tree / "etc"
     if not fast.exists():
         fast.mkdir()
@@ -266,7 +272,7 @@ def complete(tree: Path, own: RootLine) -> RootLine:
 
 
 def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
-    """Raise BadInputError, naming them, when packages of the profile are not installed. Only dpkg's database counts."""
+    """Raise BadInputError with the packages of the profile that are not installed. Only dpkg's database is looked at."""
     status = root.resolve(PurePosixPath("/var/lib/dpkg/status")).canonical
     if status is None:
         return
@@ -279,7 +285,7 @@ def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
 
 
 def installed_packages(status: str) -> frozenset[str]:
-    """The packages that are installed by dpkg's status file (deb822), and the packages that they provide."""
+    """The packages that are installed according to dpkg's status file (deb822), and the packages that they provide."""
     found: set[str] = set()
     for stanza in status.split("\n\n"):
         fields = dict(re.findall(r"^(Package|Status|Provides): *(.*)$", stanza, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""The sources of packages: the host's own apt configuration, or else debootstrap's default."""
+"""The package sources for an image: the host's own apt configuration, or else debootstrap's default."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ _FORMAT = "$(REPO_URI) $(CODENAME) $(COMPONENT)"
 
 @dataclass(frozen=True)
 class Sources:
-    """``mirror`` is empty for debootstrap's default. ``lines`` are sources.list(5) lines for the image.
+    """``mirror`` is empty when debootstrap's default is used. ``lines`` are lines of sources.list(5) for the
+    image.
 
-    ``proxy`` is the host's apt proxy, or empty. It is used while the image is made, and the image does not contain it.
+    ``proxy`` is the host's apt proxy, or empty. It is used while the image is made, and is not written into
+    the image.
     """
 
     mirror: str
@@ -32,9 +34,10 @@ class Sources:
 
 
 def host_sources(suite: str) -> Sources:
-    """The archives that the host's apt uses for ``suite``, its -updates and its -security, as far as it has them.
+    """The archives that the host's apt uses for ``suite``, and for its -updates and -security.
 
-    For a suite that the host's apt does not use: the archives of the host's own suite that carry this one, too.
+    When the host's apt does not use the suite, these are the archives of the host's own suite that also have
+    ``suite``.
     """
     shown = door.run(
         ["apt-get", "indextargets", "--format", _FORMAT, "Created-By: Packages"], timeout_s=60, check=False
@@ -50,7 +53,9 @@ def host_sources(suite: str) -> Sources:
 
 
 def _carries(uri: str, codename: str, proxy: str) -> bool:
-    """Whether the archive at ``uri`` has the suite: whether its Release file exists (DebianRepository/Format)."""
+    """Whether the archive at ``uri`` has the suite ``codename``, that is, whether its Release file exists
+    (DebianRepository/Format).
+    """
     handlers = [urllib.request.ProxyHandler({"http": proxy})] if proxy else []
     request = urllib.request.Request(f"{uri.rstrip('/')}/dists/{codename}/Release", method="HEAD")  # noqa: S310 - http only
     try:
@@ -61,7 +66,7 @@ def _carries(uri: str, codename: str, proxy: str) -> bool:
 
 
 def side_by_side(text: str, suite: str, carries: Callable[[str, str], bool]) -> str:
-    """The lines that apt-get indextargets would print if the suite of the host's archives were ``suite``.
+    """The lines that apt-get indextargets would print if the host's archives were configured for ``suite``.
 
     ``carries`` says whether an archive has a codename.
     """
@@ -78,7 +83,7 @@ def side_by_side(text: str, suite: str, carries: Callable[[str, str], bool]) -> 
 
 
 def parse_proxy(text: str) -> str:
-    """The proxy in the output of apt-config shell (PROXY='…'). It is empty for no proxy and for DIRECT."""
+    """The proxy in the output of apt-config shell (PROXY='…'). Empty for no proxy and for DIRECT."""
     for word in shlex.split(text):
         name, _, value = word.partition("=")
         if name == "PROXY" and value != "DIRECT":
@@ -91,11 +96,11 @@ def _plain(uri: str) -> bool:
 
 
 def parse_targets(text: str, suite: str) -> Sources:
-    """Sources from the output of apt-get indextargets: lines of URI, codename, component.
+    """Sources from the output of apt-get indextargets, which has lines of URI, codename and component.
 
-    Only archives from which a minimal Debian can fetch count. They use plain http, because https needs
-    certificates, and mirror+file and the like need files of the host. A URI with a password does not count,
-    because it would stay in the image.
+    Only archives from which a minimal Debian can fetch are used. They use plain http, because https needs
+    certificates, and mirror+file and similar methods need files of the host. A URI with a password is not
+    used, because it would stay in the image.
     """
     wanted = (suite, f"{suite}-updates", f"{suite}-security")
     rows = [line.split() for line in text.splitlines()]

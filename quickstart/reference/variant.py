@@ -1,7 +1,9 @@
-"""Variants: images of the same packages with a few differences. Each difference has a row, so that a reader sees all of them.
+"""Variants are images of the same packages with a few differences. Each difference has a line of its own, so
+that a reader sees all of them.
 
-``TUNED`` is a Debian that somebody tuned for a fast boot without any other tool (configuration `standard-tuned`). ``of_bench`` is
-what a profile's application needs to answer requests from outside. No `build` uses a variant.
+``TUNED`` is a Debian that is tuned for a fast boot without any other tool (configuration `standard-tuned`).
+``of_bench`` makes a variant in which an application can answer requests from outside. `build` never uses a
+variant.
 """
 
 from __future__ import annotations
@@ -18,9 +20,13 @@ from quickstart.reference import customise
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """``purged`` packages, and ``written`` files (by their guest paths without the first /). ``enabled`` are units besides the
-    profile's, ``disabled`` those that an enabled unit would enable. Every unit that neither names is disabled; without ``enabled``,
-    all units stay as their packages have them. ``ran`` (argv) runs in the image last."""
+    """The differences of a variant. ``purged`` are packages that are removed. ``written`` are files, by their
+    guest paths without the first /.
+
+    ``enabled`` are units that are enabled besides the profile's unit. ``disabled`` are units that an enabled
+    unit would otherwise enable. All other units are disabled. Without ``enabled``, all units stay as their
+    packages configure them. ``ran`` are commands (argv) that run in the image at the end.
+    """
 
     name: str
     purged: tuple[str, ...] = ()
@@ -62,19 +68,19 @@ def of_bench(layer: BenchLayer) -> Variant:
 
 
 def together(first: Variant | None, second: Variant | None) -> Variant | None:
-    """Both variants in one. The commands of ``first`` run first. Only ``first`` may decide which units are enabled."""
+    """Both variants combined. The commands of ``first`` run first. Only ``first`` may decide which units are enabled."""
     if first is None or second is None:
         return first or second
     return replace(first, name=f"{first.name} {second.name}", ran=(*first.ran, *second.ran))
 
 
 def inputs(variant: Variant | None) -> Mapping[str, object]:
-    """What the variant adds to a reference image's inputs. Without a variant, this is nothing."""
+    """What the variant adds to the inputs of a reference image. Empty without a variant."""
     return {"variant": dataclasses.asdict(variant)} if variant else {}
 
 
 def preset(variant: Variant, profile: Profile) -> str:
-    """A systemd.preset(5), in which the first line that matches a unit decides."""
+    """The text of a systemd.preset(5). The first line that matches a unit decides about it."""
     units = (*variant.enabled, profile.unit)
     return "".join(f"enable {unit}\n" for unit in units) + "disable *\n"
 
@@ -87,7 +93,7 @@ def write_files(variant: Variant, profile: Profile, tree: Path) -> None:
 
 
 def commands(variant: Variant) -> tuple[list[str], ...]:
-    """The commands that have to run in the image when its packages and the variant's files are there."""
+    """The commands to run in the image after its packages are installed and the variant's files are written."""
     return (
         *([["apt-get", "-y", "-q", "purge", *variant.purged]] if variant.purged else []),
         *([["systemctl", "preset-all"]] if variant.enabled else []),

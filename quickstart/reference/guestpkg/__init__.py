@@ -1,1 +1,3 @@
-"""The Debian package quickstart-guest: what stays in a machine to see that a packed file changed (docs/users/never-stale.md)."""
+"""The Debian package quickstart-guest. It stays in a machine and notices when a packed file changes
+(docs/users/never-stale.md).
+"""

@@ -1,4 +1,6 @@
-"""quickstart-guest as a noun, and as the bytes of a .deb. It depends only on our scripts, not on the host or the day (pure)."""
+"""The package quickstart-guest as a data class, and as the bytes of a .deb. Both depend only on our scripts,
+not on the host or the day (pure).
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ _AR_MAGIC = b"!<arch>\n"
 
 @dataclass(frozen=True)
 class PackageFile:
-    """A file of the package by its guest path."""
+    """A file in the package, with its guest path."""
 
     path: PurePosixPath
     data: bytes
@@ -70,7 +72,9 @@ class PackageFile:
 
 @dataclass(frozen=True)
 class GuestPackage:
-    """``fields`` are those of deb-control(5) in dpkg's order, ``scripts`` the maintainer scripts by name (deb-postinst(5) …)."""
+    """The contents of the package. ``fields`` are the fields of deb-control(5) in dpkg's order, and
+    ``scripts`` are the maintainer scripts by name (deb-postinst(5) …).
+    """
 
     fields: Mapping[str, str]
     files: tuple[PackageFile, ...]
@@ -83,12 +87,12 @@ class GuestPackage:
 
     @property
     def directories(self) -> tuple[PurePosixPath, ...]:
-        """The directories of the files, each before those inside it."""
+        """The directories of the files. Each comes before the directories inside it."""
         return tuple(sorted({parent for file in self.files for parent in file.path.parents}))
 
 
 def guest_package() -> GuestPackage:
-    """The package of this quickstart."""
+    """The package for this version of quickstart."""
     scripts = resources.files("quickstart.reference.guestpkg").joinpath("scripts")
     files = [
         PackageFile(PurePosixPath(place), scripts.joinpath(name).read_bytes(), 0o755)
@@ -114,24 +118,26 @@ def guest_package() -> GuestPackage:
 
 
 def _installed_kib(files: list[PackageFile]) -> int:
-    """Installed-Size as deb-substvars(5) and dpkg-gencontrol have it: files are rounded up to 1 KiB, a directory is 1 KiB."""
+    """The value of Installed-Size, as deb-substvars(5) and dpkg-gencontrol define it: files are rounded up to
+    1 KiB, and a directory is 1 KiB.
+    """
     directories = {parent for file in files for parent in file.path.parents} - {PurePosixPath("/")}
     return len(directories) + sum(-(-len(file.data) // 1024) for file in files)
 
 
 def md5sums(package: GuestPackage) -> str:
-    """The control file md5sums: every file that is not configuration, sorted by path."""
+    """The text of the control file md5sums. It lists every file that is not configuration, sorted by path."""
     kept = (file for file in package.files if file not in package.conffiles)
     return "".join(f"{md5(file.data)}  {str(file.path)[1:]}\n" for file in kept)
 
 
 def md5(data: bytes) -> str:
-    """The MD5 that dpkg's database has for a file. Nothing depends on it being hard to forge."""
+    """The MD5 of a file, as in dpkg's database. It need not be hard to forge."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def control_files(package: GuestPackage) -> Mapping[str, tuple[bytes, int]]:
-    """The members of control.tar except `control` itself, by name, with their modes."""
+    """The members of control.tar except `control`, by name, with their modes."""
     return {
         "conffiles": ("".join(f"{file.path}\n" for file in package.conffiles).encode(), 0o644),
         "md5sums": (md5sums(package).encode(), 0o644),
@@ -141,7 +147,9 @@ def control_files(package: GuestPackage) -> Mapping[str, tuple[bytes, int]]:
 
 
 def deb(package: GuestPackage) -> bytes:
-    """The package as deb(5). Its members are not compressed, so the bytes do not depend on the version of a library."""
+    """The package in the format deb(5). Its members are not compressed, so the bytes do not depend on the
+    version of a library.
+    """
     control = "".join(f"{name}: {value}\n" for name, value in package.fields.items())
     members = {"control": (control.encode(), 0o644), **control_files(package)}
     control_tar = _tar([(".", None, 0o755), *((f"./{name}", *each) for name, each in members.items())])
@@ -151,7 +159,9 @@ def deb(package: GuestPackage) -> bytes:
 
 
 def _tar(rows: list[tuple[str, bytes | None, int]]) -> bytes:
-    """A ustar archive of names, contents (None for a directory) and modes. Everything belongs to root and has IMAGE_TIME_S."""
+    """A ustar archive of names, contents (None for a directory) and modes. All members belong to root and
+    have the time IMAGE_TIME_S.
+    """
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, data, mode in rows:
@@ -164,7 +174,7 @@ def _tar(rows: list[tuple[str, bytes | None, int]]) -> bytes:
 
 
 def _ar(members: Mapping[str, bytes]) -> bytes:
-    """An ar(5) archive as deb(5) requires it: names of up to 16 bytes, members at even offsets."""
+    """An ar(5) archive as deb(5) requires it: with names of up to 16 bytes, and members at even offsets."""
     parts = [_AR_MAGIC]
     for name, data in members.items():
         parts.append(f"{name:<16}{IMAGE_TIME_S:<12}{0:<6}{0:<6}{'100644':<8}{len(data):<10}`\n".encode())
