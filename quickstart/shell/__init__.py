@@ -1,3 +1,1 @@
-"""Shells at three places between the reference image and the guest: the programs that run there, and the
-user's terminal.
-"""
+"""Shells at three places (reference image, initramfs, guest): the programs that run there, and the user's terminal."""

@@ -12,7 +12,7 @@ HOOK = "hooks/90-shell"
 
 
 def _modes(terminal: bool, size: tuple[int, int]) -> str:
-    """stty's words. A script's output must come unchanged, without an echo of the script."""
+    """The arguments of stty. The output of a script must arrive unchanged, without an echo of the script."""
     rows, columns = size
     return f"sane rows {rows} cols {columns}" if terminal else "sane -echo -onlcr"
 
@@ -26,11 +26,11 @@ _KERNEL_AS_BEFORE = 'echo "$level" >/proc/sys/kernel/printk\n'
 
 
 def guest_program(terminal: bool, size: tuple[int, int], term: str) -> str:
-    """The agent's command in the running guest: it says ATTACHED, then becomes a root shell on the serial
-    line with the shell's status.
+    """The agent's command in the running guest. It prints ATTACHED, and then runs a root shell on the serial
+    line and ends with the shell's status.
 
-    A shell reads a script as its file and not from a prompt: the line then stays in the mode in which
-    Ctrl-D ends a file.
+    The shell reads a script as a file, not at a prompt. So the line stays in the mode in which Ctrl-D ends a
+    file.
     """
     shell = (
         f'TERM={shlex.quote(term)}; export TERM; [ -x "${{SHELL:=/bin/bash}}" ] || SHELL=/bin/sh; export SHELL; set -- "$SHELL" -i'
@@ -53,10 +53,10 @@ stty sane <&3
 
 
 def initramfs_hook(mark: str, terminal: bool, size: tuple[int, int], term: str) -> str:
-    """A hook that our init sources once its drivers are loaded: it says ``mark``, then runs a shell. Init
-    continues after it.
+    """A hook that our init sources once its drivers are loaded. It prints ``mark``, and then runs a shell.
+    When the shell ends, init continues.
 
-    BusyBox's other applets get names of their own below /launch, in memory.
+    BusyBox's other applets get names below /launch, in memory.
     """
     words = "sh -i" if terminal else f"sh {TTY}"
     return f"""\

@@ -1,4 +1,4 @@
-"""A shell in a reference image of the store, on an overlay, so that the store stays unchanged."""
+"""A shell in a reference image of the store. It runs on an overlay, so that the store stays unchanged."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from quickstart.store.store import Store
 
 
 def find_tree(store: Store, image_hash: str) -> Path:
-    """The root of the store's reference image with this hash. ``store`` holds it from now on.
+    """The root of the store's reference image with this hash. ``store`` locks the entry from now on.
 
-    Raises BadInputError when the store has lost or damaged it, and for a root that was given (a directory,
-    a tar, a disk): anybody may have written its programs, and none of them runs on this host.
+    Raises BadInputError when the store no longer has the image, or has it damaged. Raises BadInputError also
+    for a root that a user gave (a directory, a tar, a disk): its programs are untrusted, and never run on
+    this host.
     """
     unusable: BadInputError | None = None
     for path, inputs in store.marks("reference"):
@@ -47,7 +48,7 @@ def find_tree(store: Store, image_hash: str) -> Path:
 
 
 def _image_hash(entry: Path) -> str | None:
-    """The entry's facts of its image; None when they cannot be read."""
+    """The image hash in the entry's facts. None when the facts cannot be read."""
     try:
         return str(json.loads((entry / "image.json").read_bytes())["image_hash"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -55,9 +56,10 @@ def _image_hash(entry: Path) -> str | None:
 
 
 def run_shell(tree: Path, confiner: Path) -> int:
-    """A root shell in ``tree``, by the program ``confiner`` (reference.confine), with our three streams relayed; its status.
+    """Run a root shell in ``tree`` under the program ``confiner`` (reference.confine), with our three streams
+    relayed. Return its status.
 
-    Raises NeedsRootError, and HostLacksError when overlayfs cannot be mounted here.
+    Raises NeedsRootError without root, and HostLacksError when overlayfs cannot be mounted on this host.
     """
     door.need_root("a shell in a reference image (mount, chroot)")
     door.need_tools("unshare")

@@ -1,4 +1,4 @@
-"""The user's terminal (or any other stdin of ours) joined with a guest's serial line."""
+"""Connect the user's terminal, or any other stdin of ours, with a guest's serial line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _LAST_CHUNKS = 100
 
 
 class Outcome(enum.Enum):
-    """How a session ended: normally, by Ctrl-], by the guest's end, or too late after the end of our input."""
+    """How a session ended: normally, by Ctrl-], because the guest ended, or because it took too long after
+    the end of our input.
+    """
 
     ENDED = "ended"
     LEFT = "left"
@@ -36,7 +38,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Local:
-    """Our side as file descriptors. ``terminal`` says that ``stdin`` is a terminal."""
+    """Our side, as file descriptors. ``terminal`` says whether ``stdin`` is a terminal."""
 
     stdin: int
     stdout: int
@@ -48,7 +50,7 @@ def local(stdin: int, stdout: int) -> Local:
 
 
 def window_size(side: Local) -> tuple[int, int]:
-    """The rows and columns of our terminal; 24 and 80 when it is no terminal or does not say."""
+    """The rows and columns of our terminal. 24 and 80 when it is not a terminal or does not report its size."""
     size = os.terminal_size((0, 0))
     if side.terminal:
         size = os.get_terminal_size(side.stdin)
@@ -57,8 +59,8 @@ def window_size(side: Local) -> tuple[int, int]:
 
 @contextmanager
 def raw(side: Local) -> Iterator[None]:
-    """While the context lasts, our terminal passes every key on. Afterwards it is as before, however the
-    context ends.
+    """A context in which our terminal passes on every key. However the context ends, the terminal's former
+    settings are restored.
     """
     if not side.terminal:
         yield
@@ -74,7 +76,7 @@ def raw(side: Local) -> Iterator[None]:
 
 
 def connect(path: Path) -> socket.socket:
-    """The serial line behind a UNIX socket."""
+    """A connection to the serial line behind a UNIX socket. Raises GuestError when the socket cannot be reached."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         line.connect(str(path))
@@ -85,9 +87,7 @@ def connect(path: Path) -> socket.socket:
 
 
 def skip_to(line: socket.socket, mark: bytes, limit_s: float) -> bytes | None:
-    """Read until ``mark`` has come. Returns what follows it, or None when the line ended or the time was
-    over.
-    """
+    """Read until ``mark`` arrives. Return the bytes after it, or None when the line ended or the time was up."""
     seen = b""
     deadline = time.monotonic() + limit_s
     while (left_s := deadline - time.monotonic()) > 0:
@@ -104,10 +104,11 @@ def skip_to(line: socket.socket, mark: bytes, limit_s: float) -> bytes | None:
 
 
 def join(line: socket.socket, side: Local, ended: Callable[[], bool], limit_s: float) -> Outcome:
-    """Pass bytes both ways until ``ended``. ``limit_s`` counts from the end of our input.
+    """Pass bytes in both directions until ``ended`` returns True. The time ``limit_s`` begins at the end of
+    our input.
 
-    On a terminal Ctrl-] leaves. When ``stdin`` is no terminal, its end reaches the guest's shell as Ctrl-D
-    on a line of its own.
+    On a terminal, Ctrl-] leaves the session. When ``stdin`` is not a terminal, its end is passed to the
+    guest's shell as Ctrl-D on a line of its own.
     """
     to_guest = _Input(side)
     while not ended():
@@ -126,8 +127,8 @@ def join(line: socket.socket, side: Local, ended: Callable[[], bool], limit_s: f
 
 
 class _Input:
-    """The bytes ``pending`` for the guest, and whether our input has ended (``ended_s``) or the user has
-    ``left``.
+    """Our input. ``pending`` are bytes for the guest. ``ended_s`` is the time when the input ended, and
+    ``left`` says that the user has pressed Ctrl-].
     """
 
     def __init__(self, side: Local) -> None:
@@ -153,7 +154,7 @@ class _Input:
 
 
 def _pass(line: socket.socket, side: Local, to_guest: _Input, wait_s: float) -> bool:
-    """Copy once in each direction; False when the line has ended."""
+    """Copy data once in each direction. Return False when the line has ended."""
     sources: list[socket.socket | int] = [line, *([side.stdin] if to_guest.wanted() else [])]
     readable, writable, _ = select.select(sources, [line] if to_guest.pending else [], [], wait_s)
     if writable:
@@ -172,7 +173,7 @@ def _pass(line: socket.socket, side: Local, to_guest: _Input, wait_s: float) -> 
 
 
 def _receive(line: socket.socket) -> bytes:
-    """The next bytes; empty when the line has ended, however it did (a QEMU that is killed resets it)."""
+    """The next bytes. Empty when the line has ended in any way. (A QEMU that is killed resets the connection.)"""
     try:
         return line.recv(_CHUNK_BYTES)
     except OSError:
