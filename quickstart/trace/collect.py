@@ -1,9 +1,9 @@
-"""The share of one unit in a log: each action of its processes, once (pure).
+"""Find in a log what one unit did: each action of its processes, once (pure).
 
 The unit's processes are those that are put into its control group, and their descendants. systemd's child
-writes its own ID into the group before it executes the command. Newer versions of systemd create the child
-there (clone3(2), CLONE_INTO_CGROUP). Until the child executes the unit's program, its actions count as
-systemd's.
+writes its own ID into the group before it executes the command. Newer versions of systemd create the child in
+the group (clone3(2), CLONE_INTO_CGROUP). Until the child executes the unit's program, its actions are
+attributed to systemd.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 @dataclass(frozen=True, kw_only=True)
 class UnitLog:
-    """``events`` are the actions of the unit's programs, each once, in the log's order. ``processes``
-    counts the processes.
+    """What one unit did. ``events`` are the actions of the unit's programs, each once, in the order of the
+    log. ``processes`` is the number of its processes.
 
-    ``alive`` counts the processes whose end is not in the log. ``blind`` are the programs that set up an
-    io_uring. ``lines`` is the number of the log's lines that hold calls.
+    ``alive`` is the number of processes whose end is not in the log. ``blind`` are the programs that set up
+    an io_uring. ``lines`` is the number of the log's lines that have calls.
     """
 
     events: tuple[Event, ...]
@@ -50,7 +50,7 @@ class _Member:
 
 @dataclass(kw_only=True)
 class _Collector:
-    """Takes the items of a log one by one. Its memory grows with new facts, not with the log."""
+    """Takes the items of a log one by one. Its memory grows with the number of different facts, not with the log's length."""
 
     suffix: str
     pids: dict[int, int] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class _Collector:
             )
 
     def _is_made(self, path: str) -> bool:
-        """Whether the boot created the path, or moved a directory above it to its place."""
+        """Whether the boot created the path, or moved a parent directory to its place."""
         end = len(path)
         while end > 0:
             if end in self.made_lengths and path[:end] in self.made:
@@ -122,13 +122,13 @@ class _Collector:
 
 
 def collect_file(log: BinaryIO, unit: str) -> UnitLog:
-    """The share of ``unit`` in a log of any size. Raises TraceError as ``collect`` does."""
+    """What ``unit`` did, from a log of any size. Raises TraceError as ``collect`` does."""
     return collect(lines_of(log, MAX_LINE_BYTES), unit)
 
 
 def collect(lines: Iterable[bytes], unit: str) -> UnitLog:
-    """The share of ``unit`` in a log; it has no events when the unit never started. Raises TraceError for a
-    damaged log.
+    """What ``unit`` did, from the lines of a log. There are no events when the unit never started. Raises
+    TraceError for a damaged log.
     """
     collector = _Collector(suffix=f"/{unit}/cgroup.procs")
     last = 0
@@ -153,5 +153,5 @@ def collect(lines: Iterable[bytes], unit: str) -> UnitLog:
 
 
 def loaded_files(log: UnitLog) -> tuple[PurePosixPath, ...]:
-    """The files that the unit's processes executed, and those that they mapped for execution; sorted."""
+    """The files that the unit's processes executed or mapped for execution, sorted."""
     return tuple(sorted({e.path for e in log.events if e.error is None and e.op in (Op.EXEC, Op.MAP)}))

@@ -1,11 +1,11 @@
-"""Calls → the actions of each process on paths, as a stream (pure).
+"""Turn system calls into the actions of each process on paths, as a stream (pure).
 
-It follows each process's working directory, root and parent, so that every path becomes one of the image. A
-log may show a child's first calls before its parent's fork. Such calls are held back until the child's
-origin is known. Nothing else is kept, so the memory does not grow with the log.
+The working directory, root and parent of each process are followed, so that every path becomes a path in the
+image. A log may show a child's first calls before its parent's fork. Such calls are held back until the
+child's origin is known. Nothing else is kept, so memory use does not grow with the log.
 
-The guest's programs choose the text. So each line is scanned only a few times, and inherited state is
-shared, not copied.
+The guest's programs choose the text of the log. So each line is scanned only a few times, and inherited state
+is shared, not copied.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _NEW_CONTENT_FLAGS = re.compile(r"\bO_(?:TRUNC|EXCL)\b")
 
 
 class Born(NamedTuple):
-    """A process of the log, before its actions. ``number`` is unique, and ``parent`` is the number of its
-    parent, or 0.
+    """A new process in the log, which comes before its actions. ``number`` is unique. ``parent`` is the
+    number of its parent, or 0.
     """
 
     number: int
@@ -63,11 +63,11 @@ class Born(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """An action of a process on a path. ``makes`` means that from now on the path's content is no longer
-    the image's.
+    """An action of a process on a path. ``makes`` says that from now on the path's content is no longer the
+    image's.
 
-    ``path`` is as the process spelled it, without "." and doubled slashes. ``real`` is the kernel's name of
-    the opened file; it is empty when the log does not have it.
+    ``path`` is spelled as by the process, but without "." and doubled slashes. ``real`` is the kernel's name
+    of the opened file. It is empty when the log does not have it.
     """
 
     line: int
@@ -86,7 +86,9 @@ class Gone(NamedTuple):
 
 
 class Blind(NamedTuple):
-    """A process set up an io_uring. Files that it opens through that make no system call and have no line in the log."""
+    """A process has set up an io_uring. Files that it opens through the io_uring have no line in the log,
+    because there is no system call.
+    """
 
     line: int
     number: int
@@ -99,7 +101,7 @@ Item = Born | Seen | Blind | Gone
 class _Task:
     """A process during parsing.
 
-    While its origin is not known, ``place`` is None and its calls are ``held``. A held fork holds its
+    While its origin is not known, ``place`` is None and its calls are in ``held``. A fork in ``held`` has its
     child, too.
     """
 
@@ -111,10 +113,10 @@ class _Task:
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[Item]:
-    """The actions of a log's processes; those of one process are in order. Raises TraceError for a damaged
+    """The actions of a log's processes. Actions of one process are in order. Raises TraceError for a damaged
     or empty log.
 
-    All processes descend from the first process of the log.
+    All processes descend from the first process in the log.
     """
     reader = _Reader()
     empty = True
@@ -131,7 +133,7 @@ def read_events(lines: Iterable[bytes]) -> Iterator[Item]:
 
 
 class _Reader:
-    """Follows the processes. It yields the actions of those whose origin is known."""
+    """Follows the processes. It yields the actions of processes whose origin is known."""
 
     def __init__(self) -> None:
         self._current: dict[int, _Task] = {}
@@ -166,7 +168,7 @@ class _Reader:
             yield from _done(task, task.place, call, child)
 
     def _child(self, call: Call) -> _Task | None:
-        """The process that a fork created; None for other calls and failed ones."""
+        """The process that a fork created. None for other calls, and for a fork that failed."""
         pid = natural(call.result) if call.name in _FORKS else None
         if not pid:
             return None
@@ -174,14 +176,14 @@ class _Reader:
         return orphan or self._task(pid)
 
     def rest(self) -> Iterator[Item]:
-        """The processes that remain at the log's end because their forks are nowhere in it."""
+        """The remaining processes at the end of the log, whose forks are not in the log."""
         for task in [*self._orphans.values(), *self._current.values()]:
             if task.place is None:
                 yield from _settle(task, Place(), 0)
 
 
 class _Origin(NamedTuple):
-    """Note the origin of a process: yield the process, then its actions so far."""
+    """A marker that the origin of a process is now known. The process and its actions so far are to be yielded."""
 
     task: _Task
     place: Place
@@ -190,18 +192,18 @@ class _Origin(NamedTuple):
 
 
 def _settle(task: _Task, place: Place, parent: int) -> Iterator[Item]:
-    """Yield ``task``, then its actions so far, and likewise its children at the places of their forks."""
+    """Yield ``task``, and then its actions so far. Its children are yielded in the same way where their forks are."""
     return _flat(_life(_Origin(task, place, parent)))
 
 
 def _done(task: _Task, place: Place, call: Call, child: _Task | None) -> Iterator[Item]:
-    """Yield the actions of a call of ``task``, and apply its effects."""
+    """Yield the actions of a call of ``task``, and apply the call's effects."""
     return _flat(_effects(task, place, call, child))
 
 
 def _flat(items: Iterator[Item | _Origin]) -> Iterator[Item]:
-    """Yield held calls, with the calls of each child in the place of its fork. This does not recurse,
-    because held calls may nest as deep as the log is long.
+    """Yield held calls. A child's calls come in the place of its fork. There is no recursion, because held
+    forks may be nested as deep as the log is long.
     """
     pending = [items]
     while pending:
@@ -239,8 +241,8 @@ def _effects(task: _Task, place: Place, call: Call, child: _Task | None) -> Iter
 
 
 def _joined(call: Call, place: Place, child: _Task) -> Seen | None:
-    """The child's entry into a control group in which the kernel created it. In all other cases, a child
-    writes its own ID there.
+    """The child's entry into the control group in which the kernel created it. None for other forks, where
+    the child writes its ID itself.
     """
     at = call.arguments.find("CLONE_INTO_CGROUP")
     match = _CGROUP.search(call.arguments, at) if at >= 0 else None
@@ -287,9 +289,9 @@ def _operation(name: str, flags: str) -> Op:
 
 
 def _paths(call: Call, place: Place) -> Iterator[tuple[str, str]]:
-    """The paths that ``call`` names, each with the arguments behind it.
+    """The paths that ``call`` names, each with the arguments after it.
 
-    Descriptors without a path (pipe:[1]), removed files, and names longer than a path can be do not count.
+    Left out are descriptors without a path (pipe:[1]), removed files, and names that are too long for a path.
     """
     return (found for found in _named(call, place) if found[0].startswith("/") and len(found[0]) < PATH_MAX)
 
@@ -322,7 +324,7 @@ def _named(call: Call, place: Place) -> Iterator[tuple[str, str]]:
 
 
 def _follow(call: Call, place: Place) -> None:
-    """Apply a successful call's effect on the process's place."""
+    """Apply the effect of a successful call on the process's place."""
     if call.name in _OPENS:
         if (number := natural(call.result)) is not None:
             place.opened.set(number, call.result_path)
@@ -348,9 +350,7 @@ def _move(call: Call, place: Place, path: str) -> None:
 
 
 def _place_name(call: Call, name: str) -> str:
-    """``name`` as a new starting point of look-ups. Raises TraceError when it would make all later paths
-    too long.
-    """
+    """``name`` as a new starting point for look-ups. Raises TraceError when all later paths would get too long."""
     if len(name) > MAX_PLACE_CHARACTERS:
         raise TraceError(
             f"line {call.line} of the strace log leads to a directory whose name has {len(name)} characters"

@@ -1,4 +1,4 @@
-"""A recorded reference boot's logs → Trace (pure but for reading the files)."""
+"""Read the logs of a recorded reference boot into a Trace. Apart from reading the files, the functions are pure."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _DELETED = " (deleted)"
 
 
 def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
-    """The log of tracers/ldd-all: the libraries that ldd(1) named for each file. Raises TraceError for an
-    incomplete log.
+    """The libraries that ldd(1) named for each file, from the log of tracers/ldd-all. Raises TraceError for
+    an incomplete log.
 
-    Libraries that ldd does not find are ignored here: a library by itself may lack what its program has
-    already loaded. The ELF closure reports those that are really missing.
+    Libraries that ldd does not find are ignored here: a library alone may lack something that its program has
+    already loaded. The ELF closure reports libraries that are really missing.
     """
     found: dict[PurePosixPath, list[PurePosixPath]] = {}
     current: list[PurePosixPath] = []
@@ -45,11 +45,12 @@ def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
 
 
 def parse_maps(text: str) -> tuple[Mapped, ...]:
-    """The log of tracers/maps-all: every file that a process has mapped for execution, once for each process.
+    """Every file that a process has mapped for execution, once for each process, from the log of
+    tracers/maps-all.
 
-    Mappings without a file (memfd, SysV memory, vdso) and deleted files do not count. Nor does a child of
-    systemd before it has become the unit's program, such as (sd-pam): systemd puts the names of these in
-    parentheses. Raises TraceError for an incomplete log.
+    Left out are mappings without a file (memfd, SysV memory, vdso) and deleted files. A child of systemd that
+    has not yet become the unit's program, such as (sd-pam), is left out, too. systemd puts the names of such
+    children in parentheses. Raises TraceError for an incomplete log.
     """
     found: dict[Mapped, None] = {}
     pid, program = 0, ""
@@ -74,9 +75,7 @@ def _whole(what: str, text: str) -> str:
 
 
 def load_trace(directory: Path, unit: str) -> Trace:
-    """The trace of ``unit`` from the logs that trace.record wrote to ``directory``. Raises TraceError for
-    incomplete logs.
-    """
+    """The trace of ``unit``, from the logs that trace.record wrote to ``directory``. Raises TraceError for incomplete logs."""
     try:
         texts = {name: os.fsdecode(read_whole(directory / name, _MAX_LOG_BYTES)) for name in _LOGS[1:]}
         network, ready_uptime_ns = _facts(texts["facts.json"])
@@ -110,7 +109,7 @@ def load_trace(directory: Path, unit: str) -> Trace:
 
 
 def _facts(text: str) -> tuple[NetworkFacts, int]:
-    """The facts in facts.json. Raises ValueError, KeyError, TypeError or RecursionError for any other text."""
+    """The facts in the text of facts.json. Raises ValueError, KeyError, TypeError or RecursionError for any other text."""
     facts = json.loads(text)
     words = [facts[name] for name in ("interface", "mac", "address")]
     ready_uptime_ns = facts["ready_uptime_ns"]

@@ -1,4 +1,4 @@
-"""The state by which a process of a trace resolves paths (pure)."""
+"""The state with which a process in a trace resolves paths (pure)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_PLACE_CHARACTERS = 2 * PATH_MAX
 
 
 class Bind(NamedTuple):
-    """A bind mount, with a link to the bind mount before it."""
+    """A bind mount, with a reference to the bind mount before it."""
 
     target: str
     source: str
@@ -27,12 +27,12 @@ class Bind(NamedTuple):
 
 @dataclass
 class Place:
-    """The state by which a process resolves paths (the kernel's fs_struct and mount namespace). Both paths
-    start at the image's root.
+    """The state with which a process resolves paths (the kernel's fs_struct and mount namespace). ``cwd`` and
+    ``root`` begin at the image's root.
 
-    ``binds`` are the bind mounts, the last one first: a root that a service manager builds from them is the
-    image's root again. ``opened`` are the paths of the descriptors that it or its parent opened, for
-    /proc/self/fd/N and control groups.
+    ``binds`` are the bind mounts, the last one first. With them, a root that a service manager builds from
+    bind mounts is recognised as the image's root. ``opened`` are the paths of the descriptors that the
+    process or its parent opened, for /proc/self/fd/N and control groups.
     """
 
     cwd: str = "/"
@@ -46,12 +46,12 @@ class Place:
         return under(self.root, path) if path.startswith("/") else join(self.cwd, path)
 
     def descriptor(self, number: str) -> str:
-        """The path by which a descriptor was opened; empty when it is not known."""
+        """The path by which a descriptor was opened. Empty when it is not known."""
         value = natural(number)
         return (self.opened.get(value) if value is not None else None) or ""
 
     def source(self, target: str) -> str:
-        """The source of the bind mount at ``target``, or ``target`` itself where there is none."""
+        """The source of the bind mount at ``target``. When there is none, ``target`` itself."""
         bind = self.binds
         for _ in range(_MAX_BINDS):
             if bind is None:
@@ -66,8 +66,8 @@ class Place:
 
 
 def plain(path: str) -> str:
-    """An absolute ``path`` without "." and doubled slashes. The meaning of ".." depends on the links before
-    it.
+    """An absolute ``path`` without "." and doubled slashes. A ".." is kept, because its meaning depends on
+    the links before it.
     """
     if "//" not in path and "/." not in path and not path.endswith("/"):
         return path
@@ -75,7 +75,7 @@ def plain(path: str) -> str:
 
 
 def under(root: str, path: str) -> str:
-    """An absolute ``path`` as a process with ``root`` means it; ".." stops at the root."""
+    """An absolute ``path``, as a process with the root directory ``root`` means it. ".." stops at the root."""
     if root in ("", "/"):
         return path
     above = _DOTS.match(path)
@@ -83,5 +83,7 @@ def under(root: str, path: str) -> str:
 
 
 def join(base: str, path: str) -> str:
-    """A relative ``path`` with its "..", whose meaning depends on the links before it (ImageRoot.resolve)."""
+    """A relative ``path`` below ``base``. A ".." is kept, because its meaning depends on the links before it
+    (ImageRoot.resolve).
+    """
     return f"{base.rstrip('/')}/{path}" if path else base

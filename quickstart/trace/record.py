@@ -1,9 +1,9 @@
-"""The reference boot: the image in a VM, PID 1 under strace from its first exec until ready, and the logs
-on the host.
+"""Record the reference boot: the image runs in a VM, with PID 1 under strace from its first exec until ready,
+and the logs are copied to the host.
 
-The log stays in the guest's memory while it grows, so that writing it affects neither the disk nor the
-trace. Then the agent sends it to the host. Either the log is complete, or the recording fails: strace must
-have ended, and the guest's SHA-256 must match the host's.
+The log stays in the guest's memory while it grows, so that writing it affects neither the disk nor the trace.
+At the end, the agent sends it to the host. The log must be complete, or the recording fails: strace must have
+ended, and the guest's SHA-256 must equal the host's.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ exit 3
 
 
 def tracer_files() -> dict[str, bytes | Path]:
-    """The files of the tracer for the launch: this host's strace with all the libraries that it loads, and our scripts."""
+    """The tracer's files for the launch: this host's strace with all libraries that it loads, and our scripts."""
     program = door.tool_path("strace")
     host = ImageRoot(Path("/"))
     scripts = assets("tracers")
@@ -67,10 +67,10 @@ def tracer_files() -> dict[str, bytes | Path]:
 
 
 def record(subject: Subject, launcher: Launcher, directory: Path, progress: Progress) -> None:
-    """Boot the disk of ``subject`` under the tracers and leave the raw logs in ``directory``.
+    """Boot the disk of ``subject`` under the tracers, and write the raw logs to ``directory``.
 
-    Files: strace.log, maps.log, ldd.log, modules.before, modules.after, facts.json. Raises GuestError when the guest does not
-    get ready, TraceError when a log is not complete.
+    The files are strace.log, maps.log, ldd.log, modules.before, modules.after and facts.json. Raises
+    GuestError when the guest does not become ready, and TraceError when a log is not complete.
     """
     profile, disk = subject.profile, subject.disk
     traced = machine(

@@ -1,11 +1,11 @@
-"""The log of `strace -f -y -ttt` as calls (pure; strace(1), "The output").
+"""Parse the log of `strace -f -y -ttt` into calls (pure; strace(1), "The output").
 
-The log is read as a stream of lines. A line that is not strace's, and an incomplete last line, raise
-TraceError with the line's number. Otherwise, a start set from half a log would lack files and nobody would
-notice.
+The log is read as a stream of lines. A line that strace cannot have written, or an incomplete last line,
+raises TraceError with the line's number. Otherwise, a start set from half a log would lack files without
+anybody noticing.
 
-The guest's programs choose the text. So no pattern here tries a place of a line more than a few times, and
-numbers are bounded.
+The guest's programs choose the text of the log. So no pattern here examines a position more than a few times,
+and numbers are limited.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _ANONYMOUS = re.compile(rb"\d+ +\d+\.\d+ mmap\([^<>]*MAP_ANONYMOUS, -1, 0\) = 0x
 
 
 class Call(NamedTuple):
-    """One finished system call. ``result`` is its return value, ``result_path`` the path that -y prints for
-    a returned descriptor.
+    """One finished system call. ``result`` is its return value. ``result_path`` is the path that -y prints
+    for a returned descriptor.
 
-    A ``result`` that is a process ID is the ID by which strace itself knows the process.
+    When ``result`` is a process ID, it is the ID that strace itself uses for the process.
     """
 
     line: int
@@ -57,17 +57,17 @@ class Call(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A process's end."""
+    """The end of a process."""
 
     line: int
     pid: int
 
 
 def read_calls(lines: Iterable[bytes]) -> Iterator[Call | Ended]:
-    """The calls of a log in the order of their ends, with "unfinished" and "resumed" halves joined.
+    """The calls in a log, in the order of their ends. "Unfinished" and "resumed" halves are joined.
 
-    Raises TraceError with the line's number. Calls that strace's own end cut off (`<detached ...>`) did not
-    return and are left out. So are calls that map plain memory.
+    Raises TraceError with the line's number for a damaged log. Calls that were cut off by strace's own end
+    (`<detached ...>`) did not return and are left out. Calls that map anonymous memory are left out, too.
     """
     begun: dict[int, tuple[str, str, int]] = {}
     for number, raw in enumerate(lines, 1):
@@ -119,7 +119,7 @@ def _garbled(number: int, raw: bytes) -> TraceError:
 
 
 def unescape(text: str) -> str:
-    """A quoted string or path as strace prints it, unescaped. Bytes outside UTF-8 become surrogates."""
+    """A quoted string or path that strace printed, without its escapes. Bytes outside UTF-8 become surrogates."""
     if "\\" not in text:
         return text
     parts: list[bytes] = []
