@@ -1,1 +1,3 @@
-"""The completeness ledger: every request that reached the root volume before ready, who made it, and how to avoid it."""
+"""The completeness ledger: every request that reached the root volume before ready, which process caused it,
+and how to avoid it.
+"""

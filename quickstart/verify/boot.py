@@ -1,4 +1,4 @@
-"""The boot behind a ledger: OUT boots unchanged from our volume emulator, while the guest's kernel traces itself."""
+"""Boot OUT unchanged from our volume emulator, while the guest's kernel traces itself. The records become a ledger."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Options:
 @dataclass(frozen=True)
 class Verified:
     """A ledger, and QEMU's counters at the moment when *ready* arrived. ``fallback`` says why the stock init
-    started; it is empty when it did not start.
+    started, or is empty.
     """
 
     ledger: Ledger
@@ -59,7 +59,7 @@ class Verified:
 
 @dataclass(frozen=True)
 class Counted:
-    """A boot whose requests were counted by QEMU, and nobody knows who made them. ``error`` says why."""
+    """A boot whose requests QEMU counted, without knowing which process made them. ``error`` says why."""
 
     counted: RootIo
     fallback: str
@@ -68,7 +68,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class _Seen:
-    """``trace`` is an error for a kernel that cannot trace."""
+    """The records of a boot. ``trace`` is an error when the guest's kernel cannot trace."""
 
     readied: Readied
     trace: GuestTrace | UntraceableError
@@ -79,7 +79,7 @@ def verify(artefact: Artefact, options: Options, context: Context) -> Verified:
     """Boot ``artefact`` once until ready, and account for each request. Its disk is not written to.
 
     Raises MeasurementError when the volume's log differs from QEMU's counters, TraceFullError when the
-    guest's trace ended too early, UntraceableError for a guest whose kernel cannot trace.
+    guest's trace ended too early, and UntraceableError when the guest's kernel cannot trace.
     """
     found = accounted_or_counted(artefact, options, context)
     if isinstance(found, Counted):
@@ -88,7 +88,7 @@ def verify(artefact: Artefact, options: Options, context: Context) -> Verified:
 
 
 def accounted_or_counted(artefact: Artefact, options: Options, context: Context) -> Verified | Counted:
-    """As `verify`, but a guest whose kernel cannot tell who asked for what gives what QEMU counted."""
+    """As `verify`. When the guest's kernel cannot attribute requests to processes, the result is what QEMU counted."""
     packed = packed_files(artefact)
     with _raw(artefact, options.keep) as disk:
         with context.progress.step(f"whose the blocks of {artefact.disk.name} are"):
@@ -111,7 +111,9 @@ def account(
     packed: Packed,
     fallback: str = "",
 ) -> Verified:
-    """The ledger from the records of a boot (pure). Raises MeasurementError as `verify` does."""
+    """The ledger from the records of a boot (pure). Raises MeasurementError, TraceFullError and
+    UntraceableError as `verify` does.
+    """
     requests = guest_requests(log)
     if not trace.issued:
         raise UntraceableError("the guest's kernel says nothing of its requests")
@@ -126,7 +128,7 @@ def account(
 
 
 def guest_requests(log: tuple[Request, ...]) -> tuple[Request, ...]:
-    """``log`` without the read of the partition table that QEMU itself makes (hw/block/hd-geometry.c)."""
+    """``log`` without QEMU's own read of the partition table (hw/block/hd-geometry.c)."""
     first = log[:1]
     own = [each for each in first if (each.offset, each.length_bytes) == (0, _SECTOR_BYTES)]
     return log[len(own) :]
@@ -135,8 +137,8 @@ def guest_requests(log: tuple[Request, ...]) -> tuple[Request, ...]:
 def check_balance(requests: tuple[Request, ...], counted: RootIo) -> None:
     """Raise MeasurementError unless the log agrees with QEMU's counters.
 
-    QEMU counted a number of reads and their bytes. As many reads at the beginning of the log must have the
-    same sum of bytes.
+    QEMU has counted a number of reads and their bytes. The same number of reads at the beginning of the log
+    must have the same sum of bytes.
     """
     reads = [each for each in requests if each.command == Command.READ and each.done_ns]
     first = sorted(reads, key=lambda each: (each.done_ns, each.sequence))[: counted.reads]
@@ -173,7 +175,7 @@ def _trace(guest: Executes) -> GuestTrace | UntraceableError:
 
 
 def _fetch(guest: Executes) -> tuple[str, str]:
-    """The guest's trace, and the kernel's statistics of it."""
+    """The guest's trace, and the kernel's statistics about the trace."""
     packed, stats = io.BytesIO(), io.BytesIO()
     status = guest.execute(FETCH, packed, stats, _FETCH_S, _TRACE_BYTES)
     said = stats.getvalue().decode(errors="replace")
@@ -191,7 +193,7 @@ def _fetch(guest: Executes) -> tuple[str, str]:
 
 @contextmanager
 def _raw(artefact: Artefact, keep: bool) -> Iterator[Path]:
-    """The root disk as a raw image: the disk itself, or a copy that is removed when the context ends."""
+    """The root disk as a raw image: the disk itself, or a copy that is removed at the end of the context."""
     if artefact.disk_format == DiskFormat.RAW:
         yield artefact.disk
         return
@@ -213,7 +215,7 @@ def _raw(artefact: Artefact, keep: bool) -> Iterator[Path]:
 
 
 def packed_files(artefact: Artefact) -> Packed:
-    """The packed files, the excluded files, and the ELF interpreter of each program, from start-set.json."""
+    """The packed files, the excluded files and each program's ELF interpreter, from start-set.json."""
     document = read_start_set(artefact.directory)
     files = {PurePosixPath(each.path): each.size_bytes for each in document.files if each.kind == "file"}
     links = {PurePosixPath(each.path): each.target for each in document.files if each.kind == "symlink"}

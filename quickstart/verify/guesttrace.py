@@ -1,9 +1,9 @@
-"""The guest kernel's own trace of a boot: the options that turn it on, and its text → which process asked
-the root volume for what (pure).
+"""The guest kernel's own trace of a boot: the options that enable it, and the parser that finds which process
+requested what from the root volume (pure).
 
-The command line turns ftrace on (Documentation/trace/ftrace.rst, kprobetrace.rst of the kernel) before the
-first driver is loaded. The guest needs no program for it. Its clock is the clock of the agent's stamps
-(CLOCK_BOOTTIME).
+The kernel's command line enables ftrace before the first driver is loaded (the kernel's
+Documentation/trace/ftrace.rst, kprobetrace.rst). The guest needs no program for that. The trace uses the same
+clock as the agent's time stamps (CLOCK_BOOTTIME).
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ _EXECUTING = frozenset({"execve", "execveat"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asker:
-    """The origin of a request. ``call`` is the system call, and ``path`` is its file. ``direct`` means that
+    """Where a request comes from. ``call`` is the system call, and ``path`` is its file. ``direct`` says that
     the call bypassed the page cache.
 
-    ``prober`` means a process of the readiness command (``exec``), which does not belong to the
-    application. ``call`` is ``page fault`` for a mapped page. It is empty for a kernel thread, and for work
-    that a call left for later.
+    ``prober`` says that the process belongs to the readiness command (``exec``), not to the application.
+    ``call`` is ``page fault`` for a mapped page. It is empty for a kernel thread, and for work that a call
+    left for later.
     """
 
     time_ns: int
@@ -120,10 +120,10 @@ class Asker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Issued:
-    """A request as the kernel gave it to the driver. A ``sector`` has 512 bytes. A request may join pieces
-    of several ``askers``.
+    """A request, as the kernel gave it to the driver. A ``sector`` has 512 bytes. A request may combine
+    pieces for several ``askers``.
 
-    ``ahead`` means that the kernel reads ahead, so no process waits for it.
+    ``ahead`` says that the kernel reads ahead, so no process waits for the request.
     """
 
     time_ns: int
@@ -136,10 +136,11 @@ class Issued:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Use:
-    """A process's use of a name. ``what`` is ``failed`` (ENOENT), ``listed``, ``opened`` or ``executed``.
+    """The use of a name by a process. ``what`` is ``failed`` (ENOENT), ``listed``, ``opened`` or
+    ``executed``.
 
-    ``path`` is as the process sees it. ``on_volume`` means that the process's root was already the root
-    volume.
+    ``path`` is the path as the process sees it. ``on_volume`` says that the process's root was already the
+    root volume.
     """
 
     time_ns: int
@@ -153,8 +154,8 @@ class Use:
 
 @dataclass(frozen=True)
 class GuestTrace:
-    """A boot as the guest kernel's trace shows it. ``lost`` counts dropped entries. ``ends_ns`` is the time
-    of the last entry.
+    """A boot, as the guest kernel's trace shows it. ``lost`` is the number of dropped entries. ``ends_ns`` is
+    the time of the last entry.
     """
 
     issued: tuple[Issued, ...]
@@ -165,7 +166,7 @@ class GuestTrace:
 
 @dataclass(kw_only=True)
 class _Process:
-    """The state of one process or thread at one time, as far as the trace shows it."""
+    """The state of one process or thread at one moment, as far as the trace shows it."""
 
     call: str = ""
     arguments: str = ""
@@ -179,8 +180,8 @@ class _Process:
 
 
 def parse(text: str, stats: str) -> GuestTrace:
-    """Parse what FETCH prints: ``text`` is its stdout, ``stats`` its stderr. Lines of other events are
-    ignored.
+    """The trace in the output of FETCH: ``text`` is its stdout, and ``stats`` is its stderr. Lines about
+    other events are ignored.
     """
     reader = _Reader()
     for line in text.split("\n"):
@@ -280,7 +281,7 @@ class _Reader:
         )
 
     def _subject(self, process: _Process) -> PurePosixPath | None:
-        """The file of the call in progress: the last name that it was given, or the file of its descriptor."""
+        """The file of the call in progress: the last name that it was given, or the file behind its descriptor."""
         if process.names:
             return self._absolute(process, process.names[-1])
         if process.call in _BY_DESCRIPTOR:
@@ -288,8 +289,8 @@ class _Reader:
         return None
 
     def _absolute(self, process: _Process, name: str) -> PurePosixPath | None:
-        """``name`` as an absolute path; None when it is longer than a path may be. Paths relative to it
-        would be longer still.
+        """``name`` as an absolute path. None when it is too long for a path, because names relative to it
+        would be even longer.
         """
         base = process.directory
         if (
@@ -344,8 +345,8 @@ class _Reader:
 
 
 def _writes(flags: str) -> bool:
-    """Whether the letters of blktrace (RWBS) mean a write: R reads, W writes. N is a request that has no
-    letter of its own, such as write zeroes.
+    """Whether blktrace's letters (RWBS) mean a write. R stands for a read and W for a write. N stands for a
+    request without a letter of its own, such as write zeroes.
     """
     return "R" not in flags
 
@@ -356,13 +357,15 @@ def _number(process: _Process, argument: str) -> int | None:
 
 
 def _descriptor(process: _Process) -> int:
-    """The descriptor that the call works on: its first argument, and the fifth of mmap."""
+    """The descriptor that the call works on: the value of its argument ``fd``, or ``in_fd`` for sendfile64.
+    -1 when there is none.
+    """
     fd = _number(process, "in_fd") if process.call == "sendfile64" else _number(process, "fd")
     return -1 if fd is None else fd
 
 
 def _plain(path: PurePosixPath) -> PurePosixPath:
-    """``path`` without ``.`` and ``..``. ftrace reports a path as the process spelled it."""
+    """``path`` with ``.`` and ``..`` resolved. ftrace reports a path as the process spelled it."""
     if ".." not in path.parts and path.root == "/":
         return path
     parts: list[str] = []
@@ -375,8 +378,8 @@ def _plain(path: PurePosixPath) -> PurePosixPath:
 
 
 def volume_paths(uses: Iterable[Use]) -> Iterator[tuple[Use, PurePosixPath]]:
-    """Each use of a name on the root volume, with its path on that volume. Names below /proc and /fast and
-    files of the initramfs are left out.
+    """Each use of a name on the root volume, with its path on the volume. Names below /proc, /fast and
+    similar directories, and files of the initramfs, are left out.
     """
     for use in uses:
         path = use.path

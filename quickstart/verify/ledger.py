@@ -1,4 +1,6 @@
-"""Requests of the volume ∪ the guest's trace ∪ the volume's block map ∪ the start set → Ledger (pure; docs/users/verify.md)."""
+"""Make the ledger from the volume's requests, the guest's trace, the volume's block map and the start set
+(pure; docs/users/verify.md).
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ _CHANGES = (Command.WRITE, Command.WRITE_ZEROES)
 
 @dataclass(frozen=True)
 class Packed:
-    """The packed content of an artefact: the size of each file by its path in the image, the links, and the
-    rules that exclude files.
+    """What an artefact packs: the size of each file by its path in the image, the links, the rules that
+    exclude files, and the interpreters of programs.
     """
 
     files: Mapping[PurePosixPath, int]
@@ -28,7 +30,7 @@ class Packed:
     interpreters: Mapping[PurePosixPath, tuple[PurePosixPath, ...]]
 
     def canonical(self, path: PurePosixPath) -> PurePosixPath:
-        """``path`` with the packed links followed."""
+        """``path`` with packed links followed."""
         for _ in range(40):
             heads = (PurePosixPath(*path.parts[:count]) for count in range(2, len(path.parts) + 1))
             link = next((head for head in heads if head in self.links), None)
@@ -41,11 +43,11 @@ class Packed:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One request to the root volume. ``time_ns`` is the guest's uptime when its kernel made the request,
-    and None for a request from before the kernel ran.
+    """One request to the root volume. ``time_ns`` is the guest's uptime when its kernel made the request. It
+    is None for a request from before the kernel ran.
 
-    ``owners`` own the blocks. ``askers`` are the processes and calls for which the kernel made the request;
-    ``ahead`` means that it read ahead for them. ``avoid`` says how to avoid the request.
+    ``owners`` are the owners of the blocks. ``askers`` are the processes and calls for which the kernel made
+    the request. ``ahead`` says that the kernel read ahead for them. ``avoid`` says how to avoid the request.
     """
 
     time_ns: int | None
@@ -69,15 +71,13 @@ class Entry:
 
     @property
     def prober(self) -> bool:
-        """Whether only the readiness command asked for it."""
+        """Whether only the readiness command caused the request."""
         return bool(self.askers) and all(asker.prober for asker in self.askers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """A name on the root volume that ``program`` asked for, how often, and when for the first time.
-    ``call`` is its first call.
-    """
+    """A name on the root volume that ``program`` used, how often, and when for the first time. ``call`` is the first call."""
 
     path: PurePosixPath
     program: str
@@ -88,8 +88,8 @@ class Named:
 
 @dataclass(frozen=True)
 class DirectReads:
-    """The reads by which ``program`` bypassed the page cache (O_DIRECT) on the file ``path``. The path is
-    empty for blocks that belong to no file.
+    """The reads with which ``program`` bypassed the page cache (O_DIRECT) for the file ``path``. The path is
+    None for blocks that belong to no file.
     """
 
     path: PurePosixPath | None
@@ -102,9 +102,9 @@ class DirectReads:
 class Ledger:
     """The account of one boot until ready.
 
-    ``reads`` and ``writes`` are all requests before ready, in order. ``failed`` are look-ups without
-    success, and ``listed`` are directories, both on the root volume. ``untouched`` are packed files that no
-    process opened, with their sizes. ``lost`` counts dropped trace entries.
+    ``reads`` and ``writes`` are all requests before ready, in order. ``failed`` are look-ups that failed, and
+    ``listed`` are directories that were listed, both on the root volume. ``untouched`` are packed files that
+    no process opened, with their sizes. ``lost`` is the number of dropped trace entries.
     """
 
     ready_ns: int
@@ -117,14 +117,12 @@ class Ledger:
 
     @property
     def charged(self) -> tuple[Entry, ...]:
-        """The reads that count against the budget: all but direct reads and those of the readiness command."""
+        """The reads to which the budget applies: all reads except direct reads and those of the readiness command."""
         return tuple(entry for entry in self.reads if not entry.direct and not entry.prober)
 
     @property
     def unexplained(self) -> tuple[Entry, ...]:
-        """Requests without a known asker, and reads of blocks without an owner. Requests of the firmware
-        are not included.
-        """
+        """Requests without a known asker, and reads of blocks without an owner. Requests of the firmware are left out."""
         strange = [entry for entry in self.reads if entry.time_ns is not None and entry.kind is Kind.FREE]
         nobodys = [
             entry for entry in (*self.reads, *self.writes) if entry.time_ns is not None and not entry.askers
@@ -135,8 +133,8 @@ class Ledger:
 def make_ledger(
     requests: Sequence[Request], trace: GuestTrace, ready_ns: int, blocks: BlockMap, packed: Packed
 ) -> Ledger:
-    """The ledger of a boot whose agent stamped *ready* at the uptime ``ready_ns``. ``requests`` come from
-    the volume's log.
+    """The ledger of a boot that was *ready* at the uptime ``ready_ns``, according to the agent. ``requests``
+    come from the volume's log.
     """
     entries: list[Entry] = []
     for time_ns, request, issued in before(matched(requests, trace.issued), ready_ns):
@@ -165,10 +163,10 @@ def make_ledger(
 def before(
     pairs: Iterable[tuple[Request, Issued | None]], ready_ns: int
 ) -> Iterator[tuple[int | None, Request, Issued | None]]:
-    """The pairs up to the uptime ``ready_ns``, each with its own uptime.
+    """The pairs up to the uptime ``ready_ns``, each with its uptime.
 
     A request that the kernel's trace does not mention gets the uptime of the request before it. Requests
-    before the kernel's first one are the firmware's and get None.
+    before the kernel's first one were made by the firmware and get None.
     """
     time_ns: int | None = None
     for request, issued in pairs:
@@ -178,8 +176,8 @@ def before(
 
 
 def matched(requests: Iterable[Request], issued: Iterable[Issued]) -> Iterator[tuple[Request, Issued | None]]:
-    """Each read and write of the volume's log with the guest kernel's entry for it. The two have the same
-    place and length, and both lists keep their order.
+    """Each read and write in the volume's log, with the matching entry of the guest kernel, or None. Both
+    have the same position and length. Both lists keep their order.
     """
     waiting: dict[tuple[bool, int, int], deque[Issued]] = defaultdict(deque)
     for each in issued:
@@ -191,7 +189,7 @@ def matched(requests: Iterable[Request], issued: Iterable[Issued]) -> Iterator[t
 
 
 def advice(entry: Entry, packed: Packed) -> str:
-    """How to avoid a request, by the kind of its blocks."""
+    """How to avoid a request, depending on the kind of its blocks."""
     if entry.writes:
         return _WRITES.get(entry.kind, "the application's own: data and logs belong on the volume")
     if entry.direct:
@@ -239,7 +237,9 @@ def _of_file(path: PurePosixPath, packed: Packed) -> str:
 
 
 def lacking(ledger: Ledger, packed: Packed) -> tuple[PurePosixPath, ...]:
-    """The files that were read from the volume although no rule of the profile excludes them, sorted."""
+    """The files that were read from the volume and are not packed, but that a change of the profile could
+    have packed, sorted.
+    """
     files = {
         owner.path
         for entry in ledger.reads
@@ -258,7 +258,7 @@ def lacking(ledger: Ledger, packed: Packed) -> tuple[PurePosixPath, ...]:
 
 
 def untouched(trace: GuestTrace, ready_ns: int, packed: Packed) -> tuple[tuple[PurePosixPath, int], ...]:
-    """The packed files that no process opened or executed below /fast before ready, sorted by size."""
+    """The packed files that no process opened or executed below /fast before ready. The largest file comes first."""
     touched: set[PurePosixPath] = set()
     for use in trace.uses:
         if (
@@ -275,7 +275,7 @@ def untouched(trace: GuestTrace, ready_ns: int, packed: Packed) -> tuple[tuple[P
 
 
 def by_kind(entries: Iterable[Entry]) -> Mapping[str, tuple[int, int]]:
-    """Requests and bytes for each kind of blocks, the kind with the most requests first."""
+    """The number and the bytes of requests for each kind of block. The kind with the most requests comes first."""
     requests: Counter[str] = Counter()
     size: Counter[str] = Counter()
     for entry in entries:
@@ -288,7 +288,7 @@ def by_kind(entries: Iterable[Entry]) -> Mapping[str, tuple[int, int]]:
 
 
 def direct_reads(entries: Iterable[Entry]) -> tuple[DirectReads, ...]:
-    """The reads that bypassed the page cache, by file and program, those with the most requests first."""
+    """The reads that bypassed the page cache, by file and program. Those with the most requests come first."""
     found: dict[tuple[PurePosixPath | None, str], DirectReads] = {}
     for entry in entries:
         if not entry.direct:

@@ -1,4 +1,4 @@
-"""A ledger as lines for people and as a document of JSON values (pure; docs/users/verify.md)."""
+"""Show a ledger as lines of text, and as a document of JSON values (pure; docs/users/verify.md)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def document(verified: Verified, budget: RootBudget) -> dict[str, Any]:
 
 
 def counted_document(found: Counted, budget: RootBudget) -> dict[str, Any]:
-    """What QEMU counted, as JSON values, where the guest's kernel cannot tell who asked."""
+    """QEMU's counts as JSON values, for a guest whose kernel cannot attribute requests to processes."""
     counted = found.counted
     within = counted.reads <= budget.requests and counted.read_bytes <= budget.read_bytes
     return {
@@ -73,7 +73,7 @@ def counted_document(found: Counted, budget: RootBudget) -> dict[str, Any]:
 
 
 def counted_lines(found: Counted, budget: RootBudget) -> Iterator[str]:
-    """The same for people."""
+    """The same counts as lines of text."""
     counted = found.counted
     if found.fallback:
         yield f"the fast start did not happen: {found.fallback}"
@@ -137,7 +137,7 @@ def _named(named: Named) -> dict[str, Any]:
 
 
 def lines(verified: Verified, budget: RootBudget) -> Iterator[str]:
-    """The lines of the ledger: requests in order of time, then what else happened, then sums."""
+    """The ledger as lines of text: requests in the order of time, then other uses of the volume, then sums."""
     ledger = verified.ledger
     if verified.fallback:
         yield f"the fast start did not happen, this is the stock boot's account: {verified.fallback}"

@@ -1,7 +1,7 @@
-"""`verify --until-clean`: build and verify until nothing is read from the root volume that could be packed.
+"""`verify --until-clean`: build and verify until no file is read from the root volume that could be packed.
 
-A file that was read, but is not in the start set, goes into a list beside OUT. `build --include FILE`
-accepts this list. The same list, profile and image give the same OUT.
+A file that was read but is not in the start set goes into a list beside OUT. `build --include FILE` reads
+this list. The same list, profile and image give the same OUT.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _HEAD = "# What `quickstart verify --until-clean` found lacking, one path a line
 
 @dataclass(frozen=True)
 class Round:
-    """One build and its verification. ``added`` are the files that this build packed and the build before
-    did not; it is empty in the first round.
+    """One build and its verification. ``added`` are the files that this build packed in addition to the
+    previous build. It is empty in the first round.
     """
 
     added: tuple[PurePosixPath, ...]
@@ -40,10 +40,10 @@ def until_clean(
     verify: Callable[[], Verified],
     keep: Callable[[Sequence[PurePosixPath]], None],
 ) -> tuple[Round, ...]:
-    """Build and verify, and repeat with the files that the ledger named until it names no new file, at most
-    ROUNDS times.
+    """Build and verify, and repeat with the files that the ledger names, until it names no new file. There
+    are at most ROUNDS rounds.
 
-    ``included`` are the files of earlier calls. ``keep`` writes the list before each build that uses it.
+    ``included`` are the files from earlier calls. ``keep`` writes the list before each build that uses it.
     """
     files: tuple[PurePosixPath, ...] = tuple(included)
     added: tuple[PurePosixPath, ...] = ()
@@ -60,7 +60,7 @@ def until_clean(
 
 
 def missing(verified: Verified, profile: Profile) -> tuple[PurePosixPath, ...]:
-    """The files that were read from the root volume, but are not packed. Data, and files that ``profile``
+    """The files that were read from the root volume but are not packed. Data, and files that ``profile``
     excludes, are left out.
     """
     rules = (*profile.files.exclude, *profile.files.data)
@@ -69,21 +69,21 @@ def missing(verified: Verified, profile: Profile) -> tuple[PurePosixPath, ...]:
 
 
 def with_includes(profile: Profile, files: Iterable[PurePosixPath]) -> Profile:
-    """``profile``, which then packs ``files``, too."""
+    """A copy of ``profile`` that also packs ``files``."""
     globs = tuple(glob.escape(str(path)) for path in files)
     include = tuple(dict.fromkeys((*profile.files.include, *globs)))
     return replace(profile, files=replace(profile.files, include=include))
 
 
 def include_list(out: Path) -> Path:
-    """The list's path: beside OUT, because a build replaces OUT."""
+    """The path of the list. It is beside OUT, because a build replaces OUT."""
     return out.with_name(f"{out.name}.include")
 
 
 def read_includes(path: Path) -> tuple[PurePosixPath, ...]:
-    """The paths of a list, in its order. Empty lines and lines that begin with # are ignored.
+    """The paths in a list, in order. Empty lines and lines that begin with # are ignored.
 
-    Raises BadInputError for a list that cannot be read, or a line that is not an absolute path.
+    Raises BadInputError for a list that cannot be read, and for a line that is not an absolute path.
     """
     try:
         return _includes(path, path.read_text(encoding="utf-8", errors="surrogateescape"))
@@ -102,11 +102,11 @@ def _includes(path: Path, text: str) -> tuple[PurePosixPath, ...]:
 
 
 def read_own_includes(path: Path) -> tuple[PurePosixPath, ...]:
-    """The paths of the list that an earlier call of this user wrote; none when there is no list.
+    """The paths in the list that an earlier call by this user wrote. Empty when there is no list.
 
-    In a directory where others may create files, such as /tmp, another user may have put the list there,
-    and would then decide what OUT's archive shows. Raises BadInputError for such a list, and for a list
-    that is not a regular file.
+    In a directory where other users may create files, such as /tmp, another user may have put the list there.
+    That user could then choose which files become readable in OUT's archive. Raises BadInputError for such a
+    list, and for a list that is not a regular file.
     """
     try:
         with opened_regular(path) as fd:
@@ -124,9 +124,7 @@ def read_own_includes(path: Path) -> tuple[PurePosixPath, ...]:
 
 
 def write_includes(path: Path, files: Iterable[PurePosixPath]) -> None:
-    """Write a list that `read_includes` reads. Raises BadInputError for a name with a newline, and for a
-    list that cannot be written.
-    """
+    """Write a list for `read_includes`. Raises BadInputError for a name with a newline, and when the list cannot be written."""
     names = [str(file) for file in files]
     if odd := [name for name in names if len(name.splitlines()) != 1]:
         raise BadInputError(f"{odd[0]!r} has a line's end in its name", hint="name it in files.include")
