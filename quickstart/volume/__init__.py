@@ -1,1 +1,1 @@
-"""Storage models, and the volumes that serve an image by them."""
+"""Storage models, and volumes that serve an image with the delays of a model."""

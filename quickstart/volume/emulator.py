@@ -1,5 +1,5 @@
-"""A volume of a storage model: starts our NBD server (emulator/*.c, compiled into the store), ends it, and
-reads its log (docs/users/storage.md).
+"""A volume with the delays of a storage model: start our NBD server (emulator/*.c, compiled into the store),
+end it, and read its log (docs/users/storage.md).
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _BACKLOG = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One request as the volume saw it. Instants are CLOCK_MONOTONIC ns.
+    """One request, as the volume saw it. Times are CLOCK_MONOTONIC in ns.
 
-    By the model, the answer is due at ``due_ns``; the socket took it at ``done_ns``. ``done_ns`` is 0 for a
-    request that was never answered, and ``due_ns`` is 0 when the model had not served it yet. ``touched``
-    counts the granules that no request had touched before. ``client`` is the number of its connection.
-    ``in_flight`` counts the unanswered requests of all instances at its arrival, itself included.
-    ``instance`` is the instance that asked, from 1; 0 where the volume has a single socket. ``command``
-    need not be a Command.
+    According to the model, the answer is due at ``due_ns``. The socket took the answer at ``done_ns``.
+    ``done_ns`` is 0 for a request that was never answered, and ``due_ns`` is 0 when the model had not served
+    the request yet. ``touched`` is the number of granules that no earlier request had touched. ``client`` is
+    the number of the request's connection. ``in_flight`` is the number of unanswered requests of all
+    instances when the request arrived, including itself. ``instance`` is the instance that made the request,
+    from 1. It is 0 when the volume has a single socket. ``command`` may be a number that is not a Command.
     """
 
     sequence: int
@@ -72,12 +72,12 @@ class Request:
 
     @property
     def costs(self) -> bool:
-        """Whether the model makes it take time: a read or write that succeeded."""
+        """Whether the request takes time in the model: it is a read or write that succeeded."""
         return self.error == 0 and self.command in (Command.READ, Command.WRITE, Command.WRITE_ZEROES)
 
 
 def read_log(data: bytes) -> tuple[Request, ...]:
-    """The requests of a log in the order of their arrival. Raises VolumeError for bytes that are not such a log."""
+    """The requests in a log, in the order of their arrival. Raises VolumeError for bytes that are not such a log."""
     body = data[len(_LOG_MAGIC) :]
     if not data.startswith(_LOG_MAGIC) or len(body) % _RECORD.size:
         raise VolumeError(f"the volume's log of {len(data)} bytes is damaged")
@@ -91,8 +91,8 @@ def _request(row: tuple[int, ...]) -> Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """A volume that runs while the context of `served` lasts. ``instance`` is the instance that owns this
-    socket, and 0 where there is a single socket.
+    """A volume that runs while the context of `served` lasts. ``instance`` is the instance that has this
+    socket. It is 0 when there is a single socket.
     """
 
     process: door.Process
@@ -102,9 +102,7 @@ class Volume:
     instance: int = 0
 
     def of(self, instance: int) -> Volume:
-        """The same volume as one of its instances, from 1, sees it. Each has its own socket and its own
-        written data.
-        """
+        """The same volume, for one of its instances (from 1). Each instance has its own socket and its own written data."""
         return replace(self, socket=_numbered(self.socket, instance), instance=instance)
 
     @property
@@ -116,8 +114,8 @@ class Volume:
         return not door.has_ended(self.process, 0)
 
     def log(self, limit_s: float = _LIMIT_S) -> tuple[Request, ...]:
-        """The requests of this instance, or of all, in the order of their arrival. These are the answered
-        requests, and every request of a client that has disconnected.
+        """The requests of this instance, or of all instances, in the order of their arrival. The log has
+        every answered request, and all requests of clients that have disconnected.
 
         Raises VolumeError when the server does not write the log within ``limit_s``.
         """
@@ -135,16 +133,14 @@ class Volume:
 
     @property
     def last_words(self) -> str:
-        """The server's messages, without `ready` and those about its log. Where there are none, how the
-        server ended.
-        """
+        """The server's messages, except `ready` and messages about its log. When there are none, how the server ended."""
         lines = door.log_tail(self.output_file).splitlines()
         said = "; ".join(line for line in lines if not line.startswith(("ready", "flushed ")))
         return said or door.bad_end(self.process)
 
 
 def volume_binary(store: Store) -> Path:
-    """The server as a static program."""
+    """The server, compiled as a static program."""
     return compiled(store, "volume", FLAGS, resources.files("quickstart.volume").joinpath("emulator"))
 
 
@@ -166,9 +162,7 @@ def _words(model: StorageModel, fault: str | None, instances: int) -> list[str]:
 
 @dataclass(frozen=True)
 class _Given:
-    """The server's files as descriptors of ours. ``instances`` has the listening socket and the overlay of
-    each instance.
-    """
+    """The server's files, as descriptors of ours. ``instances`` has the listening socket and the overlay of each instance."""
 
     program: int
     image: int
@@ -176,9 +170,7 @@ class _Given:
     instances: tuple[tuple[int, int], ...]
 
     def argv(self) -> tuple[str, ...]:
-        """The argv that starts the program by its descriptor. The user that it runs as may not be able to
-        reach the program's path.
-        """
+        """The argv that starts the program by its descriptor. The server's user may have no access to the program's path."""
         pairs = (f"{listener}:{overlay}" for listener, overlay in self.instances)
         return (f"/proc/self/fd/{self.program}", str(self.image), str(self.log), *pairs)
 
@@ -204,7 +196,9 @@ def _opened_image(lent: ExitStack, image: Path) -> int:
 
 
 def _overlay(lent: ExitStack, path: Path | None, instance: int, place: Path) -> int:
-    """The instance's overlay: the file at ``path``, made when it is missing, or a nameless file in ``place``."""
+    """The instance's overlay: the file at ``path``, which is made if it is missing, or a temporary file
+    without a name in ``place``.
+    """
     if path is None:
         return lent.enter_context(tempfile.TemporaryFile(dir=place)).fileno()
     return _opened(lent, _numbered(path, instance), os.O_RDWR | os.O_CREAT)
@@ -223,9 +217,10 @@ def _numbered(path: Path, instance: int) -> Path:
 
 
 def _prefer(process: door.Process) -> None:
-    """Raise the server's priority: a real volume does not compete with its host's processes.
+    """Raise the server's priority, because a real volume does not compete with the host's processes.
 
-    The server sleeps most of the time. Without the right to raise its priority, it only answers later.
+    The server sleeps most of the time. Without the right to raise its priority, the server only answers
+    later.
     """
     with suppress(OSError):
         os.sched_setscheduler(
@@ -237,8 +232,8 @@ def _prefer(process: door.Process) -> None:
 def _started(
     binary: Path, image: Path, overlay: Path | None, instances: int, words: Sequence[str]
 ) -> Iterator[Volume]:
-    """The server in its jail (emulator/jail.c). It gets its files and sockets as descriptors, and it has no
-    privileges even when we are root.
+    """Start the server in its jail (emulator/jail.c). It gets its files and sockets as descriptors, and has
+    no privileges, even when we are root.
     """
     if not 0 <= instances <= _INSTANCES_MAX:
         raise VolumeError(f"a volume has 1 to {_INSTANCES_MAX} instances, not {instances}")
@@ -275,14 +270,14 @@ def served(
     overlay: Path | None = None,
     instances: int = 0,
 ) -> Iterator[Volume]:
-    """Serve ``image`` as a cold volume of that ``model``. Writes go to ``overlay``, by default to a file
-    that is thrown away.
+    """Serve ``image`` as a cold volume with the storage model ``model``. Writes go to ``overlay``, or by
+    default to a file that is thrown away.
 
-    With ``instances``, each of that many instances has a socket and an overlay of its own (`Volume.of`).
-    They share everything else: the link, the storage's places, and the granules that one of them has
-    pulled. ``fault`` is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md). Raises
-    VolumeError when the server does not start, or has died by itself before the context ends. A death that
-    ``fault`` asked for is no error.
+    With ``instances``, each instance has a socket and an overlay of its own (`Volume.of`). The instances
+    share everything else: the link, the storage's queue, and the granules that any of them has fetched.
+    ``fault`` is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md). Raises
+    VolumeError when the server does not start, or dies by itself before the context ends. A death that
+    ``fault`` asked for is not an error.
     """
     words = _words(model, fault, instances)
     with _started(binary, image, overlay, instances, words) as volume:
@@ -312,7 +307,7 @@ def served(
 
 
 def _wait(process: door.Process, holds: Callable[[], bool], limit_s: float = _LIMIT_S) -> None:
-    """Wait until ``holds`` is true. Raises VolumeError when the server ends before that, or after ``limit_s``."""
+    """Wait until ``holds`` returns True. Raises VolumeError when the server ends before that, and after ``limit_s``."""
     end_s = time.monotonic() + limit_s
     while not holds():
         if door.has_ended(process, 0):

@@ -1,4 +1,6 @@
-"""A small client of the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md): fixed newstyle, simple replies."""
+"""A small client for the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md), with the fixed
+newstyle handshake and simple replies.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,7 @@ class Command(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to the request with that ``cookie``. ``error`` is an errno or 0, and ``data`` has the bytes
-    that were read.
-    """
+    """The answer to the request with this ``cookie``. ``error`` is an errno or 0, and ``data`` has the bytes that were read."""
 
     cookie: int
     error: int
@@ -48,9 +48,9 @@ class Reply:
 
 
 class Connection:
-    """A client on the UNIX socket ``path``. No single answer may take longer than ``limit_s``.
+    """A client on the UNIX socket ``path``. Each answer may take at most ``limit_s``.
 
-    Raises VolumeError when no server listens, or when the server disconnects, does not answer in time, or
+    Raises VolumeError when no server listens, and when the server disconnects, does not answer in time, or
     violates the protocol.
     """
 
@@ -94,7 +94,7 @@ class Connection:
         return self._cookie
 
     def receive(self) -> Reply:
-        """The next answer, whichever request it belongs to."""
+        """The next answer. It may belong to any request."""
         magic, error, cookie = struct.unpack(">IIQ", self._take(16))
         if magic != _REPLY_MAGIC or cookie not in self._asked:
             raise VolumeError("the volume's answer is not the NBD protocol")
@@ -125,7 +125,7 @@ class Connection:
         return taken
 
     def _handshake(self) -> int:
-        """Choose the default export, and return its size in bytes."""
+        """Choose the default export. Return its size in bytes."""
         magic, option_magic, flags = struct.unpack(">QQH", self._take(18))
         if (magic, option_magic) != (_MAGIC, _OPTION_MAGIC) or not flags & _FIXED_NEWSTYLE:
             raise VolumeError("the volume does not speak NBD's fixed newstyle")
@@ -148,7 +148,7 @@ class Connection:
 
 
 def pieces(extents: Iterable[tuple[int, int]], request_bytes: int) -> Iterator[tuple[int, int]]:
-    """The requests (offset, length) that read ``extents`` in order. Each has at most ``request_bytes``."""
+    """The requests (offset, length) that read ``extents`` in order. Each request has at most ``request_bytes``."""
     for start, length_bytes in extents:
         for offset in range(start, start + length_bytes, request_bytes):
             yield offset, min(request_bytes, start + length_bytes - offset)
@@ -157,10 +157,11 @@ def pieces(extents: Iterable[tuple[int, int]], request_bytes: int) -> Iterator[t
 def read_extents(
     path: Path, extents: Iterable[tuple[int, int]], request_bytes: int, depth: int, limit_s: float = 60.0
 ) -> int:
-    """Read ``extents``, (offset, length) in bytes, from the volume on ``path``, with ``depth`` requests in flight.
+    """Read ``extents``, which are (offset, length) in bytes, from the volume on ``path``, with ``depth``
+    requests in flight.
 
-    Returns the time from the first request to the last answer, in ns. Raises VolumeError for an error of the volume, and when a
-    single answer takes longer than ``limit_s``.
+    Return the time from the first request to the last answer, in ns. Raises VolumeError when the volume
+    reports an error, and when a single answer takes longer than ``limit_s``.
     """
     if not 1 <= request_bytes <= LENGTH_MAX or depth < 1:
         raise ValueError(f"{depth} requests of {request_bytes} bytes")

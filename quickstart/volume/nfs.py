@@ -1,6 +1,4 @@
-"""An image on a real NFS server behind a link, for clocks that count the host's time
-(docs/users/storage.md, nfs/serve.sh).
-"""
+"""Serve an image from a real NFS server behind a link, for the host's clocks (docs/users/storage.md, nfs/serve.sh)."""
 
 from __future__ import annotations
 
@@ -54,8 +52,8 @@ EXPORT {{
 
 @dataclass(frozen=True)
 class NfsVolume:
-    """The image while the context of `exported` lasts. All its processes run in namespaces of their own and
-    end with ``process``.
+    """The image while the context of `exported` lasts. All processes of the volume run in namespaces of their
+    own and end with ``process``.
     """
 
     process: door.Process
@@ -72,19 +70,19 @@ class NfsVolume:
 
     @property
     def last_words(self) -> str:
-        """The messages of these processes, the NFS server's included. Where there are none, how ``process`` ended."""
+        """The messages of the volume's processes, including the NFS server. When there are none, how ``process`` ended."""
         return door.log_tail(self.output_file) or door.bad_end(self.process)
 
 
 @contextmanager
 def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
-    """Export ``image`` by an NFS server behind a link of that ``rate``, in tc(8)'s words (``100mbit``). With
-    None, the link is as fast as the host.
+    """Export ``image`` with an NFS server behind a link of the given ``rate``, in tc(8)'s words
+    (``100mbit``). With None, the link is as fast as the host.
 
-    NBD clients in any network namespace read and write the image by the UNIX socket ``.socket``. Their
+    NBD clients in any network namespace read and write the image through the UNIX socket ``.socket``. Their
     writes do not reach the NFS server and are thrown away. The NFS client caches nothing that it has read.
-    Raises NeedsRootError, MissingToolError, and VolumeError when the server does not start, or has ended by
-    itself before the context ends.
+    Raises NeedsRootError, MissingToolError, and VolumeError when the server does not start, or ends by itself
+    before the context ends.
     """
     userns.need_host_root("an NFS server, which opens files by their handles,")
     need_nfs()
@@ -107,7 +105,9 @@ def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
 
 @contextmanager
 def _started(place: Path, image: Path, rate: str | None) -> Iterator[NfsVolume]:
-    """The volume in ``place``, a directory of ours. Its NBD server gets the listening socket as a descriptor, not by a name."""
+    """Start the volume in ``place``, a directory of ours. Its NBD server gets the listening socket as a
+    descriptor, not by name.
+    """
     with ExitStack() as stack:
         listening = stack.enter_context(room_for_sockets(place)) / "socket"
         identity = stack.enter_context(unprivileged())
@@ -132,7 +132,9 @@ def _started(place: Path, image: Path, rate: str | None) -> Iterator[NfsVolume]:
 
 
 def _confined(identity: Identity, image: Path) -> tuple[str, ...]:
-    """The words before the NBD server's argv: it runs as a user of its own, without privileges, and cannot fill the disk."""
+    """The words before the NBD server's argv. With them, the server runs as a user of its own, without
+    privileges, and cannot fill the disk.
+    """
     size_bytes = image.stat().st_size if image.exists() else 0
     largest = size_bytes + size_bytes // 64 + _SLACK_BYTES
     limits = ("prlimit", f"--fsize={largest}", door.core_limit(), "--")
@@ -140,7 +142,7 @@ def _confined(identity: Identity, image: Path) -> tuple[str, ...]:
 
 
 def need_nfs() -> None:
-    """Raise MissingToolError for the first tool that `exported` needs and this host lacks."""
+    """Raise MissingToolError for the first tool that `exported` needs and that this host lacks."""
     door.need_tools(*TOOLS)
     for plugin in PLUGINS:
         name = plugin.rpartition("/")[2]
@@ -149,7 +151,7 @@ def need_nfs() -> None:
 
 
 def nfs_server() -> str:
-    """The version of the server. Raises MissingToolError as `need_nfs` does."""
+    """The version of the NFS server. Raises MissingToolError as `need_nfs` does."""
     need_nfs()
     said = door.run(["ganesha.nfsd", "-v"], timeout_s=_LIMIT_S).stdout.decode(errors="replace")
     return said.partition("\n")[0].strip()

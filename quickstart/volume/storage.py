@@ -1,4 +1,4 @@
-"""Storage models: TOML → StorageModel, validated whole (docs/users/storage.md)."""
+"""Read storage models from TOML into StorageModel. The whole text is validated (docs/users/storage.md)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ _HINT = "docs/users/storage.md lists every key"
 
 @dataclass(frozen=True, kw_only=True)
 class StorageModel:
-    """The costs of a volume. ``bandwidth_bytes_s`` is None when the link has no limit. ``sources`` are
-    pairs of a figure and its source.
+    """The delays of a volume. ``bandwidth_bytes_s`` is None when the link has no limit. ``sources`` are pairs
+    of a figure's name and its source.
 
-    ``seek_ns`` is the time that the head of a disk needs to reach a place other than the end of the last
-    request. It is 0 for storage without a head.
-
-    With an ``nfs_rate``, in tc(8)'s words, a real NFS server behind a wire of that rate takes the model's
-    place on the host's clocks.
+    ``seek_ns`` is the time that a disk's head needs to move to a position other than the end of the last
+    request. It is 0 for storage without a head. With ``nfs_rate`` (in tc(8)'s words), the model is replaced
+    on the host's clocks by a real NFS server behind a link of this rate.
     """
 
     name: str
@@ -82,7 +80,7 @@ class _Document(Table):
 
 
 def parse_model(text: str, source: str) -> StorageModel:
-    """The model in ``text`` (TOML); raises StorageModelError with every fault found in it."""
+    """The model in ``text`` (TOML). Raises StorageModelError with every fault in it."""
     try:
         raw = parse_toml(text)
     except ValueError as error:
@@ -113,9 +111,10 @@ def known_models() -> tuple[str, ...]:
 
 
 def load_model(name: str) -> StorageModel:
-    """The model of that name among ours, or else the model in the file at that path.
+    """The model that comes with QuickStart under ``name``, or else the model in the file at the path
+    ``name``.
 
-    Raises BadInputError when there is none, StorageModelError when it is invalid.
+    Raises BadInputError when there is none, and StorageModelError when it is invalid.
     """
     file = Path(name)
     if name in known_models():
