@@ -16,7 +16,7 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from quickstart.errors import BadInputError, MatrixError
 from quickstart.measure.configuration import built_with
-from quickstart.measure.patterns import block_problems, launches_of
+from quickstart.measure.patterns import block_problems, launches_of, picture_problems
 from quickstart.measure.results import (
     CLOCKS,
     COMMAND_LINES,
@@ -164,6 +164,8 @@ def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> 
         raise MatrixError(source, problems, hint=_HINT)
     lines = _Lines(profiles)
     plan = [planned for block in document.block for planned in _planned(block, lines)]
+    # Else the results could be measured, and not be shown.
+    problems += [f"block: {problem}" for problem in picture_problems(each.cell for each in plan)]
     problems += _twice(document.block, lines)
     problems += [
         f"block[{number}].{key}: only {_OURS} has one, which is not among the configurations"

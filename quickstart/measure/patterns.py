@@ -7,7 +7,7 @@ docs/users/measuring.md lists its assumptions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from quickstart.errors import HostLacksError
@@ -24,6 +24,9 @@ _NO_TIMER_CHECK = "no_timer_check"
 # (pattern, instances, stagger_ms) of a cell.
 Launch = tuple[str, int, int]
 _ALONE: Launch = ("single", 1, 0)
+# A figure of a report takes about a second, and a panel of one more than its share. The largest results of ours have 18 places.
+PLACES_MAX = 128
+_PANELS_MAX = 16
 _NO_VIRTUAL = (
     "the virtual clock cannot time several guests: each counts its own instructions, while the volume that they share has one "
     "time, the host's; take wall or kvm"
@@ -74,6 +77,23 @@ def cell_problem(cell: Cell) -> str:
             f"stagger_ms: of staggered launches, and of no others (got {cell.stagger_ms} of {cell.pattern})"
         )
     return f"clock: {_NO_VIRTUAL}" if cell.clock == "virtual" and not alone else ""
+
+
+def picture_problems(cells: Iterable[Cell]) -> Iterator[str]:
+    """What would make a report draw for hours. Of each application, size, volume and clock it has figures, and in that of its
+    launches a panel for each pattern.
+    """
+    panels: dict[tuple[str, str, str, str], set[tuple[str, int]]] = {}
+    for cell in cells:
+        place = cell.profile, cell.size, cell.storage, cell.clock
+        panels.setdefault(place, set()).add((cell.pattern, cell.stagger_ms))
+    if len(panels) > PLACES_MAX:
+        yield (
+            f"{len(panels)} combinations of application, size, storage and clock, and at most {PLACES_MAX} are shown "
+            "together"
+        )
+    if (most := max(map(len, panels.values()), default=0)) > _PANELS_MAX:
+        yield f"{most} ways to launch one application's machines, and at most {_PANELS_MAX} are shown together"
 
 
 def launch_problems(samples: Sequence[Sample]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from quickstart.errors import OtherResultsError, ResultsError
-from quickstart.measure.patterns import cell_problem, launch_problems
+from quickstart.measure.patterns import cell_problem, launch_problems, picture_problems
 from quickstart.measure.results import (
     DELIVERIES,
     RUNS_MAX,
@@ -251,6 +251,7 @@ def _plan_problems(plan: Sequence[Planned]) -> Iterator[str]:
     first: dict[Cell, int] = {}
     if (profiles := len({each.cell.profile for each in plan})) > _PROFILES_MAX:
         yield f"plan: {profiles} applications, and at most {_PROFILES_MAX} are shown together"
+    yield from (f"plan: {problem}" for problem in picture_problems(each.cell for each in plan))
     if (runs := sum(each.runs for each in plan)) > RUNS_MAX:
         yield f"plan: {runs} runs, and at most {RUNS_MAX} are planned together"
     for index, planned in enumerate(plan):

@@ -185,6 +185,27 @@ def test_applications_without_number_are_refused() -> None:
         document.parse(json.dumps(found), "results.json")
 
 
+@pytest.mark.parametrize("kind", ["figures", "panels"])
+def test_a_report_that_would_draw_for_hours_is_refused(kind: str) -> None:
+    found = entry()
+    of = {**found["plan"][0], "clock": "wall"}
+    if kind == "figures":
+        plan = [
+            {**of, "profile": f"p{number}", "storage": storage}
+            for number in range(43)
+            for storage in ("ebs-warm", "ebs-cold", "local")
+        ]
+    else:
+        launch = {"pattern": "staggered", "instances": 2}
+        plan = [{**of, **launch, "stagger_ms": number} for number in range(1, 18)]
+    found["plan"], found["runs"] = plan, []
+    said = "129 combinations" if kind == "figures" else "17 ways to launch"
+    with pytest.raises(ResultsError, match=f"plan: {said}.* at most"):
+        document.parse(json.dumps(found), "results.json")
+    found["plan"] = plan[1:]
+    document.parse(json.dumps(found), "results.json")
+
+
 def test_a_name_without_end_is_refused() -> None:
     with pytest.raises(ResultsError, match="name"):
         document.parse(json.dumps(entry(name="x" * 5000)), "results.json")

@@ -129,6 +129,22 @@ def test_a_matrix_has_no_more_runs_than_can_be_put_in_order() -> None:
     assert problems(many) == ("block: 104000 runs, and a matrix has at most 100000",)
 
 
+def test_a_matrix_has_no_more_figures_than_its_report_can_draw() -> None:
+    block = """[[block]]
+profiles = ["nginx"]
+configurations = ["quickstart"]
+storages = ["local"]
+clocks = ["wall"]
+patterns = ["staggered"]
+instances = [2]
+stagger_ms = {}
+"""
+    text = GOOD.partition("[[block]]")[0] + "".join(block.format(number) for number in range(1, 18))
+    assert problems(text) == (
+        "block: 17 ways to launch one application's machines, and at most 16 are shown together",
+    )
+
+
 def test_blocks_differ_in_runs() -> None:
     more = GOOD.partition("\n[[block]]")[2].replace('"virtual"', '"wall"')
     plan = parse_matrix(f"{GOOD}[[block]]{more}runs = 50\n", "m", PROFILES).plan
