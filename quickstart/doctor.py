@@ -171,7 +171,9 @@ def _space(store: Store) -> Finding:
 def _accelerator(store: Store) -> Finding:
     """Try KVM with a tiny guest. The guest's kernel comes from the store's images, or else from this host."""
     kernels = [*store.root.glob("reference/*/root/boot/vmlinuz-*"), *Path("/boot").glob("vmlinuz-*")]
-    readable = sorted(path for path in kernels if os.access(path, os.R_OK))
+    # A link of an image leads to a file of the host's.
+    plain = [path for path in kernels if path.is_file() and not path.is_symlink()]
+    readable = sorted(path for path in plain if os.access(path, os.R_OK))
     if not readable:
         return Finding(
             need="KVM",
