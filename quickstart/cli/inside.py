@@ -15,6 +15,7 @@ from quickstart.artefact import directory as artefacts
 from quickstart.artefact import inside
 from quickstart.artefact.manifest import MANIFEST
 from quickstart.cli.completion import artefacts_here
+from quickstart.cli.guarded import guarded
 from quickstart.cli.options import JSON
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.errors import BadInputError
@@ -83,9 +84,11 @@ def cat(out: Path, path: str, as_json: bool) -> None:
             encoded = base64.b64encode(b"".join(inside.content(artefact, member))).decode()
             verb.result({"name": member.name, "size_bytes": member.size_bytes, "base64": encoded}, _nothing)
         else:
+            # A stranger's file, which a terminal would obey.
+            target = guarded(sys.stdout)
             for piece in inside.content(artefact, member):
-                sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
+                target.write(piece)
+            target.flush()
         return 0
 
     sys.exit(run_verb("cat", as_json, work))

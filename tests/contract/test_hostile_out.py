@@ -240,6 +240,24 @@ def with_initramfs(out: Path, data: bytes, unpacked_bytes: int) -> None:
     change(out, edit)
 
 
+def test_a_terminal_does_not_obey_a_file_of_out(out: Path) -> None:
+    evil = b"\x1b]0;owned\x07\xff plain \x1b[31mred\n"
+    stream = io.BytesIO()
+    write_archive(stream, [regular("evil", evil, 0o644)])
+    with_initramfs(out, stream.getvalue(), len(stream.getvalue()))
+    argv = [sys.executable, *MAIN, "cat", str(out), "/evil"]
+    piped = subprocess.run(argv, capture_output=True, timeout=LIMIT_S, check=True)
+    assert piped.stdout == evil
+    ours, theirs = os.openpty()
+    try:
+        subprocess.run(argv, stdout=theirs, stderr=subprocess.DEVNULL, timeout=LIMIT_S, check=True)
+        shown = os.read(ours, 4096)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert shown == b"\\x1b]0;owned\\x07\\xff plain \x1b[31mred\r\n"
+
+
 @pytest.mark.parametrize("payload", [Payload.ZSTD, Payload.GZIP])
 def test_a_stream_of_more_than_a_gib(out: Path, payload: Payload) -> None:
     """What is above the manifest's number is not read; where that is high, it is read in pieces, and memory stays small."""
