@@ -54,8 +54,8 @@ _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
 
 
 def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
-    """The artefact at ``out`` when a build would make the same one. None when ``out`` does not exist or may
-    be replaced.
+    """The artefact at ``out`` when a build would make an equal artefact. None when ``out`` does not exist or
+    may be replaced.
 
     Raises OutputExistsError for anything that is not an artefact, for another user's artefact, and for an
     artefact whose root disk has been used after its build: a build must not delete a machine's data.
@@ -112,7 +112,7 @@ def _check_owner(out: Path) -> None:
 
 
 def _is_rebuilt(artefact: Artefact) -> bool:
-    """Whether the recorded superblock is that of a disk that had already been used (docs/users/never-stale.md)."""
+    """Whether the disk had already been used when its superblock was recorded (docs/users/never-stale.md)."""
     reference = read_manifest(artefact.directory).reference
     return reference is not None and reference.kind == USED_DISK
 

@@ -203,8 +203,8 @@ class Manifest(_Open):
 
     @property
     def unpacked_bytes(self) -> int:
-        """The unpacked size of the initramfs. An OUT from before compressed payloads does not record it;
-        there it is the initramfs's size.
+        """The unpacked size of the initramfs. An OUT from before compressed payloads does not record this
+        size, and its initramfs's size is used.
         """
         return self.initramfs_unpacked_bytes or self.initramfs_bytes
 

@@ -180,8 +180,8 @@ def _is_at(fd: int, out: Path) -> bool:
 
 @contextmanager
 def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterator[Path]:
-    """A directory beside ``out``. It becomes ``out`` when the context ends without an error, and is removed
-    otherwise.
+    """A directory beside ``out``. The directory becomes ``out`` when the context ends without an error, and
+    is removed otherwise.
 
     When ``out`` exists at the end, ``keep`` is called. If it returns True, ``out`` stays and the new
     directory is removed. ``keep`` may raise an exception, which leaves ``out`` unchanged. Raises
@@ -236,8 +236,8 @@ def _locked(fd: int) -> bool:
 def _mend(out: Path) -> None:
     """Finish or undo the replacement of OUT by a killed build. Call this function within ``settled``.
 
-    When OUT is missing, the previous one is put back, because the build died between the two renames. When
-    OUT exists, the previous one is removed. Only directories of our own user are used: where other users may
+    When OUT is missing, the previous OUT is put back, because the build died between the two renames. When
+    OUT exists, the previous OUT is removed. Only directories of our own user are used: where other users may
     write, none of their directories must become OUT.
     """
     name = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}\.(partial|old)", re.DOTALL)

@@ -33,8 +33,8 @@ class UsedDisk:
     """A raw root disk whose machine is off. ``digest`` is a hash of its bytes
     (host.unchanged.digest_of_data), and ``superblock`` is its ext4 superblock.
 
-    ``seen`` is the state of the file. It did not change between the reading of the superblock and the end of
-    the hashing.
+    ``seen`` is the state of the file. The file did not change between the reading of the superblock and the
+    end of the hashing.
     """
 
     path: Path
@@ -64,8 +64,8 @@ def _check_ended(path: Path, superblock: Superblock) -> None:
 
 
 def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: Context) -> ReferenceImage:
-    """The content of ``disk`` as a reference image. It comes from the store, or is copied now (as root,
-    because of the owners).
+    """The content of ``disk`` as a reference image. The image comes from the store, or is copied now (as
+    root, because of the owners).
 
     ``planned_bytes`` is the size of the disk in the profile. Raises BadInputError when the copy would have
     more data than ``planned_bytes`` and more than the disk's file uses on this host.

@@ -43,8 +43,8 @@ _SCRIPT_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class OutFile:
-    """A file of OUT. ``mode`` is its complete st_mode. ``sha256`` is set when the manifest names one, and
-    otherwise empty. ``marks`` are the LAUNCH_MARKS that the file contains.
+    """A file of OUT. ``mode`` is its complete st_mode. ``sha256`` is set when the manifest names a SHA-256
+    for the file, and otherwise empty. ``marks`` are the LAUNCH_MARKS that the file contains.
     """
 
     name: str
