@@ -21,8 +21,8 @@ class Printable:
     """Passes text on in the form that `console_shown` gives it: every control sequence except colours is
     shown as an escape (``\x1b``).
 
-    A terminal obeys control sequences. They can set its title or its clipboard, or make it type input for the
-    user (console_codes(4)).
+    A terminal obeys control sequences. Control sequences can set the terminal's title or clipboard, or make
+    the terminal type input for the user (console_codes(4)).
     """
 
     def __init__(self, target: BinaryIO) -> None:

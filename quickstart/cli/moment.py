@@ -39,8 +39,8 @@ SETTLE_TIMEOUT: Option = click.option(
 
 
 def moment(artefact: Artefact, when: When | None, stock: bool, append: str, has_command: bool) -> When:
-    """The moment that a run waits for. The user's choice comes first. Without one, a run with a command waits
-    for SETTLED if the machine settles at all. Any other run waits for READY.
+    """The moment that a run waits for. The user's choice comes first. Without a choice, a run with a command
+    waits for SETTLED if the machine settles at all. Any other run waits for READY.
     """
     if when is not None:
         return when
@@ -77,7 +77,7 @@ def settled_line(settled: Settled) -> str:
 
 
 def settled_facts(settled: Settled | None) -> Mapping[str, object]:
-    """The fields of the JSON result. They are null when the run did not wait for SETTLED."""
+    """The fields of the JSON result. The fields are null when the run did not wait for SETTLED."""
     return {
         "settled": settled.state if settled else None,
         "settled_uptime_ns": settled.uptime_ns if settled else None,

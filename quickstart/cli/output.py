@@ -47,8 +47,8 @@ def say(console: Console, text: str, style: str | None = None, keep: str = "") -
 
 
 class Display:
-    """Implements progress.Progress on stderr. It shows the running step with its time, and then prints a line
-    for each step that took 0.1 s or more.
+    """Implements progress.Progress on stderr. The display shows the running step with its time, and then
+    prints a line for each step that took 0.1 s or more.
     """
 
     def __init__(self, console: Console) -> None:
@@ -81,8 +81,8 @@ class _Shown(logging.Formatter):
 class Verb:
     """The settings of one call of a verb. ``json`` asks for the machine-readable result.
 
-    ``out`` is the path, with links resolved, of the OUT that the verb writes. It is None for a verb without
-    an OUT.
+    ``out`` is the path, with links resolved, of the OUT that the verb writes. ``out`` is None for a verb
+    without an OUT.
     """
 
     name: str
@@ -119,8 +119,8 @@ def run_verb(
     out: Callable[[], Path | None] = lambda: None,
     into: Callable[[], Path] | None = None,
 ) -> int:
-    """Call ``work`` and return the exit code: the one that ``work`` returns, or the one of the error that it
-    raises.
+    """Call ``work`` and return the exit code: the code that ``work`` returns, or the code of the error that
+    ``work`` raises.
 
     ``as_root`` says that the verb handles file owners or enters images. An ordinary user then first becomes
     root of a user namespace. Before that, the owners of the store's directory, of OUT's directory and of the
