@@ -126,7 +126,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
 
 
 def payload_of(profile: Profile, asked: Payload | None) -> Payload:
-    """The form of the initramfs: ``asked`` if it is given, or else the profile's."""
+    """The form of the initramfs: ``asked`` if it is given, or else the profile's form."""
     return asked or profile.payload
 
 
@@ -376,8 +376,8 @@ def machine_of(
     extra_cmdline: str = "",
     network: Network = Network.CLOSED,
 ) -> Machine:
-    """The machine that runs ``artefact``, with our initramfs and kernel options. With ``stock``, the
-    initramfs and kernel options are the distribution's.
+    """The machine that runs ``artefact``, with our initramfs and kernel options. With ``stock``, the machine
+    has the distribution's initramfs and kernel options.
     """
     return machine(
         artefact.profile_name,

@@ -1,5 +1,5 @@
-"""Make an artefact's initramfs again for the present state of its disk. The work is that of `build`, with the
-disk's content as the reference image.
+"""Make an artefact's initramfs again for the present state of its disk. The work is the same as in `build`,
+with the disk's content as the reference image.
 """
 
 from __future__ import annotations
