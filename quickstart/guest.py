@@ -165,7 +165,7 @@ class HasTerminal(Guest, Protocol):
 
     @property
     def console_socket(self) -> Path:
-        """A UNIX socket that is connected to the guest's first serial line. It takes one client at a time."""
+        """A UNIX socket that is connected to the guest's first serial line. The socket takes one client at a time."""
         ...
 
 
