@@ -84,8 +84,8 @@ def read_judged(path: Path, limit_bytes: int, owner: int = 0) -> tuple[bytes, st
     """The content of the regular file at ``path``, and where another user could have written it.
 
     The second value is the first path on the way, or the file's own path, where a user other than root and
-    ``owner`` (a user's ID) may write. It is empty when there is none. Everything on a FUSE file system
-    belongs to the user who mounted it, whatever owner it shows.
+    ``owner`` (a user's ID) may write. The second value is empty when there is no such path. Everything on a
+    FUSE file system belongs to the user who mounted it, whatever owner it shows.
 
     Both values come from the same descriptors, even if files are renamed meanwhile: each name is opened in
     the directory before it, and no link is followed. In a directory with the sticky bit, other users can

@@ -266,9 +266,9 @@ def background(
 
     Its output is appended to the file ``log``, or goes to the descriptor ``output``, which is for output that
     must be limited. Its stderr goes to ``errors``, if that is given. ``stdin`` is empty unless it is given.
-    With ``identity``, the process runs as that user. It gets the descriptors ``pass_fds`` under their own
-    numbers, the additional environment ``env`` and, with ``proxies``, the host's proxy settings. ``cwd`` is
-    the directory in which it starts. That directory is entered with our own identity.
+    With ``identity``, the process runs as that user. The process gets the descriptors ``pass_fds`` under
+    their own numbers, the additional environment ``env`` and, with ``proxies``, the host's proxy settings.
+    ``cwd`` is the directory in which it starts. ``cwd`` is entered with our own identity.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with ExitStack() as stack:

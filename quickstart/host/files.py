@@ -38,8 +38,8 @@ def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
     ``directory`` explains.
 
     ``name`` is what the user calls the directory. A failing program does not always give the reason. So less
-    than 1 MiB of free space is taken as the reason, too. Many programs write to the temporary directory. It
-    is named instead when it has less free space.
+    than 1 MiB of free space is taken as the reason, too. Many programs write to the temporary directory. The
+    temporary directory is named instead when it has less free space.
     """
     try:
         yield

@@ -93,8 +93,8 @@ def unprivileged(wanted_group: int | None = None) -> Iterator[Identity]:
 
 
 def _names(standing: Standing, identity: Identity) -> Iterator[str]:
-    """The names under which the identity's IDs are claimed. They use the IDs outside our namespace, which
-    other namespaces may map, too.
+    """The names under which the identity's IDs are claimed. The names use the IDs outside our namespace,
+    because other namespaces may map these IDs, too.
     """
     for kind, extents, own in (
         ("uid", standing.uid_map, identity.uid),

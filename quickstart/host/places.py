@@ -40,9 +40,9 @@ _LISTING = frozenset({"files", "compat", "systemd"})
 class Step:
     """One directory, link or file on the way to a path.
 
-    ``mounter`` is the user who mounted the FUSE file system that the step is on. It is None without FUSE, and
-    -1 when the user is not known. ``by_proc`` says that the step is in proc(5), and ``acl`` that it has an
-    access control list (acl(5)).
+    ``mounter`` is the user who mounted the FUSE file system that the step is on. ``mounter`` is None without
+    FUSE, and -1 when the user is not known. ``by_proc`` says that the step is in proc(5), and ``acl`` that it
+    has an access control list (acl(5)).
     """
 
     path: Path
@@ -130,8 +130,8 @@ def way(path: Path) -> tuple[Step, ...]:
 
 @dataclass(frozen=True)
 class _Followed:
-    """The walk to a path. ``own`` is the number of the step for the path's last name. It is None for /, and
-    when the walk ended earlier. ``place`` has no links, as far as the walk went.
+    """The walk to a path. ``own`` is the number of the step for the path's last name. ``own`` is None for /,
+    and when the walk ended earlier. ``place`` has no links, as far as the walk went.
     """
 
     steps: tuple[Step, ...]

@@ -1,5 +1,5 @@
-"""Run programs that get none of our descriptors. They get pipes or a terminal of their own, and a relay
-copies the data.
+"""Run programs that get none of our descriptors. Such programs get pipes or a terminal of their own, and a
+relay copies the data.
 
 The root user of an image can change the mode and owner of the file behind its standard streams, and can
 truncate a file that it opens by /proc/self/fd. So its streams are never a file, a device or a terminal of

@@ -31,8 +31,8 @@ _SHORT = Path("/tmp")  # noqa: S108 - the place, not a file of a known name
 
 @contextmanager
 def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> Iterator[Path]:
-    """A directory of our own whose name begins with ``prefix``. It is removed at the end, unless ``keep`` is
-    set.
+    """A directory of our own whose name begins with ``prefix``. The directory is removed at the end, unless
+    ``keep`` is set.
 
     The directory is made in ``place``, which defaults to the temporary directory. Before that, directories
     that killed processes of this user left there are removed. Raises HostLacksError when another user could
