@@ -47,7 +47,7 @@ _BREAK = re.compile(r"[\r\n]")
 @cache
 def disk_recipe() -> Mapping[str, str]:
     """Everything that decides the bytes of a disk besides its tree: our code, mke2fs's version and its
-    settings. It is part of the keys of stages.
+    settings. These facts are part of the keys of stages.
 
     Without mke2fs, the version is empty, and no disk can be made.
     """

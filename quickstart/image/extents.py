@@ -19,8 +19,8 @@ _LEAF = re.compile(
 
 
 def file_extents(image: Path, path: PurePosixPath) -> tuple[Extent, ...]:
-    """The extents of ``path`` (not a symlink) in the raw image, in the order of the file. They have whole
-    blocks, and adjacent extents are joined.
+    """The extents of ``path`` (not a symlink) in the raw image, in the order of the file. The extents have
+    whole blocks, and adjacent extents are joined.
 
     Raises ArtefactError when the file does not exist, or its blocks are not mapped by extents.
     """
@@ -52,8 +52,8 @@ def parse_extents(text: str, block_bytes: int) -> tuple[Extent, ...]:
 
 
 def tail_extent(volume_bytes: int, length_bytes: int, align_bytes: int) -> Extent:
-    """The place for a file of ``length_bytes`` in one piece at the volume's end. It begins at a multiple of
-    ``align_bytes``.
+    """The place for a file of ``length_bytes`` in one piece at the volume's end. The place begins at a
+    multiple of ``align_bytes``.
 
     The image has no file there, and a boot reads nothing there. So this part of the volume is as cold as any
     other file.
