@@ -65,8 +65,8 @@ def build_id(recipe: Recipe, config: GuestConfig) -> str:
     """The name of the pair of parts A and B: a hash of all their inputs. File contents enter it through the
     image's hash.
 
-    The traces themselves do not enter it, so two traces with the same findings give the same archive. The
-    payload's form does not enter it either, because init finds the same files in every form.
+    The traces themselves do not enter the hash, so two traces with the same findings give the same archive.
+    The payload's form does not enter the hash either, because init finds the same files in every form.
     """
     files = [
         (str(f.path), f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target, str(f.hard_link_to))

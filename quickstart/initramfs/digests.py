@@ -1,12 +1,12 @@
-"""The list of digests in part A. It has the expected files of part B, so that the checker finds damaged files
-(docs/internals/integrity.md).
+"""The list of digests in part A. The list has the expected files of part B, so that the checker finds damaged
+files (docs/internals/integrity.md).
 
 All numbers have 32 bits, little-endian. A header of 12 bytes has ``QSPARTB3`` and the number of entries. Then
 comes one entry for each member of part B, in the order of the members: st_mode, uid, gid, size, ``same_as``,
 CRC-32, the length of the name with its NUL, the length of the link's target, the name, and the target. The
-CRC-32 is the one of zlib and gzip (IEEE 802.3), over the whole content of a regular file. It is 0 for all
-other members. ``same_as`` is 0, or 1 + the number of the earlier entry that this one is a hard link to. That
-entry has the content.
+CRC-32 is the one of zlib and gzip (IEEE 802.3), over the whole content of a regular file. The CRC-32 is 0 for
+all other members. ``same_as`` is 0, or 1 + the number of the earlier entry to which this entry is a hard
+link. The earlier entry has the content.
 
 Each file has one digest, however long the file is. docs/adr/0009-digest.md says why.
 """

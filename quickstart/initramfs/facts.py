@@ -1,7 +1,7 @@
 """The facts of the volume that must not change. Init and /usr/sbin/quickstart compare them
 (docs/users/never-stale.md).
 
-They cover the files that processes open from /fast, the files that would be found before these, and
+The facts cover the files that processes open from /fast, the files that would be found before these, and
 everything that decides how the unit starts.
 """
 
@@ -114,7 +114,7 @@ def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:
 
 
 def _is_sayable(place: PurePosixPath) -> bool:
-    """Whether find(1) cannot mistake the path for an option. It gets paths relative to /, without the leading slash."""
+    """Whether find(1) cannot mistake the path for an option. find(1) gets paths relative to /, without the leading slash."""
     return place.parts[1][0] not in "-!(),"
 
 

@@ -239,7 +239,7 @@ def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
 
 
 def _loader_place(start_set: StartSet) -> str:
-    """The path of LOADER in the archive. It goes through /lib64, which is a link with a merged /usr."""
+    """The path of LOADER in the archive. The path goes through /lib64, which is a link with a merged /usr."""
     for file in start_set.files:
         if file.path == PurePosixPath("/lib64"):
             below = f"fast/{file.target.lstrip('/')}" if file.kind is FileKind.SYMLINK else "fast/lib64"

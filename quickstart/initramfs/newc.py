@@ -7,8 +7,8 @@ ends an archive. More archives may follow after zeros.
 
 Hard links are members with the same inode and an ``nlink`` above 1. The kernel (maybe_link, do_name) links
 each later name to the first one and then does not truncate the file. So the first name has the content, and
-the others have size 0. GNU cpio and BusyBox delay names without content until they have read the one with the
-content.
+the others have size 0. GNU cpio and BusyBox delay names without content until they have read the name with
+the content.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def write_archive(stream: Sink, entries: Iterable[CpioEntry]) -> int:
     written.
 
     The same entries always give the same bytes: inodes are numbered from 1 in the order of the entries, and
-    hard links share one. ``nlink`` is 2 for a directory, and ``names`` for any other entry. What was written
-    before an error stays in the stream.
+    hard links share an inode. ``nlink`` is 2 for a directory, and ``names`` for any other entry. What was
+    written before an error stays in the stream.
 
     Raises BadInputError for an entry that the kernel would not unpack correctly. Its parent directory is not
     in the archive before it; its name is a duplicate, absolute, not normalised or too long; its data do not

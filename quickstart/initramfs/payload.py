@@ -166,7 +166,7 @@ class _Unpacker(Protocol):
 
 
 class Packed(Protocol):
-    """The source of a compressed stream. It takes unused bytes back, and ``offset`` is its position."""
+    """The source of a compressed stream. The source takes unused bytes back, and ``offset`` is its position."""
 
     offset: int
 

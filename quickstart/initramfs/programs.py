@@ -1,4 +1,4 @@
-"""The programs in part A. BusyBox comes from the host. These are our own: mounter and modloader
+"""The programs in part A. BusyBox comes from the host. The other programs are our own: mounter and modloader
 (docs/internals/guest.md), starter, which is also the caretaker under another name
 (docs/internals/starter.md), checker (docs/internals/integrity.md) and prefetcher
 (docs/internals/prefetch.md).

@@ -1,8 +1,8 @@
 """Read part B when it is a SquashFS image. The reader is our own, because the image may be untrusted.
 
 squashfs-tools would write the image's content into a directory of this host, with devices and setuid files,
-in any number and size. This reader writes nothing and stays within ``Limits``. It returns a file's content in
-pieces of one block.
+in any number and size. This reader writes nothing and stays within ``Limits``. A file's content is returned
+in pieces of one block.
 
 The format is version 4.0, little-endian (the kernel's Documentation/filesystems/squashfs.rst and
 fs/squashfs/squashfs_fs.h): a superblock, data blocks, and then tables of inodes, directories and fragments in
