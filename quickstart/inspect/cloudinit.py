@@ -37,6 +37,6 @@ def early_start(root: ImageRoot, wanted: Early) -> Early:
     """When the image starts early. SEEN: only on machines that cloud-init has already configured. ALWAYS: on
     every machine.
 
-    ``wanted`` is the profile's choice. It matters only when the image has cloud-init.
+    ``wanted`` is the profile's choice. This choice matters only when the image has cloud-init.
     """
     return Early.SEEN if wanted == Early.SEEN and has_cloud_init(root) else Early.ALWAYS

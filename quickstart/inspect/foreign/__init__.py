@@ -2,6 +2,6 @@
 names, writes the copy.
 
 ``reader`` runs as nobody in an empty root without a network, and parses the foreign bytes (``ext4``,
-``tar``). It reports the files that it finds as members (``members``). ``home`` writes these members into a
-directory of ours. It creates each one by a plain name in an open directory.
+``tar``). ``reader`` reports the files that it finds as members (``members``). ``home`` writes these members
+into a directory of ours. ``home`` creates each member by a plain name in an open directory.
 """

@@ -1,4 +1,5 @@
-"""Read a foreign ext4 image as members. It is read as bytes and never mounted. Every number in it is checked.
+"""Read a foreign ext4 image as members. The image is read as bytes and never mounted. Every number in it is
+checked.
 
 The layout is described in the kernel's Documentation/filesystems/ext4 (super.rst, group_descr.rst,
 inodes.rst, ifork.rst, directory.rst, attributes.rst). Unknown features are refused. Memory use grows with the
@@ -219,7 +220,7 @@ def _time_ns(raw: bytes, at: int, extra_at: int) -> int:
 
 
 def _xattrs(volume: _Volume, inode: _Inode) -> dict[str, bytes]:
-    """The attributes in the class security. They decide whether a program may be served from memory."""
+    """The attributes in the class security. These attributes decide whether a program may be served from memory."""
     raw, found = inode.raw, {}
     begin = _SMALL_INODE_BYTES + _extra_bytes(raw)
     if _extra_bytes(raw) and raw[begin : begin + 4] == ATTRIBUTES_MAGIC:

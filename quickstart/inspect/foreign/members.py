@@ -76,7 +76,8 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceNode:
-    """A character or block device (mknod(2)) of an image. It is made on the image's disk, never on the host.
+    """A character or block device (mknod(2)) of an image. The node is made on the image's disk, never on the
+    host.
 
     ``path`` begins at the root, without the leading slash, and is decoded by os.fsdecode. ``mode`` includes
     the file type.
@@ -102,7 +103,7 @@ def write_member(out: BinaryIO, member: Member, data: Iterator[bytes]) -> None:
 
 
 def write_end(out: BinaryIO, fault: str = "", hint: str = "") -> None:
-    """Write the last record. It marks the end of the members, or says what is wrong with the source."""
+    """Write the last record. The last record marks the end of the members, or says what is wrong with the source."""
     _write(out, {"fault": fault, "hint": hint})
     out.flush()
 

@@ -1,8 +1,8 @@
 """The process that parses foreign bytes: `python -m quickstart.inspect.foreign.reader FORM EMPTY-DIRECTORY
 <SOURCE >MEMBERS`.
 
-It starts as root in namespaces of its own (``home``), and gives up all privileges as soon as its code is
-loaded. From then on it reads as nobody in an empty root, without a network, without a way to regain
+The process starts as root in namespaces of its own (``home``), and gives up all privileges as soon as its
+code is loaded. From then on, it reads as nobody in an empty root, without a network, without a way to regain
 privileges, and with limits on memory and time.
 """
 

@@ -105,7 +105,7 @@ def _kind(info: tarfile.TarInfo) -> Kind:
 
 
 def _data(stream: BinaryIO, info: tarfile.TarInfo, length: int) -> Iterator[bytes]:
-    """The file's data in the archive. They are contiguous, even if the file has holes."""
+    """The file's data in the archive. These data are contiguous, even if the file has holes."""
     if length:
         stream.seek(info.offset_data)
     while length > 0:

@@ -1,7 +1,7 @@
 """What a stock boot does before it starts a service: mounts, kernel settings, the network, the packet filter.
 
-An early start comes before all of that. This is allowed as long as the configuration is the one that the
-build saw (never-stale.md). The build refuses an image with an enabled packet filter, because the service
+An early start comes before all of that work. It is allowed as long as the configuration has not changed since
+the build (never-stale.md). The build refuses an image with an enabled packet filter, because the service
 would be open to the network before the filter is active.
 """
 
@@ -72,8 +72,8 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def refuse_filters(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when a service is enabled that runs before the network, as a packet filter
-    does. An early start would answer before that service is active.
+    """Raise UnsupportedUnitError when an enabled service runs before the network, as a packet filter does. An
+    early start would answer before that service is active.
     """
     for name, _ in _before_the_network(root, _enabled(root), all_are_there=True):
         raise UnsupportedUnitError(

@@ -127,7 +127,7 @@ def _verdict(source: Source, directive: str, text: str) -> int:
 
 
 def call_filter_records(source: Source) -> Iterator[tuple[str, ...]]:
-    """The `seccomp` step for SystemCallFilter=. It is the last step before the program is executed."""
+    """The `seccomp` step for SystemCallFilter=. The `seccomp` step is the last step before the program is executed."""
     found = call_filter(source)
     if found is not None:
         yield "seccomp", program(found).hex()

@@ -1,8 +1,8 @@
 """Conditions and Asserts of [Unit] (systemd.unit(5)), for the starter to check on the volume when the machine
 starts.
 
-They were true in the reference boot, but the volume or the machine may have changed. A unit that systemd
-would not start must not be started early.
+The conditions were true in the reference boot, but the volume or the machine may have changed. A unit that
+systemd would not start must not be started early.
 """
 
 from __future__ import annotations

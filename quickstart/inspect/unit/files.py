@@ -154,7 +154,7 @@ def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
 
 def drop_in_places(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """As `_own_drop_in_places` for all names of ``unit``, and last the directory for all units of its type.
-    That directory has the lowest priority.
+    The directory for all units has the lowest priority.
     """
     return (*_own_drop_in_places(names_of(root, unit)), f"{unit.rpartition('.')[2]}.d")
 
@@ -295,8 +295,8 @@ def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
 
 
 def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
-    """The path that keeps other users from reading the canonical path ``file``, or None. It is the file
-    itself or a directory on the way, closed by its mode or by an access control list.
+    """The path that keeps other users from reading the canonical path ``file``, or None. That path is the
+    file itself or a directory on the way, and is closed by its mode or by an access control list.
 
     The archive does not keep such restrictions: every user who may read OUT can read the archive's content.
     """

@@ -1,5 +1,5 @@
-"""The mounts in a unit's own namespace, as `mount` records (systemd.exec(5), "Sandboxing"). The tables are
-those of systemd 252.
+"""The mounts in a unit's own namespace, as `mount` records (systemd.exec(5), "Sandboxing"). The tables come
+from systemd 252.
 """
 
 from __future__ import annotations

@@ -176,8 +176,8 @@ def _refuse_manager(source: Source) -> None:
 
 
 def _refuse_last_word(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a drop-in that systemd reads after our drop-in (HAND_OFF_DROP_IN). It
-    could make systemd start the application a second time.
+    """Raise UnsupportedUnitError for a drop-in that systemd reads after our drop-in (HAND_OFF_DROP_IN). Such
+    a drop-in could make systemd start the application a second time.
     """
     for name, path in drop_ins_of(root, unit).items():
         if os.fsencode(name) >= HAND_OFF_DROP_IN:
@@ -239,7 +239,9 @@ def _type(root: ImageRoot, source: Source) -> str:
 
 
 def _main_process(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
-    """A record that any process may be the main process. It is needed when systemd has no PID file and must not guess."""
+    """A record that any process may be the main process. The record is needed when systemd has no PID file
+    and must not guess.
+    """
     guesses = source.flag("GuessMainPID", otherwise=True)
     unknown = kind == "forking" and not guesses and "PIDFile" not in source.found
     return (("main-process", "any"),) if unknown else ()

@@ -107,8 +107,9 @@ def _memory_limits(source: Source, above: tuple[Source, ...]) -> dict[str, Recor
 
 
 def _memory_limit(source: Source, above: tuple[Source, ...], name: str) -> Record | None:
-    """The group's own value. For a directive that protects memory, otherwise the Default…= of the nearest
-    slice that has one (unit_get_ancestor_memory_low). An empty value also applies, and means 0.
+    """The group's own value. Without an own value, a directive that protects memory gets the Default…= of the
+    nearest slice that has such a directive (unit_get_ancestor_memory_low). An empty value also applies, and
+    means 0.
     """
     if name not in _PROTECTING:
         return source.value(name, partial(_memory, name))

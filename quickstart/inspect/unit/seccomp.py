@@ -2,7 +2,7 @@
 (seccomp(2), systemd.exec(5)).
 
 Each rule refuses one call, always or depending on its arguments, as systemd does. x86-64 and i386 have
-different call numbers. The numbers of x32 are those of x86-64 with one more bit.
+different call numbers. The numbers of x32 are the numbers of x86-64 with one more bit.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _PLAIN_POLICIES = (0, 3, 5)
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
-    """A condition on the low 32 bits of an argument. It must have any bit of ``any_bit``, have all bits of
-    ``all_bits``, be in ``one_of``, or not be in ``none_of``.
+    """A condition on the low 32 bits of an argument. The argument must have any bit of ``any_bit``, have all
+    bits of ``all_bits``, be in ``one_of``, or not be in ``none_of``.
     """
 
     argument: int

@@ -122,8 +122,8 @@ def _output(source: Source, name: str, key: str) -> Iterator[Record]:
 
 
 def _plain_path(source: Source, name: str, text: str) -> str:
-    """``text`` with its specifiers expanded. It must be an absolute path without `..`, because systemd would
-    ignore any other path or not start the unit.
+    """``text`` with its specifiers expanded. ``text`` must be an absolute path without `..`, because systemd
+    would ignore any other path or not start the unit.
     """
     path = source.names.expand(text)
     if not path.startswith("/") or ".." in path.split("/"):
