@@ -1,8 +1,8 @@
 """Choose an accelerator: one that was *seen* to boot a guest on this host, or else TCG.
 
 The existence of /dev/kvm proves nothing, because nested KVM can hang or abort. So a tiny guest (the kernel
-and a BusyBox init that prints one line) must boot within a time limit. The store keeps the result. It holds
-until the host reboots, or until the kernel, QEMU or our launch code changes.
+and a BusyBox init that prints one line) must boot within a time limit. The store keeps the result. The result
+is valid until the host reboots, or until the kernel, QEMU or our launch code changes.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ class Channels:
 
 
 def machine_arguments(machine: Machine, accelerator: Accelerator, files: Files) -> tuple[str, ...]:
-    """QEMU's arguments for ``machine``. They give the guest no channel to the host except network and disk.
+    """QEMU's arguments for ``machine``. The arguments give the guest no channel to the host except network
+    and disk.
 
     Fixed PCI addresses keep the interface's predictable name (systemd.net-naming-scheme(7)) the same in every
     boot. Raises BadInputError for a value of the wrong kind.
@@ -77,8 +78,8 @@ def machine_arguments(machine: Machine, accelerator: Accelerator, files: Files) 
 
 
 def channel_arguments(channels: Channels) -> tuple[str, ...]:
-    """QEMU's arguments for the channels between QEMU and us. They are passed as descriptors, so no other user
-    could open them by name.
+    """QEMU's arguments for the channels between QEMU and us. The channels are passed as descriptors, so no
+    other user can open them by name.
     """
     log = f"logfile=/dev/fdset/{_CONSOLE_SET},logappend=on"
     return (

@@ -102,8 +102,8 @@ def _message(words: list[str], body: bytes, received_ns: int) -> Message:
 
 
 class Channel:
-    """A connection to the agent, through the UNIX socket of the virtio-serial port on the host. It takes
-    ownership of the socket.
+    """A connection to the agent, through the UNIX socket of the virtio-serial port on the host. The Channel
+    takes ownership of the socket.
     """
 
     def __init__(self, connected: socket.socket) -> None:

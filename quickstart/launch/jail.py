@@ -1,10 +1,10 @@
-"""The jail for a QEMU, which its guest may have taken over. It restricts system calls, user, files and
+"""The jail for a QEMU, which its guest may have taken over. The jail restricts system calls, user, files and
 descriptors.
 
-QEMU gets its disk, its sockets and the pipes of its logs as descriptors. It can open the kernel and the
-initramfs only by name, so these are copied into a directory of its own. QEMU starts in that directory, and
-its temporary files are there. So QEMU can run as an unprivileged user whatever modes the host's files have,
-and never opens a path that an untrusted party chose.
+QEMU gets its disk, its sockets and the pipes of its logs as descriptors. QEMU can open the kernel and the
+initramfs only by name, so these files are copied into a directory of its own. QEMU starts in that directory,
+and its temporary files are there. So QEMU can run as an unprivileged user whatever modes the host's files
+have, and never opens a path that an untrusted party chose.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Jail:
 
     @property
     def environment(self) -> dict[str, str]:
-        """QEMU's environment. It sets the directory for temporary files, such as the overlay of snapshot=on."""
+        """QEMU's environment. The environment sets the directory for temporary files, such as the overlay of snapshot=on."""
         return {"TMPDIR": ".", "HOME": "."}
 
 
@@ -104,9 +104,10 @@ def largest_file(disk: int | None, disk_format: str) -> int:
     """The largest size in bytes of any file that QEMU may write. ``disk`` is the open disk, or a connection
     to its server.
 
-    The file is the disk's overlay or the qcow2 disk itself. It has at most the content of the whole disk and
-    tables, which need far less than 1/64 of that (docs/interop/qcow2.txt of QEMU). A qcow2 file may also have
-    unused clusters. Raises BadInputError for a damaged qcow2 file, and for one with a backing file.
+    The file is the disk's overlay or the qcow2 disk itself. Such a file has at most the content of the whole
+    disk and tables, and the tables need far less than 1/64 of the content (docs/interop/qcow2.txt of QEMU). A
+    qcow2 file may also have unused clusters. Raises BadInputError for a damaged qcow2 file, and for one with
+    a backing file.
     """
     status = None if disk is None else os.fstat(disk)
     if disk is None or status is None or not stat.S_ISREG(status.st_mode):

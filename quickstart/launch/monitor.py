@@ -70,7 +70,7 @@ class Monitor:
         return self._within(self._client.execute(name, arguments), self._limit_s)
 
     def close(self) -> None:
-        """Close the connection. It may already be closed, because QEMU may have ended."""
+        """Close the connection. The connection may already be closed, because QEMU may have ended."""
         with suppress(GuestError):
             self._within(self._client.disconnect(), _FAREWELL_S)
         self._loop.close()

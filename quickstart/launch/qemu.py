@@ -340,7 +340,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
 
     @property
     def console_socket(self) -> Path:
-        """A UNIX socket that is connected to the guest's first serial line. It takes one client at a time."""
+        """A UNIX socket that is connected to the guest's first serial line. The socket takes one client at a time."""
         return self._sockets / "console"
 
     @property

@@ -1,9 +1,9 @@
 """Wait until a machine has settled: the distribution's boot is done, and systemd manages the unit (run.md,
 hand-off.md).
 
-systemd itself is asked repeatedly (systemctl(1), is-system-running). It may not have started yet, and does
-not answer while it reloads its units. `settle` is a job of the boot, so no work of the hand-off is left when
-the last job is done.
+systemd itself is asked repeatedly (systemctl(1), is-system-running). systemd may not have started yet, and
+does not answer while it reloads its units. `settle` is a job of the boot, so no work of the hand-off is left
+when the last job is done.
 
 The guest is not trusted. The time for the questions, their number and the length of the answers are limited.
 """
