@@ -1,7 +1,8 @@
 """The composition of a distribution's boot (`standard`, `standard-tuned`), as the booted machine itself
 reports it.
 
-The document is committed (bench/baseline). It shows with what the application's early start is compared.
+The document is committed (bench/baseline). The document shows with which boot the application's early start
+is compared.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from quickstart.model.words import KernelOptions
 @dataclass(frozen=True, kw_only=True)
 class Boot:
     """All that a machine needs to boot one configuration, and the request that makes it ready. All paths are
-    the host's.
+    paths on the host.
 
     ``command_line`` is one of results.COMMAND_LINES, and ``cmdline`` has the words themselves. ``initrds``
     are joined in order. ``volume`` is a raw image that is only read. ``fetched`` says where on the volume the
@@ -68,8 +68,8 @@ def with_command_line(boot: Boot, command_line: str) -> Boot:
 def built_with(configuration: str, profile: Profile) -> str:
     """The command line for a configuration when the matrix does not name one.
 
-    A distribution's own initramfs gets the stock command line. Our configurations get the one that ``build``
-    chooses for ``profile``, so that they differ only in what is packed.
+    A distribution's own initramfs gets the stock command line. Our configurations get the command line that
+    ``build`` chooses for ``profile``, so that they differ only in what is packed.
     """
     return "stock" if configuration in STOCK_CONFIGURATIONS else chosen(profile, None).value
 

@@ -36,10 +36,10 @@ def in_flight_ns(log: Iterable[Request], begin_ns: int, end_ns: int) -> int:
 
 
 def modelled_ns(log: Iterable[Request], end_ns: int) -> int:
-    """The time in ns that the storage model takes for the reads that arrived before ``end_ns``. It is
+    """The time in ns that the storage model takes for the reads that arrived before ``end_ns``. The time is
     computed from the instants that the model sets.
 
-    On a busy host, an answer may be delivered later. That delay is left out, because the result must not
+    On a busy host, an answer may be delivered later. Such a delay is left out, because the result must not
     depend on the host.
     """
     reads = (each for each in log if each.command == Command.READ and each.arrival_ns < end_ns)

@@ -14,8 +14,8 @@ _NAMES = ("MATPLOTLIBRC", "MPLCONFIGDIR", "MPLBACKEND")
 
 @contextmanager
 def unconfigured() -> Iterator[None]:
-    """A context in which matplotlib may be imported for the first time. It finds an empty configuration, in a
-    directory of ours.
+    """A context in which matplotlib may be imported for the first time. matplotlib then finds an empty
+    configuration, in a directory of ours.
 
     matplotlib first looks for a matplotlibrc in the current directory (matplotlib.matplotlib_fname). Another
     user may own that file, and it can make LaTeX run on a text that its author chose (text.usetex). `styled`

@@ -180,7 +180,7 @@ class _Machines:
 
     def _stay(self, instance: int) -> None:
         """Keep a ready machine running until all machines are ready, as a machine in use would. With the
-        pattern one-by-one, it can stop at once.
+        pattern one-by-one, a ready machine can stop at once.
         """
         self._settle(instance)
         if self._cell.pattern != "one-by-one":

@@ -197,7 +197,7 @@ def _count(block: _Block) -> int:
 
 
 class _Lines:
-    """The command lines for the cells of a block. Each profile that decides about one is read only once."""
+    """The command lines for the cells of a block. Each profile that decides about a command line is read only once."""
 
     def __init__(self, known: Sequence[str]) -> None:
         self._known = known
@@ -252,8 +252,8 @@ def _asked_in_part(plan: Sequence[Planned]) -> Iterator[str]:
 
 
 def _word_problems(raw: Mapping[str, object], profiles: Sequence[str]) -> Iterator[str]:
-    """Faults for unknown words and for words that a list repeats. They are found even when the document's
-    structure is wrong elsewhere.
+    """Faults for unknown words and for words that a list repeats. These faults are found even when the
+    document's structure is wrong elsewhere.
     """
     blocks = raw.get("block")
     for number, block in enumerate(blocks if isinstance(blocks, list) else []):

@@ -121,7 +121,8 @@ def dilation_percent(cell: Cell, vcpus: int, processors: int) -> int:
     """The factor in percent by which the storage's times are multiplied, so that storage and ``processors``
     relate as if each vCPU had a processor of its own.
 
-    It is 100 (no dilation) for machines that run alone on the host, for example with the pattern `single`.
+    The factor is 100 (no dilation) for machines that run alone on the host, for example with the pattern
+    `single`.
     """
     if at_a_time(cell) == 1:
         return REAL

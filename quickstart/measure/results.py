@@ -42,9 +42,8 @@ class Cell:
     """One cell of a matrix. Each text is one of the words above, except ``profile``.
 
     ``payload`` is the form of quickstart's initramfs, and ``delivery`` is how its start set reaches the
-    guest. Either is empty when the matrix does not ask for one; the default of `build` then applies.
-    ``instances`` machines are launched from one volume, by ``pattern``. Staggered launches are ``stagger_ms``
-    apart.
+    guest. An empty ``payload`` or ``delivery`` means the default of `build`. ``instances`` machines are
+    launched from one volume, by ``pattern``. Staggered launches are ``stagger_ms`` apart.
     """
 
     profile: str
@@ -97,7 +96,9 @@ class Planned:
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase of the boot, by the guest's clock: uptimes in nanoseconds. They are negative before the kernel's clock begins."""
+    """A phase of the boot, by the guest's clock: uptimes in nanoseconds. Uptimes are negative before the
+    kernel's clock begins.
+    """
 
     name: str
     begin_ns: int
@@ -120,12 +121,13 @@ class Sample:
     ``t_pr_ns``, ``t_app_ns``, ``t_total_ns``, ``uptime_ns`` (at the beacon) and ``ready_uptime_ns`` are on
     the cell's clock. ``fetch_ns`` is the part of T_pr in which kernel and initramfs are fetched through the
     volume. ``before_kernel_ns`` is the part between the machine's start and the kernel's uptime 0; it may be
-    negative (times.md). ``overlap_ns`` is the most that the virtual clock may have left out for I/O. It is 0
-    on other clocks. ``volume`` comes from the volume's log, and ``guest`` from the guest's diskstats.
+    negative (times.md). ``overlap_ns`` is the most that the virtual clock may have left out for I/O.
+    ``overlap_ns`` is 0 on other clocks. ``volume`` comes from the volume's log, and ``guest`` from the
+    guest's diskstats.
 
     ``delivery`` is how the start set reached the guest, or empty. ``units`` are systemd's services that ran
     before ready, each from its first process until it was active. ``took_ns`` is the run's duration on the
-    host's clock. It is not a result; it only helps to estimate the remaining time.
+    host's clock. ``took_ns`` is not a result, but helps to estimate the remaining time.
 
     A run that launches several machines gives a sample for each. ``instance`` is the machine's number from 1,
     and ``launched_ns`` is the time from the first launch to its launch. The storage was ``dilation_percent``
@@ -157,8 +159,8 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Booted:
-    """The facts about what a configuration of a profile boots. They serve to name the cause of a difference
-    (docs/users/compare.md).
+    """The facts about what a configuration of a profile boots. The facts serve to name the cause of a
+    difference (docs/users/compare.md).
 
     ``initramfs`` (SHA-256) and ``image`` (the volume's UUID) are keys of Facts. ``command_lines`` are the
     kernel's command lines, by results.COMMAND_LINES. ``unit_lines`` are the [Service] assignments of the

@@ -72,8 +72,8 @@ class Bench:
 
 @dataclass(frozen=True)
 class Ran:
-    """The records of a run. ``phases_said`` is the output of phases.script. It is empty when the guest did
-    not answer.
+    """The records of a run. ``phases_said`` is the output of phases.script. ``phases_said`` is empty when the
+    guest did not answer.
 
     ``log`` is None for a volume that keeps no log.
     """

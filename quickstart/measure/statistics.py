@@ -28,8 +28,8 @@ class Summary:
     """The summary of a cell's runs, in the unit of the metric.
 
     ``n`` runs became ready, and ``censored`` runs did not. For ``median``, a censored run is treated as later
-    than every other run. It is None when the middle of all runs, or one of the two in the middle, is
-    censored. ``minimum`` and ``maximum`` are over the runs that became ready.
+    than every other run. ``median`` is None when the middle run, or one of the two middle runs, is censored.
+    ``minimum`` and ``maximum`` are over the runs that became ready.
     """
 
     n: int
