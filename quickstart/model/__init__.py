@@ -212,7 +212,7 @@ class StartFile:
     or empty.
 
     ``hard_link_to`` is the first other name of the same file. ``seen_in`` is the number of traces in which a
-    process of the unit used the file. It is 0 for a file that only other files need.
+    process of the unit used the file. ``seen_in`` is 0 for a file that only other files need.
     """
 
     path: PurePosixPath
@@ -239,8 +239,8 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class StartSet:
-    """The files that the application needs to become ready, sorted by path, and the excluded files. They come
-    from ``traces`` traces.
+    """The files that the application needs to become ready, sorted by path, and the excluded files.
+    ``traces`` is the number of traces from which the set was computed.
     """
 
     files: tuple[StartFile, ...]

@@ -66,7 +66,7 @@ class KernelOptions(enum.StrEnum):
 
 
 class Target(enum.StrEnum):
-    """What an artefact is made for. It decides which backend starts the artefact."""
+    """What an artefact is made for. The target decides which backend starts the artefact."""
 
     QEMU = "qemu"
     """Kernel, initramfs and root disk as separate files, as QEMU's -kernel needs them."""
