@@ -48,7 +48,7 @@ class Look:
 
 
 def look_command(unit: str) -> str:
-    """The shell command whose output ``parse_look`` reads. It changes nothing in the guest."""
+    """The shell command whose output ``parse_look`` reads. The command changes nothing in the guest."""
     name = shlex.quote(unit)
     properties = ",".join(_PROPERTIES)
     return (
@@ -126,7 +126,9 @@ def is_loopback(address: str) -> bool:
 
 
 def listens_inside_only(looks: Sequence[Look], ready: Readiness) -> bool:
-    """Whether the last looks all show listeners of the port on loopback addresses only, one of them IPv4's."""
+    """Whether the last looks all show listeners of the port on loopback addresses only, at least one of them
+    an IPv4 address.
+    """
     last = looks[-_SURE:]
     places = [_places(each, ready.port) for each in last]
     return (

@@ -355,7 +355,9 @@ def _trial(subject: Subject, traced: Traced, context: Context) -> int:
 
 
 def fitting_payload(size_bytes: int, reference: ReferenceImage) -> Payload:
-    """The form for an initramfs of this size. It is uncompressed when the image's kernel cannot unpack the preferred form."""
+    """The form for an initramfs of this size. The initramfs stays uncompressed when the image's kernel cannot
+    unpack the preferred form.
+    """
     wanted = findings.payload(size_bytes)
     try:
         check_kernel(ImageRoot(reference.tree), reference.kernel_version, wanted)

@@ -1,4 +1,4 @@
-"""The reads of the root volume that remain in an early start. They are found by building the artefact on
+"""The reads of the root volume that remain in an early start. The reads are found by building the artefact on
 trial and booting it once.
 """
 

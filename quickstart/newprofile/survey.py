@@ -37,8 +37,8 @@ _SAID_BYTES = 16 * MIB
 class Survey:
     """What the boot showed.
 
-    ``listeners`` are those of the whole machine. ``ready_uptime_ns`` is 0 when the service listens only on
-    127.0.0.1, where the agent did not send the request.
+    ``listeners`` are the TCP listeners of the whole machine. ``ready_uptime_ns`` is 0 when the service
+    listens only on 127.0.0.1, where the agent did not send the request.
     """
 
     loopback: bool
