@@ -39,7 +39,7 @@ _EMPTY = StartSet((), ())
 
 @dataclass(frozen=True, kw_only=True)
 class PackOptions:
-    """How a subject is packed. The defaults are those of ``build``.
+    """How a subject is packed. The defaults are the same as in ``build``.
 
     With ``arranged``, the archive belongs to a copy of the disk on which the application's files are side by
     side. ``times_of`` is a used disk; packed files get the times that they have on it. Values of ``served``

@@ -1,8 +1,8 @@
 """Predict from traces the requests that a fast start makes to the root volume (Foreseen), and plan their
 prefetch (Prefetch; docs/internals/prefetch.md).
 
-This module reads the image's tree and writes nothing. A wrong prediction only costs an extra read. It never
-changes a result, because the guest still does its own reads.
+This module reads the image's tree and writes nothing. A wrong prediction only costs an extra read. A
+prediction never changes a result, because the guest still does its own reads.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class _Seen:
 
 
 def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
-    """The programs that the profile excludes from the start set (``exclude``). They run only after ready."""
+    """The programs that the profile excludes from the start set (``exclude``). Such programs run only after ready."""
     kept_out = {each.path for each in start_set.excluded if each.rule.startswith("exclude: ")}
     return {
         event.program
