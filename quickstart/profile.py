@@ -183,8 +183,8 @@ def load_ours(name: str) -> Profile:
     """The profile that comes with QuickStart under ``name``. Raises BadInputError when there is none, even if
     a file exists at the path ``name``.
 
-    This function is for a profile name in an artefact: whoever supplied the artefact may have put a profile
-    beside it.
+    This function is for a profile name in an artefact, because the artefact may come with a file of that name
+    from an untrusted party.
     """
     if name not in known_profiles():
         raise BadInputError(
