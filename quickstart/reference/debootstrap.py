@@ -90,7 +90,8 @@ def make_reference(
     *,
     guest_package: bool = True,
 ) -> ReferenceImage:
-    """The profile's reference image, or a variant of it. It comes from the store, or is made now (as root).
+    """The profile's reference image, or a variant of it. The image comes from the store, or is made now (as
+    root).
 
     Raises BadInputError for a suite or package that does not exist, HostLacksError, and ReferenceImageError.
     """

@@ -58,7 +58,7 @@ def devices_of(image: ReferenceImage) -> tuple[DeviceNode, ...]:
 
 
 def find(store: Store, inputs: Mapping[str, object]) -> ReferenceImage | None:
-    """The reference image for ``inputs``, if the store has it, or None. It is not verified."""
+    """The reference image for ``inputs``, if the store has it, or None. The image is not verified."""
     path = store.find("reference", inputs)
     try:
         return load(path, ("", "")) if path else None

@@ -112,7 +112,7 @@ def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str,
 def reference_of(
     profile: Profile, rootfs: Rootfs, context: Context, *, guest_package: bool = True
 ) -> ReferenceImage:
-    """The user's root as a reference image. It comes from the store, or is copied now (as root).
+    """The user's root as a reference image. The image comes from the store, or is copied now (as root).
 
     Raises BadInputError with everything that is missing when the root lacks what a machine needs.
     """

@@ -19,8 +19,8 @@ class Sources:
     """``mirror`` is empty when debootstrap's default is used. ``lines`` are lines of sources.list(5) for the
     image.
 
-    ``proxy`` is the host's apt proxy, or empty. It is used while the image is made, and is not written into
-    the image.
+    ``proxy`` is the host's apt proxy, or empty. The proxy is used while the image is made, and is not written
+    into the image.
     """
 
     mirror: str
@@ -98,9 +98,9 @@ def _plain(uri: str) -> bool:
 def parse_targets(text: str, suite: str) -> Sources:
     """Sources from the output of apt-get indextargets, which has lines of URI, codename and component.
 
-    Only archives from which a minimal Debian can fetch are used. They use plain http, because https needs
-    certificates, and mirror+file and similar methods need files of the host. A URI with a password is not
-    used, because it would stay in the image.
+    Only archives from which a minimal Debian can fetch are used. These archives use plain http, because https
+    needs certificates, and mirror+file and similar methods need files of the host. A URI with a password is
+    not used, because it would stay in the image.
     """
     wanted = (suite, f"{suite}-updates", f"{suite}-security")
     rows = [line.split() for line in text.splitlines()]

@@ -1,3 +1,3 @@
-"""The Debian package quickstart-guest. It stays in a machine and notices when a packed file changes
+"""The Debian package quickstart-guest. The package stays in a machine and notices when a packed file changes
 (docs/users/never-stale.md).
 """

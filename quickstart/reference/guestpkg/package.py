@@ -126,13 +126,13 @@ def _installed_kib(files: list[PackageFile]) -> int:
 
 
 def md5sums(package: GuestPackage) -> str:
-    """The text of the control file md5sums. It lists every file that is not configuration, sorted by path."""
+    """The text of the control file md5sums. md5sums lists every file that is not configuration, sorted by path."""
     kept = (file for file in package.files if file not in package.conffiles)
     return "".join(f"{md5(file.data)}  {str(file.path)[1:]}\n" for file in kept)
 
 
 def md5(data: bytes) -> str:
-    """The MD5 of a file, as in dpkg's database. It need not be hard to forge."""
+    """The MD5 of a file, as in dpkg's database. This hash need not be hard to forge."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
