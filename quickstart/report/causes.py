@@ -205,8 +205,8 @@ def _packages(first: Results, before: Booted, second: Results, after: Booted) ->
 
 
 def _reads(before: Runs, after: Runs) -> Iterator[Cause]:
-    """A change in the number of root reads. It is reported only when all runs of one side have more reads
-    than all runs of the other.
+    """A change in the number of root reads. A change is reported only when all runs of one side have more
+    reads than all runs of the other.
     """
     if not before or not after:
         return

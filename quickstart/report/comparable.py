@@ -40,7 +40,7 @@ def demand_comparable(first: Results, second: Results, *, across_versions: bool 
     two results for the reader.
 
     With ``across_versions``, different versions of QEMU, guest kernel and packages do not prevent a
-    comparison. They are returned as notes instead.
+    comparison. Such differences are returned as notes instead.
     """
     obstacles = [*_other_cells(first, second), *_other_ways(first, second)]
     versions = list(_other_versions(first, second))

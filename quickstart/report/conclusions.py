@@ -47,7 +47,9 @@ Measured = Mapping[Cell, Sequence[Sample]]
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """The first table in words. It has a row for each application, size and interval, and a column for each storage model."""
+    """The first table in words. The table has a row for each application, size and interval, and a column for
+    each storage model.
+    """
 
     clock: str
     rival: str

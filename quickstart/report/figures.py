@@ -369,7 +369,7 @@ def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, shown_s:
 
 
 def drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:
-    """The figure as bytes. It must have been made within `style`."""
+    """The figure as bytes. The figure must have been made within `style`."""
     for each in figure.findobj(Text):
         if isinstance(each, Text):
             each.set_text(_short(each.get_text()))

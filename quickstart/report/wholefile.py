@@ -1,4 +1,4 @@
-"""Files in a results directory, which may be untrusted. They are read with a size limit, and replaced in one step."""
+"""Files in a results directory, which may be untrusted. Files are read with a size limit, and replaced in one step."""
 
 from __future__ import annotations
 
