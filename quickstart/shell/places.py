@@ -26,8 +26,8 @@ _KERNEL_AS_BEFORE = 'echo "$level" >/proc/sys/kernel/printk\n'
 
 
 def guest_program(terminal: bool, size: tuple[int, int], term: str) -> str:
-    """The agent's command in the running guest. It prints ATTACHED, and then runs a root shell on the serial
-    line and ends with the shell's status.
+    """The agent's command in the running guest. The command prints ATTACHED, and then runs a root shell on
+    the serial line and ends with the shell's status.
 
     The shell reads a script as a file, not at a prompt. So the line stays in the mode in which Ctrl-D ends a
     file.
@@ -53,8 +53,8 @@ stty sane <&3
 
 
 def initramfs_hook(mark: str, terminal: bool, size: tuple[int, int], term: str) -> str:
-    """A hook that our init sources once its drivers are loaded. It prints ``mark``, and then runs a shell.
-    When the shell ends, init continues.
+    """A hook that our init sources once its drivers are loaded. The hook prints ``mark``, and then runs a
+    shell. When the shell ends, init continues.
 
     BusyBox's other applets get names below /launch, in memory.
     """

@@ -1,4 +1,4 @@
-"""A shell in a reference image of the store. It runs on an overlay, so that the store stays unchanged."""
+"""A shell in a reference image of the store. The shell runs on an overlay, so that the store stays unchanged."""
 
 from __future__ import annotations
 
