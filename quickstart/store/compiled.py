@@ -16,8 +16,8 @@ WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wconversion")
 def compiled(
     store: Store, name: str, flags: tuple[str, ...], *folders: Traversable, compiler: str = "cc"
 ) -> Path:
-    """The program ``name``, compiled from all C files in ``folders``. It is kept in the store's stage
-    ``name``.
+    """The program ``name``, compiled from all C files in ``folders``. The program is kept in the store's
+    stage ``name``.
 
     ``flags`` come after WARNINGS, which are used for every program. Every program is compiled with the
     protocols' headers (protocol/), too. Raises MissingToolError without the compiler, and CommandError when

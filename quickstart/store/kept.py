@@ -50,9 +50,9 @@ def check_place(root: Path, stage: Path | None = None) -> None:
 def check_trusted(root: Path, entry: Path) -> None:
     """Raise HostLacksError when another user could have put ``entry`` into the store ``root``.
 
-    It checks the way to the store, the store, the stage's directory, the entry and the entry's direct
-    contents, as far as they exist. Each must belong to a trusted user (places.trusted). In the store, none
-    may be a link or be writable for the group or others, whatever its group is.
+    This function checks the way to the store, the store, the stage's directory, the entry and the entry's
+    direct contents, as far as they exist. Each of them must belong to a trusted user (places.trusted). In the
+    store, none of them may be a link, or be writable for its group or for others.
     """
     check_place(root)
     places = [root.resolve(), entry.parent, entry]

@@ -137,7 +137,7 @@ class Store:
         return any((self.root / stage).is_dir() for stage in _TREES)
 
     def find(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
-        """The finished entry for ``inputs``, or None. It is neither verified nor locked."""
+        """The finished entry for ``inputs``, or None. The entry is neither verified nor locked."""
         path = self.root / stage / key_of(stage, inputs)
         check_trusted(self.root, path)
         # Another user's store is none of ours.

@@ -1,5 +1,5 @@
-"""One hash of a directory tree. It covers every path, type, mode, owner, extended attribute, symlink, hard
-link, content and time.
+"""One hash of a directory tree. The hash covers every path, type, mode, owner, extended attribute, symlink,
+hard link, content and time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
     """The SHA-256 of the tree below ``root``, without its entry ``without``. Entries are hashed depth first
     by name, with modification times in seconds.
 
-    A hole and written zeros in a file give the same hash. A mount point is hashed as an empty directory. Our
-    own user's files are hashed as root's. Raises OSError for a file that cannot be read or is written to
-    meanwhile.
+    A hole and written zeros in a file give the same hash. A mount point is hashed as an empty directory.
+    Files of our own user are hashed as if root owned them. Raises OSError for a file that cannot be read or
+    is written to meanwhile.
 
     With ``as_copied_s``, the result is the hash of the copy that foreign.home makes: without device nodes and
     sockets, and with ``as_copied_s`` as the time of mount points.
