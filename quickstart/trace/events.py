@@ -67,7 +67,7 @@ class Seen(NamedTuple):
     image's.
 
     ``path`` is spelled as by the process, but without "." and doubled slashes. ``real`` is the kernel's name
-    of the opened file. It is empty when the log does not have it.
+    of the opened file. ``real`` is empty when the log does not have this name.
     """
 
     line: int
@@ -133,7 +133,7 @@ def read_events(lines: Iterable[bytes]) -> Iterator[Item]:
 
 
 class _Reader:
-    """Follows the processes. It yields the actions of processes whose origin is known."""
+    """Follows the processes. Yields the actions of processes whose origin is known."""
 
     def __init__(self) -> None:
         self._current: dict[int, _Task] = {}
