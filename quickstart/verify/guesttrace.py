@@ -105,8 +105,8 @@ class Asker:
     the call bypassed the page cache.
 
     ``prober`` says that the process belongs to the readiness command (``exec``), not to the application.
-    ``call`` is ``page fault`` for a mapped page. It is empty for a kernel thread, and for work that a call
-    left for later.
+    ``call`` is ``page fault`` for a mapped page. ``call`` is empty for a kernel thread, and for work that a
+    call left for later.
     """
 
     time_ns: int

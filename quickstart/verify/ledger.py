@@ -43,8 +43,8 @@ class Packed:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One request to the root volume. ``time_ns`` is the guest's uptime when its kernel made the request. It
-    is None for a request from before the kernel ran.
+    """One request to the root volume. ``time_ns`` is the guest's uptime when its kernel made the request.
+    ``time_ns`` is None for a request from before the kernel ran.
 
     ``owners`` are the owners of the blocks. ``askers`` are the processes and calls for which the kernel made
     the request. ``ahead`` says that the kernel read ahead for them. ``avoid`` says how to avoid the request.
@@ -288,7 +288,7 @@ def by_kind(entries: Iterable[Entry]) -> Mapping[str, tuple[int, int]]:
 
 
 def direct_reads(entries: Iterable[Entry]) -> tuple[DirectReads, ...]:
-    """The reads that bypassed the page cache, by file and program. Those with the most requests come first."""
+    """The reads that bypassed the page cache, by file and program. The group with the most requests comes first."""
     found: dict[tuple[PurePosixPath | None, str], DirectReads] = {}
     for entry in entries:
         if not entry.direct:

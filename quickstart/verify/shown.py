@@ -73,7 +73,7 @@ def counted_document(found: Counted, budget: RootBudget) -> dict[str, Any]:
 
 
 def counted_lines(found: Counted, budget: RootBudget) -> Iterator[str]:
-    """The same counts as lines of text."""
+    """The counts of `counted_document` as lines of text."""
     counted = found.counted
     if found.fallback:
         yield f"the fast start did not happen: {found.fallback}"

@@ -26,7 +26,7 @@ _HEAD = "# What `quickstart verify --until-clean` found lacking, one path a line
 @dataclass(frozen=True)
 class Round:
     """One build and its verification. ``added`` are the files that this build packed in addition to the
-    previous build. It is empty in the first round.
+    previous build. ``added`` is empty in the first round.
     """
 
     added: tuple[PurePosixPath, ...]
@@ -76,7 +76,7 @@ def with_includes(profile: Profile, files: Iterable[PurePosixPath]) -> Profile:
 
 
 def include_list(out: Path) -> Path:
-    """The path of the list. It is beside OUT, because a build replaces OUT."""
+    """The path of the list. The list is beside OUT, because a build replaces OUT."""
     return out.with_name(f"{out.name}.include")
 
 
@@ -105,8 +105,8 @@ def read_own_includes(path: Path) -> tuple[PurePosixPath, ...]:
     """The paths in the list that an earlier call by this user wrote. Empty when there is no list.
 
     In a directory where other users may create files, such as /tmp, another user may have put the list there.
-    That user could then choose which files become readable in OUT's archive. Raises BadInputError for such a
-    list, and for a list that is not a regular file.
+    Another user could then choose which files become readable in OUT's archive. Raises BadInputError for such
+    a list, and for a list that is not a regular file.
     """
     try:
         with opened_regular(path) as fd:
