@@ -53,7 +53,8 @@ class Request:
     the request yet. ``touched`` is the number of granules that no earlier request had touched. ``client`` is
     the number of the request's connection. ``in_flight`` is the number of unanswered requests of all
     instances when the request arrived, including itself. ``instance`` is the instance that made the request,
-    from 1. It is 0 when the volume has a single socket. ``command`` may be a number that is not a Command.
+    from 1. ``instance`` is 0 when the volume has a single socket. ``command`` may be a number that is not a
+    Command.
     """
 
     sequence: int
@@ -92,7 +93,7 @@ def _request(row: tuple[int, ...]) -> Request:
 @dataclass(frozen=True, kw_only=True)
 class Volume:
     """A volume that runs while the context of `served` lasts. ``instance`` is the instance that has this
-    socket. It is 0 when there is a single socket.
+    socket. ``instance`` is 0 when there is a single socket.
     """
 
     process: door.Process
@@ -232,8 +233,8 @@ def _prefer(process: door.Process) -> None:
 def _started(
     binary: Path, image: Path, overlay: Path | None, instances: int, words: Sequence[str]
 ) -> Iterator[Volume]:
-    """Start the server in its jail (emulator/jail.c). It gets its files and sockets as descriptors, and has
-    no privileges, even when we are root.
+    """Start the server in its jail (emulator/jail.c). The server gets its files and sockets as descriptors,
+    and has no privileges, even when we are root.
     """
     if not 0 <= instances <= _INSTANCES_MAX:
         raise VolumeError(f"a volume has 1 to {_INSTANCES_MAX} instances, not {instances}")

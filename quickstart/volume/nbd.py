@@ -94,7 +94,7 @@ class Connection:
         return self._cookie
 
     def receive(self) -> Reply:
-        """The next answer. It may belong to any request."""
+        """The next answer. The answer may belong to any request."""
         magic, error, cookie = struct.unpack(">IIQ", self._take(16))
         if magic != _REPLY_MAGIC or cookie not in self._asked:
             raise VolumeError("the volume's answer is not the NBD protocol")

@@ -26,8 +26,8 @@ class StorageModel:
     of a figure's name and its source.
 
     ``seek_ns`` is the time that a disk's head needs to move to a position other than the end of the last
-    request. It is 0 for storage without a head. With ``nfs_rate`` (in tc(8)'s words), the model is replaced
-    on the host's clocks by a real NFS server behind a link of this rate.
+    request. ``seek_ns`` is 0 for storage without a head. With ``nfs_rate`` (in tc(8)'s words), the model is
+    replaced on the host's clocks by a real NFS server behind a link of this rate.
     """
 
     name: str
