@@ -23,6 +23,9 @@ _LOOPBACK = re.compile(r"127\.|::1$|::ffff:127\.")
 _SURE = 3
 _RESTARTS = 3
 _JOURNAL_LINES = 15
+_LINE_CHARACTERS = 1000
+# Of a message or a README.
+_LISTENERS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,7 @@ def parse_look(text: str, answer: int = 0) -> Look:
             current.append(line)
     unit = dict(line.split("=", 1) for line in parts.get("unit", ()) if "=" in line)
     memory = dict(re.findall(r"^(\w+): *([0-9]{1,18}) kB", "\n".join(parts.get("memory", ())), re.MULTILINE))
+    said = parts.get("journal", ())[-_JOURNAL_LINES:]
     listeners = {found for line in parts.get("tcp", ()) if (found := _listener(line))}
     return Look(
         unit=unit,
@@ -79,7 +83,8 @@ def parse_look(text: str, answer: int = 0) -> Look:
         listeners=tuple(sorted(listeners)),
         memory_kib=int(memory.get("MemTotal", 0)),
         available_kib=int(memory.get("MemAvailable", 0)),
-        journal=tuple(line for line in parts.get("journal", ()) if line.strip()),
+        # A guest may say more than it was asked for, and all of it would be in a message.
+        journal=tuple(line[:_LINE_CHARACTERS] for line in said if line.strip()),
         answer=answer,
     )
 
@@ -178,10 +183,16 @@ def _number(text: str) -> int:
 
 def state_line(look: Look, ready: Readiness) -> str:
     """The last look in words, for the message that the service was not ready in time."""
-    listening = ", ".join(f"{address} port {port}" for address, port in look.listeners) or "nothing"
+    listening = listened(look.listeners) or "nothing"
     unit = f"{look.unit.get('ActiveState', 'unknown')} ({look.unit.get('SubState', '')})"
     answer = f"; the last answer was {look.answer}" if look.answer else ""
     return f"the unit is {unit}, the machine {look.system or 'not up yet'}; listened to: {listening}{answer}"
+
+
+def listened(listeners: Sequence[tuple[str, int]]) -> str:
+    """The listeners in words, the first ones of many; empty for none."""
+    more = f" and {len(listeners) - _LISTENERS} more" if len(listeners) > _LISTENERS else ""
+    return ", ".join(f"{address} port {port}" for address, port in listeners[:_LISTENERS]) + more
 
 
 def advice(why: str, ready: Readiness) -> str:

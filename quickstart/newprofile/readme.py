@@ -9,7 +9,7 @@ from quickstart.inspect.unit.model import UnitCommand
 from quickstart.model import MIB, Readiness
 from quickstart.model.words import ReadyKind
 from quickstart.newprofile.findings import Findings, by_package, read_from_volume
-from quickstart.newprofile.look import is_loopback
+from quickstart.newprofile.look import is_loopback, listened
 from quickstart.newprofile.toml import one_line
 
 _LARGEST = 12
@@ -129,8 +129,7 @@ def _boot(found: Findings) -> Iterator[str]:
     yield ""
     answer = f"`{survey.answer}` came" if survey.answer else "The service listened"
     yield f"- {answer}, with {survey.used_mib} MiB of memory in use in the whole machine."
-    listening = ", ".join(f"{address} port {port}" for address, port in survey.listeners)
-    yield f"- TCP is listened to at {listening or 'no port'} (by any service of the machine)."
+    yield f"- TCP is listened to at {listened(survey.listeners) or 'no port'} (by any service of the machine)."
     yield f"- The unit had {trace.processes} processes, which left {len(trace.events)} events in the trace."
     yield ""
 
@@ -215,7 +214,8 @@ def _points(found: Findings) -> Iterator[str]:
         yield "What the command reads, and the distribution's boot meanwhile, counts as read before ready: [budget] has it."
     outside = sorted({port for address, port in found.survey.listeners if not is_loopback(address)} - {22})
     if profile.ready.kind == ReadyKind.EXEC and outside:
-        yield f"Ports {', '.join(map(str, outside))} are open: would a real request to one of them say more?"
+        named = ", ".join(map(str, outside[:_LISTED])) + ", …" * (len(outside) > _LISTED)
+        yield f"Ports {named} are open: would a real request to one of them say more?"
     if found.pre and profile.run_start_pre:
         yield "ExecStartPre costs time at every start. If it only checks the configuration, `pre = false` leaves it out."
     for path in found.written:

@@ -135,6 +135,16 @@ def test_another_answer_than_the_one_asked_for() -> None:
     assert "the last answer was 403" in state_line(looks[0], READY)
 
 
+def test_a_guest_that_says_more_than_it_was_asked_for() -> None:
+    row = "   0: {:08X}:0050 00000000:0000 0A 0 0 0\n"
+    text = "== tcp\n" + "".join(row.format(number) for number in range(1000))
+    look = parse_look(f"{text}== journal\n" + ("x" * 10_000 + "\n") * 1000)
+    assert len(look.journal) == 15 and {len(line) for line in look.journal} == {1000}
+    assert len(look.listeners) == 1000
+    line = state_line(look, replace(READY, port=80))
+    assert line.count("port 80") == 20 and "and 980 more" in line
+
+
 def test_a_survey_is_kept(tmp_path: Path) -> None:
     survey = Survey(
         loopback=True,
