@@ -28,7 +28,7 @@ from quickstart.reference import rootfs
 from quickstart.reference.rootfs import copy_directory, examine, unpack
 from quickstart.report import document
 from quickstart.store.context import Context
-from quickstart.store.store import Store
+from quickstart.store.store import Store, key_of
 from tests.contract.test_rootfs import DISK, packed
 from tests.unit.benchdata import realistic
 from tests.unit.outs import write_manifest
@@ -128,7 +128,6 @@ def test_the_verdict_on_kvm_is_written_through_nobody_s_link(
         return True
 
     keys: list[str] = []
-    key_of = accel.key_of
 
     def noted(stage: str, inputs: Mapping[str, object]) -> str:
         keys.append(key_of(stage, inputs))
