@@ -32,8 +32,8 @@
         ├── MixedClocksError                 times of two clocks in one table
         └── TraceFullError                   the trace buffer was full before the guest was ready
 
-Only ``quickstart.cli`` turns these errors into exit codes. All other code raises them, or lets them pass
-through.
+Only ``quickstart.cli`` turns these errors into exit codes. All other code raises these errors, or lets them
+pass through.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class HostLacksError(QuickStartError):
 
 
 class MissingToolError(HostLacksError):
-    """``tool`` is not installed on this host. The hint is the command that installs it."""
+    """``tool`` is not installed on this host. The hint is the command that installs ``tool``."""
 
     def __init__(self, tool: str, package: str) -> None:
         super().__init__(f"{tool} is not installed", hint=f"apt-get install {package}")
@@ -139,7 +139,7 @@ class GuestLacksError(HostLacksError):
 
 
 class CommandError(QuickStartError):
-    """A subprocess failed. ``returncode`` is None when it ran out of time."""
+    """A subprocess failed. ``returncode`` is None when the subprocess ran out of time."""
 
     def __init__(
         self, argv: Sequence[str], returncode: int | None, tail: str, *, hint: str | None = None
@@ -211,7 +211,7 @@ class UntraceableError(GuestError):
 
 
 class VolumeError(QuickStartError):
-    """The volume emulator died or broke the protocol. ``last_words`` is the last text that it printed."""
+    """The volume emulator died or broke the protocol. ``last_words`` is the last text that the emulator printed."""
 
     def __init__(self, message: str, *, last_words: str = "", hint: str | None = None) -> None:
         super().__init__(f"{message}: {last_words}" if last_words else message, hint=hint)

@@ -1,9 +1,9 @@
-"""The protocols through which guests are started and used. The backends in launch/ implement them.
+"""The protocols through which guests are started and used. The backends in launch/ implement these protocols.
 
 Every backend provides a `Guest`. A feature that only some backends have is a capability: a protocol of its
 own, which a verb requests by the matching function below (`executing`, `with_console`, ...). That function
-raises GuestLacksError when the backend lacks the capability. Where possible, a verb calls it before the work
-begins.
+raises GuestLacksError when the backend lacks the capability. Where possible, a verb calls such a function
+before the work begins.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _always() -> bool:
 
 
 class Guest(Protocol):
-    """A running guest. Leaving its context stops it and removes its files from the host."""
+    """A running guest. Leaving the guest's context stops the guest and removes its files from the host."""
 
     url_port: int | None
 
@@ -174,7 +174,7 @@ class Powered(Guest, Protocol):
     """A guest that can be asked to shut down in order."""
 
     def power_off(self, timeout_s: float) -> bool:
-        """Ask the guest to shut down. Return False when it has not ended in time."""
+        """Ask the guest to shut down. Return False when the guest has not ended in time."""
         ...
 
 

@@ -42,7 +42,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 @dataclass(frozen=True)
 class BenchLayer:
     """What `quickstart bench` adds to the profile's image, and the readiness request that it uses there
-    (docs/users/configurations.md). No artefact contains any of it.
+    (docs/users/configurations.md). No artefact contains any of this layer.
 
     ``files`` maps guest paths to complete texts. ``commands`` are shell lines that root runs in the image
     after the files are written. A `Profile` does not contain this layer, so no stage of a build can use it.
@@ -136,7 +136,7 @@ class _Document(Table):
 
 
 def parse_profile(text: str, source: str) -> Profile:
-    """The profile in ``text`` (TOML). Raises ProfileError with every fault in it."""
+    """The profile in ``text`` (TOML). Raises ProfileError with every fault in the text."""
     return profile_of(_raw(text, source), source)
 
 
@@ -149,7 +149,7 @@ def parse_bench(text: str, source: str) -> BenchLayer | None:
 
 
 def profile_of(raw: Mapping[str, object], source: str) -> Profile:
-    """The profile of a TOML document that is already parsed. Raises ProfileError with every fault in it."""
+    """The profile of a TOML document that is already parsed. Raises ProfileError with every fault in the document."""
     return _profile(_document(raw, source))
 
 

@@ -132,7 +132,7 @@ class Made:
     of `build`'s options.
 
     ``kernel_options`` apply to the entry with our initramfs. ``uuid`` is the UUID of the machine that already
-    owns the disk. When it is empty, an image with cloud-init gets a new UUID.
+    owns the disk. When ``uuid`` is empty, an image with cloud-init gets a new UUID.
     """
 
     profile: Profile
@@ -317,7 +317,7 @@ def is_artefact(directory: Path) -> bool:
 
 
 def load(directory: Path) -> Artefact:
-    """The artefact in ``directory``. Its files must be regular and as large as its manifest says
+    """The artefact in ``directory``. The artefact's files must be regular and as large as its manifest says
     (docs/users/artefact.md).
 
     Raises BadInputError when there is no artefact, or when one of its files is a link, a pipe or a device.

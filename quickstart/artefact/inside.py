@@ -95,7 +95,7 @@ class Why:
 
 @dataclass(frozen=True)
 class Difference:
-    """A name that differs between two archives. ``what`` says whether it was added, removed or changed, and how."""
+    """A name that differs between two archives. ``what`` says whether the file was added, removed or changed, and how."""
 
     name: str
     what: str

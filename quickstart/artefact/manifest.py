@@ -1,10 +1,10 @@
 """The models of manifest.json and start-set.json: the types, ranges and patterns of everything that an
 artefact records about itself.
 
-OUT may come from an untrusted party. Its values become options of QEMU, of the agent and of a console, names
-of files, and sizes to read. So no value is used that these models have not accepted (docs/users/artefact.md).
-Unknown keys come from a newer quickstart and are ignored, except in tables that become data classes of ours.
-Keys that are missing in an OUT of an older quickstart have defaults.
+OUT may come from an untrusted party. The values in OUT become options of QEMU, of the agent and of a console,
+names of files, and sizes to read. So no value is used that these models have not accepted
+(docs/users/artefact.md). Unknown keys come from a newer quickstart and are ignored, except in tables that
+become data classes of ours. Keys that are missing in an OUT of an older quickstart have defaults.
 """
 
 from __future__ import annotations
@@ -265,8 +265,8 @@ class StartSetFacts(_Open):
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of the artefact in ``directory``.
 
-    Raises BadInputError when there is none, or when it is not a regular file. Raises ArtefactError when it is
-    invalid.
+    Raises BadInputError when the manifest is missing or is not a regular file. Raises ArtefactError when the
+    manifest is invalid.
     """
     path = directory / MANIFEST
     try:
@@ -320,8 +320,8 @@ def _is_plain(path: Path) -> bool:
 def read_start_set(directory: Path) -> StartSetFacts:
     """The contents of start-set.json in ``directory``.
 
-    Raises BadInputError when there is none, or when it is not a regular file. Raises ArtefactError when it is
-    invalid.
+    Raises BadInputError when the file is missing or is not regular. Raises ArtefactError when its contents
+    are invalid.
     """
     path = directory / START_SET
     try:

@@ -42,7 +42,7 @@ def settled(out: Path) -> Iterator[None]:
     builds are cleaned up.
 
     Raises BadInputError when the directory of ``out`` is missing or another user could replace it. Raises
-    HostLacksError when another process keeps it locked.
+    HostLacksError when another process keeps the directory locked.
     """
     if not out.parent.is_dir():
         raise BadInputError(f"{out.parent} is not a directory", hint="make it first, or choose another -o")
@@ -183,7 +183,7 @@ def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterat
     """A directory beside ``out``. The directory becomes ``out`` when the context ends without an error, and
     is removed otherwise.
 
-    When ``out`` exists at the end, ``keep`` is called. If it returns True, ``out`` stays and the new
+    When ``out`` exists at the end, ``keep`` is called. If ``keep`` returns True, ``out`` stays and the new
     directory is removed. ``keep`` may raise an exception, which leaves ``out`` unchanged. Raises
     OutputExistsError when a machine runs from ``out``, HostLacksError when the disk is full, and the errors
     of ``settled``.

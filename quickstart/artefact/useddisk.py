@@ -1,6 +1,6 @@
 """Copy the present root of a machine from its unmounted disk. The copy is the reference image of a rebuild.
 
-The machine's root user may have written any byte of the disk. So an unprivileged process reads it, and
+The machine's root user may have written any byte of the disk. So an unprivileged process reads the disk, and
 another process, which refuses bad names, writes the copy (``foreign``). Device nodes, FIFOs and sockets are
 not copied.
 """

@@ -53,8 +53,8 @@ def prepare(
     payload: Payload | None = None,
     delivery: Delivery = pipeline.BuildOptions.delivery,
 ) -> Boot:
-    """How ``configuration`` boots, with the stock command line. Its files are made as root, or come from the
-    store.
+    """How ``configuration`` boots, with the stock command line. The configuration's files are made as root,
+    or come from the store.
 
     ``layer`` is the profile's bench layer, which is added in every configuration. ``payload`` (default: the
     profile's) and ``delivery`` are only for `quickstart`. Raises BadInputError for an unknown configuration,

@@ -132,7 +132,9 @@ def _kind(cell: Cell) -> tuple[str, str, str]:
 
 
 def invalid(results: Results) -> tuple[str, ...]:
-    """Why the measurement is not valid, one line for each reason. Empty when it is valid. (Otherwise, the exit code is 4.)"""
+    """Why the measurement is not valid, one line for each reason. Empty when the measurement is valid.
+    (Otherwise, the exit code is 4.)
+    """
     return tuple(_faults(results.samples))
 
 

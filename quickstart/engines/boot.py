@@ -146,7 +146,9 @@ def plan(profile: Profile, options: TraceOptions, store: Store) -> Plan:
 def in_store(
     profile: Profile, options: TraceOptions, store: Store
 ) -> tuple[ReferenceImage | None, StartSet | None]:
-    """The reference image and the start set of ``profile``. Each is None when the store lacks it. Nothing is changed."""
+    """The reference image and the start set of ``profile``. The image or the start set is None when the store
+    lacks it. Nothing is changed.
+    """
     rootfs = examine(options.rootfs) if options.rootfs else None
     image = entry.find(store, _reference_inputs(profile, rootfs, options))
     if image is None:

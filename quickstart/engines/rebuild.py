@@ -112,7 +112,7 @@ def _used_meanwhile(before: Artefact, used: UsedDisk) -> bool:
 
 
 def _artefact(out: Path, profile: Profile) -> Artefact:
-    """The artefact at ``out``. Raises BadInputError when it cannot be rebuilt for ``profile``."""
+    """The artefact at ``out``. Raises BadInputError when the artefact cannot be rebuilt for ``profile``."""
     with output.settled(out):
         output.check_own(out)
         output.check_unused(out)

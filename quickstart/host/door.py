@@ -67,7 +67,7 @@ def package_of(tool: str) -> str:
 
 
 def tool_path(tool: str) -> Path:
-    """The path of ``tool`` on this host. Raises MissingToolError with the command that installs it."""
+    """The path of ``tool`` on this host. Raises MissingToolError with the command that installs the tool."""
     found = shutil.which(tool, path=os.environ.get("QUICKSTART_TOOL_PATH", _SEARCH_PATH))
     if found is None:
         raise MissingToolError(tool, package_of(tool))
@@ -104,15 +104,15 @@ def end_group(process: Process) -> None:
 
 
 def has_ended(process: Process, timeout_s: float) -> bool:
-    """Wait for the end of ``process``. Return False when it is still running after ``timeout_s``."""
+    """Wait for the end of ``process``. Return False when the process is still running after ``timeout_s``."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout_s)
     return process.poll() is not None
 
 
 def bad_end(process: Process) -> str:
-    """How ``process`` failed (``was killed by signal 9``, ``ended with status 2``). Empty when it succeeded
-    or is still running.
+    """How ``process`` failed (``was killed by signal 9``, ``ended with status 2``). Empty when the process
+    succeeded or is still running.
     """
     status = process.poll()
     if not status:
@@ -220,8 +220,8 @@ class Filter:
 
 @contextmanager
 def filtered(argv: Sequence[str | Path], source: int) -> Iterator[Filter]:
-    """A process with the open file ``source`` as its stdin. Its stdout can be read while the context lasts.
-    At the end of the context, the process is killed.
+    """A process with the open file ``source`` as its stdin. The process's stdout can be read while the
+    context lasts. At the end of the context, the process is killed.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with tempfile.TemporaryFile() as errors:
@@ -264,11 +264,12 @@ def background(
 ) -> Iterator[Process]:
     """A process that runs while the context lasts and is killed at its end.
 
-    Its output is appended to the file ``log``, or goes to the descriptor ``output``, which is for output that
-    must be limited. Its stderr goes to ``errors``, if that is given. ``stdin`` is empty unless it is given.
-    With ``identity``, the process runs as that user. The process gets the descriptors ``pass_fds`` under
-    their own numbers, the additional environment ``env`` and, with ``proxies``, the host's proxy settings.
-    ``cwd`` is the directory in which it starts. ``cwd`` is entered with our own identity.
+    The process's output is appended to the file ``log``, or goes to the descriptor ``output``, which is for
+    output that must be limited. The process's stderr goes to ``errors``, if that is given. ``stdin`` is empty
+    unless it is given. With ``identity``, the process runs as that user. The process gets the descriptors
+    ``pass_fds`` under their own numbers, the additional environment ``env`` and, with ``proxies``, the host's
+    proxy settings. ``cwd`` is the directory in which the process starts. ``cwd`` is entered with our own
+    identity.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with ExitStack() as stack:

@@ -81,7 +81,7 @@ def _says_full(error: BaseException | None) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory tree of any depth, if it exists. Raises HostLacksError when something is mounted in it."""
+    """Remove a directory tree of any depth, if it exists. Raises HostLacksError when something is mounted in the tree."""
     if not os.path.lexists(path):
         return
     if path.is_symlink() or not path.is_dir():

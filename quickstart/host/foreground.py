@@ -27,7 +27,7 @@ class _Streams:
     """The paths of the relay. Each descriptor in ``outputs`` is copied to the given descriptor of ours, and
     our stdin is copied to ``into``.
 
-    ``theirs`` are the program's three descriptors. ``started`` closes them on our side.
+    ``theirs`` are the program's three descriptors. ``started`` closes our copies of these descriptors.
     """
 
     terminal: bool
@@ -45,9 +45,9 @@ def run(command: Callable[[bool], Sequence[str | Path]], *, env: Mapping[str, st
     """Run a program with our stdin, stdout and stderr relayed. Return its status, or 128 + the signal that
     killed it.
 
-    ``command`` returns the program's argv. Its argument says whether the program's stdin is a terminal, as
-    ours is. The program must make that terminal its controlling terminal. There is no time limit: the user
-    ends the program. Afterwards, our terminal has its former settings.
+    ``command`` returns the program's argv. The argument of ``command`` says whether the program's stdin is a
+    terminal, as our stdin is. The program must make that terminal its controlling terminal. There is no time
+    limit: the user ends the program. Afterwards, our terminal has its former settings.
     """
     with ExitStack() as stack:
         streams = _streams(stack)

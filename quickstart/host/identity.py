@@ -106,7 +106,7 @@ def _names(standing: Standing, identity: Identity) -> Iterator[str]:
 
 
 def _claim(claims: ExitStack, name: str) -> bool:
-    """Claim ``name`` until ``claims`` is closed. Return False when another process has claimed it.
+    """Claim ``name`` until ``claims`` is closed. Return False when another process has claimed the name.
 
     The name is bound to an abstract UNIX socket (unix(7)), which only one process at a time can do. The claim
     disappears with its process, however that ends. No common directory for all processes of a user is needed.

@@ -4,7 +4,7 @@ file system.
 A path is trusted when every directory from / on, with links followed, belongs to a trusted user and no other
 user may rename its entries. In a directory with the sticky bit, other users can rename only their own entries
 (inode(7)). The program behind a FUSE file system chooses the owners and modes that it shows. So everything on
-it is treated as belonging to the user who mounted it (fuse(4)).
+a FUSE file system is treated as belonging to the user who mounted it (fuse(4)).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def fault_at(path: Path) -> str:
 
 
 def fault(step: Step, trust: Trust) -> str:
-    """Why a step on the way is not trusted. Empty when it is trusted."""
+    """Why a step on the way is not trusted. Empty when the step is trusted."""
     mode = step.status.st_mode
     if step.by_proc and stat.S_ISLNK(mode):
         return "is a link of /proc, which leads where another process is"

@@ -1,4 +1,4 @@
-"""The progress of long work. The command line shows it. Libraries and tests need not."""
+"""The progress of long work. The command line shows the progress. Libraries and tests need not show it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Is told the names of steps when they begin and end."""
+    """An object that is told the names of steps when they begin and end."""
 
     def step(self, name: str) -> AbstractContextManager[None]:
         """A step that lasts as long as the context. If the context ends without an error, the step is complete."""

@@ -87,7 +87,8 @@ def logged(
     env: Mapping[str, str] | None = None,
     proxies: bool = False,
 ) -> None:
-    """Run ``argv`` to its end with an empty stdin. Its output is appended to ``log``, within limits.
+    """Run ``argv`` to its end with an empty stdin. The command's output is appended to ``log``, within
+    limits.
 
     Raises MissingToolError. Raises CommandError on a status other than 0, and when ``timeout_s`` is over.
     Either way, the process has ended by then.

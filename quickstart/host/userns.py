@@ -116,8 +116,8 @@ def become_root() -> None:
     """Make this process root of a user namespace of its own, unless it is root already.
 
     The process keeps its PID, terminal, open files and groups. Call this function while the process has only
-    one thread. When it fails, it raises NeedsRootError with the command that fixes the problem. The process
-    is then unchanged, unless newuidmap itself failed.
+    one thread. On failure, this function raises NeedsRootError with the command that fixes the problem. The
+    process is then unchanged, unless newuidmap itself failed.
     """
     if os.geteuid() == 0:
         return

@@ -22,7 +22,7 @@ def walk(
     """``top`` and every path below it, depth first by name, each with whether it is a directory.
 
     Directories on a device other than ``device`` are not entered. ``on_error`` is called when a directory
-    cannot be read. If it does not raise, the walk continues with the next directory.
+    cannot be read. If ``on_error`` does not raise, the walk continues with the next directory.
     """
     left = [(top, True)]
     while left:

@@ -113,7 +113,7 @@ def _fix_inodes(tree: Path, path: Path) -> None:
 
 
 def _make_nodes(tree: Path, path: Path, devices: tuple[DeviceNode, ...]) -> None:
-    """Make device nodes in the image of ``tree``. The directories that contain them keep their times."""
+    """Make device nodes in the image of ``tree``. The directories that contain the nodes keep their times."""
     commands = []
     for node in devices:
         holder, _, name = node.path.rpartition("/")

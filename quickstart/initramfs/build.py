@@ -62,8 +62,8 @@ class Recipe:
 
 
 def build_id(recipe: Recipe, config: GuestConfig) -> str:
-    """The name of the pair of parts A and B: a hash of all their inputs. File contents enter it through the
-    image's hash.
+    """The name of the pair of parts A and B: a hash of all their inputs. File contents enter the hash through
+    the image's hash.
 
     The traces themselves do not enter the hash, so two traces with the same findings give the same archive.
     The payload's form does not enter the hash either, because init finds the same files in every form.

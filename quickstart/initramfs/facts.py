@@ -1,4 +1,4 @@
-"""The facts of the volume that must not change. Init and /usr/sbin/quickstart compare them
+"""The facts of the volume that must not change. Init and /usr/sbin/quickstart compare these facts
 (docs/users/never-stale.md).
 
 The facts cover the files that processes open from /fast, the files that would be found before these, and
@@ -91,8 +91,8 @@ def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[P
 
 
 def _parents(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
-    """The directories, existing or not, on the way to ``paths``, without links. None of them must become a
-    link later: init compares below a mount point, where a link such as /usr/local -> /srv/local leads
+    """The directories, existing or not, on the way to ``paths``, without links. No such directory may become
+    a link later: init compares below a mount point, where a link such as /usr/local -> /srv/local leads
     nowhere, so files behind it would not be seen.
     """
     for path in sorted({parent for each in paths for parent in each.parents if parent.name}):
@@ -101,8 +101,8 @@ def _parents(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Iterator[PurePo
 
 
 def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:
-    """The directories on the way to the served files. Their modes and owners decide which users may open a
-    file on the volume, whereas /fast is open to all users.
+    """The directories on the way to the served files. The modes and owners of these directories decide which
+    users may open a file on the volume, whereas /fast is open to all users.
     """
     for path in sorted({parent for file in served for parent in file.path.parents}):
         if _is_directory(root, path):
@@ -146,8 +146,8 @@ def _before(root: ImageRoot, served: Iterable[StartFile]) -> Deciding:
 
 
 def _own_directories(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[PurePosixPath]:
-    """The directories in DT_RPATH and DT_RUNPATH of the served files. Without LD_LIBRARY_PATH, the loader
-    searches them before the default directories; with it, LD_LIBRARY_PATH comes before DT_RUNPATH (ld.so(8)).
+    """The directories in DT_RPATH and DT_RUNPATH of the served files. The loader searches these directories
+    before the default ones, but LD_LIBRARY_PATH comes before DT_RUNPATH (ld.so(8)).
     """
     found: dict[PurePosixPath, None] = {}
     for file in served:
@@ -208,7 +208,7 @@ def packed_facts(
     and the places.
 
     Names and places are separated by NULs and have no leading slash. The facts have the format of `stat -c
-    '%f %s %Y %Z %n'`. The entries of the places come last in them.
+    '%f %s %Y %Z %n'`. The entries of the places come last in the facts.
     """
     served = served_files(start_set, bound)
     known = {file.path: file for file in (*beside.files, *served)}

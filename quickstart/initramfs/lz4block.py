@@ -19,7 +19,7 @@ _MOST = 255
 
 
 class _Match(NamedTuple):
-    """The match of a sequence. There are millions of them, so this is not a dataclass. ``begin`` is the
+    """The match of a sequence. There are millions of matches, so this is not a dataclass. ``begin`` is the
     match's position in the unpacked data, and ``offset`` has the two offset bytes from the block.
     """
 

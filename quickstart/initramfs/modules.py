@@ -64,7 +64,7 @@ _CPU_DEVICE = "devices/system/cpu"
 @dataclass(frozen=True)
 class Module:
     """A kernel module. ``name`` has underscores, as in /proc/modules. ``path`` is its path in the image.
-    ``requires`` are the modules that it needs, in the order of loading.
+    ``requires`` are the modules that this module needs, in the order of loading.
     """
 
     name: str

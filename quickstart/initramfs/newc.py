@@ -93,12 +93,12 @@ class Header:
 
 
 def directory(path: PurePosixPath | str, mode: int = 0o755) -> CpioEntry:
-    """A directory. ``mode`` has its permission bits."""
+    """A directory. ``mode`` has the permission bits."""
     return CpioEntry(name=str(path), mode=stat.S_IFDIR | mode)
 
 
 def regular(path: PurePosixPath | str, data: bytes | Path, mode: int) -> CpioEntry:
-    """A regular file with the given bytes, or with the content of a host file. ``mode`` has its permission bits."""
+    """A regular file with the given bytes, or with the content of a host file. ``mode`` has the permission bits."""
     return CpioEntry(name=str(path), mode=stat.S_IFREG | mode, data=data)
 
 
@@ -108,12 +108,12 @@ def hard_link(path: PurePosixPath | str, first: CpioEntry) -> CpioEntry:
 
 
 def symlink(path: PurePosixPath | str, target: PurePosixPath | str) -> CpioEntry:
-    """A symbolic link. Its mode is 0777, as Linux shows it."""
+    """A symbolic link. The mode of a link is 0777, as Linux shows it."""
     return CpioEntry(name=str(path), mode=stat.S_IFLNK | 0o777, data=_encode(str(target)))
 
 
 def char_device(path: PurePosixPath | str, mode: int, major: int, minor: int) -> CpioEntry:
-    """A character device node. ``mode`` has its permission bits."""
+    """A character device node. ``mode`` has the permission bits."""
     return CpioEntry(name=str(path), mode=stat.S_IFCHR | mode, rdev_major=major, rdev_minor=minor)
 
 

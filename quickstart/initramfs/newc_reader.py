@@ -66,8 +66,8 @@ class CpioMember:
     in the file or, with ``in_stream``, in the unpacked content of its compressed stream.
 
     ``archive`` is the number of its archive in the stream, from 0. Hard links have the same ``archive`` and
-    ``inode``, and ``nlink`` above 1. One of them has the data: the first one in our archives, and the last
-    one in those of other writers.
+    ``inode``, and ``nlink`` above 1. One of the hard links has the data: the first in our archives, and the
+    last in archives of other writers.
     """
 
     name: str
@@ -99,7 +99,7 @@ def walk_archive(
     rewound.
 
     A member comes without its data. The iterator beside it yields the data in pieces of at most 1 MiB. Read
-    them before the next member, or skip them.
+    the pieces before the next member, or skip them.
 
     Only newc (``070701``) is read, with upper- or lower-case digits, uncompressed or in gzip, LZ4 or
     Zstandard streams. Offsets are relative to the stream's position at the call. Raises ArtefactError with

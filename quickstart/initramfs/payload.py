@@ -3,7 +3,7 @@ compressed stream.
 
 Part B may also be a file system image in one file (``initramfs.squashfs``). The kernel unpacks one stream
 after the other (Documentation/driver-api/early-userspace/buffer-format.rst, init/initramfs.c), and recognises
-the form of each by its first bytes. Its LZ4 form is the legacy frame (lib/decompress_unlz4.c, lz4's
+the form of each by its first bytes. The kernel's LZ4 form is the legacy frame (lib/decompress_unlz4.c, lz4's
 lz4_Frame_format.md): a magic number, then blocks of at most 8 MiB, each after its length. Four zero bytes end
 the stream when another one follows.
 """

@@ -1,8 +1,8 @@
 """The files of the bench's `ramboot` configuration, beside init: every file that the application opens, at
 its ordinary path, and the directories that it uses.
 
-`ramboot` is only for measurements: it shows how fast a start without any root volume would be. So it contains
-files that an artefact's initramfs never has (data, secrets), and is never part of an artefact.
+`ramboot` is only for measurements: it shows how fast a start without any root volume would be. So `ramboot`
+contains files that an artefact's initramfs never has (data, secrets), and is never part of an artefact.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tupl
 
 
 def _of_event(root: ImageRoot, event: Event) -> set[PurePosixPath]:
-    """The files to pack for a path that a program used. For a file that the program created, it is the parent directory."""
+    """The files to pack for a path that a program used. For a file that the program created, the parent directory is packed."""
     if len(event.path.parts) < 2 or event.path.parts[1] in _VOLATILE:
         return set()
     found = _leads_to(root, event.path)

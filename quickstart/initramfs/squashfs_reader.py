@@ -196,7 +196,7 @@ class _Image:
         return self._block(begin, size)
 
     def _block(self, at: int, size: int) -> bytes:
-        """A data block. Its size in the image has a flag that says whether the block is uncompressed."""
+        """A data block. The block's size in the image has a flag that says whether the block is uncompressed."""
         length = size & (_DATA_PLAIN - 1)
         if length > self._block_bytes:
             raise ValueError(f"a block of {length} bytes")

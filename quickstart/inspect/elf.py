@@ -37,7 +37,8 @@ class ElfDependency:
     """A file that ld.so maps because another file needs it. ``path`` is canonical; ``links`` are the symlinks
     on the way to it.
 
-    ``name`` is the requested soname, or ``PT_INTERP``. ``needed_by`` is the first file that requests it.
+    ``name`` is the requested soname, or ``PT_INTERP``. ``needed_by`` is the first file that requests the
+    dependency.
     """
 
     path: PurePosixPath

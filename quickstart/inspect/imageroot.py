@@ -100,7 +100,9 @@ class ImageRoot:
         return "system.posix_acl_access" in os.listxattr(self.host(canonical), follow_symlinks=False)
 
     def names(self, canonical: PurePosixPath) -> list[str]:
-        """The names in a directory, in byte order. Raises StartSetError with its path when it cannot be read."""
+        """The names in a directory, in byte order. Raises StartSetError with the directory's path when the
+        directory cannot be read.
+        """
         try:
             return sorted((each.name for each in os.scandir(self.host(canonical))), key=os.fsencode)
         except OSError as error:

@@ -1,9 +1,9 @@
 """The launch archive: the cpio with the agent and hooks that a launch appends to the initramfs. The launch
 archive is never part of OUT.
 
-Two kinds of initramfs can use it. Our initramfs sources `/launch/hooks/*` itself, once the bus drivers are
-loaded. The stock initramfs (initramfs-tools) sources `/conf/param.conf` after each of its scripts, and that
-file sources the hooks once.
+Two kinds of initramfs can use the launch archive. Our initramfs sources `/launch/hooks/*` itself, once the
+bus drivers are loaded. The stock initramfs (initramfs-tools) sources `/conf/param.conf` after each of its
+scripts, and that file sources the hooks once.
 """
 
 from __future__ import annotations

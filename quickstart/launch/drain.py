@@ -151,8 +151,8 @@ class BoundedLog:
 
 
 class Drain:
-    """The reading ends of pipes, each with the log for its data. A thread reads from them until all writers
-    have closed their ends.
+    """The reading ends of pipes, each with the log for its data. A thread reads from the pipes until all
+    writers have closed their ends.
     """
 
     def __init__(self, logs: Mapping[int, BoundedLog]) -> None:

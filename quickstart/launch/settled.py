@@ -105,7 +105,7 @@ def parse(text: str) -> Answer:
 
 def wait_settled(guest: Executes, timeout_s: float = LIMIT_S) -> Settled:
     """Wait until the machine has settled. ``timeout_s`` begins now, by this host's clock. The wait ends at
-    most 30 s after it.
+    most 30 s after ``timeout_s`` is over.
 
     Raises NotSettledError when the machine has not settled by then, or never will. Raises GuestError when the
     machine does not answer, or its answer is too long.

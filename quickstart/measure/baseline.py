@@ -77,7 +77,7 @@ def parse(text: str) -> Mapping[str, Any]:
 
 
 def _chain(text: str) -> list[str]:
-    """The lines of the text's last paragraph. The paragraphs before it explain the notation."""
+    """The lines of the text's last paragraph. The earlier paragraphs explain the notation."""
     return text.rpartition("\n\n")[2].splitlines()
 
 

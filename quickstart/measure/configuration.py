@@ -75,7 +75,7 @@ def built_with(configuration: str, profile: Profile) -> str:
 
 
 def machine_of(boot: Boot) -> Machine:
-    """The machine that boots ``boot``. Its disk writes are thrown away, and no port is forwarded to it."""
+    """The machine that boots ``boot``. The machine's disk writes are thrown away, and no port is forwarded to the machine."""
     return machine(
         boot.configuration,
         memory_mib=boot.memory_mib,

@@ -55,8 +55,8 @@ def _union_ns(intervals: Iterable[tuple[int, int]]) -> int:
 
 
 def overlap_ns(busy_ns: int, waited_ns: int) -> int:
-    """The part of the volume's busy time during which the guest did not wait. The virtual clock may show up
-    to this much too little time.
+    """The part of the volume's busy time during which the guest did not wait. The time that the virtual clock
+    shows may be too short by up to this part.
     """
     return max(0, busy_ns - waited_ns)
 

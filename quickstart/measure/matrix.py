@@ -121,7 +121,7 @@ def load_matrix(path: Path, profiles: Sequence[str]) -> Matrix:
 def matrix_of_options(
     options: Mapping[str, Sequence[str] | Sequence[int] | int], profiles: Sequence[str]
 ) -> Matrix:
-    """A matrix of one block that has ``options`` as its keys. Raises MatrixError when they are invalid."""
+    """A matrix of one block that has ``options`` as its keys. Raises MatrixError when the options are invalid."""
     # An option that was not given leaves the block's default.
     block = {key: value for key, value in options.items() if value}
     whole = {"fetch": block.pop("fetch")} if "fetch" in block else {}
@@ -242,7 +242,7 @@ def _planned(block: _Block, lines: _Lines) -> Iterator[Planned]:
 
 def _asked_in_part(plan: Sequence[Planned]) -> Iterator[str]:
     """A fault for each cell that the plan has both with and without a delivery. A run always records its
-    delivery, so it could belong to either cell.
+    delivery, so the run could belong to either cell.
     """
     asked = [each.cell for each in plan if each.cell.delivery]
     cells = {each.cell for each in plan}

@@ -154,7 +154,7 @@ def _slower(time_ns: int, percent: int) -> int:
 
 
 def undilated(sample: Sample, percent: int) -> Sample:
-    """The sample of a dilated launch, converted back to undilated time. Its parts still add up to its total."""
+    """The sample of a dilated launch, converted back to undilated time. The parts of the sample still add up to its total."""
     if percent == REAL:
         return sample
 
@@ -198,7 +198,8 @@ class Launched:
     """The launches of one cell, summarised by one metric. ``p50`` is the machine in the middle of a launch,
     and ``p100`` is the last one. Each is the median over all launches, or None when that is censored.
 
-    ``machines`` is the number of machines that were launched. ``censored`` of them did not become ready.
+    ``machines`` is the number of machines that were launched. ``censored`` is the number of machines that did
+    not become ready.
     """
 
     launches: int

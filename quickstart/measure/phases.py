@@ -61,7 +61,8 @@ def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
 
     ``said`` is the output of `script`. There are no services after our init, because the script does not ask
     systemd then. A service's phase ends when the service is active. For a oneshot service that is no longer
-    active, it ends when the service has run. For a service that was still starting, it ends at ready.
+    active, the phase ends when the service has run. For a service that was still starting, the phase ends at
+    ready.
     """
     found = []
     for name, properties in dict(_units(said)).items():

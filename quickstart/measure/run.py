@@ -109,7 +109,7 @@ def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> Ran:
 def _volume(
     bench: Bench, boot: Boot, clock: Clock, model: StorageModel
 ) -> AbstractContextManager[Volume | NfsVolume]:
-    """The volume emulator. On the host's clocks, for an NFS model, it is a real NFS server instead."""
+    """The volume emulator or, with an NFS model on the host's clocks, a real NFS server."""
     if model.nfs_rate and clock.name != "virtual":
         return exported(boot.volume, model.nfs_rate)
     return served(bench.volume, boot.volume, model, fault=bench.fault)
@@ -179,7 +179,7 @@ def _machine(boot: Boot, clock: Clock, volume: Volume | NfsVolume) -> Machine:
 
 
 def _ask_phases(guest: Guest, unit: str, volume: Volume | NfsVolume) -> str:
-    """The guest's output about its phases. Without it, the sample is still valid, because the guest was ready."""
+    """The guest's output about its phases. Without this output, the sample is still valid, because the guest was ready."""
     said = bytearray()
     end_s = time.monotonic() + _AFTERWARDS_S
     with suppress(GuestError, OSError):

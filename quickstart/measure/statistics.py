@@ -85,7 +85,9 @@ def by_cell(samples: Iterable[Sample]) -> dict[Cell, tuple[Sample, ...]]:
 
 
 def demand_one_clock(cells: Iterable[Cell]) -> None:
-    """Raise MixedClocksError for cells of several clocks. Their times mean different things and must not be in one table."""
+    """Raise MixedClocksError for cells of several clocks. Times of different clocks mean different things and
+    must not be in one table.
+    """
     clocks = sorted({cell.clock for cell in cells})
     if len(clocks) > 1:
         raise MixedClocksError(
@@ -94,7 +96,7 @@ def demand_one_clock(cells: Iterable[Cell]) -> None:
 
 
 def median(values: Sequence[int]) -> int:
-    """The median of at least one value. When there are two middle values, it is their mean, rounded down."""
+    """The median of at least one value. When there are two middle values, the median is their mean, rounded down."""
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) // 2
 
@@ -179,8 +181,8 @@ def median_interval(values: Sequence[int]) -> tuple[int, int] | None:
     """An interval that contains the true median with a probability of at least CONFIDENCE, whatever the
     distribution is.
 
-    Its ends are two of the values, chosen by the binomial distribution. None for fewer than six values, for
-    which no such interval exists.
+    The ends of the interval are two of the values, chosen by the binomial distribution. None for fewer than
+    six values, for which no such interval exists.
     """
     ordered, n = sorted(values), len(values)
     # The k-th smallest and k-th largest miss the median when fewer than k values fall on one side of it.

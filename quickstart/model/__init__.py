@@ -97,10 +97,10 @@ class ReferenceImage:
     """The ordinary root file system and kernel that are booted, traced and later shipped.
 
     ``tree`` is the root as a directory on the host. ``image_hash`` is the SHA-256 over every path, mode,
-    owner, attribute, modification time and content in it. ``kernel`` and ``initrd`` are files in it. The
-    volume gets the UUID and label that the tree's fstab requires. ``origin`` is ``debootstrap``,
-    ``directory``, ``tar`` or ``disk``, with the recipe's key, the directory's hash, or the SHA-256 of the tar
-    or disk.
+    owner, attribute, modification time and content in ``tree``. ``kernel`` and ``initrd`` are files in
+    ``tree``. The volume gets the UUID and label that the tree's fstab requires. ``origin`` is
+    ``debootstrap``, ``directory``, ``tar`` or ``disk``, with the recipe's key, the directory's hash, or the
+    SHA-256 of the tar or disk.
     """
 
     tree: Path

@@ -34,7 +34,7 @@ class Checked:
 def check(name: str, options: TraceOptions, store: Store) -> Checked:
     """Check the profile with this name or directory, and return what was found.
 
-    Raises ProfileError with every fault in the profile's text. When the text is valid, it raises ProfileError
+    Raises ProfileError with every fault in the profile's text. When the text is valid, raises ProfileError
     with every fault that shows in the store's image.
     """
     file, profile = profile_file(name), load_profile(name)

@@ -117,7 +117,7 @@ class _Seen:
         self.makes = False
 
     def look(self, path: PurePosixPath) -> PurePosixPath | None:
-        """Look up ``path`` as the kernel does. Return the path that it leads to, or None."""
+        """Look up ``path`` as the kernel does. Return the path that ``path`` leads to, or None."""
         found = self.root.resolve(path)
         for each in (*found.links, *([found.canonical] if found.canonical else [])):
             self.names.update((each, *each.parents))
@@ -207,7 +207,7 @@ def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, i
 
 
 def _joined(wanted: Iterable[int], block_bytes: int) -> Iterator[tuple[int, int]]:
-    """Blocks as (offset, length) in bytes. Neighbours are joined when the gap between them is small."""
+    """Blocks as (offset, length) in bytes. Neighbouring blocks are joined when the gap between them is small."""
     begin = end = -1
     for block in sorted(wanted):
         if begin >= 0 and block - end > _GAP_BLOCKS:

@@ -73,8 +73,8 @@ def read_whole(path: Path, most_bytes: int) -> bytes:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The TOML document in ``text``, of at most a few hundred KiB. Its values can be written as JSON (dates
-    as text).
+    """The TOML document in ``text``, of at most a few hundred KiB. The document's values can be written as
+    JSON (dates as text).
 
     Raises ValueError with a readable message for any other text.
     """

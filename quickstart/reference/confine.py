@@ -38,13 +38,13 @@ def run_in(
     network: bool = False,
     host_tools: bool = False,
 ) -> None:
-    """Run a program of the image ``root`` under ``program``, the confiner, and wait for its end. Its output
-    is appended to ``log``.
+    """Run a program of the image ``root`` under ``program``, the confiner, and wait for its end. The
+    program's output is appended to ``log``.
 
-    With ``network``, the program has the host's network, but no UNIX sockets. Only then does it get the
-    host's proxy settings, which may contain a password. With ``host_tools``, it is a program of the host,
-    which sees the image at `TARGET`; ``root`` must then have a directory ``dev``. Raises CommandError as
-    ``relay.logged`` does.
+    With ``network``, the program has the host's network, but no UNIX sockets. Without ``network``, the
+    program does not get the host's proxy settings, which may contain a password. With ``host_tools``, the
+    program is one of the host's, and sees the image at `TARGET`; ``root`` must then have a directory ``dev``.
+    Raises CommandError as ``relay.logged`` does.
     """
     options = (*(("--network",) if network else ()), *(("--host-tools",) if host_tools else ()))
     words = [program, *options, root, *argv]

@@ -31,7 +31,7 @@ def write_facts(
 
 
 def load(directory: Path, origin: tuple[str, str]) -> ReferenceImage:
-    """The reference image in ``directory``. Raises ReferenceImageError when it has no kernel."""
+    """The reference image in ``directory``. Raises ReferenceImageError when the image has no kernel."""
     root = ImageRoot(directory / "root")
     version = newest_kernel(root)
     if version is None:

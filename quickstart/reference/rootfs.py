@@ -1,5 +1,5 @@
-"""A user's own root (a directory or a tar) as the reference image (build.md). Its copy is unchanged, except
-for these additions.
+"""A user's own root (a directory or a tar) as the reference image (build.md). The root's copy is unchanged,
+except for a few additions.
 
 The directory /fast is added, over which the start set is bound. An fstab without a line for the root volume
 gets one. The package quickstart-guest is added, too, unless the user does not want it.

@@ -130,7 +130,7 @@ def _packages(results: Results) -> dict[tuple[str, str], Mapping[str, str]]:
 
 
 def booted(results: Results, cell: Cell) -> Booted | None:
-    """What the cell boots, according to the results. None when the results do not have it."""
+    """What the cell boots, according to the results. None when the results do not record it."""
     words = (cell.profile, cell.configuration, cell.delivery, cell.payload)
     return results.circumstances.facts.boots.get("/".join(word for word in words if word))
 

@@ -92,7 +92,7 @@ _DPI, _PIXELS_MAX = 150, 65_000
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A figure as bytes in both formats. ``title`` is its title, and ``text`` describes what it shows."""
+    """A figure as bytes in both formats. ``title`` is the figure's title, and ``text`` describes what the figure shows."""
 
     name: str
     title: str

@@ -46,8 +46,8 @@ class Ours(Table):
 
 
 class Said(Table):
-    """A statement in the paper. ``printed`` are its numbers as the paper prints them. ``where`` and ``quote``
-    say where the statement is.
+    """A statement in the paper. ``printed`` are the statement's numbers as the paper prints them. ``where``
+    and ``quote`` say where the statement is.
     """
 
     where: str

@@ -51,8 +51,8 @@ def shift(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def shift_interval(first: Sequence[int], second: Sequence[int]) -> tuple[int, int] | None:
-    """The interval of shifts that the two-sided test accepts at the level CONFIDENCE. None when it accepts
-    all shifts, as with three values in each series.
+    """The interval of shifts that the two-sided test accepts at the level CONFIDENCE. None when the test
+    accepts all shifts, as with three values in each series.
     """
     # The k-th smallest and k-th largest difference, as many as leave no more than half of what may be missed on each side.
     k = _refused(first, second)

@@ -87,7 +87,7 @@ def connect(path: Path) -> socket.socket:
 
 
 def skip_to(line: socket.socket, mark: bytes, limit_s: float) -> bytes | None:
-    """Read until ``mark`` arrives. Return the bytes after it, or None when the line ended or the time was up."""
+    """Read until ``mark`` arrives. Return the bytes after ``mark``, or None when the line ended or the time was up."""
     seen = b""
     deadline = time.monotonic() + limit_s
     while (left_s := deadline - time.monotonic()) > 0:

@@ -51,8 +51,9 @@ def check_trusted(root: Path, entry: Path) -> None:
     """Raise HostLacksError when another user could have put ``entry`` into the store ``root``.
 
     This function checks the way to the store, the store, the stage's directory, the entry and the entry's
-    direct contents, as far as they exist. Each of them must belong to a trusted user (places.trusted). In the
-    store, none of them may be a link, or be writable for its group or for others.
+    direct contents, as far as they exist. Each of these files and directories must belong to a trusted user
+    (places.trusted). Files and directories in the store must not be links, or be writable for their group or
+    for others.
     """
     check_place(root)
     places = [root.resolve(), entry.parent, entry]
@@ -112,7 +113,7 @@ def _allocated_bytes(directory: Path) -> int:
 
 
 def forget(entry: Path, lock: BinaryIO) -> None:
-    """Remove the lock file of an entry that was removed. ``lock`` is the exclusive lock on it.
+    """Remove the lock file of an entry that was removed. ``lock`` is the exclusive lock on that file.
 
     A process that waits for the lock then notices that the file has lost its name, and makes a new lock file
     (Store._lock).

@@ -50,7 +50,7 @@ class _Member:
 
 @dataclass(kw_only=True)
 class _Collector:
-    """Takes the items of a log one by one. Its memory grows with the number of different facts, not with the log's length."""
+    """Takes the items of a log one by one. Memory use grows with the number of different facts, not with the log's length."""
 
     suffix: str
     pids: dict[int, int] = field(default_factory=dict)

@@ -192,7 +192,9 @@ class _Origin(NamedTuple):
 
 
 def _settle(task: _Task, place: Place, parent: int) -> Iterator[Item]:
-    """Yield ``task``, and then its actions so far. Its children are yielded in the same way where their forks are."""
+    """Yield ``task``, and then its actions so far. The children of ``task`` are yielded in the same way where
+    their forks are.
+    """
     return _flat(_life(_Origin(task, place, parent)))
 
 

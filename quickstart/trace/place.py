@@ -30,8 +30,8 @@ class Place:
     """The state with which a process resolves paths (the kernel's fs_struct and mount namespace). ``cwd`` and
     ``root`` begin at the image's root.
 
-    ``binds`` are the bind mounts, the last one first. With them, a root that a service manager builds from
-    bind mounts is recognised as the image's root. ``opened`` are the paths of the descriptors that the
+    ``binds`` are the bind mounts, the last one first. With ``binds``, a root that a service manager builds
+    from bind mounts is recognised as the image's root. ``opened`` are the paths of the descriptors that the
     process or its parent opened, for /proc/self/fd/N and control groups.
     """
 
@@ -46,7 +46,7 @@ class Place:
         return under(self.root, path) if path.startswith("/") else join(self.cwd, path)
 
     def descriptor(self, number: str) -> str:
-        """The path by which a descriptor was opened. Empty when it is not known."""
+        """The path by which a descriptor was opened. Empty when the path is not known."""
         value = natural(number)
         return (self.opened.get(value) if value is not None else None) or ""
 

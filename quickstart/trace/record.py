@@ -2,8 +2,8 @@
 and the logs are copied to the host.
 
 The log stays in the guest's memory while it grows, so that writing it affects neither the disk nor the trace.
-At the end, the agent sends it to the host. The log must be complete, or the recording fails: strace must have
-ended, and the guest's SHA-256 must equal the host's.
+At the end, the agent sends the log to the host. The log must be complete, or the recording fails: strace must
+have ended, and the guest's SHA-256 must equal the host's.
 """
 
 from __future__ import annotations

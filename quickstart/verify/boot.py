@@ -76,7 +76,8 @@ class _Seen:
 
 
 def verify(artefact: Artefact, options: Options, context: Context) -> Verified:
-    """Boot ``artefact`` once until ready, and account for each request. Its disk is not written to.
+    """Boot ``artefact`` once until ready, and account for each request. The artefact's disk is not written
+    to.
 
     Raises MeasurementError when the volume's log differs from QEMU's counters, TraceFullError when the
     guest's trace ended too early, and UntraceableError when the guest's kernel cannot trace.

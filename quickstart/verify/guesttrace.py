@@ -289,8 +289,8 @@ class _Reader:
         return None
 
     def _absolute(self, process: _Process, name: str) -> PurePosixPath | None:
-        """``name`` as an absolute path. None when it is too long for a path, because names relative to it
-        would be even longer.
+        """``name`` as an absolute path. None when the result is too long for a path, because names relative
+        to it would be even longer.
         """
         base = process.directory
         if (

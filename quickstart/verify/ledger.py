@@ -47,7 +47,8 @@ class Entry:
     ``time_ns`` is None for a request from before the kernel ran.
 
     ``owners`` are the owners of the blocks. ``askers`` are the processes and calls for which the kernel made
-    the request. ``ahead`` says that the kernel read ahead for them. ``avoid`` says how to avoid the request.
+    the request. ``ahead`` says that the kernel read ahead for the askers. ``avoid`` says how to avoid the
+    request.
     """
 
     time_ns: int | None

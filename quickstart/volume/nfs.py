@@ -79,10 +79,10 @@ def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
     """Export ``image`` with an NFS server behind a link of the given ``rate``, in tc(8)'s words
     (``100mbit``). With None, the link is as fast as the host.
 
-    NBD clients in any network namespace read and write the image through the UNIX socket ``.socket``. Their
-    writes do not reach the NFS server and are thrown away. The NFS client caches nothing that it has read.
-    Raises NeedsRootError, MissingToolError, and VolumeError when the server does not start, or ends by itself
-    before the context ends.
+    NBD clients in any network namespace read and write the image through the UNIX socket ``.socket``. Writes
+    of these clients do not reach the NFS server and are thrown away. The NFS client caches nothing that it
+    has read. Raises NeedsRootError, MissingToolError, and VolumeError when the server does not start, or ends
+    by itself before the context ends.
     """
     userns.need_host_root("an NFS server, which opens files by their handles,")
     need_nfs()
@@ -105,8 +105,8 @@ def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
 
 @contextmanager
 def _started(place: Path, image: Path, rate: str | None) -> Iterator[NfsVolume]:
-    """Start the volume in ``place``, a directory of ours. Its NBD server gets the listening socket as a
-    descriptor, not by name.
+    """Start the volume in ``place``, a directory of ours. The volume's NBD server gets the listening socket
+    as a descriptor, not by name.
     """
     with ExitStack() as stack:
         listening = stack.enter_context(room_for_sockets(place)) / "socket"
@@ -132,7 +132,7 @@ def _started(place: Path, image: Path, rate: str | None) -> Iterator[NfsVolume]:
 
 
 def _confined(identity: Identity, image: Path) -> tuple[str, ...]:
-    """The words before the NBD server's argv. With them, the server runs as a user of its own, without
+    """The words before the NBD server's argv. With these words, the server runs as a user of its own, without
     privileges, and cannot fill the disk.
     """
     size_bytes = image.stat().st_size if image.exists() else 0

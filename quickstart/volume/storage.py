@@ -80,7 +80,7 @@ class _Document(Table):
 
 
 def parse_model(text: str, source: str) -> StorageModel:
-    """The model in ``text`` (TOML). Raises StorageModelError with every fault in it."""
+    """The model in ``text`` (TOML). Raises StorageModelError with every fault in the text."""
     try:
         raw = parse_toml(text)
     except ValueError as error:

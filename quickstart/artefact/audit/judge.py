@@ -62,7 +62,7 @@ _NAME_IT = "exclude the file in the profile, or name it in files.secrets"
 @dataclass(frozen=True)
 class Finding:
     """A finding. ``severity`` is ``error`` or ``note``. ``object`` is a file of OUT or /NAME in the archive.
-    ``mend`` says how to remedy it.
+    ``mend`` says how to remedy the finding.
     """
 
     severity: str

@@ -1,5 +1,5 @@
-"""Read a foreign ext4 image as members. The image is read as bytes and never mounted. Every number in it is
-checked.
+"""Read a foreign ext4 image as members. The image is read as bytes and never mounted. Every number in the
+image is checked.
 
 The layout is described in the kernel's Documentation/filesystems/ext4 (super.rst, group_descr.rst,
 inodes.rst, ifork.rst, directory.rst, attributes.rst). Unknown features are refused. Memory use grows with the

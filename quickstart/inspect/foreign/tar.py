@@ -1,7 +1,7 @@
 """Read a foreign tar as members, from a stream (tar(5): ustar, pax and GNU extensions).
 
-Python's tarfile parses it, in an unprivileged process (``reader``). This module limits how much tarfile keeps
-in memory.
+Python's tarfile parses the tar, in an unprivileged process (``reader``). This module limits how much tarfile
+keeps in memory.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _member(info: tarfile.TarInfo) -> Member:
 
 
 def _plain(name: str) -> str:
-    """The plain name of an attribute. GNU tar writes = and % in it as %3D and %25."""
+    """The plain name of an attribute. GNU tar writes = and % in attribute names as %3D and %25."""
     return name.replace("%3D", "=").replace("%25", "%")
 
 

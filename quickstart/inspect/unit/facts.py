@@ -1,5 +1,5 @@
-"""The facts of an image that decide how and whether systemd starts a unit. When one of them changes, the unit
-must not be started early.
+"""The facts of an image that decide how and whether systemd starts a unit. When one of the facts changes, the
+unit must not be started early.
 
 The build reads these facts once. At boot, files are only compared by name (docs/users/never-stale.md), so the
 list also has files that do not exist.
@@ -87,8 +87,8 @@ def deciding(root: ImageRoot, unit: str) -> Deciding:
 
 def _alias_places(root: ImageRoot) -> dict[PurePosixPath, PurePosixPath]:
     """For each directory of the administrator's units, the directory of the packages' units. An alias
-    (sshd.service) is a fact as a link. The packages' unit that it leads to is not a fact, because each
-    upgrade writes it anew.
+    (sshd.service) is a fact as a link. The packages' unit behind an alias is not a fact, because each upgrade
+    writes the unit anew.
     """
     packages = way_to(root, PurePosixPath(UNIT_PATHS[-1]))[-1]
     return {way_to(root, place)[-1]: packages for place in ADMINISTRATORS_UNITS}

@@ -62,7 +62,7 @@ def host_name_records(source: Source) -> Iterator[Record]:
 
 
 def is_private_tmp(source: Source) -> bool:
-    """Whether PrivateTmp= is on. Its value `disconnected` (a separate tmpfs) is not supported."""
+    """Whether PrivateTmp= is on. The value `disconnected` (a separate tmpfs) is not supported."""
     return source.flag("PrivateTmp")
 
 

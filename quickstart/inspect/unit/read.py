@@ -165,7 +165,7 @@ def _refuse_emptied(unit: str, assigned: tuple[tuple[str, str], ...]) -> None:
 
 def _refuse_manager(source: Source) -> None:
     """Raise UnsupportedUnitError for settings in system.conf that apply to PID 1 and so to every service. An
-    early start would lack them.
+    early start would lack these settings.
     """
     lost = [name for name in _MANAGERS if name in source.manager]
     if lost:
@@ -188,8 +188,8 @@ def _refuse_last_word(root: ImageRoot, unit: str) -> None:
 
 
 def _refuse_hidden(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a unit file that not every user may read. Its content goes into the
-    archive, which every user may read.
+    """Raise UnsupportedUnitError for a unit file that not every user may read. The unit file's content goes
+    into the archive, which every user may read.
     """
     for path in unit_files(root, unit):
         if (hidden := hidden_at(root, path)) is not None:
@@ -248,7 +248,7 @@ def _main_process(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _notify(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
-    """A record of the processes that may write to the notify socket. Empty when the unit does not need it."""
+    """A record of the processes that may write to the notify socket. Empty when the unit does not need the socket."""
     needs = kind == "notify" or "WatchdogSec" in source.found
     access = source.last("NotifyAccess", "none")
     if access not in _ACCESS:

@@ -1,8 +1,8 @@
 """The limits of the unit's cgroup and of its slices, as records of the starter's description.
 
 systemd.resource-control(5) explains the directives. The attributes and values are those that systemd 252
-writes (cgroup_context_apply); later versions were not compared line by line. The starter writes them before
-the unit's first process starts. The attributes' names and units are the kernel's
+writes (cgroup_context_apply); later versions were not compared line by line. The starter writes the
+attributes before the unit's first process starts. The attributes' names and units are the kernel's
 (Documentation/admin-guide/cgroup-v2.rst).
 """
 
@@ -85,7 +85,7 @@ def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
 def _attributes(
     source: Source, level: str, above: tuple[Source, ...], default_tasks_max: str = INFINITY
 ) -> Iterator[Record]:
-    """The records of one cgroup. ``above`` are the slices that contain it, the innermost first."""
+    """The records of one cgroup. ``above`` are the slices that contain the cgroup, the innermost first."""
     rows = [
         ("pids.max", source.converted("TasksMax", source.last("TasksMax", default_tasks_max), _tasks)),
         *_memory_limits(source, above).items(),

@@ -260,8 +260,8 @@ def _number(call: str, architecture: int) -> int | None:
 
 
 def _test(test: Test, rest: int) -> list[Instruction]:
-    """Instructions for one test. When it is true, execution continues after them, and otherwise ``rest``
-    instructions further.
+    """Instructions for one test. When the test is true, execution continues after these instructions, and
+    otherwise ``rest`` instructions further.
     """
     load = (LOAD, 0, 0, ARGUMENTS + 8 * test.argument)
     if test.any_bit:

@@ -1,5 +1,5 @@
-"""The kernel settings that systemd-sysctl(8) reads from an image's sysctl.d(5). Init applies them before the
-application starts.
+"""The kernel settings that systemd-sysctl(8) reads from an image's sysctl.d(5). Init applies these settings
+before the application starts.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class KernelSetting:
     """A kernel setting. ``key`` is a path below /proc/sys, or a pattern of such paths (glob(7)) that does not
     apply to the paths in ``spared``.
 
-    ``is_packages`` says that only a package's file has the setting. An upgrade of the package may change it
-    without causing a stock boot.
+    ``is_packages`` says that only a package's file has the setting. An upgrade of the package may change such
+    a setting without causing a stock boot.
     """
 
     key: str

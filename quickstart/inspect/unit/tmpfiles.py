@@ -1,5 +1,5 @@
-"""The directories below /run that tmpfiles.d(5) creates. Services rely on them, and systemd-tmpfiles has not
-run yet when a service starts early.
+"""The directories below /run that tmpfiles.d(5) creates. Services rely on these directories, and
+systemd-tmpfiles has not run yet when a service starts early.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class GuestPackage:
 
     @property
     def directories(self) -> tuple[PurePosixPath, ...]:
-        """The directories of the files. Each comes before the directories inside it."""
+        """The directories of the files. Each directory comes before the directories inside it."""
         return tuple(sorted({parent for file in self.files for parent in file.path.parents}))
 
 
@@ -147,8 +147,8 @@ def control_files(package: GuestPackage) -> Mapping[str, tuple[bytes, int]]:
 
 
 def deb(package: GuestPackage) -> bytes:
-    """The package in the format deb(5). Its members are not compressed, so the bytes do not depend on the
-    version of a library.
+    """The package in the format deb(5). The package's members are not compressed, so the bytes do not depend
+    on the version of a library.
     """
     control = "".join(f"{name}: {value}\n" for name, value in package.fields.items())
     members = {"control": (control.encode(), 0o644), **control_files(package)}
