@@ -123,12 +123,7 @@ def make(
         memory_mib=findings.memory_mib(seen.used_mib),
         ready=replace(draft.ready, loopback=seen.loopback),
     )
-    traced = pipeline.trace_disk(replace(subject, profile=draft), options, context)
-    written = findings.written_files(traced.traces, root)
-    if written:
-        rules = replace(draft.files, data=(*draft.files.data, *findings.data_rules(written)))
-        draft = replace(draft, files=rules)
-        traced = pipeline.trace_disk(replace(subject, profile=draft), options, context)
+    draft, written, traced = _traced(replace(subject, profile=draft), options, context)
     size_bytes = _trial(replace(subject, profile=draft), traced, context)
     draft = replace(
         draft,
@@ -154,6 +149,20 @@ def make(
     )
     _write(found, place)
     return found
+
+
+def _traced(
+    subject: Subject, options: TraceOptions, context: Context
+) -> tuple[Profile, tuple[PurePosixPath, ...], Traced]:
+    """The profile of ``subject`` with rules for the data that its service writes, these files, and the traced boot."""
+    draft = subject.profile
+    traced = pipeline.trace_disk(subject, options, context)
+    written = findings.written_files(traced.traces, ImageRoot(subject.reference.tree))
+    if written:
+        rules = replace(draft.files, data=(*draft.files.data, *findings.data_rules(written)))
+        draft = replace(draft, files=rules)
+        traced = pipeline.trace_disk(replace(subject, profile=draft), options, context)
+    return draft, written, traced
 
 
 def own_name(root: ImageRoot, unit: str) -> str:

@@ -10,8 +10,7 @@ Layout below the root (`$QUICKSTART_CACHE`, else `$XDG_CACHE_HOME/quickstart`, e
 of the entry's last use.
 
 A process that waits for an entry keeps its shared locks on other entries. Two processes never wait for each
-other, because all processes request stages in the same order (engines.boot.build's: ledger, reference, base,
-disk, survey, trace, agent, mounter, modloader, confiner, starter, checker, prefetcher, arranged).
+other, because all processes request stages in the order of engines.boot.build.
 """
 
 from __future__ import annotations
@@ -107,8 +106,7 @@ def _unheard(text: str) -> None:
 
 
 class Store:
-    """The store below ``root``. Entries that were requested are locked against removal until the store is
-    closed.
+    """The store below ``root``. Requested entries are locked against removal until the store is closed.
 
     ``note`` is called with a line when a damaged entry is made again, or when another process is waited for.
     """
@@ -375,8 +373,7 @@ class _Look:
 
 
 def _verified(final: Path, trusted: str) -> str:
-    """The tree hash of an undamaged entry. Empty when there is no entry. No file is read when the hash is
-    ``trusted``.
+    """The tree hash of an undamaged entry, empty when there is no entry. Reads no file when the hash is ``trusted``.
 
     Raises _DamagedError when the entry is damaged.
     """
