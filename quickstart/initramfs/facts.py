@@ -19,7 +19,7 @@ from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.ldconf import LD_SO_CONF, library_directories
 from quickstart.inspect.unit.apparmor import refuse_profiles
-from quickstart.inspect.unit.enabled import enabled_text
+from quickstart.inspect.unit.enabled import enabled_text, own_drop_ins
 from quickstart.inspect.unit.facts import VOLATILE, Deciding, deciding, way_to
 from quickstart.model import IMAGE_TIME_S, FileKind, StartFile, StartSet
 
@@ -70,7 +70,7 @@ def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[P
     """
     served = served_files(start_set, bound)
     refuse_profiles(root, unit, [file.path for file in served if not is_library(file.path)])
-    everything = deciding(root, unit) + _before(root, served)
+    everything = deciding(root, unit) + own_drop_ins(root) + _before(root, served)
     found = replace(everything, places=tuple(path for path in everything.places if _is_sayable(path)))
     names = tuple(path for path in found.files if path not in {file.path for file in served})
     entries = (

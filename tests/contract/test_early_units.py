@@ -177,7 +177,9 @@ def test_what_cannot_be_followed_is_named(root: Path) -> None:
         f"{GOAL}/a.service",
         f"{GOAL}/loop.service",
         f"{PACKAGES}/other.target.wants",
+        f"{OWN}/a.service.d",
     )
+    (root / f"{PACKAGES}/other.target.wants").unlink()
     (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
     assert early(root) == NOTHING
 

@@ -34,7 +34,7 @@ def image(root: Path) -> ImageRoot:
     (root / f"{PACKAGES[1:]}/d.target.requires/gone.service").symlink_to("/gone")
     put(root, f"{OWN}/away.service.d/a.conf", "")
     put(root, f"{PACKAGES}/there.service.d/a.conf", "")
-    (root / f"{PACKAGES[1:]}/b.target.wants").symlink_to("/opt/wants")
+    (root / f"{OWN[1:]}/linked.service.d").symlink_to("/opt/wants")
     put(root, f"{PACKAGES}/c.target.wants", "")
     return ImageRoot(root)
 
@@ -46,9 +46,9 @@ def test_links_and_what_the_application_comes_after(tmp_path: Path) -> None:
         "a.target.requires/there.service",
         "a.target.wants/app.service",
         "absent d.target.requires/gone.service",
+        "application app.service",
         f"as-built 1234 {IMAGE_TIME_S} a.target.requires",
         "away.service.d/a.conf",
-        "b.target.wants",
         "before app-log.service",
         "before basic.target",
         "before net.target",
@@ -56,7 +56,84 @@ def test_links_and_what_the_application_comes_after(tmp_path: Path) -> None:
         "before paths.target",
         "before store.service",
         "before sysinit.target",
+        "linked.service.d",
     ]
+
+
+def test_a_linked_directory_of_links_is_refused(tmp_path: Path) -> None:
+    """What is put into it later, init would not see."""
+    root = image(tmp_path)
+    (tmp_path / f"{PACKAGES[1:]}/b.target.wants").symlink_to("/opt/wants")
+    with pytest.raises(UnsupportedUnitError, match=r"b\.target\.wants is a link"):
+        enabled_text(root, "app.service")
+
+
+def before(root: ImageRoot) -> set[str]:
+    lines = enabled_text(root, "app.service").decode().splitlines()
+    return {line.removeprefix("before ") for line in lines if line.startswith("before ")}
+
+
+@pytest.mark.parametrize("place", ["net.service", "net.service.d/a.conf", "ne-.service.d/a.conf"])
+def test_what_an_enabled_unit_that_comes_before_comes_after(tmp_path: Path, place: str) -> None:
+    """It comes before the application without a word of the application's."""
+    root = image(tmp_path)
+    name = "ne-t.service" if place.startswith("ne-") else "net.service"
+    put(tmp_path, f"{PACKAGES}/{name}", "[Unit]\nAfter=wall.service\n")
+    text = "[Unit]\nAfter=wall.service\nBefore=net.target\n"
+    put(tmp_path, f"{PACKAGES}/{place}", text)
+    # Nothing starts it, and when something does, init judges it by its Before=.
+    assert not {name, "wall.service"} & before(root)
+    put(tmp_path, f"{PACKAGES}/default.target", f"[Unit]\nWants={name}\n")
+    assert {name, "wall.service"} <= before(root)
+
+
+def test_what_a_script_that_comes_before_comes_after(tmp_path: Path) -> None:
+    root = image(tmp_path)
+    put(
+        tmp_path,
+        "/etc/init.d/net",
+        "#!/bin/sh\n### BEGIN INIT INFO\n# Provides: net\n# Required-Start: wall\n# X-Start-Before: store\n### END INIT INFO\n",
+    )
+    (tmp_path / "etc/init.d/net").chmod(0o755)
+    assert {"net.service", "wall.service"} <= before(root)
+
+
+@pytest.mark.parametrize(("text", "comes"), [("", True), ("DefaultDependencies=no", False)])
+def test_what_a_target_that_comes_before_pulls_in(tmp_path: Path, text: str, comes: bool) -> None:
+    """A target waits for it, unless one of them has no default dependencies (systemd.target(5))."""
+    root = image(tmp_path)
+    put(tmp_path, f"{PACKAGES}/net.target", "[Unit]\nWants=named.service\n")
+    for name in ("named.service", "linked.service"):
+        put(tmp_path, f"{PACKAGES}/{name}", f"[Unit]\n{text}\n")
+    (tmp_path / f"{PACKAGES[1:]}/net.target.wants").mkdir()
+    (tmp_path / f"{PACKAGES[1:]}/net.target.wants/linked.service").symlink_to("../linked.service")
+    assert ({"named.service", "linked.service"} <= before(root)) is comes
+
+
+def test_the_other_names_of_what_comes_before(tmp_path: Path) -> None:
+    root = image(tmp_path)
+    put(tmp_path, f"{PACKAGES}/shop.service", "")
+    (tmp_path / f"{PACKAGES[1:]}/store.service").symlink_to("shop.service")
+    assert {"shop.service", "store.service"} <= before(root)
+
+
+def test_a_masked_entry_enables_nothing(tmp_path: Path) -> None:
+    """When the mask goes, it is enabled, in a directory of the packages' that nobody has touched."""
+    root = image(tmp_path)
+    (tmp_path / f"{OWN[1:]}/a.target.requires").mkdir()
+    (tmp_path / f"{OWN[1:]}/a.target.requires/there.service").symlink_to("/dev/null")
+    text = enabled_text(root, "app.service")
+    assert b"there.service\n" not in text
+    assert b"a.target.requires\n" not in text
+
+
+def test_the_administrators_drop_ins_are_compared(tmp_path: Path) -> None:
+    """Their names alone would say nothing of a change."""
+    root = image(tmp_path)
+    put(tmp_path, "/opt/kept.conf", "")
+    (tmp_path / f"{OWN[1:]}/away.service.d/b.conf").symlink_to("/opt/kept.conf")
+    names = set(map(str, watched(root, "app.service", StartSet((), ()), ()).names))
+    assert {f"{OWN}/away.service.d/a.conf", f"{OWN}/away.service.d/b.conf", "/opt/kept.conf"} <= names
 
 
 def test_they_go_into_the_archive(tmp_path: Path) -> None:

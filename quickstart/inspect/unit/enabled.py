@@ -7,56 +7,77 @@ this list to decide that (initramfs/init/early-units, docs/users/never-stale.md)
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.files import UNIT_PATHS, assignments, unit_file, unit_texts
-from quickstart.inspect.unit.initscripts import SCRIPTS, read_script
+from quickstart.inspect.unit.facts import Deciding, way_to
+from quickstart.inspect.unit.files import UNIT_PATHS, names_of
+from quickstart.inspect.unit.order import PULLING, comes_before
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
-from quickstart.inspect.unit.words import Names, split_words
 from quickstart.model import IMAGE_TIME_S
-
-# systemd.unit(5): links in these make one unit pull in another.
-_PULLING = (".wants", ".requires", ".upholds")
-# systemd.service(5): what each service comes after without a word.
-_DEFAULT_AFTER = ("sysinit.target", "basic.target")
-# systemd.unit(5), "Description": what else follows After= is no unit, and has no file.
-_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.[a-z]{4,9}")
-# Debian's desktop has some 400 units altogether.
-_MAX_UNITS = 512
 
 
 def enabled_text(root: ImageRoot, unit: str) -> bytes:
     """The list as text, one sorted line for each fact:
 
     - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
-    - ``X.wants``: such a directory that is itself a link.
-    - ``UNIT.d/FILE``: a drop-in of the administrator's.
+    - ``UNIT.d/FILE``: a drop-in of the administrator's, and ``UNIT.d`` for a directory that is a link.
+    - ``application UNIT``: each name of ``unit``.
     - ``before UNIT``: a unit, existing or not, that starts before ``unit``.
     - ``as-built MTIME CTIME X.wants``: a directory of the packages' units, with its times.
+
+    Raises UnsupportedUnitError when a directory X.wants is a link, because init would not see its entries.
     """
-    lines = {*_links(root), *_drop_ins(root), *(f"before {name}" for name in _comes_after(root, unit))}
+    lines = {*_links(root), *_drop_ins(root)}
+    lines |= {f"application {name}" for name in names_of(root, unit)}
+    lines |= {f"before {name}" for name in comes_before(root, unit)}
     return b"".join(os.fsencode(line) + b"\n" for line in sorted(lines) if "\n" not in line)
 
 
+def own_drop_ins(root: ImageRoot) -> Deciding:
+    """The administrator's drop-ins of all units, and the links that lead to them. The list has only their
+    names, so their content is compared.
+    """
+    paths = (path for place in ADMINISTRATORS_UNITS for path in root.glob(place / "*.d" / "*.conf"))
+    return Deciding(tuple({each for path in paths for each in way_to(root, path) if each.name != "null"}))
+
+
 def _links(root: ImageRoot) -> Iterator[str]:
+    masks: set[str] = set()
     for place in map(PurePosixPath, UNIT_PATHS):
         canonical = root.resolve(place).canonical
         for name in root.names(canonical) if canonical is not None else ():
-            if not name.endswith(_PULLING) or canonical is None:
+            if not name.endswith(PULLING) or canonical is None:
                 continue
             if root.link_target(canonical / name) is not None:
-                yield name
-            elif root.host(canonical / name).is_dir():
-                pulled = {f"{name}/{each}": _is_there(root, each) for each in root.names(canonical / name)}
-                yield from (each if is_there else f"absent {each}" for each, is_there in pulled.items())
-                # One that is not there is looked for in each boot.
-                if str(place) == UNIT_PATHS[-1] and all(pulled.values()):
+                raise UnsupportedUnitError(
+                    f"{canonical / name} is a link, so what it enables later would not be seen",
+                    hint="make it a directory with the links in it",
+                )
+            if root.host(canonical / name).is_dir():
+                entries = [f"{name}/{each}" for each in root.names(canonical / name)]
+                masks.update(each for each in entries if _is_mask(root, canonical / each))
+                pulled = {each: _is_there(root, PurePosixPath(each).name) for each in entries}
+                yield from _said(pulled, masks)
+                # One that is not there, or is masked, is looked for in each boot.
+                if str(place) == UNIT_PATHS[-1] and all(pulled.values()) and masks.isdisjoint(pulled):
                     mtime_s = root.host(canonical / name).lstat().st_mtime_ns // 10**9
                     yield f"as-built {mtime_s} {IMAGE_TIME_S} {name}"
+
+
+def _said(pulled: dict[str, bool], masks: Collection[str]) -> Iterator[str]:
+    for entry, is_there in pulled.items():
+        if entry not in masks:
+            yield entry if is_there else f"absent {entry}"
+
+
+def _is_mask(root: ImageRoot, entry: PurePosixPath) -> bool:
+    """Whether the entry hides those of its name in later places (systemd.unit(5)): a link to /dev/null, or an empty file."""
+    target = root.link_target(entry)
+    host = root.host(entry)
+    return target == "/dev/null" if target is not None else host.is_file() and not host.stat().st_size
 
 
 def _is_there(root: ImageRoot, unit: str) -> bool:
@@ -71,40 +92,7 @@ def _drop_ins(root: ImageRoot) -> Iterator[str]:
     for place in ADMINISTRATORS_UNITS:
         for path in root.glob(place / "*.d" / "*.conf"):
             yield f"{path.parent.name}/{path.name}"
-
-
-def _comes_after(root: ImageRoot, unit: str) -> set[str]:
-    """The units that start before ``unit``, by its After=, by the After= of these units, and so on."""
-    found: set[str] = set()
-    left = [unit, *_DEFAULT_AFTER]
-    read = 0
-    while left:
-        name = left.pop()
-        if name in found:
-            continue
-        found.add(name)
-        if not _UNIT.fullmatch(name):
-            continue
-        try:
-            file = unit_file(root, name)
-            if file.parent == SCRIPTS:
-                read_script(root, name)
-        except UnsupportedUnitError:
-            # Nobody has it yet, it is masked, or it is a script that says nothing of its place.
-            continue
-        read += 1
-        if read > _MAX_UNITS:
-            raise UnsupportedUnitError(f"{unit} comes after more than {_MAX_UNITS} units of the image")
-        values = [value for key, value in assignments(unit_texts(root, name), "[Unit]") if key == "After"]
-        left += [word for value in values for word in _words(name, value)]
-    return found - {unit}
-
-
-def _words(unit: str, value: str) -> list[str]:
-    """The words in ``value``, without quotes and with specifiers expanded. When that is impossible, the value
-    split at blanks.
-    """
-    try:
-        return [Names(unit).expand(word) for word in split_words(unit, value)]
-    except UnsupportedUnitError:
-        return value.split()
+        canonical = root.resolve(place).canonical
+        for name in root.names(canonical) if canonical is not None else ():
+            if name.endswith(".d") and root.link_target(place / name) is not None:
+                yield name

@@ -1,0 +1,233 @@
+"""The units of an image that come before the application by any order that the image has.
+
+Init must not overtake one of these when it is enabled later (unit/enabled.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
+
+from quickstart.errors import StartSetError, UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import UNIT_PATHS, assignments, names_of, unit_file, unit_texts
+from quickstart.inspect.unit.initscripts import SCRIPTS, generated_text, read_script
+from quickstart.inspect.unit.words import Names, split_words
+
+# systemd.unit(5): links in these make one unit pull in another.
+PULLING = (".wants", ".requires", ".upholds")
+_PULLING_KEYS = frozenset({"Wants", "Requires", "Requisite", "BindsTo", "Upholds"})
+# systemd.service(5): what each service comes after without a word.
+_DEFAULT_AFTER = ("sysinit.target", "basic.target")
+# systemd.unit(5), "Description": what else follows After= is no unit, and has no file.
+_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,240}\.[a-z]{4,9}")
+# A boot has not come to these, and an initramfs has its own.
+_OTHER_BOOTS = re.compile(r"initrd.*|(shutdown|umount|final|halt|poweroff|reboot|kexec|exit)\.target")
+# Debian's desktop has some 400 units altogether.
+_MAX_UNITS = 512
+# With names that no unit has.
+_MAX_STARTED = 4096
+# Of files and drop-ins that are searched for Before=, with all their text.
+_MAX_FILES = 8192
+_MAX_CHARACTERS = 16 << 20
+
+_Order = Mapping[str, set[str]]
+
+
+def comes_before(root: ImageRoot, unit: str) -> set[str]:
+    """The units, existing or not, that start before ``unit``: by its After=, by their Before=, because a
+    target that comes before pulls them in, and so on. With their aliases, and for an instance that is not
+    named its template.
+    """
+    pulled = _pulled(root)
+    started = _started(root, unit, pulled)
+    earlier = _earlier(root, started)
+    found: set[str] = set()
+    left = [unit, *_DEFAULT_AFTER]
+    read = 0
+    while left:
+        name = left.pop()
+        if name in found or _OTHER_BOOTS.fullmatch(name):
+            continue
+        found.add(name)
+        left += earlier.get(name, ())
+        if not _UNIT.fullmatch(name):
+            continue
+        try:
+            file = unit_file(root, name)
+            if file.parent == SCRIPTS:
+                read_script(root, name)
+        except UnsupportedUnitError:
+            # Nobody has it yet, it is masked, or it is a script that says nothing of its place.
+            continue
+        read += 1
+        if read > _MAX_UNITS:
+            raise UnsupportedUnitError(f"{unit} comes after more than {_MAX_UNITS} units of the image")
+        left += names_of(root, name)
+        texts = unit_texts(root, name)
+        left += _named(name, texts, {"After"})
+        if name.endswith(".target") and _waits(texts):
+            wanted = {*pulled.get(name, ()), *_named(name, texts, _PULLING_KEYS)}
+            left += (each for each in wanted if _is_waited_for(root, each))
+    return found - set(names_of(root, unit))
+
+
+def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
+    """What a boot of the image starts: ``unit`` and the default target with all that they pull in, and the
+    services of sockets, paths and timers. Templates are left out; a device may start an instance of them.
+    """
+    found: set[str] = set()
+    left = [unit, "default.target", *_DEFAULT_AFTER]
+    while left:
+        name = left.pop()
+        if name in found:
+            continue
+        found.add(name)
+        if len(found) > _MAX_STARTED:
+            raise UnsupportedUnitError(f"the image starts more than {_MAX_STARTED} units")
+        left += pulled.get(name, ())
+        stem, _, kind = name.rpartition(".")
+        left += (f"{stem}.service",) if kind in ("socket", "path", "timer") else ()
+        try:
+            texts = unit_texts(root, name) if _UNIT.fullmatch(name) else ()
+            left += names_of(root, name) if texts else ()
+        except (StartSetError, UnsupportedUnitError):
+            continue
+        left += _named(name, texts, _PULLING_KEYS)
+        keys = {"[Socket]": "Service", "[Path]": "Unit", "[Timer]": "Unit", "[Service]": "Sockets"}
+        for section, wanted in keys.items():
+            left += (
+                word
+                for key, value in assignments(texts, section)
+                if key == wanted
+                for word in _words(name, value)
+            )
+    return found
+
+
+def _is_waited_for(root: ImageRoot, unit: str) -> bool:
+    """Whether a target waits for ``unit`` that it pulls in, one that is not there yet as well."""
+    try:
+        return _waits(unit_texts(root, unit))
+    except (StartSetError, UnsupportedUnitError):
+        return True
+
+
+def _waits(texts: tuple[str, ...]) -> bool:
+    """Whether a unit of these texts has the order that a target has by default with what it pulls in
+    (systemd.target(5)), for which both must have their default dependencies.
+    """
+    values = [value for key, value in assignments(texts, "[Unit]") if key == "DefaultDependencies"]
+    return not values or values[-1].lower() not in ("no", "n", "false", "f", "off", "0")
+
+
+def _named(unit: str, texts: Iterable[str], keys: Iterable[str]) -> Iterator[str]:
+    """The words that the [Unit] section has for these keys."""
+    for key, value in assignments(tuple(texts), "[Unit]"):
+        if key in keys:
+            yield from _words(unit, value)
+
+
+def _words(unit: str, value: str) -> list[str]:
+    """The words in ``value``, without quotes and with specifiers expanded. When that is impossible, the value
+    split at blanks.
+    """
+    try:
+        return [Names(unit).expand(word) for word in split_words(unit, value)]
+    except UnsupportedUnitError:
+        return value.split()
+
+
+def _pulled(root: ImageRoot) -> _Order:
+    """What links pull in, for each name that does."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for place in _places(root):
+        for name in root.names(place):
+            stem, _, kind = name.rpartition(".")
+            if f".{kind}" in PULLING and root.host(place / name).is_dir():
+                found[stem].update(root.names(place / name))
+    return found
+
+
+def _earlier(root: ImageRoot, started: Collection[str]) -> _Order:
+    """For each name the units that say Before= of it, in any of their files. A unit that nothing starts is
+    judged by its own Before= when it is enabled later.
+    """
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    texts = dict(_texts(root))
+    left = _MAX_CHARACTERS
+    for (owner, path), names in _owners(texts).items():
+        text = texts[owner, path]
+        left -= len(text)
+        if left < 0:
+            raise UnsupportedUnitError(
+                f"the image's units have more than {_MAX_CHARACTERS} characters, the last read is {path}"
+            )
+        may_start = (name for name in names if name in started or "@." in name or path.parent == SCRIPTS)
+        for name in may_start if "Before" in text else ():
+            for word in _named(name, (text,), {"Before"}):
+                found[word].add(name)
+    return found
+
+
+def _owners(
+    texts: Iterable[tuple[str, PurePosixPath]],
+) -> Mapping[tuple[str, PurePosixPath], tuple[str, ...]]:
+    """The units of each file. A drop-in may be of all units of a type or with one beginning."""
+    all_files = list(texts)
+    units = sorted({owner for owner, path in all_files if path.parent.suffix != ".d"})
+    return {(owner, path): (owner, *_others(owner, units)) for owner, path in all_files}
+
+
+def _others(owner: str, units: Iterable[str]) -> Iterator[str]:
+    stem, _, kind = owner.rpartition(".")
+    if not stem or stem.endswith("-"):
+        yield from (name for name in units if name.startswith(stem) and name.endswith(f".{kind}"))
+
+
+def _files(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
+    """Each file of a unit and drop-in that is there, by its canonical directory, with the name that it is of."""
+    for place in _places(root):
+        for name in root.names(place):
+            if name.endswith(".d"):
+                below = _resolved(root, place / name)
+                entries = root.names(below) if below is not None and root.host(below).is_dir() else ()
+                yield from ((name[:-2], place / name / each) for each in entries if each.endswith(".conf"))
+            elif not name.endswith(PULLING):
+                yield name, place / name
+
+
+def _resolved(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
+    try:
+        return root.resolve(path).canonical
+    except StartSetError:
+        # systemd does not follow a circle of links either.
+        return None
+
+
+def _texts(root: ImageRoot) -> Iterator[tuple[tuple[str, PurePosixPath], str]]:
+    """Each file of a unit, its drop-ins and init scripts, with the name that it is of."""
+    files = list(itertools.islice(_files(root), _MAX_FILES + 1))
+    if len(files) > _MAX_FILES:
+        raise UnsupportedUnitError(f"the image has more than {_MAX_FILES} files of units")
+    for name, path in files:
+        canonical = _resolved(root, path)
+        if canonical is not None and root.host(canonical).is_file() and canonical.parent != SCRIPTS:
+            yield (name, path), root.read_text(canonical)
+    there = {name for name, _ in files}
+    scripts = root.resolve(SCRIPTS).canonical
+    for each in root.names(scripts) if scripts is not None else ():
+        try:
+            if f"{each}.service" not in there:
+                script = read_script(root, f"{each}.service")
+                yield (f"{each}.service", SCRIPTS / each), generated_text(script)
+        except UnsupportedUnitError:
+            continue
+
+
+def _places(root: ImageRoot) -> tuple[PurePosixPath, ...]:
+    found = (root.resolve(PurePosixPath(place)).canonical for place in UNIT_PATHS)
+    return tuple(place for place in found if place is not None)
