@@ -70,7 +70,10 @@ def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[P
     """
     served = served_files(start_set, bound)
     refuse_profiles(root, unit, [file.path for file in served if not is_library(file.path)])
-    everything = deciding(root, unit) + own_drop_ins(root) + _before(root, served)
+    decisive = deciding(root, unit) + _before(root, served)
+    # Every entry of a compared directory is compared already.
+    others = tuple(path for path in own_drop_ins(root).files if path.parent not in decisive.places)
+    everything = decisive + Deciding(others)
     found = replace(everything, places=tuple(path for path in everything.places if _is_sayable(path)))
     names = tuple(path for path in found.files if path not in {file.path for file in served})
     entries = (
