@@ -56,7 +56,7 @@ def written(tmp_path: Path, text: str = GOOD) -> str:
 # ---------------------------------------------------------------- new
 
 
-@pytest.mark.parametrize("left_out", ["--package", "--unit", "--ready"])
+@pytest.mark.parametrize("left_out", ["--package", "--unit"])
 def test_what_has_to_be_said(left_out: str) -> None:
     words = list(NEW)
     at = words.index(left_out)
