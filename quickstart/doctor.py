@@ -48,8 +48,9 @@ _TRIALS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One need. ``state`` is found, missing or broken. ``mend`` is the command that fixes the need, or empty.
-    QuickStart works without a need that is ``optional``, but more slowly.
+    """One need. ``state`` is found, missing or broken. ``mend`` is the command that installs or repairs what
+    is needed; empty when there is none. QuickStart works without a need that is ``optional``, but more
+    slowly.
     """
 
     need: str

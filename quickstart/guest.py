@@ -118,8 +118,8 @@ class Guest(Protocol):
         ...
 
     def fallback(self) -> str:
-        """Init's reason for starting the stock init instead (docs/internals/guest.md). Empty when init has
-        not done so, or when the backend cannot tell.
+        """Init's reason for starting the stock init instead (docs/internals/guest.md). Empty when init did
+        not start the stock init, or when the launcher cannot report the reason.
         """
         ...
 

@@ -104,7 +104,9 @@ def end_group(process: Process) -> None:
 
 
 def has_ended(process: Process, timeout_s: float) -> bool:
-    """Wait for the end of ``process``. Return False when the process is still running after ``timeout_s``."""
+    """Wait up to ``timeout_s`` for the end of ``process``. Return False when the process is still running
+    after ``timeout_s``.
+    """
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout_s)
     return process.poll() is not None

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """An object that is told the names of steps when they begin and end."""
+    """Receives the name of each step when the step begins and when it ends."""
 
     def step(self, name: str) -> AbstractContextManager[None]:
         """A step that lasts as long as the context. If the context ends without an error, the step is complete."""

@@ -98,7 +98,7 @@ class BlockMap:
         return {path: number for number, path in self._paths.items()}
 
     def inode_blocks(self, paths: Collection[PurePosixPath]) -> tuple[int, ...]:
-        """The blocks of inode tables that have the inodes of ``paths``, in order, each once."""
+        """The blocks of inode tables that have the inodes of ``paths``, in order, without duplicates."""
         each = self.block_bytes // self.inode_bytes
         tables = sorted((first, block) for block, first in self._first_inode.items())
         found = set()

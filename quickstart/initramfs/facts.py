@@ -164,7 +164,7 @@ def _own_directories(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[P
 
 
 def _canonical(root: ImageRoot, directories: Iterable[PurePosixPath]) -> list[PurePosixPath]:
-    """The canonical paths of the directories, each once, in order."""
+    """The canonical paths of the directories in their order, without duplicates."""
     return list(dict.fromkeys(way_to(root, each)[-1] for each in directories))
 
 

@@ -76,9 +76,9 @@ def closure(
 
     Each start is loaded by itself, breadth first. Starts are sorted by path, so the order of ``starts`` does
     not matter. A file that is reached through different links gives one dependency for each way. Every
-    glibc-hwcaps variant of a library is included, beside the plain library. For a start without PT_INTERP, a
-    needed library that the search does not find may be another start with that soname. ``read`` may have a
-    cache that several closures share.
+    glibc-hwcaps variant of a library is included in addition to the plain library. For a start without
+    PT_INTERP, a needed library that the search does not find may be another start with that soname. ``read``
+    may have a cache that several closures share.
 
     Raises StartSetError for a missing start, for a needed library or interpreter that is not in the image,
     for a damaged ELF file and for a loop of links. Libraries that a ``.note.dlopen`` names are optional.
@@ -194,8 +194,8 @@ class _Search:
         return list(found.values())
 
     def _open(self, path: PurePosixPath, loader: _Object | None) -> _Object | None:
-        """The object at ``path``. None when the file is missing, is not ELF, or has another class or machine
-        than the loader.
+        """The object at ``path``. None when the file is missing, is not ELF, or has another ELF class or
+        machine than ``loader``, the object that needs it.
         """
         resolution = self._resolve(path)
         if resolution.canonical is None:

@@ -35,7 +35,7 @@ class Resolution:
     """The result of resolving a guest path.
 
     ``canonical`` is the path without any link, or None when it does not exist. ``links`` are the symlinks on
-    the way, in order, each once, and each in a canonical directory. ``links`` include a dangling link.
+    the way, in order, without duplicates, each in a canonical directory. ``links`` include a dangling link.
     """
 
     canonical: PurePosixPath | None

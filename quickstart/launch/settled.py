@@ -5,7 +5,8 @@ systemd itself is asked repeatedly (systemctl(1), is-system-running). systemd ma
 does not answer while it reloads its units. `settle` is a job of the boot, so no work of the hand-off is left
 when the last job is done.
 
-The guest is not trusted. The time for the questions, their number and the length of the answers are limited.
+The guest is not trusted. So the host limits how many questions it asks the guest, how long all of them may
+take, and how long each answer may be.
 """
 
 from __future__ import annotations

@@ -179,11 +179,11 @@ class Trace:
     """Everything that the reference boot opened, executed, mapped, listed and failed to find, with the
     process.
 
-    ``events`` are the events of the unit's programs, each once, in the order of the log. ``processes`` is the
-    number of the unit's processes. ``blind`` names the programs that set up an io_uring, through which files
-    may be opened without a trace. ``mapped`` are the mapped files at ready. ``ldd`` maps an ELF file to the
-    libraries that the guest's ldd named. ``modules_before`` and ``modules`` are the kernel modules that were
-    loaded when PID 1 began, and at ready. ``trace_hash`` is the SHA-256 of the logs.
+    ``events`` are the events of the unit's programs in the order of the log, without duplicates.
+    ``processes`` is the number of the unit's processes. ``blind`` names the programs that set up an io_uring,
+    through which files may be opened without a trace. ``mapped`` are the mapped files at ready. ``ldd`` maps
+    an ELF file to the libraries that the guest's ldd named. ``modules_before`` and ``modules`` are the kernel
+    modules that were loaded when PID 1 began, and at ready. ``trace_hash`` is the SHA-256 of the logs.
     """
 
     events: tuple[Event, ...]

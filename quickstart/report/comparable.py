@@ -108,7 +108,7 @@ def _by_name(versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def _other_packages(first: Results, second: Results) -> Iterator[str]:
-    """The packages whose versions differ between images of the same profile and configuration, each once."""
+    """The packages whose versions differ between images of the same profile and configuration, without duplicates."""
     before, after = (_packages(each) for each in (first, second))
     found = {
         (name, before[key][name], after[key][name])

@@ -32,7 +32,9 @@ _PLAIN = {
 
 
 def summary(results: Results) -> tuple[str, ...]:
-    """Up to five lines. A line without content is left out. Empty when no cell has a single machine."""
+    """Up to five lines. A line without content is left out. Empty when no cell has the launch pattern
+    `single`.
+    """
     samples = planned_samples(results)
     if not samples:
         return ()

@@ -25,8 +25,8 @@ _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 @dataclass(frozen=True, kw_only=True)
 class UnitLog:
-    """What one unit did. ``events`` are the actions of the unit's programs, each once, in the order of the
-    log. ``processes`` is the number of its processes.
+    """What one unit did. ``events`` are the actions of the unit's programs in the order of the log, without
+    duplicates. ``processes`` is the number of its processes.
 
     ``alive`` is the number of processes whose end is not in the log. ``blind`` are the programs that set up
     an io_uring. ``lines`` is the number of the log's lines that have calls.

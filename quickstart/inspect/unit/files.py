@@ -148,7 +148,7 @@ def _drop_in_names(unit: str) -> Iterator[str]:
 
 
 def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
-    """The directories of drop-ins for all ``names`` of a unit, each once."""
+    """The drop-in directories for all ``names`` of a unit, without duplicates."""
     return tuple(dict.fromkeys(place for each in names for place in _drop_in_names(each)))
 
 

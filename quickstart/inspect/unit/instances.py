@@ -74,7 +74,7 @@ def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def _few(unit: str, names: Iterable[str]) -> tuple[str, ...]:
-    """``names``, each once."""
+    """``names`` without duplicates."""
     found: dict[str, None] = {}
     for name in names:
         found[name] = None
