@@ -120,12 +120,10 @@ def called(user: User, *words: str | Path, timeout_s: float = BOOT_S) -> Called:
 
 
 def disk_of(store: Path, image_hash: str) -> str:
-    """The SHA-256 of the reference image's root disk. It is read as root, of whomever it is."""
-    (disk,) = (
-        path
-        for path in store.glob("disk/*/root.raw")
-        if json.loads((path.parent / "entry.json").read_text())["inputs"]["image"] == image_hash
-    )
+    """The SHA-256 of the reference image's root disk as this QuickStart makes it. It is read as root, of whomever it is."""
+    entries = ((path, json.loads(path.read_text())["inputs"]) for path in store.glob("disk/*/entry.json"))
+    made_here = {"image": image_hash, "recipe": source_digest("quickstart.image")}
+    (disk,) = (path.with_name("root.raw") for path, inputs in entries if made_here.items() <= inputs.items())
     with disk.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
