@@ -1,9 +1,9 @@
 """Run programs that get none of our descriptors. Such programs get pipes or a terminal of their own, and a
 relay copies the data.
 
-The root user of an image can change the mode and owner of the file behind its standard streams, and can
-truncate a file that it opens by /proc/self/fd. So its streams are never a file, a device or a terminal of
-ours.
+A program that runs as root in an image can change the mode and owner of the file behind its standard streams,
+and can truncate this file by opening it through /proc/self/fd. So its streams are never a file, a device or a
+terminal of ours.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def reachable(path: bytes) -> Iterator[bytes]:
 
 
 def _parts(path: bytes) -> Iterator[bytes]:
-    """``path``, cut at slashes into pieces that system calls accept."""
+    """``path``, cut at slashes into pieces that are short enough for system calls."""
     while len(path) > _TAKEN_BYTES:
         cut = path.rindex(b"/", 0, _TAKEN_BYTES)
         yield path[:cut]

@@ -2,7 +2,8 @@
 in memory.
 
 QEMU writes into pipes, and a thread of ours reads them at once, so the guest never waits for a reader. A
-guest may write gigabytes, but neither the disk nor the memory of the host uses more than the two limits.
+guest may write gigabytes, but a log never takes more than HEAD_BYTES on the host's disk, and a buffer never
+more than NEWEST_BYTES of its memory.
 """
 
 from __future__ import annotations

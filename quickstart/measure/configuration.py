@@ -21,7 +21,7 @@ from quickstart.model.words import KernelOptions
 
 @dataclass(frozen=True, kw_only=True)
 class Boot:
-    """All that a machine needs to boot one configuration, and the request that makes it ready. All paths are
+    """All that a machine needs to boot one configuration, and its readiness request. All paths are
     paths on the host.
 
     ``command_line`` is one of results.COMMAND_LINES, and ``cmdline`` has the words themselves. ``initrds``

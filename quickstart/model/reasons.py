@@ -43,7 +43,9 @@ class Reason:
 
 
 def interpreted_program(text: str) -> PurePosixPath | None:
-    """The program in the ``text`` of a ``Reason.interpreter_of``. None for any other text, which may be untrusted."""
+    """The program that ``text`` names, if ``Reason.interpreter_of`` made ``text``; otherwise None. None for
+    any other text, which may be untrusted.
+    """
     begin = Reason(ReasonSource.ELF, _INTERPRETER_OF).text
     path = text.removeprefix(begin)
     return PurePosixPath(path) if text.startswith(begin) and path.startswith("/") else None

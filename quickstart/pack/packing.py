@@ -147,7 +147,9 @@ def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Contex
 
 
 def arranged_inputs(recipe: Recipe, foreseen: Foreseen) -> Mapping[str, object]:
-    """The inputs of the stage that makes the arranged disk."""
+    """The inputs of the stage that makes the arranged disk: the root disk on which the files that a boot
+    reads lie in the order of these reads.
+    """
     return {
         "image": recipe.reference.image_hash,
         "superblock": dataclasses.asdict(recipe.disk.superblock),

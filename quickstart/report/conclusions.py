@@ -59,8 +59,8 @@ class Headline:
 
 
 def planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
-    """Every planned cell of a single machine, with its samples. The samples are empty when the cell was not
-    run. launch_report has the launches of several machines.
+    """Every cell of the matrix with the launch pattern `single`, with its samples. The samples are empty when
+    the cell was not run. launch_report has the launches of several machines.
     """
     found = by_cell(results.samples)
     cells = (planned.cell for planned in results.plan if planned.cell.instances == 1)

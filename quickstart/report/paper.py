@@ -94,8 +94,9 @@ def _lines(samples: Measured, others: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _by_storage(samples: Measured, wanted: Ours) -> Iterator[str]:
-    """One line for each profile and clock: the statement's one configuration, booted with the distribution's
-    command line, compared on the storage models that the statement names.
+    """One line for each profile and clock. The paper's statement names one configuration and some storage
+    models; a line compares the times of this configuration on these models. The machine boots with the
+    distribution's command line.
     """
     (configuration,) = wanted.configurations
     for profile, clock in itertools.product(wanted.profiles, CLOCKS):

@@ -58,9 +58,10 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
 def _second_name(first: bytes) -> bytes:
     """What is hashed for a file that occurred before under the name ``first``.
 
-    A name of arbitrary bytes could equal the 32-byte description of another file: somebody who chooses both
-    finds such a pair in seconds. With a name of plain characters, this takes about 2**74 tries. So a plain
-    name is hashed as it is.
+    A name may have any bytes. Without this function, somebody who chooses both the names and the contents of
+    files could find in seconds a name that equals the 32-byte description of another file, and so two trees
+    with one hash. With a name of plain characters, this takes about 2**74 tries. So a plain name is hashed as
+    it is.
     """
     return first + b"\0" if _PLAIN.fullmatch(first) else hashlib.sha256(b"first name\0" + first).digest()
 

@@ -49,12 +49,12 @@ class Request:
     """One request, as the volume saw it. Times are CLOCK_MONOTONIC in ns.
 
     According to the model, the answer is due at ``due_ns``. The socket took the answer at ``done_ns``.
-    ``done_ns`` is 0 for a request that was never answered, and ``due_ns`` is 0 when the model had not served
-    the request yet. ``touched`` is the number of granules that no earlier request had touched. ``client`` is
-    the number of the request's connection. ``in_flight`` is the number of unanswered requests of all
-    instances when the request arrived, including itself. ``instance`` is the instance that made the request,
-    from 1. ``instance`` is 0 when the volume has a single socket. ``command`` may be a number that is not a
-    Command.
+    ``done_ns`` is 0 for a request that was never answered, and ``due_ns`` is 0 when the log ended before the
+    model had served the request. ``touched`` is the number of granules that no earlier request had touched.
+    ``client`` is the number of the request's connection. ``in_flight`` is the number of unanswered requests
+    of all instances when the request arrived, including itself. ``instance`` is the instance that made the
+    request, from 1. ``instance`` is 0 when the volume has a single socket. ``command`` may be a number that
+    is not a Command.
     """
 
     sequence: int

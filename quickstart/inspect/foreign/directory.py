@@ -34,7 +34,7 @@ def read_directory(directory: Path, mounted_mtime_ns: int) -> Iterator[tuple[Mem
     """The members below ``directory``, parents first, sorted by name. A mounted file system gives only its
     mount point, with ``mounted_mtime_ns`` as its modification time.
 
-    Raises BadInputError for a path that is too long for any program to open, and OSError for a file that
+    Raises BadInputError for a path that is longer than the kernel accepts, and OSError for a file that
     changes while it is read.
     """
     top = os.open(directory, _DIRECTORY & ~os.O_NOFOLLOW)

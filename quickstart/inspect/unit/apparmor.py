@@ -147,8 +147,8 @@ def _profiles(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
 
 
 def _with_included(root: ImageRoot) -> Mapping[str, PurePosixPath]:
-    """The profiles and all files that they include, by name below /etc/apparmor.d. An included file may
-    contain complete profiles.
+    """The AppArmor profiles and all files that they include. The key is the name relative to /etc/apparmor.d.
+    An included file may contain complete profiles.
     """
     found: dict[str, PurePosixPath] = {}
     left = list(_profiles(root))
@@ -206,6 +206,8 @@ def _meant(attachment: str, values: Values) -> list[str]:
 
 
 def _may_be(pattern: str, path: str) -> bool:
-    """Whether ``path`` has the literal beginning and end of ``pattern``. In doubt, the answer is yes."""
+    """Whether ``path`` begins with the text before the first wildcard of ``pattern`` and ends with the text
+    after the last one. In doubt, the answer is yes.
+    """
     plain = _WILD.split(re.sub("//+", "/", pattern))
     return path == plain[0] if len(plain) == 1 else path.startswith(plain[0]) and path.endswith(plain[-1])

@@ -94,7 +94,7 @@ def _enabled(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def _pulled_in(root: ImageRoot, unit: str) -> Iterator[str]:
-    """The socket units that ``unit`` itself starts."""
+    """The socket units that ``unit`` itself pulls in."""
     yield from (word for _, word in _dependencies(root, unit, _PULLS_IN) if word.endswith(_SOCKET))
 
 

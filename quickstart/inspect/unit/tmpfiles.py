@@ -19,7 +19,10 @@ _MODE = re.compile(r"[~:]*([0-7]{3,4})")
 
 
 def run_directories(root: ImageRoot) -> tuple[tuple[str, ...], ...]:
-    """The `run-directory` records, parents first. Lines with a specifier or with an unknown user or group are left out."""
+    """The directories below /run that must exist before the unit starts, as `run-directory` records of the
+    starter's description. A parent comes before its children. Lines with a specifier or with an unknown user
+    or group are left out.
+    """
     users, groups = _names(root, "/etc/passwd"), _names(root, "/etc/group")
     found: dict[str, tuple[str, ...]] = {}
     for text in _texts(root):
