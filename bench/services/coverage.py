@@ -73,8 +73,8 @@ class Kind:
 # The first that fits counts.
 KINDS = (
     Kind(
-        r"hands its sockets over$",
-        "a `.socket` unit passes its sockets to the service; the socket unit is enabled, or the service pulls it in",
+        r"\.socket (?:cannot be bound early|hands its sockets over)",
+        "a `.socket` unit passes sockets to the service that init cannot bind",
         "disable the socket in a root of your own, if the service can listen by itself",
     ),
     Kind(r"\bBusName\b|^Type=dbus", "D-Bus: `Type=dbus`, `BusName=`"),

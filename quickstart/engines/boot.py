@@ -22,7 +22,7 @@ from quickstart.initramfs.payload import check_kernel, compressors
 from quickstart.initramfs.serving import Delivery, without_hidden
 from quickstart.inspect.cloudinit import early_start
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit import read_unit, unit_texts
+from quickstart.inspect.unit import read_unit, refuse_bound_port, unit_texts
 from quickstart.model import (
     MIB,
     Artefact,
@@ -186,7 +186,9 @@ def build(profile: Profile, options: BuildOptions, context: Context) -> Built:
     door.need_root(_ROOT_STEP)
     door.need_tools(*build_tools(profile, options, context.store))
     reference = _reference(profile, rootfs, options.tracing, context)
-    read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre)
+    refuse_bound_port(
+        read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre), profile.ready
+    )
     check_includes(ImageRoot(reference.tree), profile.files)
     check_kernel(ImageRoot(reference.tree), reference.kernel_version, payload_of(profile, options.payload))
     if (

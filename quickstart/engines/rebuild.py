@@ -20,7 +20,7 @@ from quickstart.initramfs.layout import HandOff
 from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit import read_unit
+from quickstart.inspect.unit import read_unit, refuse_bound_port
 from quickstart.model import MIB, Artefact, Profile, RootDisk
 from quickstart.model.subject import Subject
 from quickstart.model.words import DiskFormat, KernelOptions, Payload
@@ -91,7 +91,7 @@ def _packing(
     """The packing for the used disk. The disk's content becomes the reference image, and is traced again."""
     reference = reference_of_disk(used, _LABEL, profile.disk_mib * MIB, context)
     root = ImageRoot(reference.tree)
-    read_unit(root, profile.unit, profile.run_start_pre)
+    refuse_bound_port(read_unit(root, profile.unit, profile.run_start_pre), profile.ready)
     door.need_tools(*form.payload.tools)
     check_includes(root, profile.files)
     check_kernel(root, reference.kernel_version, form.payload)

@@ -43,6 +43,7 @@ def description_text(
     records += [("base-environment", each) for each in environment]
     records += [("mount", "bind-read-only", "optional", str(path), f"/fast{path}") for path in bound]
     records += unit.settings
+    records += (record for socket in unit.sockets for record in socket.records)
     packed = frozenset(file.path for file in start_set.files) if from_fast else frozenset()
     for when, commands in (
         ("condition", unit.conditions),

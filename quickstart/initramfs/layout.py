@@ -355,6 +355,10 @@ def config_text(config: GuestConfig) -> str:
         "UNIT_TYPE": config.unit.type,
         "UNIT_GROUP": config.unit.group,
         "PID_FILE": str(config.unit.pid_file or ""),
+        # PID 1 holds the sockets as descriptors from 3 on (docs/internals/sockets.md).
+        "SOCKETS": str(len(config.unit.sockets)),
+        "SOCKET_UNITS": " ".join(dict.fromkeys(socket.unit for socket in config.unit.sockets)),
+        "SOCKET_PATHS": " ".join(str(socket.path) for socket in config.unit.sockets if socket.path),
         "SERVED": config.served.value,
         "HAND_OFF": config.hand_off.value,
         "NETWORK": config.network,

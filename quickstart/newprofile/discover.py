@@ -44,11 +44,21 @@ _UNIX = re.compile(r"[0-9a-f]+: [0-9A-F]+ [0-9A-F]+ 00010000 [0-9A-F]+ [0-9A-F]+
 _STATUS = re.compile(r"HTTP/1\.[01] ([0-9]{3})(?: |\r|$)")
 
 
+# Of what `ls -l` says of descriptors.
+_INODES = r"sed -n 's/.* socket:\[\([0-9]*\)\]$/\1/p'"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sockets:
-    """What the unit's processes listen on: (address, port), and paths. ``commands`` are the processes' names."""
+    """What the unit's processes listen on: (address, port), and paths. ``commands`` are the processes' names.
+
+    ``handed`` are the members of ``tcp`` that systemd has bound and handed over. On these, a connection is
+    accepted before the service runs. Of UDP and UNIX sockets, the fields have only those that the service has
+    bound itself.
+    """
 
     tcp: tuple[tuple[str, int], ...]
+    handed: tuple[tuple[str, int], ...] = ()
     udp: tuple[tuple[str, int], ...]
     unix: tuple[str, ...]
     commands: tuple[str, ...]
@@ -63,7 +73,8 @@ def sockets_command(unit: str) -> str:
         '[ -z "$group" ] || pids=$(find "/sys/fs/cgroup$group" -name cgroup.procs -exec cat {} + 2>/dev/null)\n'
         "echo '== commands'; for pid in $pids; do cat /proc/$pid/comm; done 2>/dev/null\n"
         "echo '== inodes'; for pid in $pids; do ls -l /proc/$pid/fd; done 2>/dev/null |"
-        " sed -n 's/.* socket:\\[\\([0-9]*\\)\\]$/\\1/p'\n"
+        f" {_INODES}\n"
+        f"echo '== handed'; ls -l /proc/1/fd 2>/dev/null | {_INODES}\n"
         "echo '== tcp'; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null\n"
         "echo '== udp'; cat /proc/net/udp /proc/net/udp6 2>/dev/null\n"
         "echo '== unix'; cat /proc/net/unix\n"
@@ -80,10 +91,14 @@ def parse_sockets(text: str) -> Sockets:
             current = parts.setdefault(line[3:], [])
         else:
             current.append(line)
-    own = frozenset(parts.get("inodes", ()))
+    inodes = frozenset(parts.get("inodes", ()))
+    # systemd keeps what it has bound for a service.
+    handed = inodes & frozenset(parts.get("handed", ()))
+    own = inodes - handed
     unix = (match for line in parts.get("unix", ()) if (match := _UNIX.fullmatch(line)))
     return Sockets(
-        tcp=_own(parts.get("tcp", ()), own, "0A"),
+        tcp=_own(parts.get("tcp", ()), inodes, "0A"),
+        handed=_own(parts.get("tcp", ()), handed, "0A"),
         # A socket that is not connected (07) takes what comes.
         udp=_own(parts.get("udp", ()), own, "07"),
         unix=tuple(sorted({match[2] for match in unix if match[1] in own and _PATH.fullmatch(match[2])})),
@@ -124,7 +139,7 @@ def choose(sockets: Sockets, answers: Mapping[int, int]) -> tuple[Mapping[str, o
         if status in _NO_ERROR:
             table = {"kind": "http", "port": port, "path": "/", "status": status, **_address(inside)}
             return table, f"it listens on port {port}, and answers GET / with {status}"
-    if ports:
+    if ports := candidates([place for place in sockets.tcp if place not in sockets.handed]):
         port, inside = ports[0]
         return {
             "kind": "tcp",

@@ -30,7 +30,7 @@ from quickstart.initramfs.serving import bound_files
 from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit import parse_service, read_unit, unit_texts
+from quickstart.inspect.unit import parse_service, read_unit, refuse_bound_port, unit_texts
 from quickstart.inspect.unit.initscripts import script_of
 from quickstart.inspect.unit.instances import own_instance
 from quickstart.inspect.unit.model import UnitStart
@@ -221,8 +221,14 @@ def refusals(
     called with the unit.
     """
     found: list[QuickStartError] = []
+
+    def check_unit() -> None:
+        unit = read_unit(root, profile.unit, profile.run_start_pre)
+        refuse_bound_port(unit, profile.ready)
+        take(unit)
+
     checks = (
-        lambda: take(read_unit(root, profile.unit, profile.run_start_pre)),
+        check_unit,
         lambda: check_includes(root, profile.files),
         lambda: network_service(root),
         lambda: root_mount(root),

@@ -48,6 +48,7 @@ def run_starter(
         "unshare",
         "--mount",
         "--pid",
+        "--net",
         "--fork",
         "--mount-proc",
         "--kill-child",

@@ -15,7 +15,13 @@ cd /
 sed "s|^group .*|group $group/app.service|" /run/box/unit >/run/unit
 GROUP=/sys/fs/cgroup/$group/app.service
 . /run/box/before
-/run/starter /run/unit /run/quickstart 2>/run/errors
+bound=
+# Init binds the unit's sockets before.
+if grep -q '^socket ' /run/unit; then
+	ln -s starter /run/caretaker
+	bound="/run/caretaker listen /run/unit"
+fi
+$bound /run/starter /run/unit /run/quickstart 2>/run/errors
 echo "== box-status
 $?"
 MAIN=$(cat /run/quickstart/main.pid 2>/dev/null)

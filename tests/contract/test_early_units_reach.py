@@ -209,6 +209,9 @@ def test_what_every_target_or_that_of_sockets_waits_for(root: Path, path: str) -
         "[Unit]\nDefaultDependencies=no",
         "[Socket]\nExecStartPre=/sbin/nft",
         "[Socket]\nExecStartPost = /sbin/nft",
+        # It would hand its sockets to the application.
+        "[Socket]\nListenStream=/run/d\nService=app.service",
+        "[Socket]\nListenStream=/run/d\nService=%p.service",
     ],
 )
 def test_a_socket_that_does_more_than_wait(root: Path, text: str) -> None:
@@ -222,6 +225,12 @@ def test_a_socket_that_does_more_than_wait(root: Path, text: str) -> None:
     assert early(root) == NOTHING
     put(root, f"{PACKAGES}/daemon.socket", f"{text}\n")
     assert early(root) == (f"{SOCKETS}/daemon.socket",)
+
+
+def test_a_socket_of_another_service(root: Path) -> None:
+    put(root, f"{PACKAGES}/daemon.socket", "[Socket]\nListenStream=/run/d\nService=other.service\n")
+    link(root, f"{SOCKETS}/daemon.socket")
+    assert early(root) == NOTHING
 
 
 def test_a_socket_that_the_application_waits_for(root: Path) -> None:

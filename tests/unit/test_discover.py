@@ -34,15 +34,30 @@ OUT, IN = "0.0.0.0", "127.0.0.1"  # noqa: S104 - where a guest listens
 NONE = Sockets(tcp=(), udp=(), unix=(), commands=())
 
 
-def said(*inodes: int, tcp: str = TCP, commands: str = "nginx\nnginx\n") -> str:
+def said(*inodes: int, tcp: str = TCP, commands: str = "nginx\nnginx\n", handed: tuple[int, ...] = ()) -> str:
     own = "".join(f"{inode}\n" for inode in inodes)
-    return f"== commands\n{commands}== inodes\n{own}== tcp\n{tcp}== udp\n{UDP}== unix\n{UNIX}== end\n"
+    first = "".join(f"{inode}\n" for inode in handed)
+    tables = f"== tcp\n{tcp}== udp\n{UDP}== unix\n{UNIX}== end\n"
+    return f"== commands\n{commands}== inodes\n{own}== handed\n{first}{tables}"
 
 
 def test_only_the_units_own_sockets_count() -> None:
     assert parse_sockets(said(9002, 9003)) == Sockets(tcp=((OUT, 80),), udp=(), unix=(), commands=("nginx",))
     assert parse_sockets(said(9020)).udp == ((OUT, 123),)
     assert parse_sockets(said(9010, 9011, 9012, 9014)).unix == ("/run/app/app.sock",)
+
+
+def test_what_systemd_has_bound_is_there_before_the_service() -> None:
+    """A port of systemd's own that answers HTTP is asked all the same: the answer is the service's."""
+    mine = (9001, 9002, 9010, 9020)
+    found = parse_sockets(said(*mine, handed=(9002, 9010, 9020, 9999)))
+    assert found == Sockets(
+        tcp=((OUT, 22), (OUT, 80)), handed=((OUT, 80),), udp=(), unix=(), commands=("nginx",)
+    )
+    assert choose(found, {80: 200})[0]["kind"] == "http"
+    assert choose(found, {})[0] == {"kind": "tcp", "port": 22}
+    only = parse_sockets(said(9002, handed=(9002,)))
+    assert choose(only, {})[0] == {"kind": "exec", "command": "grep -qsx nginx /proc/[0-9]*/comm"}
 
 
 @given(st.text())

@@ -31,7 +31,7 @@ from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.model import LateBind, UnitCommand, UnitStart
+from quickstart.inspect.unit.model import LateBind, ListeningSocket, UnitCommand, UnitStart
 from quickstart.inspect.unit.sysctl import KernelSetting
 from quickstart.model import FileKind, Readiness, StartFile, StartSet, Superblock
 from quickstart.model.words import ReadyKind
@@ -271,6 +271,18 @@ def test_config() -> None:
     assert plain["ROOT_UUID"] == "11111111-2222-3333-4444-555555555555"
     assert (plain["BUILD_MOUNTS"], plain["BUILD_WTIME"]) == ("0", "1400000000")
     assert (plain["PID_FILE"], plain["UNIT_GROUP"]) == ("/run/app.pid", "system.slice/app.service")
+    assert (plain["SOCKETS"], plain["SOCKET_UNITS"], plain["SOCKET_PATHS"]) == ("0", "", "")
+
+
+def test_the_sockets_in_config() -> None:
+    def socket(unit: str, path: str) -> ListeningSocket:
+        return ListeningSocket(
+            unit=unit, kind="stream", path=PurePosixPath(path) if path else None, port=0, records=()
+        )
+
+    sockets = (socket("a.socket", "/run/a"), socket("a.socket", ""), socket("b.socket", "/run/b"))
+    text = config_text(replace(CONFIG, unit=replace(UNIT, sockets=sockets)))
+    assert "SOCKETS=3\nSOCKET_UNITS='a.socket b.socket'\nSOCKET_PATHS='/run/a /run/b'\n" in text
 
 
 @pytest.mark.parametrize(

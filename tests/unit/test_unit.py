@@ -307,41 +307,6 @@ def test_a_bind_of_the_log_socket_comes_with_systemd(tmp_path: Path) -> None:
     assert [record for record in unit.settings if record[0] == "mount"] == []
 
 
-def test_an_enabled_socket_refuses_the_unit(tmp_path: Path) -> None:
-    put(tmp_path, "/usr/lib/systemd/system/app.socket", "")
-    wants = tmp_path / "etc/systemd/system/sockets.target.wants"
-    wants.mkdir(parents=True)
-    assert read(tmp_path, SERVICE).start.program == "/usr/bin/app"
-    (wants / "app.socket").symlink_to("/usr/lib/systemd/system/app.socket")
-    with pytest.raises(UnsupportedUnitError, match=r"app\.socket is enabled and hands its sockets over"):
-        read(tmp_path, SERVICE)
-
-
-@pytest.mark.parametrize(
-    ("socket", "wants", "handed"),
-    [
-        ("", "", False),
-        ("[Socket]\nListenStream=1\n", "Requires=app.socket\n", True),
-        ("[Socket]\nAccept=yes\n", "Wants=app.socket\n", False),
-        ("[Socket]\nService=other.service\n", "Wants=app.socket\n", False),
-        ("[Socket]\nService=alias.service\n", "BindsTo=app.socket\n", True),
-    ],
-)
-def test_a_socket_that_the_unit_itself_has_started(
-    tmp_path: Path, socket: str, wants: str, handed: bool
-) -> None:
-    put(tmp_path, "/usr/lib/systemd/system/app.socket", socket)
-    alias = tmp_path / "etc/systemd/system/alias.service"
-    alias.parent.mkdir(parents=True)
-    alias.symlink_to("/usr/lib/systemd/system/app.service")
-    text = f"[Unit]\n{wants}{SERVICE}"
-    if not handed:
-        assert read(tmp_path, text).start.program == "/usr/bin/app"
-        return
-    with pytest.raises(UnsupportedUnitError, match=r"app\.socket is enabled and hands its sockets over"):
-        read(tmp_path, text)
-
-
 def test_a_oneshot_may_have_instances(tmp_path: Path) -> None:
     put(tmp_path, "/usr/lib/systemd/system/app@.service", SERVICE)
     with pytest.raises(UnsupportedUnitError, match="Type=oneshot") as oneshot:

@@ -19,6 +19,7 @@ bool take_fast_away(void);
 bool bind_into(const char *pid, FILE *rows);
 bool confine(const char *pid, const char *description);
 bool remove_all(FILE *names);
+bool listen_for(const char *description, char **program);
 
 /* The values are exit statuses. */
 enum answer { ANSWER_RIGHT = 0, ANSWER_NONE = 1, ANSWER_OTHER = 3 };

@@ -153,6 +153,11 @@ static bool may_notify(const struct command *command) {
 static void add_own(struct list *environment, const struct command *command, pid_t main_pid) {
     const struct identity *who = identity();
     if (may_notify(command)) assign(environment, text("NOTIFY_SOCKET=/run/systemd/notify"));
+    if (strcmp(command->when, "main") == 0 && socket_count() > 0) {
+        assign(environment, text("LISTEN_PID=%d", (int)getpid()));
+        assign(environment, text("LISTEN_FDS=%d", socket_count()));
+        assign(environment, text("LISTEN_FDNAMES=%s", socket_names()));
+    }
     if (main_pid > 0) assign(environment, text("MAINPID=%d", (int)main_pid));
     if (strcmp(command->when, "main") == 0 && next_record(NULL, "watchdog-usec")) {
         assign(environment, text("WATCHDOG_PID=%d", (int)getpid()));

@@ -124,6 +124,7 @@ int start_unit(int argc, char **argv) {
     check_keys();
     latest = now_ms() + number(fact("longest-start-ms", "900000"));
     check_conditions();
+    need_sockets();
     identity();
     make_group();
     make_run_directories();

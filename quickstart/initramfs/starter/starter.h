@@ -91,6 +91,13 @@ void restrict_devices(const char *group);
 int start_unit(int argc, char **argv);
 const char *limit_of(int64_t deadline);
 
+/* sockets.c: binds the unit's sockets, fails when they are not there, and gives their names for LISTEN_FDNAMES. */
+enum { FIRST_SOCKET = 3, MOST_SOCKETS = 16 };
+int socket_count(void);
+void bind_sockets(void);
+void need_sockets(void);
+char *socket_names(void);
+
 /* notify.c */
 void open_notify(void);
 void await_ready(pid_t *main_pid, int64_t deadline, int64_t latest);

@@ -151,6 +151,8 @@ static const char *const FACTS[] = {"unit",
                                     "devices",
                                     "device",
                                     "mount",
+                                    "socket",
+                                    "socket-option",
                                     "command",
                                     NULL};
 

@@ -5,5 +5,6 @@ from __future__ import annotations
 from quickstart.inspect.unit.commands import parse_commands
 from quickstart.inspect.unit.files import assignments, parse_service, unit_texts
 from quickstart.inspect.unit.read import read_unit
+from quickstart.inspect.unit.sockets import refuse_bound_port
 
-__all__ = ["assignments", "parse_commands", "parse_service", "read_unit", "unit_texts"]
+__all__ = ["assignments", "parse_commands", "parse_service", "read_unit", "refuse_bound_port", "unit_texts"]

@@ -24,6 +24,7 @@ from quickstart.inspect.unit.files import (
     unit_texts,
 )
 from quickstart.inspect.unit.initscripts import script_of, start_links
+from quickstart.inspect.unit.neighbours import handing_sockets
 from quickstart.inspect.unit.slices import slice_names
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
@@ -81,7 +82,8 @@ def deciding(root: ImageRoot, unit: str) -> Deciding:
                 for each in way_to(root, last / name)
                 if each.parent not in (last, packages)
             )
-    files |= set(_enabling(root, unit))
+    for name in (unit, *handing_sockets(root, unit)):
+        files |= set(_enabling(root, name))
     return Deciding(tuple(sorted(_kept(files))), tuple(sorted(_kept(places))))
 
 
@@ -114,11 +116,12 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     are not resolved.
     """
     stem, at, _ = unit.removesuffix(".service").partition("@")
+    sockets = handing_sockets(root, unit)
     for directory in map(PurePosixPath, UNIT_PATHS):
         yield directory / unit
         if at:
             yield directory / f"{stem}@.service"
-        yield from (directory / name for name in _slices(root, unit))
+        yield from (directory / name for name in (*_slices(root, unit), *sockets))
     if (script := script_of(root, unit)) is not None:
         yield script
         yield from start_links(root, script.name)
@@ -127,6 +130,8 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     yield _OWN / "default.target"
     # A socket of its own would have its sockets handed over (unit/neighbours.py).
     yield _OWN / f"sockets.target.wants/{unit.removesuffix('.service')}.socket"
+    if sockets:
+        yield _OWN / "sockets.target"
     yield from settling_files(root)
     texts = unit_texts(root, unit)
     yield from _negated_conditions(texts)
@@ -164,7 +169,11 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     names = dict.fromkeys(
         (
             *drop_in_places(root, unit),
-            *(name for each in _slices(root, unit) for name in drop_in_places(root, each)),
+            *(
+                name
+                for each in (*_slices(root, unit), *handing_sockets(root, unit))
+                for name in drop_in_places(root, each)
+            ),
             *(f"{each}{kind}" for each in pulled for kind in _PULLING),
         )
     )

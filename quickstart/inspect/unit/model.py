@@ -26,12 +26,29 @@ class LateBind:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ListeningSocket:
+    """A socket that init binds before the unit starts, in place of the socket unit ``unit``.
+
+    ``kind`` is `stream`, `datagram` or `sequential-packet`. ``path`` is None unless the socket is a file.
+    ``port`` is 0 unless the socket has an IP address. ``records`` are the socket's records in the starter's
+    description.
+    """
+
+    unit: str
+    kind: str
+    path: PurePosixPath | None
+    port: int
+    records: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class UnitStart:
     """How the unit starts its main process (systemd.service(5)).
 
     ``settings`` are the records of the starter's description for the unit's other directives (starter.md).
     ``group`` is the unit's cgroup, as a path below the root cgroup. ``timeout_ms`` is 0 when there is no
-    timeout. ``late_binds`` are mounted when systemd adopts the process.
+    timeout. ``late_binds`` are mounted when systemd adopts the process. ``sockets`` are passed to the main
+    process, in this order (sd_listen_fds(3)).
     """
 
     unit: str
@@ -45,6 +62,7 @@ class UnitStart:
     timeout_ms: int = 90_000
     settings: tuple[tuple[str, ...], ...] = ()
     late_binds: tuple[LateBind, ...] = ()
+    sockets: tuple[ListeningSocket, ...] = ()
 
     @property
     def commands(self) -> tuple[UnitCommand, ...]:

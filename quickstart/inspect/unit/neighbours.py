@@ -5,6 +5,7 @@ requires, and instances of its name.
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
@@ -20,27 +21,42 @@ _NEEDS = ("Requires", "Requisite", "BindsTo")
 _NO_WORK = (".target", ".slice", ".socket")
 _ROOT_MOUNT = "-.mount"
 _SOCKET = ".socket"
+# systemd.unit(5); at most 255 characters (UNIT_NAME_MAX).
+_NAME = re.compile(r"[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]{0,254}")
 # Each is looked at.
 _MAX_SOCKETS = 1024
 
 
-def refuse_sockets(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when a socket unit passes its listening sockets to ``unit``. Before the
-    hand-off, these sockets do not exist.
+def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
+    """The socket units that pass their listening sockets to ``unit``, sorted by name (systemd.socket(5)).
+
+    Raises UnsupportedUnitError for a socket unit that systemd does not start in each boot, because init
+    would bind its sockets in each boot.
     """
-    wanted = {path.name for path in _enabled(root)} | set(_pulled_in(root, unit))
+    enabled = {path.name for path in _enabled(root)}
+    wanted = enabled | set(_pulled_in(root, unit))
     if len(wanted) > _MAX_SOCKETS:
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {len(wanted)} sockets are enabled or wanted"
         )
     own = _file(root, unit)
-    for name in sorted(wanted):
-        service = _service_of(root, name)
-        if service and (service == unit or (own is not None and _file(root, service) == own)):
+    handing = [name for name in sorted(wanted) if _is_for(root, name, unit, own)]
+    always = {path.name for path in _enabled(root, "sockets.target")} | set(_pulled_in(root, unit))
+    for name in handing:
+        # systemd loads no others; init takes them as words of its shell.
+        if not _NAME.fullmatch(name):
+            raise UnsupportedUnitError(f"{unit} cannot be started early: {name!r} is no unit's name")
+        if name not in always or "@" in name:
             raise UnsupportedUnitError(
-                f"{unit} cannot be started early: {name} is enabled and hands its sockets over",
-                hint=f"disable {name} in the image, if the service can listen by itself",
+                f"{unit} cannot be started early: {name} hands its sockets over, and is not enabled in sockets.target",
+                hint=f"enable {name} in sockets.target, or disable it if the service can listen by itself",
             )
+    return tuple(handing)
+
+
+def _is_for(root: ImageRoot, name: str, unit: str, own: PurePosixPath | None) -> bool:
+    service = _service_of(root, name)
+    return bool(service) and (service == unit or (own is not None and _file(root, service) == own))
 
 
 def refuse_requirements(root: ImageRoot, unit: str) -> None:
@@ -87,10 +103,11 @@ def instances_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _enabled(root: ImageRoot) -> Iterator[PurePosixPath]:
+def _enabled(root: ImageRoot, by: str = "*") -> Iterator[PurePosixPath]:
+    """The links that make units pull in socket units. ``by`` is the name of the pulling unit, or a pattern."""
     for place in UNIT_PATHS:
         for kind in ("wants", "requires"):
-            yield from root.glob(PurePosixPath(place) / f"*.{kind}/*{_SOCKET}")
+            yield from root.glob(PurePosixPath(place) / f"{by}.{kind}/*{_SOCKET}")
 
 
 def _pulled_in(root: ImageRoot, unit: str) -> Iterator[str]:

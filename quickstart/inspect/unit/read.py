@@ -32,14 +32,15 @@ from quickstart.inspect.unit.instances import working_instances
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.mounts import late_binds
 from quickstart.inspect.unit.neighbours import (
+    handing_sockets,
     instances_of,
     refuse_requirements,
     refuse_shared_namespaces,
-    refuse_sockets,
 )
 from quickstart.inspect.unit.resources import resource_records
 from quickstart.inspect.unit.settings import settings
 from quickstart.inspect.unit.slices import refuse_slices, slice_names, slice_path
+from quickstart.inspect.unit.sockets import socket_conditions, sockets_of
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.tmpfiles import run_directories
 from quickstart.inspect.unit.values import BadValueError, boolean, span_us
@@ -83,11 +84,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
     _refuse_manager(source)
     _refuse_last_word(root, unit)
     _refuse_hidden(root, unit)
-    refuse_sockets(root, unit)
-    refuse_requirements(root, unit)
-    refuse_shared_namespaces(root, unit)
-    refuse_filters(root, unit)
-    refuse_audit(root, unit)
+    socket_units = _refuse_neighbours(root, unit)
     refuse_slices(root, source)
     _refuse_confinement(root, source)
     kind = _type(root, source)
@@ -111,6 +108,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
         timeout_ms=_timeout_ms(source),
         settings=(
             *condition_records(unit, assignments(texts, "[Unit]")),
+            *(record for name in socket_units for record in socket_conditions(root, name)),
             *_notify(source, kind),
             *_main_process(source, kind),
             *run_directories(root),
@@ -118,7 +116,23 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
             *settings(source),
         ),
         late_binds=late_binds(source),
+        sockets=sockets_of(root, source, socket_units),
     )
+
+
+def _refuse_neighbours(root: ImageRoot, unit: str) -> tuple[str, ...]:
+    """Raise UnsupportedUnitError for other units that keep ``unit`` from an early start. Returns the socket
+    units that pass their sockets to ``unit``.
+    """
+    socket_units = handing_sockets(root, unit)
+    for name in socket_units:
+        _refuse_hidden(root, name)
+    for name in (*socket_units, unit):
+        refuse_requirements(root, name)
+    refuse_shared_namespaces(root, unit)
+    refuse_filters(root, unit)
+    refuse_audit(root, unit)
+    return socket_units
 
 
 def refuse_unknown(source: Source) -> None:

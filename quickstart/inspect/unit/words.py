@@ -39,14 +39,19 @@ class Names:
     unit: str
 
     @property
+    def stem(self) -> str:
+        """The name without its type, which is `.service` or `.socket`."""
+        return self.unit.removesuffix(".service").removesuffix(".socket")
+
+    @property
     def prefix(self) -> str:
         """The name before `@`, without its type."""
-        return self.unit.removesuffix(".service").partition("@")[0]
+        return self.stem.partition("@")[0]
 
     @property
     def instance(self) -> str:
         """The text between `@` and the type."""
-        return self.unit.removesuffix(".service").partition("@")[2]
+        return self.stem.partition("@")[2]
 
     def value(self, letter: str) -> str | None:
         """The value of the specifier ``%letter``. None for a specifier that only the running machine knows."""
@@ -54,10 +59,9 @@ class Names:
 
     @cached_property
     def _values(self) -> Mapping[str, str]:
-        stem = self.unit.removesuffix(".service")
         return {
             "n": self.unit,
-            "N": stem,
+            "N": self.stem,
             "p": self.prefix,
             "P": unescape_name(self.prefix),
             "i": self.instance,

@@ -1,0 +1,148 @@
+/* The sockets that systemd would pass to the unit (systemd.socket(5), sd_listen_fds(3)). PID 1 binds them before the unit starts and keeps
+   them, as systemd does, as descriptors from FIRST_SOCKET on. The starter inherits them (docs/internals/sockets.md). */
+#include "starter.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+union address {
+    struct sockaddr any;
+    struct sockaddr_in inet;
+    struct sockaddr_in6 inet6;
+    struct sockaddr_un unix;
+};
+
+/* The words of `socket KIND NAME BACKLOG FAMILY ...`: for `unix` PATH MODE DIRECTORY_MODE USER GROUP, for `abstract` NAME, for `inet` and
+   `inet6` ADDRESS PORT. */
+enum { KIND, NAME, BACKLOG, FAMILY, ADDRESS, PORT, MODE = PORT, DIRECTORY_MODE, OWNER, GROUP };
+
+int socket_count(void) {
+    int count = 0;
+    for (const struct record *r = NULL; (r = next_record(r, "socket"));) count++;
+    if (count > MOST_SOCKETS) fail("the description has more than %d sockets", MOST_SOCKETS);
+    return count;
+}
+
+static bool is(const struct record *r, size_t word, const char *value) { return strcmp(r->words[word], value) == 0; }
+
+static int type_of(const struct record *r) {
+    if (is(r, KIND, "stream")) return SOCK_STREAM;
+    if (is(r, KIND, "datagram")) return SOCK_DGRAM;
+    if (is(r, KIND, "sequential-packet")) return SOCK_SEQPACKET;
+    fail("the description has an unknown kind of socket `%s`", r->words[KIND]);
+}
+
+static in_port_t port_of(const struct record *r) {
+    long long port = number(r->words[PORT]);
+    if (port < 1 || port > UINT16_MAX) fail("`%s` in the description is no port", r->words[PORT]);
+    return htons((uint16_t)port);
+}
+
+/* The address of the socket; returns its length. */
+static socklen_t address_of(const struct record *r, union address *to) {
+    const char *value = r->words[ADDRESS];
+    size_t length = strlen(value);
+    memset(to, 0, sizeof *to);
+    if (is(r, FAMILY, "inet")) {
+        to->inet = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port_of(r)};
+        if (inet_pton(AF_INET, value, &to->inet.sin_addr) == 1) return sizeof to->inet;
+    } else if (is(r, FAMILY, "inet6")) {
+        to->inet6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = port_of(r)};
+        if (inet_pton(AF_INET6, value, &to->inet6.sin6_addr) == 1) return sizeof to->inet6;
+    } else if ((is(r, FAMILY, "unix") || is(r, FAMILY, "abstract")) && length < sizeof to->unix.sun_path) {
+        bool abstract = is(r, FAMILY, "abstract");
+        to->unix.sun_family = AF_UNIX;
+        memcpy(to->unix.sun_path + abstract, value, length);
+        return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length + 1);
+    }
+    fail("the description has a bad address `%s`", value);
+}
+
+/* The options of a socket follow its record: `socket-option LEVEL OPTION VALUE`, in the kernel's numbers. */
+static void set_options(const struct record *r, int fd) {
+    int value = 1;
+    /* As systemd does: connections that a former boot's process has left behind do not matter. */
+    if (!is(r, FAMILY, "unix") && !is(r, FAMILY, "abstract") && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &value, sizeof value) < 0)
+        fail("SO_REUSEADDR: %m");
+    for (const struct record *o = r; (o = next_record(o, NULL)) && strcmp(o->key, "socket-option") == 0;) {
+        if (o->count != 3) fail("the description's `socket-option` lacks words");
+        value = (int)number(o->words[2]);
+        if (setsockopt(fd, (int)number(o->words[0]), (int)number(o->words[1]), &value, sizeof value) < 0)
+            fail("option %s of %s: %m", o->words[1], r->words[NAME]);
+    }
+}
+
+static uid_t owner(const char *word, bool group) {
+    if (strcmp(word, "-") == 0) return 0;
+    return group ? (uid_t)group_number(word) : user_number(word);
+}
+
+/* The file gets its mode with the socket, so that nobody connects to it before. Nobody but root has been able to write to /run yet. */
+static void bind_file(const struct record *r, int fd, const union address *to, socklen_t length) {
+    const char *path = r->words[ADDRESS];
+    char *directory = text("%s", path);
+    *strrchr(directory, '/') = '\0';
+    umask(0);
+    if (*directory) make_directories(directory, (mode_t)strtoul(r->words[DIRECTORY_MODE], NULL, 8));
+    umask(~(mode_t)strtoul(r->words[MODE], NULL, 8) & 0777);
+    int failed = bind(fd, &to->any, length);
+    umask(0022);
+    if (failed) fail("%s cannot be bound: %m", path);
+    uid_t user = owner(r->words[OWNER], false), group = owner(r->words[GROUP], true);
+    if ((user || group) && lchown(path, user, group) < 0) fail("%s: %m", path);
+    free(directory);
+}
+
+static int bound(const struct record *r) {
+    union address to;
+    if (r->count <= ADDRESS || (is(r, FAMILY, "unix") ? r->count <= GROUP : is(r, FAMILY, "abstract") ? false : r->count <= PORT))
+        fail("the description's `socket` lacks words");
+    int type = type_of(r);
+    socklen_t length = address_of(r, &to);
+    int fd = socket(to.any.sa_family, type | SOCK_CLOEXEC, 0);
+    if (fd < 0) fail("a socket for %s: %m", r->words[ADDRESS]);
+    set_options(r, fd);
+    if (is(r, FAMILY, "unix")) bind_file(r, fd, &to, length);
+    else if (bind(fd, &to.any, length) < 0) fail("%s cannot be bound: %m", r->words[ADDRESS]);
+    if (type != SOCK_DGRAM && listen(fd, (int)number(r->words[BACKLOG])) < 0) fail("listen: %m");
+    return fd;
+}
+
+void bind_sockets(void) {
+    int fds[MOST_SOCKETS], count = 0, above = FIRST_SOCKET + socket_count();
+    /* First all of them above the numbers that they are to have, so that none takes the place of another. */
+    for (const struct record *r = NULL; (r = next_record(r, "socket")); count++) {
+        int fd = bound(r);
+        fds[count] = fcntl(fd, F_DUPFD_CLOEXEC, above);
+        close(fd);
+        if (fds[count] < 0) fail("fcntl: %m");
+    }
+    for (int i = 0; i < count; i++) {
+        if (dup2(fds[i], FIRST_SOCKET + i) < 0) fail("dup2: %m");
+        close(fds[i]);
+    }
+}
+
+void need_sockets(void) {
+    struct stat found;
+    for (int i = 0; i < socket_count(); i++)
+        if (fstat(FIRST_SOCKET + i, &found) < 0 || !S_ISSOCK(found.st_mode)) fail("PID 1 has not bound the unit's sockets");
+}
+
+char *socket_names(void) {
+    char *names = text("%s", "");
+    for (const struct record *r = NULL; (r = next_record(r, "socket"));) {
+        char *longer = text("%s%s%s", names, *names ? ":" : "", r->words[NAME]);
+        free(names);
+        names = longer;
+    }
+    return names;
+}

@@ -1,0 +1,296 @@
+"""Read the socket units that pass their sockets to a unit (systemd.socket(5)). For an early start, init binds
+these sockets in place of systemd (docs/internals/sockets.md).
+
+A socket that init could not bind exactly as systemd does is refused by name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.conditions import condition_records
+from quickstart.inspect.unit.files import Directives, assignments, directives, first_fault, unit_texts
+from quickstart.inspect.unit.model import ListeningSocket, UnitStart
+from quickstart.inspect.unit.source import Source
+from quickstart.inspect.unit.values import BadValueError, boolean, file_mode, integer, size_bytes, span_us
+from quickstart.inspect.unit.words import Names, shown
+from quickstart.model import Readiness
+from quickstart.model.words import ReadyKind
+from quickstart.parse.bounded import natural
+
+Record = tuple[str, ...]
+
+# Each takes a descriptor from 3 on in PID 1, and the starter keeps numbers from 64 on for itself.
+MOST_SOCKETS = 16
+_KINDS = {
+    "ListenStream": "stream",
+    "ListenDatagram": "datagram",
+    "ListenSequentialPacket": "sequential-packet",
+}
+# unix(7): sun_path has 108 bytes with the NUL at its end, or at the beginning of an abstract name.
+_MOST_ADDRESS_BYTES = 107
+# One word for init's shell, and nothing that is a pattern to it.
+_PATH = re.compile(r"(?:/[A-Za-z0-9_@%+=:,-][A-Za-z0-9._@%+=:,-]*)+")
+_ABSTRACT = re.compile(r"@[A-Za-z0-9._@%+=:,/-]+")
+# systemd empties or mounts the others later, and would hide the socket.
+_RUN = PurePosixPath("/run")
+_NOT_OURS = ("/run/lock", "/run/quickstart", "/run/user")
+# systemd.socket(5): SOMAXCONN is the default of systemd up to 252, and the kernel's own limit (net.core.somaxconn).
+_BACKLOG = "4096"
+_UINT32_MAX = (1 << 32) - 1
+_INT32_MAX = (1 << 31) - 1
+
+# What the kernel calls the options: level and number (asm-generic/socket.h, linux/in.h, linux/in6.h, linux/tcp.h).
+_SOCKET, _IP, _TCP, _IPV6 = "1", "0", "6", "41"
+_FLAGS = {
+    "KeepAlive": (_SOCKET, "9"),
+    "Broadcast": (_SOCKET, "6"),
+    "PassCredentials": (_SOCKET, "16"),
+    "PassSecurity": (_SOCKET, "34"),
+    "ReusePort": (_SOCKET, "15"),
+    "NoDelay": (_TCP, "1"),
+}
+_NUMBERS = {
+    "Priority": (_SOCKET, "12"),
+    "Mark": (_SOCKET, "36"),
+    "KeepAliveProbes": (_TCP, "6"),
+}
+_SPANS = {
+    "KeepAliveTimeSec": (_TCP, "4"),
+    "KeepAliveIntervalSec": (_TCP, "5"),
+    "DeferAcceptSec": (_TCP, "9"),
+}
+# Beyond the kernel's usual limit, as systemd does when it has to (SO_SNDBUFFORCE, SO_RCVBUFFORCE).
+_SIZES = {"SendBuffer": (_SOCKET, "32"), "ReceiveBuffer": (_SOCKET, "33")}
+_FREE_BIND = {"inet": (_IP, "15"), "inet6": (_IPV6, "78")}
+_ONLY_IPV6 = (_IPV6, "26")
+
+_FILE = ("SocketUser", "SocketGroup", "SocketMode", "DirectoryMode")
+# systemd's own work after the hand-off, or read elsewhere.
+_LATER = (
+    *("Accept", "Service", "FileDescriptorName", "Backlog", "BindIPv6Only", "FreeBind", "RemoveOnStop"),
+    *("MaxConnections", "MaxConnectionsPerSource", "TriggerLimitIntervalSec", "TriggerLimitBurst"),
+    *("PollLimitIntervalSec", "PollLimitBurst", "FlushPending", "TimeoutSec"),
+)
+_KNOWN = frozenset((*_KINDS, *_FLAGS, *_NUMBERS, *_SPANS, *_SIZES, *_FILE, *_LATER))
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A socket unit: its name, and the values of its [Socket] section."""
+
+    name: str
+    found: Directives
+
+    def refusal(self, name: str, value: str, why: object) -> UnsupportedUnitError:
+        return UnsupportedUnitError(
+            f"{self.name} cannot be bound early: {name}={shown(value)} {why}",
+            hint="disable the socket unit in the image, if the service can listen by itself",
+        )
+
+    def last(self, name: str, otherwise: str = "") -> str:
+        return self.found.get(name, (otherwise,))[-1]
+
+    def flag(self, name: str) -> bool:
+        try:
+            return boolean(self.last(name, "no"))
+        except BadValueError as error:
+            raise self.refusal(name, self.last(name), error) from error
+
+
+def sockets_of(root: ImageRoot, source: Source, socket_units: Iterable[str]) -> tuple[ListeningSocket, ...]:
+    """The sockets of all ``socket_units``, for the unit of ``source``. Raises UnsupportedUnitError when init
+    could not bind them or pass them on.
+    """
+    found = tuple(each for name in socket_units for each in listening_sockets(root, name))
+    if len(found) > MOST_SOCKETS:
+        raise UnsupportedUnitError(
+            f"{source.unit} cannot be started early: it gets {len(found)} sockets, at most {MOST_SOCKETS} can be bound"
+        )
+    if found and source.flag("NonBlocking"):
+        raise UnsupportedUnitError(
+            f"{source.unit} cannot be started early: it has NonBlocking=yes with sockets"
+        )
+    return found
+
+
+def listening_sockets(root: ImageRoot, name: str) -> tuple[ListeningSocket, ...]:
+    """The sockets of the socket unit ``name``, in the order in which systemd passes them on.
+
+    Raises UnsupportedUnitError for everything that init could not repeat.
+    """
+    texts = unit_texts(root, name)
+    for fault in filter(None, map(first_fault, texts)):
+        raise UnsupportedUnitError(f"{name} cannot be bound early: it has {fault}")
+    assigned = assignments(texts, "[Socket]")
+    unit = _Unit(name, directives(assigned))
+    if unknown := sorted(set(unit.found) - _KNOWN):
+        raise UnsupportedUnitError(
+            f"{name} cannot be bound early: it has {', '.join(unknown)}",
+            hint="disable the socket unit in the image, if the service can listen by itself",
+        )
+    options, names = _options(unit), Names(name)
+    return tuple(
+        _socket(root, unit, kind, names.expand(value), options) for kind, value in _listened(assigned)
+    )
+
+
+def refuse_bound_port(unit: UnitStart, ready: Readiness) -> None:
+    """Raise UnsupportedUnitError for a readiness request that only connects to a port of ``unit.sockets``. Init
+    listens on this port before the service runs, so the request would say nothing of the service.
+    """
+    for socket in unit.sockets:
+        if ready.kind is ReadyKind.TCP and socket.port == ready.port:
+            raise UnsupportedUnitError(
+                f"tcp:{ready.port} says nothing of {unit.unit}: {socket.unit} listens on this port before the service runs",
+                hint="an http: or exec: request is answered by the service itself",
+            )
+
+
+def socket_conditions(root: ImageRoot, name: str) -> tuple[Record, ...]:
+    """The conditions of the socket unit ``name``, as records for the starter. Raises UnsupportedUnitError for a
+    condition that is only one of several possible ones, because the starter combines all units' conditions.
+    """
+    assigned = assignments(unit_texts(root, name), "[Unit]")
+    for key, value in assigned:
+        if key.startswith(("Condition", "Assert")) and value.startswith("|"):
+            raise UnsupportedUnitError(f"{name} cannot be bound early: it has {key}={shown(value)}")
+    return condition_records(name, assigned)
+
+
+def _listened(assigned: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The kind and address of each socket. An empty assignment to any of the directives clears all of them
+    (systemd.socket(5), ListenStream=).
+    """
+    found: list[tuple[str, str]] = []
+    for name, value in assigned:
+        if name in _KINDS and not value:
+            found.clear()
+        elif name in _KINDS:
+            found.append((name, value))
+    yield from found
+
+
+def _options(unit: _Unit) -> tuple[Record, ...]:
+    """The `socket-option LEVEL NUMBER VALUE` records of all sockets of the unit."""
+
+    def converted() -> Iterator[Record]:
+        for name, value in ((name, unit.last(name)) for name in sorted(unit.found)):
+            try:
+                if name in _FLAGS and boolean(value):
+                    yield *_FLAGS[name], "1"
+                elif name in _NUMBERS:
+                    yield *_NUMBERS[name], integer(value, 0, _INT32_MAX)
+                elif name in _SPANS:
+                    yield *_SPANS[name], str((span_us(value) or 0) // 10**6)
+                elif name in _SIZES:
+                    yield *_SIZES[name], integer(size_bytes(value), 1, _INT32_MAX)
+            except BadValueError as error:
+                raise unit.refusal(name, value, error) from error
+
+    return tuple(("socket-option", *option) for option in converted())
+
+
+def _socket(
+    root: ImageRoot, unit: _Unit, kind: str, value: str, options: tuple[Record, ...]
+) -> ListeningSocket:
+    """One socket. ``kind`` is its directive, and ``value`` the address, as in systemd.socket(5)."""
+    name = unit.last("FileDescriptorName") or unit.name
+    if not re.fullmatch(r"[!-9;-~]{1,255}", name):
+        raise unit.refusal("FileDescriptorName", name, "is no name of a descriptor")
+    if value.startswith(("/", "@")):
+        family, words = _unix(root, unit, kind, value)
+        port, own_options = 0, options
+    else:
+        family, address, port = _internet(unit, kind, value)
+        words, own_options = (address, str(port)), (*_address_options(unit, family), *options)
+    record = ("socket", _KINDS[kind], name, _backlog(unit), family, *words)
+    path = PurePosixPath(words[0]) if family == "unix" else None
+    return ListeningSocket(
+        unit=unit.name, kind=_KINDS[kind], path=path, port=port, records=(record, *own_options)
+    )
+
+
+def _backlog(unit: _Unit) -> str:
+    value = unit.last("Backlog", _BACKLOG)
+    number = natural(value, _UINT32_MAX)
+    if number is None or value != str(number):
+        raise unit.refusal("Backlog", value, "is no number of connections")
+    return str(min(number, _INT32_MAX))
+
+
+def _unix(root: ImageRoot, unit: _Unit, kind: str, value: str) -> tuple[str, tuple[str, ...]]:
+    """The family and the words for a UNIX socket: an abstract name, or a path with its mode, the mode of new
+    directories, and its owners (`-` for root).
+    """
+    if len(value.encode("utf-8", "surrogateescape")) > _MOST_ADDRESS_BYTES:
+        raise unit.refusal(kind, value, f"has more than {_MOST_ADDRESS_BYTES} bytes")
+    if value.startswith("@"):
+        if not _ABSTRACT.fullmatch(value):
+            raise unit.refusal(kind, value, "is no plain name")
+        return "abstract", (value[1:],)
+    if not _PATH.fullmatch(value):
+        raise unit.refusal(kind, value, "is no plain path")
+    path = PurePosixPath(value)
+    if path.is_relative_to("/var/run"):
+        path = _RUN / path.relative_to("/var/run")
+    if not path.is_relative_to(_RUN) or any(path.is_relative_to(each) for each in _NOT_OURS):
+        raise unit.refusal(kind, value, "is not below /run, or below a directory that systemd makes later")
+    modes = []
+    for name, default in (("SocketMode", "0666"), ("DirectoryMode", "0755")):
+        try:
+            modes.append(file_mode(unit.last(name, default)))
+        except BadValueError as error:
+            raise unit.refusal(name, unit.last(name), error) from error
+    return "unix", (str(path), *modes, *_owners(root, unit))
+
+
+def _owners(root: ImageRoot, unit: _Unit) -> Iterator[str]:
+    for name, file in (("SocketUser", "/etc/passwd"), ("SocketGroup", "/etc/group")):
+        value = unit.last(name)
+        place = root.resolve(PurePosixPath(file)).canonical
+        rows = root.read_text(place).splitlines() if place is not None else []
+        if value and not any(value == row.partition(":")[0] for row in rows):
+            raise unit.refusal(name, value, f"is not in the image's {file}")
+        yield value or "-"
+
+
+def _internet(unit: _Unit, kind: str, value: str) -> tuple[str, str, int]:
+    """The family, the address and the port. The address is that of all interfaces or of the loopback interface,
+    because only these exist for certain before the machine has its lease.
+    """
+    host, colon, last = value.rpartition(":")
+    port = natural(last, 65535)
+    if not port or last != str(port):
+        raise unit.refusal(kind, value, "is no address that init could bind")
+    if kind == "ListenSequentialPacket":
+        raise unit.refusal(kind, value, "needs a protocol that init does not load")
+    if not colon:
+        return "inet6", "::", port
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        raise unit.refusal(kind, value, "is no address that init could bind") from None
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if (address.version == 6) is not is_bracketed or "%" in host:
+        raise unit.refusal(kind, value, "is no address that init could bind")
+    if not (address.is_unspecified or address.is_loopback or unit.flag("FreeBind")):
+        raise unit.refusal(kind, value, "may not exist yet when init binds it")
+    return "inet" if address.version == 4 else "inet6", str(address), port
+
+
+def _address_options(unit: _Unit, family: str) -> Iterator[Record]:
+    if unit.flag("FreeBind"):
+        yield "socket-option", *_FREE_BIND[family], "1"
+    value = unit.last("BindIPv6Only", "default")
+    if family != "inet6" or value == "default":
+        return
+    # Not in the manual page: systemd takes a boolean, too (socket_address_bind_ipv6_only_or_bool_from_string).
+    is_only = value == "ipv6-only" if value in ("both", "ipv6-only") else unit.flag("BindIPv6Only")
+    yield "socket-option", *_ONLY_IPV6, "1" if is_only else "0"
