@@ -204,7 +204,10 @@ sleep 600 & main=$!
 echo $main >"/sys/fs/cgroup/$top/$2/cgroup.procs"
 trap 'kill $main; sleep 0.2; find /sys/fs/cgroup/$top -depth -type d -exec rmdir {} +' EXIT
 echo $main >run/main.pid
-printf 'UNIT=app.service UNIT_TYPE=notify UNIT_GROUP=%s\\n' "$top/app.service" >config
+printf 'UNIT=app.service UNIT_TYPE=notify UNIT_GROUP=%s SOCKETS=%s\\n' "$top/app.service" "$3" >config
+# Descriptors of PID 1 of this namespace, in place of sockets.
+readlink /proc/1/fd/2 >run/sockets
+[ "$3" = 1 ] || echo 'socket:[1]' >>run/sockets
 set +e
 sh "$1" >/dev/null
 """
@@ -241,8 +244,51 @@ def test_adopt_confines_what_was_mounted_later(tmp_path: Path, unit: str, status
     assert adopted(tmp_path, "app.service") == called.split()
 
 
-def adopted(tmp_path: Path, group: str) -> list[str]:
-    """What `adopt` calls for a process in that group."""
+@pytest.mark.parametrize(("sockets", "called"), [(0, "notify"), (1, "notify"), (2, "reload")])
+def test_adopt_compares_the_sockets_with_those_of_pid_1(tmp_path: Path, sockets: int, called: str) -> None:
+    """With others the unit is not started: settle starts its socket units before."""
+    assert adopted(tmp_path, "app.service", sockets) == called.split()
+    assert (tmp_path / "run/other-sockets").exists() is (sockets == 2)
+
+
+@pytest.mark.parametrize(
+    ("sockets", "mark", "state", "handled"),
+    [
+        (0, True, "failed", False),
+        (2, False, "active", False),
+        (2, True, "active", True),
+        (2, False, "failed", True),
+    ],
+)
+def test_settle_starts_the_sockets_that_systemd_lacks(
+    tmp_path: Path, sockets: int, mark: bool, state: str, handled: bool
+) -> None:
+    (tmp_path / "left").mkdir()
+    if mark:
+        (tmp_path / "left/other-sockets").touch()
+    text = "\n".join(function("settle", name) for name in ("see_to_sockets", "have_other_sockets"))
+    text = text.replace("/run/quickstart.left", f"{tmp_path}/left").replace("/dev/console", "/dev/null")
+    script = f"""end_group() {{ echo end; }}
+    systemctl() {{ case $1 in show) echo {state} ;; *) echo "$*" ;; esac; }}
+    {text}
+    UNIT=app.service SOCKETS={sockets} SOCKET_UNITS='a.socket b.socket'
+    see_to_sockets || echo no
+    """
+    done = subprocess.run(["dash", "-c", script], check=True, capture_output=True, text=True, timeout=SECONDS)
+    wanted = [
+        "stop app.service",
+        "end",
+        "stop a.socket b.socket",
+        "reset-failed a.socket b.socket app.service",
+        "start a.socket b.socket",
+        "-q is-enabled app.service",
+        "start --no-block app.service",
+    ]
+    assert done.stdout.splitlines() == (wanted if handled else ["no"])
+
+
+def adopted(tmp_path: Path, group: str, sockets: int = 0) -> list[str]:
+    """What `adopt` calls for a process in that group, with so many sockets, of which PID 1 holds the first."""
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they make control groups")
     programs = tmp_path / "programs"
@@ -260,7 +306,7 @@ def adopted(tmp_path: Path, group: str) -> list[str]:
     text = text.replace("/dev/console", "/dev/null").replace("\nPATH=", f"\nPATH={programs}:")
     (tmp_path / "adopt").write_text(text)
     subprocess.run(
-        [*own_namespaces(), "sh", "-c", ADOPTED, "sh", str(tmp_path / "adopt"), group],
+        [*own_namespaces(), "sh", "-c", ADOPTED, "sh", str(tmp_path / "adopt"), group, str(sockets)],
         cwd=tmp_path, capture_output=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     return (tmp_path / "called").read_text().split()
