@@ -15,6 +15,7 @@
 /* The parts that are static. */
 #include "description.c"
 #include "users.c"
+#include "sockets.c"
 #undef MESSAGE_MAX
 #include "notify.c"
 
@@ -109,6 +110,12 @@ static void look_at_description(void) {
     }
     (void)fact("type", "none");
     (void)number(fact("start-timeout-ms", "90000"));
+    if (socket_count() > 0) DEMAND(strlen(socket_names()) < SIZE_MAX);
+    for (const struct record *r = NULL; (r = next_record(r, "socket"));) {
+        union address address;
+        DEMAND(address_of(r, &address) <= sizeof address);
+        (void)type_of(r);
+    }
     const struct record *command = next_record(NULL, "command");
     if (!command || command->count < 4) return;
     struct list environment = {0};

@@ -104,8 +104,14 @@ UNIT = (
 
 def _unit() -> tuple[bytes, ...]:
     passwd = b"root:x:0:0:root:/root:/bin/bash\napp:x:1000:1000::/home/app:/bin/sh\nbad:x:1000\n"
+    sockets = (
+        b"socket stream a.socket 4096 unix /run/a 0666 0755 - -\nsocket-option 1 9 1\n"
+        b"socket datagram b.socket 0 inet 127.0.0.1 53\nsocket stream c 9 inet6 ::1 631\n"
+        b"socket sequential-packet d 9 abstract d\n"
+    )
     return (
         b"\0" + UNIT,
+        b"\0" + UNIT + sockets,
         b"\0quickstart-unit 1\n\n \ncommand main : /x \\x4\n",
         b"\0quickstart-unit 1\ncommand main : /x y $A ${ } ${A $$$$ '$B \n",
         b'\1# comment \\\nA=1\n B = "two \\" $x"\n;c\nC=\'a\nb\' \\\n D\n=\n1=2\nexport E=3\n',

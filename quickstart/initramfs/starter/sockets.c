@@ -17,21 +17,24 @@ union address {
     struct sockaddr any;
     struct sockaddr_in inet;
     struct sockaddr_in6 inet6;
-    struct sockaddr_un unix;
+    struct sockaddr_un local;
 };
 
 /* The words of `socket KIND NAME BACKLOG FAMILY ...`: for `unix` PATH MODE DIRECTORY_MODE USER GROUP, for `abstract` NAME, for `inet` and
    `inet6` ADDRESS PORT. */
 enum { KIND, NAME, BACKLOG, FAMILY, ADDRESS, PORT, MODE = PORT, DIRECTORY_MODE, OWNER, GROUP };
 
+static bool is(const struct record *r, size_t word, const char *value) { return strcmp(r->words[word], value) == 0; }
+
 int socket_count(void) {
     int count = 0;
-    for (const struct record *r = NULL; (r = next_record(r, "socket"));) count++;
+    for (const struct record *r = NULL; (r = next_record(r, "socket")); count++) {
+        if (r->count <= ADDRESS || (is(r, FAMILY, "unix") ? r->count <= GROUP : is(r, FAMILY, "abstract") ? false : r->count <= PORT))
+            fail("the description's `socket` lacks words");
+    }
     if (count > MOST_SOCKETS) fail("the description has more than %d sockets", MOST_SOCKETS);
     return count;
 }
-
-static bool is(const struct record *r, size_t word, const char *value) { return strcmp(r->words[word], value) == 0; }
 
 static int type_of(const struct record *r) {
     if (is(r, KIND, "stream")) return SOCK_STREAM;
@@ -57,10 +60,10 @@ static socklen_t address_of(const struct record *r, union address *to) {
     } else if (is(r, FAMILY, "inet6")) {
         to->inet6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = port_of(r)};
         if (inet_pton(AF_INET6, value, &to->inet6.sin6_addr) == 1) return sizeof to->inet6;
-    } else if ((is(r, FAMILY, "unix") || is(r, FAMILY, "abstract")) && length < sizeof to->unix.sun_path) {
+    } else if ((is(r, FAMILY, "unix") || is(r, FAMILY, "abstract")) && length < sizeof to->local.sun_path) {
         bool abstract = is(r, FAMILY, "abstract");
-        to->unix.sun_family = AF_UNIX;
-        memcpy(to->unix.sun_path + abstract, value, length);
+        to->local.sun_family = AF_UNIX;
+        memcpy(to->local.sun_path + abstract, value, length);
         return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length + 1);
     }
     fail("the description has a bad address `%s`", value);
@@ -103,8 +106,6 @@ static void bind_file(const struct record *r, int fd, const union address *to, s
 
 static int bound(const struct record *r) {
     union address to;
-    if (r->count <= ADDRESS || (is(r, FAMILY, "unix") ? r->count <= GROUP : is(r, FAMILY, "abstract") ? false : r->count <= PORT))
-        fail("the description's `socket` lacks words");
     int type = type_of(r);
     socklen_t length = address_of(r, &to);
     int fd = socket(to.any.sa_family, type | SOCK_CLOEXEC, 0);
