@@ -24,7 +24,7 @@ for place in "$Q"/parity/units/*; do
 	$Q/bin/starter "$place/description" "$RUN" || continue
 	attributes "$UNIT" >"$RUN/attributes"
 	read -r UNIT_TYPE <"$place/type"
-	printf 'UNIT=%s\nUNIT_TYPE=%s\nUNIT_GROUP=system.slice/%s\n' "$UNIT" "$UNIT_TYPE" "$UNIT" >"$RUN/config"
+	printf 'UNIT=%s\nUNIT_TYPE=%s\nUNIT_GROUP=system.slice/%s\nSOCKETS=0\n' "$UNIT" "$UNIT_TYPE" "$UNIT" >"$RUN/config"
 	ln -s $Q/bin "$RUN/bin"
 	ln -s $Q/busybox "$RUN/busybox"
 	ln -s "$place/description" "$RUN/unit"
