@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.inspect.unit.conditions import braces_expanded
 from tests.contract.starterbox import SLEEP, UNIT, Record, describe, run_starter
 
 pytestmark = pytest.mark.host_root
@@ -26,7 +27,9 @@ def condition(text: str) -> Record:
     word = value.removeprefix("|")
     what = "Assert" if name.startswith("Assert") else "Condition"
     flags = ["yes" if flag else "no" for flag in (word.startswith("!"), value.startswith("|"))]
-    return "unit-condition", what, name.removeprefix(what), *flags, word.removeprefix("!")
+    path = word.removeprefix("!")
+    patterns = braces_expanded(path) if "{" in path else ()
+    return "unit-condition", what, name.removeprefix(what), *flags, path, *patterns
 
 
 def reason(starter: Path, work: Path, *records: Record) -> str:
@@ -43,6 +46,7 @@ HELD = (
     *("ConditionDirectoryNotEmpty=/tmp/full", "ConditionDirectoryNotEmpty=!/tmp/empty", "ConditionDirectoryNotEmpty=!/tmp/no"),
     *("ConditionFileNotEmpty=/tmp/link", "ConditionFileNotEmpty=!/tmp/empty-file", "ConditionFileNotEmpty=!/tmp/full"),
     *("ConditionFileIsExecutable=/tmp/program", "AssertFileIsExecutable=!/tmp/file", "AssertPathExists=/tmp/file"),
+    *("ConditionPathExistsGlob=/tmp/{no,fi*}", "ConditionPathExistsGlob=!/tmp/{no,none*}"),
     *("ConditionPathIsReadWrite=/tmp", "ConditionPathIsReadWrite=!/tmp/only-reading", "ConditionPathIsReadWrite=!/tmp/no"),
 )  # fmt: skip
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+from pathlib import Path
+
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
@@ -9,6 +12,9 @@ from quickstart.inspect.unit import conditions
 from quickstart.inspect.unit.conditions import condition_records
 
 Record = tuple[str, ...]
+
+# glob.h
+_GLOB_NOSORT, _GLOB_BRACE = 1 << 2, 1 << 10
 
 
 def records(*lines: str, unit: str = "app.service") -> list[Record]:
@@ -62,9 +68,68 @@ def test_no_condition_is_compared_with_all_the_others(monkeypatch: pytest.Monkey
         *("ConditionVirtualization=kvm", "ConditionHost=web1", "ConditionMemory=>=1G", "ConditionACPower=true"),
         *("ConditionKernelCommandLine=fast", "ConditionFirstBoot=yes", "AssertCPUs=4", "ConditionNeedsUpdate=/etc"),
         *("ConditionPathIsMountPoint=/srv", "ConditionPathExists=/run/app", "AssertPathExists=/var/run/app"),
-        *("ConditionPathExistsGlob=/etc/{a,b}", "ConditionPathExists=app.conf", "ConditionSomethingNew=x"),
+        *("ConditionPathExistsGlob=/etc/{a", "ConditionPathExistsGlob={/run,/etc}/a"),
+        *("ConditionPathExists=app.conf", "ConditionSomethingNew=x"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_known_before_systemd_refuses_the_early_start(line: str) -> None:
     with pytest.raises(UnsupportedUnitError, match=line.partition("=")[0]):
         records(line)
+
+
+def test_braces_of_a_pattern_are_expanded() -> None:
+    assert records("ConditionPathExistsGlob=!/lib/main.{c[vl]d,inc}") == [
+        (
+            "Condition",
+            "PathExistsGlob",
+            "yes",
+            "no",
+            "/lib/main.{c[vl]d,inc}",
+            "/lib/main.c[vl]d",
+            "/lib/main.inc",
+        )
+    ]
+    assert records("ConditionPathExistsGlob=/a*") == [("Condition", "PathExistsGlob", "no", "no", "/a*")]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expanded"),
+    [
+        ("/{a,b}/{c,d}", ("/a/c", "/a/d", "/b/c", "/b/d")),
+        ("/{a,{b,c}d}", ("/a", "/bd", "/cd")),
+        ("/{a,}x", ("/ax", "/x")),
+        ("/{a}", ("/a",)),
+        *((text, ()) for text in ("/a{", "/a}", "/{a,b", "/{}", "/\\{a,b}", "/}a,b{", "{a,b}" * 7)),
+    ],
+)
+def test_what_a_pattern_with_braces_stands_for(pattern: str, expanded: tuple[str, ...]) -> None:
+    assert sorted(conditions.braces_expanded(pattern)) == sorted(expanded)
+
+
+@pytest.mark.parametrize("pattern", ["{a,b}/{c,d}", "{a,{b,c}d}", "{a,}x", "{a}", "[ab]{x,}", "{b,a*}"])
+def test_glibc_expands_a_pattern_in_the_same_way(tmp_path: Path, pattern: str) -> None:
+    for name in ("a/c", "a/d", "b/c", "e/c", "bd", "cd", "ax", "x", "bx", "dx"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    expanded = conditions.braces_expanded(f"{tmp_path}/{pattern}")
+    ours = {str(each) for path in expanded for each in tmp_path.glob(path.removeprefix(f"{tmp_path}/"))}
+    assert glibc_glob(f"{tmp_path}/{pattern}") == ours != set()
+
+
+class Found(ctypes.Structure):
+    """The first members of glob_t (glob.h)."""
+
+    _fields_ = (
+        ("count", ctypes.c_size_t),
+        ("paths", ctypes.POINTER(ctypes.c_char_p)),
+        ("rest", ctypes.c_char * 128),
+    )
+
+
+def glibc_glob(pattern: str) -> set[str]:
+    """The paths that glob(3) of this host's C library finds, as systemd calls it."""
+    found = Found()
+    assert (
+        ctypes.CDLL(None).glob(pattern.encode(), _GLOB_NOSORT | _GLOB_BRACE, None, ctypes.byref(found)) == 0
+    )
+    return {path.decode() for path in found.paths[: found.count] if path}

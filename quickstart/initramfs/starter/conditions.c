@@ -95,12 +95,17 @@ static const struct kind {
     {"FileIsExecutable", file_is_executable},
 };
 
-/* `unit-condition LIST KIND NEGATED TRIGGERS PATH`: whether the condition holds. */
+/* `unit-condition LIST KIND NEGATED TRIGGERS PATH [PATTERN...]`: whether the condition holds. The patterns are those that PATH stands for
+   with its braces, which glob(3) of our C library does not know. */
 static bool holds(const struct record *r) {
-    if (r->count != 5) fail("the description's `%s` lacks words", r->key);
+    if (r->count < 5) fail("the description's `%s` lacks words", r->key);
     bool negated = strcmp(r->words[2], "yes") == 0;
-    for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
-        if (strcmp(KINDS[i].name, r->words[1]) == 0) return KINDS[i].test(r->words[4], negated) != negated;
+    for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++) {
+        if (strcmp(KINDS[i].name, r->words[1]) != 0) continue;
+        for (size_t path = r->count > 5 ? 5 : 4; path < r->count; path++)
+            if (KINDS[i].test(r->words[path], negated)) return !negated;
+        return negated;
+    }
     fail("the description has a condition of the unknown kind `%s`", r->words[1]);
 }
 

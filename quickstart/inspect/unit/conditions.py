@@ -7,12 +7,17 @@ systemd would not start must not be started early.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.unit.words import Names, shown
 
 Record = tuple[str, ...]
+
+# A pattern that stands for more is refused.
+_MOST_ALTERNATIVES = 64
+_INNERMOST = re.compile(r"\{([^{}]*)\}")
 
 # Of paths: the starter looks (starter/conditions.c).
 _OF_PATHS = frozenset(
@@ -42,8 +47,8 @@ class _Condition:
 
 
 def condition_records(unit: str, assigned: tuple[tuple[str, str], ...]) -> tuple[Record, ...]:
-    """`unit-condition LIST KIND NEGATED TRIGGERS PATH` for each condition on a path in the [Unit] assignments
-    ``assigned``.
+    """`unit-condition LIST KIND NEGATED TRIGGERS PATH [PATTERN…]` for each condition on a path in the [Unit]
+    assignments ``assigned``. A PATH with braces is followed by the patterns that it stands for.
 
     Raises UnsupportedUnitError with the name of a condition that cannot be checked before systemd runs.
     """
@@ -86,11 +91,35 @@ def _record(unit: str, what: str, condition: _Condition) -> Record:
     if condition.kind not in _OF_PATHS:
         raise refusal
     path = Names(unit).expand(condition.word)
-    # What systemd makes there is not there yet; and it knows braces in a pattern, the C library does not.
-    is_late = path.startswith(("/run/", "/var/run/")) and not condition.negated
-    if is_late or (condition.kind == "PathExistsGlob" and "{" in path) or not path.startswith("/"):
+    alternatives = braces_expanded(path) if condition.kind == "PathExistsGlob" else (path,)
+    # What systemd makes there is not there yet.
+    is_late = not condition.negated and any(each.startswith(("/run/", "/var/run/")) for each in alternatives)
+    if is_late or not alternatives or not all(each.startswith("/") for each in alternatives):
         raise refusal
     return (
         "unit-condition", what, condition.kind, "yes" if condition.negated else "no",
-        "yes" if condition.triggers else "no", path,
+        "yes" if condition.triggers else "no", path, *(alternatives if alternatives != (path,) else ()),
     )  # fmt: skip
+
+
+def braces_expanded(pattern: str) -> tuple[str, ...]:
+    """The patterns without braces that ``pattern`` stands for, as GLOB_BRACE of glob(3), which systemd uses and
+    init's C library lacks. Empty for a pattern that has too many of them, or that glob(3) does not explain: with
+    a quoted or a single brace, or with nothing between two.
+    """
+    if not {"{", "}"} & set(pattern):
+        return (pattern,)
+    if "\\" in pattern or "{}" in pattern:
+        return ()
+    left, expanded = [pattern], []
+    while left:
+        present = left.pop()
+        group = _INNERMOST.search(present)
+        if group is None:
+            expanded.append(present)
+        else:
+            before, after = present[: group.start()], present[group.end() :]
+            left += [f"{before}{each}{after}" for each in reversed(group[1].split(","))]
+        if len(left) + len(expanded) > _MOST_ALTERNATIVES or {"{", "}"} & set("".join(expanded)):
+            return ()
+    return tuple(dict.fromkeys(expanded))
