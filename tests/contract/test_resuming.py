@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,8 @@ def full(project: Path, *words: str) -> tuple[int, str, list[str]]:
         timeout=300,
         check=False,
         text=True,
+        # One test interrupts pytest, which ignores that where the shell has started these tests in the background.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert done.stdout, done.stderr
     return done.returncode, done.stdout.splitlines()[-1], ran.read_text().split()

@@ -4,6 +4,7 @@ filters; and the steps that a command's prefix skips.
 
 from __future__ import annotations
 
+import pwd
 from pathlib import Path
 
 import pytest
@@ -301,10 +302,12 @@ def test_filters(starter: Path, tmp_path: Path, line: str, denied: str, allowed:
 @pytest.mark.parametrize("mode", ["private", "shared"])
 def test_keyrings_are_those_of_the_units_user(starter: Path, tmp_path: Path, mode: str) -> None:
     """keyrings(7): a session may read what is linked into its keyring. What root keeps in root's own is not the service's."""
+    # One of its own for each: of the same user, the session keyring of an ended process may still be there.
+    user = pwd.getpwnam({"private": "games", "shared": "man"}[mode])
     found = start(
         starter,
         tmp_path,
-        ("user", "nobody"),
+        ("user", user.pw_name),
         ("keyring", mode),
         ("groups",),
         ("become-user",),
@@ -315,7 +318,8 @@ def test_keyrings_are_those_of_the_units_user(starter: Path, tmp_path: Path, mod
     rows = [line.split(maxsplit=8) for line in found.answers["keys"].splitlines()]
     owners = {row[8].partition(":")[0]: row[5] for row in rows if row[7] == "keyring"}
     links = next(row[8] for row in rows if row[8].startswith("_ses: "))
-    assert (owners["_ses"], links) == ("65534", "_ses: 1" if mode == "shared" else "_ses: empty")
+    assert (owners["_ses"], links) == (str(user.pw_uid), "_ses: 1" if mode == "shared" else "_ses: empty")
     assert "_uid.0" not in owners
     # Nothing of the way there is left.
-    assert field(found, "Uid").split() == field(found, "Gid").split() == ["65534"] * 4
+    assert field(found, "Uid").split() == [str(user.pw_uid)] * 4
+    assert field(found, "Gid").split() == [str(user.pw_gid)] * 4
