@@ -138,7 +138,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
             hand_over(said)
 
     def _copied(self, cell: jail.Jail) -> tuple[Path, Path]:
-        """Copy the kernel into the jail, and join the initramfs there. Return their names in the jail."""
+        """Copy the kernel into the jail, and write the parts of the initramfs into one file there. Return both names."""
         jail.demand_room(self.machine.initrds, self.machine.memory_mib)
         initrd = cell.directory / "initrd"
         with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):

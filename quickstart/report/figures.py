@@ -344,7 +344,7 @@ def _lanes(phases: Sequence[Phase]) -> list[list[Phase]]:
 
 
 def phase_numbers(rows: Sequence[tuple[str, Sample]]) -> dict[str, int]:
-    """The number of each phase in figure and table."""
+    """The number that labels each phase in the figure and in the table."""
     names = {phase.name: None for _, sample in rows for phase in all_phases(sample)}
     known = [name for name in _PHASE_COLOURS if name in names]
     return {

@@ -123,7 +123,7 @@ def sockets_of(root: ImageRoot, source: Source, socket_units: Iterable[str]) -> 
 def listening_sockets(root: ImageRoot, name: str) -> tuple[ListeningSocket, ...]:
     """The sockets of the socket unit ``name``, in the order in which systemd passes them on.
 
-    Raises UnsupportedUnitError for everything that init could not repeat.
+    Raises UnsupportedUnitError for every setting of a socket that init cannot make as systemd does.
     """
     texts = unit_texts(root, name)
     for fault in filter(None, map(first_fault, texts)):
