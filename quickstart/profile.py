@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from quickstart.errors import BadInputError, ProfileError
 from quickstart.host.assets import assets
@@ -30,6 +38,8 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_l
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
 _UNIT = r"[A-Za-z0-9:_.@\\-]+\.service"
 _UNIT_CHARACTERS = 255
+# Each is read, traced and compared in each boot.
+MOST_UNITS = 8
 Unit = Annotated[str, StringConstraints(pattern=rf"^{_UNIT}$", max_length=_UNIT_CHARACTERS)]
 Glob = Annotated[str, StringConstraints(pattern=r"^/")]
 # A file by its name alone: no directory above the root, nothing that a shell or chroot would see differently.
@@ -121,7 +131,9 @@ class _Document(Table):
     description: str = ""
     suite: Name = "bookworm"
     packages: Annotated[tuple[Package, ...], Field(min_length=1)]
-    unit: Unit
+    # A stack. The last of them answers when the application is ready.
+    units: Annotated[tuple[Unit, ...], Field(min_length=1, max_length=MOST_UNITS)] | None = None
+    unit: Annotated[Unit | None, Field(validate_default=True)] = None
     # payload.Payload
     payload: Literal["cpio", "gzip", "lz4", "zstd", "squashfs"] = "cpio"
     # kerneloptions.BUILDABLE
@@ -133,6 +145,28 @@ class _Document(Table):
     disk: _Disk = _Disk()
     budget: _Budget = _Budget()
     bench: _Bench | None = None
+
+    @field_validator("units")
+    @classmethod
+    def _each_once(cls, units: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if units is not None and len(set(units)) < len(units):
+            raise ValueError("names a unit twice")
+        return units
+
+    @field_validator("unit")
+    @classmethod
+    def _one_of_both(cls, unit: str | None, info: ValidationInfo) -> str | None:
+        # Where `units` is not valid itself, that alone is said.
+        if "units" in info.data and unit is None and info.data["units"] is None:
+            raise PydanticCustomError("missing", "Field required")
+        if unit is not None and info.data.get("units") is not None:
+            raise ValueError("`units` names all units already")
+        return unit
+
+    @property
+    def stack(self) -> tuple[str, ...]:
+        """All units, whichever key names them."""
+        return self.units or (self.unit or "",)
 
 
 def parse_profile(text: str, source: str) -> Profile:
@@ -270,7 +304,8 @@ def _profile(document: _Document) -> Profile:
         description=document.description,
         suite=document.suite,
         packages=tuple(sorted(set(document.packages))),
-        unit=document.unit,
+        unit=document.stack[-1],
+        companions=document.stack[:-1],
         run_start_pre=document.start.pre,
         early=Early(document.start.early),
         ready=_readiness(document.ready),

@@ -24,7 +24,7 @@ from quickstart.engines.launching import launcher_on
 from quickstart.guest import executing
 from quickstart.host.progress import Quiet
 from quickstart.image.kerneloptions import stock_line
-from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.guestconfig import HandOff
 from quickstart.measure import clock
 from quickstart.model import Profile
 from quickstart.model.machine import Machine, machine

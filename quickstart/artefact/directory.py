@@ -170,6 +170,7 @@ def write(directory: Path, made: Made) -> None:
         "profile": profile.name,
         **_origin(reference, made.traces),
         "unit": profile.unit,
+        "companions": list(profile.companions),
         "delivery": made.delivery,
         "payload": made.payload,
         "target": made.target.value,

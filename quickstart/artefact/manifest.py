@@ -28,7 +28,7 @@ from quickstart.model import MIB, Readiness, RootBudget, Superblock
 from quickstart.model.words import ReadyKind
 from quickstart.parse import jsondoc
 from quickstart.parse.faults import Table, faults
-from quickstart.profile import Account, Name, Unit
+from quickstart.profile import MOST_UNITS, Account, Name, Unit
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -160,6 +160,8 @@ class Manifest(_Open):
     build_key: _Hash
     profile: Name
     unit: Literal[""] | Unit = ""
+    # Of a stack; an OUT from before there were stacks has none.
+    companions: Annotated[tuple[Unit, ...], Field(strict=False, max_length=MOST_UNITS - 1)] = ()
     ready: _Ready
     cmdline: _CommandLine
     # An OUT from before there were kernel options has one line for both entries.

@@ -19,7 +19,7 @@ from quickstart.errors import BadInputError
 from quickstart.host import door
 from quickstart.image.extents import Extent, file_extents, tail_extent
 from quickstart.image.kerneloptions import stock_line
-from quickstart.initramfs.layout import HandOff, Served
+from quickstart.initramfs.guestconfig import HandOff, Served
 from quickstart.initramfs.payload import compressors
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.dpkg import installed
@@ -124,7 +124,11 @@ def _boot(subject: Subject, configuration: str, initramfs: Path) -> Boot:
         mac=pipeline.MAC,
         ready=profile.ready,
         unit=profile.unit,
-        unit_lines=tuple("=".join(each) for each in assignments(unit_texts(root, profile.unit), "[Service]")),
+        unit_lines=tuple(
+            "=".join(each)
+            for unit in profile.units
+            for each in assignments(unit_texts(root, unit), "[Service]")
+        ),
         packages=installed(root),
     )
 

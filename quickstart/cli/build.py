@@ -22,7 +22,7 @@ from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError
 from quickstart.image.kerneloptions import added
-from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import MIB, Artefact, Profile
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, Target

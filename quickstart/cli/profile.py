@@ -39,7 +39,14 @@ def profile() -> None:
     metavar="P",
     help="A Debian package; may be given several times.",
 )
-@click.option("--unit", required=True, metavar="U", help="The service that starts early.")
+@click.option(
+    "--unit",
+    "units",
+    multiple=True,
+    required=True,
+    metavar="U",
+    help="The service that starts early; several times for a stack, and the one that answers is the last.",
+)
 @click.option(
     "--ready",
     metavar="http:PORT/PATH|tcp:PORT|exec:CMD",
@@ -67,7 +74,7 @@ def profile() -> None:
 def new(
     name: str,
     packages: tuple[str, ...],
-    unit: str,
+    units: tuple[str, ...],
     ready: str | None,
     status: int | None,
     suite: str,
@@ -87,7 +94,10 @@ def new(
 
     def work(verb: Verb) -> int:
         asked = wanted_ready(ready, status)
-        draft = first_draft(name, packages, unit, asked or UNKNOWN_READY, suite, timeout_s)
+        *companions, unit = units
+        draft = first_draft(
+            name, packages, unit, asked or UNKNOWN_READY, suite, timeout_s, companions=companions
+        )
         place = Place(verb.place, free_port(), force)
         options = TraceOptions(rootfs=rootfs, keep=keep)
         with Store(default_root(), verb.display().note) as store:
@@ -104,6 +114,7 @@ def _written(found: Findings, out: Path) -> Mapping[str, object]:
         "out": str(out),
         "profile": profile.name,
         "unit": profile.unit,
+        "companions": list(profile.companions),
         "ready": request(profile.ready),
         "start_pre": profile.run_start_pre,
         "data": [str(path) for path in found.written],

@@ -28,7 +28,7 @@ from quickstart.cli.options import (
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
 from quickstart.errors import BadInputError, TraceFullError
-from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.serving import Delivery
 from quickstart.model import Profile, RootBudget
 from quickstart.model.words import Payload

@@ -17,12 +17,12 @@ from quickstart.host.assets import assets
 from quickstart.host.progress import Progress
 from quickstart.image.ext4 import disk_recipe, read_superblock, write_disk
 from quickstart.image.kerneloptions import chosen
-from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.payload import check_kernel, compressors
 from quickstart.initramfs.serving import Delivery, without_hidden
 from quickstart.inspect.cloudinit import early_start
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit import read_unit, refuse_bound_port, unit_texts
+from quickstart.inspect.unit import read_stack, refuse_bound_port, unit_texts
 from quickstart.model import (
     MIB,
     Artefact,
@@ -155,7 +155,7 @@ def in_store(
         return None, None
     numbers = range(1, options.traces + 1)
     kept = [store.find("trace", _trace_inputs(profile, image, number)) for number in numbers]
-    traces = [load_trace(path, profile.unit) for path in kept if path is not None]
+    traces = [load_trace(path, *profile.units) for path in kept if path is not None]
     if len(traces) < len(kept):
         return image, None
     return image, compute(traces, ImageRoot(image.tree), rules_of(profile, image))
@@ -167,7 +167,7 @@ def rules_of(profile: Profile, reference: ReferenceImage) -> FileRules:
     """
     root = ImageRoot(reference.tree)
     try:
-        unit = read_unit(root, profile.unit, profile.run_start_pre)
+        unit = read_stack(root, profile.units, profile.run_start_pre)
     except UnsupportedUnitError:
         return profile.files
     return without_hidden(profile.files, root, unit)
@@ -187,7 +187,7 @@ def build(profile: Profile, options: BuildOptions, context: Context) -> Built:
     door.need_tools(*build_tools(profile, options, context.store))
     reference = _reference(profile, rootfs, options.tracing, context)
     refuse_bound_port(
-        read_unit(ImageRoot(reference.tree), profile.unit, profile.run_start_pre), profile.ready
+        read_stack(ImageRoot(reference.tree), profile.units, profile.run_start_pre), profile.ready
     )
     check_includes(ImageRoot(reference.tree), profile.files)
     check_kernel(ImageRoot(reference.tree), reference.kernel_version, payload_of(profile, options.payload))
@@ -260,7 +260,8 @@ def trace_image(
     """The start set of ``profile`` in the existing image ``reference``."""
     door.need_root(_ROOT_STEP)
     door.need_tools(*_TOOLS)
-    unit_texts(ImageRoot(reference.tree), profile.unit)
+    for unit in profile.units:
+        unit_texts(ImageRoot(reference.tree), unit)
     check_includes(ImageRoot(reference.tree), profile.files)
     return trace_disk(subject_of(profile, reference, context), options, context)
 
@@ -348,7 +349,7 @@ def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> M
         "number": number,
         "image": reference.image_hash,
         "disk": key_of("disk", _disk_inputs(profile, reference)),
-        "unit": profile.unit,
+        "units": list(profile.units),
         # How long to wait for ready does not change what is traced.
         "ready": dataclasses.asdict(dataclasses.replace(profile.ready, timeout_s=0)),
         "memory_mib": profile.memory_mib,
@@ -368,7 +369,7 @@ def make_trace(subject: Subject, number: int, context: Context, keep: bool) -> T
     inputs = _trace_inputs(profile, subject.reference, number)
     path = context.store.get_or_make("trace", inputs, make).path
     with context.progress.step("trace: parse"):
-        return load_trace(path, profile.unit)
+        return load_trace(path, *profile.units)
 
 
 def machine_of(

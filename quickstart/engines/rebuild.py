@@ -16,11 +16,11 @@ from quickstart.errors import BadInputError, OutputExistsError
 from quickstart.host import door
 from quickstart.host.unchanged import check_unchanged
 from quickstart.image.ext4 import read_superblock
-from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit import read_unit, refuse_bound_port
+from quickstart.inspect.unit import read_stack, refuse_bound_port
 from quickstart.model import MIB, Artefact, Profile, RootDisk
 from quickstart.model.subject import Subject
 from quickstart.model.words import DiskFormat, KernelOptions, Payload
@@ -91,7 +91,7 @@ def _packing(
     """The packing for the used disk. The disk's content becomes the reference image, and is traced again."""
     reference = reference_of_disk(used, _LABEL, profile.disk_mib * MIB, context)
     root = ImageRoot(reference.tree)
-    refuse_bound_port(read_unit(root, profile.unit, profile.run_start_pre), profile.ready)
+    refuse_bound_port(read_stack(root, profile.units, profile.run_start_pre), profile.ready)
     door.need_tools(*form.payload.tools)
     check_includes(root, profile.files)
     check_kernel(root, reference.kernel_version, form.payload)

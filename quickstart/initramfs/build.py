@@ -5,14 +5,15 @@ same bytes, for any user on any day.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import StartSetError
 from quickstart.initramfs.digests import list_bytes, listed
 from quickstart.initramfs.facts import NOTHING, Watched
-from quickstart.initramfs.layout import GuestConfig, HandOff, Served, image_part_b, part_a, part_b
+from quickstart.initramfs.guestconfig import GuestConfig, HandOff, Served
+from quickstart.initramfs.layout import image_part_b, part_a, part_b
 from quickstart.initramfs.modules import IMAGE_MODULES, WANTED, module_set
 from quickstart.initramfs.newc import MAX_FIELD, CpioEntry, write_archive
 from quickstart.initramfs.payload import check_kernel, packing
@@ -52,13 +53,19 @@ class Recipe:
     watched: Watched = NOTHING
 
     @property
-    def bound(self) -> tuple[PurePosixPath, ...]:
-        """The packed files that are bound over the volume's files. Empty without the overlay, and when the
-        application's files do not come from /fast.
+    def bound_by_unit(self) -> Mapping[str, tuple[PurePosixPath, ...]]:
+        """The packed files that are bound over the volume's files, for each unit of the stack. Empty without
+        the overlay, and when the application's files do not come from /fast.
         """
         if self.delivery is Delivery.FAST or self.served is not Served.FAST:
-            return ()
-        return bound_files(self.start_set, ImageRoot(self.reference.tree), self.unit)
+            return {}
+        root = ImageRoot(self.reference.tree)
+        return {each.unit: bound_files(self.start_set, root, each) for each in self.unit.all_units}
+
+    @property
+    def bound(self) -> tuple[PurePosixPath, ...]:
+        """The packed files that are bound over the volume's files for any of the units, sorted."""
+        return tuple(sorted({path for paths in self.bound_by_unit.values() for path in paths}))
 
 
 def build_id(recipe: Recipe, config: GuestConfig) -> str:
@@ -144,7 +151,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         network=network_service(root) if recipe.hand_off is not HandOff.STAY else "",
         early=early_start(root, recipe.profile.early),
         served=recipe.served,
-        bound=recipe.bound,
+        bound=recipe.bound_by_unit,
         watched=recipe.watched,
         image=recipe.payload.value if recipe.payload is Payload.SQUASHFS else "",
         settings=kernel_settings(root),

@@ -62,15 +62,19 @@ class Watched:
 NOTHING = Watched()
 
 
-def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[PurePosixPath]) -> Watched:
-    """Everything that is compared with the volume, beside the served files.
+def watched(
+    root: ImageRoot, units: tuple[str, ...], start_set: StartSet, bound: Collection[PurePosixPath]
+) -> Watched:
+    """Everything that is compared with the volume for an early start of ``units``, beside the served files.
 
     Raises UnsupportedUnitError when the image does not have the unit, and when an AppArmor profile attaches
     to one of the programs.
     """
     served = served_files(start_set, bound)
-    refuse_profiles(root, unit, [file.path for file in served if not is_library(file.path)])
-    decisive = deciding(root, unit) + _before(root, served)
+    decisive = _before(root, served)
+    for unit in units:
+        refuse_profiles(root, unit, [file.path for file in served if not is_library(file.path)])
+        decisive += deciding(root, unit)
     # Every entry of a compared directory is compared already.
     others = tuple(path for path in own_drop_ins(root).files if path.parent not in decisive.places)
     everything = decisive + Deciding(others)
@@ -88,7 +92,7 @@ def watched(root: ImageRoot, unit: str, start_set: StartSet, bound: Collection[P
         places=found.places,
         files=files,
         ways=tuple(_ways(root, served)),
-        enabled=enabled_text(root, unit),
+        enabled=enabled_text(root, *units),
         parents=tuple(_parents(root, (*(file.path for file in served), *absent, *found.places))),
     )
 

@@ -8,19 +8,26 @@ build. The list of digests in part A shows whether part B is what was packed.
 
 from __future__ import annotations
 
-import enum
 import os
-import shlex
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import StartSetError
 from quickstart.initramfs.description import description_text
-from quickstart.initramfs.facts import NOTHING, STOCK_PATH, Watched, listed_parents, packed_facts, way_facts
+from quickstart.initramfs.facts import STOCK_PATH, listed_parents, packed_facts, way_facts
+from quickstart.initramfs.guestconfig import (
+    GuestConfig,
+    HandOff,
+    Served,
+    config_text,
+    late_binds_text,
+    settings_text,
+    unit_config_text,
+)
 from quickstart.initramfs.modules import ModuleSet, modloader_table, module_data, packed, packed_names
 from quickstart.initramfs.newc import CpioEntry, char_device, directory, hard_link, regular, symlink
 from quickstart.initramfs.prefetch import Prefetch
@@ -30,11 +37,10 @@ from quickstart.initramfs.squashfs import write_image
 from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitStart
-from quickstart.inspect.unit.sysctl import KernelSetting
-from quickstart.model import FileKind, Readiness, StartFile, StartSet, Superblock
-from quickstart.model.words import Early, ReadyKind
+from quickstart.model import FileKind, StartFile, StartSet
 
 OURS = "fast/quickstart"
+COMPANIONS = f"{OURS}/companions"
 # It fits into the 28 bytes that /lib64/ld-linux-x86-64.so.2 has in a program.
 LOADER = "/fast/lib64/ld.so"
 # The amd64 ABI's; a program with another one (32 bits, musl) keeps it and is loaded from the root volume.
@@ -89,52 +95,6 @@ _SCRIPTS = (
 )
 
 
-class Served(enum.Enum):
-    """Where the application's files come from. An artefact always has FAST. The other values are only for comparisons."""
-
-    FAST = "/fast"
-    VOLUME = "the root volume"
-    MEMORY = "memory"
-
-
-class HandOff(enum.Enum):
-    """The machine's state after the application answers. The values are words that init uses."""
-
-    STAY = "no"
-    """Init stays PID 1 and runs only the application: the paper's minimal system."""
-    KEEP = "keep"
-    """The distribution's init takes over; /fast stays in memory."""
-    RELEASE = "release"
-    """As KEEP, and /fast is freed when the boot is done."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GuestConfig:
-    """The configuration of init for one image. ``build`` names the pair of parts A and B.
-
-    ``ready`` comes from the profile. ``network`` is the result of takeover.network_service, and empty without
-    a hand-off. ``early`` is the result of cloudinit.early_start. ``image`` is the file system type of part B,
-    and empty when part B has plain files. ``watched`` is compared with the volume, beside the packed files.
-    ``settings`` come from the image's sysctl.d(5).
-    """
-
-    build: str
-    superblock: Superblock
-    root_fstype: str
-    root_options: str
-    interface: str
-    unit: UnitStart
-    ready: Readiness
-    hand_off: HandOff
-    network: str
-    early: Early = Early.ALWAYS
-    served: Served = Served.FAST
-    bound: tuple[PurePosixPath, ...] = ()
-    image: str = ""
-    watched: Watched = NOTHING
-    settings: tuple[KernelSetting, ...] = ()
-
-
 def part_a(
     config: GuestConfig,
     modules: ModuleSet,
@@ -158,11 +118,16 @@ def part_a(
         yield regular(f"{OURS}/prefetch.names", prefetch.names_text, 0o644)
     yield regular(f"{OURS}/config", _encoded(config_text(config)), 0o644)
     yield regular(f"{OURS}/settings", _encoded(settings_text(config.settings)), 0o644)
-    yield regular(f"{OURS}/unit", _encoded(unit_text(config, start_set, root)), 0o644)
-    if config.unit.late_binds and config.hand_off is not HandOff.STAY:
-        yield regular(f"{OURS}/late-binds", _encoded(late_binds_text(config.unit)), 0o644)
+    yield from _unit(OURS, config.unit, config, start_set, root)
+    if config.unit.companions:
+        yield directory(COMPANIONS)
+    for number, companion in enumerate(config.unit.companions, 1):
+        place = f"{COMPANIONS}/{number}"
+        yield from _companion(place, companion)
+        yield from _unit(place, companion, config, start_set, root)
     yield from _modules(modules, root)
-    names, facts, places = packed_facts(start_set, config.bound, config.watched)
+    bound = tuple(dict.fromkeys(path for paths in config.bound.values() for path in paths))
+    names, facts, places = packed_facts(start_set, bound, config.watched)
     ways, way_rows = way_facts(config.watched.ways)
     yield regular(f"{OURS}/packed.names", names, 0o644)
     yield regular(f"{OURS}/packed.stat", facts + way_rows, 0o644)
@@ -170,6 +135,24 @@ def part_a(
     yield regular(f"{OURS}/packed.places", places, 0o644)
     yield regular(f"{OURS}/packed.parents", listed_parents(config.watched.parents), 0o644)
     yield regular(f"{OURS}/packed.units", config.watched.enabled, 0o644)
+
+
+def _unit(
+    place: str, unit: UnitStart, config: GuestConfig, start_set: StartSet, root: ImageRoot
+) -> Iterator[CpioEntry]:
+    """How a unit starts: its description, and its late binds."""
+    yield regular(f"{place}/unit", _encoded(unit_text(unit, config, start_set, root)), 0o644)
+    if unit.late_binds and config.hand_off is not HandOff.STAY:
+        yield regular(f"{place}/late-binds", _encoded(late_binds_text(unit)), 0o644)
+
+
+def _companion(place: str, unit: UnitStart) -> Iterator[CpioEntry]:
+    """The directory of a companion. Init's scripts take it in place of OURS, so it leads to the programs, too."""
+    yield directory(place)
+    yield symlink(f"{place}/bin", "../../bin")
+    yield symlink(f"{place}/busybox", "../../busybox")
+    yield symlink(f"{place}/adopt", "../../adopt")
+    yield regular(f"{place}/config", _encoded(unit_config_text(unit)), 0o644)
 
 
 def _programs(programs: Programs) -> Iterator[CpioEntry]:
@@ -287,19 +270,18 @@ def with_interpreter(path: Path, interpreter: str) -> bytes:
     return bytes(data)
 
 
-def unit_text(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> str:
+def unit_text(unit: UnitStart, config: GuestConfig, start_set: StartSet, root: ImageRoot) -> str:
     """The description for the starter, with PATH and LD_LIBRARY_PATH as in the paper."""
     fast = config.served is Served.FAST
     libraries = library_path(start_set)
     stock = [str(name) for name in STOCK_PATH]
     environment = [f"PATH={':'.join([*(f'/fast{name}' for name in stock if fast), *stock])}"]
     environment += [f"LD_LIBRARY_PATH={libraries}"] if libraries else []
-    unit = config.unit
     if config.served is Served.MEMORY:
         # There is no volume to look at.
         kept = tuple(record for record in unit.settings if record[0] != "unit-condition")
         unit = replace(unit, settings=kept)
-    return description_text(unit, start_set, root, environment, fast, config.bound)
+    return description_text(unit, start_set, root, environment, fast, config.bound.get(unit.unit, ()))
 
 
 def library_path(start_set: StartSet) -> str:
@@ -312,63 +294,3 @@ def library_path(start_set: StartSet) -> str:
     # ld.so(8) would take these characters of LD_LIBRARY_PATH for its own; such a library comes from the root volume.
     sayable = (path for path in holders if path != PurePosixPath("/etc") and not set(":;$") & set(str(path)))
     return ":".join(f"/fast{path}" for path in sorted(sayable))
-
-
-def late_binds_text(unit: UnitStart) -> str:
-    """The late binds for `adopt`, one line each with four words between tabs: `ro` or `rw`, `required` or
-    `optional`, the source and the target.
-    """
-    rows = (
-        (
-            "ro" if each.read_only else "rw",
-            "required" if each.required else "optional",
-            each.source,
-            each.target,
-        )
-        for each in unit.late_binds
-    )
-    return "".join("\t".join(row) + "\n" for row in rows)
-
-
-def settings_text(settings: Iterable[KernelSetting]) -> str:
-    """The kernel settings as shell text, which init's second half sources: one line `setting always|as-built
-    KEY VALUE [SPARED…]` for each setting.
-    """
-    rows = (
-        ("setting", "as-built" if each.is_packages else "always", each.key, each.value, *each.spared)
-        for each in settings
-    )
-    return "".join(f"{shlex.join(row)}\n" for row in rows)
-
-
-def config_text(config: GuestConfig) -> str:
-    """The configuration of init as shell assignments."""
-    values = {
-        "BUILD": config.build,
-        "ROOT_UUID": config.superblock.uuid,
-        "ROOT_FSTYPE": config.root_fstype,
-        "ROOT_OPTIONS": config.root_options,
-        "BUILD_MOUNTS": str(config.superblock.mount_count),
-        "BUILD_WTIME": str(config.superblock.write_time_s),
-        "INTERFACE": config.interface,
-        "UNIT": config.unit.unit,
-        "UNIT_TYPE": config.unit.type,
-        "UNIT_GROUP": config.unit.group,
-        "PID_FILE": str(config.unit.pid_file or ""),
-        # PID 1 holds the sockets as descriptors from 3 on (docs/internals/sockets.md).
-        "SOCKETS": str(len(config.unit.sockets)),
-        "SOCKET_UNITS": " ".join(dict.fromkeys(socket.unit for socket in config.unit.sockets)),
-        "SOCKET_PATHS": " ".join(str(socket.path) for socket in config.unit.sockets if socket.path),
-        "SERVED": config.served.value,
-        "HAND_OFF": config.hand_off.value,
-        "NETWORK": config.network,
-        "EARLY": config.early,
-        "IMAGE": config.image,
-        # As in /proc/net/tcp (proc(5)).
-        "READY_PORT": f"{config.ready.port:04X}" if config.ready.port else "",
-        # `caretaker ask` has no other request than HTTP's.
-        "READY_PATH": config.ready.path if config.ready.kind is ReadyKind.HTTP else "",
-        "READY_STATUS": str(config.ready.status),
-        "READY_ADDRESS": "loopback" if config.ready.loopback else "external",
-    }
-    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

@@ -62,6 +62,11 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
     )
 
 
+def bound_by_any(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
+    """The packed files that are bound over the volume's files for the unit or for a companion, sorted."""
+    return tuple(sorted({path for each in unit.all_units for path in bound_files(start_set, root, each)}))
+
+
 def _hidden(root: ImageRoot, unit: UnitStart) -> Iterator[PurePosixPath]:
     """The paths over which the unit mounts something, both as spelled and with the image's links resolved."""
     for record in unit.settings:
@@ -72,13 +77,14 @@ def _hidden(root: ImageRoot, unit: UnitStart) -> Iterator[PurePosixPath]:
 
 
 def without_hidden(rules: FileRules, root: ImageRoot, unit: UnitStart) -> FileRules:
-    """``rules``, extended to exclude files that the unit's own mounts hide or cover (InaccessiblePaths=,
-    BindPaths= …).
+    """``rules``, extended to exclude files that the own mounts of the unit or of a companion hide or cover
+    (InaccessiblePaths=, BindPaths= …).
 
     Below /fast such a file would still be visible, and would differ from the file that the unit sees.
     """
     # A glob's characters stand for themselves in brackets.
-    plain = (glob.escape(str(path)) for path in dict.fromkeys(_hidden(root, unit)) if len(path.parts) > 1)
+    hidden = dict.fromkeys(path for each in unit.all_units for path in _hidden(root, each))
+    plain = (glob.escape(str(path)) for path in hidden if len(path.parts) > 1)
     return replace(
         rules, exclude=(*rules.exclude, *(each for path in plain for each in (path, f"{path}/**")))
     )

@@ -60,7 +60,11 @@ class RootBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One application. ``quickstart.profile`` has validated all values."""
+    """One application. ``quickstart.profile`` has validated all values.
+
+    ``unit`` is the unit that answers when the application is ready. ``companions`` are the other units of a
+    stack (docs/users/stacks.md).
+    """
 
     name: str
     description: str
@@ -77,6 +81,12 @@ class Profile:
     root_budget: RootBudget = RootBudget()
     payload: Payload = Payload.CPIO
     kernel_options: KernelOptions = KernelOptions.BOOT
+    companions: tuple[str, ...] = ()
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """All units that start early, in the order of the profile."""
+        return (*self.companions, self.unit)
 
 
 # ---------------------------------------------------------------- reference image

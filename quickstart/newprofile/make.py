@@ -26,11 +26,11 @@ from quickstart.guest import executing
 from quickstart.host.workspace import workspace
 from quickstart.initramfs.build import root_mount
 from quickstart.initramfs.payload import check_kernel
-from quickstart.initramfs.serving import bound_files
+from quickstart.initramfs.serving import bound_by_any
 from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit import parse_service, read_unit, refuse_bound_port, unit_texts
+from quickstart.inspect.unit import parse_service, read_stack, refuse_bound_port, unit_texts
 from quickstart.inspect.unit.initscripts import script_of
 from quickstart.inspect.unit.instances import own_instance
 from quickstart.inspect.unit.model import UnitStart
@@ -105,6 +105,7 @@ def make(
     reference = pipeline.reference_image(draft, options, context)
     root = ImageRoot(reference.tree)
     draft, wrapper = with_own_unit(root, draft)
+    draft = replace(draft, companions=tuple(_own_companion(root, draft, name) for name in draft.companions))
     if wrapper:
         context.progress.note(
             f"{wrapper} starts nothing itself: the profile takes {draft.unit}, which does the work"
@@ -143,7 +144,7 @@ def make(
         reads=seen_reads,
         given=options.rootfs is not None,
         written=written,
-        bound=bound_files(traced.start_set, root, unit),
+        bound=bound_by_any(traced.start_set, root, unit),
         wrapper=wrapper,
         why_ready=why_ready,
     )
@@ -194,8 +195,14 @@ def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
     return (replace(draft, unit=instance), draft.unit) if instance else (draft, "")
 
 
+def _own_companion(root: ImageRoot, draft: Profile, name: str) -> str:
+    """The unit that does the work of the companion ``name``. Raises UnsupportedUnitError as ``with_own_unit`` does."""
+    return with_own_unit(root, replace(draft, unit=name, companions=()))[0].unit
+
+
 def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...], bool]:
-    """The unit as an early start would run it, its ExecStartPre lines, and whether these lines run early.
+    """The unit with its companions as an early start would run them, the ExecStartPre lines of all of them,
+    and whether these lines run early.
 
     Raises UnsupportedUnitError when the image does not have the unit, and NoProfileError with every reason
     against an early start.
@@ -208,9 +215,11 @@ def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...]
             draft.unit, [each.message for each in faults], hint=next((each.hint for each in faults), None)
         )
     (unit,) = units
-    pre = tuple(command(each) for each in unit.start_pre)
-    if findings.only_checks(unit.start_pre, unit.start):
-        return replace(unit, start_pre=()), pre, False
+    pre = tuple(command(line) for each in unit.all_units for line in each.start_pre)
+    with_pre = [each for each in unit.all_units if each.start_pre]
+    if with_pre and all(findings.only_checks(each.start_pre, each.start) for each in with_pre):
+        companions = tuple(replace(each, start_pre=()) for each in unit.companions)
+        return replace(unit, start_pre=(), companions=companions), pre, False
     return unit, pre, True
 
 
@@ -223,7 +232,7 @@ def refusals(
     found: list[QuickStartError] = []
 
     def check_unit() -> None:
-        unit = read_unit(root, profile.unit, profile.run_start_pre)
+        unit = read_stack(root, profile.units, profile.run_start_pre)
         refuse_bound_port(unit, profile.ready)
         take(unit)
 
@@ -308,7 +317,7 @@ def _watched_inputs(subject: Subject) -> Mapping[str, object]:
     return {
         "image": subject.reference.image_hash,
         "disk": [str(disk.superblock.uuid), disk.size_bytes],
-        "unit": draft.unit,
+        "units": list(draft.units),
         "recipe": source_digest(*_RECIPE),
     }
 

@@ -98,6 +98,9 @@ def _unit(found: Findings) -> Iterator[str]:
     unit = found.unit
     yield f"## {unit.unit}"
     yield ""
+    for companion in unit.companions:
+        yield f"`{companion.unit}` starts before it (Type={companion.type}; `{command(companion.start)}`)."
+        yield ""
     pid_file = f", PID file `{unit.pid_file}`" if unit.pid_file else ""
     yield f"Type={unit.type}{pid_file}; `{command(unit.start)}`."
     if found.wrapper:

@@ -44,16 +44,22 @@ def parse_ready(text: str, status: int | None = None) -> Mapping[str, object]:
 
 
 def first_draft(
-    name: str, packages: Sequence[str], unit: str, ready: Mapping[str, object], suite: str, timeout_s: int
+    name: str,
+    packages: Sequence[str],
+    unit: str,
+    ready: Mapping[str, object],
+    suite: str,
+    timeout_s: int,
+    companions: Sequence[str] = (),
 ) -> Profile:
     """The profile as far as the options determine it. Raises ProfileError with every invalid option."""
-    service = unit if _TYPE.search(unit) else f"{unit}.service"
+    units = [each if _TYPE.search(each) else f"{each}.service" for each in (*companions, unit)]
     raw: dict[str, object] = {
         "schema": 1,
         "name": name,
         "suite": suite,
         "packages": list(packages),
-        "unit": service,
+        **({"units": units} if companions else {"unit": units[0]}),
         "ready": {**ready, "timeout_s": timeout_s},
     }
     return profile_of(raw, _SOURCE)

@@ -46,7 +46,7 @@ def _whole(profile: Profile) -> list[tuple[str, str]]:
         ("description", _value(profile.description)),
         ("suite", _value(profile.suite)),
         ("packages", _value(profile.packages)),
-        ("unit", _value(profile.unit)),
+        ("units", _value(profile.units)) if profile.companions else ("unit", _value(profile.unit)),
         *([("payload", _value(profile.payload))] if profile.payload != Profile.payload else []),
     ]
 

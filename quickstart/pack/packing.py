@@ -21,11 +21,11 @@ from quickstart.image.ext4 import block_groups, disk_recipe, read_superblock
 from quickstart.initramfs import ramboot
 from quickstart.initramfs.build import Recipe, append_files, write_initramfs
 from quickstart.initramfs.facts import watched
-from quickstart.initramfs.layout import HandOff, Served
+from quickstart.initramfs.guestconfig import HandOff, Served
 from quickstart.initramfs.programs import programs
 from quickstart.initramfs.serving import Delivery
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit import read_unit
+from quickstart.inspect.unit import read_stack
 from quickstart.model import Initramfs, RootDisk, StartSet, Trace
 from quickstart.model.subject import Subject, Traced
 from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
@@ -91,7 +91,9 @@ def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: 
         recipe = dataclasses.replace(recipe, start_set=_EMPTY, served=options.served)
     if options.served is Served.MEMORY:
         # A trace ends at ready, in the middle of what the unit does next: of that there are only some of the files.
-        recipe = dataclasses.replace(recipe, unit=dataclasses.replace(recipe.unit, start_post=()))
+        companions = tuple(dataclasses.replace(each, start_post=()) for each in recipe.unit.companions)
+        unit = dataclasses.replace(recipe.unit, start_post=(), companions=companions)
+        recipe = dataclasses.replace(recipe, unit=unit)
     return Packing(recipe, traced.traces)
 
 
@@ -112,20 +114,20 @@ def pack(packing: Packing, target: Path) -> Packed:
 def _recipe(
     subject: Subject, traced: Traced, start_set: StartSet, options: PackOptions, context: Context
 ) -> Recipe:
-    root, unit = ImageRoot(subject.reference.tree), subject.profile.unit
+    root, units = ImageRoot(subject.reference.tree), subject.profile.units
     recipe = Recipe(
         profile=subject.profile,
         reference=subject.reference,
         disk=subject.disk,
         interface=traced.traces[0].network.interface,
         start_set=start_set,
-        unit=read_unit(root, unit, subject.profile.run_start_pre),
+        unit=read_stack(root, units, subject.profile.run_start_pre),
         programs=programs(context.store),
         hand_off=options.hand_off,
         delivery=options.delivery,
         payload=options.payload,
     )
-    return dataclasses.replace(recipe, watched=watched(root, unit, start_set, recipe.bound))
+    return dataclasses.replace(recipe, watched=watched(root, units, start_set, recipe.bound))
 
 
 def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Context) -> Recipe:

@@ -64,7 +64,7 @@ def reference_inputs(
         "base": _base_inputs(profile.suite),
         "packages": list(profile.packages),
         "hash": source_digest("quickstart.store.treehash"),
-        **({"unit": profile.unit} if differing else {}),
+        **({"units": list(profile.units)} if differing else {}),
         **variant.inputs(differing),
         **guest.inputs(guest_package),
     }

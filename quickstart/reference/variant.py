@@ -81,7 +81,7 @@ def inputs(variant: Variant | None) -> Mapping[str, object]:
 
 def preset(variant: Variant, profile: Profile) -> str:
     """The text of a systemd.preset(5). The first line that matches a unit decides about it."""
-    units = (*variant.enabled, profile.unit)
+    units = (*variant.enabled, *profile.units)
     return "".join(f"enable {unit}\n" for unit in units) + "disable *\n"
 
 

@@ -1,6 +1,6 @@
-"""Find in a log what one unit did: each action of its processes, once (pure).
+"""Find in a log what a unit, or each unit of a stack, did: each action of its processes, once (pure).
 
-The unit's processes are those that are put into its control group, and their descendants. systemd's child
+A unit's processes are those that are put into its control group, and their descendants. systemd's child
 writes its own ID into the group before it executes the command. Newer versions of systemd create the child in
 the group (clone3(2), CLONE_INTO_CGROUP). Until the child executes the unit's program, its actions are
 attributed to systemd.
@@ -8,7 +8,7 @@ attributed to systemd.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import BinaryIO
@@ -25,8 +25,8 @@ _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 @dataclass(frozen=True, kw_only=True)
 class UnitLog:
-    """What one unit did. ``events`` are the actions of the unit's programs in the order of the log, without
-    duplicates. ``processes`` is the number of its processes.
+    """What the units did. ``events`` are the actions of their programs in the order of the log, without
+    duplicates. ``processes`` is the number of their processes. ``units`` are the units of the events.
 
     ``alive`` is the number of processes whose end is not in the log. ``blind`` are the programs that set up
     an io_uring. ``lines`` is the number of the log's lines that have calls.
@@ -37,14 +37,16 @@ class UnitLog:
     alive: int
     blind: tuple[str, ...]
     lines: int
+    units: frozenset[str]
 
 
 @dataclass
 class _Member:
-    """A process of the unit. ``program`` is empty while the process is still systemd's child."""
+    """A process of ``unit``. ``program`` is empty while the process is still systemd's child."""
 
     pid: int
     program: str
+    unit: str
     alive: bool = True
 
 
@@ -52,7 +54,8 @@ class _Member:
 class _Collector:
     """Takes the items of a log one by one. Memory use grows with the number of different facts, not with the log's length."""
 
-    suffix: str
+    # The control groups' files of the units, by the end of their paths.
+    suffixes: Mapping[str, str]
     pids: dict[int, int] = field(default_factory=dict)
     members: dict[int, _Member] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
@@ -64,14 +67,15 @@ class _Collector:
     def born(self, item: Born) -> None:
         self.pids[item.number] = item.pid
         if (parent := self.members.get(item.parent)) is not None:
-            self.members[item.number] = _Member(item.pid, parent.program)
+            self.members[item.number] = _Member(item.pid, parent.program, parent.unit)
 
     def seen(self, item: Seen) -> None:
         member = self.members.get(item.number)
         if member is None:
             # PID 1 also writes this file for other processes.
-            if item.op is Op.WRITE and item.path.endswith(self.suffix) and self.pids[item.number] != 1:
-                self.members[item.number] = _Member(self.pids[item.number], "")
+            unit = self.suffixes.get("/".join(item.path.rsplit("/", 2)[1:])) if item.op is Op.WRITE else None
+            if unit is not None and self.pids[item.number] != 1:
+                self.members[item.number] = _Member(self.pids[item.number], "", unit)
         else:
             name = item.path.rpartition("/")[2]
             if item.op is Op.EXEC and item.error is None and name != _EXECUTOR:
@@ -121,16 +125,16 @@ class _Collector:
             self.blind[member.program] = None
 
 
-def collect_file(log: BinaryIO, unit: str) -> UnitLog:
-    """What ``unit`` did, from a log of any size. Raises TraceError as ``collect`` does."""
-    return collect(lines_of(log, MAX_LINE_BYTES), unit)
+def collect_file(log: BinaryIO, *units: str) -> UnitLog:
+    """What ``units`` did, from a log of any size. Raises TraceError as ``collect`` does."""
+    return collect(lines_of(log, MAX_LINE_BYTES), *units)
 
 
-def collect(lines: Iterable[bytes], unit: str) -> UnitLog:
-    """What ``unit`` did, from the lines of a log. There are no events when the unit never started. Raises
+def collect(lines: Iterable[bytes], *units: str) -> UnitLog:
+    """What ``units`` did, from the lines of a log. There are no events when none of them ever started. Raises
     TraceError for a damaged log.
     """
-    collector = _Collector(suffix=f"/{unit}/cgroup.procs")
+    collector = _Collector(suffixes={f"{unit}/cgroup.procs": unit for unit in units})
     last = 0
     for item in read_events(lines):
         if isinstance(item, Born):
@@ -148,7 +152,12 @@ def collect(lines: Iterable[bytes], unit: str) -> UnitLog:
     members = collector.members.values()
     alive = sum(1 for member in members if member.alive and member.program)
     return UnitLog(
-        events=events, processes=len(members), alive=alive, blind=tuple(sorted(collector.blind)), lines=last
+        events=events,
+        processes=len(members),
+        alive=alive,
+        blind=tuple(sorted(collector.blind)),
+        lines=last,
+        units=frozenset(member.unit for member in members if member.program),
     )
 
 

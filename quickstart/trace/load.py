@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import TraceError
 from quickstart.model import Mapped, NetworkFacts, Trace
 from quickstart.parse.bounded import read_whole
-from quickstart.trace.collect import collect_file
+from quickstart.trace.collect import UnitLog, collect_file
 from quickstart.trace.strace import unescape
 
 _LOGS = ("strace.log", "maps.log", "ldd.log", "modules.before", "modules.after", "facts.json")
@@ -74,23 +74,24 @@ def _whole(what: str, text: str) -> str:
     return text.removesuffix(_END)
 
 
-def load_trace(directory: Path, unit: str) -> Trace:
-    """The trace of ``unit``, from the logs that trace.record wrote to ``directory``. Raises TraceError for incomplete logs."""
+def load_trace(directory: Path, *units: str) -> Trace:
+    """The trace of ``units``, from the logs that trace.record wrote to ``directory``. Raises TraceError for
+    incomplete logs, and for a unit without a process.
+    """
     try:
         texts = {name: os.fsdecode(read_whole(directory / name, _MAX_LOG_BYTES)) for name in _LOGS[1:]}
         network, ready_uptime_ns = _facts(texts["facts.json"])
         with (directory / "strace.log").open("rb") as log:
-            found = collect_file(log, unit)
+            found = collect_file(log, *units)
     except OSError as error:
         raise TraceError(f"a log of the trace cannot be read: {error.filename}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise TraceError(f"a log of the trace is damaged: {error!r}", hint=f"remove {directory}") from error
-    if not found.events:
-        raise TraceError(f"no process of {unit} is in the trace", hint="does the unit start at boot?")
+    refuse_absent(found, units)
     mapped = parse_maps(texts["maps.log"])
     if found.alive and not mapped:
         raise TraceError(
-            f"{unit} ran at ready, but nothing was found that it had mapped",
+            f"{' and '.join(units)} ran at ready, but nothing was found that was mapped",
             hint="is its control group elsewhere?",
         )
     return Trace(
@@ -106,6 +107,13 @@ def load_trace(directory: Path, unit: str) -> Trace:
         ready_uptime_ns=ready_uptime_ns,
         log_lines=found.lines,
     )
+
+
+def refuse_absent(log: UnitLog, units: Iterable[str]) -> None:
+    """Raise TraceError for a unit whose processes are not in ``log``."""
+    for unit in units:
+        if unit not in log.units:
+            raise TraceError(f"no process of {unit} is in the trace", hint="does the unit start at boot?")
 
 
 def _facts(text: str) -> tuple[NetworkFacts, int]:

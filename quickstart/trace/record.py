@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import TraceError
@@ -25,6 +26,7 @@ from quickstart.model import MIB
 from quickstart.model.machine import machine
 from quickstart.model.subject import Subject
 from quickstart.trace.collect import collect_file, loaded_files
+from quickstart.trace.load import refuse_absent
 
 TRACE_MAC = "52:54:00:71:73:01"
 _GUEST = "/run/quickstart-trace"
@@ -88,13 +90,13 @@ def record(subject: Subject, launcher: Launcher, directory: Path, progress: Prog
             readied = guest.wait_ready(profile.ready.timeout_s * _SLOWDOWN)
         with progress.step("trace: bring the logs home"):
             # This happens while the tracer still runs, because its log has to have all that is mapped now.
-            _save(directory / "maps.log", _output(guest, f"{_GUEST}/maps-all {shlex.quote(profile.unit)}"))
+            _save(directory / "maps.log", _output(guest, f"{_GUEST}/maps-all {shlex.join(profile.units)}"))
             _stop_tracer(guest)
             _fetch(guest, "strace.log", directory)
             _fetch(guest, "modules.before", directory)
             _save(directory / "modules.after", _output(guest, "cat /proc/modules"))
         with progress.step("trace: ldd in the guest"):
-            _record_ldd(guest, directory, profile.unit)
+            _record_ldd(guest, directory, profile.units)
     facts = {
         "interface": readied.beacon.interface,
         "address": readied.beacon.address,
@@ -138,10 +140,10 @@ def _fetch(guest: Executes, name: str, directory: Path) -> None:
         raise TraceError(f"{name} did not come home whole: SHA-256 {arrived}, in the guest {expected!r}")
 
 
-def _record_ldd(guest: Executes, directory: Path, unit: str) -> None:
+def _record_ldd(guest: Executes, directory: Path, units: Sequence[str]) -> None:
     with (directory / "strace.log").open("rb") as log:
-        files = loaded_files(collect_file(log, unit))
-    if not files:
-        raise TraceError(f"no process of {unit} is in the trace", hint="does the unit start at boot?")
+        found = collect_file(log, *units)
+    refuse_absent(found, units)
+    files = loaded_files(found)
     words = shlex.join(str(file) for file in files)
     _save(directory / "ldd.log", _output(guest, f"{_GUEST}/ldd-all {words}"))

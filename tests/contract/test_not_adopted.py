@@ -152,7 +152,9 @@ def test_in_rescue_mode_nothing_is_left_that_systemd_does_not_know(
     (tmp_path / "group").mkdir()
     (tmp_path / "group/cgroup.kill").touch()
     (tmp_path / "group/cgroup.events").write_text(f"populated {populated}\nfrozen 0\n")
-    (tmp_path / "config").write_text("UNIT=app.service UNIT_GROUP=group\n")
+    words = "UNIT=app.service UNIT_GROUP=group COMPANIONS= SERVED=/fast ROOT_OPTIONS=\n"
+    (tmp_path / "config").write_text(words)
+    (tmp_path / "lib").write_text((INIT / "lib").read_text())
     text = (INIT / "settle").read_text().replace("/sys/fs/cgroup/", f"{tmp_path}/")
     text = text.replace("/dev/console", f"{tmp_path}/console").replace("/fast/quickstart", str(tmp_path))
     calls = f"""systemctl() {{

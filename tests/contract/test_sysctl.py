@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.host.namespaces import own_namespaces
-from quickstart.initramfs.layout import settings_text
+from quickstart.initramfs.guestconfig import settings_text
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.sysctl import kernel_settings
 

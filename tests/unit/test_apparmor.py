@@ -121,7 +121,7 @@ def test_the_unit_and_every_program_that_is_packed(root: ImageRoot) -> None:
     helper = start_file("/usr/bin/helper", FileKind.FILE, 0o100755)
     assert read_unit(root, "app.service").start.program == "/usr/bin/app"
     with pytest.raises(UnsupportedUnitError, match="confines /usr/bin/helper"):
-        watched(root, "app.service", StartSet((helper,), ()), ())
+        watched(root, ("app.service",), StartSet((helper,), ()), ())
     put(root.base, f"{D}/app", "/usr/bin/app {\n}\n")
     with pytest.raises(UnsupportedUnitError, match="confines /usr/bin/app"):
         read_unit(root, "app.service")

@@ -14,7 +14,8 @@ from quickstart.errors import BadInputError, StartSetError
 from quickstart.image import kerneloptions
 from quickstart.image.kerneloptions import words_of
 from quickstart.initramfs import ramboot
-from quickstart.initramfs.layout import GuestConfig, HandOff, Served, config_text, part_b, unit_text
+from quickstart.initramfs.guestconfig import GuestConfig, HandOff, Served, config_text
+from quickstart.initramfs.layout import part_b, unit_text
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
@@ -153,7 +154,7 @@ def test_what_is_not_served_from_fast_starts_by_its_ordinary_path(served: Served
     (tmp_path / "usr/bin/app").touch()
     found = values(replace(CONFIG, served=served))
     assert found["SERVED"] == served.value
-    text = unit_text(replace(CONFIG, served=served), NOTHING, ImageRoot(tmp_path))
+    text = unit_text(CONFIG.unit, replace(CONFIG, served=served), NOTHING, ImageRoot(tmp_path))
     assert "\ncommand main  /usr/bin/app /usr/bin/app -x\n" in text
     assert "\nbase-environment PATH=/usr/local/sbin:" in text
     assert "LD_LIBRARY_PATH" not in text
@@ -165,7 +166,7 @@ def test_an_artefact_is_always_served_from_fast(tmp_path: Path) -> None:
     (tmp_path / "usr/bin/app").touch()
     assert values(CONFIG)["SERVED"] == "/fast"
     with pytest.raises(StartSetError, match="is not in the start set"):
-        unit_text(CONFIG, NOTHING, ImageRoot(tmp_path))
+        unit_text(CONFIG.unit, CONFIG, NOTHING, ImageRoot(tmp_path))
 
 
 def test_an_empty_part_b_says_that_it_is_whole_and_holds_nothing(tmp_path: Path) -> None:

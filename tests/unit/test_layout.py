@@ -14,18 +14,8 @@ import pytest
 
 from quickstart.errors import StartSetError
 from quickstart.initramfs.facts import Watched, packed_facts
-from quickstart.initramfs.layout import (
-    LOADER,
-    GuestConfig,
-    HandOff,
-    Served,
-    config_text,
-    part_a,
-    part_b,
-    relative,
-    unit_text,
-    with_interpreter,
-)
+from quickstart.initramfs.guestconfig import GuestConfig, HandOff, Served, config_text
+from quickstart.initramfs.layout import LOADER, part_a, part_b, relative, unit_text, with_interpreter
 from quickstart.initramfs.modules import ModuleSet
 from quickstart.initramfs.newc import CpioEntry, write_archive
 from quickstart.initramfs.prefetch import Prefetch
@@ -303,7 +293,7 @@ def test_what_init_waits_for(ready: Readiness, words: tuple[str, ...]) -> None:
 
 
 def described(root: ImageRoot, **changes: Any) -> str:
-    return unit_text(replace(CONFIG, unit=replace(UNIT, **changes)), START_SET, root)
+    return unit_text(replace(UNIT, **changes), CONFIG, START_SET, root)
 
 
 def test_description(root: ImageRoot) -> None:
@@ -349,7 +339,7 @@ def test_a_script_starts_by_its_packed_interpreter(root: ImageRoot, first_line: 
     (root.base / "usr/bin/script").write_text(f"{first_line}\necho\n")
     script = start_file("/usr/bin/script", FileKind.FILE, 0o100755)
     unit = replace(UNIT, start=UnitCommand("/usr/bin/script", ("/usr/bin/script", "a")))
-    text = unit_text(replace(CONFIG, unit=unit), replace(START_SET, files=(*START_SET.files, script)), root)
+    text = unit_text(unit, CONFIG, replace(START_SET, files=(*START_SET.files, script)), root)
     assert text.endswith(f"\ncommand main  {start}\n")
 
 
@@ -372,7 +362,7 @@ def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
     assert entries["fast/quickstart/bin/starter"].data == ours.starter
     assert entries["fast/quickstart/bin/checker"].data == ours.checker
     assert entries["fast/quickstart/digests"].data == b"digests"
-    assert entries["fast/quickstart/unit"].data == unit_text(CONFIG, START_SET, root).encode()
+    assert entries["fast/quickstart/unit"].data == unit_text(UNIT, CONFIG, START_SET, root).encode()
     assert (entries["dev/console"].rdev_major, entries["dev/console"].rdev_minor) == (5, 1)
     assert entries["fast/quickstart/bin/mount"].data == b"../busybox"
     packed = tuple(entries[f"fast/quickstart/packed.{name}"].data for name in ("names", "stat", "places"))
@@ -409,7 +399,7 @@ def test_conditions_are_of_the_volume(root: ImageRoot) -> None:
     unit = replace(UNIT, settings=(condition, *UNIT.settings))
     line = "unit-condition Condition PathExists no no /etc/x"
     for served in Served:
-        text = unit_text(replace(CONFIG, unit=unit, served=served), START_SET, root)
+        text = unit_text(unit, replace(CONFIG, served=served), START_SET, root)
         assert (line in text.splitlines()) is (served is not Served.MEMORY)
 
 

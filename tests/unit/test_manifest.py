@@ -15,7 +15,7 @@ from quickstart.artefact import manifest as manifests
 from quickstart.artefact.directory import load, run_script
 from quickstart.artefact.manifest import Manifest, read_manifest, read_start_set
 from quickstart.errors import ArtefactError, BadInputError
-from quickstart.initramfs.layout import HandOff
+from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.serving import Delivery
 from quickstart.model.words import Payload
 from tests.unit.outs import READY, change, manifest_of, write_manifest

@@ -90,7 +90,7 @@ def test_a_drop_in_by_a_link_is_known_by_both_ends(root: ImageRoot) -> None:
     put(root.base, "/etc/systemd/system/app.service.d/a.conf", "")
     (root.base / "etc/systemd/system/app.service.d/b.conf").symlink_to("/opt/hard.conf")
     (root.base / "etc/systemd/system/app.service.d/c.conf").symlink_to("/dev/null")
-    found = watched(root, "app.service", StartSet((), ()), ())
+    found = watched(root, ("app.service",), StartSet((), ()), ())
     assert P("/opt/hard.conf") in found.names
     assert not [name for name in found.names if str(name).startswith("/dev")]
     entries = {str(file.path) for file in found.files}
@@ -102,7 +102,7 @@ def test_a_drop_in_by_a_link_is_known_by_both_ends(root: ImageRoot) -> None:
 def test_a_directory_that_is_a_link_is_looked_into(root: ImageRoot) -> None:
     put(root.base, "/opt/drop/a.conf", "")
     (root.base / "etc/systemd/system/app.service.d").symlink_to("/opt/drop")
-    found = watched(root, "app.service", StartSet((), ()), ())
+    found = watched(root, ("app.service",), StartSet((), ()), ())
     assert P("/etc/systemd/system/app.service.d") in found.names
     assert P("/opt/drop") in found.places
     assert P("/opt/drop/a.conf") in {file.path for file in found.files}
@@ -154,7 +154,7 @@ def test_apparmor_counts_only_for_who_would_be_confined(root: ImageRoot) -> None
 def test_rows_are_those_of_what_is_there_the_entries_of_places_last(root: ImageRoot) -> None:
     put(root.base, "/etc/systemd/system/app.service.d/z.conf", "four")
     (root.base / "etc/systemd/system/app.service.d/directory").mkdir()
-    found = watched(root, "app.service", StartSet((), ()), ())
+    found = watched(root, ("app.service",), StartSet((), ()), ())
     names, rows, places = packed_facts(StartSet((), ()), (), found)
     assert b"etc/systemd/system/app.service\0" in names
     assert b"etc/systemd/system/app.service.d\0" in places
@@ -181,7 +181,7 @@ def test_what_would_be_found_before_what_is_packed(root: ImageRoot) -> None:
         # ld.so does not look for it by name.
         start_file("/usr/lib/app/mod.so", FileKind.FILE, 0o100644),
     )
-    found = watched(root, "app.service", StartSet(packed, ()), ())
+    found = watched(root, ("app.service",), StartSet(packed, ()), ())
     names = set(map(str, found.names))
     assert {
         "/usr/local/sbin/app",
@@ -206,7 +206,7 @@ def test_a_program_s_own_directories_are_looked_into_first(root: ImageRoot, entr
         link("/usr/lib/x86_64-linux-gnu/liba.so.1", "liba.so.1.2"),
         start_file("/usr/lib/x86_64-linux-gnu/liba.so.1.2", FileKind.FILE, 0o100644),
     )
-    found = watched(root, "app.service", StartSet(packed, ()), ())
+    found = watched(root, ("app.service",), StartSet(packed, ()), ())
     names = set(map(str, found.names))
     assert {"/opt/app/lib/liba.so.1", "/opt/app/lib/liba.so.1.2"} <= names
     assert "/opt/app/lib/glibc-hwcaps/x86-64-v3" in set(map(str, found.places))
@@ -215,7 +215,7 @@ def test_a_program_s_own_directories_are_looked_into_first(root: ImageRoot, entr
 
 def test_no_directory_passes_for_an_option_of_find(root: ImageRoot) -> None:
     put(root.base, "/etc/ld.so.conf", "/-delete\n/!\n/usr/local/lib\n")
-    places = {str(path) for path in watched(root, "app.service", StartSet((), ()), ()).places}
+    places = {str(path) for path in watched(root, ("app.service",), StartSet((), ()), ()).places}
     assert "/usr/local/lib/glibc-hwcaps/x86-64-v3" in places
     assert not [path for path in places if path.startswith(("/-", "/!"))]
 
@@ -235,7 +235,7 @@ def test_what_the_machine_is_before_a_service_counts(root: ImageRoot) -> None:
     }
     assert early <= places_of(root)
     assert {"/etc/sysctl.d", "/etc/network/interfaces.d", "/etc/systemd/network"} <= places_of(root)
-    entries = {str(file.path) for file in watched(root, "app.service", StartSet((), ()), ()).files}
+    entries = {str(file.path) for file in watched(root, ("app.service",), StartSet((), ()), ()).files}
     assert {"/etc/fstab", "/etc/sysctl.d/local.conf"} <= entries
 
 
@@ -257,11 +257,11 @@ def test_a_unit_of_the_administrators_own_counts_whatever_pulls_it_in(root: Imag
     """`Before=network-pre.target` and `WantedBy=multi-user.target`: a packet filter by a name that nobody knows."""
     own = "/etc/systemd/system"
     assert {own, "/etc/systemd/system.control", "/usr/local/lib/systemd/system"} <= places_of(root)
-    before = watched(root, "app.service", StartSet((), ()), ())
+    before = watched(root, ("app.service",), StartSet((), ()), ())
     put(
         root.base, f"{own}/wall.service", "[Unit]\nBefore=network-pre.target\n[Service]\nExecStart=/bin/nft\n"
     )
-    after = watched(root, "app.service", StartSet((), ()), ())
+    after = watched(root, ("app.service",), StartSet((), ()), ())
     assert {file.path for file in after.files} - {file.path for file in before.files} == {
         P(f"{own}/wall.service")
     }
@@ -296,7 +296,7 @@ def test_an_alias_counts_and_the_packages_unit_behind_it_does_not(root: ImageRoo
     put(root.base, "/opt/wall.service", TEXT)
     for name, target in (("sshd", f"{packages}/ssh"), ("wall", "/opt/wall")):
         (root.base / f"{own[1:]}/{name}.service").symlink_to(f"{target}.service")
-    entries = {str(file.path) for file in watched(root, "app.service", StartSet((), ()), ()).files}
+    entries = {str(file.path) for file in watched(root, ("app.service",), StartSet((), ()), ()).files}
     assert {f"{own}/sshd.service", f"{own}/wall.service", "/opt/wall.service"} <= entries
     assert f"{packages}/ssh.service" not in entries
 
@@ -322,7 +322,7 @@ def test_directories_on_the_way_count_by_mode_and_owners(root: ImageRoot) -> Non
     put(root.base, "/opt/app/bin/app", "")
     (root.base / "opt/app").chmod(0o750)
     served = StartSet((start_file("/opt/app/bin/app", FileKind.FILE, 0o100755),), ())
-    ways = watched(root, "app.service", served, ()).ways
+    ways = watched(root, ("app.service",), served, ()).ways
     assert [str(each.path) for each in ways] == ["/", "/opt", "/opt/app", "/opt/app/bin"]
     names, rows = way_facts(ways)
     assert names == b".\0opt\0opt/app\0opt/app/bin\0"
@@ -333,6 +333,6 @@ def test_the_directories_on_the_way_to_what_is_not_there(root: ImageRoot) -> Non
     for name in ("usr/local", "opt/lib"):
         (root.base / name).mkdir(parents=True)
     (root.base / "usr/local/lib").symlink_to("/opt/lib")
-    found = set(map(str, watched(root, "app.service", StartSet((), ()), ()).parents))
+    found = set(map(str, watched(root, ("app.service",), StartSet((), ()), ()).parents))
     assert {"/etc", "/etc/systemd/system.control", "/usr/local", "/opt", "/opt/lib/systemd/system"} <= found
     assert not {"/", "/usr/local/lib"} & found

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.guest import Exit, Hello, Message, Output
-from quickstart.initramfs import description, digests, layout
+from quickstart.initramfs import description, digests, guestconfig, layout
 from quickstart.initramfs.modules import Module, ModuleSet, modloader_table
 from quickstart.launch import channel
 from quickstart.launch.channel import Decoder
@@ -52,7 +52,7 @@ PYTHON = {
     "DIGESTS_MAGIC_BYTES": len(digests._MAGIC),
     "DIGESTS_HEAD_BYTES": digests._HEAD.size,
     "DIGESTS_RECORD_BYTES": digests._RECORD.size,
-    "FAST": layout.Served.FAST.value,
+    "FAST": guestconfig.Served.FAST.value,
     "FAST_OURS": f"/{layout.OURS}",
 }
 # The rest of a message behind the word of its constant, and what Python makes of it.

@@ -284,6 +284,6 @@ def test_what_the_units_own_mounts_hide_is_not_packed(image: Image, line: str, p
 )
 def test_a_build_goes_by_what_the_unit_hides(image: Image, line: str, hidden: tuple[str, ...]) -> None:
     image.file("/etc/systemd/system/app.service", f"[Service]\nExecStart=/usr/bin/app\n{line}\n")
-    profile = cast(Profile, SimpleNamespace(unit="app.service", run_start_pre=True, files=RULES))
+    profile = cast(Profile, SimpleNamespace(units=("app.service",), run_start_pre=True, files=RULES))
     reference = cast(ReferenceImage, SimpleNamespace(tree=image.base))
     assert rules_of(profile, reference).exclude == (*RULES.exclude, *hidden)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.initramfs.layout import settings_text
+from quickstart.initramfs.guestconfig import settings_text
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.sysctl import KernelSetting, kernel_settings
 

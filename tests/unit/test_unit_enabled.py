@@ -132,13 +132,13 @@ def test_the_administrators_drop_ins_are_compared(tmp_path: Path) -> None:
     root = image(tmp_path)
     put(tmp_path, "/opt/kept.conf", "")
     (tmp_path / f"{OWN[1:]}/away.service.d/b.conf").symlink_to("/opt/kept.conf")
-    names = set(map(str, watched(root, "app.service", StartSet((), ()), ()).names))
+    names = set(map(str, watched(root, ("app.service",), StartSet((), ()), ()).names))
     assert {f"{OWN}/away.service.d/a.conf", f"{OWN}/away.service.d/b.conf", "/opt/kept.conf"} <= names
 
 
 def test_they_go_into_the_archive(tmp_path: Path) -> None:
     root = image(tmp_path)
-    assert watched(root, "app.service", StartSet((), ()), ()).enabled == enabled_text(root, "app.service")
+    assert watched(root, ("app.service",), StartSet((), ()), ()).enabled == enabled_text(root, "app.service")
 
 
 def after(root: Path, words: str) -> None:

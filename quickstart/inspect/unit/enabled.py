@@ -19,20 +19,21 @@ from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
 from quickstart.model import IMAGE_TIME_S
 
 
-def enabled_text(root: ImageRoot, unit: str) -> bytes:
+def enabled_text(root: ImageRoot, *units: str) -> bytes:
     """The list as text, one sorted line for each fact:
 
     - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
     - ``UNIT.d/FILE``: a drop-in of the administrator's, and ``UNIT.d`` for a directory that is a link.
-    - ``application UNIT``: each name of ``unit``.
-    - ``before UNIT``: a unit, existing or not, that starts before ``unit``.
+    - ``application UNIT``: each name of each of ``units``.
+    - ``before UNIT``: a unit, existing or not, that starts before one of ``units`` and is none of them.
     - ``as-built MTIME CTIME X.wants``: a directory of the packages' units, with its times.
 
     Raises UnsupportedUnitError when a directory X.wants is a link, because init would not see its entries.
     """
     lines = {*_links(root), *_drop_ins(root)}
-    lines |= {f"application {name}" for name in names_of(root, unit)}
-    lines |= {f"before {name}" for name in comes_before(root, unit)}
+    own = {name for unit in units for name in names_of(root, unit)}
+    lines |= {f"application {name}" for name in own}
+    lines |= {f"before {name}" for unit in units for name in comes_before(root, unit) - own}
     return b"".join(os.fsencode(line) + b"\n" for line in sorted(lines) if "\n" not in line)
 
 

@@ -48,7 +48,8 @@ class UnitStart:
     ``settings`` are the records of the starter's description for the unit's other directives (starter.md).
     ``group`` is the unit's cgroup, as a path below the root cgroup. ``timeout_ms`` is 0 when there is no
     timeout. ``late_binds`` are mounted when systemd adopts the process. ``sockets`` are passed to the main
-    process, in this order (sd_listen_fds(3)).
+    process, in this order (sd_listen_fds(3)). ``companions`` are the other units of a stack, in the order in
+    which they start before this one.
     """
 
     unit: str
@@ -63,6 +64,12 @@ class UnitStart:
     settings: tuple[tuple[str, ...], ...] = ()
     late_binds: tuple[LateBind, ...] = ()
     sockets: tuple[ListeningSocket, ...] = ()
+    companions: tuple[UnitStart, ...] = ()
+
+    @property
+    def all_units(self) -> tuple[UnitStart, ...]:
+        """All units of the stack, in the order in which they start."""
+        return (*self.companions, self)
 
     @property
     def commands(self) -> tuple[UnitCommand, ...]:

@@ -59,20 +59,23 @@ def _is_for(root: ImageRoot, name: str, unit: str, own: PurePosixPath | None) ->
     return bool(service) and (service == unit or (own is not None and _file(root, service) == own))
 
 
-def refuse_requirements(root: ImageRoot, unit: str) -> None:
+def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) -> None:
     """Raise UnsupportedUnitError when systemd starts ``unit`` only after another unit, such as a service or a
-    mount, has been started.
+    mount, has been started. Units of ``stack`` start early, too, so they are allowed.
     """
+    beside = {alias for name in stack for alias in names_of(root, name)}
     needed = {word: f"{name}={word}" for name, word in _dependencies(root, unit, _NEEDS)}
     for place in UNIT_PATHS:
         for each in names_of(root, unit):
             links = root.glob(PurePosixPath(place) / glob.escape(f"{each}.requires") / "*")
             needed |= {link.name: str(link) for link in links}
     for name in sorted(needed):
-        if not name.endswith(_NO_WORK) and name != _ROOT_MOUNT:
+        if not name.endswith(_NO_WORK) and name != _ROOT_MOUNT and name not in beside:
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: it needs {name}, which comes with systemd ({needed[name]})",
-                hint="Wants= in place of it lets the unit start without; systemd starts that one later",
+                hint=f"name both in `units` of the profile, so that {name} starts early, too"
+                if name.endswith(".service")
+                else "Wants= in place of it lets the unit start without; systemd starts that one later",
             )
 
 

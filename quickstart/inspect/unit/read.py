@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -64,8 +64,11 @@ _MANAGERS = (
 )
 
 
-def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitStart:
-    """How ``unit`` of the image starts. Without ``run_start_pre``, its ExecStartPre is left out.
+def read_unit(
+    root: ImageRoot, unit: str, run_start_pre: bool = True, stack: Collection[str] = ()
+) -> UnitStart:
+    """How ``unit`` of the image starts. Without ``run_start_pre``, its ExecStartPre is left out. ``stack`` are
+    the units that start early with it, so it may require them.
 
     Raises UnsupportedUnitError for everything that an early start could not repeat.
     """
@@ -84,7 +87,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
     _refuse_manager(source)
     _refuse_last_word(root, unit)
     _refuse_hidden(root, unit)
-    socket_units = _refuse_neighbours(root, unit)
+    socket_units = _refuse_neighbours(root, unit, stack)
     refuse_slices(root, source)
     _refuse_confinement(root, source)
     kind = _type(root, source)
@@ -120,7 +123,7 @@ def read_unit(root: ImageRoot, unit: str, run_start_pre: bool = True) -> UnitSta
     )
 
 
-def _refuse_neighbours(root: ImageRoot, unit: str) -> tuple[str, ...]:
+def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tuple[str, ...]:
     """Raise UnsupportedUnitError for other units that keep ``unit`` from an early start. Returns the socket
     units that pass their sockets to ``unit``.
     """
@@ -128,7 +131,7 @@ def _refuse_neighbours(root: ImageRoot, unit: str) -> tuple[str, ...]:
     for name in socket_units:
         _refuse_hidden(root, name)
     for name in (*socket_units, unit):
-        refuse_requirements(root, name)
+        refuse_requirements(root, name, stack)
     refuse_shared_namespaces(root, unit)
     refuse_filters(root, unit)
     refuse_audit(root, unit)

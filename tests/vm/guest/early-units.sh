@@ -28,6 +28,6 @@ for place in "$Q"/parity/units/*; do
 	ln -s $Q/bin "$RUN/bin"
 	ln -s $Q/busybox "$RUN/busybox"
 	ln -s "$place/description" "$RUN/unit"
-	sed "s#/run/quickstart/#$RUN/#; s#^Q=.*#Q=$RUN#" $Q/adopt >"$RUN/adopt"
+	sed "s#^RUN=.*#RUN=$RUN#; s#^Q=.*#Q=$RUN#" $Q/adopt >"$RUN/adopt"
 	(Q=$RUN && write_drop_in)
 done

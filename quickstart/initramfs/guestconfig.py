@@ -1,0 +1,141 @@
+"""The configuration of init for one image, and the texts in which init's scripts read it. The functions are pure."""
+
+from __future__ import annotations
+
+import enum
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from quickstart.initramfs.facts import NOTHING, Watched
+from quickstart.inspect.unit.model import UnitStart
+from quickstart.inspect.unit.sysctl import KernelSetting
+from quickstart.model import Readiness, Superblock
+from quickstart.model.words import Early, ReadyKind
+
+
+class Served(enum.Enum):
+    """Where the application's files come from. An artefact always has FAST. The other values are only for comparisons."""
+
+    FAST = "/fast"
+    VOLUME = "the root volume"
+    MEMORY = "memory"
+
+
+class HandOff(enum.Enum):
+    """The machine's state after the application answers. The values are words that init uses."""
+
+    STAY = "no"
+    """Init stays PID 1 and runs only the application: the paper's minimal system."""
+    KEEP = "keep"
+    """The distribution's init takes over; /fast stays in memory."""
+    RELEASE = "release"
+    """As KEEP, and /fast is freed when the boot is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuestConfig:
+    """The configuration of init for one image. ``build`` names the pair of parts A and B.
+
+    ``ready`` comes from the profile. ``network`` is the result of takeover.network_service, and empty without
+    a hand-off. ``early`` is the result of cloudinit.early_start. ``image`` is the file system type of part B,
+    and empty when part B has plain files. ``bound`` are the packed files that each unit of the stack sees
+    over the volume's (serving.bound_files). ``watched`` is compared with the volume, beside the packed files.
+    ``settings`` come from the image's sysctl.d(5).
+    """
+
+    build: str
+    superblock: Superblock
+    root_fstype: str
+    root_options: str
+    interface: str
+    unit: UnitStart
+    ready: Readiness
+    hand_off: HandOff
+    network: str
+    early: Early = Early.ALWAYS
+    served: Served = Served.FAST
+    bound: Mapping[str, tuple[PurePosixPath, ...]] = field(default_factory=dict)
+    image: str = ""
+    watched: Watched = NOTHING
+    settings: tuple[KernelSetting, ...] = ()
+
+
+def late_binds_text(unit: UnitStart) -> str:
+    """The late binds for `adopt`, one line each with four words between tabs: `ro` or `rw`, `required` or
+    `optional`, the source and the target.
+    """
+    rows = (
+        (
+            "ro" if each.read_only else "rw",
+            "required" if each.required else "optional",
+            each.source,
+            each.target,
+        )
+        for each in unit.late_binds
+    )
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def settings_text(settings: Iterable[KernelSetting]) -> str:
+    """The kernel settings as shell text, which init's second half sources: one line `setting always|as-built
+    KEY VALUE [SPARED…]` for each setting.
+    """
+    rows = (
+        ("setting", "as-built" if each.is_packages else "always", each.key, each.value, *each.spared)
+        for each in settings
+    )
+    return "".join(f"{shlex.join(row)}\n" for row in rows)
+
+
+def config_text(config: GuestConfig) -> str:
+    """The configuration of init as shell assignments."""
+    values = {
+        "BUILD": config.build,
+        "ROOT_UUID": config.superblock.uuid,
+        "ROOT_FSTYPE": config.root_fstype,
+        "ROOT_OPTIONS": config.root_options,
+        "BUILD_MOUNTS": str(config.superblock.mount_count),
+        "BUILD_WTIME": str(config.superblock.write_time_s),
+        "INTERFACE": config.interface,
+        **_unit_values(config.unit),
+        # The directories of the companions, by number, in the order in which they start (docs/adr/0016-stacks.md).
+        "COMPANIONS": " ".join(str(number + 1) for number in range(len(config.unit.companions))),
+        "COMPANION_UNITS": " ".join(each.unit for each in config.unit.companions),
+        "GROUPS_OF_ALL": " ".join(each.group for each in config.unit.all_units),
+        "SERVED": config.served.value,
+        "HAND_OFF": config.hand_off.value,
+        "NETWORK": config.network,
+        "EARLY": config.early,
+        "IMAGE": config.image,
+        # As in /proc/net/tcp (proc(5)).
+        "READY_PORT": f"{config.ready.port:04X}" if config.ready.port else "",
+        # `caretaker ask` has no other request than HTTP's.
+        "READY_PATH": config.ready.path if config.ready.kind is ReadyKind.HTTP else "",
+        "READY_STATUS": str(config.ready.status),
+        "READY_ADDRESS": "loopback" if config.ready.loopback else "external",
+    }
+    return _assignments(values)
+
+
+def unit_config_text(unit: UnitStart) -> str:
+    """The part of the configuration that each unit of a stack has of its own, as shell assignments."""
+    return _assignments(_unit_values(unit))
+
+
+def _unit_values(unit: UnitStart) -> Mapping[str, str]:
+    return {
+        "UNIT": unit.unit,
+        "UNIT_TYPE": unit.type,
+        "UNIT_GROUP": unit.group,
+        "PID_FILE": str(unit.pid_file or ""),
+        # PID 1 holds the sockets as descriptors from 3 on (docs/internals/sockets.md).
+        "SOCKETS": str(len(unit.sockets)),
+        "SOCKET_UNITS": " ".join(dict.fromkeys(socket.unit for socket in unit.sockets)),
+        "SOCKET_PATHS": " ".join(str(socket.path) for socket in unit.sockets if socket.path),
+    }
+
+
+def _assignments(values: Mapping[str, str]) -> str:
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

@@ -1,0 +1,56 @@
+"""Read the units of a stack in the order in which they start early (docs/users/stacks.md).
+
+The last unit of a stack is the one that answers. The others are its companions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.model import UnitStart
+from quickstart.inspect.unit.order import comes_before
+from quickstart.inspect.unit.read import read_unit
+
+
+def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True) -> UnitStart:
+    """How the last of ``units`` starts, with the others as its companions in the order in which they start.
+
+    Raises UnsupportedUnitError for a unit that cannot start early, for one that has to start after the last
+    unit, and for a companion that gets sockets from systemd.
+    """
+    *companions, last = units
+    unit = read_unit(root, last, run_start_pre, units)
+    if not companions:
+        return unit
+    earlier = {name: comes_before(root, name) & set(units) for name in units}
+    for name in companions:
+        if last in earlier[name]:
+            raise UnsupportedUnitError(
+                f"{name} starts after {last}, which `units` names as the one that answers",
+                hint=f"put {last} before {name} in `units`",
+            )
+    starts = [read_unit(root, name, run_start_pre, units) for name in ordered(companions, earlier)]
+    for start in starts:
+        if start.sockets:
+            raise UnsupportedUnitError(
+                f"{start.unit} gets sockets from systemd; in a stack only the last unit may",
+                hint=f"leave {start.unit} out: systemd starts it after the hand-off",
+            )
+    return replace(unit, companions=tuple(starts))
+
+
+def ordered(units: Sequence[str], earlier: Mapping[str, Collection[str]]) -> tuple[str, ...]:
+    """``units`` in an order in which each comes after those that ``earlier`` has for it. Units without an order
+    between them stay as they are. Raises UnsupportedUnitError for a circle.
+    """
+    left, found = list(units), list[str]()
+    while left:
+        ready = next((name for name in left if not set(earlier[name]) & set(left) - {name}), None)
+        if ready is None:
+            raise UnsupportedUnitError(f"each of {', '.join(left)} comes after another of them")
+        left.remove(ready)
+        found.append(ready)
+    return tuple(found)

@@ -1,0 +1,167 @@
+"""What init's scripts do for each companion of a stack (docs/adr/0016-stacks.md)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+INIT = Path(__file__).parents[2] / "quickstart/initramfs/init"
+SECONDS = 60.0
+SHELLS = [("dash",), ("busybox", "sh")]
+
+
+def function(script: str, name: str) -> str:
+    found = re.search(rf"^{name}\(\) \{{.*?^\}}", (INIT / script).read_text(), re.MULTILINE | re.DOTALL)
+    assert found
+    return found[0]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """/fast/quickstart of a stack with two companions."""
+    for number, name in ((1, "db"), (2, "php")):
+        directory = tmp_path / "companions" / str(number)
+        directory.mkdir(parents=True)
+        (directory / "config").write_text(
+            f"UNIT={name}.service\nUNIT_GROUP='system.slice/{name}.service'\nUNIT_TYPE=exec\nSOCKETS=0\n"
+        )
+    return tmp_path
+
+
+def said(shell: tuple[str, ...], place: Path, text: str, *functions: tuple[str, str]) -> list[str]:
+    setup = (
+        f"Q={place} RUN=/r UNIT=web.service GROUP=/sys/fs/cgroup/w COMPANIONS='1 2' COMPANION_UNITS='db.service php.service'\n"
+        "GROUPS_OF_ALL='d p w'\n"
+    )
+    parts = "\n".join(function(*each) for each in (("lib", "with_companions"), ("lib", "lives"), *functions))
+    done = subprocess.run(
+        [*shell, "-uc", f"{setup}{parts}\n{text}"],
+        check=True, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_each_companion_has_its_own_words_and_the_last_unit_keeps_its_own(
+    shell: tuple[str, ...], place: Path
+) -> None:
+    text = """show() { echo "$1 $UNIT $GROUP $RUN ${Q##*/companions}"; }
+    with_companions show of
+    show "$?"
+    stop() { echo "$UNIT"; return 1; }
+    with_companions stop || echo "stopped in $UNIT"
+    """
+    assert said(shell, place, text) == [
+        "of db.service /sys/fs/cgroup/system.slice/db.service /r/companions/1 /1",
+        "of php.service /sys/fs/cgroup/system.slice/php.service /r/companions/2 /2",
+        f"0 web.service /sys/fs/cgroup/w /r {place}",
+        "db.service",
+        "stopped in web.service",
+    ]
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+@pytest.mark.parametrize("failing", ["", "db.service", "php.service", "web.service"])
+def test_units_start_one_after_the_other_and_the_first_failure_ends_it(
+    shell: tuple[str, ...], place: Path, failing: str
+) -> None:
+    run = place / "run"
+    text = f"""starter() {{
+        mkdir -p "$2"
+        echo "start ${{1#$ALL/}} $UNIT" >&3
+        if [ "$UNIT" = "{failing}" ]; then echo 'out of luck' >"$2/reason"; return 1; fi
+        echo 1 >"$2/main.pid"
+    }}
+    fall_back() {{ echo "fall back: $*" >&3; exit 0; }}
+    ALL=$Q RUN={run}
+    exec 3>&1
+    start_application
+    echo "companions:$companions"
+    """
+    parts = "\n".join(
+        function(*each).replace("/run/quickstart", str(run))
+        for each in (("lib", "with_companions"), ("second", "start_unit"), ("second", "start_application"))
+    )
+    setup = f"Q={place} UNIT=web.service COMPANIONS='1 2' COMPANION_UNITS='db.service php.service'\n"
+    done = subprocess.run(
+        [*shell, "-uc", f"{setup}{parts}\n{text}"],
+        check=True, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    started = [
+        "start companions/1/unit db.service",
+        "start companions/2/unit php.service",
+        "start unit web.service",
+    ]
+    if not failing:
+        assert done.stdout.splitlines() == [*started, "companions: 1 1"]
+    else:
+        until = [line.endswith(failing) for line in started].index(True) + 1
+        reason = f"fall back: {failing} did not start: out of luck"
+        assert done.stdout.splitlines() == [*started[:until], reason]
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("main", "companions", "ended"),
+    [
+        ("self", "self self", ""),
+        ("self", "self 0", "php.service"),
+        ("self", "0 self", "db.service"),
+        ("0", "self self", "web.service"),
+    ],
+)
+def test_the_unit_that_has_ended_is_named(
+    shell: tuple[str, ...], place: Path, main: str, companions: str, ended: str
+) -> None:
+    run = place / "run"
+    run.mkdir()
+    (run / "main.pid").write_text(f"{main}\n")
+    text = f"""RUN={run} companions='{companions}'
+    all_live && echo all || echo "$ended"
+    """
+    assert said(shell, place, text, ("second", "main_pid"), ("second", "all_live")) == [ended or "all"]
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_what_all_groups_have_used_counts(shell: tuple[str, ...], place: Path) -> None:
+    for name, used_us in (("d", 30_000), ("w", 12)):
+        (place / name).mkdir()
+        (place / name / "cpu.stat").write_text(f"usage_usec {used_us}\nuser_usec 1\n")
+    parts = function("hand-off", "read_used").replace("/sys/fs/cgroup", str(place))
+    done = subprocess.run(
+        [*shell, "-uc", f"GROUPS_OF_ALL='d p w'\n{parts}\nread_used\necho $used"],
+        check=True, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    assert done.stdout == "30012\n"
+
+
+def test_adopt_takes_the_companion_whose_directory_it_is_in(place: Path) -> None:
+    """The drop-in names it by that path (init/hand-off, write_drop_in)."""
+    text = (
+        (INIT / "adopt")
+        .read_text()
+        .replace("/fast/quickstart", str(place))
+        .replace("/run/quickstart", f"{place}/run")
+    )
+    script = text[: text.index("\n# What the unit binds")] + '\necho "$UNIT $RUN"\n'
+    (place / "adopt").write_text(script)
+    (place / "config").write_text("UNIT=web.service\n")
+    (place / "companions/2/adopt").symlink_to("../../adopt")
+    for path, words in (
+        (place / "adopt", f"web.service {place}/run"),
+        (place / "companions/2/adopt", f"php.service {place}/run/companions/2"),
+    ):
+        done = subprocess.run(["sh", path], check=True, capture_output=True, text=True, timeout=SECONDS)
+        assert done.stdout.strip() == words
+
+
+def test_the_drop_in_of_a_companion_names_its_own_adopt(place: Path) -> None:
+    text = f"UNITS={place}/units UNIT_TYPE=exec\nwith_companions write_drop_in\n"
+    assert said(("dash",), place, text, ("hand-off", "write_drop_in")) == []
+    drop_in = (place / "units/php.service.d/zzzz-quickstart.conf").read_text()
+    assert f"/bin/sh {place}/companions/2/adopt" in drop_in
+    assert f"ExecStart=+{place}/companions/2/busybox env" in drop_in
