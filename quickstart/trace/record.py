@@ -36,16 +36,6 @@ _SAID_BYTES = 64 * MIB
 _LOG_BYTES = 4096 * MIB
 # Under strace each system call stops twice; a boot takes three to five times as long.
 _SLOWDOWN = 4
-_STOP = f"""\
-cd {_GUEST} || exit 1
-pids=$(./busybox pidof ld.so) || exit 2
-kill -TERM $pids
-for _ in $(./busybox seq 300); do
-	./busybox pidof ld.so >/dev/null || exit 0
-	./busybox sleep 0.1
-done
-exit 3
-"""
 
 
 def tracer_files() -> dict[str, bytes | Path]:
@@ -59,6 +49,7 @@ def tracer_files() -> dict[str, bytes | Path]:
         "trace/busybox": door.tool_path("busybox"),
         "trace/strace": program.resolve(),
         "trace/strace-init": scripts / "strace-init",
+        "trace/strace-stop": scripts / "strace-stop",
         "trace/ldd-all": scripts / "ldd-all",
         "trace/maps-all": scripts / "maps-all",
     }
@@ -122,7 +113,7 @@ def _output(guest: Executes, command: str) -> bytes:
 
 
 def _stop_tracer(guest: Executes) -> None:
-    status = guest.execute(_STOP, io.BytesIO(), io.BytesIO(), _TRANSFER_S, _SAID_BYTES)
+    status = guest.execute(f"{_GUEST}/strace-stop", io.BytesIO(), io.BytesIO(), _TRANSFER_S, _SAID_BYTES)
     if status != 0:
         what = {2: "strace was not running any more", 3: "strace did not end"}.get(status, f"status {status}")
         raise TraceError(f"the tracer could not be stopped: {what}", hint="the log would not be complete")

@@ -1,0 +1,63 @@
+"""`tracers/strace-stop` ends the strace of a PID 1, and the log has all that happened until then."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from quickstart.host.assets import assets
+
+# The script runs beside PID 1 and is not traced, as the agent in a guest. Its status goes to a file, and PID 1 may end then.
+BOX = """
+(
+	while [ ! -e started ]; do sleep 0.1; done
+	trace/strace-stop "$1"
+	echo $? >status
+	sed -n 's/^TracerPid:[[:space:]]*//p' /proc/1/status >tracer
+	: >release
+) &
+shift
+exec "$@"
+"""
+
+
+def box(directory: Path, *init: str, tenths: int) -> int:
+    """Run ``init`` as PID 1 of a PID namespace; returns the status of strace-stop."""
+    shutil.copy(assets("tracers") / "strace-stop", directory / "trace" / "strace-stop")
+    for tool, package in (("busybox", "busybox-static"), ("strace", "strace"), ("gcc", "gcc")):
+        if shutil.which(tool) is None:
+            pytest.fail(f"{tool} is not installed: apt-get install {package}")
+    (directory / "trace" / "busybox").symlink_to(str(shutil.which("busybox")))
+    source = Path(__file__).parent / "vforker.c"
+    subprocess.run(["gcc", "-O1", "-o", directory / "vforker", source], check=True, timeout=60)
+    subprocess.run(
+        ["unshare", "-Urpf", "--kill-child", "--mount-proc", "sh", "-c", BOX, "sh", str(tenths), *init],
+        cwd=directory,
+        timeout=60,
+        check=False,
+    )
+    assert (directory / "tracer").read_text() == "0\n"
+    assert (directory / "afterwards").exists()
+    return int((directory / "status").read_text())
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "trace").mkdir()
+    return tmp_path
+
+
+def test_a_strace_that_waits_for_a_process_in_vfork_ends_and_its_log_is_whole(directory: Path) -> None:
+    tracing = ("strace", "-D", "-I2", "-f", "-q", "-e", "trace=%file,%process", "-o", "log", "./vforker")
+    assert box(directory, *tracing, tenths=20) == 0
+    lines = (directory / "log").read_text().split("\n")
+    assert lines[-1] == ""
+    assert [line for line in lines if '"started", O_WRONLY|O_CREAT' in line]
+    assert not [line for line in lines if '"afterwards"' in line]
+
+
+def test_a_pid_1_that_nothing_traces_is_told_apart(directory: Path) -> None:
+    assert box(directory, "./vforker", tenths=20) == 2
