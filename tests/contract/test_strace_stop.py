@@ -54,7 +54,18 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_a_strace_that_waits_for_a_process_in_vfork_ends_and_its_log_is_whole(directory: Path) -> None:
-    tracing = ("strace", "-D", "-I2", "-f", "-q", "-e", "trace=%file,%process", "-o", "trace/strace.log", "./vforker")
+    tracing = (
+        "strace",
+        "-D",
+        "-I2",
+        "-f",
+        "-q",
+        "-e",
+        "trace=%file,%process",
+        "-o",
+        "trace/strace.log",
+        "./vforker",
+    )
     assert box(directory, *tracing, tenths=20) == 0
     lines = (directory / "trace/strace.log").read_text().split("\n")
     # strace itself says so of a call that did not return, and the parser leaves the call out.
