@@ -19,6 +19,8 @@ from quickstart.guest import Executes
 from quickstart.model import Readiness
 from quickstart.model.words import ReadyKind
 from quickstart.newprofile.look import (
+    MOST_LOOKS,
+    SAID_BYTES,
     Look,
     advice,
     failure,
@@ -31,9 +33,6 @@ from quickstart.newprofile.look import (
 _PAUSE_S = 2.0
 _LOOK_S = 120.0
 _ASK_S = 30.0
-_SAID_BYTES = 1 << 24
-# So many looks in a row that say the same.
-_SURE = 3
 # Ports that are asked by HTTP; services with more of them have other protocols on most.
 _MOST_ASKED = 8
 _NO_ERROR = range(200, 500)
@@ -178,6 +177,7 @@ def discover(guest: Executes, unit: str, limit_s: float) -> tuple[Mapping[str, o
         text = _said(guest, f"{look_command(unit)}\n{sockets_command(unit)}", _LOOK_S)
         looks.append(parse_look(text))
         seen.append(parse_sockets(text))
+        del looks[:-MOST_LOOKS], seen[:-MOST_LOOKS]
         if _is_settled(looks, seen):
             break
         if why := failure(looks, unit, _NOTHING):
@@ -204,12 +204,12 @@ _NOTHING = Readiness(kind=ReadyKind.EXEC, port=0, path="", status=0, command="tr
 
 
 def _is_settled(looks: Sequence[Look], seen: Sequence[Sockets]) -> bool:
-    last = looks[-_SURE:]
+    last = looks[-MOST_LOOKS:]
     return (
-        len(last) == _SURE
+        len(last) == MOST_LOOKS
         and all(each.system in ("running", "degraded") for each in last)
         and all(each.unit.get("ActiveState") == "active" for each in last)
-        and len({replace(each, commands=()) for each in seen[-_SURE:]}) == 1
+        and len({replace(each, commands=()) for each in seen[-MOST_LOOKS:]}) == 1
     )
 
 
@@ -228,7 +228,7 @@ def _status(text: str) -> int:
 def _said(guest: Executes, command: str, limit_s: float) -> str:
     out = io.BytesIO()
     try:
-        guest.execute(command, out, io.BytesIO(), limit_s, _SAID_BYTES)
+        guest.execute(command, out, io.BytesIO(), limit_s, SAID_BYTES)
     except GuestError as error:
         if not guest.is_running():
             raise

@@ -26,6 +26,12 @@ _JOURNAL_LINES = 15
 _LINE_CHARACTERS = 1000
 # Of a message or a README.
 _LISTENERS = 20
+# Of the answer to one look; an honest one has some kilobytes, and 150 bytes for each connection.
+SAID_BYTES = 4 << 20
+# So many looks are kept. A boot has any number of them, and a guest decides how long each is.
+MOST_LOOKS = _SURE
+# Of a property, and of the system's state.
+_VALUE_CHARACTERS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +79,15 @@ def parse_look(text: str, answer: int = 0) -> Look:
             current = parts.setdefault(line[3:], [])
         else:
             current.append(line)
-    unit = dict(line.split("=", 1) for line in parts.get("unit", ()) if "=" in line)
+    said_of_unit = (line.partition("=") for line in parts.get("unit", ()))
+    # A guest may say anything, and looks are kept: only what was asked for is.
+    unit = {name: value[:_VALUE_CHARACTERS] for name, _, value in said_of_unit if name in _PROPERTIES}
     memory = dict(re.findall(r"^(\w+): *([0-9]{1,18}) kB", "\n".join(parts.get("memory", ())), re.MULTILINE))
     said = parts.get("journal", ())[-_JOURNAL_LINES:]
     listeners = {found for line in parts.get("tcp", ()) if (found := _listener(line))}
     return Look(
         unit=unit,
-        system=" ".join(parts.get("system", ())).strip(),
+        system=" ".join(parts.get("system", ())).strip()[:_VALUE_CHARACTERS],
         listeners=tuple(sorted(listeners)),
         memory_kib=int(memory.get("MemTotal", 0)),
         available_kib=int(memory.get("MemAvailable", 0)),

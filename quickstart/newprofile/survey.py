@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from quickstart.errors import GuestError, NoProfileError
 from quickstart.guest import Executes, Exit, Output
 from quickstart.launch.forward import status_line
-from quickstart.model import MIB, Readiness, ReadyStamp
+from quickstart.model import Readiness, ReadyStamp
 from quickstart.model.words import ReadyKind
 from quickstart.newprofile.look import (
+    MOST_LOOKS,
+    SAID_BYTES,
     Look,
     advice,
     failure,
@@ -29,8 +32,6 @@ _PAUSE_S = 2.0
 _ASK_S = 2.0
 _FILE = "survey.json"
 _OUTPUT_BYTES = 2000
-# What is asked of a guest is answered in some kilobytes.
-_SAID_BYTES = 16 * MIB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,7 @@ def watch(guest: Executes, unit: str, ready: Readiness, limit_s: float) -> Surve
     while stamp is None and time.monotonic() < deadline_s:
         look, stamp = _look(guest, unit, ready, look_s)
         looks.append(look)
+        del looks[:-MOST_LOOKS]
         if stamp is None and listens_inside_only(looks, ready):
             return _survey(looks[-1], None)
         if stamp is None and (why := failure(looks, unit, ready)):
@@ -87,10 +89,10 @@ def _survey(look: Look, stamp: ReadyStamp | None) -> Survey:
 
 def _look(guest: Executes, unit: str, ready: Readiness, look_s: float) -> tuple[Look, ReadyStamp | None]:
     stamp: ReadyStamp | None = None
-    text = b""
+    text = bytearray()
     guest.start(look_command(unit))
     for message in guest.messages(look_s):
-        if isinstance(message, Output) and message.stream == "out" and len(text) < _SAID_BYTES:
+        if isinstance(message, Output) and message.stream == "out" and len(text) < SAID_BYTES:
             text += message.data
         elif isinstance(message, ReadyStamp):
             stamp = message
@@ -126,11 +128,11 @@ def _journal(look: Look) -> list[str]:
     return [f"| {line}" for line in look.journal]
 
 
-def _last_words(guest: Executes, looks: list[Look], ready: Readiness) -> list[str]:
+def _last_words(guest: Executes, looks: Sequence[Look], ready: Readiness) -> list[str]:
     said = [state_line(looks[-1], ready)] if looks else []
     if ready.kind == ReadyKind.EXEC:
         out = io.BytesIO()
-        status = guest.execute(ready.command, out, out, _LOOK_S, _SAID_BYTES)
+        status = guest.execute(ready.command, out, out, _LOOK_S, SAID_BYTES)
         lines = out.getvalue()[-_OUTPUT_BYTES:].decode(errors="replace").splitlines()
         said += [f"`{ready.command}` ends with {status}", *(f"| {line}" for line in lines)]
     return [*said, *(_journal(looks[-1]) if looks else [])]

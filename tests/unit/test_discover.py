@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quickstart.errors import BadInputError, NoProfileError
+from quickstart.model import Readiness
 from quickstart.newprofile import discover as module
 from quickstart.newprofile.discover import Sockets, candidates, choose, discover, parse_sockets
+from quickstart.newprofile.look import Look
 from quickstart.newprofile.request import first_draft, wanted_ready
 
 # Of a Debian 12 guest with nginx: its own listener, sshd's, a connection.
@@ -189,3 +191,16 @@ def test_what_cannot_be_asked_is_an_error_with_a_way_out() -> None:
     with pytest.raises(NoProfileError, match="listen nowhere") as caught:
         found(Guest(STATE.format("active", "degraded") + said(tcp="", commands="\n")))
     assert caught.value.hint == "say what to wait for by --ready"
+
+
+def test_a_long_boot_keeps_the_last_looks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+
+    def count(looks: list[Look], unit: str, ready: Readiness) -> str:
+        kept.append(len(looks))
+        return "enough" if len(kept) == 10 else ""
+
+    monkeypatch.setattr(module, "failure", count)
+    with pytest.raises(NoProfileError, match="enough"):
+        found(Guest(STATE.format("activating", "starting") + said()))
+    assert max(kept) == 3

@@ -156,3 +156,10 @@ def test_a_survey_is_kept(tmp_path: Path) -> None:
     )
     write(survey, tmp_path)
     assert read(tmp_path) == survey
+
+
+def test_only_what_was_asked_for_is_kept_of_a_look() -> None:
+    text = "== unit\nActiveState=active\nx\n" + "".join(f"x{number}=\n" for number in range(1000))
+    look = parse_look(f"{text}Result={'y' * 1000}\n== system\n{'z' * 1000}\n")
+    assert look.unit == {"ActiveState": "active", "Result": "y" * 256}
+    assert look.system == "z" * 256

@@ -11,6 +11,8 @@ from quickstart.errors import GuestError, NoProfileError
 from quickstart.guest import Exit, Message, Output
 from quickstart.model import Beacon, Readiness, ReadyStamp
 from quickstart.model.words import ReadyKind
+from quickstart.newprofile import survey
+from quickstart.newprofile.look import Look
 from quickstart.newprofile.survey import watch
 from tests.guests import StandInGuest
 
@@ -127,3 +129,16 @@ def test_a_busy_host_has_as_long_for_a_look_as_for_ready() -> None:
     with pytest.raises(GuestError, match="did not answer for 120 s") as caught:
         watch(guest, "app.service", READY, 60)
     assert "--timeout" in str(caught.value.hint)
+
+
+def test_a_long_boot_keeps_the_last_looks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+
+    def count(looks: list[Look], unit: str, ready: Readiness) -> str:
+        kept.append(len(looks))
+        return "enough" if len(kept) == 10 else ""
+
+    monkeypatch.setattr(survey, "failure", count)
+    with pytest.raises(NoProfileError, match="enough"):
+        watch(Guest(said("activating")), "app.service", READY, 60)
+    assert max(kept) == 3
