@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import BinaryIO
 
+from quickstart.errors import TraceError
 from quickstart.model import Event, Op
 from quickstart.parse.bounded import lines_of
 from quickstart.trace.events import Blind, Born, Gone, Seen, read_events
@@ -20,6 +21,9 @@ from quickstart.trace.strace import MAX_LINE_BYTES
 
 # The child of systemd 254 and later executes this program, which then executes the unit's command.
 _EXECUTOR = "systemd-executor"
+# Processes of the boot, paths that it makes, and different actions of the unit; each takes up to 1 KiB of memory. A boot of a
+# large service has some tens of thousands.
+_MOST_FACTS = 1 << 19
 _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 
@@ -63,6 +67,13 @@ class _Collector:
     made_lengths: set[int] = field(default_factory=set)
     found: dict[tuple[str, Op, str, str | None, bool], Event] = field(default_factory=dict)
     blind: dict[str, None] = field(default_factory=dict)
+
+    def check_room(self) -> None:
+        """Raise TraceError for more facts than any boot has: the guest's programs choose them."""
+        if len(self.pids) + len(self.found) + len(self.made) > _MOST_FACTS:
+            raise TraceError(
+                f"the strace log has more than {_MOST_FACTS} processes, made files and different actions"
+            )
 
     def born(self, item: Born) -> None:
         self.pids[item.number] = item.pid
@@ -137,6 +148,7 @@ def collect(lines: Iterable[bytes], *units: str) -> UnitLog:
     collector = _Collector(suffixes={f"{unit}/cgroup.procs": unit for unit in units})
     last = 0
     for item in read_events(lines):
+        collector.check_room()
         if isinstance(item, Born):
             collector.born(item)
             continue

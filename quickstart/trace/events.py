@@ -48,6 +48,9 @@ _CHANGES = frozenset(
         *("setxattr", "lsetxattr", "removexattr", "lremovexattr"),
     }
 )
+# Of calls that are held back in a whole log: a child's first ones. Each takes some more memory beside.
+_MOST_HELD_CHARACTERS = 64 << 20
+_HELD_CALL_CHARACTERS = 256
 _WRITE_FLAGS = re.compile(r"\bO_(?:WRONLY|RDWR|CREAT|TRUNC)\b")
 _NEW_CONTENT_FLAGS = re.compile(r"\bO_(?:TRUNC|EXCL)\b")
 
@@ -139,6 +142,7 @@ class _Reader:
         self._current: dict[int, _Task] = {}
         self._orphans: dict[int, _Task] = {}
         self._numbers = itertools.count(1)
+        self._held_characters = 0
 
     def _task(self, pid: int) -> _Task:
         task = self._current.get(pid)
@@ -163,6 +167,9 @@ class _Reader:
             yield from _settle(task, Place(), 0)
         child = self._child(call)
         if task.place is None:
+            self._held_characters += len(call.arguments) + _HELD_CALL_CHARACTERS
+            if self._held_characters > _MOST_HELD_CHARACTERS:
+                raise TraceError(f"line {call.line} of the strace log: too many calls of unknown processes")
             task.held.append((call, child))
         else:
             yield from _done(task, task.place, call, child)

@@ -31,9 +31,8 @@ from quickstart.trace.load import refuse_absent
 TRACE_MAC = "52:54:00:71:73:01"
 _GUEST = "/run/quickstart-trace"
 _TRANSFER_S = 600.0
-# The limits for the output of our scripts in the guest, and for the log, which was in the guest's memory.
+# The limit for the output of our scripts in the guest.
 _SAID_BYTES = 64 * MIB
-_LOG_BYTES = 4096 * MIB
 # Under strace each system call stops twice; a boot takes three to five times as long.
 _SLOWDOWN = 4
 
@@ -83,8 +82,9 @@ def record(subject: Subject, launcher: Launcher, directory: Path, progress: Prog
             # This happens while the tracer still runs, because its log has to have all that is mapped now.
             _save(directory / "maps.log", _output(guest, f"{_GUEST}/maps-all {shlex.join(profile.units)}"))
             _stop_tracer(guest)
-            _fetch(guest, "strace.log", directory)
-            _fetch(guest, "modules.before", directory)
+            # The log was in the guest's memory.
+            _fetch(guest, "strace.log", directory, traced.memory_mib * MIB)
+            _fetch(guest, "modules.before", directory, _SAID_BYTES)
             _save(directory / "modules.after", _output(guest, "cat /proc/modules"))
         with progress.step("trace: ldd in the guest"):
             _record_ldd(guest, directory, profile.units)
@@ -119,12 +119,12 @@ def _stop_tracer(guest: Executes) -> None:
         raise TraceError(f"the tracer could not be stopped: {what}", hint="the log would not be complete")
 
 
-def _fetch(guest: Executes, name: str, directory: Path) -> None:
+def _fetch(guest: Executes, name: str, directory: Path, most_bytes: int) -> None:
     path = f"{_GUEST}/{name}"
     # A guest may say anything, or nothing.
     expected = _output(guest, f"{_GUEST}/busybox sha256sum {path}")[:64].decode(errors="replace")
     with (directory / name).open("wb") as out:
-        status = guest.execute(f"cat {path}", out, io.BytesIO(), _TRANSFER_S, _LOG_BYTES)
+        status = guest.execute(f"cat {path}", out, io.BytesIO(), _TRANSFER_S, most_bytes)
     with (directory / name).open("rb") as file:
         arrived = hashlib.file_digest(file, "sha256").hexdigest()
     if status != 0 or arrived != expected:

@@ -19,6 +19,9 @@ from quickstart.errors import TraceError
 
 # strace's -s is 4096. It prints up to 32 arguments of an executed program, and each byte may take four characters.
 MAX_LINE_BYTES = 1 << 20
+# Of calls that have begun and not ended, one for each process at most. Each takes some more memory beside.
+_MOST_BEGUN_CHARACTERS = 64 << 20
+_BEGUN_CALL_CHARACTERS = 256
 # A call ends with its second part. Before that, strace or the process may end.
 _MAX_PARTS = 8
 _LINE = re.compile(r"([0-9]{1,10}) +[0-9]+\.[0-9]+ (.*)", re.DOTALL)
@@ -63,13 +66,33 @@ class Ended(NamedTuple):
     pid: int
 
 
+class _Begun:
+    """The calls that have begun and not ended, by process: name, arguments so far, and number of their parts."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, tuple[str, str, int]] = {}
+        self.characters = 0
+
+    def put(self, pid: int, call: tuple[str, str, int]) -> None:
+        self.take(pid)
+        self._calls[pid] = call
+        self.characters += len(call[1]) + _BEGUN_CALL_CHARACTERS
+
+    def take(self, pid: int) -> tuple[str, str, int]:
+        if pid not in self._calls:
+            return "", "", 0
+        call = self._calls.pop(pid)
+        self.characters -= len(call[1]) + _BEGUN_CALL_CHARACTERS
+        return call
+
+
 def read_calls(lines: Iterable[bytes]) -> Iterator[Call | Ended]:
     """The calls in a log, in the order of their ends. "Unfinished" and "resumed" halves are joined.
 
     Raises TraceError with the line's number for a damaged log. Calls that were cut off by strace's own end
     (`<detached ...>`) did not return and are left out. Calls that map anonymous memory are left out, too.
     """
-    begun: dict[int, tuple[str, str, int]] = {}
+    begun = _Begun()
     for number, raw in enumerate(lines, 1):
         if _ANONYMOUS.fullmatch(raw):
             continue
@@ -82,7 +105,7 @@ def read_calls(lines: Iterable[bytes]) -> Iterator[Call | Ended]:
             raise _garbled(number, raw)
         pid, text = int(match[1]), match[2]
         if text.startswith("<... ") and (half := _RESUMED.fullmatch(text)):
-            name, head, parts = begun.pop(pid, ("", "", 0))
+            name, head, parts = begun.take(pid)
             if name != half[1]:
                 raise TraceError(
                     f"line {number} of the strace log resumes {half[1]}, which process {pid} did not begin"
@@ -94,11 +117,13 @@ def read_calls(lines: Iterable[bytes]) -> Iterator[Call | Ended]:
         else:
             parts = 0
         if text.endswith(" ...>") and (open_half := _UNFINISHED.fullmatch(text)):
-            begun[pid] = (open_half[1], open_half[2], parts + 1)
+            begun.put(pid, (open_half[1], open_half[2], parts + 1))
+            if begun.characters > _MOST_BEGUN_CHARACTERS:
+                raise TraceError(f"line {number} of the strace log: too many calls have begun and not ended")
         elif call := _CALL.fullmatch(text):
             yield _finished(number, pid, call)
         elif _EXIT.fullmatch(text):
-            begun.pop(pid, None)
+            begun.take(pid)
             yield Ended(number, pid)
         elif not _REMARK.fullmatch(text):
             raise _garbled(number, raw)

@@ -26,4 +26,4 @@ class Saying(StandInGuest):
 @pytest.mark.parametrize("said", [b"", b"  \n", b"\xff\xfe strace.log", b"0" * 64])
 def test_a_checksum_that_is_none_is_a_log_that_is_not_whole(said: bytes, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"strace\.log did not come home whole"):
-        record._fetch(Saying(said), "strace.log", tmp_path)
+        record._fetch(Saying(said), "strace.log", tmp_path, 1 << 20)
