@@ -91,7 +91,9 @@ def build_id(recipe: Recipe, config: GuestConfig) -> str:
 
 def root_mount(root: ImageRoot) -> tuple[str, str]:
     """The type and options of the root volume, from the image's fstab(5). Raises StartSetError unless the root is ext4."""
-    for line in root.read_text(PurePosixPath("/etc/fstab")).splitlines():
+    # A link in the image is followed in the image, not on this host.
+    fstab = root.resolve(PurePosixPath("/etc/fstab")).canonical
+    for line in root.read_text(fstab).splitlines() if fstab is not None else ():
         words = line.split()
         if len(words) >= 4 and not words[0].startswith("#") and words[1] == "/":
             if words[2] != "ext4":

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
+import pytest
+
+from quickstart.errors import StartSetError
+from quickstart.initramfs.build import root_mount
 from quickstart.initramfs.facts import watched
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import StartSet
@@ -21,3 +25,17 @@ def test_a_link_to_a_directory_of_the_host(tmp_path: Path) -> None:
     assert not [each.path for each in found.files if each.path.name == "secret"]
     # The link itself counts, and what it leads to in the image.
     assert PurePosixPath("/usr/lib/glibc-hwcaps") in [each.path for each in found.files]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_options_of_the_root_volume_are_the_images(tmp_path: Path, is_there: bool) -> None:
+    outside, root = tmp_path / "outside", ImageRoot(tmp_path / "image")
+    put(outside, "/fstab", "UUID=1 / ext4 the-hosts 0 1\n")
+    root.base.mkdir()
+    (root.base / "etc").symlink_to(outside)
+    if is_there:
+        put(root.base, f"{outside}/fstab", "UUID=1 / ext4 the-images 0 1\n")
+        assert root_mount(root) == ("ext4", "the-images")
+    else:
+        with pytest.raises(StartSetError, match="no root volume"):
+            root_mount(root)
