@@ -140,11 +140,22 @@ class ImageRoot:
                 if error.errno != errno.ENAMETOOLONG:
                     raise _unreadable(directory, error) from error
 
+    def statuses_below(self, canonical: PurePosixPath) -> Iterator[tuple[PurePosixPath, os.stat_result]]:
+        """As ``below``, each file with its status (lstat(2))."""
+        for path in self.below(canonical):
+            try:
+                status = self.host(path).lstat()
+            except OSError as error:
+                # Its directory's name was just short enough.
+                if error.errno != errno.ENAMETOOLONG:
+                    raise _unreadable(path, error) from error
+                continue
+            yield path, status
+
     def hard_links(self) -> Mapping[tuple[int, int], tuple[PurePosixPath, ...]]:
         """The names of each regular file that has several names in the tree, in byte order. The key is its device and inode."""
         found: dict[tuple[int, int], list[PurePosixPath]] = {}
-        for path in self.below(PurePosixPath("/")):
-            status = self.host(path).lstat()
+        for path, status in self.statuses_below(PurePosixPath("/")):
             if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
                 found.setdefault((status.st_dev, status.st_ino), []).append(path)
         return {inode: tuple(sorted(names, key=os.fsencode)) for inode, names in found.items()}

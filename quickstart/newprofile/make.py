@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -285,14 +284,12 @@ def describe(root: ImageRoot, unit: str) -> str:
 def tree_bytes(root: ImageRoot) -> int:
     """The size of the image's files, each in whole blocks of 4 KiB, and once whatever the number of its names."""
     total, seen = 0, set[tuple[int, int]]()
-    for directory, _, names in os.walk(root.base):
-        for name in names:
-            status = (Path(directory) / name).lstat()
-            if status.st_nlink > 1:
-                if (status.st_dev, status.st_ino) in seen:
-                    continue
-                seen.add((status.st_dev, status.st_ino))
-            total += -(-status.st_size // 4096) * 4096
+    for _, status in root.statuses_below(PurePosixPath("/")):
+        if status.st_nlink > 1:
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+        total += -(-status.st_size // 4096) * 4096
     return total
 
 

@@ -494,3 +494,18 @@ def test_a_place(tmp_path: Path) -> None:
     (out / "mine").write_text("")
     with pytest.raises(OutputExistsError, match="is no profile's directory"):
         check_place(Place(out, 1, force=True))
+
+
+def test_files_whose_names_are_too_long_for_a_path(tmp_path: Path) -> None:
+    root = ImageRoot(tmp_path)
+    (tmp_path / "file").write_text("x")
+    at = os.open(root.base, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(24):
+        os.mkdir("d" * 200, dir_fd=at)
+        os.close(os.open("f" * 200, os.O_WRONLY | os.O_CREAT, dir_fd=at))
+        below = os.open("d" * 200, os.O_RDONLY | os.O_DIRECTORY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.close(at)
+    assert tree_bytes(root) == 4096
+    assert root.hard_links() == {}
