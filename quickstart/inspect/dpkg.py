@@ -25,6 +25,10 @@ _FIELD = re.compile(rb"^(Package|Status|Version|Architecture):(.*)$", re.MULTILI
 # Package names, versions and architectures (deb-control(5), deb-version(7)); anything else is damage.
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
 
+# Of all lists of packages; a desktop has 30 MiB. Many names may be links to one long file. What is beyond it has no owner.
+_MOST_LISTED_BYTES = 128 << 20
+_MOST_ALTERNATIVES_BYTES = 16 << 20
+
 Canonical = Callable[[str], PurePosixPath | None]
 
 
@@ -90,9 +94,13 @@ def _packages(
     diversions = _diversions(root)
     names = {_encode(path.name) for path in wanted}
     found: dict[PurePosixPath, Owner] = {}
+    left_bytes = _MOST_LISTED_BYTES
     for list_name in _names(root, _DATABASE / "info") if known and diversions is not None else ():
         owner = known.get(list_name.removesuffix(".list")) if list_name.endswith(".list") else None
         lines = _lines(root, _DATABASE / "info" / list_name) if owner else ()
+        left_bytes -= sum(map(len, lines)) + len(lines)
+        if left_bytes < 0:
+            break
         in_order = sorted(lines)
         for line in lines:
             diverted = (diversions or {}).get(line)
@@ -171,8 +179,12 @@ def _alternative_names(root: ImageRoot) -> Iterator[str]:
     slave, an empty line, and the choices.
     """
     directory = _DATABASE / "alternatives"
+    left_bytes = _MOST_ALTERNATIVES_BYTES
     for name in _names(root, directory):
         lines = _lines(root, directory / name)
+        left_bytes -= sum(map(len, lines)) + len(lines)
+        if left_bytes < 0:
+            return
         if len(lines) > 2 and b"" in lines[2:]:
             yield name
             yield from (_decode(line) for line in lines[2 : lines.index(b"", 2) : 2])

@@ -191,7 +191,7 @@ def test_what_is_refused(tmp_path: Path, lines: str, reason: str) -> None:
 
 def test_too_many_sockets(tmp_path: Path) -> None:
     lines = "".join(f"ListenStream=@{number}\n" for number in range(17))
-    assert refusal(tmp_path, f"[Socket]\n{lines}").endswith("it gets 17 sockets, at most 16 can be bound")
+    assert refusal(tmp_path, f"[Socket]\n{lines}").endswith("it has 17 sockets, at most 16 can be bound")
 
 
 def test_a_file_that_systemd_does_not_read_to_its_end(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
@@ -45,7 +46,7 @@ def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     """
     if root.resolve(PARSER).canonical is not None:
         yield from (_PROFILES, _DISABLED)
-        parents = {file.parent for file in _with_included(root).values()}
+        parents = {file.parent for file, _ in _with_included(root, _Reader(root)).values()}
         yield from sorted(
             parent for parent in parents if parent.relative_to("/").parts[:2] != _PROFILES.parts[1:]
         )
@@ -78,16 +79,12 @@ def _attachments(root: ImageRoot, unit: str) -> Iterator[tuple[str, str, Values]
     defined for that file.
     """
     shared: dict[str, list[str]] = {}
-    texts = {name: root.read_text(file) for name, file in _with_included(root).items()}
-    tunables = [
-        root.read_text(file) for each in ("tunables/*", "tunables/*.d/*") for _, file in _plain(root, each)
-    ]
-    if sum(map(len, (*texts.values(), *tunables))) > _MAX_TEXT_CHARACTERS:
-        raise UnsupportedUnitError(f"{unit}: {_PROFILES} has more than {_MAX_TEXT_CHARACTERS} characters")
-    for text in tunables:
-        _add_variables(shared, text)
+    reader = _Reader(root)
+    profiles = _with_included(root, reader)
+    for _, file in (row for each in ("tunables/*", "tunables/*.d/*") for row in _plain(root, each)):
+        _add_variables(shared, reader.text(file))
     count = 0
-    for name, text in texts.items():
+    for name, (_, text) in profiles.items():
         values = {key: list(words) for key, words in shared.items()} if "@{" in text else shared
         _add_variables(values, text)
         for attachment in attachments(text):
@@ -146,18 +143,41 @@ def _profiles(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
             yield name, file
 
 
-def _with_included(root: ImageRoot) -> Mapping[str, PurePosixPath]:
-    """The AppArmor profiles and all files that they include. The key is the name relative to /etc/apparmor.d.
-    An included file may contain complete profiles.
+@dataclass
+class _Reader:
+    """Reads files of profiles, until they have too much text together: many names may be links to one long file."""
+
+    root: ImageRoot
+    left: int = _MAX_TEXT_CHARACTERS
+
+    def text(self, file: PurePosixPath) -> str:
+        text = self.root.read_text(file)
+        self.left -= len(text)
+        if self.left < 0:
+            raise UnsupportedUnitError(
+                f"{_PROFILES} has more than {_MAX_TEXT_CHARACTERS} characters, the last file read is {file}"
+            )
+        return text
+
+
+def _with_included(root: ImageRoot, reader: _Reader) -> Mapping[str, tuple[PurePosixPath, str]]:
+    """The AppArmor profiles and all files that they include, each with its text. The key is the name relative
+    to /etc/apparmor.d. An included file may contain complete profiles.
     """
-    found: dict[str, PurePosixPath] = {}
+    found: dict[str, tuple[PurePosixPath, str]] = {}
+    included: set[str] = set()
     left = list(_profiles(root))
     while left and len(found) <= _MAX_PROFILES:
         name, file = left.pop()
         if name in found:
             continue
-        found[name] = file
-        for target in map("".join, _INCLUDE.findall(root.read_text(file))):
+        found[name] = file, reader.text(file)
+        # Most of them include the same ones.
+        targets = set(map("".join, _INCLUDE.findall(found[name][1]))) - included
+        included |= targets
+        if len(included) > _MAX_PROFILES:
+            raise UnsupportedUnitError(f"{_PROFILES} includes more than {_MAX_PROFILES} files by their names")
+        for target in sorted(targets):
             path = _PROFILES / target
             place = root.resolve(path).canonical
             if place is not None and root.host(place).is_dir():

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.unit.words import Names, shown
+from quickstart.parse.bounded import PATH_MAX
 
 Record = tuple[str, ...]
 
-# A pattern that stands for more is refused.
+# A pattern that stands for more is refused. A path has at most 4096 bytes, a pattern with braces not many more.
 _MOST_ALTERNATIVES = 64
+_MOST_CHARACTERS = 2 * PATH_MAX
 _INNERMOST = re.compile(r"\{([^{}]*)\}")
 
 # Of paths: the starter looks (starter/conditions.c).
@@ -105,11 +107,11 @@ def _record(unit: str, what: str, condition: _Condition) -> Record:
 def braces_expanded(pattern: str) -> tuple[str, ...]:
     """The patterns without braces that ``pattern`` stands for, as GLOB_BRACE of glob(3), which systemd uses and
     init's C library lacks. Empty for a pattern that has too many of them, or that glob(3) does not explain: with
-    a quoted or a single brace, or with nothing between two.
+    a quoted or a single brace, with nothing between two, or that is too long.
     """
     if not {"{", "}"} & set(pattern):
         return (pattern,)
-    if "\\" in pattern or "{}" in pattern:
+    if "\\" in pattern or "{}" in pattern or len(pattern) > _MOST_CHARACTERS:
         return ()
     left, expanded = [pattern], []
     while left:

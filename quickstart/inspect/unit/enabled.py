@@ -18,6 +18,9 @@ from quickstart.inspect.unit.order import PULLING, comes_before
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
 from quickstart.model import IMAGE_TIME_S
 
+# Of all that is enabled, for any goal; Debian's desktop has some 200. Each is a line that init reads in each boot.
+_MAX_LINKS = 8192
+
 
 def enabled_text(root: ImageRoot, *units: str) -> bytes:
     """The list as text, one sorted line for each fact:
@@ -47,6 +50,8 @@ def own_drop_ins(root: ImageRoot) -> Deciding:
 
 def _links(root: ImageRoot) -> Iterator[str]:
     masks: set[str] = set()
+    there = _there(root)
+    left = _MAX_LINKS
     for place in map(PurePosixPath, UNIT_PATHS):
         canonical = root.resolve(place).canonical
         for name in root.names(canonical) if canonical is not None else ():
@@ -59,8 +64,13 @@ def _links(root: ImageRoot) -> Iterator[str]:
                 )
             if root.host(canonical / name).is_dir():
                 entries = [f"{name}/{each}" for each in root.names(canonical / name)]
+                left -= len(entries)
+                if left < 0:
+                    raise UnsupportedUnitError(
+                        f"the image enables more than {_MAX_LINKS} units, the last directory read is {canonical / name}"
+                    )
                 masks.update(each for each in entries if _is_mask(root, canonical / each))
-                pulled = {each: _is_there(root, PurePosixPath(each).name) for each in entries}
+                pulled = {each: _is_there(there, PurePosixPath(each).name) for each in entries}
                 yield from _said(pulled, masks)
                 # One that is not there, or is masked, is looked for in each boot.
                 if str(place) == UNIT_PATHS[-1] and all(pulled.values()) and masks.isdisjoint(pulled):
@@ -81,12 +91,16 @@ def _is_mask(root: ImageRoot, entry: PurePosixPath) -> bool:
     return target == "/dev/null" if target is not None else host.is_file() and not host.stat().st_size
 
 
-def _is_there(root: ImageRoot, unit: str) -> bool:
+def _there(root: ImageRoot) -> frozenset[str]:
+    """All names in the directories of units."""
+    places = (root.resolve(PurePosixPath(place)).canonical for place in UNIT_PATHS)
+    return frozenset(name for place in places if place is not None for name in root.names(place))
+
+
+def _is_there(there: Collection[str], unit: str) -> bool:
     """Whether the unit or its template has a file. A mask counts as a file."""
     stem, _, kind = unit.rpartition(".")
-    names = (unit, f"{stem.partition('@')[0]}@.{kind}")
-    places = (root.resolve(PurePosixPath(place)).canonical for place in UNIT_PATHS)
-    return any(name in root.names(place) for place in places if place is not None for name in names)
+    return unit in there or f"{stem.partition('@')[0]}@.{kind}" in there
 
 
 def _drop_ins(root: ImageRoot) -> Iterator[str]:

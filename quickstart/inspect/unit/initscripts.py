@@ -26,6 +26,7 @@ _RUN_LEVELS = {
 }
 _NETWORK, _ONLINE = "network.target", "network-online.target"
 _LINK = re.compile(r"S[0-9]{2}(.+)")
+_DESCRIPTION_CHARACTERS = 4096
 _BEGIN, _END = "### BEGIN INIT INFO", "### END INIT INFO"
 _FIELD = re.compile(
     r"(Provides|Required-Start|Should-Start|X-Start-Before|X-Start-After|Short-Description|Description):(.*)",
@@ -181,7 +182,9 @@ def _header(text: str) -> tuple[list[tuple[str, str]] | None, str]:
         elif is_inside and fields is not None and (field := _FIELD.match(comment)):
             fields.append((field[1].lower(), field[2]))
         elif is_inside and fields and fields[-1][0] == "description" and line.startswith(("#\t", "#  ")):
-            fields[-1] = ("description", f"{fields[-1][1]} {comment.strip()}")
+            # Each line is joined to all before it; what is beyond a line of a unit, systemd would not read.
+            if len(fields[-1][1]) <= _DESCRIPTION_CHARACTERS:
+                fields[-1] = ("description", f"{fields[-1][1]} {comment.strip()}")
         elif not is_inside and (found := _PID_FILE.match(comment)) and found[1].startswith("/"):
             pid_file = found[1].strip()
     return fields, pid_file

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
@@ -23,8 +23,9 @@ _ROOT_MOUNT = "-.mount"
 _SOCKET = ".socket"
 # systemd.unit(5); at most 255 characters (UNIT_NAME_MAX).
 _NAME = re.compile(r"[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]{0,254}")
-# Each is looked at.
+# Each is looked at, several times in a build. Debian's own have a few hundred bytes.
 _MAX_SOCKETS = 1024
+_MAX_SOCKET_BYTES = 1 << 20
 
 
 def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
@@ -39,6 +40,7 @@ def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {len(wanted)} sockets are enabled or wanted"
         )
+    _refuse_long(root, unit, wanted)
     own = _file(root, unit)
     handing = [name for name in sorted(wanted) if _is_for(root, name, unit, own)]
     always = {path.name for path in _enabled(root, "sockets.target")} | set(_pulled_in(root, unit))
@@ -52,6 +54,17 @@ def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
                 hint=f"enable {name} in sockets.target, or disable it if the service can listen by itself",
             )
     return tuple(handing)
+
+
+def _refuse_long(root: ImageRoot, unit: str, sockets: Iterable[str]) -> None:
+    """Raise UnsupportedUnitError when ``sockets`` have too much text together: many names may be links to one
+    long file.
+    """
+    files = (path for name in sockets if (path := _file(root, name)) is not None)
+    if sum(root.host(path).lstat().st_size for path in files) > _MAX_SOCKET_BYTES:
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: the files of the image's sockets have more than {_MAX_SOCKET_BYTES} bytes"
+        )
 
 
 def _is_for(root: ImageRoot, name: str, unit: str, own: PurePosixPath | None) -> bool:

@@ -9,6 +9,7 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
@@ -30,11 +31,31 @@ _OTHER_BOOTS = re.compile(r"initrd.*|(shutdown|umount|final|halt|poweroff|reboot
 _MAX_UNITS = 512
 # With names that no unit has.
 _MAX_STARTED = 4096
-# Of files and drop-ins that are searched for Before=, with all their text.
+# Of files, drop-ins and scripts that are searched for Before=, with all their text. Many names may be links to one long file.
 _MAX_FILES = 8192
 _MAX_CHARACTERS = 16 << 20
+# Of the units that a boot starts, each with its drop-ins; Debian's desktop has 1 MiB.
+_MAX_STARTED_CHARACTERS = 4 << 20
+# A Before= of one drop-in may be that of each unit, with as many words as a line has.
+_MAX_BEFORE_CHARACTERS = 1 << 20
 
 _Order = Mapping[str, set[str]]
+
+
+@dataclass
+class _Left:
+    """How much text of units may still be read."""
+
+    characters: int = _MAX_STARTED_CHARACTERS
+
+    def take(self, unit: str, texts: Iterable[str]) -> None:
+        """Raise UnsupportedUnitError when ``texts`` of ``unit`` are more than that."""
+        self.characters -= sum(map(len, texts))
+        if self.characters < 0:
+            raise UnsupportedUnitError(
+                f"the units that the image starts have more than {_MAX_STARTED_CHARACTERS} characters with their"
+                f" drop-ins, the last read is {unit}"
+            )
 
 
 def comes_before(root: ImageRoot, unit: str) -> set[str]:
@@ -43,9 +64,11 @@ def comes_before(root: ImageRoot, unit: str) -> set[str]:
     named its template.
     """
     pulled = _pulled(root)
-    started = _started(root, unit, pulled)
-    earlier = _earlier(root, started)
+    # First, because it looks at the size of each file.
+    texts_of_files = dict(_texts(root))
+    earlier = _earlier(texts_of_files, _started(root, unit, pulled))
     found: set[str] = set()
+    text_left = _Left()
     left = [unit, *_DEFAULT_AFTER]
     read = 0
     while left:
@@ -68,10 +91,11 @@ def comes_before(root: ImageRoot, unit: str) -> set[str]:
             raise UnsupportedUnitError(f"{unit} comes after more than {_MAX_UNITS} units of the image")
         left += names_of(root, name)
         texts = unit_texts(root, name)
+        text_left.take(name, texts)
         left += _named(name, texts, {"After"})
         if name.endswith(".target") and _waits(texts):
             wanted = {*pulled.get(name, ()), *_named(name, texts, _PULLING_KEYS)}
-            left += (each for each in wanted if _is_waited_for(root, each))
+            left += (each for each in wanted if _is_waited_for(root, each, text_left))
     return found - set(names_of(root, unit))
 
 
@@ -80,6 +104,7 @@ def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
     services of sockets, paths and timers. Templates are left out; a device may start an instance of them.
     """
     found: set[str] = set()
+    text_left = _Left()
     left = [unit, "default.target", *_DEFAULT_AFTER]
     while left:
         name = left.pop()
@@ -96,6 +121,7 @@ def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
             left += names_of(root, name) if texts else ()
         except (StartSetError, UnsupportedUnitError):
             continue
+        text_left.take(name, texts)
         left += _named(name, texts, _PULLING_KEYS)
         keys = {"[Socket]": "Service", "[Path]": "Unit", "[Timer]": "Unit", "[Service]": "Sockets"}
         for section, wanted in keys.items():
@@ -108,12 +134,14 @@ def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
     return found
 
 
-def _is_waited_for(root: ImageRoot, unit: str) -> bool:
+def _is_waited_for(root: ImageRoot, unit: str, text_left: _Left) -> bool:
     """Whether a target waits for ``unit`` that it pulls in, one that is not there yet as well."""
     try:
-        return _waits(unit_texts(root, unit))
+        texts = unit_texts(root, unit)
     except (StartSetError, UnsupportedUnitError):
         return True
+    text_left.take(unit, texts)
+    return _waits(texts)
 
 
 def _waits(texts: tuple[str, ...]) -> bool:
@@ -152,34 +180,32 @@ def _pulled(root: ImageRoot) -> _Order:
     return found
 
 
-def _earlier(root: ImageRoot, started: Collection[str]) -> _Order:
+def _earlier(texts: Mapping[tuple[str, PurePosixPath], str], started: Collection[str]) -> _Order:
     """For each name the units that say Before= of it, in any of their files. A unit that nothing starts is
     judged by its own Before= when it is enabled later.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
-    texts = dict(_texts(root))
-    left = _MAX_CHARACTERS
-    for (owner, path), names in _owners(texts).items():
-        text = texts[owner, path]
-        left -= len(text)
-        if left < 0:
-            raise UnsupportedUnitError(
-                f"the image's units have more than {_MAX_CHARACTERS} characters, the last read is {path}"
-            )
-        may_start = (name for name in names if name in started or "@." in name or path.parent == SCRIPTS)
-        for name in may_start if "Before" in text else ():
-            for word in _named(name, (text,), {"Before"}):
-                found[word].add(name)
+    units = sorted({owner for owner, path in texts if path.parent.suffix != ".d"})
+    left = _MAX_BEFORE_CHARACTERS
+    for (owner, path), text in texts.items():
+        values = [value for key, value in _assigned(text) if key == "Before"]
+        # A drop-in may be of all units of a type or with one beginning.
+        for name in (owner, *_others(owner, units)) if values else ():
+            if name in started or "@." in name or path.parent == SCRIPTS:
+                left -= sum(map(len, values))
+                if left < 0:
+                    raise UnsupportedUnitError(
+                        f"the image's units have more than {_MAX_BEFORE_CHARACTERS} characters of Before=,"
+                        f" the last file read is {path}"
+                    )
+                # A specifier may be another word for each.
+                for word in (word for value in values for word in _words(name, value)):
+                    found[word].add(name)
     return found
 
 
-def _owners(
-    texts: Iterable[tuple[str, PurePosixPath]],
-) -> Mapping[tuple[str, PurePosixPath], tuple[str, ...]]:
-    """The units of each file. A drop-in may be of all units of a type or with one beginning."""
-    all_files = list(texts)
-    units = sorted({owner for owner, path in all_files if path.parent.suffix != ".d"})
-    return {(owner, path): (owner, *_others(owner, units)) for owner, path in all_files}
+def _assigned(text: str) -> tuple[tuple[str, str], ...]:
+    return assignments((text,), "[Unit]") if "Before" in text else ()
 
 
 def _others(owner: str, units: Iterable[str]) -> Iterator[str]:
@@ -209,23 +235,41 @@ def _resolved(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 
 def _texts(root: ImageRoot) -> Iterator[tuple[tuple[str, PurePosixPath], str]]:
-    """Each file of a unit, its drop-ins and init scripts, with the name that it is of."""
+    """Each file of a unit, its drop-ins and init scripts, with the name that it is of. Raises
+    UnsupportedUnitError for implausibly many, or with too much text, before a file is read.
+    """
     files = list(itertools.islice(_files(root), _MAX_FILES + 1))
-    if len(files) > _MAX_FILES:
-        raise UnsupportedUnitError(f"the image has more than {_MAX_FILES} files of units")
-    for name, path in files:
-        canonical = _resolved(root, path)
-        if canonical is not None and root.host(canonical).is_file() and canonical.parent != SCRIPTS:
-            yield (name, path), root.read_text(canonical)
     there = {name for name, _ in files}
     scripts = root.resolve(SCRIPTS).canonical
-    for each in root.names(scripts) if scripts is not None else ():
+    names = root.names(scripts) if scripts is not None else []
+    if len(files) + len(names) > _MAX_FILES:
+        raise UnsupportedUnitError(f"the image has more than {_MAX_FILES} files of units")
+    left_bytes = _MAX_CHARACTERS
+
+    def counted(path: PurePosixPath) -> PurePosixPath | None:
+        nonlocal left_bytes
+        canonical = _resolved(root, path)
+        if canonical is None or not root.host(canonical).is_file():
+            return None
+        left_bytes -= root.host(canonical).stat().st_size
+        if left_bytes < 0:
+            raise UnsupportedUnitError(
+                f"the image's units have more than {_MAX_CHARACTERS} characters, the last file is {path}"
+            )
+        return canonical
+
+    for name, path in files:
+        canonical = counted(path)
+        if canonical is not None and canonical.parent != SCRIPTS:
+            yield (name, path), root.read_text(canonical)
+    for each in names:
+        if f"{each}.service" in there or counted(SCRIPTS / each) is None:
+            continue
         try:
-            if f"{each}.service" not in there:
-                script = read_script(root, f"{each}.service")
-                yield (f"{each}.service", SCRIPTS / each), generated_text(script)
+            script = read_script(root, f"{each}.service")
         except UnsupportedUnitError:
             continue
+        yield (f"{each}.service", SCRIPTS / each), generated_text(script)
 
 
 def _places(root: ImageRoot) -> tuple[PurePosixPath, ...]:

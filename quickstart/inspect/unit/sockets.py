@@ -108,16 +108,18 @@ def sockets_of(root: ImageRoot, source: Source, socket_units: Iterable[str]) -> 
     """The sockets of all ``socket_units``, for the unit of ``source``. Raises UnsupportedUnitError when init
     could not bind them or pass them on.
     """
-    found = tuple(each for name in socket_units for each in listening_sockets(root, name))
-    if len(found) > MOST_SOCKETS:
-        raise UnsupportedUnitError(
-            f"{source.unit} cannot be started early: it gets {len(found)} sockets, at most {MOST_SOCKETS} can be bound"
-        )
+    found: list[ListeningSocket] = []
+    for name in socket_units:
+        found += listening_sockets(root, name)
+        if len(found) > MOST_SOCKETS:
+            raise UnsupportedUnitError(
+                f"{source.unit} cannot be started early: it gets {len(found)} sockets, at most {MOST_SOCKETS} can be bound"
+            )
     if found and source.flag("NonBlocking"):
         raise UnsupportedUnitError(
             f"{source.unit} cannot be started early: it has NonBlocking=yes with sockets"
         )
-    return found
+    return tuple(found)
 
 
 def listening_sockets(root: ImageRoot, name: str) -> tuple[ListeningSocket, ...]:
@@ -135,10 +137,14 @@ def listening_sockets(root: ImageRoot, name: str) -> tuple[ListeningSocket, ...]
             f"{name} cannot be bound early: it has {', '.join(unknown)}",
             hint="disable the socket unit in the image, if the service can listen by itself",
         )
+    listened = tuple(_listened(assigned))
+    # Before anything is looked up for each.
+    if len(listened) > MOST_SOCKETS:
+        raise UnsupportedUnitError(
+            f"{name} cannot be bound early: it has {len(listened)} sockets, at most {MOST_SOCKETS} can be bound"
+        )
     options, names = _options(unit), Names(name)
-    return tuple(
-        _socket(root, unit, kind, names.expand(value), options) for kind, value in _listened(assigned)
-    )
+    return tuple(_socket(root, unit, kind, names.expand(value), options) for kind, value in listened)
 
 
 def refuse_bound_port(unit: UnitStart, ready: Readiness) -> None:
@@ -254,7 +260,7 @@ def _unix(root: ImageRoot, unit: _Unit, kind: str, value: str) -> tuple[str, tup
 def _owners(root: ImageRoot, unit: _Unit) -> Iterator[str]:
     for name, file in (("SocketUser", "/etc/passwd"), ("SocketGroup", "/etc/group")):
         value = unit.last(name)
-        place = root.resolve(PurePosixPath(file)).canonical
+        place = root.resolve(PurePosixPath(file)).canonical if value else None
         rows = root.read_text(place).splitlines() if place is not None else []
         if value and not any(value == row.partition(":")[0] for row in rows):
             raise unit.refusal(name, value, f"is not in the image's {file}")

@@ -28,6 +28,8 @@ _BLANKS = " \t"
 _GLOB = re.compile(r"[*?\[]")
 _SWAPPED = str.maketrans("./", "/.")
 _MOST_CHARACTERS = 1 << 20
+# Each pattern is held against each key; Debian's have a few of the one and some hundred of the other.
+_MOST_COMPARED = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
 
     Left out are settings that the service would refuse and keys that lead out of /proc/sys. Files that are
     not world-readable are left out, too, because their content must not enter the archive. Raises
-    UnsupportedUnitError for more than 1 MiB of text.
+    UnsupportedUnitError for more than 1 MiB of text, and for too many patterns.
     """
     if _is_changed(root):
         return ()
@@ -76,6 +78,11 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
             found.pop(key, None)
             found[key] = None if value is None or file.is_secret else KernelSetting(key, value, is_packages)
     plain = [key for key in found if not _GLOB.search(key)]
+    if (len(found) - len(plain)) * len(plain) > _MOST_COMPARED:
+        raise UnsupportedUnitError(
+            f"the image's sysctl.d has {len(found) - len(plain)} patterns and {len(plain)} keys, too many to compare",
+            hint="take away what is not needed of it",
+        )
     return tuple(
         replace(each, spared=tuple(key for key in plain if _may_match(each.key, key)))
         if _GLOB.search(each.key)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 
 _PATHS = ("/etc/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
@@ -15,6 +16,8 @@ _PATHS = ("/etc/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
 _LINE = re.compile(r"[dD][!+=~^-]*\s+(\S+)(?:\s+(\S+))?(?:\s+(\S+))?(?:\s+(\S+))?")
 # Of services that systemd itself starts; nobody can count on them before it. (A look-up of their users would read the volume.)
 _OF_SYSTEMD = ("/run/systemd/", "/run/log/", "/run/user/", "/run/credentials/", "/run/dbus/")
+# Debian's own have some KiB; many names may be links to one long file.
+_MOST_CHARACTERS = 1 << 20
 _MODE = re.compile(r"[~:]*([0-7]{3,4})")
 
 
@@ -49,17 +52,27 @@ def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _texts(root: ImageRoot) -> Iterator[str]:
-    """The texts of the files, sorted by file name. When several files have the same name, the administrator's is used."""
+    """The texts of the files, sorted by file name. When several files have the same name, the administrator's
+    is used. Raises UnsupportedUnitError for implausibly much text.
+    """
     files: dict[str, PurePosixPath] = {}
     for directory in _PATHS:
         below = root.resolve(PurePosixPath(directory)).canonical
         for file in root.host(below).glob("*.conf") if below is not None else ():
             if not file.name.startswith("."):
                 files.setdefault(file.name, PurePosixPath(directory) / file.name)
+    left = _MOST_CHARACTERS
     for name in sorted(files):
         canonical = root.resolve(files[name]).canonical
         if canonical is not None and root.host(canonical).is_file():
-            yield root.read_text(canonical)
+            text = root.read_text(canonical)
+            left -= len(text)
+            if left < 0:
+                raise UnsupportedUnitError(
+                    f"the image's tmpfiles.d has more than {_MOST_CHARACTERS} characters, the last read is {files[name]}",
+                    hint="take away what is not needed of it",
+                )
+            yield text
 
 
 def _names(root: ImageRoot, file: str) -> frozenset[str]:
