@@ -9,11 +9,12 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect import dpkg
-from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.imageroot import ImageRoot, Resolution
 from quickstart.inspect.unit import apparmor, enabled, neighbours, order, sysctl, tmpfiles
 from quickstart.inspect.unit.apparmor import profile_places, refuse_profiles
 from quickstart.inspect.unit.conditions import braces_expanded
 from quickstart.inspect.unit.enabled import enabled_text
+from quickstart.inspect.unit.files import names_of
 from quickstart.inspect.unit.initscripts import read_script
 from quickstart.inspect.unit.neighbours import handing_sockets
 from quickstart.inspect.unit.order import comes_before
@@ -173,3 +174,26 @@ def test_many_large_lists_of_packages(root: ImageRoot, monkeypatch: pytest.Monke
     assert len(dpkg.owners(root, paths)) == 9
     monkeypatch.setattr(dpkg, "_MOST_LISTED_BYTES", 40)
     assert sorted(dpkg.owners(root, paths)) == paths[:5]
+
+
+def test_the_links_of_a_directory_are_followed_once(root: ImageRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build asks for the names of each unit that a boot starts, several times."""
+    place = root.base / PACKAGES[1:]
+    for number in range(300):
+        (place / f"l{number}.service").symlink_to("gone.service" if number else "app.service")
+    followed: list[PurePosixPath] = []
+    resolve = ImageRoot.resolve
+
+    def counted(self: ImageRoot, path: PurePosixPath) -> Resolution:
+        followed.append(path)
+        return resolve(self, path)
+
+    monkeypatch.setattr(ImageRoot, "resolve", counted)
+    assert names_of(root, "app.service") == ("app.service", "l0.service")
+    assert len(followed) > 300
+    followed.clear()
+    assert names_of(root, "app.service") == ("app.service", "l0.service")
+    assert len(followed) < 50
+    (place / "l1.service").unlink()
+    (place / "l1.service").symlink_to("app.service")
+    assert names_of(root, "app.service") == ("app.service", "l0.service", "l1.service")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
@@ -179,13 +180,14 @@ def names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
         names = root.names_and_links(place)
         if len(names) > _MAX_UNIT_FILES:
             raise UnsupportedUnitError(f"{place} has {len(names)} names, at most {_MAX_UNIT_FILES} are read")
-        for name, is_link in names.items():
+        of_type = [name for name in names if name.endswith(f".{unit.rpartition('.')[2]}")]
+        links = tuple((name, root.link_target(place / name) or "") for name in of_type if names[name])
+        aliased = _aliased(root, place, links, tuple(places))
+        for name in of_type:
             # Of one name the first counts, a mask as well.
-            if name in seen or not name.endswith(f".{unit.rpartition('.')[2]}"):
-                continue
-            seen.add(name)
-            if place / name == file or (is_link and _is_alias(root, place / name, file, places)):
+            if name not in seen and (place / name == file or aliased.get(name) == file):
                 found[_instance(name, unit)] = None
+            seen.add(name)
     if len(found) > _MAX_NAMES:
         raise UnsupportedUnitError(
             f"{unit} has {len(found)} names in the image, at most {_MAX_NAMES} are read"
@@ -193,21 +195,31 @@ def names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _is_alias(
-    root: ImageRoot, name: PurePosixPath, file: PurePosixPath | None, places: Collection[PurePosixPath]
-) -> bool:
-    """Whether ``name`` is a link that leads to ``file`` by way of another name in ``places``. A link to a
-    file elsewhere is a unit of its own (`systemctl link`). A link that leads in a circle is not an alias, as
-    in systemd.
+@functools.lru_cache(maxsize=64)
+def _aliased(
+    root: ImageRoot,
+    place: PurePosixPath,
+    links: tuple[tuple[str, str], ...],
+    places: tuple[PurePosixPath, ...],
+) -> Mapping[str, PurePosixPath]:
+    """The file of each of ``links`` (name and target) in ``place`` that is an alias: a link that leads to a file
+    by way of another name in ``places``. A link to a file elsewhere is a unit of its own (`systemctl link`).
+    A link that leads in a circle is not an alias, as in systemd.
+
+    The result is kept, because a build asks for the names of each unit of an image many times.
     """
-    try:
-        found = root.resolve(name)
-    except StartSetError:
-        return False
-    way = (*found.links, found.canonical)
-    return found.canonical == file and any(
-        each is not None and each != name and each.parent in places for each in way
-    )
+    found: dict[str, PurePosixPath] = {}
+    for name, _ in links:
+        try:
+            resolution = root.resolve(place / name)
+        except StartSetError:
+            continue
+        way = (*resolution.links, resolution.canonical)
+        if resolution.canonical is not None and any(
+            each is not None and each != place / name and each.parent in places for each in way
+        ):
+            found[name] = resolution.canonical
+    return found
 
 
 def _first(root: ImageRoot, unit: str) -> PurePosixPath | None:
