@@ -242,7 +242,7 @@ class StartFileFacts(_Open):
     """A file of the start set in start-set.json. The first artefacts do not have ``seen_in`` and ``package``."""
 
     path: _Path
-    kind: Literal["file", "symlink", "directory"]
+    kind: Literal["file", "symlink", "directory", "left"]
     size_bytes: Annotated[int, Field(ge=0, le=1 << 62)]
     target: Annotated[str, AfterValidator(_text)] = ""
     seen_in: _Count = 0

@@ -183,10 +183,12 @@ def by_package(start_set: StartSet, bound: Collection[PurePosixPath]) -> Mapping
 
 
 def read_from_volume(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[PurePosixPath, ...]:
-    """Packed files that the application still opens on the root volume by their ordinary names:
-    configuration, scripts, tables.
+    """Files of the start set that the application opens on the root volume by their ordinary names:
+    configuration, scripts, tables, and large files that are used in part.
     """
     served = {file.path for file in served_files(start_set, bound)}
     return tuple(
-        file.path for file in start_set.files if file.kind is FileKind.FILE and file.path not in served
+        file.path
+        for file in start_set.files
+        if file.kind is FileKind.LEFT or (file.kind is FileKind.FILE and file.path not in served)
     )

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from quickstart.errors import TraceError
 
-# strace's -s is 4096. It prints up to 32 arguments of an executed program, and each byte may take four characters.
-MAX_LINE_BYTES = 1 << 20
+# strace's -s is 4096. It prints all arguments of an executed program and its environment, and each byte may take four characters.
+MAX_LINE_BYTES = 4 << 20
 # A call ends with its second part. Before that, strace or the process may end.
 _MAX_PARTS = 8
 _LINE = re.compile(r"([0-9]{1,10}) +[0-9]+\.[0-9]+ (.*)", re.DOTALL)

@@ -219,10 +219,11 @@ def filled(base: Path) -> bool:
     return not any(cached_bytes(*paths))
 
 
-def run(prefetcher: Path, place: Path, ranges: bytes, names: bytes) -> int:
-    (place / "ranges").write_bytes(ranges)
-    (place / "names").write_bytes(names)
-    words = [prefetcher, place / "volume", place / "root", place / "ranges", place / "names"]
+def run(prefetcher: Path, place: Path, ranges: bytes, names: bytes, parts: bytes = b"") -> int:
+    lists = {"ranges": ranges, "names": names, "parts": parts}
+    for name, data in lists.items():
+        (place / name).write_bytes(data)
+    words = [prefetcher, place / "volume", place / "root", *(place / name for name in lists)]
     return subprocess.run(words, timeout=30, check=False).returncode
 
 
@@ -266,20 +267,36 @@ def test_ranges_and_files_come_into_the_page_cache(prefetcher: Path, place: Path
     assert cached_bytes(place / "root/untouched") == [0]
 
 
+def test_parts_of_files_come_into_the_page_cache(prefetcher: Path, place: Path) -> None:
+    parts = (
+        (P("/etc/nothing"), 0, PAGE),
+        (P("/etc/a b"), 16 * PAGE, 2 * PAGE),
+        (P("/etc/a b"), 64 * PAGE, PAGE),
+    )
+    found = Prefetch((), (), parts)
+    wanted = {place / "root/etc/a b": 3 * PAGE}
+    assert come_into_memory(lambda: run(prefetcher, place, b"", b"", found.parts_text), wanted)
+    assert cached_bytes(place / "root/untouched") == [0]
+
+
 @pytest.mark.parametrize(
-    ("ranges", "names", "status"),
+    ("ranges", "names", "parts", "status"),
     [
-        (b"", b"", 0),
-        (b"4096", b"", 0),
-        (b"4096 x\n", b"", 0),
-        (b"99999999999999999999999 4096\n", b"", 0),
-        (b"0 4096\n", b"no NUL", 2),
+        (b"", b"", b"", 0),
+        (b"4096", b"", b"", 0),
+        (b"4096 x\n", b"", b"", 0),
+        (b"99999999999999999999999 4096\n", b"", b"", 0),
+        (b"0 4096\n", b"no NUL", b"", 2),
+        (b"", b"", b"0 4096 etc/no NUL", 2),
+        (b"", b"", b"0 4096\0", 0),
+        (b"", b"", b"0 4096 \0", 0),
+        (b"", b"", b"9999999999999999999999 1 etc/a b\0", 0),
     ],
 )
 def test_a_broken_list_does_no_harm(
-    prefetcher: Path, place: Path, ranges: bytes, names: bytes, status: int
+    prefetcher: Path, place: Path, ranges: bytes, names: bytes, parts: bytes, status: int
 ) -> None:
-    assert run(prefetcher, place, ranges, names) == status
+    assert run(prefetcher, place, ranges, names, parts) == status
 
 
 def test_without_a_volume_it_says_so(prefetcher: Path, place: Path) -> None:

@@ -1,6 +1,6 @@
-// usage: prefetcher DEVICE ROOT RANGES NAMES
-// Asks DEVICE for all of RANGES at once, and does not wait. Its child then asks for the content of all files of NAMES below ROOT
-// (docs/internals/prefetch.md). A useless request only costs a read, so its only error status is 2, for a wrong call.
+// usage: prefetcher DEVICE ROOT RANGES NAMES PARTS
+// Asks DEVICE for all of RANGES at once, and does not wait. Its child then asks for the content of all files of NAMES below ROOT, and another
+// child for the parts of files of PARTS (docs/internals/prefetch.md). A useless request only costs a read, so its only error status is 2, for a wrong call.
 
 // O_NOATIME
 #define _GNU_SOURCE
@@ -40,29 +40,62 @@ static void ask_for_ranges(long device, struct text ranges) {
         ask_for(device, offset_bytes, length_bytes);
 }
 
-// Names relative to the root, each with a NUL at the end. Opening a file waits for its metadata, which have been requested already.
-static void ask_for_files(long root, struct text names) {
+// Opening a file waits for its metadata, which have been requested already. Negative for anything but a regular file.
+static long open_regular(long root, const char *name, struct stat *status) {
     const int flags = O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_NOATIME | O_CLOEXEC;
+    long file = system_call(SYS_openat, root, (long)name, flags, 0, 0, 0);
+    if (file < 0 || (system_call(SYS_fstat, file, (long)status, 0, 0, 0, 0) == 0 && S_ISREG(status->st_mode))) return file;
+    system_call(SYS_close, file, 0, 0, 0, 0, 0);
+    return -1;
+}
+
+// Names relative to the root, each with a NUL at the end.
+static void ask_for_files(long root, struct text names) {
     struct batch batch;
     const bool together = begin_batch(&batch);
     for (; names.at < names.end; names.at += length_of(names.at) + 1) {
         struct stat status;
-        long file = system_call(SYS_openat, root, (long)names.at, flags, 0, 0, 0);
-        if (file < 0 || system_call(SYS_fstat, file, (long)&status, 0, 0, 0, 0) < 0 || !S_ISREG(status.st_mode)) continue;
+        long file = open_regular(root, names.at, &status);
+        if (file < 0) continue;
         // The files stay open: their reads begin when the batch is submitted.
         if (!together || !add_read(&batch, file, (size_t)status.st_size)) ask_for(file, 0, 0);
     }
     if (together) submit(&batch);
 }
 
+// Offset, length and name, each with a NUL at the end. The parts of a file follow each other, so that it is opened once.
+static void ask_for_parts(long root, struct text parts) {
+    const char *opened = NULL;
+    long file = -1, offset_bytes, length_bytes;
+    while (read_number(&parts, &offset_bytes) && *parts.at++ == ' ' && read_number(&parts, &length_bytes) && *parts.at++ == ' ') {
+        const char *name = parts.at;
+        parts.at += length_of(name) + 1;
+        if (!opened || !is_same(whole(opened), name)) {
+            struct stat status;
+            if (file >= 0) system_call(SYS_close, file, 0, 0, 0, 0, 0);
+            file = open_regular(root, name, &status);
+            opened = name;
+        }
+        if (file >= 0) ask_for(file, offset_bytes, length_bytes);
+    }
+}
+
+// Whether a list of texts that end with a NUL is whole.
+static bool is_whole(const struct text *list) { return !list->at || list->end[-1] == 0; }
+
 int main(int argc, char **argv) {
-    struct text ranges, names;
-    if (argc != 5 || !map_whole(argv[3], &ranges) || !map_whole(argv[4], &names) || (names.at && names.end[-1] != 0)) return 2;
+    struct text ranges, names, parts;
+    if (argc != 6 || !map_whole(argv[3], &ranges) || !map_whole(argv[4], &names) || !map_whole(argv[5], &parts)) return 2;
+    if (!is_whole(&names) || !is_whole(&parts)) return 2;
     long device = system_call(SYS_openat, AT_FDCWD, (long)argv[1], O_RDONLY | O_CLOEXEC, 0, 0, 0);
     long root = system_call(SYS_openat, AT_FDCWD, (long)argv[2], O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, 0, 0);
     if (device < 0 || root < 0) return 2;
     ask_for_ranges(device, ranges);
     // The ranges came first: they have what init reads next, and the directories and inodes that lead to the files.
-    if (system_call(SYS_fork, 0, 0, 0, 0, 0, 0) == 0) ask_for_files(root, names);
+    if (system_call(SYS_fork, 0, 0, 0, 0, 0, 0) == 0) {
+        ask_for_files(root, names);
+    } else if (parts.at && system_call(SYS_fork, 0, 0, 0, 0, 0, 0) == 0) {
+        ask_for_parts(root, parts);
+    }
     return 0;
 }
