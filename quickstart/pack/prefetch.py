@@ -32,14 +32,16 @@ _ELSEWHERE = frozenset({"proc", "sys", "dev", "run", "fast"})
 _GAP_BLOCKS = 128
 # Larger files are read in part, or past the page cache, as a database does.
 _FILE_BYTES = 512 * 1024
+# Of a file up to this size from which at least half is used, the whole is fewer requests than the parts.
+_WHOLE_BYTES = 16 * 1024 * 1024
 # What is opened to be written to is read too when it is a table, an index or a state; a log is only longer.
 _WRITTEN_BYTES = 64 * 1024
 # A fresh volume brings a snapshot's block of this size when it is first touched (storage.md): one read pays for all of it.
 _PIECE_BYTES = 512 * 1024
 # Of one large file: what is past that is a matter of its use, not of the start.
 _PIECES = 32
-# Two parts of a file with less between them are one request: the kernel itself reads 128 KiB ahead.
-_PART_GAP_BYTES = 64 * 1024
+# Two parts of a file with less between them are one request.
+_PART_GAP_BYTES = 256 * 1024
 _BITMAPS = (Kind.BLOCK_BITMAP, Kind.INODE_BITMAP)
 # Bitmaps lie side by side for so many block groups (mke2fs(8), flex_bg).
 _FLEX_GROUPS = 16
@@ -73,7 +75,9 @@ def foresee(
     bound: their paths are looked up, but their content is not read.
     """
     left = frozenset(file.path for file in start_set.files if file.kind is FileKind.LEFT)
-    seen = _Seen(root, {file.path: file.interpreter for file in start_set.files if file.interpreter})
+    parts = parts_of(traces)
+    interpreters = {file.path: file.interpreter for file in start_set.files if file.interpreter}
+    seen = _Seen(root, interpreters, parts)
     for name in _OURS:
         seen.look(PurePosixPath(name))
     for name in _OURS_READ:
@@ -94,7 +98,7 @@ def foresee(
         directories=frozenset(seen.directories),
         files=frozenset(seen.files),
         large=frozenset(seen.large),
-        parts={path: found for path, found in parts_of(traces).items() if path in seen.large},
+        parts={path: found for path, found in parts.items() if path in seen.large},
         left=left,
         makes=seen.makes,
     )
@@ -121,12 +125,19 @@ def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
 
 class _Seen:
     """Collects how the volume is used: paths whose inodes are looked at, directories that are searched, and
-    files that are read. ``interpreters`` are the ELF interpreters of programs.
+    files that are read. ``interpreters`` are the ELF interpreters of programs. ``parts`` are the used parts of
+    large files.
     """
 
-    def __init__(self, root: ImageRoot, interpreters: Mapping[PurePosixPath, str]) -> None:
+    def __init__(
+        self,
+        root: ImageRoot,
+        interpreters: Mapping[PurePosixPath, str],
+        parts: Mapping[PurePosixPath, Resident],
+    ) -> None:
         self.root = root
         self.interpreters = interpreters
+        self.parts = parts
         self.names: set[PurePosixPath] = {PurePosixPath("/")}
         self.directories: set[PurePosixPath] = {PurePosixPath("/")}
         self.files: set[PurePosixPath] = set()
@@ -149,7 +160,11 @@ class _Seen:
         found = self.look(path)
         host = self.root.host(found) if found else None
         if found and host and host.is_file() and (size := host.stat().st_size):
-            (self.files if size <= limit_bytes else self.large).add(found)
+            (self.files if size <= limit_bytes or self._is_used_whole(found) else self.large).add(found)
+
+    def _is_used_whole(self, path: PurePosixPath) -> bool:
+        known = self.parts.get(path)
+        return known is not None and known.size_bytes <= min(_WHOLE_BYTES, 2 * known.resident_bytes)
 
     def execute(self, path: PurePosixPath) -> None:
         """Record what the kernel reads when it executes ``path`` on the volume: the program, and the

@@ -223,7 +223,13 @@ def run(prefetcher: Path, place: Path, ranges: bytes, names: bytes, parts: bytes
     lists = {"ranges": ranges, "names": names, "parts": parts}
     for name, data in lists.items():
         (place / name).write_bytes(data)
-    words = [prefetcher, place / "volume", place / "root", *(place / name for name in lists)]
+    words: list[str | Path] = [
+        prefetcher,
+        place / "volume",
+        place / "root",
+        *(place / name for name in lists),
+        "128",
+    ]
     return subprocess.run(words, timeout=30, check=False).returncode
 
 
@@ -297,6 +303,36 @@ def test_a_broken_list_does_no_harm(
     prefetcher: Path, place: Path, ranges: bytes, names: bytes, parts: bytes, status: int
 ) -> None:
     assert run(prefetcher, place, ranges, names, parts) == status
+
+
+def test_a_long_range_is_requested_whole(prefetcher: Path, place: Path) -> None:
+    """The kernel takes only the first part of one request for a range (force_page_cache_ra, bdi->io_pages)."""
+    with (place / "volume").open("wb") as file:
+        file.write(os.urandom(4 * MIB))
+    wanted = {place / "volume": 4 * MIB}
+    assert come_into_memory(lambda: run(prefetcher, place, b"0 %d\n" % (4 * MIB), b""), wanted)
+
+
+def test_a_file_of_several_reads_comes_whole(prefetcher: Path, place: Path) -> None:
+    with (place / "root/etc/large").open("wb") as file:
+        file.write(os.urandom(3 * MIB + 1))
+    wanted = {place / "root/etc/large": 3 * MIB + PAGE}
+    assert come_into_memory(lambda: run(prefetcher, place, b"", b"etc/large\0"), wanted)
+
+
+@pytest.mark.parametrize("kib", ["", "0", "x", "128 ", "99999999999999999999"])
+def test_a_request_size_that_is_none(prefetcher: Path, place: Path, kib: str) -> None:
+    run(prefetcher, place, b"", b"")
+    words: list[str | Path] = [
+        prefetcher,
+        place / "volume",
+        place / "root",
+        place / "ranges",
+        place / "names",
+        place / "parts",
+        kib,
+    ]
+    assert subprocess.run(words, timeout=30, check=False).returncode == 2
 
 
 def test_without_a_volume_it_says_so(prefetcher: Path, place: Path) -> None:

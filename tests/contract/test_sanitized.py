@@ -409,7 +409,13 @@ def test_the_prefetcher_takes_any_ranges_and_names(
         lists = {"ranges": ranges, "names": names, "parts": parts}
         for name, data in lists.items():
             (tmp_path / name).write_bytes(data)
-        words = [prefetcher, tmp_path / "device", tmp_path, *(tmp_path / name for name in lists)]
+        words: list[str | Path] = [
+            prefetcher,
+            tmp_path / "device",
+            tmp_path,
+            *(tmp_path / name for name in lists),
+            "128",
+        ]
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stderr) == (0, "")
 
