@@ -48,7 +48,7 @@ PROGRAMS = {
     "volume": CProgram("cc", emulator.FLAGS, (OURS / "volume/emulator",)),
     "starter": CProgram(STARTER_COMPILER, STARTER_FLAGS, tuple(PARTS / name for name in STARTER_SOURCES)),
     "confiner": CProgram(confine.COMPILER, confine.FLAGS, (OURS / "reference/confiner",)),
-    "resident": CProgram("cc", record.FLAGS, (ROOT / "tracers/resident",)),
+    **{name: CProgram("cc", flags, (ROOT / "tracers" / name,)) for name, flags in record.FLAGS.items()},
     **{name: _freestanding(name) for name in ("checker", "modloader", "mounter", "prefetcher")},
 }
 

@@ -356,8 +356,8 @@ def make_trace(subject: Subject, number: int, context: Context, keep: bool) -> T
 
     def make(directory: Path) -> None:
         launcher = launcher_for(subject.reference.kernel, context, keep=keep)
-        resident = record.resident_program(context.store)
-        record.record(subject, launcher, resident, directory, context.progress)
+        programs = record.tracer_programs(context.store)
+        record.record(subject, launcher, programs, directory, context.progress)
 
     inputs = _trace_inputs(profile, subject.reference, number)
     path = context.store.get_or_make("trace", inputs, make).path

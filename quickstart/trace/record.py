@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import TraceError
@@ -37,14 +37,18 @@ _TRANSFER_S = 600.0
 # The limits for the output of our scripts in the guest, and for the log, which was in the guest's memory.
 _SAID_BYTES = 64 * MIB
 _LOG_BYTES = 4096 * MIB
-# Under strace each system call stops twice; a boot takes three to five times as long.
+# Under strace, each recorded call stops twice.
 _SLOWDOWN = 4
-FLAGS = ("-std=c11", "-O2", "-static", "-s")
+# The tracer's own programs: their names and how they are compiled.
+FLAGS = {
+    "resident": ("-std=c11", "-O2", "-static", "-s"),
+    "keep-privileges": ("-std=c11", "-O2", "-shared", "-fPIC", "-s"),
+}
 
 
-def resident_program(store: Store) -> Path:
-    """The program that tells which parts of files are in the page cache, compiled as a static program."""
-    return compiled(store, "resident", FLAGS, assets("tracers") / "resident")
+def tracer_programs(store: Store) -> Mapping[str, Path]:
+    """The tracer's own C programs, compiled, by name: a static program, and a library for strace."""
+    return {name: compiled(store, name, flags, assets("tracers") / name) for name, flags in FLAGS.items()}
 
 
 def tracers_digest() -> str:
@@ -55,9 +59,9 @@ def tracers_digest() -> str:
     return digest.hexdigest()
 
 
-def tracer_files(resident: Path) -> dict[str, bytes | Path]:
+def tracer_files(programs: Mapping[str, Path]) -> dict[str, bytes | Path]:
     """The tracer's files for the launch: this host's strace with all libraries that it loads, our scripts, and
-    the program ``resident``.
+    our ``programs`` (see tracer_programs).
     """
     program = door.tool_path("strace")
     host = ImageRoot(Path("/"))
@@ -71,7 +75,7 @@ def tracer_files(resident: Path) -> dict[str, bytes | Path]:
         "trace/strace-stop": scripts / "strace-stop",
         "trace/ldd-all": scripts / "ldd-all",
         "trace/maps-all": scripts / "maps-all",
-        "trace/resident": resident,
+        **{f"trace/{name}": path for name, path in programs.items()},
     }
     for dependency in closure(host, [PurePosixPath(program.resolve())]):
         name = "ld.so" if dependency.kind == "interpreter" else f"lib/{dependency.name}"
@@ -79,11 +83,13 @@ def tracer_files(resident: Path) -> dict[str, bytes | Path]:
     return files
 
 
-def record(subject: Subject, launcher: Launcher, resident: Path, directory: Path, progress: Progress) -> None:
+def record(
+    subject: Subject, launcher: Launcher, programs: Mapping[str, Path], directory: Path, progress: Progress
+) -> None:
     """Boot the disk of ``subject`` under the tracers, and write the raw logs to ``directory``.
 
     The files are strace.log, maps.log, resident.log, ldd.log, modules.before, modules.after and facts.json.
-    ``resident`` is the program of ``resident_program``. Raises GuestError when the guest does not become
+    ``programs`` are those of ``tracer_programs``. Raises GuestError when the guest does not become
     ready, and TraceError when a log is not complete.
     """
     profile, disk = subject.profile, subject.disk
@@ -96,7 +102,7 @@ def record(subject: Subject, launcher: Launcher, resident: Path, directory: Path
         disk=disk.path,
         mac=TRACE_MAC,
     )
-    with launcher.launch(traced, profile.ready, tracer_files(resident)) as launched:
+    with launcher.launch(traced, profile.ready, tracer_files(programs)) as launched:
         guest = executing(launched)
         with progress.step("trace: reference boot under strace"):
             readied = guest.wait_ready(profile.ready.timeout_s * _SLOWDOWN)
