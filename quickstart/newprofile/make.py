@@ -133,7 +133,11 @@ def make(
     )
     seen_reads = reads.measured(draft, options, context)
     found = Findings(
-        profile=replace(draft, root_budget=reads.root_budget(seen_reads, draft.ready.kind == ReadyKind.EXEC)),
+        profile=replace(
+            draft,
+            early=findings.early(draft.early, seen.ready_uptime_ns, seen_reads.ready_uptime_ns),
+            root_budget=reads.root_budget(seen_reads, draft.ready.kind == ReadyKind.EXEC),
+        ),
         survey=seen,
         unit=unit,
         directives=_directives(root, draft.unit),
