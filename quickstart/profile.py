@@ -70,7 +70,7 @@ def is_unit_name(name: str) -> bool:
 
 class _Start(Table):
     pre: bool = True
-    early: Literal["seen", "always"] = "seen"
+    early: Literal["seen", "always", "never"] = "seen"
 
 
 class _Ready(Table):

@@ -15,6 +15,7 @@ from quickstart.initramfs.programs import (
 from quickstart.launch import archive
 from quickstart.reference import confine
 from quickstart.store.compiled import WARNINGS
+from quickstart.trace import record
 from quickstart.volume import emulator
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +48,7 @@ PROGRAMS = {
     "volume": CProgram("cc", emulator.FLAGS, (OURS / "volume/emulator",)),
     "starter": CProgram(STARTER_COMPILER, STARTER_FLAGS, tuple(PARTS / name for name in STARTER_SOURCES)),
     "confiner": CProgram(confine.COMPILER, confine.FLAGS, (OURS / "reference/confiner",)),
+    **{name: CProgram("cc", flags, (ROOT / "tracers" / name,)) for name, flags in record.FLAGS.items()},
     **{name: _freestanding(name) for name in ("checker", "modloader", "mounter", "prefetcher")},
 }
 

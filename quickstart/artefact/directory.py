@@ -283,6 +283,7 @@ def run_script(manifest: Manifest) -> str:
     text = resources.files("quickstart.artefact").joinpath(RUN_SCRIPT).read_text()
     values = {
         "NAME": manifest.profile,
+        "DEFAULT": "stock" if Early(manifest.early) is Early.NEVER else "fast",
         "MEMORY": str(manifest.memory_mib),
         "CMDLINE": manifest.cmdline,
         "STOCK_CMDLINE": manifest.stock_line,

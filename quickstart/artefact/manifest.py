@@ -180,7 +180,7 @@ class Manifest(_Open):
     start_set_files: _Count
     start_set_bytes: _Count
     cloud_init: bool = False
-    early: Literal["seen", "always"] = "always"
+    early: Literal["seen", "always", "never"] = "always"
     uuid: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?$")] = ""
     reference: _Reference | None = None
     kernel_version: Literal[""] | _Version = ""
@@ -242,7 +242,7 @@ class StartFileFacts(_Open):
     """A file of the start set in start-set.json. The first artefacts do not have ``seen_in`` and ``package``."""
 
     path: _Path
-    kind: Literal["file", "symlink", "directory"]
+    kind: Literal["file", "symlink", "directory", "left"]
     size_bytes: Annotated[int, Field(ge=0, le=1 << 62)]
     target: Annotated[str, AfterValidator(_text)] = ""
     seen_in: _Count = 0

@@ -7,7 +7,7 @@ set -eu
 cd "$(dirname "$0")"
 initrd=initramfs.img
 cmdline="@CMDLINE@"
-[ "${1:-}" != stock ] || { initrd=initrd.img; cmdline="@STOCK_CMDLINE@"; }
+[ "${1:-@DEFAULT@}" != stock ] || { initrd=initrd.img; cmdline="@STOCK_CMDLINE@"; }
 accel=${ACCEL:-tcg}
 cpu=max
 [ "$accel" != kvm ] || cpu=host

@@ -34,6 +34,7 @@ from quickstart.verify.untilclean import read_includes, with_includes
 _EARLY = {
     Early.SEEN: 'it starts early in a machine that cloud-init has been through (early = "seen")',
     Early.ALWAYS: 'it starts early always, before cloud-init on the first boot too (early = "always")',
+    Early.NEVER: "every boot is a stock boot",
 }
 
 
@@ -180,7 +181,9 @@ def _show(console: Console, artefact: Artefact, made: bool) -> None:
         f"  start set {artefact.start_set_files} files, {artefact.start_set_bytes / MIB:.1f} MiB; "
         f"initramfs {artefact.initramfs_bytes / MIB:.1f} MiB",
     )
-    if artefact.cloud_init:
+    if artefact.early == Early.NEVER:
+        say(console, f'  the profile says early = "never": {_EARLY[artefact.early]}')
+    elif artefact.cloud_init:
         say(console, f"  cloud-init is in the image; {_EARLY[artefact.early]}")
     if words := added(artefact.cmdline, artefact.stock_cmdline):
         say(console, f"  kernel options: {' '.join(words)}")

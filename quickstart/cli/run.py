@@ -41,7 +41,7 @@ from quickstart.launch.forward import status_line
 from quickstart.launch.settled import Settled
 from quickstart.measure.times import Measurement, measure
 from quickstart.model import MIB, Artefact, Network
-from quickstart.model.words import ReadyKind
+from quickstart.model.words import Early, ReadyKind
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
 
@@ -157,6 +157,8 @@ def _work(verb: Verb, out: Path, options: RunOptions) -> int:
         raise BadInputError("--stock and --beside-stock exclude each other")
     with output.in_use(out), Store(default_root(), verb.display().note) as store:
         artefact = artefacts.load(out)
+        if artefact.early is Early.NEVER and not options.beside_stock:
+            options = dataclasses.replace(options, stock=True)
         demand_settling(artefact, options.when, options.stock, options.append)
         ran = _boots(verb, artefact, store, options)
     if options.check or options.command is not None:

@@ -13,7 +13,6 @@ from quickstart.artefact import output
 from quickstart.engines.launching import launcher_for
 from quickstart.errors import TraceError, UnsupportedUnitError
 from quickstart.host import door
-from quickstart.host.assets import assets
 from quickstart.host.progress import Progress
 from quickstart.image.ext4 import disk_recipe, read_superblock, write_disk
 from quickstart.image.kerneloptions import chosen
@@ -109,7 +108,7 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
     inputs = {
         "profile": dataclasses.asdict(profile),
         "tool": source_digest("quickstart"),
-        "tracers": _tracers_digest(),
+        "tracers": record.tracers_digest(),
         "format": options.disk_format,
         "target": options.target.value,
         "traces": options.tracing.traces,
@@ -337,13 +336,6 @@ def subject_of(profile: Profile, reference: ReferenceImage, context: Context) ->
     return Subject(profile, reference, RootDisk(path, profile.disk_mib * MIB, read_superblock(path)))
 
 
-def _tracers_digest() -> str:
-    digest = hashlib.sha256()
-    for path in sorted(assets("tracers").iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
-
-
 def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> Mapping[str, object]:
     return {
         "number": number,
@@ -353,7 +345,7 @@ def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> M
         # How long to wait for ready does not change what is traced.
         "ready": dataclasses.asdict(dataclasses.replace(profile.ready, timeout_s=0)),
         "memory_mib": profile.memory_mib,
-        "tracers": _tracers_digest(),
+        "tracers": record.tracers_digest(),
         "recipe": source_digest("quickstart.trace", "quickstart.launch"),
     }
 
@@ -364,7 +356,8 @@ def make_trace(subject: Subject, number: int, context: Context, keep: bool) -> T
 
     def make(directory: Path) -> None:
         launcher = launcher_for(subject.reference.kernel, context, keep=keep)
-        record.record(subject, launcher, directory, context.progress)
+        programs = record.tracer_programs(context.store)
+        record.record(subject, launcher, programs, directory, context.progress)
 
     inputs = _trace_inputs(profile, subject.reference, number)
     path = context.store.get_or_make("trace", inputs, make).path

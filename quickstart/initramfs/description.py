@@ -4,20 +4,17 @@ reading the image, the functions are pure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.script import interpreter_of
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.words import HOST_NAME, SHORT_HOST_NAME
 from quickstart.model import StartSet
 
 FIRST_LINE = "quickstart-unit 1"
-# execve(2): the interpreter, then at most one argument; the kernel looks at this much of a script.
-_SCRIPT = re.compile(rb"#![ \t]*([^ \t\n\0]+)[ \t]*([^\n\0]*)")
-_SCRIPT_BYTES = 256
 _MACHINE = {HOST_NAME: r"\H", SHORT_HOST_NAME: r"\l"}
 
 Record = tuple[str, ...]
@@ -86,14 +83,9 @@ def _placed(command: UnitCommand, packed: frozenset[PurePosixPath], root: ImageR
     flags, program = command.flags, root.resolve(PurePosixPath(command.program)).canonical
     if program is None or program not in packed:
         return flags, command.program, *command.words
-    with root.host(program).open("rb") as file:
-        script = _SCRIPT.match(file.read(_SCRIPT_BYTES))
-    if script is None:
+    script = interpreter_of(root, program)
+    interpreter = root.resolve(script.program).canonical if script else None
+    if script is None or interpreter is None or interpreter not in packed:
         return flags, f"/fast{program}", *command.words
-    named = script[1].decode("utf-8", "surrogateescape")
-    argument = script[2].strip().decode("utf-8", "surrogateescape")
-    interpreter = root.resolve(PurePosixPath(named)).canonical if named.startswith("/") else None
-    if interpreter is None or interpreter not in packed:
-        return flags, f"/fast{program}", *command.words
-    given = (argument,) if argument else ()
-    return flags, f"/fast{interpreter}", named, *given, f"/fast{program}", *command.words[1:]
+    given = (script.argument,) if script.argument else ()
+    return flags, f"/fast{interpreter}", str(script.program), *given, f"/fast{program}", *command.words[1:]

@@ -116,6 +116,7 @@ def part_a(
         yield regular(f"{OURS}/bin/prefetcher", programs.prefetcher, 0o755)
         yield regular(f"{OURS}/prefetch.ranges", prefetch.ranges_text, 0o644)
         yield regular(f"{OURS}/prefetch.names", prefetch.names_text, 0o644)
+        yield regular(f"{OURS}/prefetch.parts", prefetch.parts_text, 0o644)
     yield regular(f"{OURS}/config", _encoded(config_text(config)), 0o644)
     yield regular(f"{OURS}/settings", _encoded(settings_text(config.settings)), 0o644)
     yield from _unit(OURS, config.unit, config, start_set, root)
@@ -188,7 +189,9 @@ def _encoded(text: str) -> bytes:
 
 
 def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterator[CpioEntry]:
-    """The start set below /fast, and after it the file that marks part B as complete."""
+    """The start set below /fast, and after it the file that marks part B as complete. A file that stays on
+    the volume is an absolute link, which leads from /fast to the volume.
+    """
     yield directory("fast")
     names = Counter(file.hard_link_to for file in start_set.files)
     firsts: dict[PurePosixPath, CpioEntry] = {}
@@ -243,6 +246,8 @@ def _packed(file: StartFile, root: ImageRoot) -> CpioEntry:
         # An absolute target would lead out of /fast, to the root volume.
         absolute = file.target.startswith("/")
         return symlink(name, relative(PurePosixPath(name), f"fast{file.target}") if absolute else file.target)
+    if file.kind is FileKind.LEFT:
+        return symlink(name, str(file.path))
     data: bytes | Path = root.host(file.path)
     if file.interpreter == _INTERPRETER and file.mode & 0o111:
         data = with_interpreter(root.host(file.path), LOADER)

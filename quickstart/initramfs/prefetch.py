@@ -13,10 +13,12 @@ from pathlib import PurePosixPath
 class Prefetch:
     """The reads that are expected from the root volume, beside the start set. ``ranges`` are ranges of the
     volume with metadata, as (offset, length) in bytes. ``files`` are files that are read from the volume.
+    ``parts`` are parts of larger files, as (offset, length) in bytes; the parts of a file follow each other.
     """
 
     ranges: tuple[tuple[int, int], ...]
     files: tuple[PurePosixPath, ...]
+    parts: tuple[tuple[PurePosixPath, int, int], ...] = ()
 
     @property
     def ranges_text(self) -> bytes:
@@ -27,6 +29,16 @@ class Prefetch:
     def names_text(self) -> bytes:
         """The names of the files, relative to the root, each with a NUL after it."""
         return b"".join(os.fsencode(str(path))[1:] + b"\0" for path in self.files)
+
+    @property
+    def parts_text(self) -> bytes:
+        """For each part its offset and length in bytes, and the name of its file, relative to the root, with a
+        NUL after it.
+        """
+        return b"".join(
+            b"%d %d %s\0" % (offset, length, os.fsencode(str(path))[1:])
+            for path, offset, length in self.parts
+        )
 
 
 NOTHING_KNOWN = Prefetch((), ())

@@ -97,7 +97,7 @@ def is_library(path: PurePosixPath) -> bool:
 
 def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
     """The packed files that processes open from /fast: programs, libraries, links to these, and ``bound``
-    files.
+    files. Programs and libraries that stay on the volume count, too, because their names are found in /fast.
 
     All other packed files are opened by their ordinary names on the root volume, where they may change
     freely.
@@ -105,7 +105,8 @@ def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple
     served = {
         file.path: file
         for file in start_set.files
-        if file.kind is FileKind.FILE and (file.mode & 0o111 or is_library(file.path) or file.path in bound)
+        if (file.kind is FileKind.FILE and file.path in bound)
+        or (file.kind in (FileKind.FILE, FileKind.LEFT) and (file.mode & 0o111 or is_library(file.path)))
     }
     links = [file for file in start_set.files if file.kind is FileKind.SYMLINK]
     # A link may lead through another, as those of /etc/alternatives do: repeat until nothing is added.

@@ -35,8 +35,10 @@ def _is_enabled(root: ImageRoot, unit: str) -> bool:
 
 def early_start(root: ImageRoot, wanted: Early) -> Early:
     """When the image starts early. SEEN: only on machines that cloud-init has already configured. ALWAYS: on
-    every machine.
+    every machine. NEVER: on none.
 
-    ``wanted`` is the profile's choice. This choice matters only when the image has cloud-init.
+    ``wanted`` is the profile's choice. SEEN becomes ALWAYS when the image has no cloud-init.
     """
+    if wanted == Early.NEVER:
+        return Early.NEVER
     return Early.SEEN if wanted == Early.SEEN and has_cloud_init(root) else Early.ALWAYS

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from quickstart.model.reasons import Reason
+from quickstart.model.residency import Resident
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, ReadyKind, Target
 
 MIB = 1024 * 1024
@@ -154,6 +155,8 @@ class Event:
     ``line`` is the line of the log, from 1. ``pid`` is the process ID in the guest. ``program`` is the name
     of the last program that the process executed. ``made`` says that the boot itself had given the path other
     content than it has in the image. ``real`` is the kernel's name of the opened file, if it differs.
+    ``bare`` says that the process does not have the environment that systemd gave to the unit, so PATH and
+    LD_LIBRARY_PATH do not lead it to /fast.
     """
 
     line: int
@@ -164,6 +167,7 @@ class Event:
     error: str | None
     made: bool = False
     real: PurePosixPath | None = None
+    bare: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,8 @@ class Trace:
     ``processes`` is the number of the unit's processes. ``blind`` names the programs that set up an io_uring,
     through which files may be opened without a trace. ``mapped`` are the mapped files at ready. ``ldd`` maps
     an ELF file to the libraries that the guest's ldd named. ``modules_before`` and ``modules`` are the kernel
-    modules that were loaded when PID 1 began, and at ready. ``trace_hash`` is the SHA-256 of the logs.
+    modules that were loaded when PID 1 began, and at ready. ``resident`` has the large files that a process
+    of the unit opened. ``trace_hash`` is the SHA-256 of the logs.
     """
 
     events: tuple[Event, ...]
@@ -207,13 +212,17 @@ class Trace:
     trace_hash: str
     ready_uptime_ns: int
     log_lines: int
+    resident: tuple[Resident, ...] = ()
 
 
 # ---------------------------------------------------------------- start set
 class FileKind(enum.Enum):
+    """``LEFT`` is a regular file that stays on the root volume: in the archive it is a link to the volume's file."""
+
     FILE = "file"
     SYMLINK = "symlink"
     DIRECTORY = "directory"
+    LEFT = "left"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ class ReasonSource(enum.StrEnum):
     HARD_LINK = "hardlink"
     PARENT = "parent"
     RULE = "rule"
+    LEFT = "left on the volume"
 
 
 _INTERPRETER_OF = "PT_INTERP of "

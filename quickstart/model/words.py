@@ -24,11 +24,13 @@ class ReadyKind(enum.StrEnum):
 
 
 class Early(enum.StrEnum):
-    """Which machines with cloud-init start early."""
+    """Which machines start early. SEEN and ALWAYS differ only for images with cloud-init."""
 
     SEEN = "seen"
     """Machines that cloud-init has already configured."""
     ALWAYS = "always"
+    NEVER = "never"
+    """None: an early start would not be faster than the stock boot."""
 
 
 class Payload(enum.StrEnum):

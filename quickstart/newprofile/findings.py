@@ -17,7 +17,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import directives as known
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import MIB, FileKind, Op, Profile, StartSet, Trace
-from quickstart.model.words import Payload
+from quickstart.model.words import Early, Payload
 from quickstart.newprofile.reads import Reads
 from quickstart.newprofile.survey import Survey
 from quickstart.profile import DATA
@@ -69,6 +69,13 @@ class Findings:
     bound: tuple[PurePosixPath, ...] = ()
     wrapper: str = ""
     why_ready: str = ""
+
+
+def early(wanted: Early, stock_ns: int, early_ns: int) -> Early:
+    """NEVER when the trial of the early start was not ready sooner than the stock boot, else ``wanted``. The
+    times are uptimes at ready; ``stock_ns`` is 0 when it is not known.
+    """
+    return Early.NEVER if stock_ns and early_ns >= stock_ns else wanted
 
 
 def fate(name: str) -> str:
@@ -183,10 +190,12 @@ def by_package(start_set: StartSet, bound: Collection[PurePosixPath]) -> Mapping
 
 
 def read_from_volume(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[PurePosixPath, ...]:
-    """Packed files that the application still opens on the root volume by their ordinary names:
-    configuration, scripts, tables.
+    """Files of the start set that the application opens on the root volume by their ordinary names:
+    configuration, scripts, tables, and large files that are used in part.
     """
     served = {file.path for file in served_files(start_set, bound)}
     return tuple(
-        file.path for file in start_set.files if file.kind is FileKind.FILE and file.path not in served
+        file.path
+        for file in start_set.files
+        if file.kind is FileKind.LEFT or (file.kind is FileKind.FILE and file.path not in served)
     )

@@ -25,7 +25,6 @@ from quickstart.guest import executing
 from quickstart.host.workspace import workspace
 from quickstart.initramfs.build import root_mount
 from quickstart.initramfs.payload import check_kernel
-from quickstart.initramfs.serving import bound_by_any
 from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
@@ -43,7 +42,7 @@ from quickstart.newprofile.findings import Findings
 from quickstart.newprofile.readme import command, notes, readme_text
 from quickstart.newprofile.request import first_draft
 from quickstart.newprofile.toml import profile_text
-from quickstart.pack.packing import PackOptions, pack, packing_of
+from quickstart.pack.packing import Packed, PackOptions, pack, packing_of
 from quickstart.pack.startset import check_includes
 from quickstart.parse.faults import near
 from quickstart.profile import is_unit_name, parse_bench, parse_profile
@@ -124,7 +123,8 @@ def make(
         ready=replace(draft.ready, loopback=seen.loopback),
     )
     draft, written, traced = _traced(replace(subject, profile=draft), options, context)
-    size_bytes = _trial(replace(subject, profile=draft), traced, context)
+    packed = _trial(replace(subject, profile=draft), traced, context)
+    size_bytes = packed.initramfs.size_bytes
     draft = replace(
         draft,
         budget_mib=findings.budget_mib(size_bytes),
@@ -132,18 +132,22 @@ def make(
     )
     seen_reads = reads.measured(draft, options, context)
     found = Findings(
-        profile=replace(draft, root_budget=reads.root_budget(seen_reads, draft.ready.kind == ReadyKind.EXEC)),
+        profile=replace(
+            draft,
+            early=findings.early(draft.early, seen.ready_uptime_ns, seen_reads.ready_uptime_ns),
+            root_budget=reads.root_budget(seen_reads, draft.ready.kind == ReadyKind.EXEC),
+        ),
         survey=seen,
         unit=unit,
         directives=_directives(root, draft.unit),
         pre=pre,
-        start_set=traced.start_set,
+        start_set=packed.recipe.start_set,
         traces=traced.traces,
         initramfs_bytes=size_bytes,
         reads=seen_reads,
         given=options.rootfs is not None,
         written=written,
-        bound=bound_by_any(traced.start_set, root, unit),
+        bound=packed.recipe.bound,
         wrapper=wrapper,
         why_ready=why_ready,
     )
@@ -367,12 +371,12 @@ def _watched(subject: Subject, options: TraceOptions, port: int, context: Contex
     return survey.read(context.store.get_or_make("survey", inputs, watch).path)
 
 
-def _trial(subject: Subject, traced: Traced, context: Context) -> int:
-    """The size of the initramfs that a build would write, without compression."""
+def _trial(subject: Subject, traced: Traced, context: Context) -> Packed:
+    """What a build would pack, without compression. The archive itself is removed again."""
     roomy = replace(subject, profile=replace(subject.profile, budget_mib=_TRIAL_BUDGET_MIB))
     packing = packing_of(roomy, traced, PackOptions(), context)
     with context.progress.step("initramfs: on trial"), workspace("quickstart-profile-") as directory:
-        return pack(packing, directory / "initramfs.img").initramfs.size_bytes
+        return pack(packing, directory / "initramfs.img")
 
 
 def fitting_payload(size_bytes: int, reference: ReferenceImage) -> Payload:

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from quickstart.inspect.unit.model import UnitCommand
 from quickstart.model import MIB, Readiness
-from quickstart.model.words import ReadyKind
+from quickstart.model.words import Early, ReadyKind
 from quickstart.newprofile.findings import Findings, by_package, read_from_volume
 from quickstart.newprofile.look import is_loopback, listened
 from quickstart.newprofile.toml import one_line
@@ -28,6 +28,14 @@ def request(ready: Readiness) -> str:
     return f"the first time that `{ready.command}` ends with 0 in the guest"
 
 
+def _never_note(found: Findings) -> str:
+    stock_s, early_s = found.survey.ready_uptime_ns / 1e9, found.reads.ready_uptime_ns / 1e9
+    return (
+        f"The stock boot was ready after {stock_s:.1f} s, an early start on trial after {early_s:.1f} s, "
+        "so every boot is a stock boot. Without this line, the unit starts early."
+    )
+
+
 def notes(found: Findings) -> Mapping[str, Sequence[str]]:
     """The comments of profile.toml."""
     profile, said = found.profile, {}
@@ -40,6 +48,8 @@ def notes(found: Findings) -> Mapping[str, Sequence[str]]:
     if found.why_ready:
         said["ready"] = [f"Found in a boot of the stock image: {found.why_ready}."]
     said["start.pre"] = [_pre_note(found)]
+    if profile.early == Early.NEVER:
+        said["start.early"] = [_never_note(found)]
     if profile.ready.loopback:
         said["ready.address"] = ["The service listens on 127.0.0.1 only."]
     said["files"] = ["Beside /var, /srv, /home, /root, /tmp, /media and /mnt, which are data of any service."]

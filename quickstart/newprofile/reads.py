@@ -31,7 +31,7 @@ _MARGIN_BYTES, _STEP_BYTES = 250_000, 250_000
 @dataclass(frozen=True, kw_only=True)
 class Reads:
     """The requests that reached the root volume before ready, without O_DIRECT. ``files`` are the largest:
-    path, program, bytes.
+    path, program, bytes. ``ready_uptime_ns`` is the guest's uptime when it was ready.
 
     When the guest's kernel could not attribute requests to processes and files, ``unattributed`` says why. In
     that case, the numbers are QEMU's and include requests with O_DIRECT, and ``files`` is empty.
@@ -41,6 +41,7 @@ class Reads:
     bytes: int
     direct_requests: int
     files: tuple[tuple[str, str, int], ...]
+    ready_uptime_ns: int
     unattributed: str = ""
 
 
@@ -95,6 +96,7 @@ def _facts(seen: boot.Verified | boot.Counted) -> Mapping[str, object]:
             "bytes": seen.counted.read_bytes,
             "direct_requests": 0,
             "files": [],
+            "ready_uptime_ns": seen.ready_uptime_ns,
             "unattributed": seen.error.message,
         }
     ledger = seen.ledger
@@ -111,6 +113,7 @@ def _facts(seen: boot.Verified | boot.Counted) -> Mapping[str, object]:
         "bytes": sum(entry.length_bytes for entry in charged),
         "direct_requests": sum(entry.direct for entry in ledger.reads),
         "files": [[*who, size] for who, size in largest],
+        "ready_uptime_ns": ledger.ready_ns,
     }
 
 

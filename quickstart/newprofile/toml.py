@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from quickstart.model import Profile
-from quickstart.model.words import ReadyKind
+from quickstart.model.words import Early, ReadyKind
 from quickstart.profile import DATA, SCHEMA
 
 
@@ -20,7 +20,7 @@ def profile_text(profile: Profile, notes: Mapping[str, Sequence[str]]) -> str:
     """
     tables: list[tuple[str, list[tuple[str, str]]]] = [
         ("", _whole(profile)),
-        ("start", [("pre", _value(profile.run_start_pre))]),
+        ("start", _start(profile)),
         ("ready", _ready(profile)),
         ("files", _files(profile)),
         ("memory", [("machine_mib", str(profile.memory_mib)), ("budget_mib", str(profile.budget_mib))]),
@@ -49,6 +49,11 @@ def _whole(profile: Profile) -> list[tuple[str, str]]:
         ("units", _value(profile.units)) if profile.companions else ("unit", _value(profile.unit)),
         *([("payload", _value(profile.payload))] if profile.payload != Profile.payload else []),
     ]
+
+
+def _start(profile: Profile) -> list[tuple[str, str]]:
+    never = [("early", _value(profile.early))] if profile.early == Early.NEVER else []
+    return [("pre", _value(profile.run_start_pre)), *never]
 
 
 def _budget(profile: Profile) -> list[tuple[str, str]]:

@@ -29,6 +29,7 @@ from quickstart.inspect.unit import read_stack
 from quickstart.model import Initramfs, RootDisk, StartSet, Trace
 from quickstart.model.subject import Subject, Traced
 from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
+from quickstart.pack.leave import leave
 from quickstart.pack.prefetch import Foreseen, foresee, plan
 from quickstart.pack.startset import compute
 from quickstart.store.context import Context
@@ -115,13 +116,15 @@ def _recipe(
     subject: Subject, traced: Traced, start_set: StartSet, options: PackOptions, context: Context
 ) -> Recipe:
     root, units = ImageRoot(subject.reference.tree), subject.profile.units
+    unit = read_stack(root, units, subject.profile.run_start_pre)
+    start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)
     recipe = Recipe(
         profile=subject.profile,
         reference=subject.reference,
         disk=subject.disk,
         interface=traced.traces[0].network.interface,
         start_set=start_set,
-        unit=read_stack(root, units, subject.profile.run_start_pre),
+        unit=unit,
         programs=programs(context.store),
         hand_off=options.hand_off,
         delivery=options.delivery,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -17,7 +17,10 @@ from quickstart.image.blockmap import BlockMap, Kind
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.serving import LIBRARY, served_files
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.script import interpreter_of
 from quickstart.model import Event, FileKind, Op, StartSet, Trace
+from quickstart.model.residency import Resident
+from quickstart.pack.parts import joined, parts_of
 
 # What init and the starter themselves look at on the root volume, read there and look through. The log may have to be made.
 _OURS = ("/fast", "/etc/locale.conf", "/var/log/quickstart.log")
@@ -29,12 +32,16 @@ _ELSEWHERE = frozenset({"proc", "sys", "dev", "run", "fast"})
 _GAP_BLOCKS = 128
 # Larger files are read in part, or past the page cache, as a database does.
 _FILE_BYTES = 512 * 1024
+# Of a file up to this size from which at least half is used, the whole is fewer requests than the parts.
+_WHOLE_BYTES = 16 * 1024 * 1024
 # What is opened to be written to is read too when it is a table, an index or a state; a log is only longer.
 _WRITTEN_BYTES = 64 * 1024
 # A fresh volume brings a snapshot's block of this size when it is first touched (storage.md): one read pays for all of it.
 _PIECE_BYTES = 512 * 1024
 # Of one large file: what is past that is a matter of its use, not of the start.
 _PIECES = 32
+# Two parts of a file with less between them are one request.
+_PART_GAP_BYTES = 256 * 1024
 _BITMAPS = (Kind.BLOCK_BITMAP, Kind.INODE_BITMAP)
 # Bitmaps lie side by side for so many block groups (mke2fs(8), flex_bg).
 _FLEX_GROUPS = 16
@@ -47,14 +54,17 @@ class Foreseen:
     path.
 
     ``names`` are paths whose inodes are looked at. ``directories`` are searched. ``files`` are read
-    completely. ``large`` files are read in part, or past the page cache. ``makes`` says whether files are
-    created.
+    completely. ``large`` files are read in part, or past the page cache; ``parts`` has the parts of those
+    of them that the traced boots read through the page cache. ``left`` are files of the start set that stay
+    on the volume. ``makes`` says whether files are created.
     """
 
     names: frozenset[PurePosixPath]
     directories: frozenset[PurePosixPath]
     files: frozenset[PurePosixPath]
     large: frozenset[PurePosixPath]
+    parts: Mapping[PurePosixPath, Resident]
+    left: frozenset[PurePosixPath]
     makes: bool
 
 
@@ -64,7 +74,10 @@ def foresee(
     """The expected use of the root volume, from the traces. ``bound`` are files over which files of /fast are
     bound: their paths are looked up, but their content is not read.
     """
-    seen = _Seen(root)
+    left = frozenset(file.path for file in start_set.files if file.kind is FileKind.LEFT)
+    parts = parts_of(traces)
+    interpreters = {file.path: file.interpreter for file in start_set.files if file.interpreter}
+    seen = _Seen(root, interpreters, parts)
     for name in _OURS:
         seen.look(PurePosixPath(name))
     for name in _OURS_READ:
@@ -85,6 +98,8 @@ def foresee(
         directories=frozenset(seen.directories),
         files=frozenset(seen.files),
         large=frozenset(seen.large),
+        parts={path: found for path, found in parts.items() if path in seen.large},
+        left=left,
         makes=seen.makes,
     )
 
@@ -100,16 +115,29 @@ def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
     ranges += [
         (block * blocks.block_bytes, blocks.block_bytes) for block in _touched(foreseen, blocks, ranges)
     ]
-    return Prefetch(tuple(sorted(ranges)), tuple(files))
+    parts = (
+        (path, offset, length)
+        for path in sorted(foreseen.parts, key=lambda path: (places.get(path, 0), os.fsencode(path)))
+        for offset, length in joined(foreseen.parts[path].parts, _PART_GAP_BYTES)
+    )
+    return Prefetch(tuple(sorted(ranges)), tuple(files), tuple(parts))
 
 
 class _Seen:
     """Collects how the volume is used: paths whose inodes are looked at, directories that are searched, and
-    files that are read.
+    files that are read. ``interpreters`` are the ELF interpreters of programs. ``parts`` are the used parts of
+    large files.
     """
 
-    def __init__(self, root: ImageRoot) -> None:
+    def __init__(
+        self,
+        root: ImageRoot,
+        interpreters: Mapping[PurePosixPath, str],
+        parts: Mapping[PurePosixPath, Resident],
+    ) -> None:
         self.root = root
+        self.interpreters = interpreters
+        self.parts = parts
         self.names: set[PurePosixPath] = {PurePosixPath("/")}
         self.directories: set[PurePosixPath] = {PurePosixPath("/")}
         self.files: set[PurePosixPath] = set()
@@ -132,7 +160,23 @@ class _Seen:
         found = self.look(path)
         host = self.root.host(found) if found else None
         if found and host and host.is_file() and (size := host.stat().st_size):
-            (self.files if size <= limit_bytes else self.large).add(found)
+            (self.files if size <= limit_bytes or self._is_used_whole(found) else self.large).add(found)
+
+    def _is_used_whole(self, path: PurePosixPath) -> bool:
+        known = self.parts.get(path)
+        return known is not None and known.size_bytes <= min(_WHOLE_BYTES, 2 * known.resident_bytes)
+
+    def execute(self, path: PurePosixPath) -> None:
+        """Record what the kernel reads when it executes ``path`` on the volume: the program, and the
+        interpreters of a script and of an ELF file.
+        """
+        self.read(path)
+        found = self.root.resolve(path).canonical
+        if found is not None and (script := interpreter_of(self.root, found)):
+            self.read(script.program)
+            found = self.root.resolve(script.program).canonical
+        if found is not None and (interpreter := self.interpreters.get(found)):
+            self.read(PurePosixPath(interpreter))
 
 
 def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
@@ -149,16 +193,19 @@ def _follow(seen: _Seen, event: Event, served: set[PurePosixPath]) -> None:
     """Record the use of the volume by ``event``. Programs and libraries are left out, because they are found in /fast first."""
     if len(event.path.parts) < 2 or event.path.parts[1] in _ELSEWHERE:
         return
-    if event.error is not None and (LIBRARY.search(event.path.name) or event.path.name == "glibc-hwcaps"):
-        return
-    if event.path.name == "ld.so.cache" or seen.root.resolve(event.path).canonical in served:
-        return
+    if not event.bare:
+        if event.error is not None and (LIBRARY.search(event.path.name) or event.path.name == "glibc-hwcaps"):
+            return
+        if event.path.name == "ld.so.cache" or seen.root.resolve(event.path).canonical in served:
+            return
     found = seen.look(event.path)
     if event.op is Op.LIST and found:
         seen.directories.add(found)
     if event.op is Op.WRITE and found is None:
         seen.makes = True
-    if event.op in (Op.OPEN, Op.MAP, Op.EXEC) and event.error is None:
+    if event.op is Op.EXEC and event.error is None:
+        seen.execute(event.path)
+    elif event.op in (Op.OPEN, Op.MAP) and event.error is None:
         seen.read(event.path)
     elif event.op is Op.WRITE and event.error is None and found is not None:
         seen.read(event.path, _WRITTEN_BYTES)
@@ -187,6 +234,7 @@ def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, i
     Reads past the page cache cannot be answered in advance. But a read makes a cold volume fetch the piece
     with the data.
     """
+    past_cache = foreseen.large - foreseen.left
     each = _PIECE_BYTES // blocks.block_bytes
     pieces = set[int]()
     for offset, length in ranges:
@@ -197,7 +245,7 @@ def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, i
     found: dict[int, int] = {}
     taken: Counter[PurePosixPath] = Counter()
     for run in sorted(blocks.runs, key=lambda run: run.offset_bytes):
-        if run.kind is not Kind.FILE or run.path is None or run.path not in foreseen.large:
+        if run.kind is not Kind.FILE or run.path is None or run.path not in past_cache:
             continue
         for piece in range(run.first_block // each, (run.first_block + run.blocks - 1) // each + 1):
             if piece not in pieces and piece not in found and taken[run.path] < _PIECES:

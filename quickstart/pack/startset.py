@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
@@ -20,6 +19,7 @@ from quickstart.inspect.elf import closure
 from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.globs import matches
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.script import interpreter_of
 from quickstart.inspect.secrets import PRIVATE_KEY, SECRET_GLOBS
 from quickstart.model import (
     IMAGE_TIME_S,
@@ -38,9 +38,6 @@ from quickstart.model.reasons import Reason, ReasonSource
 _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
 _MADE = "made: the boot writes it before it is read"
 _KEY_SEARCH_BYTES = 1 << 20
-# The kernel reads 256 bytes (binfmt_script.c); a name that they cut short is not run.
-_SCRIPT_BYTES = 256
-_SCRIPT = re.compile(rb"#![ \t]*([^ \t\n\0]+)(?:[ \t\n\0]|$)")
 
 
 def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> StartSet:
@@ -221,15 +218,8 @@ class _Builder:
         return stat.S_ISREG(self.root.host(path).lstat().st_mode)
 
     def _add_script_interpreter(self, path: PurePosixPath) -> None:
-        if not self._is_file(path):
-            return
-        with self.root.host(path).open("rb") as file:
-            head = file.read(_SCRIPT_BYTES)
-        match = _SCRIPT.match(head)
-        if match is None or not match[1].startswith(b"/") or match.end(1) == _SCRIPT_BYTES:
-            return
-        interpreter = PurePosixPath(os.fsdecode(match[1]))
-        self.add(interpreter, Reason(ReasonSource.SCRIPT, f"#! of {path}"))
+        if found := interpreter_of(self.root, path):
+            self.add(found.program, Reason(ReasonSource.SCRIPT, f"#! of {path}"))
 
     def include(self, glob: str) -> bool:
         """Add the files that an `include` rule of the profile names, and what these files need. Return

@@ -44,14 +44,17 @@ class UnitLog:
     units: frozenset[str]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Member:
-    """A process of ``unit``. ``program`` is empty while the process is still systemd's child."""
+    """A process of ``unit``. ``program`` is empty while the process is still systemd's child. ``bare`` is as in
+    Event.
+    """
 
     pid: int
     program: str
     unit: str
     alive: bool = True
+    bare: bool = False
 
 
 @dataclass(kw_only=True)
@@ -65,7 +68,7 @@ class _Collector:
     made: set[str] = field(default_factory=set)
     # The lengths of the paths in ``made``. Few of the looked-up paths have one of these lengths.
     made_lengths: set[int] = field(default_factory=set)
-    found: dict[tuple[str, Op, str, str | None, bool], Event] = field(default_factory=dict)
+    found: dict[tuple[str, Op, str, str | None, bool, bool], Event] = field(default_factory=dict)
     blind: dict[str, None] = field(default_factory=dict)
 
     def check_room(self) -> None:
@@ -78,7 +81,9 @@ class _Collector:
     def born(self, item: Born) -> None:
         self.pids[item.number] = item.pid
         if (parent := self.members.get(item.parent)) is not None:
-            self.members[item.number] = _Member(item.pid, parent.program, parent.unit)
+            self.members[item.number] = _Member(
+                pid=item.pid, program=parent.program, unit=parent.unit, bare=parent.bare
+            )
 
     def seen(self, item: Seen) -> None:
         member = self.members.get(item.number)
@@ -86,11 +91,11 @@ class _Collector:
             # PID 1 also writes this file for other processes.
             unit = self.suffixes.get("/".join(item.path.rsplit("/", 2)[1:])) if item.op is Op.WRITE else None
             if unit is not None and self.pids[item.number] != 1:
-                self.members[item.number] = _Member(self.pids[item.number], "", unit)
+                self.members[item.number] = _Member(pid=self.pids[item.number], program="", unit=unit)
         else:
             name = item.path.rpartition("/")[2]
             if item.op is Op.EXEC and item.error is None and name != _EXECUTOR:
-                member.program = name
+                member.program, member.bare = name, item.bare
             if member.program:
                 self._keep(item, member)
         if item.makes and not item.path.startswith(_VOLATILE):
@@ -104,7 +109,7 @@ class _Collector:
             and item.error is None
             and (self._is_made(item.path) or self._is_made(item.real))
         )
-        key = (member.program, item.op, item.path, item.error, made)
+        key = (member.program, item.op, item.path, item.error, made, member.bare)
         if key not in self.found:
             real = PurePosixPath(item.real) if item.real not in ("", item.path) else None
             self.found[key] = Event(
@@ -116,6 +121,7 @@ class _Collector:
                 error=item.error,
                 made=made,
                 real=real,
+                bare=member.bare,
             )
 
     def _is_made(self, path: str) -> bool:

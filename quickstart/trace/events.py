@@ -70,7 +70,8 @@ class Seen(NamedTuple):
     image's.
 
     ``path`` is spelled as by the process, but without "." and doubled slashes. ``real`` is the kernel's name
-    of the opened file. ``real`` is empty when the log does not have this name.
+    of the opened file. ``real`` is empty when the log does not have this name. ``bare`` says that a program
+    was executed without the environment that systemd gives to a unit.
     """
 
     line: int
@@ -80,6 +81,7 @@ class Seen(NamedTuple):
     error: str | None
     makes: bool
     real: str = ""
+    bare: bool = False
 
 
 class Gone(NamedTuple):
@@ -277,7 +279,14 @@ def _doings(call: Call, number: int, place: Place) -> Iterator[Item]:
         # The opened file may be a pipe.
         real = call.result_path if call.name in _OPENS and call.result_path.startswith("/") else ""
         op = _operation(call.name, flags)
-        yield Seen(call.line, number, op, plain(path), call.error, makes, real)
+        yield Seen(call.line, number, op, plain(path), call.error, makes, real, _is_bare(call))
+
+
+def _is_bare(call: Call) -> bool:
+    """Whether a program got another environment than that of its unit, in which systemd always puts
+    INVOCATION_ID (systemd.exec(5)). Unknown, and so False, when strace could not read the environment.
+    """
+    return call.name in _EXECS and call.arguments.endswith("]") and '"INVOCATION_ID=' not in call.arguments
 
 
 def _gives_content(flags: str) -> bool:

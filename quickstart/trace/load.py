@@ -13,12 +13,16 @@ from quickstart.errors import TraceError
 from quickstart.model import Mapped, NetworkFacts, Trace
 from quickstart.parse.bounded import read_whole
 from quickstart.trace.collect import UnitLog, collect_file
+from quickstart.trace.resident import parse_resident
 from quickstart.trace.strace import unescape
+from quickstart.trace.whole import whole
 
-_LOGS = ("strace.log", "maps.log", "ldd.log", "modules.before", "modules.after", "facts.json")
+_LOGS = (
+    *("strace.log", "maps.log", "resident.log", "ldd.log"),
+    *("modules.before", "modules.after", "facts.json"),
+)
 # The limit for all logs except strace's, which is read line by line.
 _MAX_LOG_BYTES = 32 << 20
-_END = "== end\n"
 # "	libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f…)" and "	/lib64/ld-linux-x86-64.so.2 (0x00007f…)"
 _LIBRARY = re.compile(r"^\t(?:\S++ => )?(/\S++) \(0x[0-9a-f]+\)$")
 # proc(5), /proc/PID/maps: address, perms, offset, dev, inode, pathname
@@ -36,7 +40,7 @@ def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
     """
     found: dict[PurePosixPath, list[PurePosixPath]] = {}
     current: list[PurePosixPath] = []
-    for line in _whole("ldd", text).splitlines():
+    for line in whole("ldd", text).splitlines():
         if line.startswith("== "):
             current = found.setdefault(PurePosixPath(line[3:]), [])
         elif match := _LIBRARY.match(line):
@@ -54,7 +58,7 @@ def parse_maps(text: str) -> tuple[Mapped, ...]:
     """
     found: dict[Mapped, None] = {}
     pid, program = 0, ""
-    for line in _whole("the maps", text).split("\n"):
+    for line in whole("the maps", text).split("\n"):
         if process := _MAPS_PROCESS.fullmatch(line):
             pid, program = int(process[1]), process[2]
         elif program.startswith("("):
@@ -66,12 +70,6 @@ def parse_maps(text: str) -> tuple[Mapped, ...]:
 
 def _is_file(name: str) -> bool:
     return name.startswith("/") and not name.startswith("/memfd:") and not name.endswith(_DELETED)
-
-
-def _whole(what: str, text: str) -> str:
-    if not text.endswith(_END):
-        raise TraceError(f"the log of {what} is cut", hint="build again")
-    return text.removesuffix(_END)
 
 
 def load_trace(directory: Path, *units: str) -> Trace:
@@ -106,6 +104,7 @@ def load_trace(directory: Path, *units: str) -> Trace:
         trace_hash=_hash(directory),
         ready_uptime_ns=ready_uptime_ns,
         log_lines=found.lines,
+        resident=parse_resident(texts["resident.log"]),
     )
 
 

@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from quickstart.errors import TraceError
@@ -25,20 +25,43 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import MIB
 from quickstart.model.machine import machine
 from quickstart.model.subject import Subject
-from quickstart.trace.collect import collect_file, loaded_files
+from quickstart.store.compiled import compiled
+from quickstart.store.store import Store
+from quickstart.trace.collect import UnitLog, collect_file, loaded_files
 from quickstart.trace.load import refuse_absent
+from quickstart.trace.resident import large_files
 
 TRACE_MAC = "52:54:00:71:73:01"
 _GUEST = "/run/quickstart-trace"
 _TRANSFER_S = 600.0
 # The limit for the output of our scripts in the guest.
 _SAID_BYTES = 64 * MIB
-# Under strace each system call stops twice; a boot takes three to five times as long.
+# Under strace, each recorded call stops twice.
 _SLOWDOWN = 4
+# The tracer's own programs: their names and how they are compiled.
+FLAGS = {
+    "resident": ("-std=c11", "-O2", "-static", "-s"),
+    "keep-privileges": ("-std=c11", "-O2", "-shared", "-fPIC", "-s"),
+}
 
 
-def tracer_files() -> dict[str, bytes | Path]:
-    """The tracer's files for the launch: this host's strace with all libraries that it loads, and our scripts."""
+def tracer_programs(store: Store) -> Mapping[str, Path]:
+    """The tracer's own C programs, compiled, by name: a static program, and a library for strace."""
+    return {name: compiled(store, name, flags, assets("tracers") / name) for name, flags in FLAGS.items()}
+
+
+def tracers_digest() -> str:
+    """The SHA-256 over the names and contents of all files of tracers/."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in assets("tracers").rglob("*") if path.is_file()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def tracer_files(programs: Mapping[str, Path]) -> dict[str, bytes | Path]:
+    """The tracer's files for the launch: this host's strace with all libraries that it loads, our scripts, and
+    our ``programs`` (see tracer_programs).
+    """
     program = door.tool_path("strace")
     host = ImageRoot(Path("/"))
     scripts = assets("tracers")
@@ -51,6 +74,7 @@ def tracer_files() -> dict[str, bytes | Path]:
         "trace/strace-stop": scripts / "strace-stop",
         "trace/ldd-all": scripts / "ldd-all",
         "trace/maps-all": scripts / "maps-all",
+        **{f"trace/{name}": path for name, path in programs.items()},
     }
     for dependency in closure(host, [PurePosixPath(program.resolve())]):
         name = "ld.so" if dependency.kind == "interpreter" else f"lib/{dependency.name}"
@@ -58,11 +82,14 @@ def tracer_files() -> dict[str, bytes | Path]:
     return files
 
 
-def record(subject: Subject, launcher: Launcher, directory: Path, progress: Progress) -> None:
+def record(
+    subject: Subject, launcher: Launcher, programs: Mapping[str, Path], directory: Path, progress: Progress
+) -> None:
     """Boot the disk of ``subject`` under the tracers, and write the raw logs to ``directory``.
 
-    The files are strace.log, maps.log, ldd.log, modules.before, modules.after and facts.json. Raises
-    GuestError when the guest does not become ready, and TraceError when a log is not complete.
+    The files are strace.log, maps.log, resident.log, ldd.log, modules.before, modules.after and facts.json.
+    ``programs`` are those of ``tracer_programs``. Raises GuestError when the guest does not become
+    ready, and TraceError when a log is not complete.
     """
     profile, disk = subject.profile, subject.disk
     traced = machine(
@@ -74,7 +101,7 @@ def record(subject: Subject, launcher: Launcher, directory: Path, progress: Prog
         disk=disk.path,
         mac=TRACE_MAC,
     )
-    with launcher.launch(traced, profile.ready, tracer_files()) as launched:
+    with launcher.launch(traced, profile.ready, tracer_files(programs)) as launched:
         guest = executing(launched)
         with progress.step("trace: reference boot under strace"):
             readied = guest.wait_ready(profile.ready.timeout_s * _SLOWDOWN)
@@ -86,8 +113,11 @@ def record(subject: Subject, launcher: Launcher, directory: Path, progress: Prog
             _fetch(guest, "strace.log", directory, traced.memory_mib * MIB)
             _fetch(guest, "modules.before", directory, _SAID_BYTES)
             _save(directory / "modules.after", _output(guest, "cat /proc/modules"))
+            found = _collected(directory, profile.units)
+            # Before ldd, which reads all libraries.
+            _record_resident(guest, directory, found, ImageRoot(subject.reference.tree))
         with progress.step("trace: ldd in the guest"):
-            _record_ldd(guest, directory, profile.units)
+            _record_ldd(guest, directory, found)
     facts = {
         "interface": readied.beacon.interface,
         "address": readied.beacon.address,
@@ -131,10 +161,18 @@ def _fetch(guest: Executes, name: str, directory: Path, most_bytes: int) -> None
         raise TraceError(f"{name} did not come home whole: SHA-256 {arrived}, in the guest {expected!r}")
 
 
-def _record_ldd(guest: Executes, directory: Path, units: Sequence[str]) -> None:
+def _collected(directory: Path, units: Sequence[str]) -> UnitLog:
     with (directory / "strace.log").open("rb") as log:
         found = collect_file(log, *units)
     refuse_absent(found, units)
-    files = loaded_files(found)
-    words = shlex.join(str(file) for file in files)
+    return found
+
+
+def _record_resident(guest: Executes, directory: Path, found: UnitLog, root: ImageRoot) -> None:
+    words = shlex.join(str(file) for file in large_files(found, root))
+    _save(directory / "resident.log", _output(guest, f"{_GUEST}/resident {words}"))
+
+
+def _record_ldd(guest: Executes, directory: Path, found: UnitLog) -> None:
+    words = shlex.join(str(file) for file in loaded_files(found))
     _save(directory / "ldd.log", _output(guest, f"{_GUEST}/ldd-all {words}"))

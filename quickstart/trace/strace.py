@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from quickstart.errors import TraceError
 
-# strace's -s is 4096. It prints up to 32 arguments of an executed program, and each byte may take four characters.
-MAX_LINE_BYTES = 1 << 20
+# strace's -s is 4096. It prints all arguments of an executed program and its environment, and each byte may take four characters.
+MAX_LINE_BYTES = 4 << 20
 # Of calls that have begun and not ended, one for each process at most. Each takes some more memory beside.
 _MOST_BEGUN_CHARACTERS = 64 << 20
 _BEGUN_CALL_CHARACTERS = 256

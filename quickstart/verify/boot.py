@@ -59,11 +59,14 @@ class Verified:
 
 @dataclass(frozen=True)
 class Counted:
-    """A boot whose requests QEMU counted, without knowing which process made them. ``error`` says why."""
+    """A boot whose requests QEMU counted, without knowing which process made them. ``error`` says why.
+    ``ready_uptime_ns`` is the guest's uptime when it was ready.
+    """
 
     counted: RootIo
     fallback: str
     error: UntraceableError | TraceFullError
+    ready_uptime_ns: int
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def accounted_or_counted(artefact: Artefact, options: Options, context: Context)
             raise seen.trace
         return account(requests, seen.trace, seen.readied, blocks, packed, seen.fallback)
     except (UntraceableError, TraceFullError) as error:
-        return Counted(seen.readied.root_io, seen.fallback, error)
+        return Counted(seen.readied.root_io, seen.fallback, error, seen.readied.ready.uptime_ns)
 
 
 def account(

@@ -12,14 +12,14 @@ import pytest
 FIXED = "UNIT=nginx.service ROOT_FSTYPE=ext4 ROOT_UUID= HAND_OFF=keep EARLY=seen"
 
 
-def unwanted(tmp_path: Path, shell: tuple[str, ...], line: str) -> str:
+def unwanted(tmp_path: Path, shell: tuple[str, ...], line: str, fixed: str = FIXED) -> str:
     """Why the stock boot is wanted; empty when it is not."""
     (tmp_path / "cmdline").write_text(f"{line}\n")
     first = resources.files("quickstart.initramfs").joinpath("init", "first").read_text()
     found = re.search(r"^read_command_line\(\) \{.*?^\}", first, re.MULTILINE | re.DOTALL)
     assert found
     function = found[0].replace("/proc/cmdline", str(tmp_path / "cmdline"))
-    script = f'{FIXED}\n{function}\nread_command_line; printf %s "$unwanted"'
+    script = f'{fixed}\n{function}\nread_command_line; printf %s "$unwanted"'
     done = subprocess.run([*shell, "-euc", script], check=True, capture_output=True, text=True, timeout=60)
     return done.stdout
 
@@ -152,3 +152,11 @@ def test_both_halves_keep_their_arguments() -> None:
     for half in ("init", "second"):
         assert 'keep_arguments "$@"' in whole(half).splitlines()
     assert 'read_arguments "$@"' in whole("init").splitlines()
+
+
+@pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh")])
+@pytest.mark.parametrize("line", ["root=UUID=1 ro", "root=UUID=1 cloud-init=disabled"])
+def test_a_profile_that_never_starts_early(tmp_path: Path, shell: tuple[str, ...], line: str) -> None:
+    never = FIXED.replace("EARLY=seen", "EARLY=never")
+    assert unwanted(tmp_path, shell, line, never) == 'early = "never"'
+    assert unwanted(tmp_path, shell, f"{line} single", never) == "single"

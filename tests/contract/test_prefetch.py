@@ -219,10 +219,17 @@ def filled(base: Path) -> bool:
     return not any(cached_bytes(*paths))
 
 
-def run(prefetcher: Path, place: Path, ranges: bytes, names: bytes) -> int:
-    (place / "ranges").write_bytes(ranges)
-    (place / "names").write_bytes(names)
-    words = [prefetcher, place / "volume", place / "root", place / "ranges", place / "names"]
+def run(prefetcher: Path, place: Path, ranges: bytes, names: bytes, parts: bytes = b"") -> int:
+    lists = {"ranges": ranges, "names": names, "parts": parts}
+    for name, data in lists.items():
+        (place / name).write_bytes(data)
+    words: list[str | Path] = [
+        prefetcher,
+        place / "volume",
+        place / "root",
+        *(place / name for name in lists),
+        "128",
+    ]
     return subprocess.run(words, timeout=30, check=False).returncode
 
 
@@ -266,20 +273,66 @@ def test_ranges_and_files_come_into_the_page_cache(prefetcher: Path, place: Path
     assert cached_bytes(place / "root/untouched") == [0]
 
 
+def test_parts_of_files_come_into_the_page_cache(prefetcher: Path, place: Path) -> None:
+    parts = (
+        (P("/etc/nothing"), 0, PAGE),
+        (P("/etc/a b"), 16 * PAGE, 2 * PAGE),
+        (P("/etc/a b"), 64 * PAGE, PAGE),
+    )
+    found = Prefetch((), (), parts)
+    wanted = {place / "root/etc/a b": 3 * PAGE}
+    assert come_into_memory(lambda: run(prefetcher, place, b"", b"", found.parts_text), wanted)
+    assert cached_bytes(place / "root/untouched") == [0]
+
+
 @pytest.mark.parametrize(
-    ("ranges", "names", "status"),
+    ("ranges", "names", "parts", "status"),
     [
-        (b"", b"", 0),
-        (b"4096", b"", 0),
-        (b"4096 x\n", b"", 0),
-        (b"99999999999999999999999 4096\n", b"", 0),
-        (b"0 4096\n", b"no NUL", 2),
+        (b"", b"", b"", 0),
+        (b"4096", b"", b"", 0),
+        (b"4096 x\n", b"", b"", 0),
+        (b"99999999999999999999999 4096\n", b"", b"", 0),
+        (b"0 4096\n", b"no NUL", b"", 2),
+        (b"", b"", b"0 4096 etc/no NUL", 2),
+        (b"", b"", b"0 4096\0", 0),
+        (b"", b"", b"0 4096 \0", 0),
+        (b"", b"", b"9999999999999999999999 1 etc/a b\0", 0),
     ],
 )
 def test_a_broken_list_does_no_harm(
-    prefetcher: Path, place: Path, ranges: bytes, names: bytes, status: int
+    prefetcher: Path, place: Path, ranges: bytes, names: bytes, parts: bytes, status: int
 ) -> None:
-    assert run(prefetcher, place, ranges, names) == status
+    assert run(prefetcher, place, ranges, names, parts) == status
+
+
+def test_a_long_range_is_requested_whole(prefetcher: Path, place: Path) -> None:
+    """The kernel takes only the first part of one request for a range (force_page_cache_ra, bdi->io_pages)."""
+    with (place / "volume").open("wb") as file:
+        file.write(os.urandom(4 * MIB))
+    wanted = {place / "volume": 4 * MIB}
+    assert come_into_memory(lambda: run(prefetcher, place, b"0 %d\n" % (4 * MIB), b""), wanted)
+
+
+def test_a_file_of_several_reads_comes_whole(prefetcher: Path, place: Path) -> None:
+    with (place / "root/etc/large").open("wb") as file:
+        file.write(os.urandom(3 * MIB + 1))
+    wanted = {place / "root/etc/large": 3 * MIB + PAGE}
+    assert come_into_memory(lambda: run(prefetcher, place, b"", b"etc/large\0"), wanted)
+
+
+@pytest.mark.parametrize("kib", ["", "0", "x", "128 ", "99999999999999999999"])
+def test_a_request_size_that_is_none(prefetcher: Path, place: Path, kib: str) -> None:
+    run(prefetcher, place, b"", b"")
+    words: list[str | Path] = [
+        prefetcher,
+        place / "volume",
+        place / "root",
+        place / "ranges",
+        place / "names",
+        place / "parts",
+        kib,
+    ]
+    assert subprocess.run(words, timeout=30, check=False).returncode == 2
 
 
 def test_without_a_volume_it_says_so(prefetcher: Path, place: Path) -> None:

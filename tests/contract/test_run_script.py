@@ -46,3 +46,10 @@ def test_our_initramfs_is_booted_with_the_kernel_options(out: Path) -> None:
 
 def test_the_stock_entry_is_booted_with_the_stock_line(out: Path) -> None:
     assert asked_for(out, "stock") == {"-kernel": "vmlinuz", "-initrd": "initrd.img", "-append": STOCK}
+
+
+def test_an_artefact_that_never_starts_early_boots_the_stock_entry(out: Path) -> None:
+    write_manifest(out, cmdline=FAST, stock_cmdline=STOCK, kernel_options="boot", early="never")
+    (out / "run.sh").write_text(run_script(read_manifest(out)))
+    assert asked_for(out) == {"-kernel": "vmlinuz", "-initrd": "initrd.img", "-append": STOCK}
+    assert asked_for(out, "fast") == {"-kernel": "vmlinuz", "-initrd": "initramfs.img", "-append": FAST}

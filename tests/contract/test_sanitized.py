@@ -395,16 +395,27 @@ def test_the_prefetcher_takes_any_ranges_and_names(
 ) -> None:
     prefetcher = built("prefetcher") if build == "sanitized" else trapping("prefetcher", tmp_path)
     (tmp_path / "device").write_bytes(bytes(MIB))
-    for ranges, names in (
-        (b"0 4096\n" * 10_000, b"x\0" * 10_000),
-        (b"999999999999999999 999999999999999999\n0 ", b"\0" * 4096),
-        (b"99999999999999999999 1\n0 99999999999999999999\n", b"x\0"),
-        (b"-1 5\n", b"a" * 8191 + b"\0"),
-        (b"\xff" * 4096, b"../../../etc/passwd\0/etc/shadow\0"),
+    for ranges, names, parts in (
+        (b"0 4096\n" * 10_000, b"x\0" * 10_000, b"0 4096 x\0" * 10_000),
+        (b"999999999999999999 999999999999999999\n0 ", b"\0" * 4096, b"0 99999999999999999 device\0"),
+        (
+            b"99999999999999999999 1\n0 99999999999999999999\n",
+            b"x\0",
+            b"1 2 device\0999999999999999999999 \0",
+        ),
+        (b"-1 5\n", b"a" * 8191 + b"\0", b"1 2 \0\0"),
+        (b"\xff" * 4096, b"../../../etc/passwd\0/etc/shadow\0", b"0 1 ../../../etc/passwd\x001 1\0"),
     ):
-        (tmp_path / "ranges").write_bytes(ranges)
-        (tmp_path / "names").write_bytes(names)
-        words = [prefetcher, tmp_path / "device", tmp_path, tmp_path / "ranges", tmp_path / "names"]
+        lists = {"ranges": ranges, "names": names, "parts": parts}
+        for name, data in lists.items():
+            (tmp_path / name).write_bytes(data)
+        words: list[str | Path] = [
+            prefetcher,
+            tmp_path / "device",
+            tmp_path,
+            *(tmp_path / name for name in lists),
+            "128",
+        ]
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stderr) == (0, "")
 

@@ -13,11 +13,18 @@ from quickstart.host.assets import assets
 
 # The script runs beside PID 1 and is not traced, as the agent in a guest. Its status goes to a file, and PID 1 may end then.
 BOX = """
+# Of its own, for what is frozen must not be the host's.
+mount -t tmpfs groups /sys/fs/cgroup
+for group in init.scope system.slice; do
+	mkdir "/sys/fs/cgroup/$group"
+	echo 0 >"/sys/fs/cgroup/$group/cgroup.freeze"
+done
 (
 	while [ ! -e started ]; do sleep 0.1; done
 	sleep 1
 	trace/strace-stop "$1"
 	echo $? >status
+	cat /sys/fs/cgroup/init.scope/cgroup.freeze /sys/fs/cgroup/system.slice/cgroup.freeze >frozen
 	sed -n 's/^TracerPid:[[:space:]]*//p' /proc/1/status >tracer
 	: >release
 ) &
@@ -71,9 +78,11 @@ def test_a_strace_that_waits_for_a_process_in_vfork_ends_and_its_log_is_whole(di
     # strace itself says so of a call that did not return, and the parser leaves the call out.
     assert lines[-2].endswith('"release", O_RDONLY <detached ...>')
     assert lines[-1] == ""
+    assert (directory / "frozen").read_text() == "0\n1\n"
     assert [line for line in lines if '"started", O_WRONLY|O_CREAT' in line]
     assert not [line for line in lines if '"afterwards"' in line]
 
 
 def test_a_pid_1_that_nothing_traces_is_told_apart(directory: Path) -> None:
     assert box(directory, "./vforker", tenths=20) == 2
+    assert (directory / "frozen").read_text() == "0\n0\n"

@@ -58,11 +58,14 @@ def _guest() -> Iterator[tuple[str, bytes]]:
     maps = b"== 7 nginx\n1000-2000 r-xp 0000 fe:00 12   /usr/sbin/nginx\n== 8 (sd-pam)\n== end\n"
     ldd = b"== /usr/sbin/nginx\n\tlibc.so.6 => /lib/libc.so.6 (0x00007f00)\n\t/lib64/ld.so (0x00007f00)\n== end\n"
     facts = b'{"interface": "ens3", "mac": "52:54:00:71:73:01", "address": "10.0.2.15", "ready_uptime_ns": 9}'
+    resident = b"== 600000 /usr/lib/liba.so.1\n0 4096\n65536 131072\n== end\n"
     yield "maps", maps
+    yield "resident", resident
     yield "ldd", ldd
     strace = b'7 1.000001 openat(AT_FDCWD</>, "/x", O_RDONLY) = 3</x>\n'
     modules = b"virtio_blk 1 0 - Live 0x0\n"
-    yield "trace", joined(dict(zip(TRACE_FILES, (strace, maps, ldd, modules, modules, facts), strict=True)))
+    logs = (strace, maps, resident, ldd, modules, modules, facts)
+    yield "trace", joined(dict(zip(TRACE_FILES, logs, strict=True)))
     events = (
         "sys_openat(",
         "sys_openat ->",

@@ -41,6 +41,7 @@ from quickstart.reference.rootfs import installed_packages
 from quickstart.report import document
 from quickstart.trace.collect import collect, loaded_files
 from quickstart.trace.load import load_trace, parse_ldd, parse_maps
+from quickstart.trace.resident import parse_resident
 from quickstart.trace.strace import MAX_LINE_BYTES
 from quickstart.verify import guesttrace
 from quickstart.volume.emulator import read_log
@@ -69,7 +70,10 @@ def _text(data: bytes) -> str:
 
 # ---------------------------------------------------------------- logs of a guest
 
-TRACE_FILES = ("strace.log", "maps.log", "ldd.log", "modules.before", "modules.after", "facts.json")
+TRACE_FILES = (
+    *("strace.log", "maps.log", "resident.log", "ldd.log"),
+    *("modules.before", "modules.after", "facts.json"),
+)
 
 
 def _strace(data: bytes, _: Path) -> None:
@@ -349,6 +353,10 @@ TARGETS: Mapping[str, Target] = {
     "trace": Target(_trace, (*_CALLS, b"%%% ", b"== 1 app\n", b"== end\n", b"\t/lib/x (0x1)\n", *_JSON)),
     "maps": Target(
         lambda data, _: void(parse_maps(os.fsdecode(data))), (b"== 1 app\n", b" r-xp ", b"== end\n", b"\\040")
+    ),
+    "resident": Target(
+        lambda data, _: void(parse_resident(os.fsdecode(data))),
+        (b"== 600000 /a\n", b"4096 8192\n", b"999999999999999999 ", b"== end\n"),
     ),
     "ldd": Target(
         lambda data, _: void(parse_ldd(os.fsdecode(data))),

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.cprograms import OURS, PROGRAMS, PROTOCOL, ROOT
 
 SANITIZE = ROOT / "tests/sanitize"
-FILES = tuple(sorted((*OURS.rglob("*.[ch]"), *SANITIZE.glob("*.[ch]"))))
+FILES = tuple(sorted((*OURS.rglob("*.[ch]"), *(ROOT / "tracers").rglob("*.[ch]"), *SANITIZE.glob("*.[ch]"))))
 # Which folders a file's includes are looked for in: its own, then those of the programs that it is part of.
 Graph = Mapping[str, set[str]]
 
@@ -70,7 +70,8 @@ def test_a_circle_is_found() -> None:
 
 def test_every_folder_with_c_is_a_programs() -> None:
     known = {folder for program in PROGRAMS.values() for folder in program.folders}
-    assert {path.parent for path in OURS.rglob("*.[ch]")} == known | {PROTOCOL}
+    places = (*OURS.rglob("*.[ch]"), *(ROOT / "tracers").rglob("*.[ch]"))
+    assert {path.parent for path in places} == known | {PROTOCOL}
 
 
 def test_every_header_is_read_once() -> None:

@@ -75,3 +75,8 @@ def test_masked(root: ImageRoot) -> None:
 def test_the_profiles_word_counts_with_cloud_init(root: ImageRoot, wanted: Early, tmp_path: Path) -> None:
     assert early_start(root, wanted) == wanted
     assert early_start(ImageRoot(tmp_path / "lib"), wanted) == Early.ALWAYS
+
+
+def test_a_profile_that_never_starts_early(root: ImageRoot, tmp_path: Path) -> None:
+    assert early_start(root, Early.NEVER) is Early.NEVER
+    assert early_start(ImageRoot(tmp_path / "none"), Early.NEVER) is Early.NEVER

@@ -109,8 +109,8 @@ def test_a_backslash_before_a_byte_that_is_no_text() -> None:
 
 
 def test_a_line_without_end_is_not_read_whole() -> None:
-    with bounded(), pytest.raises(TraceError, match="line 2 of the strace log has more than 1048576 bytes"):
-        list(read_calls([*log('7 access("/x", F_OK) = 0'), *log("7 access(" + "x" * (1 << 20) + ") = 0")]))
+    with bounded(), pytest.raises(TraceError, match="line 2 of the strace log has more than 4194304 bytes"):
+        list(read_calls([*log('7 access("/x", F_OK) = 0'), *log("7 access(" + "x" * (4 << 20) + ") = 0")]))
 
 
 def test_a_call_resumed_for_ever() -> None:
@@ -166,7 +166,7 @@ def test_maps_of_a_process_whose_number_is_none() -> None:
     ],
 )
 def test_facts_that_are_none(tmp_path: Path, facts: str) -> None:
-    for name in ("strace.log", "maps.log", "ldd.log", "modules.before", "modules.after"):
+    for name in ("strace.log", "maps.log", "resident.log", "ldd.log", "modules.before", "modules.after"):
         (tmp_path / name).write_text("== end\n")
     (tmp_path / "facts.json").write_text(facts, errors="surrogateescape")
     with bounded(), pytest.raises(TraceError, match="is damaged"):

@@ -106,7 +106,9 @@ START_SET = StartSet(
     (),
 )
 PREFETCH = Prefetch(
-    ((4096, 8192), (1 << 40, 4096)), (PurePosixPath("/etc/a b"), PurePosixPath("/etc/\udce9"))
+    ((4096, 8192), (1 << 40, 4096)),
+    (PurePosixPath("/etc/a b"), PurePosixPath("/etc/\udce9")),
+    ((PurePosixPath("/usr/lib/large one"), 65536, 4096),),
 )
 
 
@@ -359,6 +361,7 @@ def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
     assert entries["fast/quickstart/bin/prefetcher"].data == ours.prefetcher
     assert entries["fast/quickstart/prefetch.ranges"].data == b"4096 8192\n1099511627776 4096\n"
     assert entries["fast/quickstart/prefetch.names"].data == b"etc/a b\0etc/\xe9\0"
+    assert entries["fast/quickstart/prefetch.parts"].data == b"65536 4096 usr/lib/large one\0"
     assert entries["fast/quickstart/bin/starter"].data == ours.starter
     assert entries["fast/quickstart/bin/checker"].data == ours.checker
     assert entries["fast/quickstart/digests"].data == b"digests"
@@ -389,7 +392,14 @@ def test_where_nothing_comes_from_part_b_nothing_checks_it(
     ours = programs_in(tmp_path)
     config = replace(CONFIG, served=served)
     entries = by_name(part_a(config, ModuleSet((), ()), StartSet((), ()), root, ours, b"digests", PREFETCH))
-    names = ("bin/checker", "digests", "bin/prefetcher", "prefetch.ranges", "prefetch.names")
+    names = (
+        "bin/checker",
+        "digests",
+        "bin/prefetcher",
+        "prefetch.ranges",
+        "prefetch.names",
+        "prefetch.parts",
+    )
     assert not {f"fast/quickstart/{name}" for name in names} & set(entries)
 
 

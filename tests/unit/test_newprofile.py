@@ -34,13 +34,14 @@ from quickstart.model import (
     StartFile,
     StartSet,
 )
-from quickstart.model.words import Payload, ReadyKind
+from quickstart.model.words import Early, Payload, ReadyKind
 from quickstart.newprofile.findings import (
     Findings,
     budget_mib,
     by_package,
     data_rules,
     disk_mib,
+    early,
     fate,
     memory_mib,
     only_checks,
@@ -299,7 +300,11 @@ def findings(profile: Profile, **changes: Any) -> Findings:
         traces=(trace("/etc/app.conf"),),
         initramfs_bytes=15 << 20,
         reads=Reads(
-            requests=47, bytes=841_216, direct_requests=0, files=(("/etc/app.conf", "prefetcher", 4096),)
+            ready_uptime_ns=5_000_000_000,
+            requests=47,
+            bytes=841_216,
+            direct_requests=0,
+            files=(("/etc/app.conf", "prefetcher", 4096),),
         ),
         given=False,
         written=(),
@@ -317,9 +322,26 @@ def test_the_wrapper_that_was_asked_for_is_named() -> None:
 
 
 def test_what_verify_lets_pass_is_more_than_was_read() -> None:
-    reads = Reads(requests=47, bytes=841_216, direct_requests=3, files=())
+    reads = Reads(requests=47, bytes=841_216, direct_requests=3, files=(), ready_uptime_ns=5_000_000_000)
     assert root_budget(reads, beside_the_boot=False) == RootBudget(80, 1_750_000)
     assert root_budget(reads, beside_the_boot=True) == RootBudget(110, 2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("stock_ns", "early_ns", "found"),
+    [(9, 8, Early.SEEN), (9, 9, Early.NEVER), (8, 9, Early.NEVER), (0, 9, Early.SEEN)],
+)
+def test_an_early_start_that_brings_nothing(stock_ns: int, early_ns: int, found: Early) -> None:
+    assert early(Early.SEEN, stock_ns, early_ns) is found
+
+
+def test_a_profile_whose_boots_are_stock_boots_says_why() -> None:
+    found = findings(replace(DRAFT, early=Early.NEVER))
+    text = profile_text(found.profile, notes(found))
+    note = "# The stock boot was ready after 0.0 s, an early start on trial after 5.0 s, so every boot is a stock boot."
+    assert f'{note} Without this line, the unit starts early.\nearly = "never"\n' in text
+    assert parse_profile(text, "x").early is Early.NEVER
+    assert "early =" not in profile_text(DRAFT, notes(findings(DRAFT)))
 
 
 def test_what_is_still_read_of_the_volume_is_said() -> None:
@@ -329,7 +351,10 @@ def test_what_is_still_read_of_the_volume_is_said() -> None:
     assert "| `/etc/app.conf` | prefetcher | 4 |" in text
     assert "past the page cache" not in text
     assert "3 more are the service's own" in readme_text(
-        replace(found, reads=Reads(requests=1, bytes=1, direct_requests=3, files=()))
+        replace(
+            found,
+            reads=Reads(requests=1, bytes=1, direct_requests=3, files=(), ready_uptime_ns=5_000_000_000),
+        )
     )
     blind = replace(found.reads, files=(), unattributed="its kernel cannot tell")
     text = readme_text(replace(found, reads=blind))

@@ -17,8 +17,8 @@ from quickstart.verify import boot, shown
 from quickstart.verify.boot import Counted
 
 COUNTED = RootIo(223, 9_000_000, 4, 16_384)
-UNTRACEABLE = Counted(COUNTED, "", UntraceableError("the guest's kernel says nothing of its requests"))
-FULL = Counted(COUNTED, "", TraceFullError("the guest's trace was full 90.2 s after its start"))
+UNTRACEABLE = Counted(COUNTED, "", UntraceableError("the guest's kernel says nothing of its requests"), 9)
+FULL = Counted(COUNTED, "", TraceFullError("the guest's trace was full 90.2 s after its start"), 9)
 
 
 class Notes(Quiet):
@@ -80,7 +80,7 @@ def test_reads_that_are_only_counted_have_a_budget_too(budget: RootBudget, clean
 
 
 def test_a_stock_boot_is_never_clean() -> None:
-    late = Counted(COUNTED, "fallback 1: no root", UNTRACEABLE.error)
+    late = Counted(COUNTED, "fallback 1: no root", UNTRACEABLE.error, 9)
     assert shown.counted_document(late, RootBudget(1000, 10**9))["clean"] is False
     assert "did not happen: fallback 1: no root" in "\n".join(shown.counted_lines(late, RootBudget()))
 

@@ -209,6 +209,11 @@ def _agreement(given: Given) -> Iterator[Finding]:
             yield Finding(ERROR, path, "start-set.json gives no reason for it", _REBUILD)
         if found is None:
             yield Finding(ERROR, path, "start-set.json lists it, but it is not packed", _REBUILD)
+        elif file.kind == "left":
+            if found.target != path:
+                yield Finding(
+                    ERROR, path, "stays on the volume, but is not a link to the volume's file", _REBUILD
+                )
         elif _kind(found) != file.kind:
             yield Finding(ERROR, path, f"is listed as {file.kind} and packed as {_kind(found)}", _REBUILD)
         elif file.kind == "file" and found.size_bytes != file.size_bytes:
@@ -306,5 +311,8 @@ def _link(member: inside.Member) -> Iterator[Finding]:
     absolute = member.target.startswith("/")
     place = os.path.normpath(f"/{PurePosixPath(member.name).parent}/{'' if absolute else member.target}")
     leads_to = os.path.normpath(member.target) if absolute else place
+    # A file that stays on the volume is a link to its own path there.
+    if leads_to == f"/{member.name.removeprefix('fast/')}":
+        return
     if leads_to != "/fast" and not leads_to.startswith("/fast/"):
         yield Finding(ERROR, f"/{member.name}", f"leads out of /fast, to {member.target}", _REBUILD)

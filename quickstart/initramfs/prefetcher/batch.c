@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-enum { ENTRIES = 256, FILE_BYTES = 512 * 1024 };
+enum { ENTRIES = 1024, READ_BYTES = 512 * 1024 };
 
 static void *mapped_ring(long ring, size_t bytes, long offset) {
     return mapped(system_call(SYS_mmap, 0, (long)bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, offset));
@@ -22,7 +22,7 @@ bool begin_batch(struct batch *batch) {
     void *queue = mapped_ring(batch->ring, params.sq_off.array + params.sq_entries * sizeof(unsigned), IORING_OFF_SQ_RING);
     batch->entries = mapped_ring(batch->ring, params.sq_entries * sizeof *batch->entries, IORING_OFF_SQES);
     // All reads may write to the same buffer, because nobody uses the data.
-    batch->buffer = take_memory(FILE_BYTES);
+    batch->buffer = take_memory(READ_BYTES);
     if (!queue || !batch->entries || !batch->buffer) return false;
     batch->tail = at(queue, params.sq_off.tail);
     batch->places = at(queue, params.sq_off.array);
@@ -30,16 +30,22 @@ bool begin_batch(struct batch *batch) {
     return true;
 }
 
-bool add_read(struct batch *batch, long file, size_t bytes) {
-    if (batch->count == ENTRIES) return false;
+static void add_entry(struct batch *batch, long file, size_t offset, size_t bytes) {
     struct io_uring_sqe *entry = &batch->entries[batch->count];
     *entry = (struct io_uring_sqe){0};
     entry->opcode = IORING_OP_READ;
     entry->fd = (int)file;
+    entry->off = offset;
     entry->addr = (unsigned long)batch->buffer;
-    entry->len = (unsigned)(bytes < FILE_BYTES ? bytes : FILE_BYTES);
+    entry->len = (unsigned)bytes;
     batch->places[batch->count] = batch->count;
     batch->count++;
+}
+
+bool add_read(struct batch *batch, long file, size_t bytes) {
+    if (bytes / READ_BYTES >= ENTRIES - batch->count) return false;
+    for (size_t offset = 0; offset < bytes; offset += READ_BYTES)
+        add_entry(batch, file, offset, bytes - offset < READ_BYTES ? bytes - offset : READ_BYTES);
     return true;
 }
 

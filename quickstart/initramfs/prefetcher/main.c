@@ -1,6 +1,6 @@
-// usage: prefetcher DEVICE ROOT RANGES NAMES
-// Asks DEVICE for all of RANGES at once, and does not wait. Its child then asks for the content of all files of NAMES below ROOT
-// (docs/internals/prefetch.md). A useless request only costs a read, so its only error status is 2, for a wrong call.
+// usage: prefetcher DEVICE ROOT RANGES NAMES PARTS KIB
+// Asks DEVICE for all of RANGES at once, and does not wait. Its child then asks for the content of all files of NAMES below ROOT, and another
+// child for the parts of files of PARTS (docs/internals/prefetch.md). KIB is the volume's largest request. A useless request only costs a read, so its only error status is 2, for a wrong call.
 
 // O_NOATIME
 #define _GNU_SOURCE
@@ -10,6 +10,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+
+enum { MOST_BYTES = 16 * 1024 * 1024 };
 
 static bool map_whole(const char *name, struct text *text) {
     struct stat status;
@@ -21,9 +23,15 @@ static bool map_whole(const char *name, struct text *text) {
     return text->at != NULL;
 }
 
-static void ask_for(long file, long offset_bytes, long length_bytes) {
-    // The kernel begins to read and returns (posix_fadvise(2), POSIX_FADV_WILLNEED).
-    system_call(SYS_fadvise64, file, offset_bytes, length_bytes, POSIX_FADV_WILLNEED, 0, 0);
+// The kernel begins to read and returns (posix_fadvise(2), POSIX_FADV_WILLNEED). It takes only the first `request_bytes` of a call.
+static void ask_for(long file, long offset_bytes, long length_bytes, long request_bytes) {
+    long end_bytes;
+    if (__builtin_add_overflow(offset_bytes, length_bytes, &end_bytes)) return;
+    for (; offset_bytes < end_bytes; offset_bytes += request_bytes) {
+        const long rest_bytes = end_bytes - offset_bytes;
+        const long bytes = rest_bytes < request_bytes ? rest_bytes : request_bytes;
+        if (system_call(SYS_fadvise64, file, offset_bytes, bytes, POSIX_FADV_WILLNEED, 0, 0) < 0 || rest_bytes <= request_bytes) return;
+    }
 }
 
 static bool read_number(struct text *text, long *number) {
@@ -34,35 +42,75 @@ static bool read_number(struct text *text, long *number) {
 }
 
 // Lines of two decimal numbers: offset and length in bytes.
-static void ask_for_ranges(long device, struct text ranges) {
+static void ask_for_ranges(long device, struct text ranges, long request_bytes) {
     long offset_bytes, length_bytes;
     while (read_number(&ranges, &offset_bytes) && *ranges.at++ == ' ' && read_number(&ranges, &length_bytes) && *ranges.at++ == '\n')
-        ask_for(device, offset_bytes, length_bytes);
+        ask_for(device, offset_bytes, length_bytes, request_bytes);
 }
 
-// Names relative to the root, each with a NUL at the end. Opening a file waits for its metadata, which have been requested already.
-static void ask_for_files(long root, struct text names) {
+// Opening a file waits for its metadata, which have been requested already. Negative for anything but a regular file.
+static long open_regular(long root, const char *name, struct stat *status) {
     const int flags = O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_NOATIME | O_CLOEXEC;
+    long file = system_call(SYS_openat, root, (long)name, flags, 0, 0, 0);
+    if (file < 0 || (system_call(SYS_fstat, file, (long)status, 0, 0, 0, 0) == 0 && S_ISREG(status->st_mode))) return file;
+    system_call(SYS_close, file, 0, 0, 0, 0, 0);
+    return -1;
+}
+
+// Names relative to the root, each with a NUL at the end.
+static void ask_for_files(long root, struct text names, long request_bytes) {
     struct batch batch;
     const bool together = begin_batch(&batch);
     for (; names.at < names.end; names.at += length_of(names.at) + 1) {
         struct stat status;
-        long file = system_call(SYS_openat, root, (long)names.at, flags, 0, 0, 0);
-        if (file < 0 || system_call(SYS_fstat, file, (long)&status, 0, 0, 0, 0) < 0 || !S_ISREG(status.st_mode)) continue;
+        long file = open_regular(root, names.at, &status);
+        if (file < 0) continue;
+        // A file may have grown since the build.
+        const long bytes = status.st_size < MOST_BYTES ? status.st_size : MOST_BYTES;
         // The files stay open: their reads begin when the batch is submitted.
-        if (!together || !add_read(&batch, file, (size_t)status.st_size)) ask_for(file, 0, 0);
+        if (!together || !add_read(&batch, file, (size_t)bytes)) ask_for(file, 0, bytes, request_bytes);
     }
     if (together) submit(&batch);
 }
 
+// Offset, length and name, each with a NUL at the end. The parts of a file follow each other, so that it is opened once.
+static void ask_for_parts(long root, struct text parts, long request_bytes) {
+    const char *opened = NULL;
+    long file = -1, offset_bytes, length_bytes;
+    while (read_number(&parts, &offset_bytes) && *parts.at++ == ' ' && read_number(&parts, &length_bytes) && *parts.at++ == ' ') {
+        const char *name = parts.at;
+        parts.at += length_of(name) + 1;
+        if (!opened || !is_same(whole(opened), name)) {
+            struct stat status;
+            if (file >= 0) system_call(SYS_close, file, 0, 0, 0, 0, 0);
+            file = open_regular(root, name, &status);
+            opened = name;
+        }
+        if (file >= 0) ask_for(file, offset_bytes, length_bytes, request_bytes);
+    }
+}
+
+// Whether a list of texts that end with a NUL is whole.
+static bool is_whole(const struct text *list) { return !list->at || list->end[-1] == 0; }
+
 int main(int argc, char **argv) {
-    struct text ranges, names;
-    if (argc != 5 || !map_whole(argv[3], &ranges) || !map_whole(argv[4], &names) || (names.at && names.end[-1] != 0)) return 2;
+    struct text ranges, names, parts;
+    if (argc != 7 || !map_whole(argv[3], &ranges) || !map_whole(argv[4], &names) || !map_whole(argv[5], &parts)) return 2;
+    if (!is_whole(&names) || !is_whole(&parts)) return 2;
+    // With the NUL at its end, where the number has to end, too.
+    struct text kib = {argv[6], argv[6] + length_of(argv[6]) + 1};
+    long request_bytes;
+    if (!read_number(&kib, &request_bytes) || *kib.at || request_bytes < 4 || request_bytes > 65536) return 2;
+    request_bytes *= 1024;
     long device = system_call(SYS_openat, AT_FDCWD, (long)argv[1], O_RDONLY | O_CLOEXEC, 0, 0, 0);
     long root = system_call(SYS_openat, AT_FDCWD, (long)argv[2], O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, 0, 0);
     if (device < 0 || root < 0) return 2;
-    ask_for_ranges(device, ranges);
+    ask_for_ranges(device, ranges, request_bytes);
     // The ranges came first: they have what init reads next, and the directories and inodes that lead to the files.
-    if (system_call(SYS_fork, 0, 0, 0, 0, 0, 0) == 0) ask_for_files(root, names);
+    if (system_call(SYS_fork, 0, 0, 0, 0, 0, 0) == 0) {
+        ask_for_files(root, names, request_bytes);
+    } else if (parts.at && system_call(SYS_fork, 0, 0, 0, 0, 0, 0) == 0) {
+        ask_for_parts(root, parts, request_bytes);
+    }
     return 0;
 }

@@ -14,7 +14,7 @@ struct batch {
 
 // False when the kernel has no io_uring, or does not let us use it.
 bool begin_batch(struct batch *batch);
-// False when the batch is full.
+// Reads the whole file. False when the batch has no room for it.
 bool add_read(struct batch *batch, long file, size_t bytes);
 // Begins all reads together, and waits for their end.
 void submit(struct batch *batch);

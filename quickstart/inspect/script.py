@@ -1,0 +1,38 @@
+"""The interpreter of a script, as the kernel finds it (execve(2), fs/binfmt_script.c)."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from quickstart.inspect.imageroot import ImageRoot
+
+# The kernel reads this much of a script; it does not run a name that the limit cuts short.
+_BYTES = 256
+_LINE = re.compile(rb"#![ \t]*([^ \t\n\0]+)(?:[ \t]+([^\n\0]*))?(?:[\n\0]|$)")
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The program after ``#!``, as it is spelled there, and its argument. The argument may contain spaces, or is empty."""
+
+    program: PurePosixPath
+    argument: str
+
+
+def interpreter_of(root: ImageRoot, script: PurePosixPath) -> Interpreter | None:
+    """The interpreter that the kernel starts for ``script``, a canonical path. None for any other file, and for
+    an interpreter without an absolute path.
+    """
+    host = root.host(script)
+    if not stat.S_ISREG(host.lstat().st_mode):
+        return None
+    with host.open("rb") as file:
+        head = file.read(_BYTES)
+    match = _LINE.match(head)
+    if match is None or not match[1].startswith(b"/") or match.end(1) == _BYTES:
+        return None
+    return Interpreter(PurePosixPath(os.fsdecode(match[1])), os.fsdecode((match[2] or b"").strip()))

@@ -1,0 +1,42 @@
+"""The parts of large files that boots use (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from quickstart.model import Trace
+from quickstart.model.residency import Resident
+
+Part = tuple[int, int]
+
+
+def parts_of(traces: Sequence[Trace]) -> Mapping[PurePosixPath, Resident]:
+    """The large files that are in all ``traces``, each with the parts that it has in any of them."""
+    found: dict[PurePosixPath, list[Resident]] = {}
+    for trace in traces:
+        for each in trace.resident:
+            found.setdefault(each.path, []).append(each)
+    return {
+        path: Resident(
+            path, several[0].size_bytes, tuple(joined(part for each in several for part in each.parts))
+        )
+        for path, several in found.items()
+        if len(several) == len(traces)
+    }
+
+
+def joined(parts: Iterable[Part], gap_bytes: int = 0) -> Iterator[Part]:
+    """``parts`` as (offset, length) in bytes, in ascending order and without overlaps. Two parts with at most
+    ``gap_bytes`` between them become one.
+    """
+    begin = end = -1
+    for offset, length in sorted(parts):
+        if begin >= 0 and offset <= end + gap_bytes:
+            end = max(end, offset + length)
+            continue
+        if begin >= 0:
+            yield begin, end - begin
+        begin, end = offset, offset + length
+    if begin >= 0:
+        yield begin, end - begin

@@ -1,0 +1,81 @@
+"""The large files that the unit opened, and which parts of them were in the guest's page cache at ready (pure,
+apart from looking up names in the image).
+
+tracers/resident writes the log. Its facts are those of the whole machine: a part may also be in the page cache
+because another program read it, or because the kernel read ahead. The reference boot reads ahead by 16 KiB at
+most (tracers/strace-init).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from quickstart.errors import TraceError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.script import interpreter_of
+from quickstart.model import Op
+from quickstart.model.residency import Resident
+from quickstart.trace.collect import UnitLog
+from quickstart.trace.whole import whole
+
+# A smaller file is read completely (pack/prefetch.py).
+LARGE_BYTES = 512 * 1024
+# Their names go to the guest in one command.
+_MOST_FILES = 512
+_MOST_PARTS = 1 << 16
+_FILE = re.compile(r"== ([0-9]{1,18}) (/.*)")
+_PART = re.compile(r"([0-9]{1,18}) ([0-9]{1,18})")
+
+
+def large_files(log: UnitLog, root: ImageRoot) -> tuple[PurePosixPath, ...]:
+    """The regular files of the image with more than 512 KiB that the unit opened, mapped or executed, by
+    canonical path, sorted; at most 512, the largest ones.
+    """
+    sizes: dict[PurePosixPath, int] = {}
+    for event in log.events:
+        if event.error is not None or event.op not in (Op.OPEN, Op.MAP, Op.EXEC, Op.WRITE):
+            continue
+        path = root.resolve(event.path).canonical
+        if path is not None and path not in sizes and "\n" not in str(path):
+            _add(sizes, path, root)
+            # The kernel opens it, which strace does not see.
+            script = interpreter_of(root, path) if event.op is Op.EXEC else None
+            program = root.resolve(script.program).canonical if script else None
+            if program is not None:
+                _add(sizes, program, root)
+    large = sorted(
+        (path for path, size in sizes.items() if size > LARGE_BYTES), key=lambda path: -sizes[path]
+    )
+    return tuple(sorted(large[:_MOST_FILES], key=os.fsencode))
+
+
+def _add(sizes: dict[PurePosixPath, int], path: PurePosixPath, root: ImageRoot) -> None:
+    status = root.host(path).lstat()
+    sizes[path] = status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+def parse_resident(text: str) -> tuple[Resident, ...]:
+    """The files in the log of tracers/resident. Raises TraceError for an incomplete or damaged log."""
+    lines = whole("the page cache", text).split("\n")[:-1]
+    begins = [number for number, line in enumerate(lines) if line.startswith("== ")]
+    if not lines:
+        return ()
+    if begins[:1] != [0]:
+        raise TraceError("the log of the page cache is damaged", hint="build again")
+    ends = [*begins[1:], len(lines)]
+    return tuple(_file(lines[begin], lines[begin + 1 : end]) for begin, end in zip(begins, ends, strict=True))
+
+
+def _file(head: str, lines: Iterable[str]) -> Resident:
+    named = _FILE.fullmatch(head)
+    parts = [_PART.fullmatch(line) for line in lines]
+    found = tuple((int(match[1]), int(match[2])) for match in parts if match)
+    ascending = all(offset + length <= after for (offset, length), (after, _) in itertools.pairwise(found))
+    if named is None or not all(parts) or not ascending or len(found) > _MOST_PARTS:
+        raise TraceError("the log of the page cache is damaged", hint="build again")
+    return Resident(PurePosixPath(named[2]), int(named[1]), found)

@@ -1,0 +1,14 @@
+"""Check that a log from the guest is complete (pure). The tracers write `== end` as the last line."""
+
+from __future__ import annotations
+
+from quickstart.errors import TraceError
+
+_END = "== end\n"
+
+
+def whole(what: str, text: str) -> str:
+    """``text`` without its last line, which says that the log is complete. Raises TraceError for a log without it."""
+    if not text.endswith(_END):
+        raise TraceError(f"the log of {what} is cut", hint="build again")
+    return text.removesuffix(_END)

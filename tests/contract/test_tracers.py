@@ -1,0 +1,76 @@
+"""The tracer's own programs, with the host's kernel and its strace."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from quickstart.store.store import Store
+from quickstart.trace.record import tracer_files, tracer_programs
+from quickstart.trace.resident import parse_resident
+
+PAGE = 4096
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    with Store(tmp_path_factory.mktemp("store")) as store:
+        return tracer_programs(store)
+
+
+@pytest.fixture
+def place(tmp_path: Path, programs: Mapping[str, Path]) -> Path:
+    """The tracer's directory, as in a guest."""
+    for name, source in tracer_files(programs).items():
+        target = tmp_path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        data = source if isinstance(source, bytes) else source.read_bytes()
+        target.write_bytes(data)
+        target.chmod(0o755)
+    return tmp_path / "trace"
+
+
+def traced(place: Path, *options: str) -> str:
+    """/proc/self/status of a program under the guest's strace, as root of a user namespace."""
+    tracer = ("./ld.so", "--library-path", "./lib", *options, "./strace", "-f", "--seccomp-bpf", "-o", "log")
+    words = ["unshare", "-Ur", *tracer, "-e", "trace=openat,execve", "cat", "/proc/self/status"]
+    done = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=60, check=True)
+    assert 'openat(AT_FDCWD, "/proc/self/status"' in (place / "log").read_text()
+    return done.stdout
+
+
+def test_strace_s_filter_leaves_privileges_as_they_are(place: Path) -> None:
+    words = traced(place, "--preload", "./keep-privileges").split()
+    assert words[words.index("NoNewPrivs:") + 1] == "0"
+    # 2 is SECCOMP_MODE_FILTER.
+    assert words[words.index("Seccomp:") + 1] == "2"
+
+
+def test_without_the_library_strace_would_take_them(place: Path) -> None:
+    words = traced(place).split()
+    assert words[words.index("NoNewPrivs:") + 1] == "1"
+
+
+def test_the_library_is_for_strace_only(place: Path) -> None:
+    """It is preloaded by the loader's option, which the executed program does not inherit."""
+    traced(place, "--preload", "./keep-privileges")
+    assert "keep-privileges" not in (place / "log").read_text()
+
+
+def test_what_is_in_the_page_cache(programs: Mapping[str, Path], tmp_path: Path) -> None:
+    written, empty = tmp_path / "a b", tmp_path / "empty"
+    written.write_bytes(os.urandom(3 * PAGE + 1))
+    empty.touch()
+    (tmp_path / "link").symlink_to(written)
+    os.mkfifo(tmp_path / "pipe")
+    names = [written, empty, tmp_path / "link", tmp_path / "pipe", tmp_path / "absent", tmp_path]
+    done = subprocess.run(
+        [programs["resident"], *names], capture_output=True, text=True, timeout=60, check=True
+    )
+    (found,) = parse_resident(done.stdout)
+    # A file that was just written is in the cache completely.
+    assert (str(found.path), found.size_bytes, found.parts) == (str(written), 3 * PAGE + 1, ((0, 4 * PAGE),))

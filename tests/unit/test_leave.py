@@ -1,0 +1,171 @@
+"""Which files of a start set stay on the volume."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from quickstart.initramfs.layout import part_b
+from quickstart.initramfs.serving import served_files
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.model import UnitCommand, UnitStart
+from quickstart.model import MIB, Event, FileKind, FileRules, Op, StartSet, Trace
+from quickstart.model.reasons import ReasonSource
+from quickstart.model.residency import Resident
+from quickstart.pack.leave import leave
+from quickstart.pack.startset import compute
+from tests.unit.elfbuilder import MULTIARCH, elf
+from tests.unit.imagebuilder import RULES, Image, P, rules, trace
+from tests.unit.test_layout import CONFIG
+
+UNIT = UnitStart(
+    unit="app.service",
+    type="simple",
+    pid_file=None,
+    start_pre=(),
+    start=UnitCommand("/usr/bin/app", ("app",)),
+)
+Opened = str | tuple[Op, str] | tuple[Op, str, str] | Event
+PLUGINS = "/usr/lib/app/plugins"
+
+
+def bare(op: Op, path: str, error: str | None = None) -> Event:
+    """An action of a process without the unit's environment."""
+    return Event(line=1, pid=78, program="other", op=op, path=P(path), error=error, bare=True)
+
+
+def decided(
+    image: Image,
+    *opened: Opened,
+    unit: UnitStart = UNIT,
+    rules: FileRules = RULES,
+    resident: Sequence[Resident] = (),
+    overlay: bool = False,
+) -> StartSet:
+    root = ImageRoot(image.base)
+    traces: list[Trace] = [replace(trace((Op.EXEC, "/usr/bin/app"), *opened), resident=tuple(resident))]
+    return leave(compute(traces, root, rules), traces, root, unit, overlay=overlay)
+
+
+def left(found: StartSet) -> list[str]:
+    return [str(file.path) for file in found.files if file.kind is FileKind.LEFT]
+
+
+def test_what_is_opened_by_its_path_stays(image: Image) -> None:
+    image.file(f"{PLUGINS}/a.so", elf())
+    image.file("/usr/share/app/table")
+    found = decided(image, "/etc/app.conf", (Op.MAP, f"{PLUGINS}/a.so"), "/usr/share/app/table")
+    assert left(found) == ["/etc/app.conf", f"{PLUGINS}/a.so", "/usr/share/app/table"]
+    (conf,) = [file for file in found.files if file.path == P("/etc/app.conf")]
+    assert conf.reasons[-1].text == "left on the volume: opened by its ordinary path"
+    assert found.regular_files == 3
+
+
+def test_a_program_is_found_in_fast_only_by_name(image: Image) -> None:
+    for name in ("named", "pathed"):
+        image.file(f"/usr/bin/{name}", elf(), 0o755)
+    found = decided(
+        image,
+        (Op.LOOKUP, "/usr/local/sbin/named", "ENOENT"),
+        (Op.EXEC, "/usr/bin/named"),
+        # A program that sets a PATH of its own does not begin with this directory.
+        (Op.LOOKUP, "/usr/sbin/pathed", "ENOENT"),
+        (Op.EXEC, "/usr/bin/pathed"),
+    )
+    assert left(found) == ["/usr/bin/pathed"]
+
+
+def test_a_process_with_another_environment_finds_nothing_in_fast(image: Image) -> None:
+    image.file("/usr/bin/other", elf(["libb.so"]), 0o755)
+    for name in ("libb.so", "libboth.so"):
+        image.file(f"{MULTIARCH}/{name}", elf())
+    found = decided(
+        image,
+        bare(Op.LOOKUP, "/usr/local/sbin/other", "ENOENT"),
+        bare(Op.EXEC, "/usr/bin/other"),
+        *(bare(Op.MAP, f"{MULTIARCH}/{name}") for name in ("libb.so", "libboth.so")),
+        (Op.MAP, f"{MULTIARCH}/libboth.so"),
+    )
+    assert left(found) == ["/usr/bin/other", f"{MULTIARCH}/libb.so"]
+
+
+def test_what_the_starter_starts_is_packed(image: Image) -> None:
+    image.file("/usr/bin/wrapper", "#!/usr/bin/interpreter\n", 0o755)
+    image.file("/usr/bin/interpreter", elf(), 0o755)
+    image.file("/usr/lib/pre", elf(), 0o755)
+    unit = replace(
+        UNIT, start=UnitCommand("/bin/wrapper", ("w",)), start_pre=(UnitCommand("/lib/pre", ("pre",)),)
+    )
+    found = decided(image, (Op.EXEC, "/usr/bin/wrapper"), (Op.EXEC, "/lib/pre"), unit=unit)
+    assert left(found) == ["/usr/bin/app"]
+    companion = decided(
+        image, (Op.EXEC, "/usr/bin/wrapper"), (Op.EXEC, "/lib/pre"), unit=replace(UNIT, companions=(unit,))
+    )
+    assert left(companion) == []
+
+
+def test_what_the_profile_names_is_packed(image: Image) -> None:
+    assert left(decided(image, "/etc/app.conf", rules=rules(include=("/etc/app.conf",)))) == []
+
+
+def test_what_is_bound_over_the_volume_is_packed(image: Image) -> None:
+    image.file("/usr/share/app/table")
+    unit = replace(UNIT, settings=(("namespace", "shared"),))
+    assert left(decided(image, "/usr/share/app/table", unit=unit, overlay=True)) == []
+    assert left(decided(image, "/usr/share/app/table", unit=unit)) == ["/usr/share/app/table"]
+
+
+@pytest.mark.parametrize(
+    ("size", "used", "stays"),
+    [(30 * MIB, MIB, True), (30 * MIB, 20 * MIB, False), (7 * MIB, 4096, False), (30 * MIB, None, False)],
+)
+def test_a_large_library_that_is_used_in_part_stays(
+    image: Image, size: int, used: int | None, stays: bool
+) -> None:
+    library = f"{MULTIARCH}/libdata.so.1"
+    image.file(library, elf())
+    with (image.base / library[1:]).open("r+b") as file:
+        file.truncate(size)
+    resident = [Resident(P(library), size, ((0, used),))] if used else []
+    found = decided(image, (Op.MAP, library), resident=resident)
+    assert left(found) == ([library] if stays else [])
+    if stays:
+        (file_,) = [each for each in found.files if each.path == P(library)]
+        assert file_.reasons[-1].text == "left on the volume: 1.0 of 30.0 MiB are used before ready"
+        assert file_.reasons[-1].source is ReasonSource.LEFT
+
+
+def test_a_large_program_of_the_loader_is_packed(image: Image) -> None:
+    with (image.base / "usr/bin/app").open("r+b") as file:
+        file.truncate(30 * MIB)
+    assert left(decided(image, resident=[Resident(P("/usr/bin/app"), 30 * MIB, ())])) == []
+
+
+def test_all_names_of_a_file_go_one_way(image: Image) -> None:
+    image.file("/usr/bin/perl", elf(), 0o755)
+    (image.base / "usr/bin/perl5").hardlink_to(image.base / "usr/bin/perl")
+    perl = replace(UNIT, start=UnitCommand("/usr/bin/perl", ("perl",)))
+    by_path = (Op.EXEC, "/usr/bin/perl5")
+    assert left(decided(image, by_path)) == ["/usr/bin/perl", "/usr/bin/perl5"]
+    assert left(decided(image, by_path, unit=replace(UNIT, companions=(perl,)))) == []
+
+
+def test_a_file_that_stays_is_a_link_to_the_volume(image: Image) -> None:
+    image.file("/usr/bin/pathed", elf(), 0o755)
+    found = decided(image, "/etc/app.conf", (Op.EXEC, "/usr/bin/pathed"))
+    entries = {entry.name: entry for entry in part_b(CONFIG, found, ImageRoot(image.base))}
+    for name in ("/etc/app.conf", "/usr/bin/pathed"):
+        assert (entries[f"fast{name}"].mode & 0o170000, entries[f"fast{name}"].data) == (
+            0o120000,
+            name.encode(),
+        )
+
+
+def test_a_program_that_stays_is_compared(image: Image) -> None:
+    """Its name is found in /fast first, so another program of that name on the volume has to be noticed."""
+    image.file("/usr/bin/pathed", elf(), 0o755)
+    found = decided(image, "/etc/app.conf", (Op.EXEC, "/usr/bin/pathed"))
+    served = [str(file.path) for file in served_files(found, ())]
+    assert "/usr/bin/pathed" in served and "/etc/app.conf" not in served
