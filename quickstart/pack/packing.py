@@ -29,6 +29,7 @@ from quickstart.inspect.unit import read_stack
 from quickstart.model import Initramfs, RootDisk, StartSet, Trace
 from quickstart.model.subject import Subject, Traced
 from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
+from quickstart.pack.earlier import refuse_earlier
 from quickstart.pack.leave import leave
 from quickstart.pack.prefetch import Foreseen, foresee, plan
 from quickstart.pack.startset import compute
@@ -117,6 +118,7 @@ def _recipe(
 ) -> Recipe:
     root, units = ImageRoot(subject.reference.tree), subject.profile.units
     unit = read_stack(root, units, subject.profile.run_start_pre)
+    refuse_earlier(traced.traces, units)
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)
     recipe = Recipe(
         profile=subject.profile,

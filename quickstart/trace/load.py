@@ -14,11 +14,12 @@ from quickstart.model import Mapped, NetworkFacts, Trace
 from quickstart.parse.bounded import read_whole
 from quickstart.trace.collect import UnitLog, collect_file
 from quickstart.trace.resident import parse_resident
+from quickstart.trace.started import parse_units
 from quickstart.trace.strace import unescape
 from quickstart.trace.whole import whole
 
 _LOGS = (
-    *("strace.log", "maps.log", "resident.log", "ldd.log"),
+    *("strace.log", "maps.log", "units.log", "resident.log", "ldd.log"),
     *("modules.before", "modules.after", "facts.json"),
 )
 # The limit for all logs except strace's, which is read line by line.
@@ -105,6 +106,7 @@ def load_trace(directory: Path, *units: str) -> Trace:
         ready_uptime_ns=ready_uptime_ns,
         log_lines=found.lines,
         resident=parse_resident(texts["resident.log"]),
+        loaded=parse_units(texts["units.log"]),
     )
 
 

@@ -74,6 +74,7 @@ def tracer_files(programs: Mapping[str, Path]) -> dict[str, bytes | Path]:
         "trace/strace-stop": scripts / "strace-stop",
         "trace/ldd-all": scripts / "ldd-all",
         "trace/maps-all": scripts / "maps-all",
+        "trace/units-all": scripts / "units-all",
         **{f"trace/{name}": path for name, path in programs.items()},
     }
     for dependency in closure(host, [PurePosixPath(program.resolve())]):
@@ -87,7 +88,7 @@ def record(
 ) -> None:
     """Boot the disk of ``subject`` under the tracers, and write the raw logs to ``directory``.
 
-    The files are strace.log, maps.log, resident.log, ldd.log, modules.before, modules.after and facts.json.
+    The files are strace.log, maps.log, units.log, resident.log, ldd.log, modules.before, modules.after and facts.json.
     ``programs`` are those of ``tracer_programs``. Raises GuestError when the guest does not become
     ready, and TraceError when a log is not complete.
     """
@@ -108,6 +109,7 @@ def record(
         with progress.step("trace: bring the logs home"):
             # This happens while the tracer still runs, because its log has to have all that is mapped now.
             _save(directory / "maps.log", _output(guest, f"{_GUEST}/maps-all {shlex.join(profile.units)}"))
+            _save(directory / "units.log", _output(guest, f"{_GUEST}/units-all"))
             _stop_tracer(guest)
             # The log was in the guest's memory.
             _fetch(guest, "strace.log", directory, traced.memory_mib * MIB)

@@ -61,10 +61,13 @@ def _guest() -> Iterator[tuple[str, bytes]]:
     resident = b"== 600000 /usr/lib/liba.so.1\n0 4096\n65536 131072\n== end\n"
     yield "maps", maps
     yield "resident", resident
+    units = b"Id=nginx.service\nAfter=network.target -.mount\nInactiveExitTimestampMonotonic=9\n\n"
+    units += b"Id=-.mount\nAfter=\nInactiveExitTimestampMonotonic=0\n== end\n"
+    yield "units", units
     yield "ldd", ldd
     strace = b'7 1.000001 openat(AT_FDCWD</>, "/x", O_RDONLY) = 3</x>\n'
     modules = b"virtio_blk 1 0 - Live 0x0\n"
-    logs = (strace, maps, resident, ldd, modules, modules, facts)
+    logs = (strace, maps, units, resident, ldd, modules, modules, facts)
     yield "trace", joined(dict(zip(TRACE_FILES, logs, strict=True)))
     events = (
         "sys_openat(",

@@ -42,6 +42,7 @@ from quickstart.report import document
 from quickstart.trace.collect import collect, loaded_files
 from quickstart.trace.load import load_trace, parse_ldd, parse_maps
 from quickstart.trace.resident import parse_resident
+from quickstart.trace.started import parse_units
 from quickstart.trace.strace import MAX_LINE_BYTES
 from quickstart.verify import guesttrace
 from quickstart.volume.emulator import read_log
@@ -71,7 +72,7 @@ def _text(data: bytes) -> str:
 # ---------------------------------------------------------------- logs of a guest
 
 TRACE_FILES = (
-    *("strace.log", "maps.log", "resident.log", "ldd.log"),
+    *("strace.log", "maps.log", "units.log", "resident.log", "ldd.log"),
     *("modules.before", "modules.after", "facts.json"),
 )
 
@@ -357,6 +358,10 @@ TARGETS: Mapping[str, Target] = {
     "resident": Target(
         lambda data, _: void(parse_resident(os.fsdecode(data))),
         (b"== 600000 /a\n", b"4096 8192\n", b"999999999999999999 ", b"== end\n"),
+    ),
+    "units": Target(
+        lambda data, _: void(parse_units(os.fsdecode(data))),
+        (b"Id=a\n", b"After=b c\n", b"InactiveExitTimestampMonotonic=5\n", b"\n\n", b"== end\n"),
     ),
     "ldd": Target(
         lambda data, _: void(parse_ldd(os.fsdecode(data))),

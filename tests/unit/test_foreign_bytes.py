@@ -166,7 +166,15 @@ def test_maps_of_a_process_whose_number_is_none() -> None:
     ],
 )
 def test_facts_that_are_none(tmp_path: Path, facts: str) -> None:
-    for name in ("strace.log", "maps.log", "resident.log", "ldd.log", "modules.before", "modules.after"):
+    for name in (
+        "strace.log",
+        "maps.log",
+        "units.log",
+        "resident.log",
+        "ldd.log",
+        "modules.before",
+        "modules.after",
+    ):
         (tmp_path / name).write_text("== end\n")
     (tmp_path / "facts.json").write_text(facts, errors="surrogateescape")
     with bounded(), pytest.raises(TraceError, match="is damaged"):

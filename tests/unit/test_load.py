@@ -41,11 +41,13 @@ MAPS = """\
 == end
 """
 RESIDENT = "== 600000 /usr/sbin/app\n0 4096\n8192 8192\n== 700000 /usr/lib/a b\n== end\n"
+UNITS = "Id=a.service\nAfter=b.target c.service\nInactiveExitTimestampMonotonic=5\n== end\n"
 FACTS = {"interface": "ens3", "mac": "52:54:00:00:00:01", "address": "10.0.2.15", "ready_uptime_ns": 5}
 
 
 def logs(directory: Path, **changed: str) -> Path:
     texts = {"strace.log": STRACE, "maps.log": MAPS, "resident.log": RESIDENT, "ldd.log": LDD}
+    texts["units.log"] = UNITS
     texts["facts.json"] = json.dumps(FACTS)
     texts |= {"modules.before": "ext4 1 2\n", "modules.after": "virtio 3 4\next4 1 2\n"}
     texts |= {name.replace("_", "."): text for name, text in changed.items()}
