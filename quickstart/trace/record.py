@@ -36,12 +36,12 @@ _GUEST = "/run/quickstart-trace"
 _TRANSFER_S = 600.0
 # The limit for the output of our scripts in the guest.
 _SAID_BYTES = 64 * MIB
-# Under strace, each recorded call stops twice.
+# Under strace, a process stops twice for each recorded call.
 _SLOWDOWN = 4
 # The tracer's own programs: their names and how they are compiled.
 FLAGS = {
     "resident": ("-std=c11", "-O2", "-static", "-s"),
-    "keep-privileges": ("-std=c11", "-O2", "-shared", "-fPIC", "-s"),
+    "strace-filter": ("-std=c11", "-O2", "-shared", "-fPIC", "-s"),
 }
 
 

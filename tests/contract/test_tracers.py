@@ -44,7 +44,7 @@ def traced(place: Path, *options: str) -> str:
 
 
 def test_strace_s_filter_leaves_privileges_as_they_are(place: Path) -> None:
-    words = traced(place, "--preload", "./keep-privileges").split()
+    words = traced(place, "--preload", "./strace-filter").split()
     assert words[words.index("NoNewPrivs:") + 1] == "0"
     # 2 is SECCOMP_MODE_FILTER.
     assert words[words.index("Seccomp:") + 1] == "2"
@@ -57,8 +57,39 @@ def test_without_the_library_strace_would_take_them(place: Path) -> None:
 
 def test_the_library_is_for_strace_only(place: Path) -> None:
     """It is preloaded by the loader's option, which the executed program does not inherit."""
-    traced(place, "--preload", "./keep-privileges")
-    assert "keep-privileges" not in (place / "log").read_text()
+    traced(place, "--preload", "./strace-filter")
+    assert "strace-filter" not in (place / "log").read_text()
+
+
+def test_only_calls_that_name_a_file_are_recorded(place: Path) -> None:
+    script = 'import os; file = os.open("/etc/hostname", 0); os.fstat(file); os.stat("/etc/passwd")'
+    tracer = (
+        "./ld.so",
+        "--library-path",
+        "./lib",
+        "--preload",
+        "./strace-filter",
+        "./strace",
+        "-f",
+        "--seccomp-bpf",
+    )
+    words = [
+        "unshare",
+        "-Ur",
+        *tracer,
+        "-o",
+        "log",
+        "-e",
+        "trace=%file,mmap",
+        "/usr/bin/python3",
+        "-c",
+        script,
+    ]
+    subprocess.run(words, cwd=place, timeout=60, check=True)
+    log = (place / "log").read_text()
+    assert "stat" in log and '"/etc/passwd"' in log and "PROT_EXEC" in log
+    assert "AT_EMPTY_PATH" not in log and "MAP_ANONYMOUS" not in log
+    assert all("PROT_EXEC" in line for line in log.splitlines() if " mmap(" in line)
 
 
 def test_what_is_in_the_page_cache(programs: Mapping[str, Path], tmp_path: Path) -> None:
