@@ -32,8 +32,10 @@ _ELSEWHERE = frozenset({"proc", "sys", "dev", "run", "fast"})
 _GAP_BLOCKS = 128
 # Larger files are read in part, or past the page cache, as a database does.
 _FILE_BYTES = 512 * 1024
-# Of a file up to this size from which at least half is used, the whole is fewer requests than the parts.
+# Of a file up to this size from which at least a third is used, the whole is fewer requests than the parts.
 _WHOLE_BYTES = 16 * 1024 * 1024
+# Of a file that is read past the page cache, at most its head is in the page cache.
+_HEAD_BYTES = 64 * 1024
 # What is opened to be written to is read too when it is a table, an index or a state; a log is only longer.
 _WRITTEN_BYTES = 64 * 1024
 # A fresh volume brings a snapshot's block of this size when it is first touched (storage.md): one read pays for all of it.
@@ -164,7 +166,7 @@ class _Seen:
 
     def _is_used_whole(self, path: PurePosixPath) -> bool:
         known = self.parts.get(path)
-        return known is not None and known.size_bytes <= min(_WHOLE_BYTES, 2 * known.resident_bytes)
+        return known is not None and known.size_bytes <= min(_WHOLE_BYTES, 3 * known.resident_bytes)
 
     def execute(self, path: PurePosixPath) -> None:
         """Record what the kernel reads when it executes ``path`` on the volume: the program, and the
@@ -234,7 +236,8 @@ def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, i
     Reads past the page cache cannot be answered in advance. But a read makes a cold volume fetch the piece
     with the data.
     """
-    past_cache = foreseen.large - foreseen.left
+    in_cache = {path for path, known in foreseen.parts.items() if known.resident_bytes > _HEAD_BYTES}
+    past_cache = foreseen.large - foreseen.left - in_cache
     each = _PIECE_BYTES // blocks.block_bytes
     pieces = set[int]()
     for offset, length in ranges:
