@@ -41,6 +41,7 @@ from quickstart.newprofile.discover import discover
 from quickstart.newprofile.findings import Findings
 from quickstart.newprofile.readme import command, notes, readme_text
 from quickstart.newprofile.request import first_draft
+from quickstart.newprofile.size import tree_bytes
 from quickstart.newprofile.toml import profile_text
 from quickstart.pack.packing import Packed, PackOptions, pack, packing_of
 from quickstart.pack.startset import check_includes
@@ -283,18 +284,6 @@ def describe(root: ImageRoot, unit: str) -> str:
     lines = [line for text in unit_texts(root, unit) for line in text.splitlines()]
     found = [line.partition("=")[2].strip() for line in lines if line.startswith("Description=")]
     return "".join(char for char in found[-1] if char.isprintable()) if found else ""
-
-
-def tree_bytes(root: ImageRoot) -> int:
-    """The size of the image's files, each in whole blocks of 4 KiB, and once whatever the number of its names."""
-    total, seen = 0, set[tuple[int, int]]()
-    for _, status in root.statuses_below(PurePosixPath("/")):
-        if status.st_nlink > 1:
-            if (status.st_dev, status.st_ino) in seen:
-                continue
-            seen.add((status.st_dev, status.st_ino))
-        total += -(-status.st_size // 4096) * 4096
-    return total
 
 
 def checked_text(profile: Profile, said: Mapping[str, Sequence[str]]) -> str:

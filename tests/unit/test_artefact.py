@@ -84,7 +84,7 @@ def test_a_damaged_manifest(out: Path, text: str) -> None:
         lambda manifest: manifest.update(memory_mib="1024 -S"),
         lambda manifest: manifest.update(uuid="1 -S"),
         lambda manifest: manifest.update(uuid=5),
-        lambda manifest: manifest.update(early="never"),
+        lambda manifest: manifest.update(early="perhaps"),
         lambda manifest: manifest.update(cloud_init="no"),
         lambda manifest: manifest["disk"].update(name="../root.raw"),
         lambda manifest: manifest["disk"].update(format="raw,readonly=off"),

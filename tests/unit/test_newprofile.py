@@ -57,11 +57,11 @@ from quickstart.newprofile.make import (
     examine,
     fitting_payload,
     own_name,
-    tree_bytes,
 )
 from quickstart.newprofile.readme import notes, readme_text, request
 from quickstart.newprofile.reads import Reads, root_budget
 from quickstart.newprofile.request import first_draft, parse_ready
+from quickstart.newprofile.size import tree_bytes
 from quickstart.newprofile.survey import Survey
 from quickstart.newprofile.toml import profile_text
 from quickstart.profile import DATA, parse_bench, parse_profile

@@ -162,7 +162,7 @@ def test_data_adds_to_what_is_data_anyway() -> None:
         ),
         ("[ready]", "[disk]\nsize_mib = 10\n[ready]", "disk.size_mib: "),
         ("[ready]", '[start]\npre = "no"\n[ready]', "start.pre: "),
-        ("[ready]", '[start]\nearly = "never"\n[ready]', "start.early: "),
+        ("[ready]", '[start]\nearly = "perhaps"\n[ready]', "start.early: "),
     ],
 )
 def test_one_fault(old: str, new: str, problem: str) -> None:
