@@ -61,6 +61,7 @@ _RECIPE = (
 _READY_FILE = "ready.json"
 _TYPE = ".service"
 _UNITS = ("/usr/lib/systemd/system", "/etc/systemd/system")
+_WRAPS = "{wrapper} starts nothing itself: the profile takes {unit}, which does the work"
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,7 @@ def make(
     draft, wrapper = with_own_unit(root, draft)
     draft = replace(draft, companions=tuple(_own_companion(root, draft, name) for name in draft.companions))
     if wrapper:
-        context.progress.note(
-            f"{wrapper} starts nothing itself: the profile takes {draft.unit}, which does the work"
-        )
+        context.progress.note(_WRAPS.format(wrapper=wrapper, unit=draft.unit))
     unit, pre, run_start_pre = examine(root, draft)
     draft = replace(draft, run_start_pre=run_start_pre, disk_mib=findings.disk_mib(tree_bytes(root)))
     subject = pipeline.subject_of(draft, reference, context)
@@ -126,18 +125,11 @@ def make(
     draft, written, traced = _traced(replace(subject, profile=draft), options, context)
     packed = _trial(replace(subject, profile=draft), traced, context)
     size_bytes = packed.initramfs.size_bytes
-    draft = replace(
-        draft,
-        budget_mib=findings.budget_mib(size_bytes),
-        payload=fitting_payload(size_bytes, reference),
-    )
+    payload = fitting_payload(size_bytes, reference)
+    draft = replace(draft, budget_mib=findings.budget_mib(size_bytes), payload=payload)
     seen_reads = reads.measured(draft, options, context)
     found = Findings(
-        profile=replace(
-            draft,
-            early=findings.early(draft.early, seen.ready_uptime_ns, seen_reads.ready_uptime_ns),
-            root_budget=reads.root_budget(seen_reads, draft.ready.kind == ReadyKind.EXEC),
-        ),
+        profile=_tried(draft, seen, seen_reads),
         survey=seen,
         unit=unit,
         directives=_directives(root, draft.unit),
@@ -154,6 +146,15 @@ def make(
     )
     _write(found, place)
     return found
+
+
+def _tried(draft: Profile, stock: survey.Survey, early: reads.Reads) -> Profile:
+    """``draft`` with what the watched stock boot and the trial of the early start decide."""
+    return replace(
+        draft,
+        early=findings.early(draft.early, stock.ready_uptime_ns, early.ready_uptime_ns),
+        root_budget=reads.root_budget(early, draft.ready.kind == ReadyKind.EXEC),
+    )
 
 
 def _traced(
