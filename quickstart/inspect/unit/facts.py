@@ -24,7 +24,9 @@ from quickstart.inspect.unit.files import (
     unit_texts,
 )
 from quickstart.inspect.unit.initscripts import script_of, start_links
+from quickstart.inspect.unit.instances import generating_files
 from quickstart.inspect.unit.neighbours import handing_sockets
+from quickstart.inspect.unit.pulled import pullers
 from quickstart.inspect.unit.slices import slice_names
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
@@ -82,7 +84,9 @@ def deciding(root: ImageRoot, unit: str) -> Deciding:
                 for each in way_to(root, last / name)
                 if each.parent not in (last, packages)
             )
-    for name in (unit, *handing_sockets(root, unit)):
+    # Of what pulls it in by way of others, too: a target, or the wrapper of an instance, may be disabled in its place.
+    started = (unit, *handing_sockets(root, unit))
+    for name in dict.fromkeys(puller for each in started for puller in pullers(root, each)):
         files |= set(_enabling(root, name))
     return Deciding(tuple(sorted(_kept(files))), tuple(sorted(_kept(places))))
 
@@ -132,6 +136,7 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     yield _OWN / f"sockets.target.wants/{unit.removesuffix('.service')}.socket"
     if sockets:
         yield _OWN / "sockets.target"
+    yield from generating_files(unit)
     yield from settling_files(root)
     texts = unit_texts(root, unit)
     yield from _negated_conditions(texts)

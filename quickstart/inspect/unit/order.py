@@ -19,7 +19,7 @@ from quickstart.inspect.unit.words import Names, split_words
 
 # systemd.unit(5): links in these make one unit pull in another.
 PULLING = (".wants", ".requires", ".upholds")
-_PULLING_KEYS = frozenset({"Wants", "Requires", "Requisite", "BindsTo", "Upholds"})
+PULLING_KEYS = frozenset({"Wants", "Requires", "Requisite", "BindsTo", "Upholds"})
 # systemd.service(5): what each service comes after without a word.
 _DEFAULT_AFTER = ("sysinit.target", "basic.target")
 # systemd.unit(5), "Description": what else follows After= is no unit, and has no file.
@@ -42,7 +42,7 @@ def comes_before(root: ImageRoot, unit: str) -> set[str]:
     target that comes before pulls them in, and so on. With their aliases, and for an instance that is not
     named its template.
     """
-    pulled = _pulled(root)
+    pulled = pulled_by_links(root)
     started = _started(root, unit, pulled)
     earlier = _earlier(root, started)
     found: set[str] = set()
@@ -70,7 +70,7 @@ def comes_before(root: ImageRoot, unit: str) -> set[str]:
         texts = unit_texts(root, name)
         left += _named(name, texts, {"After"})
         if name.endswith(".target") and _waits(texts):
-            wanted = {*pulled.get(name, ()), *_named(name, texts, _PULLING_KEYS)}
+            wanted = {*pulled.get(name, ()), *_named(name, texts, PULLING_KEYS)}
             left += (each for each in wanted if _is_waited_for(root, each))
     return found - set(names_of(root, unit))
 
@@ -96,14 +96,14 @@ def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
             left += names_of(root, name) if texts else ()
         except (StartSetError, UnsupportedUnitError):
             continue
-        left += _named(name, texts, _PULLING_KEYS)
+        left += _named(name, texts, PULLING_KEYS)
         keys = {"[Socket]": "Service", "[Path]": "Unit", "[Timer]": "Unit", "[Service]": "Sockets"}
         for section, wanted in keys.items():
             left += (
                 word
                 for key, value in assignments(texts, section)
                 if key == wanted
-                for word in _words(name, value)
+                for word in words_of(name, value)
             )
     return found
 
@@ -128,10 +128,10 @@ def _named(unit: str, texts: Iterable[str], keys: Iterable[str]) -> Iterator[str
     """The words that the [Unit] section has for these keys."""
     for key, value in assignments(tuple(texts), "[Unit]"):
         if key in keys:
-            yield from _words(unit, value)
+            yield from words_of(unit, value)
 
 
-def _words(unit: str, value: str) -> list[str]:
+def words_of(unit: str, value: str) -> list[str]:
     """The words in ``value``, without quotes and with specifiers expanded. When that is impossible, the value
     split at blanks.
     """
@@ -141,7 +141,7 @@ def _words(unit: str, value: str) -> list[str]:
         return value.split()
 
 
-def _pulled(root: ImageRoot) -> _Order:
+def pulled_by_links(root: ImageRoot) -> _Order:
     """What links pull in, for each name that does."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for place in _places(root):
@@ -152,11 +152,11 @@ def _pulled(root: ImageRoot) -> _Order:
     return found
 
 
-def _earlier(root: ImageRoot, started: Collection[str]) -> _Order:
-    """For each name the units that say Before= of it, in any of their files. A unit that nothing starts is
-    judged by its own Before= when it is enabled later.
+def owned_texts(root: ImageRoot) -> Iterator[tuple[PurePosixPath, tuple[str, ...], str]]:
+    """Each file of a unit, drop-in and init script, with the names of the units that it is of, and its text.
+
+    Raises UnsupportedUnitError for implausibly much text.
     """
-    found: defaultdict[str, set[str]] = defaultdict(set)
     texts = dict(_texts(root))
     left = _MAX_CHARACTERS
     for (owner, path), names in _owners(texts).items():
@@ -166,6 +166,15 @@ def _earlier(root: ImageRoot, started: Collection[str]) -> _Order:
             raise UnsupportedUnitError(
                 f"the image's units have more than {_MAX_CHARACTERS} characters, the last read is {path}"
             )
+        yield path, names, text
+
+
+def _earlier(root: ImageRoot, started: Collection[str]) -> _Order:
+    """For each name the units that say Before= of it, in any of their files. A unit that nothing starts is
+    judged by its own Before= when it is enabled later.
+    """
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for path, names, text in owned_texts(root):
         may_start = (name for name in names if name in started or "@." in name or path.parent == SCRIPTS)
         for name in may_start if "Before" in text else ():
             for word in _named(name, (text,), {"Before"}):
