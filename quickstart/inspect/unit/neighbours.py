@@ -9,9 +9,11 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
-from quickstart.errors import UnsupportedUnitError
+from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, names_of, unit_texts
+from quickstart.inspect.unit.order import words_of
+from quickstart.inspect.unit.pulled import is_started
 from quickstart.inspect.unit.values import BadValueError, boolean
 
 _PULLS_IN = ("Requires", "Wants", "BindsTo", "Requisite", "Upholds")
@@ -41,6 +43,11 @@ def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
         )
     own = _file(root, unit)
     handing = [name for name in sorted(wanted) if _is_for(root, name, unit, own)]
+    # What another unit names as its own need is in no directory of links.
+    others = {path.name for place in UNIT_PATHS for path in root.glob(PurePosixPath(place) / f"*{_SOCKET}")}
+    for name in sorted(others - wanted):
+        if _is_for(root, name, unit, own) and is_started(root, name):
+            handing.append(name)
     always = {path.name for path in _enabled(root, "sockets.target")} | set(_pulled_in(root, unit))
     for name in handing:
         # systemd loads no others; init takes them as words of its shell.
@@ -119,19 +126,21 @@ def _pulled_in(root: ImageRoot, unit: str) -> Iterator[str]:
 
 
 def _service_of(root: ImageRoot, socket: str) -> str:
-    """The service that systemd starts for the socket unit ``socket`` (systemd.socket(5)). Empty when there is
-    none, or when each connection gets its own service.
+    """The service that systemd starts for the socket unit ``socket`` (systemd.socket(5)), by its file and its
+    drop-ins. Empty when there is none, or when each connection gets its own service.
     """
-    path = _file(root, socket)
-    if path is None or not root.host(path).is_file():
+    try:
+        found = directives(assignments(unit_texts(root, socket), "[Socket]"))
+    except (StartSetError, UnsupportedUnitError):
         return ""
-    found = directives(assignments((root.read_text(path),), "[Socket]"))
     try:
         if boolean(found.get("Accept", ("no",))[-1]):
             return ""
     except BadValueError:
         pass
-    return found.get("Service", (f"{socket.removesuffix(_SOCKET)}.service",))[-1]
+    if "Service" not in found:
+        return f"{socket.removesuffix(_SOCKET)}.service"
+    return next(iter(words_of(socket, found["Service"][-1])), "")
 
 
 def _file(root: ImageRoot, unit: str) -> PurePosixPath | None:

@@ -201,7 +201,7 @@ def _socket(
     root: ImageRoot, unit: _Unit, kind: str, value: str, options: tuple[Record, ...]
 ) -> ListeningSocket:
     """One socket. ``kind`` is its directive, and ``value`` the address, as in systemd.socket(5)."""
-    name = unit.last("FileDescriptorName") or unit.name
+    name = Names(unit.name).expand(unit.last("FileDescriptorName")) or unit.name
     if not re.fullmatch(r"[!-9;-~]{1,255}", name):
         raise unit.refusal("FileDescriptorName", name, "is no name of a descriptor")
     if value.startswith(("/", "@")):
