@@ -336,3 +336,17 @@ def test_a_socket_that_a_unit_names_is_no_less_enabled(tmp_path: Path) -> None:
 def test_a_descriptor_s_name_has_specifiers(tmp_path: Path) -> None:
     (record,) = records(read(tmp_path, "[Socket]\nListenStream=80\nFileDescriptorName=%N-web\n"))
     assert record[2] == "app-web"
+
+
+def test_the_rules_of_a_socket_s_own_slice(tmp_path: Path) -> None:
+    """systemd makes the socket in system.slice, wherever the service is."""
+    service = f"{SERVICE}Slice=own.slice\n"
+    root = image(tmp_path, "[Socket]\nListenStream=80\n", service)
+    assert read_unit(root, "app.service").sockets
+    drop_in = "/etc/systemd/system.control/system.slice.d/50-IPAddressDeny.conf"
+    assert str(Path(drop_in).parent) in map(str, deciding(root, "app.service").places)
+    put(tmp_path, drop_in, "[Slice]\nIPAddressDeny=any\n")
+    with pytest.raises(
+        UnsupportedUnitError, match=r"app\.socket .*its slice system\.slice has IPAddressDeny"
+    ):
+        read_unit(root, "app.service")

@@ -7,7 +7,7 @@ list also has files that do not exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -121,11 +121,12 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     """
     stem, at, _ = unit.removesuffix(".service").partition("@")
     sockets = handing_sockets(root, unit)
+    slices = _slices(root, unit, sockets)
     for directory in map(PurePosixPath, UNIT_PATHS):
         yield directory / unit
         if at:
             yield directory / f"{stem}@.service"
-        yield from (directory / name for name in (*_slices(root, unit), *sockets))
+        yield from (directory / name for name in (*slices, *sockets))
     if (script := script_of(root, unit)) is not None:
         yield script
         yield from start_links(root, script.name)
@@ -160,9 +161,15 @@ def _negated_conditions(texts: tuple[str, ...]) -> Iterator[PurePosixPath]:
             yield PurePosixPath(path)
 
 
-def _slices(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    assigned = assignments(unit_texts(root, unit), "[Service]")
-    return slice_names(Source(unit, assigned, {}))
+def _slices(root: ImageRoot, unit: str, sockets: Iterable[str]) -> tuple[str, ...]:
+    """The slices of the unit and of its socket units."""
+    sections = [(unit, "[Service]"), *((name, "[Socket]") for name in sockets)]
+    found = (
+        each
+        for name, section in sections
+        for each in slice_names(Source(name, assignments(unit_texts(root, name), section), {}))
+    )
+    return tuple(dict.fromkeys(found))
 
 
 def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
@@ -171,12 +178,13 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     """
     stem, at, _ = unit.removesuffix(".service").partition("@")
     pulled = (*names_of(root, unit), *((f"{stem}@.service",) if at else ()))
+    sockets = handing_sockets(root, unit)
     names = dict.fromkeys(
         (
             *drop_in_places(root, unit),
             *(
                 name
-                for each in (*_slices(root, unit), *handing_sockets(root, unit))
+                for each in (*_slices(root, unit, sockets), *sockets)
                 for name in drop_in_places(root, each)
             ),
             *(f"{each}{kind}" for each in pulled for kind in _PULLING),

@@ -130,6 +130,8 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
     socket_units = handing_sockets(root, unit)
     for name in socket_units:
         _refuse_hidden(root, name)
+        # systemd makes a socket in the socket unit's group, where rules of its slices apply to what comes in.
+        refuse_slices(root, Source(name, assignments(unit_texts(root, name), "[Socket]"), {}))
     for name in (*socket_units, unit):
         refuse_requirements(root, name, stack)
     refuse_shared_namespaces(root, unit)
