@@ -14,7 +14,8 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.facts import Deciding, way_to
 from quickstart.inspect.unit.files import UNIT_PATHS, names_of
-from quickstart.inspect.unit.order import PULLING, comes_before
+from quickstart.inspect.unit.neighbours import handing_sockets
+from quickstart.inspect.unit.order import PULLING, comes_before, conflicting
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
 from quickstart.model import IMAGE_TIME_S
 
@@ -25,7 +26,8 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
     - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
     - ``UNIT.d/FILE``: a drop-in of the administrator's, and ``UNIT.d`` for a directory that is a link.
     - ``application UNIT``: each name of each of ``units``.
-    - ``before UNIT``: a unit, existing or not, that starts before one of ``units`` and is none of them.
+    - ``before UNIT``: a unit, existing or not, that starts before one of ``units`` and is none of them, or in
+      place of it.
     - ``as-built MTIME CTIME X.wants``: a directory of the packages' units, with its times.
 
     Raises UnsupportedUnitError when a directory X.wants is a link, because init would not see its entries.
@@ -33,7 +35,10 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
     lines = {*_links(root), *_drop_ins(root)}
     own = {name for unit in units for name in names_of(root, unit)}
     lines |= {f"application {name}" for name in own}
-    lines |= {f"before {name}" for unit in units for name in comes_before(root, unit) - own}
+    # A socket comes before the service that gets it, so what the socket comes after does as well.
+    ordered = {name for unit in units for name in (unit, *handing_sockets(root, unit))}
+    lines |= {f"before {name}" for each in ordered for name in comes_before(root, each) - own}
+    lines |= {f"before {name}" for unit in units for name in conflicting(root, unit) - own}
     return b"".join(os.fsencode(line) + b"\n" for line in sorted(lines) if "\n" not in line)
 
 

@@ -75,6 +75,20 @@ def comes_before(root: ImageRoot, unit: str) -> set[str]:
     return found - set(names_of(root, unit))
 
 
+def conflicting(root: ImageRoot, unit: str) -> set[str]:
+    """The units that ``unit`` excludes (Conflicts=). If one of them is enabled later, systemd may choose that one."""
+    named = _named(unit, unit_texts(root, unit), {"Conflicts"})
+    found = {alias for name in named for alias in (name, *_known_names(root, name))}
+    return {name for name in found if not _OTHER_BOOTS.fullmatch(name)}
+
+
+def _known_names(root: ImageRoot, unit: str) -> tuple[str, ...]:
+    try:
+        return names_of(root, unit)
+    except (StartSetError, UnsupportedUnitError):
+        return ()
+
+
 def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
     """What a boot of the image starts: ``unit`` and the default target with all that they pull in, and the
     services of sockets, paths and timers. Templates are left out; a device may start an instance of them.
