@@ -30,6 +30,7 @@ from quickstart.inspect.unit.files import (
 )
 from quickstart.inspect.unit.instances import working_instances
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
+from quickstart.inspect.unit.mounted import refuse_mounts
 from quickstart.inspect.unit.mounts import late_binds
 from quickstart.inspect.unit.neighbours import (
     handing_sockets,
@@ -137,6 +138,7 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
     refuse_shared_namespaces(root, unit)
     refuse_filters(root, unit)
     refuse_audit(root, unit)
+    refuse_mounts(root, unit)
     return socket_units
 
 
