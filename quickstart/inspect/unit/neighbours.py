@@ -21,6 +21,9 @@ _PULLS_IN = ("Requires", "Wants", "BindsTo", "Requisite", "Upholds")
 _NEEDS = ("Requires", "Requisite", "BindsTo")
 # What needs no work of its own before the unit; sockets have a rule of their own.
 _NO_WORK = (".target", ".slice", ".socket")
+_PASSING_ON = (".target", ".socket")
+# systemd.service(5), "Default Dependencies".
+_ALWAYS = "sysinit.target"
 _ROOT_MOUNT = "-.mount"
 _SOCKET = ".socket"
 # systemd.unit(5); at most 255 characters (UNIT_NAME_MAX).
@@ -71,11 +74,13 @@ def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ())
     mount, has been started. Units of ``stack`` start early, too, so they are allowed.
     """
     beside = {alias for name in stack for alias in names_of(root, name)}
-    needed = {word: f"{name}={word}" for name, word in _dependencies(root, unit, _NEEDS)}
-    for place in UNIT_PATHS:
-        for each in names_of(root, unit):
-            links = root.glob(PurePosixPath(place) / glob.escape(f"{each}.requires") / "*")
-            needed |= {link.name: str(link) for link in links}
+    needed = {_ALWAYS: _ALWAYS, **_needed(root, unit)}
+    # A target or socket starts only with what it needs itself, and the unit only with it.
+    left = [name for name in needed if name.endswith(_PASSING_ON)]
+    while left:
+        more = {name: said for name, said in _needed(root, left.pop()).items() if name not in needed}
+        needed |= more
+        left += (name for name in more if name.endswith(_PASSING_ON))
     for name in sorted(needed):
         if not name.endswith(_NO_WORK) and name != _ROOT_MOUNT and name not in beside:
             raise UnsupportedUnitError(
@@ -84,6 +89,21 @@ def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ())
                 if name.endswith(".service")
                 else "Wants= in place of it lets the unit start without; systemd starts that one later",
             )
+
+
+def _needed(root: ImageRoot, unit: str) -> dict[str, str]:
+    """What systemd starts ``unit`` only after, by name, with the assignment or link that says so."""
+    try:
+        found = {word: f"{name}={word}" for name, word in _dependencies(root, unit, _NEEDS)}
+        names = names_of(root, unit)
+    except (StartSetError, UnsupportedUnitError):
+        # It has no file, so it asks for nothing.
+        return {}
+    for place in UNIT_PATHS:
+        for each in names:
+            links = root.glob(PurePosixPath(place) / f"{glob.escape(f'{each}.requires')}/*")
+            found |= {link.name: str(link) for link in links}
+    return found
 
 
 def _dependencies(root: ImageRoot, unit: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
