@@ -240,6 +240,10 @@ def check_machine(root: ImageRoot, source: Path) -> None:
             faults.append(f"it has no /boot/initrd.img-{version}: run update-initramfs -c -k {version} in it")
     if root.resolve(PurePosixPath("/usr/share/initramfs-tools/init")).canonical is None:
         faults.append("its initramfs is not made by initramfs-tools: install that in place of dracut")
+    if _is_unborn(root):
+        faults.append(
+            "its /etc/machine-id asks for a first boot, in which systemd enables units by its presets: make it an empty file"
+        )
     # We write into two of these, where the host would resolve a link from its own root. Init moves its mounts onto the others.
     for name, may_lack in (("etc", False), ("fast", True), *((name, False) for name in _MOUNT_POINTS)):
         path = root.base / name
@@ -247,6 +251,12 @@ def check_machine(root: ImageRoot, source: Path) -> None:
             faults.append(f"its /{name} is not a directory")
     if faults:
         raise BadInputError("\n  ".join((f"{source} cannot be the root of a machine:", *faults)))
+
+
+def _is_unborn(root: ImageRoot) -> bool:
+    """Whether systemd takes the boot for the machine's first one (machine-id(5)). With an empty file it does not."""
+    file = root.resolve(PurePosixPath("/etc/machine-id")).canonical
+    return file is None or guest.text_of(root, file).strip() == "uninitialized"
 
 
 def complete(tree: Path, own: RootLine) -> RootLine:

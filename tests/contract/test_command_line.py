@@ -88,6 +88,8 @@ def test_a_carriage_return_hides_no_word(tmp_path: Path) -> None:
         "drop_capabilities=cap_sys_module",
         # A drop-in of the unit, and policies that come with the stock init.
         *("systemd.set_credential=systemd.unit-dropin.nginx:x", "systemd.set-credential-binary=a:eA=="),
+        # Presets enable units before any starts.
+        *("systemd.condition-first-boot=1", "systemd.condition_first_boot"),
         *("security=tomoyo", "lsm=landlock,yama,tomoyo", "ima_policy=tcb", "ima_appraise=enforce"),
     ],
 )
@@ -196,6 +198,7 @@ def test_who_may_come_to_what_is_packed(tmp_path: Path, change: str, stale: str)
     ):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "newroot/usr/lib/a.so").write_text("")
+    (tmp_path / "newroot/etc/machine-id").write_text("")
     (tmp_path / "newroot/usr/lib/systemd/system/wall.service").write_text("[Unit]\nBefore=network.target\n")
     (tmp_path / wants[0] / "known.service").symlink_to("/x")
     (tmp_path / "proc/sys/kernel/osrelease").write_text("1\n")

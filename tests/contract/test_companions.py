@@ -165,3 +165,48 @@ def test_the_drop_in_of_a_companion_names_its_own_adopt(place: Path) -> None:
     drop_in = (place / "units/php.service.d/zzzz-quickstart.conf").read_text()
     assert f"/bin/sh {place}/companions/2/adopt" in drop_in
     assert f"ExecStart=+{place}/companions/2/busybox env" in drop_in
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_settle_sees_to_each_unit_whatever_became_of_another(shell: tuple[str, ...], place: Path) -> None:
+    """systemctl may refuse to start one of them. The process of another is not to run on without systemd."""
+    (line,) = [line for line in (INIT / "settle").read_text().splitlines() if line.endswith(" see_to_unit")][
+        :1
+    ]
+    text = f"""about_unit() {{ case $1 in ActiveState) echo failed ;; LoadState) echo loaded ;; *) echo 1 ;; esac; }}
+    end_group() {{ echo "end $UNIT"; }}
+    systemctl() {{ return 1; }}
+    {line}
+    """
+    parts = "\n".join(
+        function(*each).replace("/dev/console", "/dev/null")
+        for each in (("lib", "with_companions"), ("lib", "try"), ("settle", "see_to_unit"))
+    )
+    done = subprocess.run(
+        [*shell, "-uc", f"Q={place} COMPANIONS='1 2'\n{parts}\n{text}"],
+        check=True, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    called = done.stdout.splitlines()
+    assert called == ["end db.service", "end php.service"]
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_a_fallback_removes_the_group_of_each_unit(shell: tuple[str, ...], place: Path) -> None:
+    """Their slice goes with the last of them; what is left would keep its limits and devices for systemd's own start."""
+    slice_ = place / "groups/system.slice"
+    for name in ("db", "php", "web"):
+        (slice_ / f"{name}.service").mkdir(parents=True)
+        if name != "web":
+            config = place / "companions" / ("1" if name == "db" else "2") / "config"
+            config.write_text(f"UNIT={name}.service UNIT_GROUP=system.slice/{name}.service\n")
+    lines = [line.strip() for line in (INIT / "second").read_text().splitlines()]
+    (line,) = [line for line in lines if line.startswith("with_companions") and line.endswith("remove_group")]
+    parts = "\n".join(
+        function(*each).replace("/sys/fs/cgroup", str(place / "groups"))
+        for each in (("lib", "with_companions"), ("lib", "try"), ("second", "remove_group"))
+    )
+    setup = f"Q={place} GROUP={slice_}/web.service COMPANIONS='1 2'\n"
+    subprocess.run(
+        [*shell, "-uc", f"{setup}{parts}\n{line}\nremove_group"], capture_output=True, timeout=SECONDS
+    )
+    assert not slice_.exists()

@@ -26,6 +26,7 @@ def root(tmp_path: Path) -> Path:
     put(tmp_path, f"{PACKAGES}/dbus.socket", "[Unit]\nBefore=sockets.target\n")
     link(tmp_path, f"{GOAL}/app.service")
     link(tmp_path, f"{PACKAGES}/sysinit.target.wants/early.service")
+    put(tmp_path, "etc/machine-id", "")
     (tmp_path / "known").write_bytes(enabled_text(ImageRoot(tmp_path), "app.service"))
     return tmp_path
 
@@ -51,6 +52,24 @@ def early(root: Path) -> tuple[str, ...]:
         said.append(done.stdout)
     assert said[0] == said[1]
     return tuple(path.decode() for path in said[0].split(b"\0")[:-1])
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (None, ("etc",)),
+        ("uninitialized\n", ("etc/machine-id",)),
+        ("uninitialized", ("etc/machine-id",)),
+        ("0123456789abcdef0123456789abcdef\n", NOTHING),
+        ("", NOTHING),
+    ],
+)
+def test_a_first_boot(root: Path, text: str | None, named: tuple[str, ...]) -> None:
+    """machine-id(5), "First Boot Semantics": systemd enables what its presets say, a packet filter for one."""
+    (root / "etc/machine-id").unlink()
+    if text is not None:
+        put(root, "etc/machine-id", text)
+    assert early(root) == named
 
 
 def test_what_the_build_has_seen_is_not_named(root: Path) -> None:

@@ -239,3 +239,32 @@ def test_a_socket_that_the_application_waits_for(root: Path) -> None:
     put(root, f"{PACKAGES}/store.socket", "[Socket]\nListenStream=/run/s\n")
     link(root, f"{SOCKETS}/store.socket")
     assert early(root) == (f"{SOCKETS}/store.socket",)
+
+
+@pytest.mark.parametrize("place", ["sockets.target.wants", "multi-user.target.wants", "daemon.service.wants"])
+@pytest.mark.parametrize("name", ["app", "other-name"])
+def test_a_socket_that_is_the_application_s_by_its_name(root: Path, name: str, place: str) -> None:
+    """systemd.socket(5), Service=: without it, it is the service of the socket's own name, an alias too."""
+    link(root, f"{PACKAGES}/other-name.service", "app.service")
+    build(root)
+    put(root, f"{PACKAGES}/{name}.socket", "[Socket]\nListenStream=/run/d\n")
+    link(root, f"{OWN}/{place}/{name}.socket")
+    assert early(root) == (f"{OWN}/{place}/{name}.socket",)
+
+
+def test_what_the_application_s_socket_waits_for(root: Path) -> None:
+    put(root, f"{PACKAGES}/app.socket", "[Unit]\nAfter=wall.service\n[Socket]\nListenStream=80\n")
+    link(root, f"{SOCKETS}/app.socket")
+    build(root)
+    put(root, f"{PACKAGES}/wall.service", "[Unit]\nDescription=wall\n")
+    link(root, f"{OWN}/multi-user.target.wants/wall.service")
+    assert early(root) == (f"{OWN}/multi-user.target.wants/wall.service",)
+
+
+def test_a_rival_that_the_application_excludes(root: Path) -> None:
+    """systemd chooses one of two units that conflict, and it may choose the other one."""
+    put(root, f"{PACKAGES}/app.service", "[Unit]\nConflicts=rival.service shutdown.target\n")
+    build(root)
+    put(root, f"{PACKAGES}/rival.service", "[Unit]\nBefore=shutdown.target\n")
+    link(root, f"{OWN}/multi-user.target.wants/rival.service")
+    assert early(root) == (f"{OWN}/multi-user.target.wants/rival.service",)

@@ -120,6 +120,7 @@ def test_an_option_of_pid_1_is_the_stock_init_s(
 _BECOMES = (
     ("first", "exec_second_half"),
     ("first", "boot_stock"),
+    ("second", "bind_sockets"),
     ("second", "fall_back"),
     ("hand-off", "hand_off"),
 )
@@ -137,9 +138,11 @@ def test_whoever_comes_next_gets_the_very_arguments(
     says.chmod(0o755)
     last = function(file, name).splitlines()[-2].strip()
     assert "exec" in last
-    last = re.sub(r"exec (chroot|env|\\\"\\\$Q/bin/switch_root\\\"|(?=/sbin/init))", f"exec {says} ", last)
+    last = re.sub(
+        r"exec (chroot|caretaker|env|\\\"\\\$Q/bin/switch_root\\\"|(?=/sbin/init))", f"exec {says} ", last
+    )
     given = ("splash", "a  b", "", '$(x) "`"', "*")
-    setup = f'Q=/q stock_init=/s TERM=vt binder=\n{function("lib", "keep_arguments")}\nkeep_arguments "$@"\n'
+    setup = f'Q=/q stock_init=/s TERM=vt\n{function("lib", "keep_arguments")}\nkeep_arguments "$@"\n'
     script = f"{setup}run() {{ {last}\n}}\nrun other"
     done = subprocess.run(
         [*shell, "-euc", script, "init", *given], check=True, capture_output=True, timeout=60

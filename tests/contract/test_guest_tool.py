@@ -66,6 +66,8 @@ def machine(tmp_path: Path, caretaker: Path) -> Machine:
         (root / name).mkdir(parents=True)
     for name in ("bin", "lib", "lib64", "sbin"):
         (root / name).symlink_to(f"usr/{name}")
+    (root / "etc").mkdir(exist_ok=True)
+    (root / "etc/machine-id").write_text(f"{'0' * 31}1\n")
     scripts = resources.files("quickstart.reference.guestpkg").joinpath("scripts")
     for each in scripts.iterdir():
         target = root / "tool" / each.name

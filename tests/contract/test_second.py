@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 from importlib import resources
 from pathlib import Path
@@ -46,5 +47,45 @@ def test_links_are_protected_before_the_application_begins(tmp_path: Path) -> No
     script = function("protect_links").replace("/proc/sys/fs", str(tmp_path))
     subprocess.run(["dash", "-euc", f"{script}\nprotect_links"], check=True, timeout=60)
     assert {path.read_text() for path in tmp_path.iterdir()} == {"1\n"}
-    calls = [line for line in second().splitlines() if line in ("protect_links", "start_application")]
+    calls = [
+        line.strip()
+        for line in second().splitlines()
+        if line.strip() in ("protect_links", "start_application")
+    ]
     assert calls == ["protect_links", "start_application"]
+
+
+@pytest.mark.parametrize("shell", [("dash",), ("busybox", "sh")], ids=" ".join)
+def test_sockets_are_bound_behind_the_kernel_s_settings(tmp_path: Path, shell: tuple[str, ...]) -> None:
+    """A socket takes some of them when it is made (net.ipv6.bindv6only). What binds it executes the script anew, once."""
+    (tmp_path / "settings").write_text("echo settings\n")
+    (tmp_path / "earlier-files").write_text("")
+    text = second()
+    end = text[text.index('if [ -z "${PREPARED:-}" ]; then') : text.index("stamp started")]
+    names = (
+        "mkdir",
+        "mounter",
+        "set_host_name",
+        "protect_links",
+        "note_sockets",
+        "stamp",
+        "start_application",
+    )
+    stubs = "".join(f"{name}() {{ :; }}\n" for name in names)
+    script = tmp_path / "second"
+    script.write_text(
+        f"Q={tmp_path} SOCKETS=1 arguments=\n{stubs}{function('bind_sockets')}\n"
+        f'{function("prepare").replace("/proc/sys/kernel/ctrl-alt-del", "/dev/null")}\n{end}\necho "application $PREPARED"\n'
+    )
+    says = tmp_path / "caretaker"
+    says.write_text('#!/bin/sh\necho "$1 ${2##*/}"\nshift 2\nexec "$@"\n')
+    says.chmod(0o755)
+    (tmp_path / "busybox").write_text(
+        f'#!/bin/sh\nshift\nexec {shutil.which(shell[0])} {" ".join(shell[1:])} "$@"\n'
+    )
+    (tmp_path / "busybox").chmod(0o755)
+    done = subprocess.run(
+        [*shell, "-eu", script], check=True, capture_output=True, text=True, timeout=60,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+    )  # fmt: skip
+    assert (done.stdout.splitlines(), done.stderr) == (["settings", "listen unit", "application yes"], "")

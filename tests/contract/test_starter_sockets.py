@@ -62,7 +62,7 @@ def test_the_main_process_gets_the_sockets(starter: Path, tmp_path: Path) -> Non
     assert names(found) == {"FDS": "3", "FDNAMES": "app.socket:app.socket:other", "PID": found.main_pid}
     assert found.answers["sockets"].split() == ["3", "4", "5"]
     assert found.answers["unix"] == "3 passed"
-    assert found.answers["file"].splitlines() == ["600 nobody root socket", "750"]
+    assert found.answers["file"].splitlines() == ["600 nobody nogroup socket", "750"]
     assert found.answers["held"].splitlines()[1] == "1"
 
 
@@ -178,3 +178,22 @@ def test_a_second_start_finds_them_free(starter: Path, tmp_path: Path) -> None:
     found = run_starter(starter, tmp_path, describe(*UNIT, UNIX, fails, SLEEP), {"file": "ls /run/app"})
     assert found.reason == "Exec pre: sh ended with status 3"
     assert found.answers["file"] == "app.sock"
+
+
+def test_a_socket_is_in_the_directory_of_tmpfiles_d(starter: Path, tmp_path: Path) -> None:
+    """systemd-tmpfiles comes before systemd's sockets. The mode of the directory may be all that keeps others out."""
+    directory = ("run-directory", "0710", "nobody", "nogroup", "/run/app")
+    found = start(starter, tmp_path, directory, UNIX, SLEEP, directory="stat -c '%a %U %G' /run/app")
+    assert found.answers["directory"] == "710 nobody nogroup"
+
+
+@pytest.mark.parametrize(
+    ("owners", "expected"),
+    [(("nobody", "-"), "nobody nogroup"), (("-", "adm"), "root adm"), (("-", "-"), "root root")],
+)
+def test_a_socket_has_its_user_s_group(
+    starter: Path, tmp_path: Path, owners: tuple[str, str], expected: str
+) -> None:
+    """systemd.socket(5), SocketUser=: without SocketGroup= it is the user's default group."""
+    found = start(starter, tmp_path, (*UNIX[:-2], *owners), SLEEP, file="stat -c '%U %G' /run/app/app.sock")
+    assert found.answers["file"] == expected

@@ -45,6 +45,26 @@ def test_nor_one_that_a_drop_in_orders(tmp_path: Path) -> None:
         read(tmp_path, SERVICE)
 
 
+@pytest.mark.parametrize("key", ["Wants", "Requires"])
+def test_nor_one_that_an_enabled_unit_names(tmp_path: Path, key: str) -> None:
+    put(tmp_path, "/usr/lib/systemd/system/wall.service", FILTER)
+    put(
+        tmp_path,
+        "/usr/lib/systemd/system/front.service",
+        f"[Unit]\n{key}=wall.service\n[Service]\nExecStart=/x\n",
+    )
+    read(tmp_path, SERVICE)
+    enable(tmp_path, "front.service", "multi-user.target")
+    with pytest.raises(UnsupportedUnitError, match=r"wall\.service is enabled and goes before the network"):
+        read(tmp_path, SERVICE)
+    put(tmp_path, "/usr/lib/systemd/system/wall.service", "[Service]\nExecStart=/x\n")
+    put(tmp_path, "/usr/lib/systemd/system/auditd.service", "[Service]\nExecStart=/x\n")
+    read(tmp_path, SERVICE)
+    put(tmp_path, "/etc/systemd/system/front.service.d/a.conf", "[Unit]\nWants=auditd.service\n")
+    with pytest.raises(UnsupportedUnitError, match=r"auditd\.service is enabled"):
+        read(tmp_path, SERVICE)
+
+
 def test_nor_one_that_a_target_upholds(tmp_path: Path) -> None:
     put(tmp_path, "/usr/lib/systemd/system/wall.service", FILTER)
     place = tmp_path / "etc/systemd/system/multi-user.target.upholds"

@@ -66,7 +66,7 @@ def test_one_drop_in_of_many_units(root: ImageRoot) -> None:
     for number in range(40):
         put(root.base, f"{PACKAGES}/s{number}.service", "")
     enable(root.base, "default.target", *(f"s{number}.service" for number in range(40)))
-    with bounded(), pytest.raises(UnsupportedUnitError, match="image starts have more than 4194304 char"):
+    with bounded(), pytest.raises(UnsupportedUnitError, match="drop-ins, have more than 4194304 char"):
         comes_before(root, "app.service")
 
 
@@ -75,7 +75,7 @@ def test_before_of_one_drop_in_of_many_templates(root: ImageRoot) -> None:
     put(root.base, f"{PACKAGES}/service.d/a.conf", f"[Unit]\nBefore={words}\n")
     for number in range(2000):
         put(root.base, f"{PACKAGES}/t{number}@.service", "")
-    with bounded(mib=200), pytest.raises(UnsupportedUnitError, match="more than 1048576 characters of Bef"):
+    with bounded(mib=200), pytest.raises(UnsupportedUnitError, match="Before= .* more than 1048576 char"):
         comes_before(root, "app.service")
 
 

@@ -27,6 +27,7 @@ FILES = (
     "usr/lib/modules/6.1.0-10-amd64/modules.dep",
     "usr/share/initramfs-tools/init",
     "etc/hostname",
+    "etc/machine-id",
 )
 
 
@@ -70,11 +71,18 @@ def test_versions_sort_as_debian_has_them() -> None:
         ("boot/initrd.img-6.1.0-10-amd64", "no /boot/initrd.img-6.1.0-10-amd64: run update-initramfs -c"),
         ("usr/lib/modules/6.1.0-10-amd64/modules.dep", "no /lib/modules/6.1.0-10-amd64"),
         ("usr/share/initramfs-tools/init", "not made by initramfs-tools"),
+        ("etc/machine-id", "/etc/machine-id asks for a first boot"),
     ],
 )
 def test_each_thing_that_is_missing_is_named(root: ImageRoot, gone: str, said: str) -> None:
     (root.base / gone).unlink()
     with pytest.raises(BadInputError, match=said):
+        check_machine(root, Path("mine"))
+
+
+def test_a_first_boot_enables_more_than_the_root_does(root: ImageRoot) -> None:
+    (root.base / "etc/machine-id").write_text("uninitialized\n")
+    with pytest.raises(BadInputError, match="make it an empty file"):
         check_machine(root, Path("mine"))
 
 

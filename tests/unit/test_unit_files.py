@@ -149,6 +149,23 @@ def test_a_unit_that_a_link_gives_a_need_is_refused(tmp_path: Path) -> None:
         read_unit(ImageRoot(tmp_path), "app.service")
 
 
+@pytest.mark.parametrize("by_link", [False, True])
+@pytest.mark.parametrize("needed", ["guard.target", "guard.socket", "sysinit.target"])
+def test_a_unit_whose_target_needs_another_is_refused(tmp_path: Path, needed: str, by_link: bool) -> None:
+    """Where check.service fails, its target fails and the unit is not started. sysinit.target is each service's own need."""
+    unit = "" if needed == "sysinit.target" else f"[Unit]\nRequires={needed}\n"
+    put(tmp_path, f"{UNITS}/app.service", f"{unit}{TEXT}")
+    put(tmp_path, f"{UNITS}/{needed}", "[Unit]\nRequires=outer.target\n")
+    put(tmp_path, f"{UNITS}/outer.target", f"[Unit]\nRequires={needed}\n")
+    read_unit(ImageRoot(tmp_path), "app.service")
+    if by_link:
+        put(tmp_path, f"/etc/systemd/system/{needed}.requires/check.service", "")
+    else:
+        put(tmp_path, "/etc/systemd/system/outer.target.d/a.conf", "[Unit]\nRequisite=check.service\n")
+    with pytest.raises(UnsupportedUnitError, match=r"needs check\.service"):
+        read_unit(ImageRoot(tmp_path), "app.service")
+
+
 # Seen with `systemd --test` of 252, each for itself.
 @pytest.mark.parametrize(
     ("place", "counts"),

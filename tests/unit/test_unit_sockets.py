@@ -306,3 +306,59 @@ def test_the_facts_have_the_socket_unit(tmp_path: Path) -> None:
     assert {own / "app.socket.d", own / "socket.d", PurePosixPath(UNITS) / "app.socket.d"} <= set(
         found.places
     )
+
+
+def test_a_drop_in_says_which_service_gets_the_sockets(tmp_path: Path) -> None:
+    root = image(tmp_path, "[Socket]\nListenStream=80\nService=other.service\n")
+    assert read_unit(root, "app.service").sockets == ()
+    put(tmp_path, "/etc/systemd/system/app.socket.d/a.conf", "[Socket]\nService=%N.service\n")
+    assert [each.port for each in read_unit(root, "app.service").sockets] == [80]
+
+
+@pytest.mark.parametrize(("file", "drop_in", "count"), [("yes", "no", 1), ("no", "yes", 0)])
+def test_a_drop_in_says_whether_each_connection_has_its_own_service(
+    tmp_path: Path, file: str, drop_in: str, count: int
+) -> None:
+    root = image(tmp_path, f"[Socket]\nListenStream=80\nAccept={file}\n")
+    put(tmp_path, "/etc/systemd/system/app.socket.d/a.conf", f"[Socket]\nAccept={drop_in}\n")
+    assert len(read_unit(root, "app.service").sockets) == count
+
+
+def test_a_socket_that_a_unit_names_is_no_less_enabled(tmp_path: Path) -> None:
+    root = image(tmp_path, "[Socket]\nListenStream=80\n", enabled=False)
+    put(tmp_path, f"{UNITS}/all.target", "[Unit]\nWants=app.socket\n")
+    assert read_unit(root, "app.service").sockets == ()
+    link(tmp_path, "/etc/systemd/system/multi-user.target.wants/all.target", f"{UNITS}/all.target")
+    with pytest.raises(UnsupportedUnitError, match=r"app\.socket hands its sockets over, and is not enabled"):
+        read_unit(root, "app.service")
+
+
+def test_a_descriptor_s_name_has_specifiers(tmp_path: Path) -> None:
+    (record,) = records(read(tmp_path, "[Socket]\nListenStream=80\nFileDescriptorName=%N-web\n"))
+    assert record[2] == "app-web"
+
+
+def test_the_rules_of_a_socket_s_own_slice(tmp_path: Path) -> None:
+    """systemd makes the socket in system.slice, wherever the service is."""
+    service = f"{SERVICE}Slice=own.slice\n"
+    root = image(tmp_path, "[Socket]\nListenStream=80\n", service)
+    assert read_unit(root, "app.service").sockets
+    drop_in = "/etc/systemd/system.control/system.slice.d/50-IPAddressDeny.conf"
+    assert str(Path(drop_in).parent) in map(str, deciding(root, "app.service").places)
+    put(tmp_path, drop_in, "[Slice]\nIPAddressDeny=any\n")
+    with pytest.raises(
+        UnsupportedUnitError, match=r"app\.socket .*its slice system\.slice has IPAddressDeny"
+    ):
+        read_unit(root, "app.service")
+
+
+def test_a_default_that_comes_after_the_socket(tmp_path: Path) -> None:
+    """Init applies the administrator's settings before it binds, those of packages perhaps later. A socket keeps what it has."""
+    root = image(tmp_path, "[Socket]\nListenStream=80\n")
+    put(tmp_path, "/etc/sysctl.d/own.conf", "net.ipv6.bindv6only=1\n")
+    assert read_unit(root, "app.service").sockets
+    put(tmp_path, "/usr/lib/sysctl.d/a.conf", "net.ipv6.*=1\n")
+    with pytest.raises(UnsupportedUnitError, match="BindIPv6Only=default is what a package"):
+        read_unit(root, "app.service")
+    put(tmp_path, f"{UNITS}/app.socket", "[Socket]\nListenStream=80\nBindIPv6Only=both\n")
+    assert read_unit(root, "app.service").sockets

@@ -20,6 +20,8 @@ bool listen_for(const char *description, char **program) {
     next_program = program;
     when_failing(go_on_without);
     read_description(description);
+    /* systemd-tmpfiles comes before systemd's sockets: the mode of a socket's directory may be all that keeps others out. */
+    make_run_directories();
     bind_sockets();
     when_failing(NULL);
     execv(program[0], program);

@@ -83,9 +83,12 @@ static void set_options(const struct record *r, int fd) {
     }
 }
 
-static uid_t owner(const char *word, bool group) {
-    if (strcmp(word, "-") == 0) return 0;
-    return group ? (uid_t)group_number(word) : user_number(word);
+static bool is_given(const char *word) { return strcmp(word, "-") != 0; }
+
+/* Without a group of its own the file gets that of its user, as systemd.socket(5) says of SocketUser=. */
+static gid_t group_of(const char *user, const char *group) {
+    if (is_given(group)) return group_number(group);
+    return is_given(user) ? main_group_number(user) : 0;
 }
 
 /* The file gets its mode with the socket, so that nobody connects to it before. Nobody but root has been able to write to /run yet. */
@@ -99,7 +102,8 @@ static void bind_file(const struct record *r, int fd, const union address *to, s
     int failed = bind(fd, &to->any, length);
     umask(0022);
     if (failed) fail("%s cannot be bound: %m", path);
-    uid_t user = owner(r->words[OWNER], false), group = owner(r->words[GROUP], true);
+    uid_t user = is_given(r->words[OWNER]) ? user_number(r->words[OWNER]) : 0;
+    gid_t group = group_of(r->words[OWNER], r->words[GROUP]);
     if ((user || group) && lchown(path, user, group) < 0) fail("%s: %m", path);
     free(directory);
 }

@@ -62,6 +62,7 @@ const char *fact(const char *key, const char *otherwise);
 const struct identity *identity(void);
 void set_groups(const struct record *record);
 uid_t user_number(const char *wanted);
+gid_t main_group_number(const char *user);
 gid_t group_number(const char *wanted);
 gid_t group_or(const char *wanted, gid_t otherwise);
 

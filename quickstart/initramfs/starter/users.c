@@ -46,6 +46,12 @@ uid_t user_number(const char *wanted) {
     return (uid_t)number(fields[2]);
 }
 
+gid_t main_group_number(const char *user) {
+    char *fields[PASSWD_FIELDS];
+    look_up("/etc/passwd", user, fields, PASSWD_FIELDS);
+    return (gid_t)number(fields[3]);
+}
+
 gid_t group_number(const char *wanted) {
     char *fields[GROUP_FIELDS];
     look_up("/etc/group", wanted, fields, GROUP_FIELDS);

@@ -21,6 +21,8 @@ from quickstart.inspect.unit.files import (
     unit_files,
     unit_texts,
 )
+from quickstart.inspect.unit.order import owned_texts
+from quickstart.inspect.unit.pulled import is_started, pulled_by
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE
 
 _OWN = PurePosixPath("/etc/systemd/system")
@@ -42,6 +44,7 @@ _MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
 _AUDITORS = ("audit-rules", "auditd")
 # Packet filters that are enabled for multi-user.target, and not for one of the early targets.
 _FILTERS = ("ferm", "firewalld", "ipset", "iptables", "netfilter-persistent", "nftables", "shorewall", "ufw")
+_NETWORK_PRE = "network-pre.target"
 # They order themselves before the network as a filter does (systemd.special(7), network-pre.target), and filter nothing.
 _NO_FILTERS = ("cloud-", "systemd-")
 # Debian with a desktop has some four hundred, with less than a MiB together.
@@ -75,7 +78,13 @@ def refuse_filters(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when an enabled service runs before the network, as a packet filter does. An
     early start would answer before that service is active.
     """
-    for name, _ in _before_the_network(root, _enabled(root), all_are_there=True):
+    enabled = _enabled(root)
+    found = [name for name, _ in _before_the_network(root, enabled, all_are_there=True)]
+    # What another unit names as its own need is in no directory of links.
+    named = {name for _, names, text in owned_texts(root) if _NETWORK_PRE in text for name in names} - enabled
+    may = _before_the_network(root, {name for name in named if _may_filter(root, name)})
+    by = pulled_by(root)
+    for name in (*found, *(name for name, _ in may if is_started(root, name, by))):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {name} is enabled and goes before the network, as a packet filter does",
             hint=f"disable {name} in the image, and filter outside of the machine",
@@ -111,7 +120,7 @@ def _before_the_network(
             )
         texts = unit_texts(root, name)
         before = directives(assignments(texts, "[Unit]")).get("Before", ())
-        if "network-pre.target" in " ".join(before).split():
+        if _NETWORK_PRE in " ".join(before).split():
             yield name, texts
 
 
@@ -132,7 +141,10 @@ def refuse_audit(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError when the image audits system calls or has an IMA policy. A process that
     starts early would escape both.
     """
-    for name in sorted(_enabled(root) & {f"{each}.service" for each in _AUDITORS}):
+    auditors = {f"{each}.service" for each in _AUDITORS}
+    by = pulled_by(root)
+    named = {name for name in auditors if _may_filter(root, name) and is_started(root, name, by)}
+    for name in sorted(named | auditors & _enabled(root)):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {name} is enabled, and a process that starts before it is never audited",
             hint=f"disable {name} in the image",
@@ -152,8 +164,17 @@ def _enabled(root: ImageRoot) -> set[str]:
         for place in UNIT_PATHS
         for kind in _PULLING
         for link in root.glob(PurePosixPath(place) / f"*.{kind}/*.service")
-        if not link.name.startswith(_NO_FILTERS) and _has_file(root, link.name)
+        if _may_filter(root, link.name)
     }
+
+
+def _may_filter(root: ImageRoot, unit: str) -> bool:
+    return (
+        unit.endswith(".service")
+        and "/" not in unit
+        and not unit.startswith(_NO_FILTERS)
+        and _has_file(root, unit)
+    )
 
 
 def _has_file(root: ImageRoot, unit: str) -> bool:

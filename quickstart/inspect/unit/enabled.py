@@ -13,8 +13,9 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.facts import Deciding, way_to
-from quickstart.inspect.unit.files import UNIT_PATHS, names_of
-from quickstart.inspect.unit.order import PULLING, comes_before
+from quickstart.inspect.unit.files import UNIT_PATHS, names_of, unit_file
+from quickstart.inspect.unit.neighbours import handing_sockets
+from quickstart.inspect.unit.order import PULLING, comes_before, conflicting
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
 from quickstart.model import IMAGE_TIME_S
 
@@ -28,7 +29,8 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
     - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
     - ``UNIT.d/FILE``: a drop-in of the administrator's, and ``UNIT.d`` for a directory that is a link.
     - ``application UNIT``: each name of each of ``units``.
-    - ``before UNIT``: a unit, existing or not, that starts before one of ``units`` and is none of them.
+    - ``before UNIT``: a unit, existing or not, that starts before one of ``units`` and is none of them, or in
+      place of it.
     - ``as-built MTIME CTIME X.wants``: a directory of the packages' units, with its times.
 
     Raises UnsupportedUnitError when a directory X.wants is a link, because init would not see its entries.
@@ -36,8 +38,21 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
     lines = {*_links(root), *_drop_ins(root)}
     own = {name for unit in units for name in names_of(root, unit)}
     lines |= {f"application {name}" for name in own}
-    lines |= {f"before {name}" for unit in units for name in comes_before(root, unit) - own}
+    for unit in units:
+        rivals, sockets = _beside(root, unit)
+        lines |= {f"before {name}" for name in rivals - own}
+        # A socket comes before the service that gets it, so what the socket comes after does as well.
+        lines |= {f"before {name}" for each in (unit, *sockets) for name in comes_before(root, each) - own}
     return b"".join(os.fsencode(line) + b"\n" for line in sorted(lines) if "\n" not in line)
+
+
+def _beside(root: ImageRoot, unit: str) -> tuple[set[str], tuple[str, ...]]:
+    """The units that ``unit`` excludes, and the socket units that pass their sockets to it. None without a unit file."""
+    try:
+        unit_file(root, unit)
+    except UnsupportedUnitError:
+        return set(), ()
+    return conflicting(root, unit), handing_sockets(root, unit)
 
 
 def own_drop_ins(root: ImageRoot) -> Deciding:

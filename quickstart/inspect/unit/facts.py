@@ -7,7 +7,7 @@ list also has files that do not exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -24,7 +24,9 @@ from quickstart.inspect.unit.files import (
     unit_texts,
 )
 from quickstart.inspect.unit.initscripts import script_of, start_links
+from quickstart.inspect.unit.instances import generating_files
 from quickstart.inspect.unit.neighbours import handing_sockets
+from quickstart.inspect.unit.pulled import pulled_by, pullers
 from quickstart.inspect.unit.slices import slice_names
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
@@ -82,7 +84,10 @@ def deciding(root: ImageRoot, unit: str) -> Deciding:
                 for each in way_to(root, last / name)
                 if each.parent not in (last, packages)
             )
-    for name in (unit, *handing_sockets(root, unit)):
+    # Of what pulls it in by way of others, too: a target, or the wrapper of an instance, may be disabled in its place.
+    started = (unit, *handing_sockets(root, unit))
+    by = pulled_by(root)
+    for name in dict.fromkeys(puller for each in started for puller in pullers(root, each, by)):
         files |= set(_enabling(root, name))
     return Deciding(tuple(sorted(_kept(files))), tuple(sorted(_kept(places))))
 
@@ -117,11 +122,12 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     """
     stem, at, _ = unit.removesuffix(".service").partition("@")
     sockets = handing_sockets(root, unit)
+    slices = _slices(root, unit, sockets)
     for directory in map(PurePosixPath, UNIT_PATHS):
         yield directory / unit
         if at:
             yield directory / f"{stem}@.service"
-        yield from (directory / name for name in (*_slices(root, unit), *sockets))
+        yield from (directory / name for name in (*slices, *sockets))
     if (script := script_of(root, unit)) is not None:
         yield script
         yield from start_links(root, script.name)
@@ -132,6 +138,7 @@ def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     yield _OWN / f"sockets.target.wants/{unit.removesuffix('.service')}.socket"
     if sockets:
         yield _OWN / "sockets.target"
+    yield from generating_files(unit)
     yield from settling_files(root)
     texts = unit_texts(root, unit)
     yield from _negated_conditions(texts)
@@ -155,9 +162,15 @@ def _negated_conditions(texts: tuple[str, ...]) -> Iterator[PurePosixPath]:
             yield PurePosixPath(path)
 
 
-def _slices(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    assigned = assignments(unit_texts(root, unit), "[Service]")
-    return slice_names(Source(unit, assigned, {}))
+def _slices(root: ImageRoot, unit: str, sockets: Iterable[str]) -> tuple[str, ...]:
+    """The slices of the unit and of its socket units."""
+    sections = [(unit, "[Service]"), *((name, "[Socket]") for name in sockets)]
+    found = (
+        each
+        for name, section in sections
+        for each in slice_names(Source(name, assignments(unit_texts(root, name), section), {}))
+    )
+    return tuple(dict.fromkeys(found))
 
 
 def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
@@ -166,12 +179,13 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     """
     stem, at, _ = unit.removesuffix(".service").partition("@")
     pulled = (*names_of(root, unit), *((f"{stem}@.service",) if at else ()))
+    sockets = handing_sockets(root, unit)
     names = dict.fromkeys(
         (
             *drop_in_places(root, unit),
             *(
                 name
-                for each in (*_slices(root, unit), *handing_sockets(root, unit))
+                for each in (*_slices(root, unit, sockets), *sockets)
                 for name in drop_in_places(root, each)
             ),
             *(f"{each}{kind}" for each in pulled for kind in _PULLING),

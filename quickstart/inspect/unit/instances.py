@@ -36,6 +36,8 @@ _MAX_CANDIDATES = 16
 # Of a configuration by which a generator decides; Debian's longest has 30 KiB with its comments.
 _MAX_TEXT_BYTES = 64 << 10
 _MAIN_CF = PurePosixPath("/etc/postfix/main.cf")
+_START_CONF = "start.conf"
+_OPENVPN_DEFAULTS = PurePosixPath("/etc/default/openvpn")
 
 
 def own_instance(root: ImageRoot, unit: str) -> str:
@@ -71,6 +73,29 @@ def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:
     certain = _few(unit, (*_few(unit, started), *_few(unit, _started(root, unit))))
     found = {*certain, *_belonging(root, unit, _enabled(root, unit))}
     return tuple(sorted(each for each in found if _is_startable(root, each)))
+
+
+def wrapper_of(root: ImageRoot, unit: str) -> str:
+    """The wrapper without which a boot would not start the instance ``unit``; empty where there is none."""
+    stem, at, _ = _stem(unit).partition("@")
+    if not at:
+        return ""
+    try:
+        return f"{stem}{_TYPE}" if _is_wrapper(root, f"{stem}{_TYPE}") else ""
+    except UnsupportedUnitError:
+        return ""
+
+
+def generating_files(unit: str) -> Iterator[PurePosixPath]:
+    """The configuration by which a generator starts the instance ``unit`` or leaves it, and which is not what the
+    application itself is configured by.
+    """
+    stem, _, instance = _stem(unit).partition("@")
+    version, dash, cluster = instance.partition("-")
+    if stem == "postgresql" and dash:
+        yield PurePosixPath("/etc/postgresql") / version / cluster / _START_CONF
+    elif stem == "openvpn" and instance:
+        yield _OPENVPN_DEFAULTS
 
 
 def _few(unit: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -188,7 +213,7 @@ def _postgresql(root: ImageRoot) -> Iterator[str]:
     for file in root.glob(PurePosixPath("/etc/postgresql/*/*/postgresql.conf")):
         cluster = file.parent
         version = cluster.parent.name
-        lines = (line.partition("#")[0].strip() for line in _text(root, cluster / "start.conf").splitlines())
+        lines = (line.partition("#")[0].strip() for line in _text(root, cluster / _START_CONF).splitlines())
         start = [line for line in lines if line] or ["auto"]
         server = PurePosixPath("/usr/lib/postgresql") / version / "bin/postgres"
         if start == ["auto"] and root.resolve(server).canonical is not None:
@@ -232,7 +257,7 @@ def _openvpn(root: ImageRoot) -> Iterator[str]:
     """One instance for each configuration, or for each one that AUTOSTART= names. The file with AUTOSTART= is
     a shell script; a value that only a shell can expand gives no instance.
     """
-    settings = _text(root, PurePosixPath("/etc/default/openvpn"))
+    settings = _text(root, _OPENVPN_DEFAULTS)
     given = re.findall(r"^[ \t]*AUTOSTART=(.*)$", settings, re.MULTILINE)
     try:
         wanted = " ".join(shlex.split(given[-1], comments=True)) if given else ""

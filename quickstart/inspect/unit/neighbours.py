@@ -9,9 +9,11 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePosixPath
 
-from quickstart.errors import UnsupportedUnitError
+from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, names_of, unit_texts
+from quickstart.inspect.unit.order import words_of
+from quickstart.inspect.unit.pulled import is_started
 from quickstart.inspect.unit.values import BadValueError, boolean
 
 _PULLS_IN = ("Requires", "Wants", "BindsTo", "Requisite", "Upholds")
@@ -19,6 +21,9 @@ _PULLS_IN = ("Requires", "Wants", "BindsTo", "Requisite", "Upholds")
 _NEEDS = ("Requires", "Requisite", "BindsTo")
 # What needs no work of its own before the unit; sockets have a rule of their own.
 _NO_WORK = (".target", ".slice", ".socket")
+_PASSING_ON = (".target", ".socket")
+# systemd.service(5), "Default Dependencies".
+_ALWAYS = "sysinit.target"
 _ROOT_MOUNT = "-.mount"
 _SOCKET = ".socket"
 # systemd.unit(5); at most 255 characters (UNIT_NAME_MAX).
@@ -40,9 +45,14 @@ def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {len(wanted)} sockets are enabled or wanted"
         )
-    _refuse_long(root, unit, wanted)
+    # What another unit names as its own need is in no directory of links.
+    others = {path.name for place in UNIT_PATHS for path in root.glob(PurePosixPath(place) / f"*{_SOCKET}")}
+    _refuse_long(root, unit, wanted | others)
     own = _file(root, unit)
     handing = [name for name in sorted(wanted) if _is_for(root, name, unit, own)]
+    for name in sorted(others - wanted):
+        if _is_for(root, name, unit, own) and is_started(root, name):
+            handing.append(name)
     always = {path.name for path in _enabled(root, "sockets.target")} | set(_pulled_in(root, unit))
     for name in handing:
         # systemd loads no others; init takes them as words of its shell.
@@ -77,11 +87,13 @@ def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ())
     mount, has been started. Units of ``stack`` start early, too, so they are allowed.
     """
     beside = {alias for name in stack for alias in names_of(root, name)}
-    needed = {word: f"{name}={word}" for name, word in _dependencies(root, unit, _NEEDS)}
-    for place in UNIT_PATHS:
-        for each in names_of(root, unit):
-            links = root.glob(PurePosixPath(place) / glob.escape(f"{each}.requires") / "*")
-            needed |= {link.name: str(link) for link in links}
+    needed = {_ALWAYS: _ALWAYS, **_needed(root, unit)}
+    # A target or socket starts only with what it needs itself, and the unit only with it.
+    left = [name for name in needed if name.endswith(_PASSING_ON)]
+    while left:
+        more = {name: said for name, said in _needed(root, left.pop()).items() if name not in needed}
+        needed |= more
+        left += (name for name in more if name.endswith(_PASSING_ON))
     for name in sorted(needed):
         if not name.endswith(_NO_WORK) and name != _ROOT_MOUNT and name not in beside:
             raise UnsupportedUnitError(
@@ -90,6 +102,21 @@ def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ())
                 if name.endswith(".service")
                 else "Wants= in place of it lets the unit start without; systemd starts that one later",
             )
+
+
+def _needed(root: ImageRoot, unit: str) -> dict[str, str]:
+    """What systemd starts ``unit`` only after, by name, with the assignment or link that says so."""
+    try:
+        found = {word: f"{name}={word}" for name, word in _dependencies(root, unit, _NEEDS)}
+        names = names_of(root, unit)
+    except (StartSetError, UnsupportedUnitError):
+        # It has no file, so it asks for nothing.
+        return {}
+    for place in UNIT_PATHS:
+        for each in names:
+            links = root.glob(PurePosixPath(place) / f"{glob.escape(f'{each}.requires')}/*")
+            found |= {link.name: str(link) for link in links}
+    return found
 
 
 def _dependencies(root: ImageRoot, unit: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -132,19 +159,21 @@ def _pulled_in(root: ImageRoot, unit: str) -> Iterator[str]:
 
 
 def _service_of(root: ImageRoot, socket: str) -> str:
-    """The service that systemd starts for the socket unit ``socket`` (systemd.socket(5)). Empty when there is
-    none, or when each connection gets its own service.
+    """The service that systemd starts for the socket unit ``socket`` (systemd.socket(5)), by its file and its
+    drop-ins. Empty when there is none, or when each connection gets its own service.
     """
-    path = _file(root, socket)
-    if path is None or not root.host(path).is_file():
+    try:
+        found = directives(assignments(unit_texts(root, socket), "[Socket]"))
+    except (StartSetError, UnsupportedUnitError):
         return ""
-    found = directives(assignments((root.read_text(path),), "[Socket]"))
     try:
         if boolean(found.get("Accept", ("no",))[-1]):
             return ""
     except BadValueError:
         pass
-    return found.get("Service", (f"{socket.removesuffix(_SOCKET)}.service",))[-1]
+    if "Service" not in found:
+        return f"{socket.removesuffix(_SOCKET)}.service"
+    return next(iter(words_of(socket, found["Service"][-1])), "")
 
 
 def _file(root: ImageRoot, unit: str) -> PurePosixPath | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -20,7 +20,7 @@ from quickstart.inspect.unit.words import Names, split_words
 
 # systemd.unit(5): links in these make one unit pull in another.
 PULLING = (".wants", ".requires", ".upholds")
-_PULLING_KEYS = frozenset({"Wants", "Requires", "Requisite", "BindsTo", "Upholds"})
+PULLING_KEYS = frozenset({"Wants", "Requires", "Requisite", "BindsTo", "Upholds"})
 # systemd.service(5): what each service comes after without a word.
 _DEFAULT_AFTER = ("sysinit.target", "basic.target")
 # systemd.unit(5), "Description": what else follows After= is no unit, and has no file.
@@ -40,21 +40,26 @@ _MAX_STARTED_CHARACTERS = 4 << 20
 _MAX_BEFORE_CHARACTERS = 1 << 20
 
 _Order = Mapping[str, set[str]]
+# A file, the names of the units that it belongs to, and its text.
+Owned = tuple[PurePosixPath, tuple[str, ...], str]
 
 
 @dataclass
-class _Left:
-    """How much text of units may still be read."""
+class Budget:
+    """A limit for the text of units: ``most`` characters altogether, of which ``used`` were read. ``what`` names
+    the text in messages.
+    """
 
-    characters: int = _MAX_STARTED_CHARACTERS
+    what: str = "the units that the image starts, with their drop-ins,"
+    most: int = _MAX_STARTED_CHARACTERS
+    used: int = 0
 
     def take(self, unit: str, texts: Iterable[str]) -> None:
-        """Raise UnsupportedUnitError when ``texts`` of ``unit`` are more than that."""
-        self.characters -= sum(map(len, texts))
-        if self.characters < 0:
+        """Count ``texts`` of ``unit``. Raises UnsupportedUnitError when they exceed the limit."""
+        self.used += sum(map(len, texts))
+        if self.used > self.most:
             raise UnsupportedUnitError(
-                f"the units that the image starts have more than {_MAX_STARTED_CHARACTERS} characters with their"
-                f" drop-ins, the last read is {unit}"
+                f"{self.what} have more than {self.most} characters, the last read is {unit}"
             )
 
 
@@ -63,12 +68,12 @@ def comes_before(root: ImageRoot, unit: str) -> set[str]:
     target that comes before pulls them in, and so on. With their aliases, and for an instance that is not
     named its template.
     """
-    pulled = _pulled(root)
+    pulled = pulled_by_links(root)
     # First, because it looks at the size of each file.
-    texts_of_files = dict(_texts(root))
-    earlier = _earlier(texts_of_files, _started(root, unit, pulled))
+    files = tuple(owned_texts(root))
+    earlier = _earlier(files, _started(root, unit, pulled))
     found: set[str] = set()
-    text_left = _Left()
+    text_left = Budget()
     left = [unit, *_DEFAULT_AFTER]
     read = 0
     while left:
@@ -94,9 +99,23 @@ def comes_before(root: ImageRoot, unit: str) -> set[str]:
         text_left.take(name, texts)
         left += _named(name, texts, {"After"})
         if name.endswith(".target") and _waits(texts):
-            wanted = {*pulled.get(name, ()), *_named(name, texts, _PULLING_KEYS)}
+            wanted = {*pulled.get(name, ()), *_named(name, texts, PULLING_KEYS)}
             left += (each for each in wanted if _is_waited_for(root, each, text_left))
     return found - set(names_of(root, unit))
+
+
+def conflicting(root: ImageRoot, unit: str) -> set[str]:
+    """The units that ``unit`` excludes (Conflicts=). If one of them is enabled later, systemd may choose that one."""
+    named = _named(unit, unit_texts(root, unit), {"Conflicts"})
+    found = {alias for name in named for alias in (name, *_known_names(root, name))}
+    return {name for name in found if not _OTHER_BOOTS.fullmatch(name)}
+
+
+def _known_names(root: ImageRoot, unit: str) -> tuple[str, ...]:
+    try:
+        return names_of(root, unit)
+    except (StartSetError, UnsupportedUnitError):
+        return ()
 
 
 def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
@@ -104,7 +123,7 @@ def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
     services of sockets, paths and timers. Templates are left out; a device may start an instance of them.
     """
     found: set[str] = set()
-    text_left = _Left()
+    text_left = Budget()
     left = [unit, "default.target", *_DEFAULT_AFTER]
     while left:
         name = left.pop()
@@ -122,19 +141,19 @@ def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
         except (StartSetError, UnsupportedUnitError):
             continue
         text_left.take(name, texts)
-        left += _named(name, texts, _PULLING_KEYS)
+        left += _named(name, texts, PULLING_KEYS)
         keys = {"[Socket]": "Service", "[Path]": "Unit", "[Timer]": "Unit", "[Service]": "Sockets"}
         for section, wanted in keys.items():
             left += (
                 word
                 for key, value in assignments(texts, section)
                 if key == wanted
-                for word in _words(name, value)
+                for word in words_of(name, value)
             )
     return found
 
 
-def _is_waited_for(root: ImageRoot, unit: str, text_left: _Left) -> bool:
+def _is_waited_for(root: ImageRoot, unit: str, text_left: Budget) -> bool:
     """Whether a target waits for ``unit`` that it pulls in, one that is not there yet as well."""
     try:
         texts = unit_texts(root, unit)
@@ -156,10 +175,10 @@ def _named(unit: str, texts: Iterable[str], keys: Iterable[str]) -> Iterator[str
     """The words that the [Unit] section has for these keys."""
     for key, value in assignments(tuple(texts), "[Unit]"):
         if key in keys:
-            yield from _words(unit, value)
+            yield from words_of(unit, value)
 
 
-def _words(unit: str, value: str) -> list[str]:
+def words_of(unit: str, value: str) -> list[str]:
     """The words in ``value``, without quotes and with specifiers expanded. When that is impossible, the value
     split at blanks.
     """
@@ -169,7 +188,7 @@ def _words(unit: str, value: str) -> list[str]:
         return value.split()
 
 
-def _pulled(root: ImageRoot) -> _Order:
+def pulled_by_links(root: ImageRoot) -> _Order:
     """What links pull in, for each name that does."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for place in _places(root):
@@ -180,27 +199,40 @@ def _pulled(root: ImageRoot) -> _Order:
     return found
 
 
-def _earlier(texts: Mapping[tuple[str, PurePosixPath], str], started: Collection[str]) -> _Order:
+def owned_texts(root: ImageRoot) -> Iterator[Owned]:
+    """Each file of a unit, drop-in and init script, with the names of the units that it belongs to, and its text.
+
+    Raises UnsupportedUnitError for implausibly many files, or with too much text, before a file is read.
+    """
+    texts = dict(_texts(root))
+    units = sorted({owner for owner, path in texts if path.parent.suffix != ".d"})
+    for (owner, path), text in texts.items():
+        # A drop-in may be of all units of a type or with one beginning.
+        yield path, (owner, *_others(owner, units)), text
+
+
+def values_by_name(names: Iterable[str], values: Sequence[str], left: Budget) -> Iterator[tuple[str, str]]:
+    """The words in ``values`` for each of ``names``, because a specifier may be another word for each.
+
+    Raises UnsupportedUnitError when ``left`` is used up: one drop-in may be that of thousands of units.
+    """
+    for name in names:
+        left.take(name, values)
+        for word in (word for value in values for word in words_of(name, value)):
+            yield name, word
+
+
+def _earlier(files: Iterable[Owned], started: Collection[str]) -> _Order:
     """For each name the units that say Before= of it, in any of their files. A unit that nothing starts is
     judged by its own Before= when it is enabled later.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
-    units = sorted({owner for owner, path in texts if path.parent.suffix != ".d"})
-    left = _MAX_BEFORE_CHARACTERS
-    for (owner, path), text in texts.items():
+    left = Budget("the Before= of the image's units", _MAX_BEFORE_CHARACTERS)
+    for path, names, text in files:
         values = [value for key, value in _assigned(text) if key == "Before"]
-        # A drop-in may be of all units of a type or with one beginning.
-        for name in (owner, *_others(owner, units)) if values else ():
-            if name in started or "@." in name or path.parent == SCRIPTS:
-                left -= sum(map(len, values))
-                if left < 0:
-                    raise UnsupportedUnitError(
-                        f"the image's units have more than {_MAX_BEFORE_CHARACTERS} characters of Before=,"
-                        f" the last file read is {path}"
-                    )
-                # A specifier may be another word for each.
-                for word in (word for value in values for word in _words(name, value)):
-                    found[word].add(name)
+        may_start = (name for name in names if name in started or "@." in name or path.parent == SCRIPTS)
+        for name, word in values_by_name(may_start if values else (), values, left):
+            found[word].add(name)
     return found
 
 

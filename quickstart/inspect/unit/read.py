@@ -30,6 +30,7 @@ from quickstart.inspect.unit.files import (
 )
 from quickstart.inspect.unit.instances import working_instances
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
+from quickstart.inspect.unit.mounted import refuse_mounts
 from quickstart.inspect.unit.mounts import late_binds
 from quickstart.inspect.unit.neighbours import (
     handing_sockets,
@@ -130,11 +131,14 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
     socket_units = handing_sockets(root, unit)
     for name in socket_units:
         _refuse_hidden(root, name)
+        # systemd makes a socket in the socket unit's group, where rules of its slices apply to what comes in.
+        refuse_slices(root, Source(name, assignments(unit_texts(root, name), "[Socket]"), {}))
     for name in (*socket_units, unit):
         refuse_requirements(root, name, stack)
     refuse_shared_namespaces(root, unit)
     refuse_filters(root, unit)
     refuse_audit(root, unit)
+    refuse_mounts(root, unit)
     return socket_units
 
 

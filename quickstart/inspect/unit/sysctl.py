@@ -92,6 +92,11 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
     )
 
 
+def comes_late(root: ImageRoot, key: str) -> bool:
+    """Whether ``key`` is a package's setting, which init leaves to systemd-sysctl once the volume has been used."""
+    return any(each.is_packages and _may_match(each.key, key) for each in kernel_settings(root))
+
+
 def _is_changed(root: ImageRoot) -> bool:
     """Whether the administrator has changed the service. If so, the service might not write the values that init sets."""
     for place in (root.resolve(directory).canonical for directory in ADMINISTRATORS_UNITS):

@@ -1,0 +1,113 @@
+"""The file systems that a boot mounts before it starts a service (fstab(5), systemd.mount(5)).
+
+Init mounts the root volume alone. The application would use what lies below a mount point: systemd would then
+hide what it has written there, and options such as noexec would come too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from quickstart.errors import StartSetError, UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import UNIT_PATHS, assignments, unit_file, unit_texts
+from quickstart.inspect.unit.order import words_of
+from quickstart.inspect.unit.pulled import is_started, pulled_by
+from quickstart.inspect.unit.words import unescape_name
+
+_FSTAB = PurePosixPath("/etc/fstab")
+_TYPES = (".mount", ".automount")
+# The kernel's own file systems, which init mounts as systemd does.
+_KERNELS = tuple(map(PurePosixPath, ("/dev", "/proc", "/sys", "/run")))
+# What init gives them, too (docs/internals/guest.md, "Mounts"); all but /dev are noexec.
+_USUAL = frozenset({"defaults", "rw", "nodev", "nosuid", "nofail", "auto"})
+# No service has its files there.
+_UNUSED = tuple(map(PurePosixPath, ("/boot", "/efi", "/media")))
+# Debian 13 has it in each image. The hand-off keeps the files in the /tmp below it out of systemd-tmpfiles' way only.
+_TMP = "tmp.mount"
+# The machine does not have such a disk (reference/fstab.py).
+_ON_A_DISK = ("UUID=", "LABEL=", "PARTUUID=", "PARTLABEL=", "ID=", "/dev/")
+_FOR_MOUNTS = frozenset({"RequiresMountsFor", "WantsMountsFor"})
+_DIRECTORIES = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache", "LogsDirectory": "/var/log"}
+
+
+@dataclass(frozen=True)
+class _Mount:
+    """A mount, by the file that asks for it. ``is_certain`` is false when only a unit that needs it mounts it."""
+
+    place: PurePosixPath
+    source: str
+    is_certain: bool
+
+
+def refuse_mounts(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError for a file system that a stock boot mounts before the unit starts, apart from
+    the root volume and those that init mounts.
+    """
+    needed = tuple(_needed(root, unit))
+    for mount in (*_of_fstab(root), *_of_units(root)):
+        is_needed = any(path.is_relative_to(mount.place) for path in needed)
+        if is_needed or (mount.is_certain and not _is_below(mount.place, _UNUSED)):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {mount.source} mounts {mount.place}, and an early start comes before that",
+                hint="remove the mount from the image, or add noauto to its line when the application has nothing there",
+            )
+
+
+def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
+    file = root.resolve(_FSTAB).canonical
+    lines = root.read_text(file).splitlines() if file is not None and root.host(file).is_file() else ()
+    for words in (line.split() for line in lines if not line.lstrip().startswith("#")):
+        if len(words) < 3 or not words[1].startswith("/") or words[1] == "/" or words[2] == "swap":
+            continue
+        place = PurePosixPath(words[1].replace("\\040", " "))
+        options = frozenset((words[3] if len(words) > 3 else "defaults").split(","))
+        if _is_below(place, _KERNELS) and options <= _usual_options(place):
+            continue
+        is_absent = words[0].startswith(_ON_A_DISK) and "nofail" in options
+        yield _Mount(place, f"{_FSTAB} ({words[0]})", not ({"noauto"} & options or is_absent))
+
+
+def _usual_options(place: PurePosixPath) -> frozenset[str]:
+    return _USUAL if place.is_relative_to("/dev") else _USUAL | {"noexec"}
+
+
+def _of_units(root: ImageRoot) -> Iterator[_Mount]:
+    """The mount units of the image, with an automount in place of its mount."""
+    names = {
+        path.name
+        for place in UNIT_PATHS
+        for kind in _TYPES
+        for path in root.glob(PurePosixPath(place) / f"*{kind}")
+    }
+    by = pulled_by(root)
+    for name in sorted(names):
+        place = PurePosixPath("/" + unescape_name(name.rpartition(".")[0]).lstrip("/"))
+        if place == PurePosixPath("/") or _is_below(place, _KERNELS):
+            continue
+        try:
+            file = unit_file(root, name)
+        except (StartSetError, UnsupportedUnitError):
+            # It is masked.
+            continue
+        if name != _TMP or str(file.parent) != UNIT_PATHS[-1]:
+            yield _Mount(place, name, is_started(root, name, by))
+
+
+def _needed(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
+    """The paths for which systemd mounts what the unit needs, also what is not mounted otherwise."""
+    texts = unit_texts(root, unit)
+    for name, value in assignments(texts, "[Unit]"):
+        if name in _FOR_MOUNTS:
+            yield from (PurePosixPath(word) for word in words_of(unit, value))
+    for name, value in assignments(texts, "[Service]"):
+        if name in _DIRECTORIES:
+            yield from (PurePosixPath(_DIRECTORIES[name]) / word for word in words_of(unit, value))
+        elif name == "WorkingDirectory" and value.lstrip("-").startswith("/"):
+            yield from (PurePosixPath(word) for word in words_of(unit, value.lstrip("-")))
+
+
+def _is_below(place: PurePosixPath, above: tuple[PurePosixPath, ...]) -> bool:
+    return any(place.is_relative_to(each) for each in above)

@@ -1,0 +1,102 @@
+"""What a boot mounts before it starts a service. An early start would write below the mount point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.mounted import refuse_mounts
+from quickstart.inspect.unit.read import read_unit
+from tests.unit.test_unit_sockets import UNITS, link, put
+
+ROOT = "UUID=11111111-1111-1111-1111-111111111111 / ext4 defaults 0 1\n"
+OWN = "/etc/systemd/system"
+SERVICE = "[Service]\nExecStart=/usr/bin/app\n"
+
+
+def refused(base: Path, fstab: str = "", service: str = SERVICE) -> str:
+    put(base, "/usr/bin/app", "")
+    put(base, f"{UNITS}/app.service", service)
+    put(base, "/etc/fstab", ROOT + fstab)
+    try:
+        refuse_mounts(ImageRoot(base), "app.service")
+    except UnsupportedUnitError as error:
+        return error.message
+    return ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/srv/db /var/lib/mysql none bind 0 0",
+        "nas:/export /var/www nfs nofail 0 0",
+        "tmpfs /tmp tmpfs nosuid,noexec 0 0",
+        "tmpfs /var/my\\040app tmpfs defaults 0 0",
+        "proc /proc proc hidepid=2 0 0",
+        "tmpfs /dev/shm tmpfs defaults,noexec 0 0",
+        "/srv/x /opt none bind,x-systemd.automount 0 0",
+        "overlay /usr/lib/app overlay lowerdir=/a:/b",
+    ],
+)
+def test_a_line_of_fstab(tmp_path: Path, line: str) -> None:
+    place = line.split()[1].replace("\\040", " ")
+    assert f"/etc/fstab ({line.split()[0]}) mounts {place}, " in refused(tmp_path, f"{line}\n")
+    with pytest.raises(UnsupportedUnitError, match="comes before that"):
+        read_unit(ImageRoot(tmp_path), "app.service")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "# /srv/db /var/lib/mysql none bind 0 0",
+        "/swapfile none swap sw 0 0",
+        "/dev/sr0 /media/cdrom0 udf,iso9660 user,noauto 0 0",
+        "nas:/export /mnt nfs noauto,x-systemd.automount 0 0",
+        "UUID=2222-3333 /boot/efi vfat umask=0077 0 1",
+        "UUID=22222222-2222-2222-2222-222222222222 /data ext4 nofail 0 2",
+        "proc /proc proc defaults 0 0",
+        "tmpfs /run/lock tmpfs nodev,nosuid,noexec 0 0",
+    ],
+)
+def test_a_line_that_mounts_nothing_of_a_service_s(tmp_path: Path, line: str) -> None:
+    assert refused(tmp_path, f"{line}\n") == ""
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        "[Unit]\nRequiresMountsFor=/mnt/app/data\n[Service]\n",
+        "[Service]\nWorkingDirectory=-/mnt/app\n",
+        "[Unit]\nRequiresMountsFor=/srv '/mnt/app'\n[Service]\n",
+    ],
+)
+def test_one_that_the_unit_needs_is_mounted_in_spite_of_noauto(tmp_path: Path, needs: str) -> None:
+    line = "/srv/app /mnt/app none bind,noauto 0 0\n"
+    assert refused(tmp_path, line) == ""
+    assert "mounts /mnt/app" in refused(tmp_path, line, f"{needs}ExecStart=/usr/bin/app\n")
+
+
+@pytest.mark.parametrize("kind", ["mount", "automount"])
+def test_a_mount_unit(tmp_path: Path, kind: str) -> None:
+    name = f"var-lib-my\\x2dapp.{kind}"
+    put(tmp_path, f"{OWN}/{name}", "[Mount]\nWhat=tmpfs\nWhere=/var/lib/my-app\n")
+    assert refused(tmp_path) == ""
+    assert "mounts /var/lib/my-app" in refused(tmp_path, "", f"{SERVICE}StateDirectory=my-app/1\n")
+    link(tmp_path, f"{OWN}/multi-user.target.wants/{name}", f"../{name}")
+    assert f"{name} mounts /var/lib/my-app" in refused(tmp_path)
+    (tmp_path / OWN[1:] / name).unlink()
+    link(tmp_path, f"{OWN}/{name}", "/dev/null")
+    assert refused(tmp_path) == ""
+
+
+def test_those_of_systemd(tmp_path: Path) -> None:
+    for name in ("-.mount", "dev-hugepages.mount", "proc-sys-fs-binfmt_misc.automount", "tmp.mount"):
+        put(tmp_path, f"{UNITS}/{name}", "[Mount]\n")
+        link(tmp_path, f"{UNITS}/multi-user.target.wants/{name}", f"../{name}")
+    assert refused(tmp_path) == ""
+    put(tmp_path, f"{OWN}/tmp.mount", "[Mount]\nOptions=noexec\n")
+    assert "tmp.mount mounts /tmp" in refused(tmp_path)

@@ -1,0 +1,88 @@
+"""What leads to a unit from the default target: whoever disables a part of that way disables the unit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.facts import deciding
+from quickstart.inspect.unit.pulled import is_started, pullers
+from tests.unit.test_unit_sockets import link, put
+
+UNITS = "/usr/lib/systemd/system"
+OWN = "/etc/systemd/system"
+GOAL = f"{OWN}/multi-user.target.wants"
+RUNS = "[Service]\nExecStart=/usr/bin/app\n"
+WRAPPER = "[Service]\nType=oneshot\nExecStart=/bin/true\n"
+
+
+def files_of(base: Path, unit: str) -> set[str]:
+    return set(map(str, deciding(ImageRoot(base), unit).files))
+
+
+def test_a_target_in_between_may_be_disabled(tmp_path: Path) -> None:
+    put(tmp_path, f"{UNITS}/app.service", RUNS)
+    put(tmp_path, f"{UNITS}/all.target", "[Unit]\nDescription=all\n")
+    link(tmp_path, f"{OWN}/all.target.wants/app.service", f"{UNITS}/app.service")
+    link(tmp_path, f"{GOAL}/all.target", f"{UNITS}/all.target")
+    assert {f"{GOAL}/all.target", f"{OWN}/all.target.wants/app.service"} <= files_of(tmp_path, "app.service")
+
+
+@pytest.mark.parametrize("key", ["Wants", "Requires", "Upholds"])
+def test_so_may_a_unit_that_names_it(tmp_path: Path, key: str) -> None:
+    put(tmp_path, f"{UNITS}/app.service", RUNS)
+    put(tmp_path, f"{UNITS}/front.service", f"[Unit]\n{key}=app.service\n{RUNS}")
+    link(tmp_path, f"{GOAL}/front.service", f"{UNITS}/front.service")
+    assert f"{GOAL}/front.service" in files_of(tmp_path, "app.service")
+
+
+def test_an_instance_is_disabled_by_its_wrapper_or_by_what_its_generator_reads(tmp_path: Path) -> None:
+    put(tmp_path, f"{UNITS}/postgresql@.service", RUNS)
+    put(tmp_path, f"{UNITS}/postgresql.service", WRAPPER)
+    link(tmp_path, f"{GOAL}/postgresql.service", f"{UNITS}/postgresql.service")
+    files = files_of(tmp_path, "postgresql@15-main.service")
+    assert {f"{GOAL}/postgresql.service", "/etc/postgresql/15/main/start.conf"} <= files
+    put(tmp_path, f"{UNITS}/openvpn@.service", RUNS)
+    assert "/etc/default/openvpn" in files_of(tmp_path, "openvpn@home.service")
+
+
+def test_the_socket_of_a_stage_may_be_disabled_with_it(tmp_path: Path) -> None:
+    put(tmp_path, f"{UNITS}/app.service", f"[Unit]\nRequires=app.socket\n{RUNS}")
+    put(tmp_path, f"{UNITS}/app.socket", "[Socket]\nListenStream=80\n")
+    put(tmp_path, f"{UNITS}/all.target", "[Unit]\nWants=app.socket\n")
+    link(tmp_path, f"{GOAL}/all.target", f"{UNITS}/all.target")
+    assert f"{GOAL}/all.target" in files_of(tmp_path, "app.service")
+
+
+def test_what_a_boot_starts(tmp_path: Path) -> None:
+    for name in ("linked", "named", "triggered", "lost", "rival"):
+        put(tmp_path, f"{UNITS}/{name}.service", RUNS)
+    put(tmp_path, f"{UNITS}/front.service", f"[Unit]\nWants=named.service\nRequisite=rival.service\n{RUNS}")
+    put(tmp_path, f"{UNITS}/bell.timer", "[Timer]\nUnit=triggered.service\n")
+    put(tmp_path, f"{UNITS}/default.target", "[Unit]\nRequires=multi-user.target\n")
+    put(tmp_path, f"{UNITS}/multi-user.target", "[Unit]\nDescription=users\n")
+    for name in ("linked.service", "front.service", "bell.timer"):
+        link(tmp_path, f"{GOAL}/{name}", f"{UNITS}/{name}")
+    link(tmp_path, f"{OWN}/rescue.target.wants/lost.service", f"{UNITS}/lost.service")
+    root = ImageRoot(tmp_path)
+    started = [
+        name
+        for name in ("linked", "named", "triggered", "lost", "rival")
+        if is_started(root, f"{name}.service")
+    ]
+    assert started == ["linked", "named", "triggered"]
+    assert pullers(root, "lost.service") == ("lost.service", "rescue.target")
+
+
+def test_the_default_target_decides(tmp_path: Path) -> None:
+    put(tmp_path, f"{UNITS}/app.service", RUNS)
+    put(tmp_path, f"{UNITS}/graphical.target", "[Unit]\nRequires=multi-user.target\n")
+    put(tmp_path, f"{UNITS}/multi-user.target", "[Unit]\nDescription=users\n")
+    link(tmp_path, f"{OWN}/graphical.target.wants/app.service", f"{UNITS}/app.service")
+    root = ImageRoot(tmp_path)
+    # An image that does not say has the usual one.
+    assert is_started(root, "app.service")
+    link(tmp_path, f"{OWN}/default.target", f"{UNITS}/multi-user.target")
+    assert not is_started(root, "app.service")
