@@ -75,7 +75,7 @@ def test_before_of_one_drop_in_of_many_templates(root: ImageRoot) -> None:
     put(root.base, f"{PACKAGES}/service.d/a.conf", f"[Unit]\nBefore={words}\n")
     for number in range(2000):
         put(root.base, f"{PACKAGES}/t{number}@.service", "")
-    with bounded(mib=200), pytest.raises(UnsupportedUnitError, match="Before= .* more than 1048576 char"):
+    with bounded(mib=200), pytest.raises(UnsupportedUnitError, match=r"Before= .* more than 1048576 char"):
         comes_before(root, "app.service")
 
 
