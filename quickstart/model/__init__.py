@@ -22,10 +22,10 @@ IMAGE_TIME_S = 1_400_000_000
 # ---------------------------------------------------------------- profile
 @dataclass(frozen=True, kw_only=True)
 class Readiness:
-    """The profile's real request. The guest is *ready* at the first correct answer to it.
+    """The readiness request of a profile. The guest is *ready* at the first correct answer to this request.
 
-    ``path`` and ``status`` are for HTTP, ``account`` is for MYSQL, and ``command`` is for EXEC. The request
-    goes to the guest's external address, or with ``loopback`` to 127.0.0.1.
+    ``path`` and ``status`` are used for HTTP, ``account`` for MYSQL, and ``command`` for EXEC. The request
+    goes to the guest's external address, or to 127.0.0.1 if ``loopback`` is true.
     """
 
     kind: ReadyKind
@@ -40,8 +40,8 @@ class Readiness:
 
 @dataclass(frozen=True)
 class FileRules:
-    """Globs for guest paths (``fnmatch``, and ``**`` across directories). Files that match ``data`` are
-    packed only if ``include`` names them.
+    """Globs for guest paths, with the syntax of ``fnmatch``, and with ``**`` for any number of directories.
+    Files that match ``data`` are packed only if ``include`` names them.
     """
 
     include: tuple[str, ...]
@@ -52,7 +52,9 @@ class FileRules:
 
 @dataclass(frozen=True)
 class RootBudget:
-    """How many requests and bytes may be read from the root volume before ready (`quickstart verify`)."""
+    """The largest number of read requests, and of bytes read, that `quickstart verify` allows on the root
+    volume before ready.
+    """
 
     requests: int = 80
     read_bytes: int = 4_000_000
@@ -62,8 +64,8 @@ class RootBudget:
 class Profile:
     """One application. ``quickstart.profile`` has validated all values.
 
-    ``unit`` is the unit that answers when the application is ready. ``companions`` are the other units of a
-    stack (docs/users/stacks.md).
+    ``unit`` is the unit that answers the readiness request. ``companions`` are the other units of a stack
+    (docs/users/stacks.md).
     """
 
     name: str
@@ -106,11 +108,10 @@ class Superblock:
 class ReferenceImage:
     """The ordinary root file system and kernel that are booted, traced and later shipped.
 
-    ``tree`` is the root as a directory on the host. ``image_hash`` is the SHA-256 over every path, mode,
-    owner, attribute, modification time and content in ``tree``. ``kernel`` and ``initrd`` are files in
-    ``tree``. The volume gets the UUID and label that the tree's fstab requires. ``origin`` is
-    ``debootstrap``, ``directory``, ``tar`` or ``disk``, with the recipe's key, the directory's hash, or the
-    SHA-256 of the tar or disk.
+    ``tree`` is the root directory, on the host. ``image_hash`` is the SHA-256 over every path, mode, owner,
+    attribute, modification time and content in ``tree``. ``kernel`` and ``initrd`` are files in ``tree``. The
+    volume gets the UUID and label that the tree's fstab requires. ``origin`` is a pair: ``debootstrap`` with
+    the recipe's key, ``directory`` with the directory's hash, or ``tar`` or ``disk`` with the file's SHA-256.
     """
 
     tree: Path
@@ -136,7 +137,7 @@ class RootDisk:
 
 
 class Op(enum.Enum):
-    """The action of a process on a path. ``MAP`` is an executable mapping."""
+    """The kind of a process's action on a path. ``MAP`` is an executable mapping."""
 
     EXEC = "exec"
     MAP = "map"
@@ -148,12 +149,13 @@ class Op(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """The first action of this kind by a program of the unit on a path. ``path`` is absolute. ``error`` is
+    """The first action of kind ``op`` by a program of the unit on a path. ``path`` is absolute. ``error`` is
     the errno's name, or None.
 
-    ``line`` is the line of the log, from 1. ``pid`` is the process ID in the guest. ``program`` is the name
-    of the last program that the process executed. ``made`` says that the boot itself had given the path other
-    content than it has in the image. ``real`` is the kernel's name of the opened file, if it differs.
+    ``line`` is the number of the log's line, from 1. ``pid`` is the process ID in the guest. ``program`` is
+    the name of the last program that the process executed. ``made`` says that the boot itself had already
+    changed what is at the path. ``real`` is the kernel's name for the opened file, if this name differs from
+    ``path``.
     """
 
     line: int
@@ -187,13 +189,14 @@ class NetworkFacts:
 @dataclass(frozen=True, kw_only=True)
 class Trace:
     """Everything that the reference boot opened, executed, mapped, listed and failed to find, with the
-    process.
+    process that did it.
 
     ``events`` are the events of the unit's programs in the order of the log, without duplicates.
     ``processes`` is the number of the unit's processes. ``blind`` names the programs that set up an io_uring,
-    through which files may be opened without a trace. ``mapped`` are the mapped files at ready. ``ldd`` maps
-    an ELF file to the libraries that the guest's ldd named. ``modules_before`` and ``modules`` are the kernel
-    modules that were loaded when PID 1 began, and at ready. ``trace_hash`` is the SHA-256 of the logs.
+    through which files may be opened without a trace. ``mapped`` are the files that were mapped at ready.
+    ``ldd`` gives the libraries that the guest's ldd named for each ELF file. ``modules_before`` and
+    ``modules`` are the kernel modules that were loaded when PID 1 began, and at ready. ``trace_hash`` is the
+    SHA-256 of the logs.
     """
 
     events: tuple[Event, ...]
@@ -218,11 +221,12 @@ class FileKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StartFile:
-    """A file of the start set, as the image has it, by its canonical guest path. ``package`` is its package,
-    or empty.
+    """A file of the start set, as it is in the image. ``path`` is its canonical guest path. ``package`` is
+    the package that contains the file, or empty.
 
-    ``hard_link_to`` is the first other name of the same file. ``seen_in`` is the number of traces in which a
-    process of the unit used the file. ``seen_in`` is 0 for a file that only other files need.
+    ``hard_link_to`` is the path of the first hard link to the same file, if this is another path. ``seen_in``
+    is the number of traces in which a process of the unit used the file. ``seen_in`` is 0 for a file that
+    only other files need.
     """
 
     path: PurePosixPath
@@ -272,8 +276,8 @@ class StartSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Initramfs:
-    """The initramfs as it is transferred: part A (init, BusyBox, modules) and part B (the start set), each a
-    newc archive, possibly compressed.
+    """Our initramfs, in the form in which it is stored: part A (init, BusyBox, modules) and part B (the start
+    set), each a newc archive, possibly compressed.
     """
 
     path: Path
@@ -289,9 +293,9 @@ class Artefact:
     """OUT: a directory with the root disk, the kernel, both initramfs and ``manifest.json``
     (docs/users/artefact.md).
 
-    ``superblock`` is the root disk's superblock at the build. ``uuid`` is the machine's UUID, or empty.
-    ``cmdline`` is the kernel command line for our initramfs, with our kernel options. ``stock_cmdline`` is
-    the command line for ``stock_initrd``.
+    ``superblock`` is the root disk's superblock as the build wrote it. ``uuid`` is the machine's UUID, or
+    empty. ``cmdline`` is the kernel command line for our initramfs, with our kernel options.
+    ``stock_cmdline`` is the command line for ``stock_initrd``.
     """
 
     directory: Path
