@@ -1,4 +1,4 @@
-"""Whether an image has cloud-init, and what that means for the early start (docs/users/cloud-init.md)."""
+"""Find whether an image has cloud-init, and what this means for the early start (docs/users/cloud-init.md)."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def _is_enabled(root: ImageRoot, unit: str) -> bool:
 
 
 def early_start(root: ImageRoot, wanted: Early) -> Early:
-    """When the image starts early. SEEN: only on machines that cloud-init has already configured. ALWAYS: on
-    every machine.
+    """On which machines the image starts early. SEEN: only on machines that cloud-init has already
+    configured. ALWAYS: on every machine.
 
-    ``wanted`` is the profile's choice. This choice matters only when the image has cloud-init.
+    ``wanted`` is the profile's choice. Without cloud-init in the image, the result is ALWAYS, whatever the
+    profile's choice is.
     """
     return Early.SEEN if wanted == Early.SEEN and has_cloud_init(root) else Early.ALWAYS

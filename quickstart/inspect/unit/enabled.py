@@ -1,7 +1,7 @@
-"""The units that are enabled at the build, and the units that start before the application.
+"""List the units that are enabled at the build, and the units that start before the application.
 
-A unit that is enabled later may have to start before the application, for example a packet filter. Init uses
-this list to decide that (initramfs/init/early-units, docs/users/never-stale.md).
+A unit that is enabled after the build, for example a packet filter, may have to start before the application.
+Init uses this list to detect such a unit (initramfs/init/early-units, docs/users/never-stale.md).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
     """The list as text, one sorted line for each fact:
 
     - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
-    - ``UNIT.d/FILE``: a drop-in of the administrator's, and ``UNIT.d`` for a directory that is a link.
+    - ``UNIT.d/FILE``: a drop-in of the administrator's. ``UNIT.d``: a drop-in directory that is a link.
     - ``application UNIT``: each name of each of ``units``.
-    - ``before UNIT``: a unit, existing or not, that starts before one of ``units`` and is none of them.
-    - ``as-built MTIME CTIME X.wants``: a directory of the packages' units, with its times.
+    - ``before UNIT``: a unit, existing or not, that starts before one of ``units`` and is not one of them.
+    - ``as-built MTIME CTIME X.wants``: a directory X.wants of the packages' units, with its times.
 
     Raises UnsupportedUnitError when a directory X.wants is a link, because init would not see its entries.
     """
@@ -38,8 +38,8 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
 
 
 def own_drop_ins(root: ImageRoot) -> Deciding:
-    """The administrator's drop-ins of all units, and the links that lead to them. The list has only their
-    names, so their content is compared.
+    """The administrator's drop-ins of all units, and the links that lead to them. The list has only the names
+    of drop-ins, so init must also compare these files.
     """
     paths = (path for place in ADMINISTRATORS_UNITS for path in root.glob(place / "*.d" / "*.conf"))
     return Deciding(tuple({each for path in paths for each in way_to(root, path) if each.name != "null"}))
@@ -75,14 +75,14 @@ def _said(pulled: dict[str, bool], masks: Collection[str]) -> Iterator[str]:
 
 
 def _is_mask(root: ImageRoot, entry: PurePosixPath) -> bool:
-    """Whether the entry hides those of its name in later places (systemd.unit(5)): a link to /dev/null, or an empty file."""
+    """Whether the entry masks its unit (systemd.unit(5)): whether it is a link to /dev/null, or an empty file."""
     target = root.link_target(entry)
     host = root.host(entry)
     return target == "/dev/null" if target is not None else host.is_file() and not host.stat().st_size
 
 
 def _is_there(root: ImageRoot, unit: str) -> bool:
-    """Whether the unit or its template has a file. A mask counts as a file."""
+    """Whether the unit or its template has a unit file. A mask counts as a file."""
     stem, _, kind = unit.rpartition(".")
     names = (unit, f"{stem.partition('@')[0]}@.{kind}")
     places = (root.resolve(PurePosixPath(place)).canonical for place in UNIT_PATHS)

@@ -1,6 +1,7 @@
-"""The units of an image that come before the application by any order that the image has.
+"""Find the units of an image that systemd starts before the application, because of any ordering in the
+image.
 
-Init must not overtake one of these when it is enabled later (unit/enabled.py).
+When one of these units is enabled after the build, the application must not start early (unit/enabled.py).
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ _Order = Mapping[str, set[str]]
 
 
 def comes_before(root: ImageRoot, unit: str) -> set[str]:
-    """The units, existing or not, that start before ``unit``: by its After=, by their Before=, because a
-    target that comes before pulls them in, and so on. With their aliases, and for an instance that is not
-    named its template.
+    """The units, existing or not, that start before ``unit``, directly or through other units: because of its
+    After=, because of their Before=, or because a target that is reached before ``unit`` pulls them in. The
+    result includes the aliases of these units, and a template when any of its instances may start before
+    ``unit``.
     """
     pulled = _pulled(root)
     started = _started(root, unit, pulled)
@@ -76,8 +78,9 @@ def comes_before(root: ImageRoot, unit: str) -> set[str]:
 
 
 def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
-    """What a boot of the image starts: ``unit`` and the default target with all that they pull in, and the
-    services of sockets, paths and timers. Templates are left out; a device may start an instance of them.
+    """The units that a boot of the image starts: ``unit`` and the default target, with all units that they
+    pull in, and the services of sockets, paths and timers. The instances that a device may start are not
+    included.
     """
     found: set[str] = set()
     left = [unit, "default.target", *_DEFAULT_AFTER]
@@ -109,7 +112,9 @@ def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
 
 
 def _is_waited_for(root: ImageRoot, unit: str) -> bool:
-    """Whether a target waits for ``unit`` that it pulls in, one that is not there yet as well."""
+    """Whether a target that pulls in ``unit`` is reached only after ``unit`` has started. True for a unit
+    that does not exist.
+    """
     try:
         return _waits(unit_texts(root, unit))
     except (StartSetError, UnsupportedUnitError):
@@ -117,23 +122,23 @@ def _is_waited_for(root: ImageRoot, unit: str) -> bool:
 
 
 def _waits(texts: tuple[str, ...]) -> bool:
-    """Whether a unit of these texts has the order that a target has by default with what it pulls in
-    (systemd.target(5)), for which both must have their default dependencies.
+    """Whether the unit with these texts has default dependencies. A target is ordered after the units that it
+    pulls in only when both have default dependencies (systemd.target(5)).
     """
     values = [value for key, value in assignments(texts, "[Unit]") if key == "DefaultDependencies"]
     return not values or values[-1].lower() not in ("no", "n", "false", "f", "off", "0")
 
 
 def _named(unit: str, texts: Iterable[str], keys: Iterable[str]) -> Iterator[str]:
-    """The words that the [Unit] section has for these keys."""
+    """The words in the values of ``keys`` in the section [Unit] of ``texts``."""
     for key, value in assignments(tuple(texts), "[Unit]"):
         if key in keys:
             yield from _words(unit, value)
 
 
 def _words(unit: str, value: str) -> list[str]:
-    """The words in ``value``, without quotes and with specifiers expanded. When that is impossible, the value
-    split at blanks.
+    """The words in ``value``, without quotes and with specifiers expanded. When this fails, the words are the
+    parts of ``value`` between blanks.
     """
     try:
         return [Names(unit).expand(word) for word in split_words(unit, value)]
@@ -142,7 +147,7 @@ def _words(unit: str, value: str) -> list[str]:
 
 
 def _pulled(root: ImageRoot) -> _Order:
-    """What links pull in, for each name that does."""
+    """The units that links pull in, by the name of the unit that pulls them in."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for place in _places(root):
         for name in root.names(place):
@@ -153,8 +158,8 @@ def _pulled(root: ImageRoot) -> _Order:
 
 
 def _earlier(root: ImageRoot, started: Collection[str]) -> _Order:
-    """For each name the units that say Before= of it, in any of their files. A unit that nothing starts is
-    judged by its own Before= when it is enabled later.
+    """For each unit, the units whose files name it in Before=. A unit that no boot starts is left out: init
+    judges it by its own Before= when it is enabled after the build.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     texts = dict(_texts(root))
@@ -176,7 +181,9 @@ def _earlier(root: ImageRoot, started: Collection[str]) -> _Order:
 def _owners(
     texts: Iterable[tuple[str, PurePosixPath]],
 ) -> Mapping[tuple[str, PurePosixPath], tuple[str, ...]]:
-    """The units of each file. A drop-in may be of all units of a type or with one beginning."""
+    """The units that each file belongs to. A drop-in may belong to all units of a type, or to all units whose
+    names have the same prefix.
+    """
     all_files = list(texts)
     units = sorted({owner for owner, path in all_files if path.parent.suffix != ".d"})
     return {(owner, path): (owner, *_others(owner, units)) for owner, path in all_files}
@@ -189,7 +196,9 @@ def _others(owner: str, units: Iterable[str]) -> Iterator[str]:
 
 
 def _files(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
-    """Each file of a unit and drop-in that is there, by its canonical directory, with the name that it is of."""
+    """Each unit file and drop-in of the image, as (name of the unit or drop-in directory, path in the
+    canonical unit directory).
+    """
     for place in _places(root):
         for name in root.names(place):
             if name.endswith(".d"):
@@ -209,7 +218,7 @@ def _resolved(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
 
 
 def _texts(root: ImageRoot) -> Iterator[tuple[tuple[str, PurePosixPath], str]]:
-    """Each file of a unit, its drop-ins and init scripts, with the name that it is of."""
+    """The texts of all unit files, drop-ins and init scripts, as ((name of the unit, path), text)."""
     files = list(itertools.islice(_files(root), _MAX_FILES + 1))
     if len(files) > _MAX_FILES:
         raise UnsupportedUnitError(f"the image has more than {_MAX_FILES} files of units")

@@ -1,4 +1,4 @@
-"""The kernel settings that systemd-sysctl(8) reads from an image's sysctl.d(5). Init applies these settings
+"""Read the kernel settings in an image's sysctl.d(5), as systemd-sysctl(8) does. Init applies these settings
 before the application starts.
 """
 
@@ -35,8 +35,8 @@ class KernelSetting:
     """A kernel setting. ``key`` is a path below /proc/sys, or a pattern of such paths (glob(7)) that does not
     apply to the paths in ``spared``.
 
-    ``is_packages`` says that only a package's file has the setting. An upgrade of the package may change such
-    a setting without causing a stock boot.
+    ``is_packages`` says that the setting is only in files of packages. An upgrade of a package may change
+    such a setting without causing a stock boot.
     """
 
     key: str
@@ -53,11 +53,11 @@ class _File:
 
 
 def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
-    """The settings that systemd-sysctl(8) would write, in its order. Empty when the image masks the service
-    or runs it in another way.
+    """The settings that systemd-sysctl(8) would write, in the same order. Empty when the administrator has
+    masked or changed systemd-sysctl.service.
 
-    Left out are settings that the service would refuse and keys that lead out of /proc/sys. Files that are
-    not world-readable are left out, too, because their content must not enter the archive. Raises
+    Settings that the service would refuse, and keys that lead out of /proc/sys, are left out. Files that are
+    not world-readable are also left out, because their content must not be in the initramfs. Raises
     UnsupportedUnitError for more than 1 MiB of text.
     """
     if _is_changed(root):
@@ -86,7 +86,9 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
 
 
 def _is_changed(root: ImageRoot) -> bool:
-    """Whether the administrator has changed the service. If so, the service might not write the values that init sets."""
+    """Whether the administrator has changed systemd-sysctl.service. A changed service might write other
+    values than init does.
+    """
     for place in (root.resolve(directory).canonical for directory in ADMINISTRATORS_UNITS):
         if place is not None and SERVICE in root.names(place):
             return True
@@ -101,7 +103,9 @@ def _is_changed(root: ImageRoot) -> bool:
 
 
 def _may_match(pattern: str, key: str) -> bool:
-    """Whether glob(7) may expand ``pattern`` to ``key``. A pattern with brackets may give yes wrongly."""
+    """Whether glob(7) may expand ``pattern`` to ``key``. For a pattern with brackets, the result may be true
+    although it cannot.
+    """
     ours, theirs = pattern.split("/"), key.split("/")
     return len(ours) == len(theirs) and all(
         "[" in part or fnmatchcase(name, part) for part, name in zip(ours, theirs, strict=True)
@@ -109,7 +113,7 @@ def _may_match(pattern: str, key: str) -> bool:
 
 
 def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
-    """The key and value in each line, by the rules of sysctl.d(5). The value is None for `-KEY`."""
+    """The key and value of each line, by the rules of sysctl.d(5). The value is None for a line `-KEY`."""
     for line in _LINE_ENDS.split(text):
         line = line.strip(_BLANKS)
         if not line or line[0] in "#;":
@@ -124,7 +128,9 @@ def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _normalized(name: str) -> str:
-    """The path below /proc/sys for a key. When the first separator is a dot, dots and slashes are swapped."""
+    """The path below /proc/sys for the key ``name``. When the first separator in the key is a dot, dots and
+    slashes are swapped.
+    """
     first = re.search(r"[./]", name)
     path = name.translate(_SWAPPED) if first is not None and first[0] == "." else name
     return "/".join(part for part in path.split("/") if part not in ("", "."))

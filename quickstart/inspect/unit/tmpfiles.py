@@ -1,5 +1,5 @@
-"""The directories below /run that tmpfiles.d(5) creates. Services rely on these directories, and
-systemd-tmpfiles has not run yet when a service starts early.
+"""Find the directories below /run that tmpfiles.d(5) creates. Services rely on these directories, but
+systemd-tmpfiles has not run when a service starts early.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def _directories(text: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _texts(root: ImageRoot) -> Iterator[str]:
-    """The texts of the files, sorted by file name. When several files have the same name, the administrator's is used."""
+    """The texts of the tmpfiles.d files, sorted by file name. When several files have the same name, the
+    administrator's file is used.
+    """
     files: dict[str, PurePosixPath] = {}
     for directory in _PATHS:
         below = root.resolve(PurePosixPath(directory)).canonical
