@@ -1,4 +1,4 @@
-"""Find what QuickStart needs on this host: whether each need is met, and the command that fixes a missing one."""
+"""Check whether this host has each thing that QuickStart needs, and name the command that installs or repairs it."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ _TRIALS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One need. ``state`` is found, missing or broken. ``mend`` is the command that installs or repairs what
-    is needed; empty when there is none. QuickStart works without a need that is ``optional``, but more
-    slowly.
+    """The result for one need. ``state`` is found, missing or broken. ``mend`` is the command that installs
+    or repairs what is needed, or empty when there is no such command. QuickStart also works without an
+    ``optional`` need, but more slowly or with fewer storage models.
     """
 
     need: str
@@ -90,7 +90,9 @@ def _tried(name: str, package: str, trial: Callable[[], str]) -> Finding:
 
 
 def _keyring() -> Finding:
-    """debootstrap needs the keyring: it refuses an archive whose signature it cannot check."""
+    """Check Debian's keyring. Without the keyring, debootstrap cannot check the signature of a package
+    archive, and refuses the archive.
+    """
     if KEYRING.is_file():
         return Finding(need=KEYRING.name, state=FOUND, detail=str(KEYRING), mend="")
     mend = f"apt-get install {door.package_of(KEYRING.name)}"
@@ -98,7 +100,7 @@ def _keyring() -> Finding:
 
 
 def _static_libc() -> Finding:
-    """The launch agent is linked statically, which a compiler cannot do without libc.a."""
+    """Check libc.a. Without libc.a, the compiler cannot link the launch agent, which is static."""
 
     def trial() -> str:
         with tempfile.TemporaryDirectory(prefix="quickstart-", dir=temporary_directory()) as name:
@@ -119,7 +121,9 @@ def _static_libc() -> Finding:
 
 
 def _nfs() -> Finding:
-    """Only `quickstart bench` needs an NFS server, for the storage model nfs-100m with a real clock."""
+    """Check the NFS server. Only `quickstart bench` needs an NFS server, for the storage model nfs-100m with
+    a real clock.
+    """
     try:
         return Finding(need="NFS server", state=FOUND, detail=nfs_server(), mend="", optional=True)
     except MissingToolError as error:

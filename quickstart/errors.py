@@ -185,7 +185,7 @@ class GuestError(QuickStartError):
 
 
 class GuestEndedError(GuestError):
-    """The guest ended by itself before it was ready, for example after a panic. QEMU ends where a PC would reboot."""
+    """The guest ended by itself before it was ready, for example after a panic. QEMU exits when a guest reboots."""
 
 
 class NotSettledError(GuestError):

@@ -1,9 +1,9 @@
 """The protocols through which guests are started and used. The backends in launch/ implement these protocols.
 
-Every backend provides a `Guest`. A feature that only some backends have is a capability: a protocol of its
-own, which a verb requests by the matching function below (`executing`, `with_console`, ...). That function
-raises GuestLacksError when the backend lacks the capability. Where possible, a verb calls such a function
-before the work begins.
+Every backend provides a `Guest`. A feature that only some backends have is a capability. Each capability is a
+protocol of its own, and a verb requests it with the matching function below (`executing`, `with_console`,
+...). The function raises GuestLacksError when the backend lacks the capability. Where possible, a verb calls
+such a function before the work begins.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Piece:
 
 
 class ConsoleLog(Protocol):
-    """The output of a guest's console. Only its beginning and its newest part are kept."""
+    """The output of a guest's console. Only the beginning and the newest part of the output are kept."""
 
     @property
     def path(self) -> Path:
@@ -108,8 +108,8 @@ class Guest(Protocol):
         ...
 
     def root_io(self) -> RootIo:
-        """The reads and writes of the root volume from the launch until now, as the backend counts them.
-        Zeros without a root volume.
+        """The reads and writes of the root volume from the launch until now, as the backend counts them. All
+        counts are 0 for a guest without a root volume.
         """
         ...
 
@@ -118,8 +118,9 @@ class Guest(Protocol):
         ...
 
     def fallback(self) -> str:
-        """Init's reason for starting the stock init instead (docs/internals/guest.md). Empty when init did
-        not start the stock init, or when the launcher cannot report the reason.
+        """The reason why init gave up the fast start and executed the distribution's init (fallback 1;
+        docs/internals/guest.md). Empty when there was no fallback, or when the launcher cannot report the
+        reason.
         """
         ...
 
@@ -223,7 +224,7 @@ class Launcher(Protocol):
         """Return a guest that starts when its context is entered.
 
         The guest's agent sends the request in ``ready`` and reports the first correct answer. Without
-        ``ready``, the agent only runs commands. ``files`` are put into the launch archive beside the agent;
-        their names are paths below /launch (docs/internals/agent.md).
+        ``ready``, the agent only runs commands. ``files`` are added to the launch archive, which holds the
+        agent. Their names are paths below /launch (docs/internals/agent.md).
         """
         ...

@@ -1,4 +1,4 @@
-"""Turn a profile's TOML into a Profile. The whole text is validated before any work begins (docs/users/profile.md)."""
+"""Turn a profile's TOML into a Profile. All keys are validated before any work begins (docs/users/profile.md)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 
 @dataclass(frozen=True)
 class BenchLayer:
-    """What `quickstart bench` adds to the profile's image, and the readiness request that it uses there
+    """What `quickstart bench` adds to the profile's image, and the readiness request that the bench sends
     (docs/users/configurations.md). No artefact contains any of this layer.
 
     ``files`` maps guest paths to complete texts. ``commands`` are shell lines that root runs in the image
@@ -64,7 +64,7 @@ class BenchLayer:
 
 
 def is_unit_name(name: str) -> bool:
-    """Whether a profile may call a unit ``name`` (pure)."""
+    """Whether ``name`` is allowed as the name of a unit in a profile (pure)."""
     return len(name) <= _UNIT_CHARACTERS and re.fullmatch(_UNIT, name, re.ASCII) is not None
 
 
@@ -165,7 +165,7 @@ class _Document(Table):
 
     @property
     def stack(self) -> tuple[str, ...]:
-        """All units, whichever key names them."""
+        """All units of the profile, from the key ``units`` or the key ``unit``."""
         return self.units or (self.unit or "",)
 
 
@@ -208,17 +208,17 @@ def load_profile(name: str) -> Profile:
     """The profile that comes with QuickStart under ``name``, or else the profile at the path ``name`` (a
     directory or a profile.toml).
 
-    Raises BadInputError when there is none, and ProfileError when it is invalid.
+    Raises BadInputError when there is no such profile, and ProfileError when the profile is invalid.
     """
     return parse_profile(*_read(name))
 
 
 def load_ours(name: str) -> Profile:
-    """The profile that comes with QuickStart under ``name``. Raises BadInputError when there is none, even if
-    a file exists at the path ``name``.
+    """The profile that comes with QuickStart under ``name``. Raises BadInputError when QuickStart has no such
+    profile, even if a file exists at the path ``name``.
 
-    This function is for a profile name in an artefact, because the artefact may come with a file of that name
-    from an untrusted party.
+    This function is for a profile name that an artefact contains. An artefact from an untrusted party may
+    come together with a file of that name.
     """
     if name not in known_profiles():
         raise BadInputError(
@@ -234,7 +234,7 @@ def load_bench(name: str) -> BenchLayer | None:
 
 
 def load_bench_judged(name: str) -> tuple[BenchLayer | None, str]:
-    """As ``load_bench``, and the path that a user other than root could have written
+    """The result of ``load_bench``, and the path where a user other than root could have changed the profile
     (host.beneath.read_judged), or an empty string.
     """
     file = profile_file(name)

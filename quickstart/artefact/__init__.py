@@ -1,1 +1,1 @@
-"""The artefact in OUT: its files, its manifest, how both are read and written, and the verbs that look inside."""
+"""Read and write the artefact in OUT, its files and its manifest, and implement the verbs that look inside it."""

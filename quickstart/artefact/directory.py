@@ -54,11 +54,12 @@ _MACHINES = UUID("3c1f7c56-6d0a-4d8c-9c55-0d1f1f6a2b01")
 
 
 def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
-    """The artefact at ``out`` when a build would make an equal artefact. None when ``out`` does not exist or
-    may be replaced.
+    """The artefact at ``out`` when the build with ``build_key`` would make an equal artefact. None when
+    ``out`` does not exist or may be replaced.
 
-    Raises OutputExistsError for anything that is not an artefact, for another user's artefact, and for an
-    artefact whose root disk has been used after its build: a build must not delete a machine's data.
+    Raises OutputExistsError when ``out`` is not an artefact and, without ``force``, when it is another
+    user's, is damaged, or has a root disk that may have been used, because a build must not delete a
+    machine's data.
     """
     if not out.exists():
         if out.is_symlink():
@@ -100,9 +101,7 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
 
 
 def _check_owner(out: Path) -> None:
-    """Raise OutputExistsError when another user has put OUT there. Otherwise, we would trust that user's
-    manifest as our own.
-    """
+    """Raise OutputExistsError when OUT belongs to another user, whose manifest we must not trust as our own."""
     for uid in (out.lstat().st_uid, out.stat().st_uid):
         if uid not in (os.geteuid(), 0):
             raise OutputExistsError(
@@ -112,13 +111,13 @@ def _check_owner(out: Path) -> None:
 
 
 def _is_rebuilt(artefact: Artefact) -> bool:
-    """Whether the disk had already been used when its superblock was recorded (docs/users/never-stale.md)."""
+    """Whether a rebuild made the artefact, so that its disk had been used before (docs/users/never-stale.md)."""
     reference = read_manifest(artefact.directory).reference
     return reference is not None and reference.kind == USED_DISK
 
 
 def _check_sums(artefact: Artefact) -> None:
-    """Raise ArtefactError when a file differs from the built one. The user may change the root disk and run.sh."""
+    """Raise ArtefactError when a built file has changed. The user may change the root disk and run.sh."""
     for name, fact in read_manifest(artefact.directory).facts.items():
         if name != RUN_SCRIPT and _file_facts(artefact.directory / name) != fact.model_dump():
             raise ArtefactError(f"{name} is not what was built", hint=REBUILD)
@@ -131,8 +130,8 @@ class Made:
     """All facts that an artefact records about itself. ``hand_off``, ``delivery`` and ``payload`` are words
     of `build`'s options.
 
-    ``kernel_options`` apply to the entry with our initramfs. ``uuid`` is the UUID of the machine that already
-    owns the disk. When ``uuid`` is empty, an image with cloud-init gets a new UUID.
+    ``kernel_options`` are used in the command line for our initramfs. ``uuid`` is the UUID of the machine
+    whose disk this is. When ``uuid`` is empty and the image has cloud-init, the machine gets a new UUID.
     """
 
     profile: Profile
@@ -153,7 +152,7 @@ class Made:
 
 
 def write(directory: Path, made: Made) -> None:
-    """Write all files into ``directory``. The initramfs is already there, and so is the root disk if it is not replaced."""
+    """Write the artefact's files into ``directory``. The initramfs, and a root disk that is kept, are already there."""
     profile, reference, disk, disk_format = made.profile, made.reference, made.disk, made.disk_format
     if not (directory / f"root.{disk_format}").exists():
         _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)
@@ -198,7 +197,7 @@ def write(directory: Path, made: Made) -> None:
 
 
 def _origin(reference: ReferenceImage, traces: Sequence[Trace]) -> Mapping[str, object]:
-    """Where the image comes from, and facts from its reference boots."""
+    """The entries of the manifest about the origin of the image and about its reference boots."""
     return {
         "reference": dict(zip(("kind", "hash"), reference.origin, strict=True)),
         "kernel_version": reference.kernel_version,
@@ -220,7 +219,7 @@ def _sizes(initramfs: Initramfs, start_set: StartSet) -> Mapping[str, int]:
 
 
 def _early_facts(root: ImageRoot, profile: Profile, uuid: str) -> Mapping[str, object]:
-    """When the image starts early, and the machine's UUID, by which cloud-init's state is recognised."""
+    """The manifest's entries about cloud-init: whether the image has it, which machines start early, and the UUID."""
     cloud_init = has_cloud_init(root)
     return {
         "cloud_init": cloud_init,
@@ -279,7 +278,7 @@ def _copy_disk(source: Path, target: Path, disk_format: DiskFormat) -> None:
 
 
 def run_script(manifest: Manifest) -> str:
-    """The text of run.sh for the manifest. The manifest's patterns exclude every word that a shell would interpret."""
+    """The text of run.sh for the manifest. The manifest's model allows no value that a shell would interpret."""
     text = resources.files("quickstart.artefact").joinpath(RUN_SCRIPT).read_text()
     values = {
         "NAME": manifest.profile,
@@ -306,7 +305,7 @@ def _write_run_script(directory: Path, manifest: Manifest) -> None:
 
 def is_artefact(directory: Path) -> bool:
     """Whether ``directory`` is an artefact, possibly a damaged one. A manifest.json alone is not enough,
-    because other programs write files of this name, too.
+    because other programs also write files with this name.
 
     In an artefact, the manifest has our keys. If the manifest cannot be read, the directory must have an
     initramfs and otherwise only files that an artefact has.
@@ -391,8 +390,8 @@ def _artefact(directory: Path, manifest: Manifest) -> Artefact:
 
 
 def keep_disk(disk: Path, directory: Path) -> None:
-    """Make a hard link to ``disk`` in ``directory``. No symlink is followed. Raises BadInputError for a file
-    that is not regular.
+    """Make a hard link to ``disk`` in ``directory``. Symbolic links are not followed. Raises BadInputError
+    when ``disk`` is not a regular file.
     """
     os.link(disk, directory / disk.name, follow_symlinks=False)
     with opened_regular(directory / disk.name):

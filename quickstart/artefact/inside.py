@@ -1,4 +1,6 @@
-"""Look inside an artefact: the contents of its archive, and the reason for each file. Nothing is changed."""
+"""Look inside an artefact, without changing it: the contents of its initramfs, and the reasons for each file.
+"Archive" means our initramfs here.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ _OVERLAP_BYTES = 4096
 class Sought:
     """A pattern to search for in contents. ``name`` appears in `Member.found`. A match has at most 4 KiB.
 
-    Every match contains ``literal``. The pattern takes a hundred times as long, so it is only tried on
-    content that has the literal.
+    Every match contains ``literal``. A search for ``pattern`` takes a hundred times as long as a search for
+    ``literal``, so only content that has the literal is searched for the pattern.
     """
 
     name: str
@@ -52,8 +54,8 @@ class Member:
 
     ``target`` is the target of a link, and ``device`` has the major and minor number of a device node. The
     content is described by its SHA-256, its CRC-32 (as in zlib) and the names of the matching patterns.
-    ``data`` is kept only for init's configuration, the list of digests and the marker. `content` reads the
-    content of other files, at ``place``.
+    ``data`` has the content only for init's configuration, the list of digests and the marker. `content`
+    reads the content of other files, which is at ``place``.
     """
 
     name: str
@@ -73,7 +75,7 @@ class Member:
 
 @dataclass(frozen=True)
 class _Met:
-    """A member with its content, while the archive is read. ``key`` is equal for all names of one file."""
+    """A member with its content, while the archive is read. ``key`` is the same for all hard links of a file."""
 
     member: Member
     pieces: Iterator[bytes]
@@ -95,7 +97,9 @@ class Why:
 
 @dataclass(frozen=True)
 class Difference:
-    """A name that differs between two archives. ``what`` says whether the file was added, removed or changed, and how."""
+    """A file that differs between two archives. ``what`` says whether the file was added, removed or changed,
+    and what has changed.
+    """
 
     name: str
     what: str
@@ -121,7 +125,9 @@ def members(artefact: Artefact, sought: Sequence[Sought] = ()) -> tuple[Member, 
 
 
 def _walk(artefact: Artefact) -> Iterator[_Met]:
-    """All members. An image is followed by the files in it, under the names that they have in the guest."""
+    """All members. A file system image in part B is followed by the files in the image, under their names in
+    the guest.
+    """
     limits = Limits(unpacked_bytes=read_manifest(artefact.directory).unpacked_bytes)
     with ExitStack() as stack:
         fd = stack.enter_context(opened_regular(artefact.initramfs))
@@ -259,11 +265,11 @@ def _join(base: str, target: str, rest: tuple[str, ...]) -> str:
 
 
 def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
-    """What start-set.json says about a file of the image. The directory is an artefact or comes from
-    `quickstart trace`.
+    """What start-set.json says about a file of the reference image. ``directory`` is an artefact, or a
+    directory that `quickstart trace` wrote.
 
-    A path below /fast stands for the file that was packed there. With ``artefact``, the function also answers
-    for the files of part A. Raises BadInputError for a file that neither a trace nor a rule names.
+    A path below /fast means the file that was packed at this path. With ``artefact``, the function also
+    answers for the files of part A. Raises BadInputError for a file that neither a trace nor a rule names.
     """
     asked = PurePosixPath("/", path.lstrip("/"))
     if artefact is not None and _is_ours(artefact, asked):
@@ -279,7 +285,7 @@ def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
 
 
 def _is_ours(artefact: Artefact, asked: PurePosixPath) -> bool:
-    """Whether part A has this file. Directories are left out, because they may also belong to the start set."""
+    """Whether part A has a file at this path. False for a directory, because it may also belong to the start set."""
     name = str(asked)[1:]
     return any(
         each.part == "A" and each.name == name and not stat.S_ISDIR(each.mode) for each in members(artefact)
@@ -302,7 +308,7 @@ def _through_links(directory: Path, wanted: PurePosixPath) -> PurePosixPath:
 
 
 def _known(directory: Path) -> Mapping[str, Why]:
-    """What start-set.json says about each file, by path."""
+    """The content of start-set.json about each file, by path."""
     document = read_start_set(directory)
     found = {each.path: Why(PurePosixPath(each.path), (), each.rule) for each in document.excluded}
     for file in document.files:

@@ -1,10 +1,10 @@
-"""The models of manifest.json and start-set.json: the types, ranges and patterns of everything that an
+"""Define the models of manifest.json and start-set.json: the types, ranges and patterns of all values that an
 artefact records about itself.
 
-OUT may come from an untrusted party. The values in OUT become options of QEMU, of the agent and of a console,
-names of files, and sizes to read. So no value is used that these models have not accepted
-(docs/users/artefact.md). Unknown keys come from a newer quickstart and are ignored, except in tables that
-become data classes of ours. Keys that are missing in an OUT of an older quickstart have defaults.
+OUT may come from an untrusted party. The values in OUT become arguments of QEMU and of the agent, text on a
+console, names of files, and sizes to read. So a value is used only if these models have accepted it
+(docs/users/artefact.md). Unknown keys come from a newer version of QuickStart and are ignored, except in
+tables that become data classes of ours. Keys that older versions did not write have defaults.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _Count = Annotated[int, Field(ge=0, le=1 << 40)]
 
 
 class _Open(Table):
-    """A table to which later versions may add keys. This version ignores unknown keys."""
+    """A table to which later versions may add keys. Unknown keys in it are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -149,8 +149,8 @@ class _Budget(Table):
 
 
 class Manifest(_Open):
-    """manifest.json (artefact.md). ``hand_off``, ``delivery``, ``payload`` and ``kernel_options`` have words
-    of `build`'s options.
+    """The content of manifest.json (artefact.md). The values of ``hand_off``, ``delivery``, ``payload`` and
+    ``kernel_options`` are words of `build`'s options.
 
     ``unpacked_bytes`` is the total unpacked size of the initramfs's archives, including padding.
     """
@@ -205,19 +205,19 @@ class Manifest(_Open):
 
     @property
     def unpacked_bytes(self) -> int:
-        """The unpacked size of the initramfs. An OUT from before compressed payloads does not record this
-        size, and its initramfs's size is used.
+        """The unpacked size of the initramfs. The first versions of QuickStart did not record this size, and
+        did not compress. For their artefacts, this is the size of the initramfs.
         """
         return self.initramfs_unpacked_bytes or self.initramfs_bytes
 
     @property
     def stock_line(self) -> str:
-        """The kernel command line of the stock entry."""
+        """The kernel command line for a stock boot."""
         return self.cmdline if self.stock_cmdline is None else self.stock_cmdline
 
     @property
     def facts(self) -> Mapping[str, FileFacts]:
-        """The entries of ``files``, by name in OUT."""
+        """The size and SHA-256 of each file in ``files``, by the file's name in OUT."""
         found = {
             "vmlinuz": self.files.kernel,
             "initrd.img": self.files.stock_initrd,
@@ -239,7 +239,9 @@ class Manifest(_Open):
 
 
 class StartFileFacts(_Open):
-    """A file of the start set in start-set.json. The first artefacts do not have ``seen_in`` and ``package``."""
+    """A file of the start set in start-set.json. The first versions of QuickStart did not write ``seen_in``
+    and ``package``.
+    """
 
     path: _Path
     kind: Literal["file", "symlink", "directory", "left"]
@@ -285,8 +287,8 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def validated(document: object, path: Path) -> Manifest:
-    """The manifest in a document. ``path`` is the file that the document is read from or written to, for
-    messages. Raises ArtefactError when the document is invalid.
+    """The manifest in the JSON value ``document``. ``path`` is the path of manifest.json, for messages.
+    Raises ArtefactError when the document is invalid.
     """
     schema = document.get("schema", SCHEMA) if isinstance(document, dict) else SCHEMA
     # 1 and True are equal.
@@ -299,10 +301,10 @@ def validated(document: object, path: Path) -> Manifest:
 
 
 def is_ours(directory: Path) -> bool | None:
-    """Whether the manifest in ``directory`` has our keys. None when the manifest is a regular file but cannot
-    be read.
+    """Whether the manifest.json in ``directory`` has the keys of our manifest. None when it is a regular file
+    but cannot be read.
 
-    Other programs write files named manifest.json, too.
+    Other programs also write files with this name.
     """
     try:
         document = jsondoc.parse(read_bounded(directory / MANIFEST, _MANIFEST_BYTES))
@@ -339,7 +341,7 @@ def read_start_set(directory: Path) -> StartSetFacts:
 
 
 def _first(problems: list[str]) -> str:
-    """The first fault, and the number of further ones, in one line."""
+    """The first fault and the number of further faults, in one line."""
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{problems[0]}{more}"
 

@@ -1,12 +1,12 @@
-"""Replace OUT safely: a new one is made beside it and renamed when it is complete. Another build at the same
-time, or one that was killed, does no harm.
+"""Replace OUT safely. The new OUT is made next to the old one, and is renamed when it is complete. Neither
+another build at the same time nor a build that is killed does any harm.
 
-Beside OUT, in the same directory::
+Names in the directory that contains OUT::
 
     .OUT.XXXXXXXX.partial    a new OUT, locked by flock(2) while it is made; without a lock, its build is dead, and it is removed
     .OUT.XXXXXXXX.old        the previous OUT, between the two renames of a replacement
 
-OUT itself is locked, too: a running machine holds a shared lock, and a build that replaces OUT holds an
+OUT itself is also locked: a running machine holds a shared lock, and a build that replaces OUT holds an
 exclusive lock.
 """
 
@@ -38,8 +38,8 @@ _FULL_HINT = "free some space, or choose another -o"
 
 @contextmanager
 def settled(out: Path) -> Iterator[None]:
-    """While the context lasts, no other build renames ``out``. At its beginning and end, leftovers of killed
-    builds are cleaned up.
+    """A context during which no other build renames ``out``. At its beginning and end, the leftovers of
+    killed builds are removed or renamed.
 
     Raises BadInputError when the directory of ``out`` is missing or another user could replace it. Raises
     HostLacksError when another process keeps the directory locked.
@@ -64,10 +64,11 @@ def settled(out: Path) -> Iterator[None]:
 
 @contextmanager
 def in_use(out: Path) -> Iterator[None]:
-    """While the context lasts, no build replaces ``out``. Enter the context before ``out`` is read.
+    """A context during which no build replaces ``out``. Enter the context before ``out`` is read.
 
-    When OUT cannot be opened, its reader reports the error. Raises BadInputError when another user could
-    replace ``out`` or a file in it. Raises HostLacksError when another process keeps OUT locked.
+    When OUT cannot be opened, no error is raised here, because reading OUT will fail. Raises BadInputError
+    when another user could replace ``out`` or a file in it. Raises HostLacksError when another process keeps
+    OUT locked.
     """
     check_own(out)
     with ExitStack() as stack:
@@ -91,8 +92,8 @@ def check_place(out: Path) -> Path:
     """The path that ``out`` leads to. When ``out`` is a link, OUT is replaced at the link's target. Raises
     BadInputError when another user could replace a directory on the way.
 
-    Without this check, root could be led to write elsewhere. A link at ``out`` is checked, too, because it
-    decides the place.
+    Without this check, another user could make root write to a place of that user's choice. A link at ``out``
+    is also checked, because it decides where OUT is.
     """
     place, fault = place_of(out)
     if fault:
@@ -104,8 +105,8 @@ def check_into(directory: Path) -> None:
     """Raise BadInputError when another user could replace ``directory``, into which files are to be written.
     The directory need not exist.
 
-    Without this check, root could be led to write elsewhere: the directory's owner could replace a directory
-    in it by a symlink.
+    Without this check, the owner of a parent directory could replace a directory by a symbolic link, and so
+    make root write elsewhere.
     """
     if fault := swapped_by_others(directory):
         raise BadInputError(f"{fault}: {directory} could be swapped while it is written", hint=_PLACE_HINT)
@@ -116,8 +117,7 @@ def make_into(directory: Path) -> None:
     as `check_into` does.
 
     Each directory is made in a directory that was checked, so no link can lead us elsewhere. An ordinary user
-    calls this function before entering the user namespace, because inside it the owners of new directories
-    cannot be told apart.
+    must call this function before entering a user namespace, which shows all foreign owners as one user.
     """
     for each in (*reversed(directory.absolute().parents), directory.absolute()):
         if not each.is_dir():
@@ -130,7 +130,7 @@ def make_into(directory: Path) -> None:
 
 
 def check_own(out: Path) -> None:
-    """Raise BadInputError when another user could replace ``out``, or a file in it, before a machine runs
+    """Raise BadInputError when another user could replace ``out``, or a file in it, before a machine starts
     from it.
 
     Without this check, the guest could get another disk. Verbs that only look into an artefact need no such
@@ -180,11 +180,11 @@ def _is_at(fd: int, out: Path) -> bool:
 
 @contextmanager
 def new_directory(out: Path, keep: Callable[[], bool] = lambda: False) -> Iterator[Path]:
-    """A directory beside ``out``. The directory becomes ``out`` when the context ends without an error, and
-    is removed otherwise.
+    """A new directory next to ``out``. When the context ends without an error, the directory is renamed to
+    ``out``. Otherwise, it is removed.
 
-    When ``out`` exists at the end, ``keep`` is called. If ``keep`` returns True, ``out`` stays and the new
-    directory is removed. ``keep`` may raise an exception, which leaves ``out`` unchanged. Raises
+    When ``out`` exists at the end of the context, ``keep`` is called. If ``keep`` returns True, ``out`` stays
+    and the new directory is removed. If ``keep`` raises an exception, ``out`` also stays. Raises
     OutputExistsError when a machine runs from ``out``, HostLacksError when the disk is full, and the errors
     of ``settled``.
     """
@@ -236,9 +236,9 @@ def _locked(fd: int) -> bool:
 def _mend(out: Path) -> None:
     """Finish or undo the replacement of OUT by a killed build. Call this function within ``settled``.
 
-    When OUT is missing, the previous OUT is put back, because the build died between the two renames. When
-    OUT exists, the previous OUT is removed. Only directories of our own user are used: where other users may
-    write, none of their directories must become OUT.
+    When OUT is missing, the build died between the two renames, so the previous OUT is renamed back. When OUT
+    exists, the previous OUT is removed. Only directories that belong to our user are used, so that a
+    directory of another user never becomes OUT.
     """
     name = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{8}}\.(partial|old)", re.DOTALL)
     found = {

@@ -1,4 +1,4 @@
-"""Keep the start set of a trace without an artefact, in a directory that has only ``start-set.json``."""
+"""Write the start set of a trace without an artefact, into a directory that has only ``start-set.json``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from quickstart.model import StartSet, Trace
 
 
 def check_traced_place(out: Path) -> None:
-    """Raise OutputExistsError when ``keep_traced`` would not write to ``out``. Raise BadInputError when its
-    parent directory is missing.
+    """Raise OutputExistsError when ``keep_traced`` must not replace ``out``. Raise BadInputError when the
+    parent directory of ``out`` is missing.
     """
     with output.settled(out):
         _refuse_others(out)
@@ -22,7 +22,7 @@ def check_traced_place(out: Path) -> None:
 
 def keep_traced(start_set: StartSet, traces: Sequence[Trace], out: Path) -> None:
     """Write ``start-set.json`` into a new directory ``out``. An existing directory is replaced if it is empty
-    or has only this file.
+    or has only a file start-set.json.
     """
 
     def refuse() -> bool:

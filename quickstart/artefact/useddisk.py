@@ -1,8 +1,9 @@
-"""Copy the present root of a machine from its unmounted disk. The copy is the reference image of a rebuild.
+"""Copy the present root file system of a machine from its disk while the machine is off. The copy is the
+reference image of a rebuild.
 
 The machine's root user may have written any byte of the disk. So an unprivileged process reads the disk, and
-another process, which refuses bad names, writes the copy (``foreign``). Device nodes, FIFOs and sockets are
-not copied.
+our own process, which refuses bad names, writes the copy (inspect/foreign). Device nodes, FIFOs and sockets
+are not copied.
 """
 
 from __future__ import annotations
@@ -64,11 +65,11 @@ def _check_ended(path: Path, superblock: Superblock) -> None:
 
 
 def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: Context) -> ReferenceImage:
-    """The content of ``disk`` as a reference image. The image comes from the store, or is copied now (as
-    root, because of the owners).
+    """The content of ``disk`` as a reference image. The image comes from the store, or is copied now. Copying
+    needs root, so that files keep their owners.
 
     ``planned_bytes`` is the size of the disk in the profile. Raises BadInputError when the copy would have
-    more data than ``planned_bytes`` and more than the disk's file uses on this host.
+    more data than ``planned_bytes`` and also more than the disk's file uses on this host.
     """
     inputs = {
         "kind": USED_DISK,
@@ -98,15 +99,17 @@ def reference_of_disk(disk: UsedDisk, label: str, planned_bytes: int, context: C
 def _limits(disk: Path, planned_bytes: int) -> Limits:
     """The limits for the copy. Holes use no space, and ext4 allows files of 16 TiB.
 
-    The file's size cannot be the limit. A small file can claim terabytes of holes, and many files on the disk
-    can claim the same blocks.
+    The sizes of files on the disk cannot be the limit: a small disk can have files with terabytes of holes,
+    and many files that claim the same blocks.
     """
     data_bytes = max(planned_bytes, disk.stat().st_blocks * _STAT_BLOCK_BYTES)
     return Limits(data_bytes=data_bytes, members=data_bytes // _LEAST_INODE_BYTES, file_bytes=16 << 40)
 
 
 def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
-    """The start set with the modification and change times on the volume. Init compares these times."""
+    """The start set with the modification and change times that the files have on the used disk, because init
+    compares these times.
+    """
     disk = used.path
     with unchanged(disk, used.seen), foreign_members(disk, "ext4-list") as members:
         times = {
@@ -122,7 +125,7 @@ def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
 
 
 def _with_times(members: Members) -> Members:
-    """The members. A hard link gets the times of its inode."""
+    """The members, with the times of the file's inode for each hard link."""
     first: dict[str, Member] = {}
     for member, data in members:
         if member.kind is Kind.HARD:

@@ -1,1 +1,3 @@
-"""Run the bench: all runs of a matrix in sequence, and the files that each run boots from."""
+"""Run the bench: make the files from which each configuration boots, and do all runs of a matrix one after
+the other.
+"""

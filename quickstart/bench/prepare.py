@@ -1,10 +1,10 @@
-"""Make what the bench compares: the kernel, initramfs and root disk of each configuration, all from one
+"""Make the kernel, initramfs and root disk of each configuration that the bench compares, all from one
 reference image.
 
-`build` uses the same functions (engines, initramfs). An application that cannot be asked from outside has
-another image in the bench (profile.BenchLayer). `minimal` is `quickstart` with an empty start set, so the
-application starts from the root volume. `ramboot` uses quickstart's init, with all of the application's files
-in memory and no root volume.
+`build` uses the same functions (engines, initramfs). For an application that does not accept requests from
+outside, the bench uses another image (profile.BenchLayer). `minimal` is `quickstart` with an empty start set,
+so the application starts from the root volume. `ramboot` uses quickstart's init, with all of the
+application's files in memory and no root volume.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def prepare(
     payload: Payload | None = None,
     delivery: Delivery = pipeline.BuildOptions.delivery,
 ) -> Boot:
-    """How ``configuration`` boots, with the stock command line. The configuration's files are made as root,
-    or come from the store.
+    """What a machine needs to boot ``configuration`` with the stock command line. The configuration's files
+    come from the store, or are made now. Making them needs root.
 
-    ``layer`` is the profile's bench layer, which is added in every configuration. ``payload`` (default: the
-    profile's) and ``delivery`` are only for `quickstart`. Raises BadInputError for an unknown configuration,
-    and the errors of the stages.
+    ``layer`` is the profile's bench layer, which is added in every configuration. ``payload`` (by default the
+    profile's payload) and ``delivery`` are used only for `quickstart`. Raises BadInputError for an unknown
+    configuration, and the errors of the stages.
     """
     if configuration not in CONFIGURATIONS:
         raise BadInputError(
@@ -80,7 +80,9 @@ def prepare(
 
 
 def _ours(subject: Subject, configuration: str, form: PackOptions, context: Context) -> Boot:
-    """How a configuration with our init boots. ``form`` says which files init serves, and from where."""
+    """What a machine needs to boot a configuration that uses our init. ``form`` says which files init serves,
+    and from where.
+    """
     traced = pipeline.trace_image(subject.profile, subject.reference, pipeline.TraceOptions(), context)
     inputs = {
         "configuration": configuration,
@@ -134,8 +136,8 @@ def _boot(subject: Subject, configuration: str, initramfs: Path) -> Boot:
 
 
 def _fetched(volume: Path, reference: ReferenceImage, initramfs: Path) -> tuple[Extent, ...]:
-    """Where the kernel and the initramfs are on the volume. The image's own files are where the image has
-    them. Our initramfs is in one piece at the volume's end.
+    """The extents of the kernel and the initramfs on the volume. Files of the image are at their places in
+    the image. Our initramfs is taken to be in one piece at the volume's end.
     """
     kernel = file_extents(volume, PurePosixPath("/boot", reference.kernel.name))
     if initramfs == reference.initrd:

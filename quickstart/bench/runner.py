@@ -1,5 +1,5 @@
-"""The runner that measures the cells of a matrix on this host. Images and initramfs are made once, and then
-the runs boot them in QEMU (bench.series.Runner).
+"""Measure the cells of a matrix on this host (bench.series.Runner). Images and initramfs are made once, and
+then all runs boot them in QEMU.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ _Key = tuple[str, str, str, str]
 
 @dataclass
 class QemuRunner:
-    """Prepares each (profile, configuration, delivery, payload) of the matrix once. All runs use what was prepared."""
+    """The runner for QEMU. It prepares each (profile, configuration, delivery, payload) of the matrix once,
+    for all runs.
+    """
 
     matrix: Matrix
     store: Store
@@ -65,7 +67,7 @@ class QemuRunner:
     _boots: dict[_Key, Boot] = field(default_factory=dict)
 
     def circumstances(self) -> Circumstances:
-        """Make missing files, and return all facts on which the numbers depend."""
+        """Make the files that are missing, and return all facts on which the numbers depend."""
         on_nfs = any(
             load_model(each.cell.storage).nfs_rate and each.cell.clock != "virtual"
             for each in self.matrix.plan
@@ -109,7 +111,9 @@ class QemuRunner:
         )
 
     def _machines(self) -> dict[str, str]:
-        """The facts of a machine for each clock and size. Numbers from machines with different facts must not be compared."""
+        """The facts about the machine of each clock and size. Numbers from machines with different facts must
+        not be compared.
+        """
         found: dict[str, str] = {}
         for cell in (each.cell for each in self.matrix.plan):
             if f"machine {cell.clock} {cell.size}" not in found:
@@ -139,8 +143,8 @@ class QemuRunner:
 def _bench_layer(name: str) -> BenchLayer | None:
     """The profile's bench layer, from one reading of its file.
 
-    Raises BadInputError when the host's root would run commands that another user could have written. The
-    commands are also confined (reference.confine); this check is the second barrier.
+    Raises BadInputError when we are root of the host and another user could have written the commands of the
+    layer. The commands also run confined (reference.confine), so this check is a second barrier.
     """
     if name in known_profiles() or not is_host_root():
         return load_bench(name)
@@ -173,7 +177,7 @@ def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
 
 
 def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
-    """The arguments of QEMU that all machines of one clock and size have in common."""
+    """The arguments in ``words`` that QEMU gets for every machine of one clock and size."""
     wanted = {"-M", "-accel", "-icount", "-cpu", "-rtc", "-seed", "-smp", "-m"}
     for option, value in itertools.pairwise(words):
         if option in wanted:
@@ -181,7 +185,9 @@ def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
 
 
 def _facts(boots: Mapping[_Key, Boot]) -> Facts:
-    """The facts about what the configurations boot. An archive or image that several configurations share is listed once."""
+    """The facts about what the configurations boot. An initramfs or image that several configurations share
+    is listed once.
+    """
     booted: dict[str, Booted] = {}
     contents: dict[str, Mapping[str, int]] = {}
     packages: dict[str, Mapping[str, str]] = {}
@@ -205,7 +211,7 @@ def _facts(boots: Mapping[_Key, Boot]) -> Facts:
 
 
 def _host() -> dict[str, str]:
-    """Facts about this host that do not change between two calls."""
+    """The facts about this host that do not change between two calls of `bench`."""
     model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = re.search(r"^MemTotal:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return {

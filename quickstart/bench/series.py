@@ -28,16 +28,16 @@ _MINUTE_S = 60
 
 
 class Runner(Protocol):
-    """The interface for measuring one cell. Images and initramfs are made before the first run, so a run only
-    boots machines.
+    """The interface to measure one cell. Images and initramfs are made before the first run, so that a run
+    only boots machines.
     """
 
     def circumstances(self) -> Circumstances:
-        """The facts on which the numbers will depend. Missing images and initramfs are made."""
+        """Make the images and initramfs that are missing, and return the facts on which the numbers will depend."""
         ...
 
     def run(self, cell: Cell, number: int, timeout_s: int) -> tuple[Sample, ...]:
-        """The samples of one run, one for each machine that it launches.
+        """The samples of one run, one for each machine that the run launches.
 
         A guest that is not ready in time gives a censored sample. Any other failure raises QuickStartError.
         """
@@ -46,7 +46,9 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Bench:
-    """One call of the verb: what to measure, where the results go, the command line, and the UTC time of the call."""
+    """One call of `quickstart bench`: the matrix, the directory for the results, the command line, and the
+    time of the call in UTC.
+    """
 
     matrix: Matrix
     directory: Path
@@ -55,11 +57,12 @@ class Bench:
 
 
 def run_matrix(bench: Bench, runner: Runner, progress: Progress) -> Results:
-    """Measure the runs that ``directory``/results.json lacks, and write the file after every sample.
+    """Measure the runs of ``bench.matrix`` that results.json in ``bench.directory`` does not have, and write
+    the file after every sample.
 
-    However the call ends, even by Ctrl-C, the file has the samples so far, and the same call continues from
-    there. Raises ResultsError for an invalid file, OtherResultsError for a file that was measured
-    differently, and the errors of the runner.
+    However the call ends, even by Ctrl-C, the file has the samples so far, and the same call later measures
+    the remaining runs. Raises ResultsError for an invalid file, OtherResultsError for a file that was
+    measured differently, and the errors of the runner.
     """
     bench.directory.mkdir(parents=True, exist_ok=True)
     file = bench.directory / RESULTS
@@ -106,8 +109,8 @@ def _measure(results: Results, runner: Runner, file: Path, progress: Progress) -
 
 
 def time_left(samples: Sequence[Sample], cells: Sequence[Cell]) -> str:
-    """The text ``; about 4 min left`` for runs of ``cells``, estimated from earlier runs of the same kind.
-    Empty when there are no samples yet.
+    """A text such as ``; about 4 min left``, for the remaining runs of ``cells``. The time is estimated from
+    earlier runs of the same kind. Empty when there are no samples yet.
     """
     if not samples:
         return ""
@@ -132,8 +135,8 @@ def _kind(cell: Cell) -> tuple[str, str, str]:
 
 
 def invalid(results: Results) -> tuple[str, ...]:
-    """Why the measurement is not valid, one line for each reason. Empty when the measurement is valid.
-    (Otherwise, the exit code is 4.)
+    """The reasons why the measurement is not valid, one line each. Empty when it is valid. When it is not
+    valid, the exit code is 4.
     """
     return tuple(_faults(results.samples))
 
@@ -154,7 +157,7 @@ def _faults(samples: Sequence[Sample]) -> Iterator[str]:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Lock the directory against another bench. Raises BadInputError when another bench holds the lock."""
+    """Lock the directory while the context lasts. Raises BadInputError when another bench holds the lock."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

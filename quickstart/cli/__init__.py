@@ -1,1 +1,1 @@
-"""The command line: one module for each verb. Only this package turns errors into exit codes."""
+"""The command line, with one module for each verb. Only this package turns errors into exit codes."""

@@ -1,4 +1,4 @@
-"""`quickstart audit`: what the recipient of an artefact should know about it."""
+"""`quickstart audit`: check an artefact for its recipient."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ _TIMES = ("t_pr_ns", "t_app_ns", "t_total_ns")
 
 
 class _Verbs(click.Group):
-    """`bench` as a verb of its own, unless its first argument is one of its sub-verbs. In that case, the
-    options after the sub-verb belong to the sub-verb.
+    """The group `bench`, which is also a verb of its own: `bench` measures unless its first argument is a
+    sub-verb. The options after a sub-verb belong to the sub-verb.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

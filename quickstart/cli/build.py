@@ -1,4 +1,4 @@
-"""`quickstart build`: from a profile to an artefact."""
+"""`quickstart build`: build an artefact from a profile."""
 
 from __future__ import annotations
 

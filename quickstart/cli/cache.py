@@ -1,4 +1,4 @@
-"""`quickstart cache ls|gc`: list what the store keeps, and make room."""
+"""`quickstart cache ls|gc`: list the store's entries, and remove entries."""
 
 from __future__ import annotations
 

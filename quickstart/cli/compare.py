@@ -1,4 +1,4 @@
-"""`quickstart bench compare`: compare two results.json of the same cells. The exit status is 1 when a cell
+"""`quickstart bench compare`: compare two results.json with the same cells. The exit status is 1 when a cell
 has become slower.
 """
 
@@ -133,7 +133,9 @@ def _is_named(phase: PhaseDifference, found: Compared, kind: str) -> bool:
 
 
 def _of_kind(kind: str, named: Sequence[Cause], phases: Sequence[PhaseDifference]) -> Iterator[str]:
-    """One line with the phases that depend on a kind of fact, and below it one line for each such fact that changed."""
+    """One line with the phases that depend on facts of the kind ``kind``, and then one line for each such
+    fact that changed.
+    """
     of = f"{_differences(phases)}: " if phases else "in no phase that it belongs to: "
     yield f"  {of}{kind.replace('_', ' ')}, {len(named)} changed"
     for cause in named[:_NAMED]:
@@ -148,7 +150,7 @@ def _differences(phases: Sequence[PhaseDifference]) -> str:
 
 
 def _runs(found: Compared) -> str:
-    """For A and B, how many runs became ready and how many did not."""
+    """A text with the number of runs that became ready, and of those that did not, for A and B."""
     ready = [n - c for n, c in zip(found.runs, found.censored, strict=True)]
     lost = f", censored {found.censored[0]} and {found.censored[1]}" if any(found.censored) else ""
     return f"{ready[0]} and {ready[1]} runs{lost}"

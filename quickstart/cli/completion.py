@@ -1,4 +1,4 @@
-"""`quickstart completion`: the script by which a shell completes our verbs, options, profiles and artefacts."""
+"""`quickstart completion`: print the script by which a shell completes our verbs, options, profiles and artefacts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _PLAIN = re.compile(r"(?:[\w.+@%:,=/-]*/)?[\w.+@%:,][\w.+@%:,=-]*")
 def profile_names(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The profiles that come with QuickStart, and directories with a profile.toml. When none matches, the
-    shell completes directory names.
+    """The names of the profiles that come with QuickStart, and the directories with a profile.toml, that
+    begin with ``incomplete``. When none matches, the shell completes directory names.
     """
     known = [CompletionItem(name) for name in known_profiles() if name.startswith(incomplete)]
     return [*known, *_holders("profile.toml", incomplete)] or [CompletionItem(incomplete, type="dir")]
@@ -40,8 +40,8 @@ def artefacts_here(
 def _holders(file: str, incomplete: str) -> list[CompletionItem]:
     """The directories that have ``file`` and whose path begins with ``incomplete``.
 
-    In a directory such as /tmp, another user chooses the names. Names in which a shell may interpret a
-    character are left out. When we offer nothing else, the shell completes and quotes these names itself.
+    In a directory such as /tmp, another user may choose the names. So names with a character that a shell may
+    interpret are left out. When we offer no other names, the shell completes and quotes names itself.
     """
     parent, _, start = incomplete.rpartition("/")
     place = Path(f"{parent}/") if "/" in incomplete else Path()

@@ -1,4 +1,4 @@
-"""`quickstart doctor`: say what this host has and what it lacks."""
+"""`quickstart doctor`: say what this host has and what is missing on it."""
 
 from __future__ import annotations
 

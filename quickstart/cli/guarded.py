@@ -1,4 +1,6 @@
-"""Outputs for bytes from a guest: a terminal, which the guest must not control, or a memory buffer, which is limited."""
+"""Outputs for bytes from a guest: a terminal, which the guest must not control, and a memory buffer of
+limited size.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from quickstart.parse.printable import console_shown
 
 
 def guarded(stream: TextIO) -> BinaryIO:
-    """An output for a guest's bytes. The bytes go to ``stream`` unchanged, unless it is a terminal: then
-    control characters are escaped.
+    """An output for a guest's bytes. If ``stream`` is a terminal, control characters are escaped. Otherwise,
+    the bytes go to ``stream`` unchanged.
     """
     if not stream.isatty():
         return stream.buffer
@@ -18,11 +20,11 @@ def guarded(stream: TextIO) -> BinaryIO:
 
 
 class Printable:
-    """Passes text on in the form that `console_shown` gives it: every control sequence except colours is
-    shown as an escape (``\x1b``).
+    """An output that passes text on to a terminal in the form of `console_shown`: every control sequence
+    except colours becomes an escape (``\x1b``).
 
-    A terminal obeys control sequences. Control sequences can set the terminal's title or clipboard, or make
-    the terminal type input for the user (console_codes(4)).
+    A terminal obeys control sequences, which can set its title or clipboard, or make it send input in the
+    user's place (console_codes(4)).
     """
 
     def __init__(self, target: BinaryIO) -> None:
@@ -40,7 +42,7 @@ class Printable:
 
 
 class Kept:
-    """Keeps the first ``limit_bytes`` of what is written, and counts the bytes after that."""
+    """An output that keeps the first ``limit_bytes`` bytes, and counts the bytes after them."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes

@@ -95,7 +95,7 @@ def cat(out: Path, path: str, as_json: bool) -> None:
 
 
 def _nothing(console: Console) -> None:
-    """Print nothing: only the JSON form comes this way."""
+    """Print nothing. This is for a verb that shows only its JSON result by `Verb.result`."""
 
 
 @click.command("why")

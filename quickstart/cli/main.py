@@ -63,13 +63,17 @@ group.add_command(completion)
 
 
 def entry_point() -> None:
-    """The installed command. On wrong usage, click exits with status 2, the status of every bad input."""
+    """The entry point of the installed command. After wrong usage, click exits with status 2, which is also
+    the status for bad input.
+    """
     handle_signals()
     sys.exit(group())
 
 
 def handle_signals() -> None:
-    """Turn SIGTERM and SIGHUP into KeyboardInterrupt. Context managers clean up after an exception, but not after a signal."""
+    """Turn SIGTERM and SIGHUP into KeyboardInterrupt, because context managers clean up after an exception,
+    but not when a signal kills the process.
+    """
     # Ignored under nohup(1), which is to go on.
     numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN]
     terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]

@@ -55,7 +55,9 @@ _FILES = (
 
 
 def pages() -> Mapping[str, str]:
-    """Every page by its file name: one for the program, one for each verb, and one for each sub-verb."""
+    """The text of every page, by file name: one page for the program, one for each verb, and one for each
+    sub-verb.
+    """
     context = click.Context(group, info_name=PROGRAM, **group.context_settings)
     return {f"{name}.1": _page(name, each) for name, each in _commands(PROGRAM, context)}
 
@@ -95,7 +97,7 @@ def _page(name: str, context: click.Context) -> str:
 
 
 def _summary(command: click.Command) -> str:
-    """The description's first clause: up to the first period or semicolon that ends one."""
+    """The first clause of the command's description, up to the period or semicolon that ends it."""
     first = " ".join((command.help or "").split("\n\n")[0].split())
     return re.split(r"[;.](?:\s|$)", first)[0]
 
@@ -159,8 +161,8 @@ def _by_status(row: tuple[str, str]) -> int:
 
 
 def _others(name: str, context: click.Context) -> list[str]:
-    """The related pages: the parent's page and those of its other verbs. The program's own page lists all
-    verbs already, so it names other programs.
+    """The related pages for SEE ALSO: the page of the parent command, and the pages of the parent's other
+    verbs. The program's own page already lists all verbs, so its related pages are those of other programs.
     """
     parent = context.parent
     if parent is None or not isinstance(parent.command, click.Group):
@@ -178,7 +180,9 @@ def _table(title: str, rows: tuple[tuple[str, str], ...]) -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Text in roff's syntax: backslashes, hyphens and quotes are printed as they are, and no line begins as a request."""
+    """``text`` in roff's syntax. Backslashes, hyphens and quotes are printed as they are, and no line is read
+    as a request.
+    """
     plain = text.replace("\\", r"\e").replace("-", r"\-").replace("`", r"\(ga").replace("'", r"\(aq")
     plain = plain.replace("~", r"\(ti").replace("^", r"\(ha").replace("…", "...").replace("→", r"\(->")
     return rf"\&{plain}" if plain.startswith(".") else plain

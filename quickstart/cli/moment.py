@@ -1,4 +1,4 @@
-"""The option `--when`: the moment that a run waits for before it runs its command or ends."""
+"""The option `--when`, which says for which moment a run waits before it runs its command or ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quickstart.model import Artefact
 
 
 class When(enum.Enum):
-    """READY is the application's first answer; SETTLED is the end of the distribution's boot."""
+    """The moments. READY is the application's first correct answer. SETTLED is when the machine has settled."""
 
     READY = "ready"
     SETTLED = "settled"
@@ -39,8 +39,8 @@ SETTLE_TIMEOUT: Option = click.option(
 
 
 def moment(artefact: Artefact, when: When | None, stock: bool, append: str, has_command: bool) -> When:
-    """The moment that a run waits for. The user's choice comes first. Without a choice, a run with a command
-    waits for SETTLED if the machine settles at all. Any other run waits for READY.
+    """The moment for which a run waits: the user's choice ``when`` if there is one. Otherwise, a run with a
+    command waits for SETTLED if the machine can settle, and any other run waits for READY.
     """
     if when is not None:
         return when
@@ -48,7 +48,7 @@ def moment(artefact: Artefact, when: When | None, stock: bool, append: str, has_
 
 
 def demand_settling(artefact: Artefact, when: When | None, stock: bool, append: str) -> None:
-    """Raise BadInputError when the user chose SETTLED for a machine that never settles."""
+    """Raise BadInputError when the user chose SETTLED for a machine that can never settle."""
     if when is When.SETTLED and not _settles(artefact, stock, append):
         raise BadInputError(
             f"{artefact.directory} never settles: without a hand-off the distribution's boot does not begin",
@@ -57,13 +57,17 @@ def demand_settling(artefact: Artefact, when: When | None, stock: bool, append: 
 
 
 def _settles(artefact: Artefact, stock: bool, append: str) -> bool:
-    """Whether the distribution's init takes over the machine: after a stock boot or a hand-off, it does."""
+    """Whether the machine can settle, that is, whether the distribution's init runs it: in a stock boot, or
+    after a hand-off.
+    """
     words = f"{artefact.cmdline} {append}"
     return stock or hands_over(read_manifest(artefact.directory).hand_off, words)
 
 
 def settle(verb: Verb, guest: Executes, timeout_s: float | None) -> Settled:
-    """Wait until the machine has settled, and print one line about it. Raises the same errors as `wait_settled`."""
+    """Wait until the machine has settled, and print one line about the settled machine. Raises the errors of
+    `wait_settled`.
+    """
     with verb.display().step("wait for the whole machine"):
         settled = wait_settled(guest, timeout_s or LIMIT_S)
     verb.display().note(settled_line(settled))
@@ -71,13 +75,13 @@ def settle(verb: Verb, guest: Executes, timeout_s: float | None) -> Settled:
 
 
 def settled_line(settled: Settled) -> str:
-    """A line for people: the state that systemd reports, the time, and the failed units."""
+    """A line of text about a settled machine: systemd's state, the time, and the failed units."""
     failed = f"; failed: {' '.join(settled.failed_units)}" if settled.failed_units else ""
     return f"settled: {settled.state}, {settled.uptime_ns / 1e9:.2f} s after the machine's start{failed}"
 
 
 def settled_facts(settled: Settled | None) -> Mapping[str, object]:
-    """The fields of the JSON result. The fields are null when the run did not wait for SETTLED."""
+    """The fields of the JSON result about SETTLED. They are null when the run did not wait for SETTLED."""
     return {
         "settled": settled.state if settled else None,
         "settled_uptime_ns": settled.uptime_ns if settled else None,

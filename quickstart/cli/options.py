@@ -1,4 +1,4 @@
-"""The options that several verbs share, each defined once."""
+"""The command-line options that several verbs share."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _BOOT: tuple[Option, ...] = (
 
 
 def profile_option(text: str, *, required: bool = False) -> Option:
-    """The option ``--profile``, which gives the parameter ``profile_name``: a profile's name or its directory."""
+    """The option ``--profile``, whose value is the parameter ``profile_name``: a profile's name or its directory."""
     return click.option(
         "--profile",
         "profile_name",
@@ -73,8 +73,8 @@ def rootfs_option(text: str = "Your own root file system, in place of debootstra
 
 
 def guest_package_option(text: str) -> Option:
-    """The option ``--no-guest-package``, which gives the parameter ``guest_package``. The parameter is True
-    without the option.
+    """The option ``--no-guest-package``, which sets the parameter ``guest_package`` to False. Without the
+    option, the parameter is True.
     """
     return click.option(
         "--no-guest-package", "guest_package", is_flag=True, flag_value=False, default=True, help=text
@@ -82,8 +82,8 @@ def guest_package_option(text: str) -> Option:
 
 
 def kernel_options_option(default: str) -> Option:
-    """The option ``--kernel-options``, which gives the parameter ``kernel_options``: one of the choices, or
-    None. ``default`` is the help text for the value that None stands for.
+    """The option ``--kernel-options``, whose value is the parameter ``kernel_options``: one of the choices,
+    or None. ``default`` is the help text that says what None means.
     """
     return click.option(
         "--kernel-options",

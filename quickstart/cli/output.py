@@ -30,7 +30,9 @@ _INTERRUPTED = 130
 
 
 class Plain(Console):
-    """A console for untrusted strings, also in tables: it interprets no markup, no emoji names and no control sequences."""
+    """A console for untrusted strings, also in tables. It does not interpret markup, emoji names or control
+    sequences.
+    """
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
@@ -40,15 +42,15 @@ class Plain(Console):
 
 
 def say(console: Console, text: str, style: str | None = None, keep: str = "") -> None:
-    """Print ``text`` on one line, however wide the terminal is. The text may contain any file name: `shown`
-    escapes it, and no markup is interpreted.
+    """Print ``text`` on one line, however wide the terminal is. ``text`` may contain any file names, because
+    `shown` escapes it and no markup is interpreted.
     """
     console.print(shown(text, keep), style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class Display:
-    """Implements progress.Progress on stderr. The display shows the running step with its time, and then
-    prints a line for each step that took 0.1 s or more.
+    """The progress display on stderr (progress.Progress). It shows the running step with its time, and prints
+    a line for each completed step that took 0.1 s or more.
     """
 
     def __init__(self, console: Console) -> None:
@@ -81,8 +83,7 @@ class _Shown(logging.Formatter):
 class Verb:
     """The settings of one call of a verb. ``json`` asks for the machine-readable result.
 
-    ``out`` is the path, with links resolved, of the OUT that the verb writes. ``out`` is None for a verb
-    without an OUT.
+    ``out`` is the path, with links resolved, of the OUT that the verb writes, or None when it writes no OUT.
     """
 
     name: str
@@ -92,7 +93,7 @@ class Verb:
 
     @property
     def place(self) -> Path:
-        """``out``, for a verb that always has one."""
+        """The path ``out``, for a verb that always writes an OUT."""
         if self.out is None:
             raise AssertionError(f"{self.name} was called without a place")
         return self.out
@@ -122,15 +123,15 @@ def run_verb(
     """Call ``work`` and return the exit code: the code that ``work`` returns, or the code of the error that
     ``work`` raises.
 
-    ``as_root`` says that the verb handles file owners or enters images. An ordinary user then first becomes
-    root of a user namespace. Before that, the owners of the store's directory, of OUT's directory and of the
-    directory from ``into`` are checked, because inside the namespace, directories of root and of other users
-    look the same.
+    ``as_root`` says that the verb sets file owners or runs programs in images. An ordinary user then first
+    becomes root of a user namespace. Before that, the owners of the directories of the store, of OUT and of
+    ``into`` are checked, because inside the namespace, directories of root and of other users look the same.
 
-    OUT is created anew. ``work`` takes its resolved path from the verb, because a link in the path may be
-    changed later. Files in the directory of ``into`` are written in place.
+    The function ``out`` returns the path of OUT, which the verb makes or replaces. ``work`` must use the
+    resolved path `Verb.out`, because a link in the original path may be changed later. ``into`` returns a
+    directory in which files are written in place.
 
-    With ``verbose``, stderr shows the name of every subprocess when it starts.
+    With ``verbose``, every subprocess is named on stderr when it starts.
     """
     verb = Verb(name, as_json, Plain(stderr=True))
     if verbose:

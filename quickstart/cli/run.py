@@ -54,7 +54,7 @@ _FETCH_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The command line's options of a run. See moment.moment for the meaning of None in ``when``."""
+    """The command-line options of a run. The function moment.moment says what None means for ``when``."""
 
     stock: bool
     beside_stock: bool
@@ -73,11 +73,11 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """One boot that became ready. The ``exec_*`` fields belong to `--exec`. ``fallback`` says why the stock
-    init started, or is empty.
+    """One boot that became ready. The fields ``exec_*`` are the result of `--exec`. ``fallback`` is the
+    reason for fallback 1, or empty.
 
-    ``settled`` is None when the run did not wait for the end of the distribution's boot. ``exec_truncated``
-    says that the command's output was cut off.
+    ``settled`` is None when the run did not wait until the machine had settled. ``exec_truncated`` says that
+    the command's output was cut off.
     """
 
     measurement: Measurement
@@ -274,7 +274,7 @@ def _stay(verb: Verb, guest: Guest) -> None:
 
 
 def shut_down(verb: Verb, guest: Powered) -> None:
-    """Shut the guest down properly, and report it when that failed."""
+    """Shut the guest down in order. Print a message when this fails."""
     with verb.display().step("shut the machine down"):
         ended = guest.power_off(_POWER_OFF_S)
     if not ended:
@@ -310,7 +310,7 @@ def _followed(log: ConsoleLog) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that is free now."""
+    """A TCP port of 127.0.0.1 that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -318,7 +318,9 @@ def free_port() -> int:
 
 
 def _page(port: int, path: str) -> str:
-    """The status line that this host gets for a GET; empty when no answer came in time."""
+    """The HTTP status line that this host gets for a GET request through ``port``. Empty when no answer came
+    in time.
+    """
     deadline = time.monotonic() + _FETCH_S
     while time.monotonic() < deadline:
         if line := status_line(port, path):

@@ -1,4 +1,4 @@
-"""`quickstart shell`: a root shell in the reference image, in the initramfs, or in a guest that is ready."""
+"""`quickstart shell`: run a root shell in the reference image, in the initramfs, or in a guest that is ready."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SAID_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class ShellOptions:
-    """The command line's options of a shell in a guest."""
+    """The command-line options of a shell in a guest."""
 
     stock: bool
     snapshot: bool

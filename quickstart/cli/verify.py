@@ -113,7 +113,9 @@ def _verified(verb: Verb, out: Path, options: boot.Options, store: Store) -> boo
 
 
 def _booted(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.Verified | boot.Counted:
-    """One boot. A full trace is an error, because an option could have prevented it (a larger buffer)."""
+    """The result of one boot. Raises TraceFullError when the guest's trace buffer was full, because the user
+    can choose a larger buffer by an option.
+    """
     with output.settled(out):
         # Its disk would change while we read it.
         output.check_unused(out)
@@ -125,8 +127,8 @@ def _booted(verb: Verb, out: Path, options: boot.Options, store: Store) -> boot.
 
 
 def _counted(verb: Verb, out: Path, found: boot.Counted) -> int:
-    """Show the result for a guest whose kernel cannot trace: the number of reads, compared with the budget.
-    Return the exit status.
+    """Show the result for a guest whose kernel cannot trace: the number of reads, compared with the root
+    budget. Return the exit status.
     """
     budget = read_manifest(out).root_budget
     result = shown.counted_document(found, budget)

@@ -1,1 +1,1 @@
-"""The work of verbs such as `build`, `trace` and `rebuild`, each as a sequence of stages."""
+"""Run the sequences of stages of the verbs `build`, `trace` and `rebuild`."""

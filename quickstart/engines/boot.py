@@ -1,4 +1,4 @@
-"""`build` and `trace` as sequences of stages: profile → reference → trace → start set → initramfs → image."""
+"""Run `build` and `trace` as sequences of stages: profile → reference → trace → start set → initramfs → image."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ MAC = "52:54:00:71:73:02"
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """``traces`` is the number of traced boots. ``rootfs`` is the user's root file system, which replaces
-    debootstrap. With ``keep``, the guests' workspaces are kept. ``guest_package`` says whether
-    quickstart-guest is installed in the image.
+    """The options of a trace. ``traces`` is the number of traced boots. ``rootfs`` is a user's root file
+    system, which is used in place of debootstrap's. With ``keep``, the guests' workspaces are not removed.
+    ``guest_package`` says whether quickstart-guest is installed in the image.
     """
 
     traces: int = 1
@@ -73,7 +73,7 @@ class TraceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """The command line's options of a build. Where ``payload`` or ``kernel_options`` is None, the profile's value applies."""
+    """The command-line options of a build. When ``payload`` or ``kernel_options`` is None, the profile's value applies."""
 
     out: Path
     disk_format: DiskFormat = DiskFormat.RAW
@@ -96,7 +96,7 @@ class Built:
 
 @dataclass(frozen=True)
 class Plan:
-    """The stages of a build, each with its key and with whether the store has its result."""
+    """The stages of a build, as (stage, key, whether the store has the result)."""
 
     stages: tuple[tuple[str, str, bool], ...]
 
@@ -125,12 +125,12 @@ def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) ->
 
 
 def payload_of(profile: Profile, asked: Payload | None) -> Payload:
-    """The form of the initramfs: ``asked`` if it is given, or else the profile's form."""
+    """The payload of a build: ``asked`` if it is given, or else the profile's payload."""
     return asked or profile.payload
 
 
 def plan(profile: Profile, options: TraceOptions, store: Store) -> Plan:
-    """The stages that a build of ``profile`` consists of. Nothing is changed."""
+    """The stages of a build of ``profile``. This function changes nothing."""
     rootfs = examine(options.rootfs) if options.rootfs else None
     reference = _reference_inputs(profile, rootfs, options)
     image = entry.find(store, reference)
@@ -145,8 +145,8 @@ def plan(profile: Profile, options: TraceOptions, store: Store) -> Plan:
 def in_store(
     profile: Profile, options: TraceOptions, store: Store
 ) -> tuple[ReferenceImage | None, StartSet | None]:
-    """The reference image and the start set of ``profile``. The image or the start set is None when the store
-    lacks it. Nothing is changed.
+    """The reference image and the start set of ``profile``. The image is None when the store does not have
+    it. The start set is None when the store does not have all traces. This function changes nothing.
     """
     rootfs = examine(options.rootfs) if options.rootfs else None
     image = entry.find(store, _reference_inputs(profile, rootfs, options))
@@ -161,8 +161,8 @@ def in_store(
 
 
 def rules_of(profile: Profile, reference: ReferenceImage) -> FileRules:
-    """The profile's file rules, and rules for the files that the unit's own mounts hide. For a unit that
-    cannot start early, only the profile's rules.
+    """The profile's file rules, and rules that exclude the files that the unit hides by its own mounts. For a
+    unit that cannot start early, only the profile's rules.
     """
     root = ImageRoot(reference.tree)
     try:
@@ -173,8 +173,8 @@ def rules_of(profile: Profile, reference: ReferenceImage) -> FileRules:
 
 
 def build(profile: Profile, options: BuildOptions, context: Context) -> Built:
-    """Build the artefact of ``profile`` at ``options.out``, unless it is there and up to date. An error
-    leaves ``out`` unchanged.
+    """Build the artefact of ``profile`` at ``options.out``, unless an artefact that is up to date is already
+    there. After an error, ``options.out`` is unchanged.
     """
     rootfs = rootfs_of(options.tracing, context.progress)
     key = build_key(profile, options, rootfs)
@@ -224,7 +224,7 @@ def build(profile: Profile, options: BuildOptions, context: Context) -> Built:
 
 
 def build_tools(profile: Profile, options: BuildOptions, store: Store) -> tuple[str, ...]:
-    """The programs that all stages of a build with these options need on the host."""
+    """The programs that the stages of a build with these options need on the host."""
     own = ("qemu-img",) if options.disk_format == DiskFormat.QCOW2 else ()
     return (*_trace_tools(profile, options.tracing, store), *own, *payload_of(profile, options.payload).tools)
 
@@ -238,8 +238,8 @@ def _trace_tools(profile: Profile, options: TraceOptions, store: Store) -> tuple
 
 
 def reference_image(profile: Profile, options: TraceOptions, context: Context) -> ReferenceImage:
-    """The image that a trace of ``profile`` boots. Before the work, this checks for root and for the tools of
-    all stages up to the trace.
+    """The image that a trace of ``profile`` boots. The function first checks that we are root and that the
+    host has the tools of all stages up to the trace.
     """
     door.need_root(_ROOT_STEP)
     door.need_tools(*_trace_tools(profile, options, context.store))
@@ -247,8 +247,8 @@ def reference_image(profile: Profile, options: TraceOptions, context: Context) -
 
 
 def trace(profile: Profile, options: TraceOptions, context: Context) -> Traced:
-    """The start set of ``profile``. This also works for a unit that cannot start early: refusals of its
-    directives are ignored.
+    """The start set of ``profile`` with its traces. This also works for a unit that cannot start early,
+    because unsupported directives are ignored.
     """
     return trace_image(profile, reference_image(profile, options, context), options, context)
 
@@ -256,7 +256,7 @@ def trace(profile: Profile, options: TraceOptions, context: Context) -> Traced:
 def trace_image(
     profile: Profile, reference: ReferenceImage, options: TraceOptions, context: Context
 ) -> Traced:
-    """The start set of ``profile`` in the existing image ``reference``."""
+    """The start set of ``profile`` in the existing image ``reference``, with its traces."""
     door.need_root(_ROOT_STEP)
     door.need_tools(*_TOOLS)
     for unit in profile.units:
@@ -266,8 +266,8 @@ def trace_image(
 
 
 def trace_disk(subject: Subject, options: TraceOptions, context: Context) -> Traced:
-    """The start set of a reference image, computed from traces of its disk. Each trace comes from the store
-    or is recorded now.
+    """The start set of ``subject``, computed from traces of its disk, and these traces. Each trace comes from
+    the store or is recorded now.
     """
     traces = tuple(
         make_trace(subject, number, context, options.keep) for number in range(1, options.traces + 1)
@@ -351,7 +351,7 @@ def _trace_inputs(profile: Profile, reference: ReferenceImage, number: int) -> M
 
 
 def make_trace(subject: Subject, number: int, context: Context, keep: bool) -> Trace:
-    """Trace number ``number`` of the reference boot, from the store or recorded now."""
+    """The trace with the number ``number`` of the reference boot. The trace comes from the store or is recorded now."""
     profile = subject.profile
 
     def make(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Choose the backend that starts a machine. No other module names a launcher's class."""
+"""Choose the backend that starts a machine. Only this module uses the class of a launcher."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def launcher_of(artefact: Artefact, context: Context, *, keep: bool = False) -> 
 
 def launcher_for(kernel: Path, context: Context, *, keep: bool = False) -> Launcher:
     """A launcher that starts QEMU with an accelerator that works on this host. With ``keep``, the guests'
-    workspaces are kept.
+    workspaces are not removed.
     """
     with context.progress.step("choose an accelerator"):
         accelerator = accel.choose(kernel, context.store)
@@ -37,8 +37,8 @@ def launcher_on(accelerator: Accelerator, store: Store, *, keep: bool = False) -
 
 
 def launchers(store: Store) -> Callable[[Accelerator], Launcher]:
-    """A function that returns a QEMU launcher for an accelerator. `bench` chooses the accelerator by the
-    clock (measure.run.Bench).
+    """A function that returns a QEMU launcher for an accelerator, for measure.run.Bench. The clock decides
+    which accelerator `bench` uses.
     """
     agent = archive.agent_binary(store)
     return lambda accelerator: QemuLauncher(accelerator, agent)

@@ -1,5 +1,5 @@
-"""Make an artefact's initramfs again for the present state of its disk. The work is the same as in `build`,
-with the disk's content as the reference image.
+"""Make the initramfs of an artefact again, for the present state of its disk. The stages are the same as in
+`build`, but with the disk's content as the reference image.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ def rebuild(
     keep: bool = False,
     kernel_options: KernelOptions | None = None,
 ) -> pipeline.Built:
-    """Replace everything in ``out`` except its root disk, which is not written to. An error leaves ``out``
+    """Replace everything in ``out`` except its root disk, which is not changed. After an error, ``out`` is
     unchanged.
 
-    Without ``kernel_options``, the kernel options of ``out`` are kept. Raises BadInputError for a disk that
-    is not raw or was not shut down properly. Raises OutputExistsError while a machine runs from the disk.
+    When ``kernel_options`` is None, the kernel options of ``out`` are kept. Raises BadInputError for a disk
+    that is not raw or was not shut down properly. Raises OutputExistsError while a machine runs from the
+    disk.
     """
     before = _artefact(out, profile)
     door.need_root("copying a root file system with its owners")
@@ -88,7 +89,9 @@ def rebuild(
 def _packing(
     before: Artefact, profile: Profile, used: UsedDisk, form: PackOptions, context: Context, keep: bool
 ) -> Packing:
-    """The packing for the used disk. The disk's content becomes the reference image, and is traced again."""
+    """The input of ``pack`` for the used disk. The disk's content becomes the reference image, and is traced
+    again.
+    """
     reference = reference_of_disk(used, _LABEL, profile.disk_mib * MIB, context)
     root = ImageRoot(reference.tree)
     refuse_bound_port(read_stack(root, profile.units, profile.run_start_pre), profile.ready)

@@ -1,4 +1,4 @@
-"""Where the files beside the code are: `profiles/`, `tracers/` and `bench/`, in a wheel or in a checkout."""
+"""Find the directories that are not code (`profiles/`, `tracers/` and `bench/`), in a wheel or in a checkout."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 links and without waiting.
 
 A name has one component, so O_NOFOLLOW guarantees as much as RESOLVE_BENEATH of openat2(2). All later checks
-use the open descriptor. So replacing the file meanwhile has no effect.
+use the open descriptor, so replacing the file after it was opened has no effect.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def open_regular(path: Path, *, writable: bool = False) -> int:
     """A descriptor of the regular file at ``path``. When the last component is a link, it is not followed.
 
     A file that is opened for writing must not have a second name, because that name may be in another
-    directory. Raises BadInputError with the name and kind of any other file, FileNotFoundError when the file
-    does not exist, and OSError as open(2) does.
+    directory. Raises BadInputError, with the name and kind of the file, when the file is not regular,
+    FileNotFoundError when it does not exist, and OSError as open(2) does.
     """
     check_plain_name(path.name)
     # A symbolic link fails with ELOOP, a socket or a device without a driver with ENXIO: lstat says it in plain words before.
@@ -54,7 +54,7 @@ def open_regular(path: Path, *, writable: bool = False) -> int:
 
 @contextmanager
 def opened_regular(path: Path, *, writable: bool = False) -> Iterator[int]:
-    """As ``open_regular``. The descriptor is closed when the context ends."""
+    """The descriptor that ``open_regular`` returns. The descriptor is closed when the context ends."""
     fd = open_regular(path, writable=writable)
     try:
         yield fd
@@ -81,15 +81,16 @@ def _content(fd: int, path: Path, limit_bytes: int) -> bytes:
 
 
 def read_judged(path: Path, limit_bytes: int, owner: int = 0) -> tuple[bytes, str]:
-    """The content of the regular file at ``path``, and where another user could have written it.
+    """The content of the regular file at ``path``, and the place where another user could have replaced or
+    changed the file.
 
-    The second value is the first path on the way, or the file's own path, where a user other than root and
-    ``owner`` (a user's ID) may write. The second value is empty when there is no such path. Everything on a
-    FUSE file system belongs to the user who mounted it, whatever owner it shows.
+    The second value is the first directory on the way to the file, or the file itself, where a user other
+    than root and ``owner`` (a user's ID) may write. The second value is empty when there is no such place.
+    Everything on a FUSE file system counts as belonging to the user who mounted it.
 
-    Both values come from the same descriptors, even if files are renamed meanwhile: each name is opened in
-    the directory before it, and no link is followed. In a directory with the sticky bit, other users can
-    replace only what belongs to them. Raises the same errors as ``read_bounded``.
+    Both values come from the same descriptors, even if files are renamed during the call. Links are resolved
+    first; then each name is opened in its directory, without following a link. In a directory with the sticky
+    bit, other users can replace only what belongs to them. Raises the same errors as ``read_bounded``.
     """
     way = Path(os.path.realpath(path))
     doubt = ""

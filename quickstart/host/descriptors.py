@@ -1,5 +1,5 @@
-"""The open files behind descriptors, as a trace shows them. There are many processes, and each begins as a
-copy of another one.
+"""The open files behind the descriptors of traced processes. A trace has many processes, and each process
+begins with a copy of its parent's descriptors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _EMPTY: tuple[None, ...] = (None,) * _WAYS
 
 
 class Descriptors(Generic[T]):
-    """Values by descriptor.
+    """A table with a value for each descriptor of one process.
 
     Copying takes constant time, because the copies share their common part (a tree of immutable tuples). So a
     trace of many forks and opens takes time and memory in proportion to its length, and not to the square of
@@ -27,7 +27,7 @@ class Descriptors(Generic[T]):
         self._root: tuple[object, ...] = _EMPTY
 
     def get(self, number: int) -> T | None:
-        """The value of a descriptor. None when the descriptor was not opened or cannot exist."""
+        """The value of a descriptor. None when no value was set for it, or when its number is out of range."""
         node: object = self._root
         for level in range(_LEVELS - 1, -1, -1):
             if not isinstance(node, tuple) or not 0 <= number < _MOST:
@@ -36,12 +36,12 @@ class Descriptors(Generic[T]):
         return node[0] if isinstance(node, tuple) else None
 
     def set(self, number: int, value: T) -> None:
-        """Set the value of a descriptor. A descriptor that cannot exist is ignored."""
+        """Set the value of a descriptor. A number that is out of range is ignored."""
         if 0 <= number < _MOST:
             self._root = _with(self._root, number, value, _LEVELS - 1)
 
     def copy(self) -> Descriptors[T]:
-        """A copy that begins with the same values."""
+        """A copy of this table, which can be changed independently."""
         other: Descriptors[T] = Descriptors()
         other._root = self._root
         return other

@@ -1,4 +1,4 @@
-"""The only module that starts subprocesses: with argv lists, an explicit environment, a time limit and captured output."""
+"""The only module that starts subprocesses. They get an argv list, an explicit environment and a time limit."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def tool_path(tool: str) -> Path:
 
 
 def need_tools(*tools: str) -> None:
-    """Raise MissingToolError for the first of ``tools`` that this host lacks."""
+    """Raise MissingToolError for the first of ``tools`` that is not on this host. Otherwise, return nothing."""
     for tool in tools:
         tool_path(tool)
 
 
 def need_root(step: str) -> None:
-    """Raise NeedsRootError when this process is root neither of the host nor of a user namespace. ``step``
+    """Raise NeedsRootError unless this process is root, either of the host or of a user namespace. ``step``
     names the work that needs root.
     """
     if os.geteuid() != 0:
@@ -96,7 +96,7 @@ def _tail(data: bytes) -> str:
 
 
 def end_group(process: Process) -> None:
-    """Kill ``process`` with all its children, and reap it. The process leads a session of its own."""
+    """Kill all processes of the group that ``process`` leads, and reap ``process``."""
     # Children may outlive their leader; without any the group is gone.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -113,8 +113,8 @@ def has_ended(process: Process, timeout_s: float) -> bool:
 
 
 def bad_end(process: Process) -> str:
-    """How ``process`` failed (``was killed by signal 9``, ``ended with status 2``). Empty when the process
-    succeeded or is still running.
+    """The way in which ``process`` failed (``was killed by signal 9``, ``ended with status 2``). Empty when
+    the process succeeded or is still running.
     """
     status = process.poll()
     if not status:
@@ -123,12 +123,12 @@ def bad_end(process: Process) -> str:
 
 
 def core_limit() -> str:
-    """The option of prlimit(1) that prevents a core dump, both as a file and as input for a handler of the
-    host.
+    """The option of prlimit(1) that prevents a core dump: the kernel writes no core file, and starts no
+    handler for core dumps.
 
-    A handler (core_pattern with a pipe: systemd-coredump, apport) runs as the host's root whatever the limit
-    is, unless the limit is 1 (do_coredump() in the kernel's fs/coredump.c). A hard limit of 0 cannot be
-    raised without a privilege.
+    A handler (systemd-coredump, apport: core_pattern begins with a pipe) runs as the host's root. The kernel
+    starts it even with a limit of 0, but not with a limit of 1 (do_coredump() in the kernel's fs/coredump.c).
+    A hard limit of 0 stays, because raising it needs a privilege.
     """
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     return f"--core={0 if hard == 0 else 1}"
@@ -136,7 +136,7 @@ def core_limit() -> str:
 
 def identity_words(identity: Identity | None) -> tuple[str, ...]:
     """The options of setpriv(1) by which a program gets ``identity`` and can never gain a privilege. Empty
-    without an identity.
+    when ``identity`` is None.
     """
     if identity is None:
         return ()
@@ -151,10 +151,11 @@ def identity_words(identity: Identity | None) -> tuple[str, ...]:
 
 
 def _bound_to_us(argv: Sequence[str | Path], identity: Identity | None = None) -> tuple[str, ...]:
-    """``argv`` under setpriv(1). The process dies when we die, even when we are killed (PR_SET_PDEATHSIG).
+    """``argv`` under setpriv(1), with which the kernel kills the process when we end, even when we are killed
+    (PR_SET_PDEATHSIG).
 
-    The kernel clears this setting at a change of user (prctl(2)). setpriv applies the setting after the
-    change, whatever the order of its options is.
+    The kernel clears this setting when a process changes its user (prctl(2)). setpriv makes the setting after
+    the change of user, in whatever order its options are given.
     """
     _LOG.info("%s", shlex.join(str(word) for word in argv))
     bound = (str(tool_path("setpriv")), *identity_words(identity), "--pdeathsig", "KILL", "--")
@@ -171,10 +172,11 @@ def run(
     log: Path | None = None,
     check: bool = True,
 ) -> Completed:
-    """Run ``argv`` to its end. With ``log``, both outputs go to that file instead of memory.
+    """Run ``argv`` and wait for its end. With ``log``, stdout and stderr go to that file instead of memory.
 
-    Raises MissingToolError. Raises CommandError on a status other than 0 (unless ``check`` is False), and
-    when ``timeout_s`` is over. In every case, Ctrl-C included, the children have ended by then.
+    Raises MissingToolError when the program is not installed. Raises CommandError for a status other than 0
+    (unless ``check`` is False), and when ``timeout_s`` is over. The process and its children have ended when
+    this function returns or raises, also after Ctrl-C.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     out = log.open("ab") if log else None
@@ -213,7 +215,7 @@ class Filter:
     errors: BinaryIO
 
     def fault(self) -> str:
-        """Why the process failed; empty when it succeeded. This waits for its end."""
+        """Wait for the end of the process, and return why it failed. Empty when the process succeeded."""
         self.process.wait()
         self.errors.seek(0)
         said = _tail(self.errors.read()).strip().partition("\n")[0]
@@ -222,8 +224,8 @@ class Filter:
 
 @contextmanager
 def filtered(argv: Sequence[str | Path], source: int) -> Iterator[Filter]:
-    """A process with the open file ``source`` as its stdin. The process's stdout can be read while the
-    context lasts. At the end of the context, the process is killed.
+    """A process that has the open file ``source`` as its stdin. Its stdout can be read while the context
+    lasts. The process is killed when the context ends.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with tempfile.TemporaryFile() as errors:
@@ -264,14 +266,14 @@ def background(
     proxies: bool = False,
     cwd: Path | None = None,
 ) -> Iterator[Process]:
-    """A process that runs while the context lasts and is killed at its end.
+    """A process that runs while the context lasts, and is killed when the context ends.
 
-    The process's output is appended to the file ``log``, or goes to the descriptor ``output``, which is for
-    output that must be limited. The process's stderr goes to ``errors``, if that is given. ``stdin`` is empty
-    unless it is given. With ``identity``, the process runs as that user. The process gets the descriptors
-    ``pass_fds`` under their own numbers, the additional environment ``env`` and, with ``proxies``, the host's
-    proxy settings. ``cwd`` is the directory in which the process starts. ``cwd`` is entered with our own
-    identity.
+    The process's output is appended to the file ``log``, or goes to the descriptor ``output``. A caller that
+    limits the output uses ``output``. The process's stderr goes to ``errors``, if that is given. ``stdin`` is
+    empty unless it is given. With ``identity``, the process runs as that user. The process gets the
+    descriptors ``pass_fds`` under their own numbers, the additional environment ``env`` and, with
+    ``proxies``, the host's proxy settings. ``cwd`` is the directory in which the process starts. ``cwd`` is
+    entered with our own identity.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with ExitStack() as stack:

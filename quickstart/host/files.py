@@ -1,4 +1,6 @@
-"""The host's file systems: free space, recognising a full disk as the cause of a failure, and removing trees."""
+"""Functions for the host's file systems: find the free space, recognise a full disk as the cause of a
+failure, and remove trees.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def temporary_directory() -> Path:
-    """$TMPDIR, or else /tmp. Nothing is written to find it, unlike in tempfile.gettempdir, which fails on a full disk."""
+    """$TMPDIR, or else /tmp. Unlike tempfile.gettempdir, this function writes no file, so it also works on a
+    full disk.
+    """
     chosen = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the place, not a file of a known name
     return chosen if chosen.is_dir() else Path("/tmp")  # noqa: S108
 
@@ -34,12 +38,13 @@ def free_bytes(path: Path) -> int:
 
 @contextmanager
 def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
-    """Raise HostLacksError with ``hint`` for every failure in the context that a full file system of
-    ``directory`` explains.
+    """Raise HostLacksError with ``hint`` instead of an error in the context, when a full file system of
+    ``directory`` explains the error.
 
-    ``name`` is what the user calls the directory. A failing program does not always give the reason. So less
-    than 1 MiB of free space is taken as the reason, too. Many programs write to the temporary directory. The
-    temporary directory is named instead when it has less free space.
+    ``name`` is the name of the directory in the message. A program that fails does not always say why. So
+    less than 1 MiB of free space counts as an explanation of its failure. Many programs write to the
+    temporary directory. So the message names the temporary directory instead when it has less free space than
+    ``directory``.
     """
     try:
         yield
@@ -70,7 +75,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def _says_full(error: BaseException | None) -> bool:
-    """Whether the error, or an error that caused it, is about lack of space."""
+    """Whether the error, or an error that caused it, reports a lack of disk space."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _ERRNOS:
             return True
@@ -101,8 +106,8 @@ def remove_tree(path: Path) -> None:
 
 
 def _unescaped(point: bytes) -> bytes:
-    """Decode a field of mountinfo (proc(5)), where a backslash and three octal digits stand for a blank, a
-    tab, a newline or a backslash.
+    """Decode a field of mountinfo (proc(5)). In such a field, a blank, a tab, a newline or a backslash is
+    written as a backslash and three octal digits.
     """
     return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), point)
 
@@ -111,8 +116,8 @@ def _empty(top: int) -> None:
     """Remove everything in a directory.
 
     Entries two levels down are first moved up by one level. So no path gets too long for the kernel, there is
-    no recursion, and at most two directories are open. No link is followed, even one that is put there
-    meanwhile.
+    no recursion, and at most two directories are open. No link is followed, even if another process adds one
+    during the removal.
     """
     while directories := _remove_files(top):
         for name in directories:

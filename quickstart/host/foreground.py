@@ -1,4 +1,6 @@
-"""Run a program in the foreground, as a shell would, without giving it any of our descriptors (``relay`` says why)."""
+"""Run a program in the foreground, as a shell would, without giving it any of our descriptors (the module
+``relay`` says why).
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ _WINSIZE_BYTES = 8
 
 @dataclass(kw_only=True)
 class _Streams:
-    """The paths of the relay. Each descriptor in ``outputs`` is copied to the given descriptor of ours, and
-    our stdin is copied to ``into``.
+    """The descriptors between which data is copied. The data from each key of ``outputs`` goes to its value,
+    a descriptor of ours. Our stdin goes to ``into``.
 
-    ``theirs`` are the program's three descriptors. ``started`` closes our copies of these descriptors.
+    ``theirs`` are the program's stdin, stdout and stderr. ``started`` closes our copies of these descriptors
+    once the program runs.
     """
 
     terminal: bool
@@ -45,9 +48,10 @@ def run(command: Callable[[bool], Sequence[str | Path]], *, env: Mapping[str, st
     """Run a program with our stdin, stdout and stderr relayed. Return its status, or 128 + the signal that
     killed it.
 
-    ``command`` returns the program's argv. The argument of ``command`` says whether the program's stdin is a
-    terminal, as our stdin is. The program must make that terminal its controlling terminal. There is no time
-    limit: the user ends the program. Afterwards, our terminal has its former settings.
+    ``command`` returns the program's argv. Its argument is true when our stdin is a terminal; the program's
+    stdin is then a terminal as well. The program must make that terminal its controlling terminal. There is
+    no time limit: the user ends the program. When the program has ended, our terminal gets its former
+    settings back.
     """
     with ExitStack() as stack:
         streams = _streams(stack)
@@ -115,8 +119,8 @@ def _pipes(stack: ExitStack, into: PipeEnds) -> _Streams:
 
 @contextmanager
 def _terminal() -> Iterator[tuple[int, int]]:
-    """A pseudo-terminal with the modes and size of our terminal (pty(7)), as (master, slave). The caller
-    closes the slave once the program is started.
+    """The descriptors (master, slave) of a pseudo-terminal (pty(7)) with the modes and size of our terminal.
+    The caller closes the slave once the program is started.
 
     While the context lasts, our terminal is in raw mode.
     """

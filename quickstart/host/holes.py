@@ -1,4 +1,4 @@
-"""Read the data of a sparse file. Holes are skipped, because a small file can have terabytes of them."""
+"""Read the data of a sparse file. Holes are skipped, because a file with little data can have terabytes of holes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _ZEROS = bytes(CHUNK_BYTES)
 
 
 def data_chunks(fd: int, size_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Each chunk of the first ``size_bytes`` that is not all zeros, with its offset. Offsets are multiples of
-    CHUNK_BYTES.
+    """Each chunk of the first ``size_bytes`` bytes that is not all zeros, as (offset, chunk). Offsets are
+    multiples of CHUNK_BYTES.
 
     A hole and written zeros are treated alike.
     """
@@ -26,8 +26,8 @@ def data_chunks(fd: int, size_bytes: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _next_data(fd: int, offset: int, size_bytes: int) -> int:
-    """The offset of the first chunk with data at or after ``offset`` (lseek(2), SEEK_DATA). ``size_bytes``
-    when there is none.
+    """The offset of the first chunk with data at or after ``offset`` (lseek(2), SEEK_DATA). Returns
+    ``size_bytes`` when no such chunk exists.
     """
     if offset >= size_bytes:
         return size_bytes

@@ -1,10 +1,10 @@
-"""The user as which a possibly hostile program runs: a user that no other program has, and that has none of
-our rights.
+"""The user as which a possibly hostile program runs. No other program runs as this user, and this user has
+none of our rights.
 
 Root gives each program that it starts an unprivileged user and group ID of its own, so that no program can
 signal or trace another (credentials(7), ptrace(2)). A user namespace has only the IDs that are mapped into
-it, and other namespaces of the same user may have the same ones (user_namespaces(7)). So QuickStart claims an
-ID for as long as the program runs. Without root, the program keeps our user ID.
+it, and other namespaces of the same user may map the same IDs (user_namespaces(7)). So QuickStart claims an
+ID while the program runs. Without root, the program keeps our user ID.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Extent = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of a program. ``uid`` and ``gid`` are None when ours are kept. ``groups`` are its
-    supplementary groups, or None when ours are kept.
+    """The identity of a program. ``uid`` and ``gid`` are None when the program keeps ours. ``groups`` are its
+    supplementary groups, or None when the program keeps ours.
 
-    The program has no capabilities. ``drop`` says that the bounding set is emptied, too, which a program of
-    root's needs.
+    The program has no capabilities. ``drop`` says that the capability bounding set is emptied as well. This
+    is necessary for a program that root starts.
     """
 
     uid: int | None = None
@@ -52,8 +52,8 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What this process may do about identities: its effective user and capabilities, and the IDs that its
-    user namespace maps.
+    """The facts that decide which identities this process can give to programs: its effective user and
+    capabilities, and the IDs that its user namespace maps.
 
     ``setgroups`` says whether supplementary groups can be set in the namespace.
     """
@@ -93,8 +93,8 @@ def unprivileged(wanted_group: int | None = None) -> Iterator[Identity]:
 
 
 def _names(standing: Standing, identity: Identity) -> Iterator[str]:
-    """The names under which the identity's IDs are claimed. The names use the IDs outside our namespace,
-    because other namespaces may map these IDs, too.
+    """The names under which the IDs of ``identity`` are claimed. The names contain the IDs as they are
+    outside our user namespace, because other namespaces may map the same IDs.
     """
     for kind, extents, own in (
         ("uid", standing.uid_map, identity.uid),
@@ -108,8 +108,9 @@ def _names(standing: Standing, identity: Identity) -> Iterator[str]:
 def _claim(claims: ExitStack, name: str) -> bool:
     """Claim ``name`` until ``claims`` is closed. Return False when another process has claimed the name.
 
-    The name is bound to an abstract UNIX socket (unix(7)), which only one process at a time can do. The claim
-    disappears with its process, however that ends. No common directory for all processes of a user is needed.
+    An abstract UNIX socket is bound to the name (unix(7)). Only one process at a time can do this, and the
+    claim ends with its process, however the process ends. So no directory that all processes of a user share
+    is needed.
     """
     claim = claims.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
@@ -120,7 +121,7 @@ def _claim(claims: ExitStack, name: str) -> bool:
 
 
 def identity_of(standing: Standing, number: int, wanted_group: int | None = None) -> Identity:
-    """The identity for the program with the number ``number`` (pure). Neighbouring numbers give different IDs."""
+    """The identity that belongs to ``number`` (pure). Consecutive numbers give different IDs."""
     drop = standing.has(_CAP_SETPCAP)
     if standing.euid != 0 or not standing.has(_CAP_CHOWN, _CAP_SETUID, _CAP_SETGID):
         return Identity(drop=drop)
@@ -140,7 +141,7 @@ def _is_mapped(extents: Sequence[Extent], number: int) -> bool:
 
 
 def _free_id(extents: Sequence[Extent], number: int) -> int | None:
-    """A mapped ID other than 0 that is probably unused. None when the map has none."""
+    """An ID other than 0 that ``extents`` maps and that is probably unused. None when there is no such ID."""
     own = _OWN_BASE + number % _OWN_COUNT
     if _is_mapped(extents, _OWN_BASE) and _is_mapped(extents, own):
         return own

@@ -1,4 +1,4 @@
-"""Write files into an image in which package scripts have run. A name leads to where it would lead inside the
+"""Write files into an image in which package scripts have run. A name is resolved as it would be inside the
 image.
 
 Links are resolved below the image's root, by openat2(2) with RESOLVE_IN_ROOT. The last component is never
@@ -58,8 +58,8 @@ def remove(root: Path, name: str) -> None:
 
 
 def remove_matching(root: Path, pattern: str) -> None:
-    """Remove the files and links that match ``pattern``: a directory's name, and after the last slash a
-    pattern of fnmatch(3).
+    """Remove the files and links that match ``pattern``. The part before the last slash is a directory's
+    name, and the part after it is a pattern of fnmatch(3).
     """
     parent = str(PurePosixPath(pattern).parent)
     with _faults(root, pattern):
@@ -77,8 +77,8 @@ def remove_matching(root: Path, pattern: str) -> None:
 
 
 def make_directory(root: Path, name: str, mode: int = 0o755) -> None:
-    """Make a directory with this name and mode, if it is missing. Raises ReferenceImageError when the name
-    belongs to anything but a directory.
+    """Make a directory with this name and mode, if it is missing. Raises ReferenceImageError when something
+    other than a directory has this name.
     """
     with _faults(root, name):
         fd = _made(root, name)
@@ -121,7 +121,7 @@ def _faults(root: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def _entry(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """A descriptor of the directory of ``name``, and the last component."""
+    """A descriptor of the directory that contains ``name``, and the last component of ``name``."""
     path = PurePosixPath(name)
     fd = _made(root, str(path.parent)) if make else _open(root, str(path.parent))
     try:

@@ -13,13 +13,13 @@ def lock(fd: int, kind: int, name: str, hint: str) -> None:
     """Lock an open file or directory, and wait for the lock without a limit. Raises HostLacksError on a file
     system without locks.
 
-    ``name`` says what the file belongs to, and ``hint`` says where locks exist.
+    ``name`` and ``hint`` are for the message: what the file belongs to, and which file systems have locks.
     """
     _flock(fd, kind, name, hint)
 
 
 def try_lock(fd: int, kind: int, name: str, hint: str) -> bool:
-    """As ``lock``, without waiting. Return False when another process holds the lock."""
+    """Lock as ``lock`` does, but without waiting. Return False when another process holds the lock."""
     try:
         _flock(fd, kind | fcntl.LOCK_NB, name, hint)
     except BlockingIOError:

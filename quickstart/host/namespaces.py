@@ -6,11 +6,12 @@ from pathlib import Path
 
 
 def own_namespaces(*, network: bool = False) -> tuple[str, ...]:
-    """The first words of an argv, with unshare(1). The command gets its own mounts and process IDs, which end
-    with it.
+    """The words to put before an argv: a call of unshare(1). The command gets a mount and a PID namespace of
+    its own, which end with the command.
 
-    With ``network``, the command also gets its own network, whose interfaces end with it. The command then
-    shares no System V or POSIX IPC (sysvipc(7), mq_overview(7)) with other programs of its user.
+    With ``network``, the command also gets a network namespace of its own, whose interfaces end with the
+    command, and an IPC namespace (sysvipc(7), mq_overview(7)). So it shares no IPC objects with other
+    programs of its user.
     """
     mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
     # In a bare chroot "/" is no mount, and there is nothing whose propagation could be changed.

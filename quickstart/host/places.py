@@ -1,10 +1,11 @@
-"""Which other users could interfere with a path: by replacing a directory on the way to it, or by serving its
-file system.
+"""Find the other users who could interfere with a path, by replacing a directory on the way to it or by
+serving its file system.
 
-A path is trusted when every directory from / on, with links followed, belongs to a trusted user and no other
-user may rename its entries. In a directory with the sticky bit, other users can rename only their own entries
-(inode(7)). The program behind a FUSE file system chooses the owners and modes that it shows. So everything on
-a FUSE file system is treated as belonging to the user who mounted it (fuse(4)).
+A path is trusted when each directory on the way from / to it, with links followed, belongs to a trusted user,
+and when no other user may rename entries of these directories. In a directory with the sticky bit, other
+users can rename only their own entries (inode(7)). The program behind a FUSE file system chooses the owners
+and modes that it shows. So everything on a FUSE file system is treated as belonging to the user who mounted
+it (fuse(4)).
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Step:
     """One directory, link or file on the way to a path.
 
     ``mounter`` is the user who mounted the FUSE file system that the step is on. ``mounter`` is None without
-    FUSE, and -1 when the user is not known. ``by_proc`` says that the step is in proc(5), and ``acl`` that it
-    has an access control list (acl(5)).
+    FUSE, and -1 when the user is not known. ``by_proc`` says that the step is in a proc(5) file system.
+    ``acl`` says that the step has an access control list (acl(5)).
     """
 
     path: Path
@@ -54,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Trust:
-    """The users who are trusted here. With ``unmapped``, the ID that stands for all unmapped users is trusted, too."""
+    """The trusted users. With ``unmapped``, the ID that stands for all unmapped users is also trusted."""
 
     users: frozenset[int]
     unmapped: bool = False
@@ -64,18 +65,20 @@ class Trust:
 
 
 def trusted() -> Trust:
-    """Root, our own user, and the owner of the running program, who can do everything that we can do anyway.
+    """Root, our own user, and the owner of the running program. By changing the program, its owner can do
+    everything that we can do.
 
-    A user namespace shows all unmapped IDs as one ID. So the command line checks places before it enters a
-    namespace (cli.output).
+    A user namespace shows all unmapped IDs as one ID. So the verbs check paths before they enter a namespace
+    (cli.output).
     """
     return Trust(frozenset({0, os.geteuid()}) | _program_owners(os.geteuid()), not _maps_all())
 
 
 def swapped_by_others(path: Path) -> str:
-    """Which other user could replace ``path``, as the end of a sentence. Empty when no other user could.
+    """The end of a sentence that says which other user could replace ``path``. Empty when no other user
+    could.
 
-    A path that is missing or cannot be entered can be replaced by nobody, so nothing is reported for it.
+    The result is also empty for a path that is missing or that we may not enter.
     """
     trust = trusted()
     return next((f"{step.path} {said}" for step in way(path) if (said := fault(step, trust))), "")
@@ -109,11 +112,11 @@ def fault(step: Step, trust: Trust) -> str:
 
 
 def place_of(path: Path) -> tuple[Path, str]:
-    """The path that ``path`` leads to, with links followed, and which other user could change that, as in
-    `swapped_by_others`.
+    """The path that ``path`` leads to, with links followed, and the text of `swapped_by_others` for that
+    path.
 
-    Both come from one walk. A second walk could be led through a link that was not checked. The entry at
-    ``path`` itself is checked only when it is a link, because a link decides the place.
+    Both come from one walk, because a second walk could follow a link that was not checked. The entry at
+    ``path`` itself is checked only when it is a link, because only a link decides where ``path`` leads.
     """
     found = _followed(path)
     own = found.own
@@ -130,8 +133,9 @@ def way(path: Path) -> tuple[Step, ...]:
 
 @dataclass(frozen=True)
 class _Followed:
-    """The walk to a path. ``own`` is the number of the step for the path's last name. ``own`` is None for /,
-    and when the walk ended earlier. ``place`` has no links, as far as the walk went.
+    """The walk to a path. ``own`` is the index in ``steps`` of the path's last name. ``own`` is None for /,
+    and when the walk ended before the last name. ``place`` is the path with links resolved, as far as the
+    walk went.
     """
 
     steps: tuple[Step, ...]
@@ -224,8 +228,8 @@ def _mounter(device: int) -> int:
 
 
 def fuse_users(mountinfo: str) -> Mapping[str, int]:
-    """The users who mounted FUSE file systems, by device (`major:minor`), from a text in the format of
-    /proc/PID/mountinfo (proc(5)).
+    """The ID of the user who mounted each FUSE file system, by device (`major:minor`). ``mountinfo`` is the
+    text of /proc/PID/mountinfo (proc(5)).
 
     virtiofs is FUSE as well, but only root can mount it. A mount that does not name its user is left out.
     """
@@ -244,7 +248,7 @@ def fuse_users(mountinfo: str) -> Mapping[str, int]:
 
 
 def _inside(outside: int) -> int:
-    """The ID that FUSE's mounter has in this user namespace, from the ID on the host."""
+    """The ID in this user namespace of a user who has the ID ``outside`` on the host."""
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         first, beyond, count = map(int, line.split())
         if beyond <= outside < beyond + count:
@@ -259,8 +263,8 @@ def _maps_all() -> bool:
 
 @cache
 def _program_owners(euid: int) -> frozenset[int]:
-    """The owners of the running program and of each directory above it. ``euid`` is only the cache's key,
-    because the view depends on the user.
+    """The owners of the running program and of each directory above it. ``euid`` is only the key of the
+    cache: the owners that a process sees depend on its user.
     """
     steps = way(Path(__file__))
     return frozenset(each.status.st_uid if each.mounter is None else each.mounter for each in steps)
@@ -285,7 +289,7 @@ def _is_private(gid: int, trust: Trust) -> bool:
 
 def _is_named_after_one(group: grp.struct_group, trust: Trust) -> bool:
     """Whether the group is a trusted user's private group, as useradd(8) makes it. Such a group has no other
-    member in a directory service, either.
+    member, not even in a directory service.
     """
     for uid in trust.users:
         with suppress(KeyError):

@@ -1,4 +1,6 @@
-"""The progress of long work. The command line shows the progress. Libraries and tests need not show it."""
+"""The interface through which long work reports its progress. The command line shows the progress; libraries
+and tests need not show it.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Run programs that get none of our descriptors. Such programs get pipes or a terminal of their own, and a
-relay copies the data.
+"""Run programs without giving them any of our descriptors. The programs get pipes or a terminal of their own,
+and we copy the data.
 
-A program that runs as root in an image can change the mode and owner of the file behind its standard streams,
-and can truncate this file by opening it through /proc/self/fd. So its streams are never a file, a device or a
-terminal of ours.
+A program that runs as root in an image can change the mode and owner of the files behind its standard
+streams, and can open them through /proc/self/fd and truncate them. So its standard streams are never a file,
+a device or a terminal of ours.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class PipeEnds:
 
 
 class _Log:
-    """A log of limited size. The first ``HEAD_BYTES`` of the output go to the file at once, and the newest
-    part when the log is closed.
+    """A log of limited size. The first ``HEAD_BYTES`` bytes of the output are written to the file at once.
+    The newest part of the output is written when the log is closed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,7 +72,9 @@ class _Log:
 
 
 def _append(kept: bytearray, data: bytes) -> int:
-    """Append ``data``, and keep at most NEWEST_BYTES. Return how many bytes were removed from the beginning of ``kept``."""
+    """Append ``data`` to ``kept``, and keep at most the last NEWEST_BYTES bytes. Return how many bytes were
+    removed.
+    """
     kept += data
     too_many = max(0, len(kept) - NEWEST_BYTES)
     del kept[:too_many]
@@ -87,11 +89,11 @@ def logged(
     env: Mapping[str, str] | None = None,
     proxies: bool = False,
 ) -> None:
-    """Run ``argv`` to its end with an empty stdin. The command's output is appended to ``log``, within
-    limits.
+    """Run ``argv`` with an empty stdin, and wait for its end. Its output is appended to ``log``, which has a
+    limited size.
 
-    Raises MissingToolError. Raises CommandError on a status other than 0, and when ``timeout_s`` is over.
-    Either way, the process has ended by then.
+    Raises MissingToolError when the program is not installed. Raises CommandError for a status other than 0,
+    and when ``timeout_s`` is over. The process has ended when this function returns or raises.
     """
     deadline = time.monotonic() + timeout_s
     words = tuple(str(word) for word in argv)

@@ -1,4 +1,6 @@
-"""Read files that another process may write to: a copy has exactly the expected size, and a later check notices a change."""
+"""Read files that another process may write to. A copy has exactly the expected size, and later checks detect
+a change.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,15 @@ class Seen:
 
 
 def seen(what: int | Path) -> Seen:
-    """The present state of the open or named file. A link is not followed. Raises OSError when the file cannot be examined."""
+    """The present state of an open file (a descriptor) or of the file at a path. A link is not followed.
+    Raises OSError when the file cannot be examined.
+    """
     status = os.fstat(what) if isinstance(what, int) else os.lstat(what)
     return Seen(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def check_unchanged(path: Path, before: Seen) -> None:
-    """Raise BadInputError when the file at ``path`` differs from ``before``: it was replaced or written to."""
+    """Raise BadInputError when the file at ``path`` was replaced or written to after the state ``before``."""
     try:
         now = seen(path)
     except FileNotFoundError:
@@ -49,8 +53,8 @@ def check_unchanged(path: Path, before: Seen) -> None:
 
 @contextmanager
 def unchanged(path: Path, before: Seen) -> Iterator[None]:
-    """Check at both ends of the context that the file at ``path`` still equals ``before``. Raises
-    BadInputError as `check_unchanged` does.
+    """Check at the start and at the end of the context that the file at ``path`` is still in the state
+    ``before``. Raises BadInputError as `check_unchanged` does.
     """
     check_unchanged(path, before)
     yield
@@ -58,15 +62,15 @@ def unchanged(path: Path, before: Seen) -> Iterator[None]:
 
 
 def changed(path: Path) -> BadInputError:
-    """The error for a file that another process is writing to."""
+    """The error to raise for a file that another process has changed."""
     return BadInputError(f"{path} changed while it was read", hint=_HINT)
 
 
 def exactly(source: int, size_bytes: int, path: Path) -> Iterator[bytes]:
-    """Read the open file ``source`` from its beginning, in pieces. Raises BadInputError unless the file has
-    exactly ``size_bytes``.
+    """The content of the open file ``source``, in pieces. Raises BadInputError unless the file has exactly
+    ``size_bytes`` bytes.
 
-    No more than ``size_bytes`` are returned. ``path`` is the file's name, for the message.
+    No more than ``size_bytes`` bytes are yielded. ``path`` is the file's name for the message.
     """
     offset = 0
     while offset < size_bytes:
@@ -80,15 +84,17 @@ def exactly(source: int, size_bytes: int, path: Path) -> Iterator[bytes]:
 
 
 def copy_exactly(source: int, target: BinaryIO, path: Path, size_bytes: int | None = None) -> None:
-    """Copy the open file ``source`` to ``target``. The file must have exactly ``size_bytes``. Raises
-    BadInputError as `exactly` does.
+    """Copy the open file ``source`` to ``target``. If ``size_bytes`` is given, the file must have exactly
+    this size. Raises BadInputError as `exactly` does.
     """
     for chunk in exactly(source, os.fstat(source).st_size if size_bytes is None else size_bytes, path):
         target.write(chunk)
 
 
 def digest_of(source: int, path: Path) -> str:
-    """The SHA-256 of the open file ``source``. Raises BadInputError when the file is written to meanwhile."""
+    """The SHA-256 of the open file ``source``. Raises BadInputError when another process writes to the file
+    during the call.
+    """
     before = seen(source)
     digest = hashlib.sha256()
     for chunk in exactly(source, before.size_bytes, path):
@@ -99,10 +105,10 @@ def digest_of(source: int, path: Path) -> str:
 
 
 def digest_of_data(source: int, path: Path) -> str:
-    """A SHA-256 of the open file ``source``, over its size and over each chunk of data with its offset. Holes
-    and written zeros give the same result, and holes take no time.
+    """A SHA-256 over the size of the open file ``source`` and over each chunk of its data with the chunk's
+    offset. Holes and written zeros give the same result, and holes take no time.
 
-    Raises BadInputError when the file is written to meanwhile.
+    Raises BadInputError when another process writes to the file during the call.
     """
     before = seen(source)
     digest = hashlib.sha256(before.size_bytes.to_bytes(8, "big"))

@@ -1,9 +1,9 @@
-"""Root without root: a user namespace in which this process is root and has the user's subordinate IDs
-(user_namespaces(7)).
+"""Become root without root's rights on the host: enter a user namespace in which this process is root and has
+the user's subordinate IDs (user_namespaces(7)).
 
-UID 0 inside is the user. UIDs 1 to 65535 are the user's subordinate IDs (subuid(5), subgid(5)), as with
-podman. So an image keeps its owners, files that are written for the user belong to the user, and the process
-gains no right over the host. Only newuidmap(1) and newgidmap(1) are privileged (set-uid or a file
+In the namespace, UID 0 is the user. UIDs 1 to 65535 are the user's subordinate IDs (subuid(5), subgid(5)), as
+with podman. So an image keeps its owners, files that are written for the user belong to the user, and the
+process gains no right over the host. Only newuidmap(1) and newgidmap(1) are privileged (set-uid or a file
 capability).
 """
 
@@ -48,15 +48,18 @@ newuidmap "$1" 0 "$2" 1 1 "$3" 65535 && newgidmap "$1" 0 "$4" 1 1 "$5" 65535
 
 @dataclass(frozen=True)
 class SubordinateIds:
-    """The first of the user's subordinate user IDs and of the subordinate group IDs. There are at least IDS of each."""
+    """The first of the user's subordinate user IDs, and the first of the subordinate group IDs. There are at
+    least ``IDS`` of each.
+    """
 
     first_uid: int
     first_gid: int
 
 
 def subordinate_ids() -> SubordinateIds:
-    """The ranges of the user who runs this process. Raises NeedsRootError with the command that adds ranges,
-    or that installs the tools.
+    """The subordinate IDs of the user who runs this process. Raises NeedsRootError when the user has no range
+    of ``IDS`` IDs, or when the tools for mapping IDs are missing. The hint is the command that adds a range
+    or installs the tools.
     """
     try:
         door.need_tools(*TOOLS)
@@ -80,7 +83,9 @@ def subordinate_ids() -> SubordinateIds:
 
 
 def check_namespaces() -> None:
-    """Raise NeedsRootError, with the command that fixes it, when the host does not allow user namespaces for ordinary users."""
+    """Raise NeedsRootError when the host allows no user namespaces to ordinary users. The hint is the command
+    that allows them.
+    """
     try:
         door.run(["unshare", "--user", "true"], timeout_s=_LIMIT_S)
     except CommandError as error:

@@ -19,7 +19,7 @@ def _raise(error: OSError) -> None:
 def walk(
     top: bytes, device: int, on_error: Callable[[OSError], None] = _raise
 ) -> Iterator[tuple[bytes, bool]]:
-    """``top`` and every path below it, depth first by name, each with whether it is a directory.
+    """``top`` and every path below it, depth first, sorted by name, as (path, whether it is a directory).
 
     Directories on a device other than ``device`` are not entered. ``on_error`` is called when a directory
     cannot be read. If ``on_error`` does not raise, the walk continues with the next directory.
@@ -50,7 +50,9 @@ def _children(path: bytes, device: int) -> list[tuple[bytes, bool]]:
 
 @contextmanager
 def reachable(path: bytes) -> Iterator[bytes]:
-    """A name for ``path`` that system calls accept while the context lasts, however long ``path`` is."""
+    """A short name for the file at ``path``, however long ``path`` is. System calls accept this name while
+    the context lasts.
+    """
     if len(path) <= _TAKEN_BYTES:
         yield path
         return

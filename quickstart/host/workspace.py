@@ -1,5 +1,5 @@
-"""Directories in the temporary directory for one run. The directories that a killed process leaves are
-removed by the next run.
+"""Directories for one run of QuickStart, in the temporary directory. When a process is killed, the next run
+removes its directories.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _SHORT = Path("/tmp")  # noqa: S108 - the place, not a file of a known name
 
 @contextmanager
 def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> Iterator[Path]:
-    """A directory of our own whose name begins with ``prefix``. The directory is removed at the end, unless
-    ``keep`` is set.
+    """A new directory whose name begins with ``prefix``. The directory is removed when the context ends,
+    unless ``keep`` is set.
 
-    The directory is made in ``place``, which defaults to the temporary directory. Before that, directories
-    that killed processes of this user left there are removed. Raises HostLacksError when another user could
-    replace the directory, and OSError when it cannot be made.
+    The directory is made in ``place``, which defaults to the temporary directory. First, the directories in
+    ``place`` that killed processes of this user left are removed. Raises HostLacksError when another user
+    could replace the directory, and OSError when it cannot be made.
     """
     place = place or temporary_directory()
     if fault := swapped_by_others(place):

@@ -1,1 +1,1 @@
-"""Write disk images. Pure plans decide what is written."""
+"""Write disk images. What is written is decided by pure functions."""

@@ -1,9 +1,9 @@
-"""Place directories and small files side by side on an ext4 image, so that few requests read them
+"""Move directories and small files next to each other on an ext4 image, so that few requests read all of them
 (docs/internals/prefetch.md).
 
 Inodes are not moved; only the block numbers in them change. Nothing is mounted, and root is not needed: the
-content is copied within the image, debugfs(8) changes the metadata, and e2fsck(8) must then find no fault.
-e4rat does the same on a mounted volume.
+content is copied within the image, and debugfs(8) changes the metadata. Finally, e2fsck(8) must find no
+fault. e4rat does the same on a mounted volume.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _FIRST_EXTENT_BLOCK = 5
 
 @dataclass(frozen=True)
 class Move:
-    """Move the ``blocks`` of the inode's one extent from block ``source`` to block ``target``."""
+    """The move of an inode that has one extent: the extent's ``blocks`` blocks go from block ``source`` to
+    block ``target``.
+    """
 
     inode: int
     source: int
@@ -40,11 +42,11 @@ def plan_moves(
     directories: Collection[PurePosixPath],
     files: Collection[PurePosixPath],
 ) -> tuple[Move, ...]:
-    """Moves that put the directories, and then the files, into the first free place that has room for all of
-    them. Both are sorted by name.
+    """The moves that put the directories, sorted by name, and then the files, sorted by name, into the first
+    free place that has room for all of them.
 
-    Files in several pieces, or with extent blocks of their own, are not moved. When there is no such place,
-    nothing is moved.
+    Files that have several extents or extent blocks of their own are not moved. When no free place is large
+    enough, nothing is moved.
     """
     pieces, inodes = _pieces(blocks), blocks.inodes
     movable = [
@@ -65,7 +67,7 @@ def plan_moves(
 
 
 def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
-    """The blocks of each path, except its extended attributes, which are not moved."""
+    """The runs of blocks of each path. The blocks of extended attributes are left out, because they are not moved."""
     found: dict[PurePosixPath, list[Owner]] = defaultdict(list)
     for run in blocks.runs:
         if run.path is not None and run.kind is not Kind.ATTRIBUTES:
@@ -74,8 +76,8 @@ def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
 
 
 def _free_place(blocks: BlockMap, groups: Collection[BlockGroup], needed: int) -> int | None:
-    """The first aligned block that is followed by ``needed`` free blocks, all in one group whose bitmap is
-    initialised. None when there is none.
+    """The first aligned block at which ``needed`` free blocks begin, all in one block group whose bitmap is
+    initialised. None when there is no such place.
     """
     for group in groups:
         if group.uninitialised or group.free_blocks < needed:
@@ -129,7 +131,9 @@ def move(image: Path, block_bytes: int, groups: Collection[BlockGroup], moves: C
 
 
 def _commands(groups: Collection[BlockGroup], moves: Collection[Move]) -> Iterator[str]:
-    """The debugfs(8) commands that change the bitmaps, the first extents of inodes and the groups' counts of free blocks."""
+    """The debugfs(8) commands that change the block bitmaps, the extents in the inodes and the groups' counts
+    of free blocks.
+    """
     freed: dict[int, int] = defaultdict(int)
     for each in moves:
         yield f"setb {each.target} {each.blocks}"

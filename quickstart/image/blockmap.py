@@ -56,10 +56,10 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
-    """A run of blocks with one owner. ``offset_bytes`` is the position of the run in the file ``path``.
+    """Consecutive blocks with one owner. ``offset_bytes`` is their position in the file ``path``.
 
-    In a run of an inode table, ``inodes`` are the paths of the files whose inodes are there. Metadata of the
-    whole volume have no path.
+    In an inode table, ``inodes`` are the paths of the files whose inodes are here. Metadata of the whole
+    volume have no path.
     """
 
     kind: Kind
@@ -72,7 +72,7 @@ class Owner:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockMap:
-    """The owners of all used blocks of a volume, in order."""
+    """The owners of all used blocks of a volume, in the order of the blocks."""
 
     block_bytes: int
     inode_bytes: int
@@ -89,16 +89,16 @@ class BlockMap:
 
     @property
     def runs(self) -> tuple[Owner, ...]:
-        """All owners in order, with ``inodes`` empty."""
+        """All owners in the order of their blocks. Their field ``inodes`` is empty."""
         return self._runs
 
     @property
     def inodes(self) -> Mapping[PurePosixPath, int]:
-        """The inode number of each path. Only one of an inode's paths is included."""
+        """The inode number of each path. For an inode with several paths, only one path is included."""
         return {path: number for number, path in self._paths.items()}
 
     def inode_blocks(self, paths: Collection[PurePosixPath]) -> tuple[int, ...]:
-        """The blocks of inode tables that have the inodes of ``paths``, in order, without duplicates."""
+        """The blocks of the inode tables that contain the inodes of ``paths``, in order, without duplicates."""
         each = self.block_bytes // self.inode_bytes
         tables = sorted((first, block) for block, first in self._first_inode.items())
         found = set()
@@ -109,7 +109,7 @@ class BlockMap:
         return tuple(sorted(found))
 
     def owners(self, offset_bytes: int, length_bytes: int) -> tuple[Owner, ...]:
-        """The owners of the blocks in this range, in order and without gaps. Blocks without an owner are FREE."""
+        """The owners of a range of the volume, in order and without gaps. Unused blocks have the kind FREE."""
         at, end = offset_bytes // self.block_bytes, -(-(offset_bytes + length_bytes) // self.block_bytes)
         found: list[Owner] = []
         index = max(0, bisect.bisect_right(self._runs, at, key=lambda run: run.first_block) - 1)
@@ -148,7 +148,7 @@ class BlockMap:
 
 
 def read_block_map(image: Path) -> BlockMap:
-    """The map of the raw ext4 ``image``. Raises ArtefactError for a damaged or other file, or with meta_bg."""
+    """The map of the raw ``image``. Raises ArtefactError when it is damaged, is not ext4 or has the feature meta_bg."""
     with image.open("rb") as file:
         # Of an empty file there is no map, and a layout that holds has a superblock at least.
         layout = read_layout(file, str(image))
@@ -265,7 +265,7 @@ class _Reader:
         return self._descriptor(group)[2] * self.block_bytes + index * self.inode_bytes
 
     def _walk(self) -> None:
-        """Walk every named file, from the root down."""
+        """Record the blocks of every file that has a name, from the root directory down."""
         self.paths[_ROOT_INODE] = PurePosixPath("/")
         waiting = [_ROOT_INODE]
         while waiting:
@@ -309,7 +309,9 @@ class _Reader:
     def _blocks_of(
         self, number: int, kind: Kind, path: PurePosixPath | None, tree: Kind = Kind.EXTENTS
     ) -> list[Owner]:
-        """Record an inode's blocks: its data as ``kind``, its extent tree or pointers as ``tree``. Return the data blocks."""
+        """Record an inode's blocks: data as ``kind``, extents or pointers as ``tree``. Return the data
+        blocks.
+        """
         at = self._inode_at(number)
         mode, flags = self._u16(at), self._u32(at + 0x20)
         size = self._u32(at + 4) | self._u32(at + 0x6C) << 32
@@ -325,7 +327,7 @@ class _Reader:
         return [run for run in self.runs[before:] if run.kind is kind]
 
     def _tree(self, tree: Kind, block: int, path: PurePosixPath | None) -> int:
-        """Record a block of an extent tree or of pointers. Return its offset in the image."""
+        """Record a block of an extent tree or of pointers. Return the block's offset in the image, in bytes."""
         if block in self.trees:
             raise self._damaged(f"block {block} leads to blocks of {path}, and to others")
         self.trees.add(block)
@@ -351,7 +353,7 @@ class _Reader:
                 self._add(kind, low | third << 32, length, path, logical * self.block_bytes)
 
     def _pointers(self, at: int, kind: Kind, path: PurePosixPath | None, tree: Kind) -> None:
-        """Record the classic map: twelve data blocks, and single, double and triple indirect pointers."""
+        """Record the blocks of an inode without extents: twelve direct, then single, double and triple indirect."""
         logical = 0
         per_block = self.block_bytes // 4
         for index in range(15):
@@ -381,7 +383,7 @@ def _is_power(number: int, base: int) -> bool:
 
 
 def _disjoint(runs: list[Owner]) -> Iterator[Owner]:
-    """``runs``, sorted by block, without repeated parts (such as backups inside the resize inode's area)."""
+    """``runs``, sorted by block, without parts of earlier runs (such as backups in the resize inode's area)."""
     reached = 0
     for run in runs:
         skipped = max(0, reached - run.first_block)

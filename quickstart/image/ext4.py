@@ -46,10 +46,10 @@ _BREAK = re.compile(r"[\r\n]")
 
 @cache
 def disk_recipe() -> Mapping[str, str]:
-    """Everything that decides the bytes of a disk besides its tree: our code, mke2fs's version and its
-    settings. These facts are part of the keys of stages.
+    """Everything except the tree that decides the bytes of a disk: our code, and the version and settings of
+    mke2fs. These facts are part of the keys of stages.
 
-    Without mke2fs, the version is empty, and no disk can be made.
+    When mke2fs is not installed, the version is empty.
     """
     version = ""
     with suppress(MissingToolError):
@@ -70,12 +70,12 @@ def write_disk(
     label: str,
     devices: tuple[DeviceNode, ...] = (),
 ) -> RootDisk:
-    """Write ``tree`` to ``path`` as a sparse raw ext4 file system of ``size_mib``. This needs root, to keep
-    owners and modes.
+    """Write ``tree`` to ``path`` as a sparse raw ext4 file system of ``size_mib`` MiB. This needs root, so
+    that files keep their owners and modes.
 
-    ``devices`` are made in the image, in directories that the tree has, and never on the host. The same tree
-    always gives the same bytes: mke2fs takes names in sorted order and modification times in seconds, and all
-    other times are IMAGE_TIME_S. Raises BadInputError when the tree does not fit.
+    ``devices`` are made in the image, in directories of the tree, and never on the host. The same tree always
+    gives the same bytes: mke2fs adds files in the order of their names, with modification times in seconds,
+    and all other times are IMAGE_TIME_S. Raises BadInputError when the tree does not fit.
     """
     door.need_root("keeping owners and modes in a root disk")
     options = ("-q", "-F", "-L", label, "-U", volume_uuid, "-E", f"hash_seed={volume_uuid}")
@@ -98,8 +98,8 @@ def write_disk(
 
 
 def _fix_inodes(tree: Path, path: Path) -> None:
-    """Set the times that mke2fs takes from the host (ctime, atime), and the metadata of the root directory,
-    which mke2fs does not copy.
+    """Set the times that mke2fs takes from the host (ctime, atime), and the root directory's metadata, which
+    mke2fs does not copy from ``tree``.
     """
     root = tree.lstat()
     commands = [
@@ -137,7 +137,7 @@ def _device_number(major: int, minor: int) -> dict[str, int]:
 
 
 def _quoted(word: str) -> str:
-    """A word between quotes, for libss. Quotes in the word are doubled."""
+    """The word in quotes, as libss reads it. Quotes in the word are doubled."""
     return '"' + word.replace('"', '""') + '"'
 
 
@@ -161,7 +161,9 @@ def _change(path: Path, commands: list[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockGroup:
-    """A block group. ``uninitialised`` says that its block bitmap is not in use yet, because the group has only metadata."""
+    """A block group. ``uninitialised`` says that the group's block bitmap has not been written, because the
+    group has only metadata.
+    """
 
     number: int
     first_block: int
@@ -195,8 +197,8 @@ def block_groups(path: Path) -> tuple[BlockGroup, ...]:
 
 
 def used_inodes(path: Path) -> tuple[int, ...]:
-    """The inodes that are in use in a raw image without meta_bg, according to its bitmaps: the root's and
-    those of files.
+    """The numbers of the inodes in use in a raw image without meta_bg, according to the inode bitmaps. Of the
+    reserved inodes, only the root directory's is included.
 
     Raises ArtefactError for a damaged image.
     """
@@ -222,14 +224,14 @@ def used_inodes(path: Path) -> tuple[int, ...]:
 
 
 def _set_bits(bitmap: bytes, first: int) -> Iterator[int]:
-    """The numbers of the set bits, counted from ``first``. Each byte begins with its lowest bit."""
+    """The numbers of the set bits in ``bitmap``, counted from ``first``. In each byte, the lowest bit comes first."""
     for match in _NOT_ZERO.finditer(bitmap):
         byte, at = match[0][0], first + 8 * match.start()
         yield from (at + bit for bit in range(8) if byte >> bit & 1)
 
 
 def read_superblock(path: Path) -> Superblock:
-    """The ext4 superblock of a raw image. Raises ArtefactError when there is none."""
+    """The ext4 superblock of a raw image. Raises ArtefactError when the file has no ext4 superblock."""
     with path.open("rb") as file:
         file.seek(SUPERBLOCK_AT)
         return parse_superblock(file.read(SUPERBLOCK_BYTES), str(path))

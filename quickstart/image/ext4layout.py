@@ -28,10 +28,10 @@ _MAX_GROUPS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The layout. Each of the ``groups`` has ``blocks_per_group`` blocks; the last one may have fewer.
-    ``wide`` means that block numbers have 64 bits.
+    """The layout. ``groups`` is the number of block groups. Each group has ``blocks_per_group`` blocks; the
+    last group may have fewer. ``wide`` means that block numbers have 64 bits.
 
-    ``superblock`` and ``descriptors`` are the bytes from the image.
+    ``superblock`` and ``descriptors`` are the bytes of the superblock and of the group descriptors.
     """
 
     first_block: int

@@ -19,10 +19,10 @@ _LEAF = re.compile(
 
 
 def file_extents(image: Path, path: PurePosixPath) -> tuple[Extent, ...]:
-    """The extents of ``path`` (not a symlink) in the raw image, in the order of the file. The extents have
-    whole blocks, and adjacent extents are joined.
+    """The extents of the file ``path`` in the raw image, in the order of the file's content. ``path`` is not
+    a symlink. The extents have whole blocks, and adjacent extents are joined.
 
-    Raises ArtefactError when the file does not exist, or its blocks are not mapped by extents.
+    Raises ArtefactError when the file does not exist, or when it has no extents but block pointers.
     """
     with image.open("rb") as file:
         block_bytes = read_layout(file, str(image)).block_bytes
@@ -52,11 +52,11 @@ def parse_extents(text: str, block_bytes: int) -> tuple[Extent, ...]:
 
 
 def tail_extent(volume_bytes: int, length_bytes: int, align_bytes: int) -> Extent:
-    """The place for a file of ``length_bytes`` in one piece at the volume's end. The place begins at a
-    multiple of ``align_bytes``.
+    """A range of ``length_bytes`` at the volume's end, which stands for a file in one piece. The range begins
+    at a multiple of ``align_bytes``.
 
-    The image has no file there, and a boot reads nothing there. So this part of the volume is as cold as any
-    other file.
+    The image has no file in this range, and a boot does not read it. So the range is as cold as a file that
+    has not been read.
     """
     offset = (volume_bytes - length_bytes) // align_bytes * align_bytes
     if offset < 0:

@@ -1,8 +1,8 @@
-"""The kernel's command line, and the options with which the distribution's own kernel starts a virtual
+"""Make the kernel's command line, with the options with which the distribution's own kernel starts a virtual
 machine faster (pure).
 
-For each option, command-line.md says what it saves, what it changes in the running machine, and why it may
-stay. Only this module contains the options' words.
+For each option, command-line.md says how much time it saves, what it changes in the running machine, and why
+this is acceptable. Only this module contains the words of the options.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def chosen(profile: Profile, asked: KernelOptions | None) -> KernelOptions:
 
 
 def stock_line(root_uuid: str) -> str:
-    """The command line of an artefact's stock entry. ``root_uuid`` is the UUID of its root volume."""
+    """The command line with which an artefact boots the stock way. ``root_uuid`` is the UUID of the root volume."""
     return f"console=ttyS0 root=UUID={root_uuid} ro panic=10"
 
 
@@ -60,6 +60,6 @@ def with_options(line: str, options: KernelOptions) -> str:
 
 
 def added(line: str, stock: str) -> tuple[str, ...]:
-    """The words in ``line`` that ``stock`` does not have, in order."""
+    """The words of the command line ``line`` that are not in ``stock``, in order."""
     usual = set(stock.split())
     return tuple(word for word in line.split() if word not in usual)

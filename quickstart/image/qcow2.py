@@ -1,5 +1,5 @@
-"""Read the header of a qcow2 image (docs/interop/qcow2.txt of QEMU), and whether the image depends on another
-file of the host.
+"""Read the header of a qcow2 image (docs/interop/qcow2.txt of QEMU), and find whether the image depends on
+another file of the host.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _CLUSTER_BITS = range(9, 22)
 
 
 def virtual_bytes(fd: int) -> int:
-    """The size of the disk in the qcow2 image behind ``fd``. Raises ValueError when QEMU would open another
-    file for it, or need a key.
+    """The size in bytes of the disk in the qcow2 image that is open as ``fd``. Raises ValueError when QEMU
+    would need another file or a key to open the image.
 
     QEMU itself refuses features that it does not know.
     """
@@ -55,8 +55,8 @@ def virtual_bytes(fd: int) -> int:
 
 
 def _check_extensions(cluster: bytes, at: int) -> None:
-    """Raise ValueError for a header extension that names another file or a key. Extensions are within the
-    first cluster. Each has a kind and a length, and is padded to 8 bytes.
+    """Raise ValueError for a header extension that names another file or a key. All extensions are in the
+    first cluster. Each has a kind and a length, and is padded to a multiple of 8 bytes.
     """
     while at + _EXTENSION.size <= len(cluster):
         kind, length = _EXTENSION.unpack_from(cluster, at)

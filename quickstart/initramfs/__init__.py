@@ -1,3 +1,3 @@
-"""Make an initramfs from a start set: the newc writer, the kernel modules with what they require, the
-archive's layout, and the programs in the guest.
+"""Make an initramfs from a start set: the newc writer, the selection of kernel modules, the layout of the
+parts, and the programs that run in the guest.
 """

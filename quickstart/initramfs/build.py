@@ -1,5 +1,5 @@
-"""Write the initramfs. The same image, start set, profile rules and tool (with its BusyBox) always give the
-same bytes, for any user on any day.
+"""Write the initramfs. The same image, start set, profile rules, version of QuickStart and BusyBox always
+give the same bytes, for any user on any day.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ BUILD_DIGITS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All inputs of an archive. When ``disk`` was not made from the reference image (a used disk), superblock
-    and prefetch come from ``disk``.
+    """All inputs of an initramfs. The superblock and the prefetch plan come from ``disk``, which may also be
+    a used disk that was not made from the reference image.
     """
 
     profile: Profile
@@ -54,8 +54,8 @@ class Recipe:
 
     @property
     def bound_by_unit(self) -> Mapping[str, tuple[PurePosixPath, ...]]:
-        """The packed files that are bound over the volume's files, for each unit of the stack. Empty without
-        the overlay, and when the application's files do not come from /fast.
+        """The packed files that are bound over the volume's files, for each unit of the stack. Empty unless
+        the delivery is OVERLAY and the application's files come from /fast.
         """
         if self.delivery is Delivery.FAST or self.served is not Served.FAST:
             return {}
@@ -64,16 +64,16 @@ class Recipe:
 
     @property
     def bound(self) -> tuple[PurePosixPath, ...]:
-        """The packed files that are bound over the volume's files for any of the units, sorted."""
+        """The packed files that are bound over the volume's files for at least one of the units, sorted."""
         return tuple(sorted({path for paths in self.bound_by_unit.values() for path in paths}))
 
 
 def build_id(recipe: Recipe, config: GuestConfig) -> str:
-    """The name of the pair of parts A and B: a hash of all their inputs. File contents enter the hash through
-    the image's hash.
+    """The name that both parts A and B contain: a hash of all their inputs. The contents of files are in this
+    hash through the image's hash.
 
-    The traces themselves do not enter the hash, so two traces with the same findings give the same archive.
-    The payload's form does not enter the hash either, because init finds the same files in every form.
+    The traces themselves are not in the hash, so two traces with the same findings give the same initramfs.
+    The payload is not in the hash either, because init finds the same files with every payload.
     """
     files = [
         (str(f.path), f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target, str(f.hard_link_to))
@@ -90,7 +90,9 @@ def build_id(recipe: Recipe, config: GuestConfig) -> str:
 
 
 def root_mount(root: ImageRoot) -> tuple[str, str]:
-    """The type and options of the root volume, from the image's fstab(5). Raises StartSetError unless the root is ext4."""
+    """The file system type and mount options of the root volume, from the image's fstab(5). Raises
+    StartSetError unless the type is ext4.
+    """
     # A link in the image is followed in the image, not on this host.
     fstab = root.resolve(PurePosixPath("/etc/fstab")).canonical
     for line in root.read_text(fstab).splitlines() if fstab is not None else ():
@@ -104,10 +106,10 @@ def root_mount(root: ImageRoot) -> tuple[str, str]:
 
 def write_initramfs(recipe: Recipe, target: Path) -> Initramfs:
     """Write the initramfs to ``target``. Raises StartSetError when its unpacked size exceeds the profile's
-    budget, and BadInputError when the image's kernel cannot unpack this form of payload.
+    memory budget, and BadInputError when the image's kernel cannot unpack this payload.
 
-    Nothing is written when the start set alone exceeds the budget, or when it has a file that is too large
-    for an archive.
+    Nothing is written when the start set alone exceeds the memory budget, or when it has a file that is too
+    large for a newc archive.
     """
     profile, start_set = recipe.profile, recipe.start_set
     check_sizes(profile, start_set)
@@ -162,8 +164,8 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
 
 
 def append_files(initramfs: Initramfs, entries: Iterable[CpioEntry]) -> Initramfs:
-    """Append one more archive with files of the image. The files may be secret, so only the owner may then
-    read the initramfs.
+    """Append one more archive with files of the image. These files may be secret, so only the owner of the
+    initramfs may read it afterwards.
     """
     initramfs.path.chmod(0o600)
     more, unpacked = _append(initramfs.path, entries, Payload.CPIO)
@@ -181,8 +183,8 @@ def _sha256(path: Path) -> str:
 
 
 def check_sizes(profile: Profile, start_set: StartSet) -> None:
-    """Raise StartSetError for a file of 4 GiB or more (newc has 32 bits for the size), and for a start set
-    that alone exceeds the budget.
+    """Raise StartSetError for a file of 4 GiB or more (newc has 32 bits for the size), and when the start set
+    alone exceeds the memory budget.
     """
     for file in start_set.files:
         if file.size_bytes > MAX_FIELD:
@@ -204,7 +206,9 @@ def _check_budget(profile: Profile, start_set: StartSet, size_bytes: int, what: 
 
 
 def _append(target: Path, entries: Iterable[CpioEntry], payload: Payload) -> tuple[int, int]:
-    """Append one archive to ``target``. Return its size in the file and its unpacked size, both in bytes."""
+    """Append one archive to ``target``. Return the archive's size in the file and its unpacked size, both in
+    bytes.
+    """
     with target.open("ab") as file:
         begin = file.tell()
         with packing(file, payload) as sink:

@@ -1,4 +1,4 @@
-"""The contents of an initramfs (ours or a distribution's): its regular files and their sizes."""
+"""List the regular files of an initramfs (ours or a distribution's) with their sizes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from quickstart.initramfs.newc_reader import walk_archive
 
 
 def file_sizes(path: Path) -> Mapping[str, int] | None:
-    """The size of each regular file, by name. When a name occurs several times, the last one is used, as by
-    the kernel.
+    """The size in bytes of each regular file, by name. When several members have the same name, the last one
+    counts, as for the kernel.
 
-    A file with several names has its bytes under one of them. None for an archive that cannot be read
-    completely, because it is damaged or compressed in an unknown form.
+    The size of a file with several hard links counts for one of its names, and the others have 0. None for an
+    initramfs that cannot be read completely, because it is damaged or has an unknown compression.
     """
     try:
         with path.open("rb") as stream:

@@ -1,5 +1,5 @@
-"""The description of the unit, which the starter reads in the guest (docs/internals/starter.md). Apart from
-reading the image, the functions are pure.
+"""Write the description of a unit, which the starter reads in the guest (docs/internals/starter.md). Apart
+from reading the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def description_text(
     from_fast: bool,
     bound: Iterable[PurePosixPath],
 ) -> str:
-    """The whole description. ``environment`` has our own assignments (PATH …).
+    """The text of the whole description. ``environment`` has the variables that we set (PATH …).
 
-    With ``from_fast``, packed programs start from /fast, and argv[0] stays the ordinary path. ``bound`` files
-    are bound over the volume's files in the unit's namespace. Raises StartSetError when the unit's main
-    program must start from /fast but is not packed.
+    With ``from_fast``, packed programs start from /fast, but their argv[0] is the ordinary path. The files
+    ``bound`` are bound over the volume's files in the unit's mount namespace. Raises StartSetError when the
+    unit's main program must start from /fast but is not packed.
     """
     records: list[Record] = [("unit", unit.unit), ("group", unit.group), ("type", unit.type)]
     records += [("pid-file", str(unit.pid_file))] if unit.pid_file else []
@@ -64,7 +64,8 @@ def _lines(records: Iterable[Record]) -> Iterator[str]:
 def encode_word(word: str) -> str:
     r"""A word of the description. Bytes outside printable ASCII, the space and the backslash become \xHH.
 
-    \H stands for the machine's name, and \l for its part before the first dot.
+    In the result, \H stands for the machine's host name, and \l for the part of the host name before the
+    first dot.
     """
     return "".join(
         _MACHINE.get(char) or "".join(_encoded(byte) for byte in char.encode("utf-8", "surrogateescape"))
@@ -77,8 +78,8 @@ def _encoded(byte: int) -> str:
 
 
 def _placed(command: UnitCommand, packed: frozenset[PurePosixPath], root: ImageRoot) -> Record:
-    """The flags, program and argv of a command. For a packed script, the program is the packed interpreter,
-    because the kernel would take the interpreter from the volume.
+    """The words for a command: its flags, program and argv. For a packed script, the program is the packed
+    interpreter, because the kernel would use the interpreter on the volume.
     """
     flags, program = command.flags, root.resolve(PurePosixPath(command.program)).canonical
     if program is None or program not in packed:

@@ -1,14 +1,14 @@
-"""The list of digests in part A. The list has the expected files of part B, so that the checker finds damaged
-files (docs/internals/integrity.md).
+"""Read and write the list of digests in part A. The list names the expected files of part B, so that the
+checker finds damaged files (docs/internals/integrity.md).
 
 All numbers have 32 bits, little-endian. A header of 12 bytes has ``QSPARTB3`` and the number of entries. Then
 comes one entry for each member of part B, in the order of the members: st_mode, uid, gid, size, ``same_as``,
 CRC-32, the length of the name with its NUL, the length of the link's target, the name, and the target. The
 CRC-32 is the one of zlib and gzip (IEEE 802.3), over the whole content of a regular file. The CRC-32 is 0 for
-all other members. ``same_as`` is 0, or 1 + the number of the earlier entry to which this entry is a hard
-link. The earlier entry has the content.
+all other members. ``same_as`` is 0 unless the entry is a hard link to an earlier entry, which has the
+content. In this case, ``same_as`` is 1 + the number of the earlier entry.
 
-Each file has one digest, however long the file is. docs/adr/0009-digest.md says why.
+Each file has one digest, however long the file is. docs/adr/0009-digest.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _REBUILD = "build the artefact again"
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """The expected file at ``name``, a path relative to the root. ``crc`` is the CRC-32 of a regular file's
-    content, and ``text`` is the target of a link.
+    """An expected file. ``name`` is its path relative to the root. ``crc`` is the CRC-32 of a regular file's
+    content, and ``text`` is the target of a symbolic link.
 
-    ``same_as`` is the name of the earlier file that this hard link belongs to, or empty.
+    ``same_as`` is the name of the earlier file to which this file is a hard link, or empty.
     """
 
     name: bytes
@@ -49,7 +49,7 @@ class Listed:
 
 
 def listed(entries: Iterable[CpioEntry]) -> Iterator[Listed]:
-    """The files that an archive of these entries has once it is unpacked."""
+    """The files that exist after an archive of ``entries`` is unpacked."""
     sizes: dict[str, int] = {}
     for entry in entries:
         name, text = entry.name.encode("utf-8", "surrogateescape"), b""

@@ -1,8 +1,8 @@
-"""The facts of the volume that must not change. Init and /usr/sbin/quickstart compare these facts
-(docs/users/never-stale.md).
+"""Collect the packed facts: the facts of the root volume that must not change. Init and /usr/sbin/quickstart
+compare them (docs/users/never-stale.md).
 
-The facts cover the files that processes open from /fast, the files that would be found before these, and
-everything that decides how the unit starts.
+The facts cover the files that processes open from /fast, the paths where another file would be found first,
+and everything that decides how the unit starts.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """The entries that are compared with the volume, beside the packed files.
+    """The paths that are compared with the volume in addition to the packed files.
 
     ``names`` are paths that may or may not exist. ``places`` are directories, whose entries are compared.
-    ``files`` are the links and regular files among both that the image has. ``ways`` are directories whose
-    modes and owners are compared. ``enabled`` is the list by which init judges units that are enabled later.
-    ``parents`` are the directories, existing or not, on the way to all compared paths; none of them is a
-    link.
+    ``files`` are those links and regular files of the image that are in ``names`` or are entries of
+    ``places``. ``ways`` are directories whose modes and owners are compared. ``enabled`` is the list by which
+    init judges units that are enabled after the build. ``parents`` are the directories, existing or not, on
+    the way to all compared paths; none of them is a link.
     """
 
     names: tuple[PurePosixPath, ...] = ()
@@ -65,7 +65,8 @@ NOTHING = Watched()
 def watched(
     root: ImageRoot, units: tuple[str, ...], start_set: StartSet, bound: Collection[PurePosixPath]
 ) -> Watched:
-    """Everything that is compared with the volume for an early start of ``units``, beside the served files.
+    """Everything that is compared with the volume for an early start of ``units``, in addition to the served
+    files.
 
     Raises UnsupportedUnitError when the image does not have the unit, and when an AppArmor profile attaches
     to one of the programs.
@@ -98,9 +99,9 @@ def watched(
 
 
 def _parents(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Iterator[PurePosixPath]:
-    """The directories, existing or not, on the way to ``paths``, without links. No such directory may become
-    a link later: init compares below a mount point, where a link such as /usr/local -> /srv/local leads
-    nowhere, so files behind it would not be seen.
+    """The directories, existing or not, on the way to ``paths``, without links. None of these directories may
+    become a link later. Init compares files below a mount point, where the target of a link such as
+    /usr/local -> /srv/local does not exist, so init would miss the files behind the link.
     """
     for path in sorted({parent for each in paths for parent in each.parents if parent.name}):
         if _is_sayable(path) and root.link_target(path) is None:
@@ -108,8 +109,8 @@ def _parents(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Iterator[PurePo
 
 
 def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:
-    """The directories on the way to the served files. The modes and owners of these directories decide which
-    users may open a file on the volume, whereas /fast is open to all users.
+    """The directories on the way to the served files. Their modes and owners decide which users may open a
+    file on the volume, whereas all users may open the files in /fast.
     """
     for path in sorted({parent for file in served for parent in file.path.parents}):
         if _is_directory(root, path):
@@ -121,14 +122,16 @@ def _ways(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[Way]:
 
 
 def _is_sayable(place: PurePosixPath) -> bool:
-    """Whether find(1) cannot mistake the path for an option. find(1) gets paths relative to /, without the leading slash."""
+    """Whether find(1) does not take the path for an option. find(1) gets paths relative to /, without the
+    leading slash.
+    """
     return place.parts[1][0] not in "-!(),"
 
 
 def _before(root: ImageRoot, served: Iterable[StartFile]) -> Deciding:
-    """The paths that the stock search order would find before the files in /fast. Examples:
-    /usr/local/bin/NAME for a packed /usr/bin/NAME, a library in a directory that ld.so searches earlier, or a
-    new directory of that kind.
+    """The paths that a stock boot would find before the files that are served from /fast. Examples:
+    /usr/local/bin/NAME for a packed /usr/bin/NAME, a library in a directory that ld.so searches earlier, or
+    such a directory that does not exist yet.
     """
     files: set[PurePosixPath] = set(way_to(root, LD_SO_CONF))
     places = {PurePosixPath("/etc/ld.so.conf.d")}
@@ -154,7 +157,7 @@ def _before(root: ImageRoot, served: Iterable[StartFile]) -> Deciding:
 
 def _own_directories(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[PurePosixPath]:
     """The directories in DT_RPATH and DT_RUNPATH of the served files. The loader searches these directories
-    before the default ones, but LD_LIBRARY_PATH comes before DT_RUNPATH (ld.so(8)).
+    before the default directories, but it searches LD_LIBRARY_PATH before DT_RUNPATH (ld.so(8)).
     """
     found: dict[PurePosixPath, None] = {}
     for file in served:
@@ -173,7 +176,9 @@ def _canonical(root: ImageRoot, directories: Iterable[PurePosixPath]) -> list[Pu
 
 
 def _is_inside(root: ImageRoot, path: PurePosixPath) -> bool:
-    """Whether the way to ``path`` has no link. A link that is dangling in the image may lead to a directory of this host."""
+    """Whether no directory on the way to ``path`` is a link. A dangling link of the image may lead to a
+    directory of this host.
+    """
     return root.resolve(path.parent).canonical == path.parent
 
 
@@ -211,11 +216,11 @@ def _file(root: ImageRoot, path: PurePosixPath) -> StartFile:
 def packed_facts(
     start_set: StartSet, bound: Collection[PurePosixPath], beside: Watched
 ) -> tuple[bytes, bytes, bytes]:
-    """The input of the comparison with the root volume: the compared names, the facts of those that exist,
-    and the places.
+    """The input of the comparison with the root volume: the compared names, the facts of the names that
+    exist, and the places.
 
-    Names and places are separated by NULs and have no leading slash. The facts have the format of `stat -c
-    '%f %s %Y %Z %n'`. The entries of the places come last in the facts.
+    Each name and each place ends with a NUL and has no leading slash. The facts have the format of `stat -c
+    '%f %s %Y %Z %n'`. The facts of the places' entries come last.
     """
     served = served_files(start_set, bound)
     known = {file.path: file for file in (*beside.files, *served)}
@@ -242,7 +247,7 @@ def _relative(path: PurePosixPath) -> bytes:
 
 
 def listed_parents(parents: Iterable[PurePosixPath]) -> bytes:
-    """The names of the directories that must not become links, each with a NUL after it."""
+    """The names of the directories that must not become links. Each name ends with a NUL."""
     return _listed(parents)
 
 

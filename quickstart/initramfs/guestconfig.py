@@ -1,4 +1,6 @@
-"""The configuration of init for one image, and the texts in which init's scripts read it. The functions are pure."""
+"""The configuration of init for one image, and the functions that write the texts that init's scripts read.
+The functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from quickstart.model.words import Early, ReadyKind
 
 
 class Served(enum.Enum):
-    """Where the application's files come from. An artefact always has FAST. The other values are only for comparisons."""
+    """Where the application's files come from. An artefact always has FAST. The other values exist only for
+    measurements that compare.
+    """
 
     FAST = "/fast"
     VOLUME = "the root volume"
@@ -24,25 +28,25 @@ class Served(enum.Enum):
 
 
 class HandOff(enum.Enum):
-    """The machine's state after the application answers. The values are words that init uses."""
+    """What init does after the application answers. The values are words of init's configuration."""
 
     STAY = "no"
     """Init stays PID 1 and runs only the application: the paper's minimal system."""
     KEEP = "keep"
     """The distribution's init takes over; /fast stays in memory."""
     RELEASE = "release"
-    """As KEEP, and /fast is freed when the boot is done."""
+    """As KEEP, but the memory of /fast is freed once the machine has settled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuestConfig:
-    """The configuration of init for one image. ``build`` names the pair of parts A and B.
+    """The configuration of init for one image. ``build`` is the build ID, which both parts contain.
 
-    ``ready`` comes from the profile. ``network`` is the result of takeover.network_service, and empty without
+    ``ready`` comes from the profile. ``network`` is the result of takeover.network_service, or empty without
     a hand-off. ``early`` is the result of cloudinit.early_start. ``image`` is the file system type of part B,
-    and empty when part B has plain files. ``bound`` are the packed files that each unit of the stack sees
-    over the volume's (serving.bound_files). ``watched`` is compared with the volume, beside the packed files.
-    ``settings`` come from the image's sysctl.d(5).
+    or empty when part B has plain files. ``bound`` are the packed files that are bound over the volume's
+    files, for each unit of the stack (serving.bound_files). ``watched`` is compared with the volume in
+    addition to the packed files. ``settings`` come from the image's sysctl.d(5).
     """
 
     build: str
@@ -63,8 +67,8 @@ class GuestConfig:
 
 
 def late_binds_text(unit: UnitStart) -> str:
-    """The late binds for `adopt`, one line each with four words between tabs: `ro` or `rw`, `required` or
-    `optional`, the source and the target.
+    """The late binds of ``unit``, for the script `adopt`. Each line has four words separated by tabs: `ro` or
+    `rw`, `required` or `optional`, the source, and the target.
     """
     rows = (
         (
@@ -79,8 +83,8 @@ def late_binds_text(unit: UnitStart) -> str:
 
 
 def settings_text(settings: Iterable[KernelSetting]) -> str:
-    """The kernel settings as shell text, which init's second half sources: one line `setting always|as-built
-    KEY VALUE [SPARED…]` for each setting.
+    """The kernel settings as shell text for init's script `second`. For each setting, there is a line
+    `setting always|as-built KEY VALUE [SPARED…]`.
     """
     rows = (
         ("setting", "as-built" if each.is_packages else "always", each.key, each.value, *each.spared)
@@ -120,7 +124,7 @@ def config_text(config: GuestConfig) -> str:
 
 
 def unit_config_text(unit: UnitStart) -> str:
-    """The part of the configuration that each unit of a stack has of its own, as shell assignments."""
+    """The configuration of one unit of a stack, as shell assignments."""
     return _assignments(_unit_values(unit))
 
 

@@ -1,9 +1,9 @@
-"""The layout of the archive. Part A has our own files, and part B is the start set at /fast. Apart from
-reading the image, the functions are pure.
+"""Lay out the parts of the initramfs. Part A has our own files, and part B is the start set at /fast. Apart
+from reading the image, the functions are pure.
 
-Part A comes first, because everything depends on it: init, BusyBox, modules. The last file of part B names
-the build that the archive belongs to. So part A notices at once when part B is cut off or belongs to another
-build. The list of digests in part A shows whether part B is what was packed.
+Part A comes first, because everything depends on its files: init, BusyBox, modules. The last file of part B
+has the build ID. So init notices at once when part B is cut off or belongs to another build. The list of
+digests in part A shows whether the files of part B are those that were packed.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def part_a(
     digests: bytes,
     prefetch: Prefetch,
 ) -> Iterator[CpioEntry]:
-    """Init and everything that it needs before it may use part B. ``digests`` is part B's list of digests."""
+    """The members of part A: init and everything that init needs before it may use part B. ``digests`` is the
+    list of digests for part B.
+    """
     for name in _DIRECTORIES:
         yield directory(name)
     yield char_device("dev/console", 0o600, 5, 1)
@@ -141,14 +143,16 @@ def part_a(
 def _unit(
     place: str, unit: UnitStart, config: GuestConfig, start_set: StartSet, root: ImageRoot
 ) -> Iterator[CpioEntry]:
-    """How a unit starts: its description, and its late binds."""
+    """The files that say how a unit starts: its description, and its late binds."""
     yield regular(f"{place}/unit", _encoded(unit_text(unit, config, start_set, root)), 0o644)
     if unit.late_binds and config.hand_off is not HandOff.STAY:
         yield regular(f"{place}/late-binds", _encoded(late_binds_text(unit)), 0o644)
 
 
 def _companion(place: str, unit: UnitStart) -> Iterator[CpioEntry]:
-    """The directory of a companion. Init's scripts take it in place of OURS, so it leads to the programs, too."""
+    """The directory of a companion. Init's scripts use this directory in place of OURS, so it also has links
+    to the programs.
+    """
     yield directory(place)
     yield symlink(f"{place}/bin", "../../bin")
     yield symlink(f"{place}/busybox", "../../busybox")
@@ -157,7 +161,7 @@ def _companion(place: str, unit: UnitStart) -> Iterator[CpioEntry]:
 
 
 def _programs(programs: Programs) -> Iterator[CpioEntry]:
-    """BusyBox with the names of its applets, the programs of ours that every boot needs, and init's scripts."""
+    """BusyBox with links for its applets, those of our programs that every boot needs, and init's scripts."""
     yield regular(f"{OURS}/busybox", programs.busybox, 0o755)
     for applet in _APPLETS:
         yield symlink(f"{OURS}/bin/{applet}", "../busybox")
@@ -212,7 +216,9 @@ def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterato
 
 
 def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
-    """Part B with the start set as one file system image, and with a directory for part A's files below /fast."""
+    """The members of part B with the start set as one file system image, and with a directory for the files
+    of part A that are below /fast.
+    """
     below, ours = [], []
     for entry in entries:
         if entry.name in ("fast", OURS, MARKER):
@@ -225,7 +231,7 @@ def image_part_b(entries: Iterable[CpioEntry]) -> tuple[CpioEntry, ...]:
 
 
 def _loader_place(start_set: StartSet) -> str:
-    """The path of LOADER in the archive. The path goes through /lib64, which is a link with a merged /usr."""
+    """The path of LOADER in the archive. /lib64 on this path is a link in an image with a merged /usr."""
     for file in start_set.files:
         if file.path == PurePosixPath("/lib64"):
             below = f"fast/{file.target.lstrip('/')}" if file.kind is FileKind.SYMLINK else "fast/lib64"
@@ -255,8 +261,8 @@ def _packed(file: StartFile, root: ImageRoot) -> CpioEntry:
 
 
 def with_interpreter(path: Path, interpreter: str) -> bytes:
-    """The program with ``interpreter`` as its PT_INTERP. The rest of the segment is filled with zeros
-    (elf(5)).
+    """The program at ``path`` with ``interpreter`` as its PT_INTERP. The rest of the segment is filled with
+    zeros (elf(5)).
 
     Raises StartSetError when ``interpreter`` is too long for the segment.
     """
@@ -276,7 +282,7 @@ def with_interpreter(path: Path, interpreter: str) -> bytes:
 
 
 def unit_text(unit: UnitStart, config: GuestConfig, start_set: StartSet, root: ImageRoot) -> str:
-    """The description for the starter, with PATH and LD_LIBRARY_PATH as in the paper."""
+    """The description of the unit for the starter, with PATH and LD_LIBRARY_PATH set as in the paper."""
     fast = config.served is Served.FAST
     libraries = library_path(start_set)
     stock = [str(name) for name in STOCK_PATH]

@@ -1,10 +1,11 @@
-"""Make LZ4 blocks that unpack in fewer steps, by removing the short matches from a compressor's blocks
-(docs/internals/payload.md).
+"""Make LZ4 blocks that unpack in fewer steps, by removing the short matches from the blocks that a compressor
+made (docs/internals/payload.md).
 
-A block (lz4's lz4_Block_format.md) is a series of sequences. Each has a token, literals and, except in the
-last sequence, a match: an offset of 2 bytes and a length. A match refers to unpacked bytes, however these
-were encoded. So replacing a match by its bytes as literals does not affect other matches. The block grows by
-about the match's length minus 3 bytes, and the kernel saves one round of its loop, about 50 instructions.
+A block (lz4's lz4_Block_format.md) is a series of sequences. A sequence has a token, literals and a match,
+which is an offset of 2 bytes and a length. The last sequence has no match. A match refers to unpacked bytes,
+whether these were literals or matches. So other matches stay valid when a match is replaced by its bytes as
+literals. For each replaced match, the block grows by about the match's length minus 3 bytes, and the kernel
+saves one round of its loop, about 50 instructions.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _MOST = 255
 
 
 class _Match(NamedTuple):
-    """The match of a sequence. There are millions of matches, so this is not a dataclass. ``begin`` is the
-    match's position in the unpacked data, and ``offset`` has the two offset bytes from the block.
+    """The match of a sequence. This is not a dataclass, because there are millions of matches. ``begin`` is
+    the match's position in the unpacked data, and ``offset`` has the two offset bytes from the block.
     """
 
     begin: int
@@ -29,7 +30,7 @@ class _Match(NamedTuple):
 
 
 def without_short_matches(block: bytes, data: bytes, shortest_bytes: int) -> bytes:
-    """A block for the same ``data``, without matches shorter than ``shortest_bytes``.
+    """A block that unpacks to the same ``data``, without matches shorter than ``shortest_bytes``.
 
     ``block`` must be a valid block from a compressor. For any other block, the result is wrong or an
     IndexError is raised.
@@ -61,7 +62,9 @@ def _matches(block: bytes) -> Iterator[_Match]:
 
 
 def _length(block: bytes, at: int, half: int) -> tuple[int, int]:
-    """A length whose first part is the token's half ``half``, and the position after it."""
+    """The length that begins in ``half``, which is one half of the token, and continues at ``at``. The second
+    result is the position after the length.
+    """
     if half < _HALF:
         return half, at
     length = half

@@ -1,4 +1,6 @@
-"""The kernel modules in part A, in the order in which they are loaded (modules.dep(5), modules.alias in depmod(8))."""
+"""Find the kernel modules for part A, and the order in which they are loaded (modules.dep(5), modules.alias
+in depmod(8)).
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ _CPU_DEVICE = "devices/system/cpu"
 @dataclass(frozen=True)
 class Module:
     """A kernel module. ``name`` has underscores, as in /proc/modules. ``path`` is its path in the image.
-    ``requires`` are the modules that this module needs, in the order of loading.
+    ``requires`` are the modules that this module needs, in the order in which they must be loaded.
     """
 
     name: str
@@ -81,13 +83,13 @@ class ModuleSet:
 
 
 def module_name(path: str) -> str:
-    """The module's name for a file name: kernel/drivers/block/xen-blkfront.ko.xz gives xen_blkfront."""
+    """The name of the module in the file ``path``: kernel/drivers/block/xen-blkfront.ko.xz gives xen_blkfront."""
     return PurePosixPath(path).name.split(".ko")[0].replace("-", "_")
 
 
 def parse_dependencies(text: str) -> Mapping[str, Module]:
-    """The modules in modules.dep, by name. A line lists the modules that a module requires, in reverse order
-    of loading (modules.dep(5)).
+    """The modules in modules.dep, by name. A line lists the modules that a module requires, in the reverse of
+    the order in which they must be loaded (modules.dep(5)).
 
     Raises StartSetError for an invalid module name, because names become words of the modloader's table.
     """
@@ -123,8 +125,8 @@ def module_set(root: ImageRoot, version: str, wanted: Sequence[str] = WANTED) ->
     """The modules in ``wanted`` that the image's kernel ``version`` has, together with the modules that they
     require.
 
-    Raises StartSetError when the kernel lacks one of NEEDED, or a wanted one of IMAGE_MODULES, both as a
-    module and built in.
+    Raises StartSetError when the kernel has a module of ``NEEDED``, or a wanted module of ``IMAGE_MODULES``,
+    neither as a file nor built in.
     """
     directory = root.resolve(PurePosixPath("/lib/modules") / version).canonical
     if directory is None:
@@ -148,18 +150,20 @@ def module_set(root: ImageRoot, version: str, wanted: Sequence[str] = WANTED) ->
 
 
 def packed_names(modules: ModuleSet) -> frozenset[str]:
-    """The names of the modules that part A stores compressed by gzip."""
+    """The names of the modules that part A stores with gzip compression."""
     plain = {name for each in modules.modules if each.name in _PLAIN for name in (each.name, *each.requires)}
     return frozenset(each.name for each in modules.modules) - plain
 
 
 def packed(data: bytes) -> bytes:
-    """A module compressed for BusyBox's insmod. The same module always gives the same bytes."""
+    """The module's object file, compressed for BusyBox's insmod. The same module always gives the same bytes."""
     return gzip.compress(data, 9, mtime=0)
 
 
 def module_data(root: ImageRoot, module: Module) -> bytes:
-    """The module's object file, decompressed, because insmod in the guest takes plain ELF."""
+    """The module's object file as plain ELF, which insmod in the guest accepts. A compressed file of the
+    image is decompressed.
+    """
     found = root.resolve(module.path).canonical
     if found is None:
         raise StartSetError(f"the image has no {module.path}", hint="is the kernel's package complete?")
@@ -189,12 +193,12 @@ def modloader_table(modules: ModuleSet) -> str:
 
     - ``device PATH``: a device below /sys that has an alias.
     - ``bus NAME`` and ``child NAME``: a bus whose devices all have aliases.
-    - ``module NAME``: a module. These lines are in the order of loading.
-    - ``alias PATTERN NAME…``: the modules to load for a device, requirements first. The first word is
-      ``beside`` for modules in BESIDE, and ``late`` for those in LATE.
-    - ``root NAME…``: the modules for the root's file system, if it is a module. No device asks for it, but
-      mount(2) does, and the initramfs has no modprobe for the kernel's own request.
-    - ``image NAME…``: the modules for the file system of part B, if part B is an image.
+    - ``module NAME``: a module. These lines are in the order in which the modules are loaded.
+    - ``alias PATTERN NAME…``: the modules to load for a device, with the required modules first. The first
+      word is ``beside`` for modules in BESIDE, and ``late`` for modules in LATE.
+    - ``root NAME…``: the modules for the root's file system, unless it is built in. No device's alias names
+      these modules. The kernel would request them in mount(2), but the initramfs has no modprobe.
+    - ``image NAME…``: the modules for the file system of part B, when part B is an image.
     """
     requires = {module.name: module.requires for module in modules.modules}
     lines = [f"device {_CPU_DEVICE}", *(f"bus {place}" for _, place in _BUSES)]

@@ -1,14 +1,14 @@
-"""The newc cpio format: the writer. (`newc_reader` has the reader.)
+"""Write archives in the newc cpio format. (`newc_reader` reads them.)
 
 Source: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst and init/initramfs.c. A member
 is a 110-byte header (magic ``070701`` and 13 fields of eight hexadecimal digits), the name with its NUL, and
 the data. Name and data are each padded with zeros to a multiple of 4 bytes. A member named ``TRAILER!!!``
 ends an archive. More archives may follow after zeros.
 
-Hard links are members with the same inode and an ``nlink`` above 1. The kernel (maybe_link, do_name) links
-each later name to the first one and then does not truncate the file. So the first name has the content, and
-the others have size 0. GNU cpio and BusyBox delay names without content until they have read the name with
-the content.
+Hard links are members with the same inode and an ``nlink`` above 1. The kernel (maybe_link, do_name) makes
+each later name a link to the first name, and does not truncate the file. So the first name has the content,
+and the others have size 0. GNU cpio and BusyBox do not create the names without content until they have read
+the name with the content.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ class CpioEntry:
 
     ``name`` is relative to the archive's root, without ``.``, ``..`` or empty components. Bytes that are not
     UTF-8 are surrogate-escaped. ``mode`` is a complete ``st_mode``. ``data`` is a regular file's content or a
-    symlink's target, and empty for all other types. A ``Path`` in ``data`` is a host file, which is read
+    symlink's target, and is empty for all other types. A ``Path`` in ``data`` is a host file, which is read
     while the archive is written. ``mtime`` is in seconds since 1970. ``rdev_major`` and ``rdev_minor`` are
     used only for device nodes. ``names`` is the number of names that a regular file has in the archive. The
-    first name has the data. Each other name is made by ``hard_link``, and its ``link_to`` is the first name.
+    entry for the first name has the data. The entry for each other name is made by ``hard_link``, and its
+    ``link_to`` is the first name.
     """
 
     name: str
@@ -93,27 +94,31 @@ class Header:
 
 
 def directory(path: PurePosixPath | str, mode: int = 0o755) -> CpioEntry:
-    """A directory. ``mode`` has the permission bits."""
+    """The entry for a directory. ``mode`` has the permission bits."""
     return CpioEntry(name=str(path), mode=stat.S_IFDIR | mode)
 
 
 def regular(path: PurePosixPath | str, data: bytes | Path, mode: int) -> CpioEntry:
-    """A regular file with the given bytes, or with the content of a host file. ``mode`` has the permission bits."""
+    """The entry for a regular file with the given bytes, or with the content of a host file. ``mode`` has the
+    permission bits.
+    """
     return CpioEntry(name=str(path), mode=stat.S_IFREG | mode, data=data)
 
 
 def hard_link(path: PurePosixPath | str, first: CpioEntry) -> CpioEntry:
-    """Another name for ``first``, a regular file that is written earlier and has ``names`` above 1."""
+    """The entry for another name of the regular file ``first``, which is written earlier and whose ``names``
+    is above 1.
+    """
     return replace(first, name=str(path), data=b"", link_to=first.name)
 
 
 def symlink(path: PurePosixPath | str, target: PurePosixPath | str) -> CpioEntry:
-    """A symbolic link. The mode of a link is 0777, as Linux shows it."""
+    """The entry for a symbolic link. The mode of a link is 0777, as Linux shows it."""
     return CpioEntry(name=str(path), mode=stat.S_IFLNK | 0o777, data=_encode(str(target)))
 
 
 def char_device(path: PurePosixPath | str, mode: int, major: int, minor: int) -> CpioEntry:
-    """A character device node. ``mode`` has the permission bits."""
+    """The entry for a character device. ``mode`` has the permission bits."""
     return CpioEntry(name=str(path), mode=stat.S_IFCHR | mode, rdev_major=major, rdev_minor=minor)
 
 
@@ -121,7 +126,7 @@ def char_device(path: PurePosixPath | str, mode: int, major: int, minor: int) ->
 
 
 def _encode(name: str) -> bytes:
-    """The name in UTF-8, whatever the locale is, so that the bytes do not depend on the locale."""
+    """The name in UTF-8. The bytes do not depend on the host's locale."""
     try:
         return name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
@@ -131,17 +136,16 @@ def _encode(name: str) -> bytes:
 
 
 def write_archive(stream: Sink, entries: Iterable[CpioEntry]) -> int:
-    """Write one archive, padded to a multiple of 512 bytes, to ``stream``. Return the number of bytes
-    written.
+    """Write one archive to ``stream``, padded to a multiple of 512 bytes. Return the number of bytes written.
 
     The same entries always give the same bytes: inodes are numbered from 1 in the order of the entries, and
     hard links share an inode. ``nlink`` is 2 for a directory, and ``names`` for any other entry. What was
     written before an error stays in the stream.
 
-    Raises BadInputError for an entry that the kernel would not unpack correctly. Its parent directory is not
-    in the archive before it; its name is a duplicate, absolute, not normalised or too long; its data do not
-    fit its type or reach 4 GiB; or it is a hard link without a matching earlier file. Raises ArtefactError
-    for a host file that cannot be read, or whose size changes meanwhile.
+    Raises BadInputError for an entry that the kernel would not unpack correctly: its parent directory does
+    not come earlier in the archive; its name is a duplicate, absolute, not normalised or too long; its data
+    do not match its type or have 4 GiB or more; or it is a hard link without a matching earlier file. Raises
+    ArtefactError for a host file that cannot be read, or whose size changes while it is read.
     """
     written = 0
     is_directory: dict[str, bool] = {}
@@ -276,8 +280,8 @@ def _host_file_bytes(entry: CpioEntry, source: Path, inode: int) -> Iterator[byt
 
 
 def _head(entry: CpioEntry, inode: int, size: int) -> bytes:
-    """The header, the name with its NUL, and padding. The padding depends only on their length, because every
-    member begins at a multiple of 4.
+    """The header, the name with its NUL, and the padding. The padding depends only on the length of the name,
+    because every member begins at a multiple of 4 bytes.
     """
     if size > MAX_FIELD:
         raise BadInputError(

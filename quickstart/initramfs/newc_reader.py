@@ -1,12 +1,10 @@
-"""Read newc cpio archives of any origin (the format: ``quickstart.initramfs.newc``).
+"""Read newc cpio archives of any origin (``quickstart.initramfs.newc`` describes the format).
 
-One kind of truncation cannot be found: a file that is cut after a complete archive, because nothing says
-whether another archive or padding follows. An empty file is not detected either. Every other truncation is
-found.
+A file that was cut off is detected, with two exceptions: an empty file, and a file that ends after a complete
+archive, because the format does not say whether another archive or padding follows.
 
-Where the kernel accepts a compressed stream instead of an archive, the reader does so, too
-(``quickstart.initramfs.payload``). The archive may be untrusted, so it is read in pieces and within
-``Limits``.
+Like the kernel, the reader also accepts a compressed stream in place of an archive
+(``quickstart.initramfs.payload``). The file may be untrusted, so it is read in pieces and within ``Limits``.
 """
 
 from __future__ import annotations
@@ -38,11 +36,11 @@ _ZEROS_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits for one file: the unpacked bytes of its archives, the number of members, the bytes of their
+    """The limits for one file: the unpacked bytes of its archives, the number of members, the total bytes of
     names and link targets, and the number of archives.
 
-    No profile's budget exceeds 4 GiB. The other limits keep the memory for reading an archive at about 100
-    MiB.
+    The limit of 4 GiB is the highest memory budget of a profile. With the other limits, reading a file takes
+    at most about 100 MiB of memory.
     """
 
     unpacked_bytes: int = 4 << 30
@@ -63,11 +61,11 @@ class Stream(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class CpioMember:
     """One member. ``data`` is its content or link target. ``offset`` is the position of its header in bytes:
-    in the file or, with ``in_stream``, in the unpacked content of its compressed stream.
+    in the file or, when ``in_stream`` is true, in the unpacked content of its compressed stream.
 
-    ``archive`` is the number of its archive in the stream, from 0. Hard links have the same ``archive`` and
-    ``inode``, and ``nlink`` above 1. One of the hard links has the data: the first in our archives, and the
-    last in archives of other writers.
+    ``archive`` is the number of its archive in the file, from 0. The hard links of a file have the same
+    ``archive`` and ``inode``, and an ``nlink`` above 1. One of them has the data: the first in our archives,
+    and the last in archives of other writers.
     """
 
     name: str
@@ -87,7 +85,7 @@ class CpioMember:
 
 
 def read_archive(stream: Stream, limits: Limits = UNLIMITED_BY_MANIFEST) -> Iterator[CpioMember]:
-    """Yield the members of all archives in the stream, each with its data. Everything else is as in `walk_archive`."""
+    """Yield the members of all archives in the stream as `walk_archive` does, but with their data."""
     for member, pieces in walk_archive(stream, limits):
         yield dataclasses.replace(member, data=b"".join(pieces))
 
@@ -98,13 +96,13 @@ def walk_archive(
     """Yield the members of all archives in the stream, in order, without their trailers. The stream is never
     rewound.
 
-    A member comes without its data. The iterator beside it yields the data in pieces of at most 1 MiB. Read
-    the pieces before the next member, or skip them.
+    The field ``data`` of a member is empty. The iterator that is yielded with the member yields the data in
+    pieces of at most 1 MiB. The caller reads the pieces before it requests the next member, or skips them.
 
     Only newc (``070701``) is read, with upper- or lower-case digits, uncompressed or in gzip, LZ4 or
-    Zstandard streams. Offsets are relative to the stream's position at the call. Raises ArtefactError with
-    the offset for bytes that are not a member, for padding that is not zero, when ``limits`` are exceeded,
-    and for a stream that ends anywhere but after a trailer. An empty stream has no members.
+    Zstandard streams. Offsets are relative to the stream's position at the call. Raises ArtefactError, with
+    the offset, for bytes that are not a member, for padding that is not zero, when ``limits`` are exceeded,
+    and for a stream that does not end after a trailer. An empty stream has no members.
     """
     tally = _Tally(limits)
     source = _Source(stream, tally)
@@ -142,7 +140,7 @@ def _walk_one(
 
 
 class _Tally:
-    """Counts what has been read from all archives of a file, and compares it with the limits."""
+    """Counts the bytes, members and archives of a file, and compares the numbers with the limits."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -150,7 +148,7 @@ class _Tally:
         self._members = self._names_bytes = self._archives = self._streams = 0
 
     def take(self, count: int, offset: int, what: str) -> None:
-        """Count bytes that are about to be read. Raises ArtefactError when the limit is exceeded."""
+        """Count ``count`` bytes before they are read. Raises ArtefactError when the limit is exceeded."""
         if count > self._left_bytes:
             raise _damaged(
                 offset, f"{what}: {count} bytes, where no more than {self._left_bytes} can be left"
@@ -183,7 +181,7 @@ class _Tally:
 
 
 class _Source:
-    """A forward-only view of the stream, which counts the bytes that are read and can look ahead."""
+    """A view of the stream that reads only forward, counts the bytes that are read, and can look ahead."""
 
     def __init__(self, stream: Stream, tally: _Tally) -> None:
         self._stream, self._tally = stream, tally
@@ -191,7 +189,7 @@ class _Source:
         self.offset = 0
 
     def take(self, count: int, what: str) -> bytes:
-        """Exactly ``count`` bytes. A damaged length needs no more memory than the stream has bytes."""
+        """Exactly ``count`` bytes. Even for a damaged length, this takes no more memory than the stream has bytes."""
         return b"".join(self.pieces(count, what))
 
     def pieces(self, count: int, what: str) -> Iterator[bytes]:

@@ -1,11 +1,11 @@
-"""The form in which the initramfs's parts are stored (payload.md): as newc archives, or each as one
-compressed stream.
+"""Read and write the payload, the form in which the parts of the initramfs are stored (payload.md): as newc
+archives, or each part as one compressed stream.
 
 Part B may also be a file system image in one file (``initramfs.squashfs``). The kernel unpacks one stream
 after the other (Documentation/driver-api/early-userspace/buffer-format.rst, init/initramfs.c), and recognises
-the form of each by its first bytes. The kernel's LZ4 form is the legacy frame (lib/decompress_unlz4.c, lz4's
-lz4_Frame_format.md): a magic number, then blocks of at most 8 MiB, each after its length. Four zero bytes end
-the stream when another one follows.
+the form of a stream by its first bytes. The kernel reads LZ4's legacy frame format (lib/decompress_unlz4.c,
+lz4's lz4_Frame_format.md): a magic number, and then blocks of at most 8 MiB, each preceded by its length.
+Four zero bytes end the stream when another stream follows.
 """
 
 from __future__ import annotations
@@ -61,13 +61,15 @@ _OPTIONS = {
 
 
 def compressors() -> str:
-    """The compression libraries with their versions. Another version may produce other bytes."""
+    """The names and versions of the compression libraries. Another version may produce other bytes."""
     zstd = ".".join(str(number) for number in zstandard.ZSTD_VERSION)
     return f"zlib {zlib.ZLIB_RUNTIME_VERSION}, lz4 {lz4.library_version_string()}, zstd {zstd}"
 
 
 def check_kernel(root: ImageRoot, version: str, payload: Payload) -> None:
-    """Raise BadInputError unless the image's kernel, according to its /boot/config, can unpack this form of payload."""
+    """Raise BadInputError unless the image's kernel can unpack this payload, according to its
+    /boot/config-VERSION.
+    """
     if payload is Payload.CPIO:
         return
     place, options = (
@@ -94,11 +96,11 @@ def check_kernel(root: ImageRoot, version: str, payload: Payload) -> None:
 
 @contextlib.contextmanager
 def packing(file: BinaryIO, payload: Payload) -> Iterator[Sink]:
-    """A stream that writes its data into ``file`` in the form of ``payload``. The same `compressors` give the
-    same bytes.
+    """A stream that writes its data into ``file`` in the form ``payload``. The same versions of the
+    `compressors` give the same bytes.
 
-    After a compressed stream come at least four zero bytes, up to a multiple of 512 bytes from the stream's
-    beginning.
+    A compressed stream is followed by at least four zero bytes, so that the length with these bytes is a
+    multiple of 512.
     """
     if not payload.compresses:
         yield file
@@ -152,8 +154,8 @@ class _Lz4Writer:
 
 
 class _Unpacker(Protocol):
-    """A decompressor like the decompressobj of zlib and zstandard. Once ``eof`` is set, ``unused_data`` has
-    the bytes after the stream.
+    """A decompressor with the interface of zlib's and zstandard's decompressobj. When ``eof`` is true,
+    ``unused_data`` has the bytes after the stream.
     """
 
     @property
@@ -166,7 +168,9 @@ class _Unpacker(Protocol):
 
 
 class Packed(Protocol):
-    """The source of a compressed stream. The source takes unused bytes back, and ``offset`` is its position."""
+    """The source of a compressed stream. Unused bytes can be given back to the source, and ``offset`` is its
+    position.
+    """
 
     offset: int
 
@@ -176,12 +180,14 @@ class Packed(Protocol):
 
 
 def form_of(first: bytes) -> Payload:
-    """The form of a stream that begins with ``first``. CPIO for uncompressed archives and unknown forms."""
+    """The form of a stream that begins with the bytes ``first``. CPIO for uncompressed archives and unknown forms."""
     return next((each for each, magic in _MAGICS.items() if first.startswith(magic)), Payload.CPIO)
 
 
 class Allowance:
-    """The number of bytes that all streams of a file may unpack to. Bytes are deducted before they are returned."""
+    """The number of bytes that the streams of a file may still unpack to. Bytes are deducted before they are
+    returned to the reader.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -196,9 +202,9 @@ class Allowance:
 class Unpacked:
     """The content of a compressed stream, read from front to back.
 
-    Raises ArtefactError with the stream's position when the stream is cut or damaged, or when ``allowance``
-    is used up. LZ4 blocks do not say whether another one follows, so a cut between two blocks is not noticed
-    here. The reader of the archive inside then finds a premature end.
+    Raises ArtefactError, with the stream's position, when the stream is cut off or damaged, or when
+    ``allowance`` is used up. An LZ4 block does not say whether another block follows, so a stream that is cut
+    off between two blocks is not detected here, but by the reader of the archive inside.
     """
 
     def __init__(self, source: Packed, payload: Payload, allowance: Allowance) -> None:
@@ -254,7 +260,9 @@ def _unpacker(payload: Payload) -> _Unpacker:
 
 
 class _Lz4Unpacker:
-    """The decompressor for LZ4. Until the end, ``unused_data`` has the bytes of an incomplete block."""
+    """The decompressor for LZ4. Before the end of the stream, ``unused_data`` has the bytes of an incomplete
+    block.
+    """
 
     def __init__(self) -> None:
         self.eof = False

@@ -1,5 +1,5 @@
-"""The reads that init requests from the root volume in one batch, and the files in part A that list them for
-the prefetcher (prefetch.md). Pure.
+"""The prefetch plan, which lists the reads that init requests from the root volume in one batch, and the
+files in part A that have this list (prefetch.md). The functions are pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Prefetch:
 
     @property
     def names_text(self) -> bytes:
-        """The names of the files, relative to the root, each with a NUL after it."""
+        """The names of the files, relative to the root. Each name ends with a NUL."""
         return b"".join(os.fsencode(str(path))[1:] + b"\0" for path in self.files)
 
     @property

@@ -1,7 +1,6 @@
-"""The programs in part A. BusyBox comes from the host. The other programs are our own: mounter and modloader
-(docs/internals/guest.md), starter, which is also the caretaker under another name
-(docs/internals/starter.md), checker (docs/internals/integrity.md) and prefetcher
-(docs/internals/prefetch.md).
+"""Provide the programs in part A. BusyBox comes from the host. The other programs are our own: mounter and
+modloader (docs/internals/guest.md), starter, whose second name is caretaker (docs/internals/starter.md),
+checker (docs/internals/integrity.md) and prefetcher (docs/internals/prefetch.md).
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Programs:
 
 
 def programs(store: Store) -> Programs:
-    """The programs: the host's BusyBox, and our own, compiled into the store."""
+    """The host's BusyBox, and our own programs, which are compiled into the store."""
     return Programs(
         busybox=door.tool_path("busybox"),
         mounter=freestanding(store, "mounter"),

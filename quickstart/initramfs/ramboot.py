@@ -1,5 +1,5 @@
-"""The files of the bench's `ramboot` configuration, beside init: every file that the application opens, at
-its ordinary path, and the directories that it uses.
+"""Collect the files of the bench's configuration `ramboot`: every file that the application opens, at its
+ordinary path, and the directories that it uses.
 
 `ramboot` is only for measurements: it shows how fast a start without any root volume would be. So `ramboot`
 contains files that an artefact's initramfs never has (data, secrets), and is never part of an artefact.
@@ -34,8 +34,8 @@ def all_rules(rules: FileRules) -> FileRules:
 
 
 def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The files, links and directories of the image to pack, each after its parent directory. ``start_set``
-    must be computed with ``all_rules``.
+    """The files, links and directories of the image to pack. Each comes after its parent directory.
+    ``start_set`` must be computed with ``all_rules``.
     """
     found = {file.path for file in start_set.files} | {each.path for each in start_set.excluded}
     for path in _OF_INIT:
@@ -48,7 +48,9 @@ def paths(start_set: StartSet, traces: Sequence[Trace], root: ImageRoot) -> tupl
 
 
 def _of_event(root: ImageRoot, event: Event) -> set[PurePosixPath]:
-    """The files to pack for a path that a program used. For a file that the program created, the parent directory is packed."""
+    """The paths to pack for a path that a program used. For a file that the program created, the parent
+    directory is packed.
+    """
     if len(event.path.parts) < 2 or event.path.parts[1] in _VOLATILE:
         return set()
     found = _leads_to(root, event.path)
@@ -70,7 +72,7 @@ def _can_pack(root: ImageRoot, path: PurePosixPath) -> bool:
 
 
 def entries(packed: Iterable[PurePosixPath], root: ImageRoot) -> Iterator[CpioEntry]:
-    """The members, with the modes and owners that the files have in the image."""
+    """The entries for the archive, with the modes and owners that the files have in the image."""
     for path in packed:
         host = root.host(path)
         status = host.lstat()

@@ -1,5 +1,5 @@
-"""The packed files that processes open from /fast, and how processes get to them. Apart from looking up names
-in the image, the functions are pure.
+"""Find the packed files that processes open from /fast, and by which means. Apart from looking up names in
+the image, the functions are pure.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Delivery(enum.Enum):
 
 
 def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
-    """The packed files that the unit opens by their ordinary names, and that are bound over the volume's
-    files in its own namespace.
+    """The packed files that the unit opens by their ordinary paths, and that are therefore bound over the
+    volume's files in the unit's mount namespace.
 
-    These are the packed files below /usr, except files that come from /fast anyway: libraries that the loader
-    finds by name, and programs that only the starter starts. Empty for a unit without a mount namespace of
-    its own, because we do not create one for it.
+    These are the packed files below /usr, except files that come from /fast without a bind mount: libraries
+    that the loader finds by name, and programs that only the starter starts. Empty for a unit without a mount
+    namespace of its own, because we do not create a namespace for this.
     """
     if not any(record[0] == "namespace" for record in unit.settings):
         return ()
@@ -63,12 +63,14 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
 
 
 def bound_by_any(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
-    """The packed files that are bound over the volume's files for the unit or for a companion, sorted."""
+    """The packed files that are bound over the volume's files for the unit or for one of its companions, sorted."""
     return tuple(sorted({path for each in unit.all_units for path in bound_files(start_set, root, each)}))
 
 
 def _hidden(root: ImageRoot, unit: UnitStart) -> Iterator[PurePosixPath]:
-    """The paths over which the unit mounts something, both as spelled and with the image's links resolved."""
+    """The paths over which the unit mounts something, both as the unit spells them and with the image's links
+    resolved.
+    """
     for record in unit.settings:
         if record[0] == "mount" and record[1] in _HIDES:
             path = PurePosixPath(record[3])
@@ -77,10 +79,10 @@ def _hidden(root: ImageRoot, unit: UnitStart) -> Iterator[PurePosixPath]:
 
 
 def without_hidden(rules: FileRules, root: ImageRoot, unit: UnitStart) -> FileRules:
-    """``rules``, extended to exclude files that the own mounts of the unit or of a companion hide or cover
+    """``rules``, extended to exclude the files that the unit or a companion hides by its own mounts
     (InaccessiblePaths=, BindPaths= …).
 
-    Below /fast such a file would still be visible, and would differ from the file that the unit sees.
+    Below /fast, such a file would be visible to the unit, unlike in a stock boot.
     """
     # A glob's characters stand for themselves in brackets.
     hidden = dict.fromkeys(path for each in unit.all_units for path in _hidden(root, each))

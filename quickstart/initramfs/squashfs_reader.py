@@ -1,8 +1,8 @@
-"""Read part B when it is a SquashFS image. The reader is our own, because the image may be untrusted.
+"""Read part B when it is a SquashFS image. We use a reader of our own, because the image may be untrusted.
 
-squashfs-tools would write the image's content into a directory of this host, with devices and setuid files,
-in any number and size. This reader writes nothing and stays within ``Limits``. A file's content is returned
-in pieces of one block.
+unsquashfs would write the image's content into a directory of this host, with devices and set-user-ID files,
+without limits on number and size. This reader writes nothing and stays within ``Limits``. A file's content is
+returned in pieces of one block.
 
 The format is version 4.0, little-endian (the kernel's Documentation/filesystems/squashfs.rst and
 fs/squashfs/squashfs_fs.h): a superblock, data blocks, and then tables of inodes, directories and fragments in
@@ -78,7 +78,9 @@ class ImageFile:
 
 @dataclass(frozen=True, kw_only=True)
 class _Content:
-    """Where a regular file's bytes are. ``sizes`` is the position of the file's list of block sizes in the inode table."""
+    """The place of a regular file's data. ``sizes`` is the position of the file's list of block sizes in the
+    inode table.
+    """
 
     begin: int
     size_bytes: int
@@ -89,7 +91,9 @@ class _Content:
 
 @dataclass(frozen=True)
 class _Inode:
-    """An inode. ``list_at`` locates a directory's list: its block, its offset in the block, and its length."""
+    """An inode. ``list_at`` locates the list of a directory's entries: its block, its offset in the block,
+    and its length in bytes.
+    """
 
     mode: int
     target: bytes = b""
@@ -100,11 +104,12 @@ class _Inode:
 def walk_image(
     read: Reader, size_bytes: int, limits: Limits | None = None
 ) -> Iterator[tuple[ImageFile, Iterator[bytes]]]:
-    """Yield the files in an image of ``size_bytes``, sorted by name, each directory before its entries.
+    """Yield the files in an image of ``size_bytes`` bytes, sorted by name. A directory comes before its
+    entries.
 
-    The iterator beside a file yields a regular file's content in pieces, which may be skipped. Owners are
-    ignored, because the list in part A covers the image as a whole. Raises ArtefactError for an image that is
-    damaged, has another compression, or exceeds ``limits``.
+    The iterator that is yielded with a file yields a regular file's content in pieces. The caller may skip
+    them. Owners are ignored, because the list of digests in part A covers the image as a whole. Raises
+    ArtefactError for an image that is damaged, has another compression, or exceeds ``limits``.
     """
     with _named():
         for file, pieces in _Image(read, size_bytes, limits or Limits()).walk():
@@ -175,7 +180,7 @@ class _Image:
         return data
 
     def _read_metadata(self, at: int) -> tuple[bytes, int]:
-        """The metadata block at ``at``, and the position of the next one."""
+        """The content of the metadata block at the position ``at``, and the position of the next block."""
         (head,) = _METADATA_HEAD.unpack(self._bytes(at, _METADATA_HEAD.size))
         length = head & (_METADATA_PLAIN - 1)
         data = self._bytes(at + _METADATA_HEAD.size, length)
@@ -186,7 +191,7 @@ class _Image:
         return data, at + _METADATA_HEAD.size + length
 
     def _read_fragment(self, number: int) -> bytes:
-        """The block that has the ends of several files."""
+        """The content of the fragment block ``number``, which has the ends of several files."""
         if number >= self._fragments:
             raise ValueError(f"there is no fragment {number}")
         place = self._fragments_at + _PLACE.size * (number // _FRAGMENTS_IN_BLOCK)
@@ -196,7 +201,9 @@ class _Image:
         return self._block(begin, size)
 
     def _block(self, at: int, size: int) -> bytes:
-        """A data block. The block's size in the image has a flag that says whether the block is uncompressed."""
+        """The content of the data block at ``at``. ``size`` is the block's size in the image, with a flag
+        that says whether the block is uncompressed.
+        """
         length = size & (_DATA_PLAIN - 1)
         if length > self._block_bytes:
             raise ValueError(f"a block of {length} bytes")
@@ -289,7 +296,9 @@ class _Image:
 
 
 class _Cursor:
-    """A position in a table: a metadata block of the image, and an offset in it. Reading continues in the next block."""
+    """A position in a table: a metadata block of the image, and an offset in this block. Reading continues in
+    the next block.
+    """
 
     def __init__(self, metadata: Callable[[int], tuple[bytes, int]], block: int, offset: int) -> None:
         self._metadata, self._block, self._offset = metadata, block, offset
@@ -316,7 +325,7 @@ class _Cursor:
 
 
 def _split(reference: int) -> tuple[int, int]:
-    """The table's block and the offset in it, from a reference to an inode."""
+    """The block of the inode table and the offset in this block, from a reference to an inode."""
     return reference >> 16, reference & 0xFFFF
 
 

@@ -1,4 +1,4 @@
-"""The network service of the image, which takes over the network after the hand-off (docs/users/hand-off.md)."""
+"""Find the network service of the image, which takes over the network after the hand-off (docs/users/hand-off.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNKNOWN = ("NetworkManager.service", "connman.service", "dhcpcd.service", "wick
 def network_service(root: ImageRoot) -> str:
     """``ifupdown`` or ``networkd``, whichever is enabled. When both are enabled, ``networkd``.
 
-    Raises UnsupportedUnitError when another network service is enabled that would replace our address, or
+    Raises UnsupportedUnitError when another network service is enabled that would replace init's address, or
     when no network service is enabled.
     """
     enabled = {path.name for path in root.glob(_ENABLED / "*.service")}

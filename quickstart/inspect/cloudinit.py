@@ -1,4 +1,4 @@
-"""Whether an image has cloud-init, and what that means for the early start (docs/users/cloud-init.md)."""
+"""Find whether an image has cloud-init, and what this means for the early start (docs/users/cloud-init.md)."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 /var/lib/dpkg).
 
 dpkg knows a file only by the path in its package. With a merged /usr, /bin/ls and /usr/bin/ls are the same
-file, and a package's list may have either path. So the directories in the lists are resolved in the image. A
-diversion (dpkg-divert(1)) is taken literally, as dpkg does. Without dpkg, or with a damaged database file,
-files have no owner.
+file, and a package's list may have either path. So the directories in the lists are resolved in the image.
+The paths of a diversion (dpkg-divert(1)) are compared as they are written, as dpkg does. In an image without
+dpkg, or with a damaged database file, files have no owner.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def owners(root: ImageRoot, paths: Iterable[PurePosixPath]) -> Mapping[PurePosix
 
 
 def installed(root: ImageRoot) -> Mapping[str, str]:
-    """The image's packages and their versions, by name; empty for an image without dpkg."""
+    """The version of each package of the image, by the package's name. Empty for an image without dpkg."""
     return {each.package: each.version for _, each in sorted(_status(root).items())}
 
 
@@ -77,8 +77,8 @@ def _directory(root: ImageRoot, spelled: str) -> PurePosixPath | None:
 
 
 def _canonical(directory: Canonical, spelled: str) -> PurePosixPath | None:
-    """The path ``spelled`` with its directory resolved. The last component is not followed, because a link is
-    a file of its own.
+    """The path ``spelled`` with its directory resolved. The last component is not resolved, because a package
+    can own a link.
     """
     head, _, name = spelled.rpartition("/")
     if not spelled.startswith("/") or name in ("", ".", ".."):
@@ -116,13 +116,15 @@ def _packages(
 
 
 def _has_below(in_order: Sequence[bytes], line: bytes) -> bool:
-    """Whether one of the sorted names lies in the directory ``line``."""
+    """Whether one of the sorted names ``in_order`` lies in the directory ``line``."""
     at = bisect.bisect_left(in_order, line + b"/")
     return at < len(in_order) and in_order[at].startswith(line + b"/")
 
 
 def _status(root: ImageRoot) -> Mapping[str, Owner]:
-    """The packages in dpkg's status file. Each is keyed as its list file is named: NAME and NAME:ARCHITECTURE."""
+    """The packages in dpkg's status file. Each package has two keys, the possible names of its list file:
+    NAME and NAME:ARCHITECTURE.
+    """
     content = _read(root, _DATABASE / "status") or b""
     stanzas = content.split(b"\n\n")
     if not content.endswith(b"\n"):
@@ -160,7 +162,9 @@ def _diversions(root: ImageRoot) -> Mapping[bytes, tuple[bytes, bytes]] | None:
 def _alternatives(
     root: ImageRoot, wanted: Iterable[PurePosixPath], canonical: Canonical
 ) -> Mapping[PurePosixPath, tuple[str, PurePosixPath]]:
-    """The name and the present target of the alternative, for each path that is a link of update-alternatives."""
+    """For each path in ``wanted`` that is a link of update-alternatives(1): the alternative's name and its
+    present target.
+    """
     known = set(_alternative_names(root))
     found: dict[PurePosixPath, tuple[str, PurePosixPath]] = {}
     for path in wanted if known else ():
@@ -173,7 +177,7 @@ def _alternatives(
 
 
 def _alternative_names(root: ImageRoot) -> Iterator[str]:
-    """The names of the links in update-alternatives' files, both master and slave links.
+    """The names of all alternatives, both masters and slaves, from update-alternatives' files.
 
     The format of such a file is: one line with the state, one line with the master's link, two lines for each
     slave, an empty line, and the choices.
@@ -199,15 +203,13 @@ def _names(root: ImageRoot, directory: PurePosixPath) -> list[str]:
 
 
 def _lines(root: ImageRoot, path: PurePosixPath) -> Sequence[bytes]:
-    """The lines of a file. Empty when the file does not end with a newline: it was cut off, and its last line
-    is not reliable.
-    """
+    """The lines of a file. Empty when the file does not end with a newline, because such a file was cut off."""
     content = _read(root, path) or b""
     return content.split(b"\n")[:-1] if content.endswith(b"\n") else ()
 
 
 def _read(root: ImageRoot, path: PurePosixPath) -> bytes | None:
-    """The file's text: empty when it does not exist, None when it cannot be read."""
+    """The content of the file at ``path``. Empty when the file does not exist, and None when it cannot be read."""
     try:
         found = root.resolve(path).canonical
         return b"" if found is None else root.read_bytes(found, MAX_TEXT_BYTES)

@@ -1,8 +1,8 @@
-"""The ELF closure inside an image root: the interpreter and the libraries that ld.so loads for a program or a
-library.
+"""Find the ELF closure of a program or library in an image: the interpreter and all libraries that ld.so
+loads for it.
 
-The source is ld.so(8). Nothing from the image is executed. This module ignores what an image does not
-determine: LD_LIBRARY_PATH, LD_PRELOAD and relative directories.
+The rules are those of ld.so(8). Nothing from the image is executed. Search paths that the image alone does
+not determine are ignored: LD_LIBRARY_PATH, LD_PRELOAD and relative directories.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class ElfDependency:
 
 @dataclass(frozen=True, kw_only=True)
 class _Object:
-    """An ELF file as one process maps it. ``opened`` is the path that ld.so used; its parent directory is $ORIGIN."""
+    """An ELF file as one process maps it. ``opened`` is the path by which ld.so opened the file; its parent
+    directory is $ORIGIN.
+    """
 
     path: PurePosixPath
     links: tuple[PurePosixPath, ...]
@@ -61,7 +63,9 @@ class _Object:
 
 @dataclass(frozen=True)
 class _Request:
-    """A request for a library or an interpreter. ``names`` are alternatives, the best first."""
+    """A request of the object ``loader`` for a library or an interpreter. ``names`` are alternatives, the
+    best first.
+    """
 
     loader: _Object
     names: tuple[str, ...]
@@ -71,14 +75,14 @@ class _Request:
 def closure(
     root: ImageRoot, starts: Iterable[PurePosixPath], read: ReadElf = read_elf
 ) -> tuple[ElfDependency, ...]:
-    """The files that ld.so loads for each start, which is a program or a library that a program opens. A
-    start that is not an ELF file adds nothing.
+    """The files that ld.so loads for each of ``starts``. A start is a program, or a library that a program
+    opens. A start that is not an ELF file adds nothing.
 
-    Each start is loaded by itself, breadth first. Starts are sorted by path, so the order of ``starts`` does
-    not matter. A file that is reached through different links gives one dependency for each way. Every
-    glibc-hwcaps variant of a library is included in addition to the plain library. For a start without
-    PT_INTERP, a needed library that the search does not find may be another start with that soname. ``read``
-    may have a cache that several closures share.
+    Each start is loaded as a process of its own, breadth first. Starts are sorted by path, so the order of
+    ``starts`` does not matter. A file that is found through different links gives one dependency for each
+    chain of links. Every glibc-hwcaps variant of a library is included in addition to the plain library. If a
+    needed library of a start without PT_INTERP is not found, another start with this soname is used instead.
+    ``read`` may have a cache that several closures share.
 
     Raises StartSetError for a missing start, for a needed library or interpreter that is not in the image,
     for a damaged ELF file and for a loop of links. Libraries that a ``.note.dlopen`` names are optional.
@@ -94,8 +98,8 @@ def closure(
 
 
 def _load(search: _Search, start: _Object, companions: Mapping[str, _Object]) -> Iterator[ElfDependency]:
-    """The objects that one process loads: first all that are needed, then those that it may open later, each
-    with its own needs.
+    """The objects that one process loads: first all needed libraries, then the optional libraries with the
+    libraries that they need.
     """
     loaded = {start.path}
     names = {start.facts.soname}
@@ -170,8 +174,8 @@ class _Search:
         return replace(found, opened=found.path) if found and found.facts.interpreter else found
 
     def find(self, name: str, loader: _Object) -> list[_Object]:
-        """The objects with the name ``name``, in the search order of ld.so(8), hwcaps variants first. Empty
-        when there is none.
+        """The objects with the name ``name``, in the search order of ld.so(8), glibc-hwcaps variants first.
+        Empty when no object has this name.
         """
         if "/" in name:
             return self._open_all(_expand(name, loader), loader)[:1]
@@ -186,7 +190,7 @@ class _Search:
         return self._open_all(tried, loader) + self._open_all(plain, loader)[:1]
 
     def _open_all(self, paths: Iterable[PurePosixPath], loader: _Object) -> list[_Object]:
-        """The objects at the existing paths, each file once."""
+        """The objects at those of ``paths`` that exist. Each file is returned once."""
         found: dict[PurePosixPath, _Object] = {}
         for path in paths:
             if (each := self._open(path, loader)) is not None:
@@ -217,8 +221,8 @@ def _variants(directory: PurePosixPath, name: str) -> list[PurePosixPath]:
 
 
 def _own_directories(loader: _Object) -> Iterator[PurePosixPath]:
-    """The directories of the loading object's DT_RUNPATH. Without DT_RUNPATH, those in DT_RPATH of the object
-    and of the objects that loaded it.
+    """The directories in DT_RUNPATH of the object ``loader``. Without DT_RUNPATH: the directories in DT_RPATH
+    of ``loader`` and of the objects that loaded it.
     """
     each: _Object | None = None if loader.facts.runpath else loader
     while each is not None:
@@ -230,8 +234,8 @@ def _own_directories(loader: _Object) -> Iterator[PurePosixPath]:
 
 
 def own_directories(facts: ElfFacts, opened: PurePosixPath) -> tuple[PurePosixPath, ...]:
-    """The directories in an object's DT_RPATH and DT_RUNPATH. ``opened`` is the path by which it was opened,
-    and gives $ORIGIN.
+    """The directories in an object's DT_RPATH and DT_RUNPATH. ``opened`` is the path by which the object was
+    opened; its directory is $ORIGIN.
     """
     return tuple(
         path for entry in (*facts.rpath, *facts.runpath) for path in _absolute(entry, facts, opened.parent)
@@ -243,7 +247,9 @@ def _expand(text: str, found: _Object) -> tuple[PurePosixPath, ...]:
 
 
 def _absolute(text: str, facts: ElfFacts, origin: PurePosixPath) -> tuple[PurePosixPath, ...]:
-    """The absolute paths that an entry can mean, with all possible values of $ORIGIN, $LIB and $PLATFORM."""
+    """The absolute paths that an entry of a search path can mean, with all possible values of $ORIGIN, $LIB
+    and $PLATFORM.
+    """
     template = string.Template(text)
     expanded = (
         template.safe_substitute(ORIGIN=origin, LIB=lib, PLATFORM=platform)

@@ -1,7 +1,7 @@
-"""Read from one ELF file the facts that the loader uses.
+"""Read the facts that the loader (ld.so) uses from one ELF file.
 
-Sources: elf(5), and systemd's ELF_DLOPEN_METADATA for the note that lists libraries that a program may
-dlopen.
+The formats are described in elf(5) and, for the note with the libraries that a program may dlopen(3), in
+systemd's ELF_DLOPEN_METADATA.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class ElfFacts:
     """The facts that the loader uses from an ELF file.
 
     ``interpreter_offset`` is the position of PT_INTERP in the file, and ``interpreter_capacity`` its size
-    with the NUL, both in bytes. Both are 0 when there is none. ``rpath`` and ``runpath`` are directories, not
-    expanded. ``dlopen_notes`` has one tuple for each optional feature: alternative sonames, the best first.
+    with the NUL, both in bytes. Both are 0 for a file without PT_INTERP. ``rpath`` and ``runpath`` are
+    directories, with $ORIGIN and other variables not expanded. ``dlopen_notes`` has one tuple for each
+    optional feature: alternative sonames, the best first.
     """
 
     interpreter: str | None
@@ -139,15 +140,15 @@ class _Reader:
         return self._file.read(segment["p_filesz"])
 
     def _count_text(self, size: int) -> None:
-        """Add up the bytes that are read. Segments and strings may overlap, so a small file could make us
-        read much more than its size.
+        """Count the bytes that are read, and raise ValueError above a limit. Segments and strings may
+        overlap, so a small file could make us read much more than its size.
         """
         self._text_bytes += size
         if self._text_bytes > _MAX_TEXT_BYTES:
             raise ValueError(f"its names and notes are more than {_MAX_TEXT_BYTES} bytes")
 
     def _dynamic_strings(self, dynamic: Mapping[str, Any]) -> dict[int, list[str]]:
-        """The strings of PT_DYNAMIC by tag, in the order in which they are in the file."""
+        """The strings of PT_DYNAMIC by tag. The strings of each tag are in the order of the file."""
         entry = struct.Struct(self._order + ("iI" if self._elf.elfclass == 32 else "qQ"))
         content = self._content(dynamic, _MAX_TABLE_BYTES)
         pairs = entry.iter_unpack(content[: len(content) // entry.size * entry.size])

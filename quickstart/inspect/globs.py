@@ -21,12 +21,12 @@ def matches(path: PurePosixPath, glob: str) -> bool:
 
 @functools.cache
 def _compiled(glob: str) -> re.Pattern[str]:
-    """The regular expression for a glob. The glob may be untrusted: matching takes at most quadratic time in
-    the path's length.
+    """The regular expression for a glob. The glob may be untrusted, so matching takes at most quadratic time
+    in the path's length.
 
-    The part between two ``**`` is matched at the first place where it fits, and each ``*`` matches as little
-    as possible, without backtracking (atomic groups). This is correct because ``*`` does not match a slash,
-    so a later place never ends earlier.
+    The part between two ``**`` is matched at the first place where it matches, and each ``*`` matches as
+    little as possible, without backtracking (atomic groups). No match is missed, because ``*`` does not match
+    a slash, so a match at a later place never ends earlier.
     """
     parts: list[list[str]] = [[""]]
     for part in _GLOB_PARTS.split(glob):
@@ -41,8 +41,8 @@ def _compiled(glob: str) -> re.Pattern[str]:
 
 
 def _within_names(fixed: list[str], is_last: bool) -> str:
-    """The regular expression for a part whose only wildcards are ``*``, between its ``fixed`` pieces. The
-    last part must match up to the path's end.
+    """The regular expression for the part of a glob between two ``**``, given as the pieces ``fixed`` between
+    its ``*``. The last part of a glob must match up to the path's end.
     """
     tails = [f"(?>[^/]*?{part})" for part in fixed[1:]]
     if is_last:

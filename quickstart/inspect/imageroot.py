@@ -1,7 +1,8 @@
-"""A directory on the host that is used as a root: guest paths resolve inside it and never leave it.
+"""Use a directory on the host as a root: guest paths are resolved inside this directory and never lead out of
+it.
 
 The rules are those of path_resolution(7) for a process that is chrooted into the directory: an absolute link
-target starts at the directory, ``..`` stops at it, and more than 40 links are an error.
+target starts at the directory, a ``..`` does not lead out of it, and more than 40 links are an error.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ _MAGIC = re.compile(r"[*?\[]")
 class Resolution:
     """The result of resolving a guest path.
 
-    ``canonical`` is the path without any link, or None when it does not exist. ``links`` are the symlinks on
-    the way, in order, without duplicates, each in a canonical directory. ``links`` include a dangling link.
+    ``canonical`` is the resolved path, without any link, or None when it does not exist. ``links`` are the
+    paths of the symlinks that were followed, in order and without duplicates; their directories are
+    canonical. A dangling link is included in ``links``.
     """
 
     canonical: PurePosixPath | None
@@ -49,8 +51,8 @@ class ImageRoot:
     base: Path
 
     def host(self, canonical: PurePosixPath) -> Path:
-        """The host path of a canonical guest path. Call ``resolve`` first, because the host follows links
-        from its own root.
+        """The host path of a canonical guest path. Use ``resolve`` to make a path canonical, because the host
+        would follow links from its own root.
 
         Raises StartSetError for a path that is relative or has ``..``.
         """
@@ -109,7 +111,7 @@ class ImageRoot:
             raise _unreadable(canonical, error) from error
 
     def names_and_links(self, canonical: PurePosixPath) -> dict[str, bool]:
-        """The names in a directory, in byte order, each with whether it is a symbolic link. Raises
+        """The names in a directory, in byte order. The value of each name is True for a symbolic link. Raises
         StartSetError as `names` does.
         """
         try:
@@ -120,11 +122,11 @@ class ImageRoot:
         return dict(sorted(found.items(), key=lambda row: os.fsencode(row[0])))
 
     def below(self, canonical: PurePosixPath) -> Iterator[PurePosixPath]:
-        """All files below a directory at any depth, without directories, in no particular order. Links are
-        not followed.
+        """The paths of all files below a directory at any depth, in no particular order. Directories are not
+        included, and links are not followed.
 
-        Files that are too deep for any path are left out. Raises StartSetError for a directory that cannot be
-        read.
+        Files whose paths would be longer than PATH_MAX are left out. Raises StartSetError for a directory
+        that cannot be read.
         """
         pending = [canonical]
         while pending:
@@ -153,7 +155,9 @@ class ImageRoot:
             yield path, status
 
     def hard_links(self) -> Mapping[tuple[int, int], tuple[PurePosixPath, ...]]:
-        """The names of each regular file that has several names in the tree, in byte order. The key is its device and inode."""
+        """The paths of each regular file that has several hard links in the tree, in byte order. The key is
+        the file's device and inode.
+        """
         found: dict[tuple[int, int], list[PurePosixPath]] = {}
         for path, status in self.statuses_below(PurePosixPath("/")):
             if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
@@ -211,7 +215,7 @@ class ImageRoot:
         order.
 
         ``*``, ``?`` and ``[…]`` match within one component, and a leading dot must be written out. Raises
-        StartSetError for implausibly many matches.
+        StartSetError when more paths match than the limit allows.
         """
         if len(str(pattern)) >= PATH_MAX:
             return ()
@@ -246,7 +250,7 @@ def _components(target: PurePosixPath) -> tuple[str, ...]:
 
 
 def _mode(host: Path, asked: PurePosixPath) -> int | None:
-    """``st_mode`` of the path itself, without following a link. None when it does not exist."""
+    """``st_mode`` of the file at the path itself, without following a link. None when the file does not exist."""
     try:
         return host.lstat().st_mode
     except ValueError:

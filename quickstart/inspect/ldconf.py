@@ -1,4 +1,6 @@
-"""The default search path of ld.so: ld.so.conf and its built-in directories (ldconfig(8), ld.so(8))."""
+"""Find the default search path of ld.so: the directories in ld.so.conf and ld.so's built-in directories
+(ldconfig(8), ld.so(8)).
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ _MAX_DIRECTORIES = 65536
 
 
 def library_directories(root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The directories in /etc/ld.so.conf and in its included files, in order, and then ld.so's built-in ones.
-    Each directory is listed once, spelled as in the configuration.
+    """The directories in /etc/ld.so.conf and in its included files, in order, and then ld.so's built-in
+    directories. Each directory is listed once, spelled as in the configuration.
 
-    Raises StartSetError when a configuration file cannot be read, and for implausibly many entries.
+    Raises StartSetError when a configuration file cannot be read, or when there are more entries than the
+    limit allows.
     """
     found: dict[PurePosixPath, None] = {}
     for path in itertools.chain(_configured(root), DEFAULT_DIRECTORIES):
@@ -43,7 +46,9 @@ class _Includes:
     patterns: int = 0
 
     def count(self, pattern: str) -> None:
-        """Count one file to include. Raises StartSetError when there are implausibly many."""
+        """Count one ``include`` entry. Raises StartSetError when there are more such entries than the limit
+        allows.
+        """
         if set(pattern) & set("*?["):
             self.patterns += 1
         else:
@@ -57,8 +62,8 @@ def _too_much(what: str) -> StartSetError:
 
 
 def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories in all configuration files. Each file is read once, and an included file takes the
-    place of its include line. Recursion is avoided, because includes may be nested to any depth.
+    """The directories in all configuration files. Each file is read once, and the entries of an included file
+    come in place of its include line. There is no recursion, because includes may be nested to any depth.
     """
     seen: set[PurePosixPath] = set()
     includes = _Includes()
@@ -78,8 +83,8 @@ def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
 def _statements(
     root: ImageRoot, conf: PurePosixPath, seen: set[PurePosixPath], includes: _Includes
 ) -> Iterator[tuple[PurePosixPath, bool]]:
-    """The entries of a configuration file, line by line: a path, and whether it is a file to include.
-    ``includes`` counts the includes of all files.
+    """The entries of a configuration file, in order: a path, and whether the path is a file to include.
+    ``includes`` counts the included files of the whole configuration.
     """
     canonical = root.resolve(conf).canonical
     if canonical is None or canonical in seen:

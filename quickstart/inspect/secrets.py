@@ -1,4 +1,4 @@
-"""How secrets in an image are recognised: by known file names, and by the first bytes of private keys."""
+"""The rules that recognise secrets in an image: known file names, and the first bytes of private keys."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Launch an artefact: start machines that run guests, each through guest.Launcher."""
+"""Start guests, on a backend that implements guest.Launcher."""

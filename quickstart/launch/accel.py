@@ -1,8 +1,8 @@
-"""Choose an accelerator: one that was *seen* to boot a guest on this host, or else TCG.
+"""Choose an accelerator: KVM if a guest was *seen* to boot with it on this host, or else TCG.
 
-The existence of /dev/kvm proves nothing, because nested KVM can hang or abort. So a tiny guest (the kernel
-and a BusyBox init that prints one line) must boot within a time limit. The store keeps the result. The result
-is valid until the host reboots, or until the kernel, QEMU or our launch code changes.
+The existence of /dev/kvm is not enough, because nested KVM can hang or abort. So a tiny guest (the kernel and
+a BusyBox init that prints one line) must boot within a time limit. The result is kept in the store, and is
+valid until the host reboots, or until the kernel, QEMU or our launch code changes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ echo quickstart-accelerator-works
 
 @dataclass(frozen=True)
 class Accelerator:
-    """An accelerator. ``qemu`` has its arguments for QEMU. ``why`` is the reason for the choice."""
+    """An accelerator. ``qemu`` are the arguments with which QEMU uses it. ``why`` is the reason for the choice."""
 
     name: str
     qemu: tuple[str, ...]
@@ -41,7 +41,7 @@ class Accelerator:
 
 
 def tcg(why: str) -> Accelerator:
-    """TCG with the host's clock."""
+    """The accelerator TCG with the host's clock. ``why`` is the reason for the choice."""
     return Accelerator("tcg", ("-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"), why)
 
 
@@ -50,7 +50,7 @@ def _kvm(why: str) -> Accelerator:
 
 
 def choose(kernel: Path, store: Store) -> Accelerator:
-    """KVM if a tiny guest with ``kernel`` was seen to boot on it, or else TCG. The result includes the reason."""
+    """KVM if a tiny guest with ``kernel`` was seen to boot with it, or else TCG. The result has the reason."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return tcg("/dev/kvm is not there or not ours to use")
     works = _verdict(kernel, store)

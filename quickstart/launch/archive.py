@@ -1,9 +1,9 @@
-"""The launch archive: the cpio with the agent and hooks that a launch appends to the initramfs. The launch
-archive is never part of OUT.
+"""Make the launch archive, a cpio archive with the agent and hooks that a launch appends to the initramfs.
+The launch archive is never part of OUT.
 
-Two kinds of initramfs can use the launch archive. Our initramfs sources `/launch/hooks/*` itself, once the
-bus drivers are loaded. The stock initramfs (initramfs-tools) sources `/conf/param.conf` after each of its
-scripts, and that file sources the hooks once.
+Two kinds of initramfs can use the launch archive. The init of our initramfs sources `/launch/hooks/*` when
+the bus drivers are loaded. The init of the stock initramfs (initramfs-tools) sources `/conf/param.conf` after
+each of its scripts, and this file sources the hooks once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ fi
 
 
 def agent_binary(store: Store) -> Path:
-    """The launch agent, compiled as a static program."""
+    """The path of the launch agent, which is compiled as a static program."""
     return compiled(store, "agent", FLAGS, resources.files("quickstart.launch").joinpath("agent"))
 
 
@@ -56,8 +56,8 @@ def agent_words(ready: Readiness | None) -> tuple[str, ...]:
 
 
 def launch_cpio(agent: Path, ready: Readiness | None, extra: Mapping[str, bytes | Path]) -> bytes:
-    """The cpio with the agent. ``extra`` has more files, such as hooks and programs, by their names below
-    /launch. All of these files get mode 0755.
+    """The launch archive with the agent. ``extra`` has further files, such as hooks and programs, by their
+    names below /launch. All these files get mode 0755.
     """
     words = " ".join(shlex.quote(word) for word in agent_words(ready))
     files: dict[str, bytes | Path] = {
@@ -84,12 +84,12 @@ def launch_cpio(agent: Path, ready: Readiness | None, extra: Mapping[str, bytes 
 def join_initrd(
     parts: tuple[Path, ...], launch_archive: bytes, target: Path, sizes: Mapping[Path, int]
 ) -> None:
-    """Join initramfs files and the launch archive in ``target``. Each begins at a multiple of 512 bytes,
-    because the kernel finds an uncompressed cpio only at a multiple of 4
-    (Documentation/driver-api/early-userspace/buffer-format.rst).
+    """Write the initramfs files ``parts`` and the launch archive one after the other into ``target``. Each
+    begins at a multiple of 512 bytes, because the kernel finds an uncompressed cpio archive only at a
+    multiple of 4 bytes (Documentation/driver-api/early-userspace/buffer-format.rst).
 
-    Raises BadInputError for a file whose size differs from the one in ``sizes``, and for a file that is
-    written to meanwhile.
+    Raises BadInputError for a file whose size differs from the size in ``sizes``, and when another process
+    writes to a file during the call.
     """
     with target.open("wb") as out:
         for part in parts:

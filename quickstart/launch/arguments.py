@@ -1,9 +1,9 @@
-"""QEMU's command line for a machine (pure). Each value is a number, one of a few words, or a text without
-commas, so no value can add an option.
+"""Make QEMU's command line for a machine (pure). Each value is a number, one of a few words, or a text
+without commas, so no value can add an option.
 
 QEMU splits the value of an option at commas (qemu(1)). An untrusted manifest must never be able to add a
 `guestfwd=`, which runs a program on the host. So this module refuses every value of the wrong kind, even if
-another module should have refused it before.
+another module has already checked it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Channels:
-    """The descriptors for talking to a QEMU: connected sockets for the monitor and the agent, the console's
+    """The descriptors of the channels to QEMU: connected sockets for the monitor and the agent, the console's
     listening socket, and the console's log.
     """
 
@@ -78,7 +78,7 @@ def machine_arguments(machine: Machine, accelerator: Accelerator, files: Files) 
 
 
 def channel_arguments(channels: Channels) -> tuple[str, ...]:
-    """QEMU's arguments for the channels between QEMU and us. The channels are passed as descriptors, so no
+    """QEMU's arguments for the channels between QEMU and us. QEMU gets the channels as descriptors, so no
     other user can open them by name.
     """
     log = f"logfile=/dev/fdset/{_CONSOLE_SET},logappend=on"
@@ -95,7 +95,9 @@ def channel_arguments(channels: Channels) -> tuple[str, ...]:
 
 
 def named_as_the_host_does(text: str, machine: Machine) -> str:
-    """A message from QEMU, with the disk's path in place of the name of its descriptor."""
+    """The message ``text`` of QEMU, with the disk's path in place of the name that QEMU has for the disk's
+    descriptor.
+    """
     return text.replace(f"/dev/fdset/{_DISK_SET}", str(machine.disk))
 
 
@@ -121,8 +123,8 @@ def _drive(disk_format: str) -> str:
 
 
 def _network(machine: Machine) -> str:
-    """The user-mode network. A closed network reaches nothing. The forwarded port is open on this host's
-    loopback in both cases.
+    """QEMU's argument for the user-mode network. From a closed network, the guest reaches nothing. A
+    forwarded port is open on this host's loopback address, whether the network is closed or not.
     """
     closed = "off" if machine.network is Network.OPEN else "on"
     words = f"user,id=net,restrict={closed}"

@@ -36,7 +36,7 @@ _SIZE_AT = {"out": 1, "err": 1, "counters": 3}
 
 @dataclass
 class Decoder:
-    """Turns the bytes of the stream into messages. The bytes may arrive in pieces of any size."""
+    """Turns the bytes of the agent's stream into messages. The bytes may arrive in pieces of any size."""
 
     _pending: bytearray = field(default_factory=bytearray)
 
@@ -113,14 +113,16 @@ class Channel:
 
     @property
     def busy(self) -> bool:
-        """Whether a command is running. Another command would have to wait for its end."""
+        """Whether a command is running. The agent starts the next command only when this command has ended."""
         return self._running > 0
 
     def close(self) -> None:
         self._socket.close()
 
     def messages(self, deadline_ns: int, alive: Callable[[], bool]) -> Iterator[Message]:
-        """The agent's messages until the deadline (time.monotonic_ns), or until ``alive`` returns False."""
+        """The agent's messages until ``deadline_ns`` (on the clock time.monotonic_ns), or until ``alive``
+        returns False.
+        """
         while True:
             left_s = (deadline_ns - time.monotonic_ns()) / 1e9
             if left_s <= 0:
@@ -143,8 +145,8 @@ class Channel:
         """Start ``command`` in the guest. `messages` then yields the command's output and its Exit.
 
         Raises GuestError for a command that is longer than the agent accepts. Raises OSError when the guest
-        is gone, or does not read the command within ``limit_s``. (A guest that reports the ends of commands
-        that it never read fills the socket.)
+        has ended, or does not read the command within ``limit_s``. (A hostile guest that reports ends of
+        commands without reading any command can fill the socket.)
         """
         encoded = command.encode()
         if len(encoded) > _MAX_COMMAND_BYTES:
@@ -169,11 +171,11 @@ class Channel:
         alive: Callable[[], bool],
         limit_bytes: int | None = None,
     ) -> int | None:
-        """Run ``command`` in the guest. Return its exit status, or None when the guest ended or the time was
-        up.
+        """Run ``command`` in the guest. Return its exit status, or None when the guest ended or ``timeout_s``
+        was over.
 
-        The guest has ``timeout_s`` to read and run the command, of which at most `SEND_LIMIT_S` for reading
-        it. Raises GuestError when the output is longer than ``limit_bytes``.
+        The guest has ``timeout_s`` to read and run the command, and at most `SEND_LIMIT_S` of this time to
+        read it. Raises GuestError when the output is longer than ``limit_bytes``.
         """
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         try:

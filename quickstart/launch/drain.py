@@ -1,9 +1,9 @@
-"""Keep the unlimited output of a guest and its QEMU within bounds: the beginning in a file, the newest part
-in memory.
+"""Keep the output of a guest and its QEMU, which may be of any length, within limits: the beginning in a
+file, and the newest part in memory.
 
 QEMU writes into pipes, and a thread of ours reads them at once, so the guest never waits for a reader. A
-guest may write gigabytes, but a log never takes more than HEAD_BYTES on the host's disk, and a buffer never
-more than NEWEST_BYTES of its memory.
+guest may write gigabytes, but while it runs, a log takes at most HEAD_BYTES on the host's disk and
+NEWEST_BYTES in memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _STAMP = re.compile(rb"\[(?=[ \d]{5}) *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ")
 
 
 def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a serial console as programs and the kernel wrote them, without line ends. A long line is
-    cut off at a limit.
+    """The lines of a serial console as the programs and the kernel wrote them, without line ends. A line that
+    is too long is cut off.
 
     The kernel may print a line at any moment, even in the middle of a program's line. The console then has
     the first part of the program's line, the kernel's line, and the rest of the program's line. This function
@@ -54,17 +54,17 @@ def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def whole_text(data: bytes) -> str:
-    """A console's output as text, with lines put together by `whole_lines`, so that it can be searched."""
+    """A console's output as text that can be searched. Its lines are those of `whole_lines`."""
     return b"\n".join(whole_lines(data.split(b"\n"))).decode(errors="replace")
 
 
 class BoundedLog:
-    """A log of any length. The file ``path`` has its first ``head_bytes``, and memory has at least its last
-    ``newest_bytes``.
+    """A log of any length. The file ``path`` has the first ``head_bytes`` bytes, and memory has at least the
+    last ``newest_bytes`` bytes.
 
     When the log is closed, the newest part is appended to the file, after a line with the number of bytes
-    that were left out. A full file system only makes the beginning shorter; it stops neither writer nor
-    reader.
+    that were left out. When the file system is full, the beginning in the file is shorter, but writers and
+    readers continue.
     """
 
     def __init__(self, path: Path, head_bytes: int, newest_bytes: int) -> None:
@@ -79,7 +79,7 @@ class BoundedLog:
 
     @property
     def size_bytes(self) -> int:
-        """The number of bytes so far, including bytes that are no longer kept."""
+        """The number of bytes that were written to the log, including bytes that are no longer kept."""
         return self._size_bytes
 
     def append(self, data: bytes) -> None:
@@ -105,8 +105,8 @@ class BoundedLog:
         self._head_ended = True
 
     def read(self, position: int, limit_bytes: int = _READ_BYTES) -> Piece:
-        """At most ``limit_bytes`` of the log from ``position`` on. When the byte at ``position`` is no longer
-        kept, from the first kept byte after it.
+        """At most ``limit_bytes`` bytes of the log from ``position`` on. When the byte at ``position`` is no
+        longer kept, the piece begins at the next byte that is kept.
         """
         with self._lock:
             if position < self._head_bytes:
@@ -137,12 +137,12 @@ class BoundedLog:
         yield rest
 
     def tail(self, size_bytes: int) -> bytes:
-        """The last ``size_bytes`` bytes, or as many as memory has."""
+        """The last ``size_bytes`` bytes of the log, or fewer when memory has fewer."""
         with self._lock:
             return bytes(self._newest[-size_bytes:])
 
     def close(self) -> None:
-        """Append the newest part to the file, and close it."""
+        """Append the newest part of the log to the file, and close the file."""
         with self._lock, suppress(OSError):
             rest = self.read(self._head_bytes, self._size_bytes)
             if left_out := rest.position - self._head_bytes:
@@ -178,7 +178,7 @@ class Drain:
                     left -= 1
 
     def catch_up(self, limit_s: float = _END_S) -> None:
-        """Wait until all output that has been written so far is in the logs."""
+        """Wait up to ``limit_s`` until all output that was written before this call is in the logs."""
         end_s = time.monotonic() + limit_s
         with self._lock:
             sizes = {reader: log.size_bytes + _waiting_bytes(reader) for reader, log in self._logs.items()}
@@ -190,14 +190,14 @@ class Drain:
 
     def join(self, limit_s: float = _END_S) -> bool:
         """Wait until all writers have closed their ends and all output is in the logs. Return False when a
-        writer is still there after ``limit_s``.
+        writer still has its end open after ``limit_s``.
         """
         self._thread.join(limit_s)
         return not self._thread.is_alive()
 
 
 def _waiting_bytes(reader: int) -> int:
-    """The number of bytes in a pipe (FIONREAD, ioctl_tty(2))."""
+    """The number of bytes that can be read from the pipe ``reader`` (FIONREAD, ioctl_tty(2))."""
     size = array.array("i", [0])
     fcntl.ioctl(reader, termios.FIONREAD, size)
     return size[0]
@@ -219,8 +219,8 @@ class Drained:
 
 @contextmanager
 def drained(*paths: Path) -> Iterator[Drained]:
-    """A pipe and a log for each file in ``paths``, and the thread that fills the logs. `hand_over` closes our
-    writing ends.
+    """A pipe and a log for each of ``paths``, and a thread that fills the logs. The caller closes our writing
+    ends with `hand_over`.
 
     The process that writes must have ended before the context ends.
     """
@@ -247,7 +247,9 @@ def drained(*paths: Path) -> Iterator[Drained]:
 
 
 def hand_over(pipes: Drained) -> None:
-    """Close our own writing ends. The process has its copies by then, and each pipe ends when the process does."""
+    """Close our writing ends. Call this function when the process has its copies. Then each pipe ends when
+    the process ends.
+    """
     for writer in pipes.open_writers:
         os.close(writer)
     pipes.open_writers.clear()

@@ -1,4 +1,6 @@
-"""The port on the host's loopback that is forwarded to a guest: whether QEMU may open it, and HTTP requests through it."""
+"""Use the port of the host's loopback address that is forwarded to a guest: check whether QEMU may open it,
+and send HTTP requests through it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _STEP_S = 2.0
 
 
 def demand_port(port: int | None) -> None:
-    """Raise BadInputError for a port that QEMU cannot listen on, because QEMU never runs as root (ip(7))."""
+    """Raise BadInputError for a port that only root may listen on, because QEMU never runs as root (ip(7))."""
     if port is None:
         return
     first = int(_FIRST_FREE.read_text()) if _FIRST_FREE.exists() else 0
@@ -29,10 +31,10 @@ def demand_port(port: int | None) -> None:
 
 
 def status_line(port: int, path: str, limit_s: float = _STEP_S) -> str:
-    """The status line of the answer to a GET of ``path`` through ``port``. Empty when no answer came within
-    ``limit_s``.
+    """The status line of the answer to a GET request for ``path`` through ``port``. Empty when no answer came
+    within ``limit_s``.
 
-    Only the beginning of the answer is read, whatever the guest sends, and only printable characters are
+    Only the beginning of the answer is read, however long the answer is, and only printable characters are
     returned.
     """
     found = _LINE.match(_first_bytes(port, path, limit_s)) if _PATH.fullmatch(path) else None

@@ -1,10 +1,10 @@
-"""The jail for a QEMU, which its guest may have taken over. The jail restricts system calls, user, files and
-descriptors.
+"""Make the jail in which QEMU runs, because a hostile guest may take over its QEMU. The jail restricts QEMU's
+system calls, user, files and descriptors.
 
 QEMU gets its disk, its sockets and the pipes of its logs as descriptors. QEMU can open the kernel and the
-initramfs only by name, so these files are copied into a directory of its own. QEMU starts in that directory,
-and its temporary files are there. So QEMU can run as an unprivileged user whatever modes the host's files
-have, and never opens a path that an untrusted party chose.
+initramfs only by name, so these files are copied into a directory that only this QEMU uses. QEMU starts in
+this directory, and makes its temporary files there. So QEMU can run as an unprivileged user whatever modes
+the host's files have, and never opens a path that an untrusted party chose.
 """
 
 from __future__ import annotations
@@ -37,21 +37,23 @@ _MOST_BYTES = 1 << 62
 
 @dataclass(frozen=True)
 class Jail:
-    """The user of a QEMU, and the directory of its own in which it must start. QEMU has no access to the directory above."""
+    """A jail: the user as which QEMU runs, and the directory in which it must start. QEMU has no access to
+    the parent directory.
+    """
 
     directory: Path
     identity: Identity
 
     @property
     def environment(self) -> dict[str, str]:
-        """QEMU's environment. The environment sets the directory for temporary files, such as the overlay of snapshot=on."""
+        """QEMU's environment, with the directory for temporary files, such as the overlay of snapshot=on."""
         return {"TMPDIR": ".", "HOME": "."}
 
 
 @contextmanager
 def made_jail(workspace: Path, *, kvm: bool = False) -> Iterator[Jail]:
-    """A jail in ``workspace``, an empty directory of ours, for one program. The program must have ended
-    before the context ends.
+    """A jail for one program in our empty directory ``workspace``. The program must have ended before the
+    context ends.
 
     With ``kvm``, the program can use /dev/kvm if we can.
     """
@@ -64,8 +66,8 @@ def made_jail(workspace: Path, *, kvm: bool = False) -> Iterator[Jail]:
 
 
 def kvm_group() -> int | None:
-    """The group that may use /dev/kvm. None when all users may use it, or only root. The group root is never
-    given to a QEMU.
+    """The ID of the group that may use /dev/kvm. None when all users or only root may use it. QEMU never gets
+    the group root.
     """
     try:
         status = _KVM.stat()
@@ -79,8 +81,8 @@ def kvm_group() -> int | None:
 def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> Path:
     """Copy ``kernel`` into the jail, and return its name there.
 
-    Raises BadInputError for a file that is not regular, is too large for a kernel, does not have
-    ``expected_bytes``, or is written to meanwhile.
+    Raises BadInputError for a file that is not regular, is too large for a kernel, or does not have
+    ``expected_bytes`` bytes, and when another process writes to the file during the call.
     """
     with opened_regular(kernel) as fd:
         size_bytes = os.fstat(fd).st_size
@@ -93,7 +95,7 @@ def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> P
 
 
 def given(jail: Jail, path: Path) -> Path:
-    """Make ``path``, a file of ours in the jail, readable for the jail's user. Return its name there."""
+    """Make our file ``path`` in the jail readable for the jail's user. Return the file's name in the jail."""
     if jail.identity.uid is not None and jail.identity.gid is not None:
         os.chown(path, -1, jail.identity.gid, follow_symlinks=False)
         path.chmod(0o640)
@@ -104,10 +106,10 @@ def largest_file(disk: int | None, disk_format: str) -> int:
     """The largest size in bytes of any file that QEMU may write. ``disk`` is the open disk, or a connection
     to its server.
 
-    The file is the disk's overlay or the qcow2 disk itself. Such a file has at most the content of the whole
-    disk and tables, and the tables need far less than 1/64 of the content (docs/interop/qcow2.txt of QEMU). A
-    qcow2 file may also have unused clusters. Raises BadInputError for a damaged qcow2 file, and for one with
-    a backing file.
+    The largest file is the disk's overlay or the qcow2 disk itself. Such a file has at most the content of
+    the whole disk and tables, which need far less than 1/64 of the content (docs/interop/qcow2.txt of QEMU).
+    A qcow2 file may also have unused clusters. Raises BadInputError for a qcow2 file that is damaged or has a
+    backing file.
     """
     status = None if disk is None else os.fstat(disk)
     if disk is None or status is None or not stat.S_ISREG(status.st_mode):
@@ -123,15 +125,15 @@ def largest_file(disk: int | None, disk_format: str) -> int:
 
 def limited(words: Iterable[str | Path], file_bytes: int) -> tuple[str, ...]:
     """QEMU's argv with the arguments ``words``, under prlimit(1): no file may grow beyond ``file_bytes``
-    (setrlimit(2)), and no core is dumped.
+    bytes (setrlimit(2)), and no core is dumped.
     """
     qemu = door.tool_path("qemu-system-x86_64")
     return ("prlimit", f"--fsize={file_bytes}", door.core_limit(), "--", str(qemu), *map(str, words))
 
 
 def demand_room(initrds: Iterable[Path], memory_mib: int) -> None:
-    """Raise BadInputError for initramfs files that the machine's memory cannot hold. Without this check, the
-    files would first be copied into the jail, in the temporary directory.
+    """Raise BadInputError for initramfs files that do not fit into the machine's memory. Without this check,
+    they would be copied into the jail, which is in the temporary directory, before QEMU refuses them.
     """
     size_bytes = sum(each.stat().st_size for each in initrds)
     if size_bytes > memory_mib * MIB:

@@ -1,6 +1,7 @@
 """Connect to QEMU's sockets, and talk to its monitor (QMP).
 
-The guest may have taken over its QEMU. So each step has a time limit, and only the expected answer is kept.
+A hostile guest may have taken over its QEMU. So each step has a time limit, and only the expected answer is
+kept.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ _Found = TypeVar("_Found")
 
 
 def reach(path: Path, deadline_ns: int, alive: Callable[[], bool]) -> socket.socket:
-    """A connection to the UNIX socket ``path`` of a process that has just been started.
+    """A connection to the UNIX socket ``path`` of a process that was started shortly before.
 
-    The socket's file appears after a while, a moment before the process listens. Raises the last attempt's
-    OSError at the deadline (time.monotonic_ns), or when ``alive`` returns False.
+    The connection is tried repeatedly, because the socket's file may not exist yet, and exists a moment
+    before the process listens. Raises the OSError of the last attempt at ``deadline_ns`` (on the clock
+    time.monotonic_ns), or when ``alive`` returns False.
     """
     while True:
         with ExitStack() as stack:
@@ -45,7 +47,7 @@ def reach(path: Path, deadline_ns: int, alive: Callable[[], bool]) -> socket.soc
 
 
 class Monitor:
-    """QEMU's monitor on a connected socket, of which it takes ownership. An answer may take at most
+    """QEMU's monitor on a connected socket, which this object then owns. An answer may take at most
     ``limit_s``.
 
     Raises GuestError when QEMU does not answer in time, has ended, or reports an error.
@@ -70,7 +72,7 @@ class Monitor:
         return self._within(self._client.execute(name, arguments), self._limit_s)
 
     def close(self) -> None:
-        """Close the connection. The connection may already be closed, because QEMU may have ended."""
+        """Close the connection, even if QEMU has already closed it."""
         with suppress(GuestError):
             self._within(self._client.disconnect(), _FAREWELL_S)
         self._loop.close()

@@ -1,5 +1,5 @@
-"""Guests in QEMU: a PC with a virtio disk, a network interface and a virtio-serial port for the agent. QEMU
-counts the reads of the root volume.
+"""Run guests in QEMU, as a PC with a virtio disk, a network interface and a virtio-serial port for the agent.
+QEMU counts the reads of the root volume.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LOCKED = re.compile(r'Failed to get (?:shared )?"\w[\w ]*" lock')
 
 @dataclass(frozen=True)
 class QemuLauncher:
-    """Starts guests in QEMU (guest.Launcher). With ``keep``, each guest's workspace is kept (console.log, qemu.log)."""
+    """Starts guests in QEMU (guest.Launcher). With ``keep``, the guests' workspaces (console.log, qemu.log) stay."""
 
     accelerator: Accelerator
     agent: Path
@@ -72,7 +72,7 @@ class QemuLauncher:
     def launch(
         self, machine: Machine, ready: Readiness | None, files: Mapping[str, bytes | Path] = _NO_FILES
     ) -> QemuGuest:
-        """See guest.Launcher. The launch archive is appended to the initramfs."""
+        """Return a guest as guest.Launcher.launch says. The launch archive is appended to the initramfs."""
         launch_archive = archive.launch_cpio(self.agent, ready, files)
         return QemuGuest(machine, self.accelerator, launch_archive, self.keep)
 
@@ -111,8 +111,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return self
 
     def _start(self, stack: ExitStack, said: Drained) -> None:
-        """Start QEMU in its jail, with descriptors for everything that it uses. Our copies of the descriptors
-        are closed once QEMU has them.
+        """Start QEMU in its jail, with descriptors for everything that it uses. Our copies of these
+        descriptors are closed as soon as QEMU has them.
         """
         cell = stack.enter_context(jail.made_jail(self._workspace, kvm=self._accelerator.name == "kvm"))
         with ExitStack() as lent:
@@ -138,7 +138,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
             hand_over(said)
 
     def _copied(self, cell: jail.Jail) -> tuple[Path, Path]:
-        """Copy the kernel into the jail, and write the parts of the initramfs into one file there. Return both names."""
+        """Copy the kernel and the joined parts of the initramfs into the jail. Return the names of both files in the jail."""
         jail.demand_room(self.machine.initrds, self.machine.memory_mib)
         initrd = cell.directory / "initrd"
         with full_disk_named(temporary_directory(), "the temporary directory", "free some space there"):
@@ -147,7 +147,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
             return jail.put_kernel(cell, kernel, sizes.get(kernel)), jail.given(cell, initrd)
 
     def _channels(self, stack: ExitStack, lent: ExitStack, console_log: int) -> Channels:
-        """The channels to QEMU. We keep our ends. The other ends are open here only until QEMU has them."""
+        """QEMU's ends of the channels, which are open in our process only until QEMU has them. We keep our own ends."""
         (monitor_end, monitor), (agent_end, agent) = _pair(stack, lent), _pair(stack, lent)
         self._monitor_end, self._channel = monitor_end, Channel(agent_end)
         console = lent.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -196,7 +196,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return self._process is not None and self._process.poll() is None
 
     def _goes_on(self) -> bool:
-        """Whether QEMU is still running. Raises GuestError, as `demand_running` does, when the machine is stopped."""
+        """Whether QEMU is still running. Raises GuestError as `demand_running` does when QEMU has stopped the machine."""
         if not self._alive():
             return False
         if time.monotonic() >= self._look_again_s:
@@ -261,7 +261,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
 
     def root_io(self) -> RootIo:
         """The counters of QEMU's block layer for the root volume, from the launch until now (QMP
-        query-blockstats). Zeros without a root volume.
+        query-blockstats). All counts are 0 for a guest without a root volume.
         """
         if self.machine.disk is None:
             return RootIo(0, 0, 0, 0)
@@ -289,9 +289,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return status
 
     def start(self, command: str) -> None:
-        """Run ``command`` as `execute` does, without waiting for its end. `messages` yields the command's
-        output and its Exit.
-        """
+        """Start ``command`` without waiting for its end. `messages` yields the command's output and its Exit."""
         try:
             self._open_channel().start(command)
         except OSError as error:
@@ -308,9 +306,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         """Run the guest's own `poweroff`, as a user would. When the agent is busy with a command, send
         Ctrl-Alt-Del instead.
 
-        Both inits react to Ctrl-Alt-Del with an orderly shutdown, and QEMU ends where a PC would reboot
-        (-no-reboot). During the hand-over from one init to the other, neither reacts, so the keys are sent
-        again.
+        Our init and systemd react to Ctrl-Alt-Del with an orderly shutdown, and QEMU exits when the guest
+        reboots (-no-reboot). During the hand-off, neither reacts, so the keys are sent again.
         """
         deadline_s = time.monotonic() + timeout_s
         # The agent ends with the guest, in the middle of its answer.
@@ -330,7 +327,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return ended
 
     def is_running(self) -> bool:
-        """Whether the guest can still be asked for something: QEMU runs, and has not stopped the machine."""
+        """Whether the guest can still answer: QEMU is running, and has not stopped the machine."""
         with suppress(GuestError):
             return self._alive() and not self._is_stopped()
         return False
@@ -352,8 +349,8 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
         return self._said.logs[0]
 
     def fallback(self) -> str:
-        """Init's reason for starting the stock init instead (docs/internals/guest.md). Empty when init has
-        not done so until now.
+        """The reason why init gave up the fast start and executed the distribution's init (fallback 1;
+        docs/internals/guest.md). Empty when there was no fallback until now.
         """
         match = next(self.console.lines(_FALLBACK), None)
         return match[1].decode(errors="replace") if match else ""
@@ -365,7 +362,7 @@ class QemuGuest(Executes, HasConsole, HasTerminal, Powered):
 
 
 def _root_io(stats: object) -> RootIo:
-    """QEMU's counters of a block device as RootIo. A guest may have taken over QEMU, so each number is checked."""
+    """QEMU's counters of a block device as RootIo. Each number is checked, because a guest may have taken over QEMU."""
     names = ("rd_operations", "rd_bytes", "wr_operations", "wr_bytes")
     counted = [stats.get(name) for name in names] if isinstance(stats, dict) else []
     numbers = [each for each in counted if type(each) is int and 0 <= each < 1 << 64]
@@ -375,7 +372,7 @@ def _root_io(stats: object) -> RootIo:
 
 
 def _disk(machine: Machine, lent: ExitStack) -> int | None:
-    """The descriptor of the root volume for QEMU: the disk file, or a connection to the volume's server."""
+    """The descriptor of the root volume for QEMU: the open disk file, or a connection to the volume's server."""
     if machine.disk is None:
         return None
     if isinstance(machine.disk, NbdSocket):
@@ -391,6 +388,8 @@ def _disk(machine: Machine, lent: ExitStack) -> int | None:
 
 
 def _pair(stack: ExitStack, lent: ExitStack) -> tuple[socket.socket, socket.socket]:
-    """A connection between us and QEMU: our end, and QEMU's end, which is open here only until QEMU has it."""
+    """A connection between us and QEMU, as (our end, QEMU's end). QEMU's end is open in our process only
+    until QEMU has it.
+    """
     ours, theirs = socket.socketpair()
     return stack.enter_context(ours), lent.enter_context(theirs)

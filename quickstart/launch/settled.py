@@ -1,12 +1,12 @@
-"""Wait until a machine has settled: the distribution's boot is done, and systemd manages the unit (run.md,
-hand-off.md).
+"""Wait until a machine has settled: the distribution's boot is complete, and systemd controls the unit
+(run.md, hand-off.md).
 
-systemd itself is asked repeatedly (systemctl(1), is-system-running). systemd may not have started yet, and
-does not answer while it reloads its units. `settle` is a job of the boot, so no work of the hand-off is left
-when the last job is done.
+The host asks systemd repeatedly (systemctl(1), is-system-running), because systemd may not have started yet,
+and does not answer while it reloads its units. Init's script `settle` runs as a job of the boot, so the work
+of the hand-off is complete when the last job is done.
 
-The guest is not trusted. So the host limits how many questions it asks the guest, how long all of them may
-take, and how long each answer may be.
+The guest is not trusted. So the host limits the number of questions, their total time, and the length of each
+answer.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ esac
 
 @dataclass(frozen=True)
 class Settled:
-    """systemd's state of the whole machine (``running`` or ``degraded``), the guest's uptime at that moment,
-    and the failed units.
+    """A settled machine: systemd's state of the whole machine (``running`` or ``degraded``), the guest's
+    uptime when the boot was complete, and the failed units.
     """
 
     state: str
@@ -70,7 +70,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer from systemd. ``jobs`` have the form ``UNIT KIND``. Running jobs come before waiting ones."""
+    """One answer from systemd. ``jobs`` have the form ``UNIT KIND``. Running jobs come before waiting jobs."""
 
     state: str
     finished_us: int
@@ -79,8 +79,8 @@ class Answer:
 
 
 def hands_over(hand_off: str, words: str) -> bool:
-    """Whether the distribution's init takes over the machine, from the manifest's ``hand_off`` and the
-    kernel's command line (pure).
+    """Whether the distribution's init takes over the machine. This depends on ``hand_off`` of the manifest
+    and on the words of the kernel's command line (pure).
     """
     return hand_off != "no" and "quickstart=stay" not in words.split()
 
@@ -105,11 +105,11 @@ def parse(text: str) -> Answer:
 
 
 def wait_settled(guest: Executes, timeout_s: float = LIMIT_S) -> Settled:
-    """Wait until the machine has settled. ``timeout_s`` begins now, by this host's clock. The wait ends at
-    most 30 s after ``timeout_s`` is over.
+    """Wait until the machine has settled. ``timeout_s`` counts from the call, on this host's clock. The wait
+    ends at most 30 s after ``timeout_s`` is over.
 
-    Raises NotSettledError when the machine has not settled by then, or never will. Raises GuestError when the
-    machine does not answer, or its answer is too long.
+    Raises NotSettledError when the machine has not settled at the end of the wait, or can never settle.
+    Raises GuestError when the machine does not answer, or when its answer is too long.
     """
     deadline_s = time.monotonic() + timeout_s
     last: Answer | None = None
@@ -133,7 +133,7 @@ def wait_settled(guest: Executes, timeout_s: float = LIMIT_S) -> Settled:
 
 
 def _ask(guest: Executes, deadline_s: float) -> Answer | None:
-    """The answer to one question. None when the time was up before the answer."""
+    """The answer to one question. None when ``deadline_s`` came before the answer."""
     said, sink = io.BytesIO(), io.BytesIO()
     left_s = max(0.0, deadline_s - time.monotonic())
     limit_s = min(_SLICE_S + _GRACE_S, left_s + _LAST_GRACE_S)

@@ -1,1 +1,1 @@
-"""Measure launches: clocks, launch patterns, measurements of single runs, and statistics."""
+"""Measure launches. The modules have clocks, launch patterns, measurements of single runs, and statistics."""

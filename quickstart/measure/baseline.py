@@ -1,7 +1,7 @@
-"""The composition of a distribution's boot (`standard`, `standard-tuned`), as the booted machine itself
+"""Record what a distribution's boot (`standard`, `standard-tuned`) consists of, as the booted machine itself
 reports it.
 
-The document is committed (bench/baseline). The document shows with which boot the application's early start
+The documents are in the repository (bench/baseline). They show with which boot the application's early start
 is compared.
 """
 
@@ -43,13 +43,15 @@ _MONOTONIC = re.compile(r"\[ *(\d+\.\d+)\] \S+ (.*)")
 
 
 def questions(unit: str) -> str:
-    """The shell commands that ask for all parts of the composition."""
+    """The shell commands that print all parts of the composition."""
     asked = "\n".join(f"echo; echo '== {name}'\n{command}" for name, command in _QUESTIONS.items())
     return f"export LC_ALL=C SYSTEMD_COLORS=0; UNIT='{unit}'\n{asked}\necho; echo '== end'\n"
 
 
 def parse(text: str) -> Mapping[str, Any]:
-    """The answers as JSON values. Raises GuestError when the machine did not answer completely."""
+    """The parts of the composition as JSON values, from the output of `questions`. Raises GuestError when the
+    output is not complete.
+    """
     parts = re.split(r"^== (\w+)\n", text, flags=re.MULTILINE)
     answers = dict(zip(parts[1::2], (part.strip() for part in parts[2::2]), strict=True))
     if "end" not in answers:
@@ -77,14 +79,18 @@ def parse(text: str) -> Mapping[str, Any]:
 
 
 def _chain(text: str) -> list[str]:
-    """The lines of the text's last paragraph. The earlier paragraphs explain the notation."""
+    """The lines of the last paragraph in the output of systemd-analyze. The earlier paragraphs explain its
+    notation.
+    """
     return text.rpartition("\n\n")[2].splitlines()
 
 
 def record(
     guest: Guest, profile: Profile, boot: Boot, readied: Readied, accelerator: str
 ) -> Mapping[str, Any]:
-    """The document about a guest that is ready: its composition, and the times of this one boot (wall clock)."""
+    """The document about the boot of a guest that is ready: the boot's composition, and the times of this
+    single boot on the host's clock.
+    """
     out, err = io.BytesIO(), io.BytesIO()
     executing(guest).execute(questions(profile.unit), out, err, _LIMIT_S, _SAID_BYTES)
     return {

@@ -1,8 +1,8 @@
-"""The clocks of the bench, and the machine sizes on each clock (docs/users/times.md).
+"""Define the clocks of the bench, and the machine sizes on each clock (docs/users/times.md).
 
-``virtual``: QEMU counts instructions (TCG, -icount). Guest time is the number of instructions × 2^shift ns
-plus the guest's idle time. So a boot takes the same time whatever else the host does. ``wall`` is TCG with
-the host's clock. ``kvm`` is KVM, if a guest has been seen to boot on it.
+With the clock ``virtual``, QEMU counts instructions (TCG, -icount). Guest time is the number of instructions
+× 2^shift ns plus the guest's idle time. So a boot takes the same time whatever else the host does. ``wall``
+is TCG with the host's clock. ``kvm`` is KVM, if a guest has been seen to boot with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _VIRTUAL_SEED = "1"
 
 @dataclass(frozen=True)
 class Clock:
-    """A clock. ``name`` is one of results.CLOCKS. ``memory_mib`` and ``vcpus`` describe a machine of one size on this clock."""
+    """A clock with a machine size. ``name`` is one of results.CLOCKS. ``memory_mib`` and ``vcpus`` are what a
+    machine of this size has on this clock.
+    """
 
     name: str
     accelerator: Accelerator
@@ -42,7 +44,9 @@ class Clock:
 
 
 def virtual(size: str) -> Clock:
-    """The virtual clock for a size. The machine has one vCPU, because QEMU does not start a second one with icount."""
+    """The virtual clock for a machine size. The machine has one vCPU, because QEMU starts no second vCPU with
+    -icount.
+    """
     _known("size", size, SIZES)
     qemu = (
         *("-accel", "tcg,thread=single,tb-size=512", "-icount", f"shift={_SHIFT[size]},sleep=on,align=off"),
@@ -52,9 +56,9 @@ def virtual(size: str) -> Clock:
 
 
 def clock_of(name: str, size: str, kernel: Path, store: Store) -> Clock:
-    """The clock ``name`` for a size. ``kernel`` is used to try KVM.
+    """The clock ``name`` for a machine size. ``kernel`` is the kernel with which KVM is tried.
 
-    Raises BadInputError for an unknown clock or size, and HostLacksError for ``kvm`` when no guest boots on
+    Raises BadInputError for an unknown clock or size, and HostLacksError for ``kvm`` when no guest boots with
     KVM.
     """
     _known("clock", name, CLOCKS)
@@ -72,7 +76,7 @@ def clock_of(name: str, size: str, kernel: Path, store: Store) -> Clock:
 
 
 def sized(plain: Machine, clock: Clock) -> Machine:
-    """``plain`` with the memory and processors that ``clock`` gives to its size (pure)."""
+    """The machine ``plain`` with the memory and the vCPUs of ``clock`` (pure)."""
     return dataclasses.replace(plain, memory_mib=clock.memory_mib, vcpus=clock.vcpus)
 
 

@@ -1,5 +1,5 @@
-"""The configurations that are compared (paper section 4.1): how each boots, and its kernel command line
-(pure).
+"""Describe the configurations that are compared (paper section 4.1): what each boots, and its kernel command
+line (pure).
 
 ``quickstart.bench.prepare`` makes the files that a `Boot` names.
 """
@@ -25,11 +25,12 @@ class Boot:
     paths on the host.
 
     ``command_line`` is one of results.COMMAND_LINES, and ``cmdline`` has the words themselves. ``initrds``
-    are joined in order. ``volume`` is a raw image that is only read. ``fetched`` says where on the volume the
-    kernel and the initramfs are (image.extents). A machine that is not ``attached`` has no root volume; only
-    its kernel and initramfs come from the volume. ``delivery`` is how the start set reaches the guest, one of
-    results.DELIVERIES, or empty. ``unit`` is the application's unit. ``unit_lines`` (the unit's [Service]
-    assignments) and ``packages`` (the image's packages with versions) are only recorded in results.
+    are joined in order. ``volume`` is a raw image, which is only read. ``fetched`` says where on the volume
+    the kernel and the initramfs are (image.extents). When ``attached`` is false, the machine has no root
+    volume, and only its kernel and initramfs are read from the volume. ``delivery`` is how the start set
+    reaches the guest, one of results.DELIVERIES, or empty. ``unit`` is the application's unit. ``unit_lines``
+    (the unit's [Service] assignments) and ``packages`` (the image's packages with versions) are only recorded
+    in results.
     """
 
     configuration: str
@@ -54,7 +55,9 @@ class Boot:
 
 
 def with_command_line(boot: Boot, command_line: str) -> Boot:
-    """``boot`` with the given command line in place of the stock one. Raises BadInputError for an unknown command line."""
+    """``boot`` with the given command line in place of the stock command line. Raises BadInputError for an
+    unknown command line.
+    """
     if command_line not in COMMAND_LINES:
         raise BadInputError(
             f"no such command line: {command_line}", hint=f"known: {', '.join(COMMAND_LINES)}"
@@ -66,7 +69,7 @@ def with_command_line(boot: Boot, command_line: str) -> Boot:
 
 
 def built_with(configuration: str, profile: Profile) -> str:
-    """The command line for a configuration when the matrix does not name one.
+    """The command line of a configuration for which the matrix names none.
 
     A distribution's own initramfs gets the stock command line. Our configurations get the command line that
     ``build`` chooses for ``profile``, so that they differ only in what is packed.
@@ -75,7 +78,7 @@ def built_with(configuration: str, profile: Profile) -> str:
 
 
 def machine_of(boot: Boot) -> Machine:
-    """The machine that boots ``boot``. The machine's disk writes are thrown away, and no port is forwarded to the machine."""
+    """The machine that boots ``boot``. Its writes to the disk are discarded, and no port is forwarded to it."""
     return machine(
         boot.configuration,
         memory_mib=boot.memory_mib,

@@ -26,7 +26,9 @@ def root_reads(log: Iterable[Request], begin_ns: int, end_ns: int) -> Reads:
 
 
 def in_flight_ns(log: Iterable[Request], begin_ns: int, end_ns: int) -> int:
-    """The time in ns between the two instants during which at least one request of any kind was unanswered."""
+    """The time in ns between ``begin_ns`` and ``end_ns`` during which at least one request of any kind was
+    unanswered.
+    """
     intervals = (
         (max(each.arrival_ns, begin_ns), min(each.done_ns or end_ns, end_ns))
         for each in log
@@ -37,10 +39,10 @@ def in_flight_ns(log: Iterable[Request], begin_ns: int, end_ns: int) -> int:
 
 def modelled_ns(log: Iterable[Request], end_ns: int) -> int:
     """The time in ns that the storage model takes for the reads that arrived before ``end_ns``. The time is
-    computed from the instants that the model sets.
+    computed from the times at which the answers are due in the model.
 
-    On a busy host, an answer may be delivered later. Such a delay is left out, because the result must not
-    depend on the host.
+    On a busy host, an answer may be sent later than that. Such a delay is left out, because the result must
+    not depend on the host.
     """
     reads = (each for each in log if each.command == Command.READ and each.arrival_ns < end_ns)
     return _union_ns((each.arrival_ns, each.due_ns) for each in reads)
@@ -55,15 +57,15 @@ def _union_ns(intervals: Iterable[tuple[int, int]]) -> int:
 
 
 def overlap_ns(busy_ns: int, waited_ns: int) -> int:
-    """The part of the volume's busy time during which the guest did not wait. The time that the virtual clock
-    shows may be too short by up to this part.
+    """The part of the volume's busy time during which the guest did not wait, in ns. The time on the virtual
+    clock may be too short by up to this part.
     """
     return max(0, busy_ns - waited_ns)
 
 
 def iowait_ns(counters: str) -> int:
-    """The guest's time waiting for I/O: the fifth number in the `cpu` line of /proc/stat, which is in ticks
-    of 10 ms (proc(5)). Raises GuestError when there is none.
+    """The time in ns that the guest waited for I/O, from the fifth number in the line `cpu` of /proc/stat,
+    which is in ticks of 10 ms (proc(5)). Raises GuestError when there is no such number.
     """
     words = counters.partition("\n")[0].split()
     ticks = natural(words[5], INT64_MAX // _TICK_NS) if len(words) >= 6 and words[0] == "cpu" else None
@@ -91,10 +93,10 @@ def disk_reads(counters: str, device: str) -> Reads:
 
 
 def unanswered_ns(log: Sequence[Request], now_ns: int) -> int:
-    """How long the oldest request that the volume has not answered has waited at ``now_ns``, in ns. 0 when
-    there is none.
+    """The time in ns that the oldest unanswered request has waited at ``now_ns``. 0 when every request was
+    answered.
 
-    A request whose answer is due but was not read by the guest is left out.
+    A request whose answer is already due is left out, because the guest has not read the answer.
     """
     waiting = [each.arrival_ns for each in log if not each.done_ns and not 0 < each.due_ns <= now_ns]
     return now_ns - min(waiting) if waiting else 0

@@ -14,12 +14,12 @@ _NAMES = ("MATPLOTLIBRC", "MPLCONFIGDIR", "MPLBACKEND")
 
 @contextmanager
 def unconfigured() -> Iterator[None]:
-    """A context in which matplotlib may be imported for the first time. matplotlib then finds an empty
-    configuration, in a directory of ours.
+    """A context in which matplotlib may be imported for the first time. In this context, matplotlib finds an
+    empty configuration, in a directory of ours.
 
     matplotlib first looks for a matplotlibrc in the current directory (matplotlib.matplotlib_fname). Another
     user may own that file, and it can make LaTeX run on a text that its author chose (text.usetex). `styled`
-    resets settings that matplotlib reads elsewhere.
+    resets the settings that matplotlib reads from other files.
     """
     before = {name: os.environ.pop(name) for name in _NAMES if name in os.environ}
     here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -39,7 +39,9 @@ def unconfigured() -> Iterator[None]:
 
 @contextmanager
 def styled(settings: dict[Any, Any]) -> Iterator[None]:
-    """A context in which matplotlib has its default settings and ``settings``, whatever it read when it was imported."""
+    """A context in which matplotlib has its default settings with the changes in ``settings``, whatever
+    configuration it read when it was imported.
+    """
     import matplotlib as mpl
 
     with mpl.rc_context():

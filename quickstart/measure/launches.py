@@ -1,4 +1,6 @@
-"""One launch of several machines from one volume (docs/users/measuring.md): N boots, in parallel or in turn, give N samples."""
+"""Launch several machines from one volume (docs/users/measuring.md). N boots, in parallel or one after the
+other, give N samples.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,16 @@ _HEAD_START_S = 0.05
 
 @dataclass(frozen=True)
 class _Ended:
-    """The result of one machine. ``launched_ns`` is the time of its launch request (time.monotonic_ns)."""
+    """The result of one machine. ``launched_ns`` is the time at which its launch was requested (on the clock
+    time.monotonic_ns).
+    """
 
     launched_ns: int
     became: Ran | QuickStartError
 
 
 def processors() -> int:
-    """The number of the host's processors that this process may use."""
+    """The number of processors of the host that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -45,8 +49,8 @@ def available_bytes() -> int:
 
 
 def demand_room(cell: Cell) -> None:
-    """Raise HostLacksError when the host lacks the memory for the machines that run at the same time in a
-    launch of ``cell``.
+    """Raise HostLacksError when the host does not have enough memory for the machines that run at the same
+    time in a launch of ``cell``.
     """
     patterns.demand_memory(patterns.at_a_time(cell), TAKES_MIB[cell.size], available_bytes())
 
@@ -54,13 +58,13 @@ def demand_room(cell: Cell) -> None:
 def launch(
     bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: Cell, number: int
 ) -> tuple[Sample, ...]:
-    """Launch ``cell.instances`` machines of ``boot`` by the cell's pattern, all from one volume that is fresh
-    and cold at first.
+    """Launch ``cell.instances`` machines with ``boot`` in the launch pattern of the cell. All machines use
+    one volume, which is new and cold at the beginning.
 
     A machine that hangs or dies gives a censored sample and does not affect the others. A volume that dies
-    censors all samples. Nothing is left running afterwards. When the host has too few processors for all
-    machines, the storage's times and ``bench.limit_s`` are dilated. Raises BadInputError for the virtual
-    clock, and HostLacksError when the host lacks something.
+    censors all samples. No process is left running. When the host has too few processors for all machines,
+    the storage's times and ``bench.limit_s`` are dilated. Raises BadInputError for the virtual clock, and
+    HostLacksError when the host lacks a tool, memory or disk space.
     """
     if problem := patterns.cell_problem(cell):
         raise BadInputError(f"no launch of {cell.instances} by {cell.pattern}: {problem}")
@@ -99,7 +103,9 @@ class _Machines:
         self._stop = threading.Event()
 
     def run(self, volume: Volume) -> None:
-        """Launch all machines. Return when each machine was ready or has failed, and none is still running."""
+        """Launch all machines. Return when each machine has become ready or has failed, and no machine is
+        running any more.
+        """
         begin_s = time.monotonic() + _HEAD_START_S
         gap_s = self._cell.stagger_ms / 1000 * self._percent / patterns.REAL
         threads = [
@@ -124,8 +130,8 @@ class _Machines:
                 thread.join()
 
     def give_up(self, error: VolumeError) -> None:
-        """Record ``error``, the end of the volume, as the result of every machine. If a thread failed before
-        that, raise its exception.
+        """Record ``error``, with which the volume ended, as the result of every machine. If a thread failed
+        earlier, raise the thread's exception.
         """
         self._raise_fatal()
         now_ns = time.monotonic_ns()
@@ -179,8 +185,8 @@ class _Machines:
             self._over[instance].set()
 
     def _stay(self, instance: int) -> None:
-        """Keep a ready machine running until all machines are ready, as a machine in use would. With the
-        pattern one-by-one, a ready machine can stop at once.
+        """Keep a ready machine running until all machines are ready or have failed, because a machine in use
+        also keeps running. With the pattern one-by-one, return at once.
         """
         self._settle(instance)
         if self._cell.pattern != "one-by-one":
@@ -194,7 +200,7 @@ class _Machines:
                 self._all_settled.set()
 
     def _end_all(self, volume: Volume) -> None:
-        """Stop all waiting: of threads, of ready machines and of guests that use the volume."""
+        """End everything that waits: threads, ready machines, and guests that wait for the volume."""
         self._stop.set()
         self._all_settled.set()
         if volume.is_running():

@@ -1,5 +1,5 @@
-"""Read the plan of a bench from TOML or options into a Matrix. The whole plan is validated before any work
-begins (docs/users/measuring.md).
+"""Read the plan of a bench from TOML or command-line options into a Matrix. The whole plan is validated
+before any work begins (docs/users/measuring.md).
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ class Matrix:
 
 
 def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
-    """The matrix in ``text`` (TOML). ``profiles`` are the known names. A word with a slash is a profile's
-    directory.
+    """The matrix in ``text`` (TOML). ``profiles`` are the names of known profiles. A profile that contains a
+    slash is a profile's directory.
 
-    For a block without command lines, each profile is read to find the command line that its build has.
-    Raises MatrixError with every fault in the matrix, and BadInputError when such a profile is missing or
-    invalid.
+    For a block without command lines, each profile is read to find the command line that its build would
+    have. Raises MatrixError with every fault in the matrix, and BadInputError when a profile that must be
+    read is missing or invalid.
     """
     try:
         raw = parse_toml(text)
@@ -131,15 +131,14 @@ def matrix_of_options(
 
 
 def singular(key: str) -> str:
-    """The singular of a block's key, as a word for one of its values."""
+    """The word for one value of the key ``key`` of a block: the key in the singular."""
     return "delivery" if key == "deliveries" else key.removesuffix("s")
 
 
 def order(plan: Sequence[Planned]) -> tuple[tuple[Cell, int], ...]:
-    """All runs as (cell, number from 1), in rounds of one run for each cell. Every second round is in reverse
-    order.
-
-    This way, a drift of the host during the bench affects all configurations alike.
+    """All runs of ``plan``, as (cell, number of the run from 1), in rounds of one run for each cell. Every
+    second round is in reverse order, so that a drift of the host during the bench affects all configurations
+    alike.
     """
     rounds = max((each.runs for each in plan), default=0)
     runs: list[tuple[Cell, int]] = []
@@ -183,7 +182,7 @@ def _matrix(raw: Mapping[str, object], source: str, profiles: Sequence[str]) -> 
 
 
 def _count(block: _Block) -> int:
-    """The maximum number of cells in a block."""
+    """The highest number of cells that a block can have."""
     lists = (
         block.clocks,
         block.storages,
@@ -197,7 +196,7 @@ def _count(block: _Block) -> int:
 
 
 class _Lines:
-    """The command lines for the cells of a block. Each profile that decides about a command line is read only once."""
+    """The command lines for the cells of a block. A profile from which a command line follows is read only once."""
 
     def __init__(self, known: Sequence[str]) -> None:
         self._known = known
@@ -242,7 +241,7 @@ def _planned(block: _Block, lines: _Lines) -> Iterator[Planned]:
 
 def _asked_in_part(plan: Sequence[Planned]) -> Iterator[str]:
     """A fault for each cell that the plan has both with and without a delivery. A run always records its
-    delivery, so the run could belong to either cell.
+    delivery, so a run could belong to either of two such cells.
     """
     asked = [each.cell for each in plan if each.cell.delivery]
     cells = {each.cell for each in plan}

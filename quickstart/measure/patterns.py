@@ -1,5 +1,5 @@
-"""Launch patterns (pure): the launches that a block of a matrix asks for, time dilation, and the summary of
-several launches.
+"""Compute with launch patterns (pure): the launches that a block of a matrix asks for, time dilation, and the
+summary of several launches.
 
 Time dilation follows Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006).
 docs/users/measuring.md lists its assumptions.
@@ -34,8 +34,8 @@ _NO_VIRTUAL = (
 
 
 def launches_of(patterns: Sequence[str], instances: Sequence[int], stagger_ms: int) -> tuple[Launch, ...]:
-    """The launches that a block's lists ask for, in the order of the lists. The launch of one machine alone
-    is `single`, whatever the pattern is.
+    """The launches that the lists of a block ask for, in the order of the lists. A launch of one machine has
+    the pattern `single`, whatever the block says.
     """
     found = [
         _ALONE
@@ -80,8 +80,8 @@ def cell_problem(cell: Cell) -> str:
 
 
 def picture_problems(cells: Iterable[Cell]) -> Iterator[str]:
-    """What would make a report draw for hours. Of each application, size, volume and clock it has figures, and in that of its
-    launches a panel for each pattern.
+    """The faults of a plan whose report would take hours to draw. A report has figures for each combination
+    of application, size, volume and clock, and the figure of the launches has a panel for each pattern.
     """
     panels: dict[tuple[str, str, str, str], set[tuple[str, int]]] = {}
     for cell in cells:
@@ -97,7 +97,9 @@ def picture_problems(cells: Iterable[Cell]) -> Iterator[str]:
 
 
 def launch_problems(samples: Sequence[Sample]) -> Iterator[str]:
-    """Faults for each launch that lacks machines or has several dilations. ``samples`` come from one document."""
+    """A fault for each launch in which machines are missing, a machine's number is too high, or samples have
+    different dilations. ``samples`` are the samples of one document.
+    """
     found: dict[tuple[Cell, int], list[Sample]] = {}
     for index, sample in enumerate(samples):
         if sample.instance > sample.cell.instances:
@@ -118,8 +120,9 @@ def at_a_time(cell: Cell) -> int:
 
 
 def dilation_percent(cell: Cell, vcpus: int, processors: int) -> int:
-    """The factor in percent by which the storage's times are multiplied, so that storage and ``processors``
-    relate as if each vCPU had a processor of its own.
+    """The factor in percent by which the storage's times are multiplied, so that the storage is as fast in
+    relation to a vCPU as if the host had a processor for each vCPU. ``processors`` is the number of the
+    host's processors.
 
     The factor is 100 (no dilation) for machines that run alone on the host, for example with the pattern
     `single`.
@@ -130,7 +133,9 @@ def dilation_percent(cell: Cell, vcpus: int, processors: int) -> int:
 
 
 def command_line(words: str) -> str:
-    """The kernel command line for a machine that shares processors with others."""
+    """The kernel command line ``words``, changed for a machine that shares the host's processors with other
+    machines.
+    """
     return words if _NO_TIMER_CHECK in words.split() else f"{words} {_NO_TIMER_CHECK}"
 
 
@@ -195,8 +200,9 @@ def demand_memory(count: int, each_mib: int, available_bytes: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """The launches of one cell, summarised by one metric. ``p50`` is the machine in the middle of a launch,
-    and ``p100`` is the last one. Each is the median over all launches, or None when that is censored.
+    """The summary of a cell's launches by one metric. ``p50`` is the value of the machine in the middle of a
+    launch, and ``p100`` the value of the last machine. Both are medians over all launches, or None when the
+    median is censored.
 
     ``machines`` is the number of machines that were launched. ``censored`` is the number of machines that did
     not become ready.
@@ -210,7 +216,9 @@ class Launched:
 
 
 def launched(samples: Sequence[Sample], metric: Metric) -> Launched:
-    """The summary of one cell's samples. A censored machine is treated as later than every other one."""
+    """The summary of one cell's launches by ``metric``. A censored machine counts as later than every other
+    machine.
+    """
     found: dict[int, list[int | None]] = {}
     for sample in samples:
         found.setdefault(sample.number, []).append(None if sample.censored else metric(sample))
@@ -230,6 +238,6 @@ def launched(samples: Sequence[Sample], metric: Metric) -> Launched:
 
 
 def _middle(values: Sequence[int | None]) -> int | None:
-    """The median. None is treated as later than every number."""
+    """The median of ``values``. None counts as later than every number."""
     known = [each for each in values if each is not None]
     return median_of_all(known, len(values) - len(known))

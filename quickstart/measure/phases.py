@@ -1,5 +1,5 @@
-"""The phases of a boot until ready, from time stamps of kernel, init and systemd (guest.md). Apart from the
-guest's script, everything is pure.
+"""Compute the phases of a boot until ready, from time stamps of kernel, init and systemd (guest.md). The
+functions are pure; only the script runs in the guest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OURS = ("modules", "network", "root", "integrity", "checked", "application")
 
 
 def script(unit: str) -> str:
-    """The script that runs in the guest once it is ready. `phases` parses its output.
+    """The text of the script that runs in the guest once it is ready. `phases` parses the script's output.
 
     The kernel's log has a clock of its own (sched_clock). So the script writes one line into the log and
     prints the uptime right after it, without a fork in between.
@@ -40,7 +40,8 @@ def script(unit: str) -> str:
 def phases(said: str, unit: str, before_kernel_ns: int, beacon_ns: int, ready_ns: int) -> tuple[Phase, ...]:
     """The phases from the machine's start to ready. Phases without time stamps are left out.
 
-    ``said`` is the output of `script`. ``network`` runs beside other phases. All others follow each other.
+    ``said`` is the output of `script`. The phase ``network`` overlaps other phases. All other phases follow
+    each other.
     """
     # It may be below 0, by what the uptime runs ahead at first (docs/users/times.md); a phase has no length below 0.
     found = [Phase("before kernel", -max(0, before_kernel_ns), 0)]
@@ -59,10 +60,10 @@ def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
     """The services that systemd had begun to start before ready, with their durations until ready, in the
     order of their starts.
 
-    ``said`` is the output of `script`. There are no services after our init, because the script does not ask
-    systemd then. A service's phase ends when the service is active. For a oneshot service that is no longer
-    active, the phase ends when the service has run. For a service that was still starting, the phase ends at
-    ready.
+    ``said`` is the output of `script`. After a fast start, the result is empty, because the script does not
+    ask systemd in this case. A service's phase ends when the service is active. For a oneshot service that is
+    no longer active, the phase ends when the service has run. For a service that was still starting, the
+    phase ends at ready.
     """
     found = []
     for name, properties in dict(_units(said)).items():
@@ -78,7 +79,9 @@ def units(said: str, ready_ns: int) -> tuple[Phase, ...]:
 
 
 def _until(phase: Phase, ready_ns: int) -> Phase | None:
-    """The part of the phase before ready, or None. An application may answer before its unit is active."""
+    """The part of the phase before ready, or None when the phase begins after ready. An application may
+    answer before its unit is active.
+    """
     if phase.begin_ns >= ready_ns:
         return None
     return Phase(phase.name, phase.begin_ns, min(phase.end_ns, ready_ns))

@@ -39,7 +39,8 @@ RUNS_MAX = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One cell of a matrix. Each text is one of the words above, except ``profile``.
+    """One cell of a matrix. Except for ``profile``, each text is one of the words that are defined above in
+    this module.
 
     ``payload`` is the form of quickstart's initramfs, and ``delivery`` is how its start set reaches the
     guest. An empty ``payload`` or ``delivery`` means the default of `build`. ``instances`` machines are
@@ -60,7 +61,9 @@ class Cell:
 
     @property
     def launched(self) -> str:
-        """The number of machines that are launched, and the pattern, in words. Empty for one machine alone."""
+        """The number of machines in a launch, and their launch pattern, in words. Empty for a launch of one
+        machine.
+        """
         count = self.instances
         words = {
             "one-by-one": f"{count} one by one",
@@ -71,11 +74,13 @@ class Cell:
 
     @property
     def called(self) -> str:
-        """The configuration's name in a table, with the payload and delivery that were asked for."""
+        """The configuration's name in a table, with the payload and delivery that the matrix asks for."""
         return ", ".join(word for word in (self.configuration, self.delivery, self.payload) if word)
 
     def beside(self, configuration: str) -> Cell:
-        """The cell of another configuration with which this cell is compared. Only quickstart has a payload and a delivery."""
+        """The cell of another configuration with which this cell is compared. It has no payload and no
+        delivery, because only the configuration quickstart has these.
+        """
         return replace(self, configuration=configuration, payload="", delivery="")
 
 
@@ -87,7 +92,9 @@ def words_of(cell: Cell) -> str:
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell of a matrix, its number of runs, and the time after which a run is given up, in seconds of the host's clock."""
+    """A cell of a matrix, its number of runs, and the time after which a run is given up, in seconds on the
+    host's clock.
+    """
 
     cell: Cell
     runs: int
@@ -96,8 +103,8 @@ class Planned:
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase of the boot, by the guest's clock: uptimes in nanoseconds. Uptimes are negative before the
-    kernel's clock begins.
+    """A phase of the boot. Its begin and end are uptimes in nanoseconds on the guest's clock. Uptimes are
+    negative before the kernel's clock begins.
     """
 
     name: str
@@ -107,7 +114,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Reads:
-    """The number of requests before ready, and their bytes."""
+    """The number of read requests before ready, and the number of bytes that they read."""
 
     requests: int
     read_bytes: int
@@ -115,23 +122,24 @@ class Reads:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One run of a cell (paper section 4.1). A run that did not become ready is censored: it has no times,
-    but statistics include it.
+    """The result of one run of a cell (paper section 4.1). When the guest did not become ready, the run is
+    censored: it has no times, but statistics include it.
 
     ``t_pr_ns``, ``t_app_ns``, ``t_total_ns``, ``uptime_ns`` (at the beacon) and ``ready_uptime_ns`` are on
-    the cell's clock. ``fetch_ns`` is the part of T_pr in which kernel and initramfs are fetched through the
-    volume. ``before_kernel_ns`` is the part between the machine's start and the kernel's uptime 0; it may be
-    negative (times.md). ``overlap_ns`` is the most that the virtual clock may have left out for I/O.
-    ``overlap_ns`` is 0 on other clocks. ``volume`` comes from the volume's log, and ``guest`` from the
-    guest's diskstats.
+    the cell's clock. ``fetch_ns`` is the part of T_pr in which kernel and initramfs are fetched from the
+    volume. ``before_kernel_ns`` is the time from the machine's start to the kernel's uptime 0; it may be
+    negative (times.md). ``overlap_ns`` is the longest time that the virtual clock may have left out for I/O,
+    or 0 on other clocks. The reads in ``volume`` come from the volume's log, and those in ``guest`` from the
+    guest's /proc/diskstats.
 
     ``delivery`` is how the start set reached the guest, or empty. ``units`` are systemd's services that ran
     before ready, each from its first process until it was active. ``took_ns`` is the run's duration on the
-    host's clock. ``took_ns`` is not a result, but helps to estimate the remaining time.
+    host's clock. It is used only to estimate the remaining time of a bench.
 
-    A run that launches several machines gives a sample for each. ``instance`` is the machine's number from 1,
-    and ``launched_ns`` is the time from the first launch to its launch. The storage was ``dilation_percent``
-    / 100 times as slow as its model, and all times except took_ns are divided by this factor.
+    A run that launches several machines gives a sample for each machine. ``instance`` is the machine's number
+    from 1, and ``launched_ns`` is the time from the launch of the first machine to the launch of this
+    machine. The storage was ``dilation_percent`` / 100 times as slow as its model, and all times except
+    ``took_ns`` have been divided by this factor.
     """
 
     cell: Cell
@@ -159,8 +167,8 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Booted:
-    """The facts about what a configuration of a profile boots. The facts serve to name the cause of a
-    difference (docs/users/compare.md).
+    """The facts about what a configuration of a profile boots. `bench compare` uses them to name possible
+    causes of a difference (docs/users/compare.md).
 
     ``initramfs`` (SHA-256) and ``image`` (the volume's UUID) are keys of Facts. ``command_lines`` are the
     kernel's command lines, by results.COMMAND_LINES. ``unit_lines`` are the [Service] assignments of the
@@ -179,9 +187,9 @@ class Booted:
 class Facts:
     """The facts about all artefacts.
 
-    ``boots`` has keys of the form PROFILE/CONFIGURATION, like the artefacts. ``contents`` has the regular
-    files of each initramfs, with their unpacked sizes. ``packages`` has the packages of each image, with
-    their versions. Facts that were not recorded are missing.
+    ``boots`` has keys of the form PROFILE/CONFIGURATION, like `Circumstances.artefacts`. ``contents`` has the
+    regular files of each initramfs, with their unpacked sizes. ``packages`` has the packages of each image,
+    with their versions. Facts that were not recorded are missing.
     """
 
     boots: Mapping[str, Booted] = field(default_factory=dict)
@@ -191,13 +199,13 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """Everything on which the numbers depend, besides the matrix. Samples with different circumstances are
+    """Everything except the matrix on which the numbers depend. Samples with different circumstances are
     never combined.
 
     ``host`` has facts about the machine (kernel, CPU model, cores, memory, accelerator). ``versions`` has the
     versions of quickstart, QEMU, guest kernels and packages. ``artefacts`` has the hashes of images and
     initramfs. ``poll_interval_ms`` is the interval at which the agent sends its request. ``facts`` describe
-    the contents of the artefacts. Equal artefacts have equal facts.
+    the contents of the artefacts.
     """
 
     host: Mapping[str, str]
@@ -209,7 +217,7 @@ class Circumstances:
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """The results of one `bench`, with everything that is needed to repeat it.
+    """The results of one `quickstart bench`, with everything that is needed to repeat it.
 
     ``name`` is the name of the matrix, and ``plan`` has all its cells. ``command`` is the exact command line,
     and ``began`` is the time when it was called (UTC, RFC 3339). ``samples`` are in the order in which they

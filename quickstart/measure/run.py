@@ -1,5 +1,5 @@
-"""One run of a cell gives one Sample: fetch kernel and initramfs through the volume, boot from it, wait until
-ready, and count (docs/users/times.md).
+"""Run a cell once, which gives one Sample: fetch kernel and initramfs from the volume, boot, wait until
+ready, and read the counters (docs/users/times.md).
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ _ROOT_DEVICE = "vda"
 
 @dataclass(frozen=True)
 class Fetching:
-    """How a boot loader reads kernel and initramfs: the size of its requests, and how many requests are in flight at a time."""
+    """The way in which a boot loader reads kernel and initramfs: the size of its requests in bytes, and the
+    number of requests in flight.
+    """
 
     request_bytes: int
     depth: int
@@ -56,11 +58,11 @@ FETCHING = {"boot-loader": BOOT_LOADER, "read-ahead": Fetching(MIB, 8)}
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What all runs share: a function that makes a launcher for an accelerator, the program of the volume
-    emulator, and a time limit on the host's clock.
+    """The settings that all runs share: a function that makes a launcher for an accelerator, the program of
+    the volume emulator, a time limit, and the way to fetch.
 
-    ``limit_s`` is how long the guest may take until it is ready, and how long the fetch waits for each
-    answer. ``fault`` is a fault of the volume, for tests (docs/users/storage.md).
+    ``limit_s`` is the time limit on the host's clock, both for the guest to become ready and for each answer
+    to the fetch. ``fault`` is a fault of the volume, for tests (docs/users/storage.md).
     """
 
     launchers: Callable[[Accelerator], Launcher]
@@ -72,8 +74,8 @@ class Bench:
 
 @dataclass(frozen=True)
 class Ran:
-    """The records of a run. ``phases_said`` is the output of phases.script. ``phases_said`` is empty when the
-    guest did not answer.
+    """The records of a run. ``phases_said`` is the output of phases.script, or empty when the guest did not
+    answer.
 
     ``log`` is None for a volume that keeps no log.
     """
@@ -85,11 +87,10 @@ class Ran:
 
 
 def run_once(bench: Bench, boot: Boot, clock: Clock, model: StorageModel, cell: Cell, number: int) -> Sample:
-    """Run ``boot`` once, from a fresh and cold volume with the storage model ``model``.
+    """Run ``boot`` once, from a new, cold volume with the storage model ``model``.
 
-    A guest or a volume that hangs or dies gives a censored sample. Nothing is left running. When the host
-    lacks something, for example space in the temporary directory, HostLacksError is raised and there is no
-    sample.
+    When the guest or the volume hangs or dies, the sample is censored. No process is left running. Raises
+    HostLacksError when the host lacks something, for example space in the temporary directory.
     """
     try:
         with room_for_it():
@@ -109,7 +110,7 @@ def _run(bench: Bench, boot: Boot, clock: Clock, model: StorageModel) -> Ran:
 def _volume(
     bench: Bench, boot: Boot, clock: Clock, model: StorageModel
 ) -> AbstractContextManager[Volume | NfsVolume]:
-    """The volume emulator or, with an NFS model on the host's clocks, a real NFS server."""
+    """The volume for a run: the volume emulator or, for an NFS model on a real clock, a real NFS server."""
     if model.nfs_rate and clock.name != "virtual":
         return exported(boot.volume, model.nfs_rate)
     return served(bench.volume, boot.volume, model, fault=bench.fault)
@@ -125,7 +126,8 @@ def boot_from(
     """Fetch kernel and initramfs from ``volume``, boot, wait until the guest is ready, and ask it for its
     counters. The result has no volume log yet.
 
-    ``afterwards`` is called once the guest is ready. Raises GuestError and VolumeError.
+    ``afterwards`` is called when the guest is ready. Raises GuestError when the guest fails, and VolumeError
+    when the volume fails.
     """
     fetch_ns = read_extents(
         volume.socket, boot.fetched, bench.fetching.request_bytes, bench.fetching.depth, bench.limit_s
@@ -151,7 +153,9 @@ def room_for_it() -> AbstractContextManager[None]:
 
 
 def _blame(volume: Volume | NfsVolume, error: GuestError) -> None:
-    """Raise VolumeError when the volume kept the guest waiting. ``error`` is the error with which the guest ended."""
+    """Raise VolumeError when the guest failed because it waited for the volume. ``error`` is the error with
+    which the guest failed.
+    """
     now_ns = time.monotonic_ns()
     if isinstance(volume, NfsVolume) or not volume.is_running():
         return
@@ -179,7 +183,9 @@ def _machine(boot: Boot, clock: Clock, volume: Volume | NfsVolume) -> Machine:
 
 
 def _ask_phases(guest: Guest, unit: str, volume: Volume | NfsVolume) -> str:
-    """The guest's output about its phases. Without this output, the sample is still valid, because the guest was ready."""
+    """The guest's output of phases.script. When the guest gives no output, the result is empty: the sample is
+    still valid, because the guest was ready.
+    """
     said = bytearray()
     end_s = time.monotonic() + _AFTERWARDS_S
     with suppress(GuestError, OSError):

@@ -1,4 +1,4 @@
-"""Statistics of samples (pure): medians, spreads, ratios, and how certain they are (docs/users/measuring.md)."""
+"""Compute statistics of samples (pure): medians, spreads, ratios, and their certainty (docs/users/measuring.md)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _T_APP: Metric = operator.attrgetter("t_app_ns")
 class Summary:
     """The summary of a cell's runs, in the unit of the metric.
 
-    ``n`` runs became ready, and ``censored`` runs did not. For ``median``, a censored run is treated as later
+    ``n`` runs became ready, and ``censored`` runs did not. For ``median``, a censored run counts as later
     than every other run. ``median`` is None when the middle run, or one of the two middle runs, is censored.
-    ``minimum`` and ``maximum`` are over the runs that became ready.
+    ``minimum`` and ``maximum`` are those of the runs that became ready.
     """
 
     n: int
@@ -51,8 +51,9 @@ class Summary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of two cells on a real clock: the ``difference_ns`` of their medians, and ``p``, the
-    two-sided probability of so large a difference by chance alone.
+    """The comparison of two cells on a real clock. ``difference_ns`` is the difference of their medians.
+    ``p`` is the probability that chance alone gives a difference of this size or a larger one, in either
+    direction.
     """
 
     difference_ns: int
@@ -61,8 +62,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Claim:
-    """The claim "ours is faster than the rival". On the virtual clock, ``ours_ns`` includes the overlap, and
-    ``p`` is None. For cells without a median, the claim does not hold and has no numbers.
+    """The claim that one cell (ours) is faster than another (the rival), and whether it holds. On the virtual
+    clock, ``ours_ns`` includes the overlap, and ``p`` is None. When one of the cells has no median, the claim
+    does not hold and has no numbers.
     """
 
     holds: bool
@@ -72,7 +74,7 @@ class Claim:
 
     @property
     def factor(self) -> float | None:
-        """The least factor by which ours is faster."""
+        """The factor by which ours is at least faster: the rival's time divided by our time."""
         return self.rival_ns / self.ours_ns if self.ours_ns and self.rival_ns else None
 
 
@@ -85,7 +87,7 @@ def by_cell(samples: Iterable[Sample]) -> dict[Cell, tuple[Sample, ...]]:
 
 
 def demand_one_clock(cells: Iterable[Cell]) -> None:
-    """Raise MixedClocksError for cells of several clocks. Times of different clocks mean different things and
+    """Raise MixedClocksError for cells of several clocks. Times on different clocks are not comparable and
     must not be in one table.
     """
     clocks = sorted({cell.clock for cell in cells})
@@ -102,8 +104,8 @@ def median(values: Sequence[int]) -> int:
 
 
 def median_of_all(known: Sequence[int], censored: int) -> int | None:
-    """The median of ``known`` and of ``censored`` unknown values, which are treated as later than all others.
-    None when an unknown value is in the middle.
+    """The median of the values ``known`` and of a number ``censored`` of unknown values, which count as later
+    than all known values. None when an unknown value is in the middle.
     """
     later = [*sorted(known), *itertools.repeat(None, censored)]
     middle = later[(len(later) - 1) // 2 : len(later) // 2 + 1]
@@ -126,11 +128,12 @@ def summarise(samples: Sequence[Sample], metric: Metric) -> Summary:
 
 
 def ratios(summaries: Mapping[Cell, Summary], axis: str, base: str) -> dict[Cell, float | None]:
-    """Each cell's median, divided by the median of the cell that differs only in having ``base`` on ``axis``.
+    """Each cell's median, divided by the median of its base cell. The base cell has ``base`` as its value of
+    ``axis``, and is equal in all other fields.
 
     ``axis`` is a field of Cell, for example ``configuration`` with the base ``standard``. The ratio is None
     when one of the two cells has no median. Cells whose base cell is not in ``summaries`` are left out.
-    Raises MixedClocksError for several clocks.
+    Raises MixedClocksError when the cells have several clocks.
     """
     demand_one_clock(summaries)
     rests = {_rest(cell, axis): summary for cell, summary in summaries.items() if getattr(cell, axis) == base}
@@ -150,12 +153,12 @@ def _rest(cell: Cell, axis: str) -> tuple[tuple[str, str], ...]:
 
 
 def permutation_test(ours: Sequence[int], rival: Sequence[int]) -> Comparison:
-    """The two-sided permutation test of the difference of medians (ours - rival). Each side has at least one
-    value.
+    """The two-sided permutation test of the difference of medians (ours - rival). Both ``ours`` and ``rival``
+    have at least one value.
 
-    All partitions are used when there are few, and otherwise a fixed number of random ones with a fixed seed.
-    The observed partition is included, so that p is never 0 (Phipson and Smyth, "Permutation p-values should
-    never be zero", 2010).
+    When there are few partitions of the values, all are used. Otherwise, a fixed number of random partitions
+    is used, with a fixed seed. The observed partition is included, so that p is never 0 (Phipson and Smyth,
+    "Permutation p-values should never be zero", 2010).
     """
     seen = median(ours) - median(rival)
     pool, size = [*ours, *rival], len(ours)
@@ -178,8 +181,8 @@ def _difference(pool: Sequence[int], part: set[int]) -> int:
 
 
 def median_interval(values: Sequence[int]) -> tuple[int, int] | None:
-    """An interval that contains the true median with a probability of at least CONFIDENCE, whatever the
-    distribution is.
+    """An interval that contains the true median with a probability of at least ``CONFIDENCE``, for any
+    distribution of the values.
 
     The ends of the interval are two of the values, chosen by the binomial distribution. None for fewer than
     six values, for which no such interval exists.
@@ -193,11 +196,12 @@ def median_interval(values: Sequence[int]) -> tuple[int, int] | None:
 
 
 def claim_faster(ours: Sequence[Sample], rival: Sequence[Sample], metric: Metric = _T_APP) -> Claim:
-    """Whether T_app (or another ``metric``) shows that ours is faster than the rival. Each side has the runs
-    of one cell.
+    """The claim that ours is faster than the rival by T_app (or another ``metric``). ``ours`` and ``rival``
+    are the samples of one cell each.
 
-    On the virtual clock, the whole overlap is added to our time, and none of it to the rival's time. On the
-    other clocks, a permutation test must agree. Raises MixedClocksError for two clocks.
+    On the virtual clock, the whole overlap is added to our time, and nothing to the rival's time. On a real
+    clock, the claim holds only if a permutation test confirms it. Raises MixedClocksError when the two cells
+    have different clocks.
     """
     demand_one_clock(sample.cell for sample in (*ours, *rival))
     virtual = any(sample.cell.clock == "virtual" for sample in ours)

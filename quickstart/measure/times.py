@@ -9,8 +9,8 @@ from quickstart.model import Readied
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One run (paper section 4.1). Durations are in nanoseconds by the client's clock, and uptimes are in
-    nanoseconds by the guest's clock.
+    """The times of one run (paper section 4.1). Durations are in nanoseconds on the client's clock, and
+    uptimes are in nanoseconds on the guest's clock.
 
     ``uptime_ns`` is the uptime in the beacon. ``ready_uptime_ns`` is the guest's uptime at the first correct
     answer.
@@ -31,7 +31,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Times:
-    """The times of a bench run in ns. ``before_kernel_ns`` is the part of T_pr that is not the fetch."""
+    """The times of a bench run in ns. ``before_kernel_ns`` is T_pr without the fetch."""
 
     t_pr_ns: int
     t_app_ns: int
@@ -55,7 +55,7 @@ def client_times(readied: Readied, fetch_ns: int) -> Times:
     """The times on the client's clock, as in paper section 4.1. T_launch is before the fetch, and QEMU starts
     right after the fetch.
 
-    Our own work between fetch and QEMU's start (joining files for QEMU) is not part of the times.
+    The time of our own work between the fetch and QEMU's start (joining files for QEMU) is left out.
     """
     t_launch_ns = readied.launch_ns - fetch_ns
     t_pr_ns = (readied.beacon.received_ns - t_launch_ns) - readied.beacon.uptime_ns
@@ -64,8 +64,8 @@ def client_times(readied: Readied, fetch_ns: int) -> Times:
 
 
 def measure(readied: Readied, configuration: str, accelerator: str) -> Measurement:
-    """The measurement by these formulas: T_pr = (T_beacon - T_launch) - uptime; T_app = (T_probe - T_launch)
-    - T_pr; T_total = T_probe - T_launch.
+    """The measurement of one run. The formulas are: T_pr = (T_beacon - T_launch) - uptime at the beacon;
+    T_app = (T_probe - T_launch) - T_pr; T_total = T_probe - T_launch.
     """
     t_pr_ns = (readied.beacon.received_ns - readied.launch_ns) - readied.beacon.uptime_ns
     t_total_ns = readied.ready.received_ns - readied.launch_ns

@@ -24,10 +24,10 @@ IMAGE_TIME_S = 1_400_000_000
 # ---------------------------------------------------------------- profile
 @dataclass(frozen=True, kw_only=True)
 class Readiness:
-    """The profile's real request. The guest is *ready* at the first correct answer to it.
+    """The readiness request of a profile. The guest is *ready* at the first correct answer to this request.
 
-    ``path`` and ``status`` are for HTTP, ``account`` is for MYSQL, and ``command`` is for EXEC. The request
-    goes to the guest's external address, or with ``loopback`` to 127.0.0.1.
+    ``path`` and ``status`` are used for HTTP, ``account`` for MYSQL, and ``command`` for EXEC. The request
+    goes to the guest's external address, or to 127.0.0.1 if ``loopback`` is true.
     """
 
     kind: ReadyKind
@@ -42,8 +42,8 @@ class Readiness:
 
 @dataclass(frozen=True)
 class FileRules:
-    """Globs for guest paths (``fnmatch``, and ``**`` across directories). Files that match ``data`` are
-    packed only if ``include`` names them.
+    """Globs for guest paths, with the syntax of ``fnmatch``, and with ``**`` for any number of directories.
+    Files that match ``data`` are packed only if ``include`` names them.
     """
 
     include: tuple[str, ...]
@@ -54,7 +54,9 @@ class FileRules:
 
 @dataclass(frozen=True)
 class RootBudget:
-    """How many requests and bytes may be read from the root volume before ready (`quickstart verify`)."""
+    """The largest number of read requests, and of bytes read, that `quickstart verify` allows on the root
+    volume before ready.
+    """
 
     requests: int = 80
     read_bytes: int = 4_000_000
@@ -64,8 +66,8 @@ class RootBudget:
 class Profile:
     """One application. ``quickstart.profile`` has validated all values.
 
-    ``unit`` is the unit that answers when the application is ready. ``companions`` are the other units of a
-    stack (docs/users/stacks.md).
+    ``unit`` is the unit that answers the readiness request. ``companions`` are the other units of a stack
+    (docs/users/stacks.md).
     """
 
     name: str
@@ -108,11 +110,10 @@ class Superblock:
 class ReferenceImage:
     """The ordinary root file system and kernel that are booted, traced and later shipped.
 
-    ``tree`` is the root as a directory on the host. ``image_hash`` is the SHA-256 over every path, mode,
-    owner, attribute, modification time and content in ``tree``. ``kernel`` and ``initrd`` are files in
-    ``tree``. The volume gets the UUID and label that the tree's fstab requires. ``origin`` is
-    ``debootstrap``, ``directory``, ``tar`` or ``disk``, with the recipe's key, the directory's hash, or the
-    SHA-256 of the tar or disk.
+    ``tree`` is the root directory, on the host. ``image_hash`` is the SHA-256 over every path, mode, owner,
+    attribute, modification time and content in ``tree``. ``kernel`` and ``initrd`` are files in ``tree``. The
+    volume gets the UUID and label that the tree's fstab requires. ``origin`` is a pair: ``debootstrap`` with
+    the recipe's key, ``directory`` with the directory's hash, or ``tar`` or ``disk`` with the file's SHA-256.
     """
 
     tree: Path
@@ -138,7 +139,7 @@ class RootDisk:
 
 
 class Op(enum.Enum):
-    """The action of a process on a path. ``MAP`` is an executable mapping."""
+    """The kind of a process's action on a path. ``MAP`` is an executable mapping."""
 
     EXEC = "exec"
     MAP = "map"
@@ -230,11 +231,12 @@ class FileKind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StartFile:
-    """A file of the start set, as the image has it, by its canonical guest path. ``package`` is its package,
-    or empty.
+    """A file of the start set, as it is in the image. ``path`` is its canonical guest path. ``package`` is
+    the package that contains the file, or empty.
 
-    ``hard_link_to`` is the first other name of the same file. ``seen_in`` is the number of traces in which a
-    process of the unit used the file. ``seen_in`` is 0 for a file that only other files need.
+    ``hard_link_to`` is the path of the first hard link to the same file, if this is another path. ``seen_in``
+    is the number of traces in which a process of the unit used the file. ``seen_in`` is 0 for a file that
+    only other files need.
     """
 
     path: PurePosixPath
@@ -284,8 +286,8 @@ class StartSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Initramfs:
-    """The initramfs as it is transferred: part A (init, BusyBox, modules) and part B (the start set), each a
-    newc archive, possibly compressed.
+    """Our initramfs, in the form in which it is stored: part A (init, BusyBox, modules) and part B (the start
+    set), each a newc archive, possibly compressed.
     """
 
     path: Path
@@ -301,9 +303,9 @@ class Artefact:
     """OUT: a directory with the root disk, the kernel, both initramfs and ``manifest.json``
     (docs/users/artefact.md).
 
-    ``superblock`` is the root disk's superblock at the build. ``uuid`` is the machine's UUID, or empty.
-    ``cmdline`` is the kernel command line for our initramfs, with our kernel options. ``stock_cmdline`` is
-    the command line for ``stock_initrd``.
+    ``superblock`` is the root disk's superblock as the build wrote it. ``uuid`` is the machine's UUID, or
+    empty. ``cmdline`` is the kernel command line for our initramfs, with our kernel options.
+    ``stock_cmdline`` is the command line for ``stock_initrd``.
     """
 
     directory: Path

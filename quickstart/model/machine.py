@@ -14,7 +14,7 @@ _HTTP_PORT = 80
 
 @dataclass(frozen=True)
 class NbdSocket:
-    """A volume that is served by NBD on a UNIX socket of the host, as the raw default export."""
+    """A volume that an NBD server offers on a UNIX socket of the host, as its default export and in raw format."""
 
     path: Path
 
@@ -23,9 +23,9 @@ class NbdSocket:
 class Machine:
     """Everything that a launcher needs to start one guest.
 
-    ``disk`` is a file, or a served volume (raw, without a snapshot). A guest without a disk runs from its
-    initramfs alone. ``uuid`` is the guest's UUID in SMBIOS, or empty. ``file_bytes`` maps files to the sizes
-    that they must have.
+    ``disk`` is a file, or a volume of an NBD server (raw, and ``snapshot`` is false). A guest without a disk
+    runs from its initramfs alone. With ``snapshot``, writes to the disk are discarded. ``uuid`` is the
+    guest's UUID in SMBIOS, or empty. ``file_bytes`` lists files with the sizes in bytes that they must have.
     """
 
     name: str
@@ -47,8 +47,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class NetworkAccess:
-    """The network connections of a guest. ``port`` on the host's loopback is forwarded to the port in
-    ``ready``; None means no forwarding. ``network`` says what the guest can reach.
+    """The network connections of a guest. ``port`` of the host's loopback address is forwarded to the port in
+    ``ready``. When ``port`` is None, no port is forwarded. ``network`` says what the guest can reach.
     """
 
     port: int | None = None
@@ -74,10 +74,10 @@ def machine(
     uuid: str = "",
     file_bytes: tuple[tuple[Path, int], ...] = (),
 ) -> Machine:
-    """The machine for ``purpose``, a word that becomes part of its name (pure). Every `Machine` is made by
-    this function.
+    """The machine for ``purpose``, a word that becomes part of the machine's name (pure). Every `Machine` is
+    made by this function.
 
-    What the guest writes to ``disk`` is thrown away, unless ``keeps_writes`` is set.
+    What the guest writes to ``disk`` is discarded, unless ``keeps_writes`` is set.
     """
     guest_port = (access.ready.port if access.ready else 0) or _HTTP_PORT
     return Machine(
@@ -99,5 +99,7 @@ def machine(
 
 
 def on_volume(plain: Machine, volume: NbdSocket) -> Machine:
-    """``plain`` with a served volume as its disk (pure). The volume's server decides what happens to writes."""
+    """The machine ``plain`` with a volume of an NBD server as its disk (pure). The server decides what
+    happens to writes.
+    """
     return dataclasses.replace(plain, disk=volume, disk_format=DiskFormat.RAW, snapshot=False)

@@ -1,4 +1,6 @@
-"""Why a file is in the start set, and the text for that in start-set.json. This module imports nothing of ours."""
+"""The reasons why a file is in the start set, and their texts in start-set.json. This module imports no
+module of QuickStart.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ _INTERPRETER_OF = "PT_INTERP of "
 
 @dataclass(frozen=True, order=True)
 class Reason:
-    """Why a file is in the start set. ``detail`` is a text for people."""
+    """One reason why a file is in the start set. ``detail`` is a text for people."""
 
     source: ReasonSource
     detail: str
@@ -44,8 +46,8 @@ class Reason:
 
 
 def interpreted_program(text: str) -> PurePosixPath | None:
-    """The program that ``text`` names, if ``Reason.interpreter_of`` made ``text``; otherwise None. None for
-    any other text, which may be untrusted.
+    """The program that ``text`` names, if ``text`` has the form that ``Reason.interpreter_of`` produces. None
+    for any other text. ``text`` may be untrusted.
     """
     begin = Reason(ReasonSource.ELF, _INTERPRETER_OF).text
     path = text.removeprefix(begin)

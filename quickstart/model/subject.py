@@ -1,4 +1,4 @@
-"""The data classes for what is traced and packed, and for the result of tracing it."""
+"""The data classes for a subject, which is traced and packed, and for the result of its traces."""
 
 from __future__ import annotations
 

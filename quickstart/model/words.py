@@ -1,8 +1,8 @@
 """Words that are used in profiles, manifests and command lines, as enums whose values are the words
 (StrEnum).
 
-A member is equal to its word, and is written as the word to JSON and TOML. This module imports nothing of
-ours.
+A member is equal to its word, and is written as the word to JSON and TOML. This module imports no module of
+QuickStart.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class ReadyKind(enum.StrEnum):
     """How the readiness request is made."""
 
     HTTP = "http"
-    """A GET of a path is answered with the expected status."""
+    """A GET request for a path is answered with the expected status."""
     TCP = "tcp"
     """The port accepts a connection."""
     MYSQL = "mysql"
@@ -37,7 +37,7 @@ class Payload(enum.StrEnum):
     """The form of the initramfs (docs/internals/payload.md)."""
 
     CPIO = "cpio"
-    """Not compressed: the kernel unpacks only the archive itself."""
+    """Not compressed: the kernel only unpacks the archive."""
     GZIP = "gzip"
     LZ4 = "lz4"
     ZSTD = "zstd"
@@ -46,7 +46,7 @@ class Payload(enum.StrEnum):
 
     @property
     def compresses(self) -> bool:
-        """Whether the parts are compressed streams."""
+        """Whether this form stores the parts as compressed streams."""
         return self in (Payload.GZIP, Payload.LZ4, Payload.ZSTD)
 
     @property
@@ -68,7 +68,7 @@ class KernelOptions(enum.StrEnum):
 
 
 class Target(enum.StrEnum):
-    """What an artefact is made for. The target decides which backend starts the artefact."""
+    """The kind of platform for which an artefact is made. The target decides which backend starts the artefact."""
 
     QEMU = "qemu"
     """Kernel, initramfs and root disk as separate files, as QEMU's -kernel needs them."""

@@ -1,4 +1,6 @@
-"""Check a profile, by itself and against the image and the trace in the store. No guest starts, and nothing is made."""
+"""Check a profile by itself, and against its image and trace if the store has them. No guest starts, and
+nothing is made.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from quickstart.store.store import Store
 @dataclass(frozen=True, kw_only=True)
 class Checked:
     """A valid profile. ``unit`` is None when the store has no image of the profile. ``start_set`` is None
-    when the store lacks the image or a trace.
+    when the store does not have the image and all traces.
     """
 
     file: Path
@@ -35,7 +37,7 @@ def check(name: str, options: TraceOptions, store: Store) -> Checked:
     """Check the profile with this name or directory, and return what was found.
 
     Raises ProfileError with every fault in the profile's text. When the text is valid, raises ProfileError
-    with every fault that shows in the store's image.
+    with every fault that the image in the store shows.
     """
     file, profile = profile_file(name), load_profile(name)
     image, start_set, faults = None, None, []

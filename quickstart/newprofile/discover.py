@@ -1,8 +1,9 @@
-"""The readiness of a service that nobody has named: what its own processes listen on, in a boot of the stock image.
+"""Find a readiness request for a service when the user gives none, from what its processes listen on in a
+stock boot.
 
-A TCP port that answers HTTP is best, then any TCP port, a UDP port, a UNIX socket. Of a service that listens
-nowhere, the process itself is looked for. What the guest says is a stranger's word: only plain names get into
-a profile.
+A TCP port that answers HTTP is preferred. Next come any other TCP port, a UDP port, and a UNIX socket. For a
+service that listens on none of these, the request looks for a process of the service. The guest's output is
+not trusted: only names of plain characters get into a profile.
 """
 
 from __future__ import annotations
@@ -49,11 +50,12 @@ _INODES = r"sed -n 's/.* socket:\[\([0-9]*\)\]$/\1/p'"
 
 @dataclass(frozen=True, kw_only=True)
 class Sockets:
-    """What the unit's processes listen on: (address, port), and paths. ``commands`` are the processes' names.
+    """What the unit's processes listen on: ``tcp`` and ``udp`` are pairs (address, port), and ``unix`` are
+    paths. ``commands`` are the names of the processes.
 
-    ``handed`` are the members of ``tcp`` that systemd has bound and handed over. On these, a connection is
-    accepted before the service runs. Of UDP and UNIX sockets, the fields have only those that the service has
-    bound itself.
+    ``handed`` are those of ``tcp`` that systemd has bound and passed to the service. These accept a
+    connection before the service runs. ``udp`` and ``unix`` have only sockets that the service itself has
+    bound.
     """
 
     tcp: tuple[tuple[str, int], ...]
@@ -64,7 +66,7 @@ class Sockets:
 
 
 def sockets_command(unit: str) -> str:
-    """The shell command whose output ``parse_sockets`` takes; it changes nothing in the guest."""
+    """The shell command whose output ``parse_sockets`` reads. The command changes nothing in the guest."""
     name = shlex.quote(unit)
     return (
         f"group=$(systemctl show -P ControlGroup -- {name} 2>/dev/null)\n"
@@ -119,7 +121,9 @@ def _own(lines: Iterable[str], inodes: frozenset[str], state: str) -> tuple[tupl
 
 
 def candidates(places: Sequence[tuple[str, int]]) -> tuple[tuple[int, bool], ...]:
-    """The ports, each with whether it is reached at 127.0.0.1 only. Those that others reach come first, then by number."""
+    """The ports of ``places``, as (port, whether it can be reached only at 127.0.0.1). Ports that can be
+    reached from outside come first. Both groups are sorted by number.
+    """
     outside = {port for address, port in places if not is_loopback(address)}
     inside = {
         port for address, port in places if is_loopback(address) and not address.startswith("::1")
@@ -128,9 +132,10 @@ def candidates(places: Sequence[tuple[str, int]]) -> tuple[tuple[int, bool], ...
 
 
 def choose(sockets: Sockets, answers: Mapping[int, int]) -> tuple[Mapping[str, object], str]:
-    """The [ready] table, and why it is that one. ``answers`` are the statuses to GET / on the TCP ports.
+    """The [ready] table for ``sockets``, and the reason for this choice. ``answers`` has the HTTP status for
+    GET / by TCP port.
 
-    Raises NoProfileError's reasons as ValueError where there is nothing that readiness could ask.
+    Raises ValueError, with the reason, when there is nothing that a readiness request could use.
     """
     ports = candidates(sockets.tcp)
     for port, inside in ports:
@@ -166,9 +171,11 @@ def _address(inside: bool) -> dict[str, str]:
 
 
 def discover(guest: Executes, unit: str, limit_s: float) -> tuple[Mapping[str, object], str]:
-    """The [ready] table of the service in this guest, and why it is that one, once it has settled.
+    """Wait until the service in this guest has settled. Return its [ready] table, and the reason for this
+    choice.
 
-    Raises NoProfileError when the service fails or shows nothing that could be asked.
+    Raises NoProfileError when the service fails, does not settle within ``limit_s``, or has nothing that a
+    readiness request could use.
     """
     looks: list[Look] = []
     seen: list[Sockets] = []
@@ -214,7 +221,9 @@ def _is_settled(looks: Sequence[Look], seen: Sequence[Sockets]) -> bool:
 
 
 def _ask_command(port: int) -> str:
-    """Bash is the one program of any Debian that speaks TCP; at the address that the machine itself always has."""
+    """The shell command that sends GET / to ``port``. It uses bash, the only program in every Debian that can
+    make TCP connections, and 127.0.0.1, which every machine has.
+    """
     request = r"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
     script = f"exec 3<>/dev/tcp/127.0.0.1/{port} && printf '{request}' >&3 && head -c 64 <&3"
     return f"timeout 10 bash -c {shlex.quote(script)} 2>/dev/null"

@@ -1,5 +1,5 @@
-"""The decisions about a profile, made from the unit, the traces and the start set. Apart from reading the
-image, the functions are pure.
+"""Decide the values of a profile from the unit, the traces and the start set. Apart from reading the image,
+the functions are pure.
 """
 
 from __future__ import annotations
@@ -49,11 +49,13 @@ _LARGE_MIB = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a profile is written from; ``directives`` are the unit's with what becomes of each, ``written`` what its processes
-    opened for writing of the image's own files, outside the places that are data anyway. ``given``: the root is a user's own.
-    ``bound``: packed files that are laid over the volume's; ``reads`` what a boot on trial read of it all the same.
-    ``wrapper``: the unit that was asked for, where the profile's own is the instance that does its work. ``why_ready``: why the
-    readiness is that one, where `profile new` has found it."""
+    """Everything from which a profile is written. ``directives`` are the unit's directives, each with how an
+    early start treats it. ``written`` are the image's files that the unit's processes opened for writing,
+    except files that are always data. ``given`` says that the root is a user's own. ``bound`` are packed
+    files that are bound over the volume's files. ``reads`` are the reads of the volume that a trial boot
+    still made. ``wrapper`` is the unit that the user named, when the profile has the instance that does this
+    unit's work. ``why_ready`` is the reason for the readiness request, when `profile new` has chosen it.
+    """
 
     profile: Profile
     survey: Survey
@@ -79,7 +81,7 @@ def early(wanted: Early, stock_ns: int, early_ns: int) -> Early:
 
 
 def fate(name: str) -> str:
-    """How the early start treats a directive, in words (docs/internals/starter.md)."""
+    """A text that says how an early start treats the directive ``name`` (docs/internals/starter.md)."""
     for names, said in (
         (known.START, "the start itself"),
         (known.REPEATED, "repeated"),
@@ -95,10 +97,11 @@ def fate(name: str) -> str:
 
 
 def only_checks(commands: Iterable[UnitCommand], start: UnitCommand) -> bool:
-    """Whether all of ``commands`` (of ExecStartPre) only check what the start itself reads and checks again.
+    """Whether all ``commands`` (of ExecStartPre=) only check files that the start itself reads and checks
+    again.
 
-    Each must be the unit's own program with a test option, or a command whose name or verb is that of a known
-    checker. False when there are no commands, or in doubt.
+    Each must be the unit's own program with a test option, or a command whose name or verb is known to check
+    only. False when there are no commands, and for any other command.
     """
     found = tuple(commands)
     return bool(found) and all(_is_check(each, start) for each in found)
@@ -129,7 +132,7 @@ def written_files(traces: Sequence[Trace], root: ImageRoot) -> tuple[PurePosixPa
 
 
 def data_rules(written: Sequence[PurePosixPath]) -> tuple[str, ...]:
-    """Globs for ``written``: one for each file, or one for a directory that has many of the files."""
+    """Globs for the files ``written``: one for each file, or one for a directory that contains many of them."""
     count = Counter(path.parent for path in written)
     rules = {
         f"{_literal(path.parent)}/**" if count[path.parent] >= _MANY else _literal(path) for path in written
@@ -138,33 +141,35 @@ def data_rules(written: Sequence[PurePosixPath]) -> tuple[str, ...]:
 
 
 def _literal(path: PurePosixPath) -> str:
-    """A glob that matches only ``path``. TOML has no bytes outside UTF-8: ``?`` stands for each of them."""
+    """A glob for ``path``. TOML cannot contain bytes outside UTF-8, so ``?`` stands for each of them."""
     literal = re.sub(r"[*?\[]", lambda match: f"[{match[0]}]", str(path))
     return re.sub("[\ud800-\udfff]", "?", literal)
 
 
 def budget_mib(initramfs_bytes: int) -> int:
-    """The initramfs's budget in MiB: its size and a quarter plus a margin, rounded up."""
+    """The memory budget in MiB for an initramfs of this size: the size, a quarter of it, and a margin, rounded up."""
     return min(_up(initramfs_bytes * 5 / 4 / MIB + _MARGIN_MIB, _BUDGET_STEP_MIB), 4096)
 
 
 def payload(initramfs_bytes: int) -> Payload:
-    """The form for an initramfs that has this size without compression."""
+    """The payload for an initramfs that has this size without compression."""
     return Payload.LZ4 if initramfs_bytes >= _LARGE_MIB * MIB else Payload.CPIO
 
 
 def memory_mib(used_mib: int) -> int:
-    """The guest's memory: twice what the stock boot used when the service was ready.
+    """The guest's memory in MiB: twice the memory that the stock boot used when the service was ready.
 
-    That is a guest's own statement, and the next boots take it of this host: it cannot have used more than it had.
+    ``used_mib`` comes from the guest, and later boots take this memory from the host. So ``used_mib`` counts
+    only up to the memory that the guest had.
     """
     return max(_MEMORY_MIB, _up(min(used_mib, WATCHED_MIB) * 2, _MEMORY_STEP_MIB))
 
 
 def disk_mib(tree_bytes: int) -> int:
-    """The root disk's size: the image's files, half as much again, and 512 MiB.
+    """The root disk's size in MiB: one and a half times the size of the image's files, plus 512 MiB.
 
-    Raises BadInputError for more than a profile may have: a file without data is as large as it says.
+    Raises BadInputError when this is more than a profile may have. ``tree_bytes`` includes the holes of
+    sparse files.
     """
     found = max(_DISK_MIB, _up(tree_bytes * 3 / 2 / MIB + _DISK_STEP_MIB, _DISK_STEP_MIB))
     if found > _MOST_DISK_MIB:
@@ -179,7 +184,9 @@ def _up(value: float, step: int) -> int:
 
 
 def by_package(start_set: StartSet, bound: Collection[PurePosixPath]) -> Mapping[str, tuple[int, int]]:
-    """The number and the bytes of files that are served from memory, by package. Files of no package have an empty name."""
+    """The number and the total bytes of the files that are served from memory, by package. Files without a
+    package are under the empty name.
+    """
     found: dict[str, tuple[int, int]] = {}
     for file in served_files(start_set, bound):
         if file.kind is FileKind.FILE and file.hard_link_to is None:

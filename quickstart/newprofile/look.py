@@ -1,4 +1,4 @@
-"""What a guest reports about a unit while it boots, and the conclusions from that (pure)."""
+"""Read what a guest reports about a unit while it boots, and draw conclusions from this (pure)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _VALUE_CHARACTERS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """One look at the guest. ``unit`` has systemd's properties of the unit. ``system`` is the output of
+    """One report from the guest. ``unit`` has systemd's properties of the unit. ``system`` is the output of
     `systemctl is-system-running`.
 
-    ``listeners`` are the (address, port) pairs of TCP listeners over IPv4 and IPv6. ``answer`` is the HTTP
-    status that a request from this host got, or 0.
+    ``listeners`` are the pairs (address, port) of all TCP listeners over IPv4 and IPv6. ``answer`` is the
+    HTTP status of the answer to a request from this host, or 0 without an answer.
     """
 
     unit: Mapping[str, str]
@@ -71,7 +71,9 @@ def look_command(unit: str) -> str:
 
 
 def parse_look(text: str, answer: int = 0) -> Look:
-    """The look in the output of ``look_command``. Facts that do not exist yet, early in the boot, are empty."""
+    """The report in ``text``, the output of ``look_command``. Early in the boot, facts that do not exist yet
+    are empty.
+    """
     parts: dict[str, list[str]] = {}
     current: list[str] = []
     for line in text.splitlines():
@@ -99,7 +101,9 @@ def parse_look(text: str, answer: int = 0) -> Look:
 
 @dataclass(frozen=True, kw_only=True)
 class Socket:
-    """A line of /proc/net/tcp or udp (proc(5)); ``state`` and ``inode`` are as the kernel writes them."""
+    """A line of /proc/net/tcp, tcp6, udp or udp6 (proc(5)). ``state`` and ``inode`` are spelled as the kernel
+    writes them.
+    """
 
     address: str
     port: int
@@ -108,7 +112,7 @@ class Socket:
 
 
 def parse_socket(line: str) -> Socket | None:
-    """The socket of a line of /proc/net/tcp, tcp6, udp or udp6; None for any other line."""
+    """The socket in a line of /proc/net/tcp, tcp6, udp or udp6. None for any other line."""
     match = _SOCKET.match(line)
     if match is None:
         return None
@@ -121,7 +125,9 @@ def _listener(line: str) -> tuple[str, int] | None:
 
 
 def _address(digits: str) -> str:
-    """The address in /proc/net/tcp's hexadecimal digits: 32-bit words in the machine's byte order (little-endian)."""
+    """The IP address for the hexadecimal digits in /proc/net/tcp, which are 32-bit words in the machine's
+    byte order (little-endian).
+    """
     data = b"".join(bytes.fromhex(digits[at : at + 8])[::-1] for at in range(0, len(digits), 8))
     if len(data) == 4:
         return ".".join(str(byte) for byte in data)
@@ -139,8 +145,8 @@ def is_loopback(address: str) -> bool:
 
 
 def listens_inside_only(looks: Sequence[Look], ready: Readiness) -> bool:
-    """Whether the last looks all show listeners of the port on loopback addresses only, at least one of them
-    an IPv4 address.
+    """Whether all of the last reports show listeners on the port of ``ready``, only on loopback addresses,
+    and at least one on an IPv4 address.
     """
     last = looks[-_SURE:]
     places = [_places(each, ready.port) for each in last]
@@ -157,7 +163,7 @@ def _places(look: Look, port: int) -> tuple[str, ...]:
 
 
 def failure(looks: Sequence[Look], unit: str, ready: Readiness) -> str:
-    """Why the unit will not become ready, if that is already certain; empty otherwise."""
+    """The reason why the unit will certainly not become ready. Empty when it may still become ready."""
     last = looks[-1]
     state = last.unit.get("ActiveState", "")
     if last.unit.get("LoadState") in ("masked", "bad-setting", "error", "not-found"):
@@ -190,7 +196,7 @@ def _number(text: str) -> int:
 
 
 def state_line(look: Look, ready: Readiness) -> str:
-    """The last look in words, for the message that the service was not ready in time."""
+    """The report ``look`` in words, for the message that the service was not ready in time."""
     listening = listened(look.listeners) or "nothing"
     unit = f"{look.unit.get('ActiveState', 'unknown')} ({look.unit.get('SubState', '')})"
     answer = f"; the last answer was {look.answer}" if look.answer else ""
@@ -198,13 +204,13 @@ def state_line(look: Look, ready: Readiness) -> str:
 
 
 def listened(listeners: Sequence[tuple[str, int]]) -> str:
-    """The listeners in words, the first ones of many; empty for none."""
+    """The listeners in words. When there are many, only the first ones are named. Empty when there are none."""
     more = f" and {len(listeners) - _LISTENERS} more" if len(listeners) > _LISTENERS else ""
     return ", ".join(f"{address} port {port}" for address, port in listeners[:_LISTENERS]) + more
 
 
 def advice(why: str, ready: Readiness) -> str:
-    """A hint how to mend the failure ``why``."""
+    """A hint that says how to mend the failure ``why``."""
     if "is answered with" in why:
         return "another path in --ready, or --status when that answer is the right one"
     if "does not run once" in why:

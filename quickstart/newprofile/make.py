@@ -1,5 +1,5 @@
-"""`profile new` in sequence: the image, the unit, a watched boot, a traced boot, a trial of the early start,
-and the profile's two files.
+"""Run the steps of `profile new`: image, unit, a watched boot, a traced boot, a trial of the early start, and
+two files.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ _WRAPS = "{wrapper} starts nothing itself: the profile takes {unit}, which does 
 
 @dataclass(frozen=True)
 class Place:
-    """The directory ``out`` of the profile, and ``port``, a free port of this host that is forwarded to the
-    guest. With ``force``, an earlier profile is replaced.
+    """The directory ``out`` for the profile, and ``port``, a free port of this host that is forwarded to the
+    guest. With ``force``, an existing profile is replaced.
     """
 
     out: Path
@@ -76,8 +76,8 @@ class Place:
 
 
 def check_place(place: Place) -> None:
-    """Raise OutputExistsError when ``make`` would not write to ``place``. Raise BadInputError when its parent
-    directory is missing.
+    """Raise OutputExistsError when ``make`` must not write to ``place.out``. Raise BadInputError when the
+    parent directory of ``place.out`` is missing.
     """
     with output.settled(place.out):
         _refuse_others(place)
@@ -96,10 +96,10 @@ def _refuse_others(place: Place) -> None:
 def make(
     draft: Profile, place: Place, options: TraceOptions, context: Context, *, finds_ready: bool = False
 ) -> Findings:
-    """Find out the profile of ``draft``'s service and write it to ``place``. An error leaves nothing there.
+    """Complete the profile ``draft`` and write it to ``place.out``. After an error, nothing is written.
 
-    With ``finds_ready`` the readiness of ``draft`` is replaced by what a boot shows (discover.py). Raises
-    NoProfileError, naming every reason, when the service cannot be started early or does not get ready.
+    With ``finds_ready``, a boot finds the readiness request (discover.py). Raises NoProfileError with every
+    reason when the service cannot be started early or does not become ready.
     """
     check_place(place)
     reference = pipeline.reference_image(draft, options, context)
@@ -160,7 +160,7 @@ def _tried(draft: Profile, stock: survey.Survey, early: reads.Reads) -> Profile:
 def _traced(
     subject: Subject, options: TraceOptions, context: Context
 ) -> tuple[Profile, tuple[PurePosixPath, ...], Traced]:
-    """The profile of ``subject`` with rules for the data that its service writes, these files, and the traced boot."""
+    """The profile with rules for data that the service writes, these files, and the start set with its traces."""
     draft = subject.profile
     traced = pipeline.trace_disk(subject, options, context)
     written = findings.written_files(traced.traces, ImageRoot(subject.reference.tree))
@@ -172,8 +172,8 @@ def _traced(
 
 
 def own_name(root: ImageRoot, unit: str) -> str:
-    """The name by which systemd runs ``unit``: the unit's own, where ``unit`` is an alias (systemd.unit(5),
-    `Alias=`). Raises UnsupportedUnitError where that is no name that systemd or a profile takes.
+    """The name by which systemd runs ``unit``, which may be an alias (systemd.unit(5), `Alias=`). Raises
+    UnsupportedUnitError when systemd or a profile does not accept this name.
     """
     for place in reversed(_UNITS):
         found = root.resolve(PurePosixPath(place) / unit).canonical
@@ -188,8 +188,8 @@ def own_name(root: ImageRoot, unit: str) -> str:
 
 
 def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
-    """``draft`` with the unit that does the work, and the name of the wrapper that it had, or an empty
-    string.
+    """``draft`` with the unit that does the work, and the name of the wrapper that ``draft`` had as its unit,
+    or an empty string.
 
     Raises UnsupportedUnitError when the image does not have the unit, or when the unit is a wrapper of
     several instances.
@@ -206,8 +206,8 @@ def _own_companion(root: ImageRoot, draft: Profile, name: str) -> str:
 
 
 def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...], bool]:
-    """The unit with its companions as an early start would run them, the ExecStartPre lines of all of them,
-    and whether these lines run early.
+    """The unit with its companions as an early start would run them, the ExecStartPre= lines of all these
+    units, and whether these lines run early.
 
     Raises UnsupportedUnitError when the image does not have the unit, and NoProfileError with every reason
     against an early start.
@@ -231,8 +231,8 @@ def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...]
 def refusals(
     root: ImageRoot, profile: Profile, take: Callable[[UnitStart], None] = lambda unit: None
 ) -> list[QuickStartError]:
-    """All reasons in the image against an early start of the profile's unit with a hand-off. ``take`` is
-    called with the unit.
+    """All reasons in the image against an early start of the profile's units with a hand-off. When the units
+    can be read, ``take`` is called with them.
     """
     found: list[QuickStartError] = []
 
@@ -265,7 +265,7 @@ def _demand_unit(root: ImageRoot, draft: Profile) -> None:
 
 
 def _meant(root: ImageRoot, draft: Profile) -> str:
-    """A hint: the image's unit whose name is spelled similarly, or else the units of the profile's packages."""
+    """A hint that names the image's unit with the most similar name, or else the units of the profile's packages."""
     places = {path.name: path for place in _UNITS for path in root.glob(PurePosixPath(place) / f"*{_TYPE}")}
     # Without the type, which makes any two alike.
     if meant := near(draft.unit.removesuffix(_TYPE), sorted(name.removesuffix(_TYPE) for name in places)):
@@ -288,9 +288,9 @@ def describe(root: ImageRoot, unit: str) -> str:
 
 
 def checked_text(profile: Profile, said: Mapping[str, Sequence[str]]) -> str:
-    """profile.toml of ``profile``: the text that reads as ``profile`` and as nothing else, whatever the image and its guest said.
+    """The text of profile.toml, with the comments ``said``. Reading the text gives exactly ``profile``.
 
-    Raises ProfileError, or NoProfileError, where there is none.
+    Raises ProfileError when the text is not valid, and NoProfileError when it gives another profile.
     """
     text = profile_text(profile, said)
     if parse_profile(text, PROFILE) != profile or parse_bench(text, PROFILE) is not None:
@@ -327,7 +327,7 @@ def _stock_machine(subject: Subject, access: NetworkAccess) -> Machine:
 
 
 def _discovered(subject: Subject, options: TraceOptions, context: Context) -> tuple[Profile, str]:
-    """The profile with the readiness that one boot of the stock image shows, and why it is that one."""
+    """The profile with the readiness request that one stock boot shows, and the reason for this choice."""
     draft = subject.profile
 
     def look(directory: Path) -> None:
@@ -347,7 +347,7 @@ def _discovered(subject: Subject, options: TraceOptions, context: Context) -> tu
 
 
 def _watched(subject: Subject, options: TraceOptions, port: int, context: Context) -> survey.Survey:
-    """What one boot of the stock image showed. The result comes from the store, or the boot runs now."""
+    """The survey of one stock boot. The result comes from the store, or the boot runs now."""
     draft = subject.profile
 
     def watch(directory: Path) -> None:
@@ -370,8 +370,8 @@ def _trial(subject: Subject, traced: Traced, context: Context) -> Packed:
 
 
 def fitting_payload(size_bytes: int, reference: ReferenceImage) -> Payload:
-    """The form for an initramfs of this size. The initramfs stays uncompressed when the image's kernel cannot
-    unpack the preferred form.
+    """The payload for an initramfs of this size. When the image's kernel cannot unpack the preferred payload,
+    this is the payload without compression.
     """
     wanted = findings.payload(size_bytes)
     try:

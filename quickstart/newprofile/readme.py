@@ -1,4 +1,4 @@
-"""The findings of `profile new` in words, for README.md and for comments in profile.toml (pure)."""
+"""Write the findings of `profile new` in words, for README.md and for the comments in profile.toml (pure)."""
 
 from __future__ import annotations
 

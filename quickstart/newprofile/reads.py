@@ -1,5 +1,5 @@
-"""The reads of the root volume that remain in an early start. The reads are found by building the artefact on
-trial and booting it once.
+"""Find the reads of the root volume that remain in an early start, by building the artefact on trial and
+booting it once.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Reads:
 
 
 def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads:
-    """The reads of a trial boot. ``profile`` is built from the store's image and trace in a temporary
-    directory and booted, unless the store has the result.
+    """The reads of a trial boot. Unless the store has the result, ``profile`` is built in a temporary
+    directory from the store's image and trace, and booted.
 
-    Raises NoProfileError when the early start does not happen.
+    Raises NoProfileError when the boot is not a fast start.
     """
     how = BuildOptions(out=Path("out"), tracing=options)
     inputs: Mapping[str, object] = {
@@ -76,7 +76,9 @@ def measured(profile: Profile, options: TraceOptions, context: Context) -> Reads
 
 
 def _boot(artefact: Artefact, keep: bool, context: Context) -> boot.Verified | boot.Counted:
-    """One trial boot. When the trace is full before the guest is ready, a second one with a larger buffer."""
+    """The result of one trial boot. When the guest's trace buffer is full before ready, the boot is repeated
+    with a larger buffer.
+    """
     seen = boot.accounted_or_counted(artefact, boot.Options(keep=keep), context)
     if isinstance(seen, boot.Counted) and isinstance(seen.error, TraceFullError) and not seen.fallback:
         context.progress.note(f"{seen.error.message}; once more with a larger buffer")
@@ -118,8 +120,9 @@ def _facts(seen: boot.Verified | boot.Counted) -> Mapping[str, object]:
 
 
 def root_budget(reads: Reads, beside_the_boot: bool) -> RootBudget:
-    """The budget for `verify`: one and a half times the reads, or twice the reads when the distribution's
-    boot runs ``beside_the_boot``. A margin is added.
+    """The root budget for `verify`: one and a half times the reads plus a margin, rounded up. It is twice the
+    reads plus a margin when the reads of the distribution's boot may also come before ready
+    (``beside_the_boot``).
     """
     parts = 4 if beside_the_boot else 3
     return RootBudget(

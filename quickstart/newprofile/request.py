@@ -1,4 +1,4 @@
-"""Parse the command line's options for a new profile (pure)."""
+"""Parse the command-line options for a new profile (pure)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ UNKNOWN_READY: Mapping[str, object] = {"kind": "tcp", "port": 1}
 
 
 def wanted_ready(text: str | None, status: int | None) -> Mapping[str, object] | None:
-    """The [ready] table of --ready and --status; None without --ready. Raises BadInputError for anything else."""
+    """The [ready] table for the options --ready and --status. None without --ready. Raises BadInputError for
+    invalid values, and for --status without --ready.
+    """
     if text is None and status is None:
         return None
     return parse_ready(text or "", status)

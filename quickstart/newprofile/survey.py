@@ -1,4 +1,6 @@
-"""Watch one boot of the reference image: whether the service becomes ready, where it listens, how much memory is in use."""
+"""Watch one stock boot of the reference image, to find whether the service becomes ready, where it listens,
+and how much memory is used.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,10 @@ _OUTPUT_BYTES = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What the boot showed.
+    """The findings from the watched boot.
 
     ``listeners`` are the TCP listeners of the whole machine. ``ready_uptime_ns`` is 0 when the service
-    listens only on 127.0.0.1, where the agent did not send the request.
+    listens only on 127.0.0.1 (``loopback``), because the agent sent its request to the external address.
     """
 
     loopback: bool
@@ -117,7 +119,7 @@ def _pause(guest: Executes) -> ReadyStamp | None:
 
 
 def _answer(port: int | None, path: str) -> int:
-    """The HTTP status that this host gets for a GET through the forwarded port; 0 without an answer."""
+    """The HTTP status that this host gets for a GET request through the forwarded port. 0 without an answer."""
     if port is None:
         return 0
     _, _, rest = status_line(port, path, _ASK_S).partition(" ")

@@ -15,8 +15,8 @@ from quickstart.profile import DATA, SCHEMA
 def profile_text(profile: Profile, notes: Mapping[str, Sequence[str]]) -> str:
     """``profile`` as a text that parse_profile reads.
 
-    ``notes`` are comments. Each is keyed by the name of a key or table (``start.pre``) and written above it.
-    The comment for the name '' comes first in the text.
+    ``notes`` are comments by the name of a key or table (``start.pre``). A comment is written above its key
+    or table. The comment with the name '' comes first in the text.
     """
     tables: list[tuple[str, list[tuple[str, str]]]] = [
         ("", _whole(profile)),
@@ -106,5 +106,5 @@ def _comments(lines: Iterable[str]) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """One line, whatever the text is: names of an image and words of a guest may hold any character."""
+    """The text as one line. Texts from an image or a guest may have any characters, such as newlines."""
     return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,1 +1,1 @@
-"""Turn a trace and an image root into the start set, and into the recipe of the archive."""
+"""Compute the start set from traces and an image, and pack it into an initramfs."""

@@ -1,8 +1,8 @@
-"""Turn a subject and its traces into the finished archive. Only this module knows the steps of packing and
+"""Turn a subject and its traces into the finished initramfs. Only this module has the steps of packing and
 their order.
 
-``packing_of`` makes the recipe and its disk, and ``pack`` writes the archive. All differences between kinds
-of packing are in ``PackOptions``.
+``packing_of`` makes the recipe and its disk, and ``pack`` writes the initramfs. Different verbs pack
+differently only by their ``PackOptions``.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ _EMPTY = StartSet((), ())
 
 @dataclass(frozen=True, kw_only=True)
 class PackOptions:
-    """How a subject is packed. The defaults are the same as in ``build``.
+    """The options for packing a subject. The defaults are those of ``build``.
 
-    With ``arranged``, the archive belongs to a copy of the disk on which the application's files are side by
-    side. ``times_of`` is a used disk; packed files get the times that they have on it. Values of ``served``
-    other than FAST are for configurations that the bench compares: VOLUME packs no start set, and MEMORY
-    packs every file that the application opens. Neither has a prefetch.
+    With ``arranged``, the initramfs belongs to a copy of the root disk on which the application's files are
+    next to each other. ``times_of`` is a used disk; packed files get the times that they have on this disk.
+    Values of ``served`` other than FAST are for configurations that the bench compares: VOLUME packs no start
+    set, and MEMORY packs every file that the application opens. With VOLUME and MEMORY, there is no prefetch
+    plan.
     """
 
     hand_off: HandOff = HandOff.KEEP
@@ -59,7 +60,9 @@ class PackOptions:
 
 @dataclass(frozen=True)
 class Packing:
-    """A packing: the recipe, to which ``pack`` adds the prefetch, and the traces from which it was made."""
+    """The input of ``pack``: the recipe, to which ``pack`` adds the prefetch plan, and the traces from which
+    the recipe was made.
+    """
 
     recipe: Recipe
     traces: tuple[Trace, ...]
@@ -67,7 +70,9 @@ class Packing:
 
 @dataclass(frozen=True)
 class Packed:
-    """The recipe as it was packed, the traces from which it was made, and the archive."""
+    """The result of ``pack``: the recipe with its prefetch plan, the traces from which the recipe was made,
+    and the initramfs.
+    """
 
     recipe: Recipe
     traces: tuple[Trace, ...]
@@ -75,11 +80,11 @@ class Packed:
 
 
 def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: Context) -> Packing:
-    """The recipe of the archive, with the disk that belongs to it. The disk comes from the store or is made
+    """The recipe of the initramfs, with the disk that belongs to it. The disk comes from the store or is made
     now.
 
-    Raises UnsupportedUnitError and StartSetError. Raises BadInputError for a file that the used disk in
-    ``options`` does not have.
+    Raises UnsupportedUnitError when a unit cannot start early, StartSetError when the start set cannot be
+    packed, and BadInputError for a file that is not on the used disk ``options.times_of``.
     """
     used = options.times_of
     start_set = with_times_of(traced.start_set, used) if used else traced.start_set
@@ -100,7 +105,9 @@ def packing_of(subject: Subject, traced: Traced, options: PackOptions, context: 
 
 
 def pack(packing: Packing, target: Path) -> Packed:
-    """Write the archive to ``target``. This reads the recipe's disk. Raises the errors of ``write_initramfs``."""
+    """Plan the prefetch from the recipe's disk, and write the initramfs to ``target``. Raises the errors of
+    ``write_initramfs``.
+    """
     recipe, traces = packing.recipe, packing.traces
     if recipe.served is Served.FAST:
         found = plan(_foreseen(recipe, traces), read_block_map(recipe.disk.path))
@@ -136,10 +143,10 @@ def _recipe(
 
 
 def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Context) -> Recipe:
-    """The recipe with a disk on which the application's files are side by side. The disk comes from the store
-    or is made now.
+    """The recipe with a disk on which the application's files are next to each other. The disk comes from the
+    store or is made now.
 
-    The new disk has the files, inodes and superblock of the old one.
+    The new disk has the same files, inodes and superblock as the recipe's old disk.
     """
     foreseen = _foreseen(recipe, traces)
     inputs = arranged_inputs(recipe, foreseen)
@@ -154,8 +161,8 @@ def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Contex
 
 
 def arranged_inputs(recipe: Recipe, foreseen: Foreseen) -> Mapping[str, object]:
-    """The inputs of the stage that makes the arranged disk: the root disk on which the files that a boot
-    reads lie in the order of these reads.
+    """The inputs of the stage that makes the arranged disk, a root disk on which the files that a boot reads
+    are next to each other.
     """
     return {
         "image": recipe.reference.image_hash,
@@ -177,7 +184,9 @@ def made_of(
     kernel_options: KernelOptions,
     uuid: str = "",
 ) -> Made:
-    """The facts about the artefact with this archive. See Made for ``kernel_options`` and ``uuid``."""
+    """The facts about the artefact that has the initramfs in ``packed``. `Made` describes ``kernel_options``
+    and ``uuid``.
+    """
     recipe = packed.recipe
     return Made(
         profile=recipe.profile,

@@ -1,5 +1,5 @@
-"""Predict from traces the requests that a fast start makes to the root volume (Foreseen), and plan their
-prefetch (Prefetch; docs/internals/prefetch.md).
+"""Predict from traces how a fast start uses the root volume (Foreseen), and make the prefetch plan (Prefetch;
+docs/internals/prefetch.md).
 
 This module reads the image's tree and writes nothing. A wrong prediction only costs an extra read. A
 prediction never changes a result, because the guest still does its own reads.
@@ -73,8 +73,8 @@ class Foreseen:
 def foresee(
     traces: Sequence[Trace], start_set: StartSet, root: ImageRoot, bound: Collection[PurePosixPath] = ()
 ) -> Foreseen:
-    """The expected use of the root volume, from the traces. ``bound`` are files over which files of /fast are
-    bound: their paths are looked up, but their content is not read.
+    """The expected use of the root volume, from the traces. ``bound`` are files of the volume over which
+    packed files are bound. Their paths are looked up, but their content is not read.
     """
     left = frozenset(file.path for file in start_set.files if file.kind is FileKind.LEFT)
     parts = parts_of(traces)
@@ -107,7 +107,9 @@ def foresee(
 
 
 def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
-    """The ranges with metadata, and the files, on the volume with this block map, in the order of their addresses."""
+    """The prefetch plan for the volume with the block map ``blocks``: ranges with metadata, and files, in the
+    order of their positions on the volume.
+    """
     wanted = _metadata(foreseen, blocks)
     places = {
         run.path: run.first_block for run in blocks.runs if run.kind is Kind.FILE and run.offset_bytes == 0
@@ -158,7 +160,7 @@ class _Seen:
         return found.canonical
 
     def read(self, path: PurePosixPath, limit_bytes: int = _FILE_BYTES) -> None:
-        """Record ``path`` as read completely, or as large, if it is a file with content."""
+        """Record a file with content as read: completely, or as large if it has more than ``limit_bytes``."""
         found = self.look(path)
         host = self.root.host(found) if found else None
         if found and host and host.is_file() and (size := host.stat().st_size):
@@ -182,7 +184,9 @@ class _Seen:
 
 
 def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
-    """The programs that the profile excludes from the start set (``exclude``). Such programs run only after ready."""
+    """The names of the programs that an ``exclude`` rule of the profile keeps out of the start set. Such
+    programs run only after ready.
+    """
     kept_out = {each.path for each in start_set.excluded if each.rule.startswith("exclude: ")}
     return {
         event.program
@@ -192,7 +196,9 @@ def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
 
 
 def _follow(seen: _Seen, event: Event, served: set[PurePosixPath]) -> None:
-    """Record the use of the volume by ``event``. Programs and libraries are left out, because they are found in /fast first."""
+    """Record how ``event`` uses the volume. The look-ups of programs and libraries are left out, because
+    processes find these in /fast first.
+    """
     if len(event.path.parts) < 2 or event.path.parts[1] in _ELSEWHERE:
         return
     if not event.bare:
@@ -214,7 +220,9 @@ def _follow(seen: _Seen, event: Event, served: set[PurePosixPath]) -> None:
 
 
 def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
-    """The numbers of the blocks with metadata: parts of inode tables, directories, extent trees, bitmaps."""
+    """The numbers of the blocks with metadata that are expected to be read: parts of inode tables,
+    directories, extent trees, bitmaps.
+    """
     wanted = set(blocks.inode_blocks(seen.names))
     bitmaps = 0
     for run in blocks.runs:
@@ -230,11 +238,11 @@ def _metadata(seen: Foreseen, blocks: BlockMap) -> set[int]:
 
 
 def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """One block in each piece of the volume that has data of large files and from which nothing else is
-    requested.
+    """The number of one block in each piece of the volume that has data of large files and from which nothing
+    else is requested.
 
-    Reads past the page cache cannot be answered in advance. But a read makes a cold volume fetch the piece
-    with the data.
+    The prefetch cannot fill the page cache for reads with O_DIRECT. But reading one block makes a cold volume
+    bring in the whole piece with the data.
     """
     in_cache = {path for path, known in foreseen.parts.items() if known.resident_bytes > _HEAD_BYTES}
     past_cache = foreseen.large - foreseen.left - in_cache
@@ -258,7 +266,9 @@ def _touched(foreseen: Foreseen, blocks: BlockMap, ranges: Iterable[tuple[int, i
 
 
 def _joined(wanted: Iterable[int], block_bytes: int) -> Iterator[tuple[int, int]]:
-    """Blocks as (offset, length) in bytes. Neighbouring blocks are joined when the gap between them is small."""
+    """The blocks ``wanted`` as ranges (offset, length) in bytes. Ranges are joined when the gap between them
+    is small.
+    """
     begin = end = -1
     for block in sorted(wanted):
         if begin >= 0 and block - end > _GAP_BLOCKS:

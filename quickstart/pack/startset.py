@@ -1,5 +1,5 @@
-"""Compute the StartSet: trace ∪ ELF closure ∪ script interpreters ∪ symlink chains ∪ profile rules. This
-module reads the image's tree and writes nothing.
+"""Compute the StartSet: traced files ∪ ELF closure ∪ script interpreters ∪ symlink chains ∪ files of profile
+rules. This module reads the image's tree and writes nothing.
 
 For every file in the set, the reasons are recorded. For every traced file outside the set, the rule that
 excludes it is recorded.
@@ -44,8 +44,8 @@ def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Start
     """The start set for one or more traces of the image ``root``.
 
     Raises StartSetError when a needed library is missing, an ELF file is damaged, a file or directory cannot
-    be read, or a trace has lost an event. An event is lost when a file that was mapped at ready is neither in
-    the set nor excluded by a rule.
+    be read, or a trace has lost an event. A trace has lost an event when a file that was mapped at ready is
+    neither in the set nor excluded by a rule.
     """
     try:
         return _compute(traces, root, rules)
@@ -57,13 +57,15 @@ def compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Start
 
 
 def check_includes(root: ImageRoot, rules: FileRules) -> None:
-    """Raise StartSetError with all `include` rules that match nothing in the image. This check comes before any trace."""
+    """Raise StartSetError when `include` rules match nothing in the image. The message names them. This check
+    needs no trace.
+    """
     builder = _Builder(root, rules)
     _demand_named([glob for glob in rules.include if not any(builder.named_by(glob))])
 
 
 def _demand_named(lost: Sequence[str]) -> None:
-    """Raise StartSetError if there are any ``lost`` rules, which are `include` rules that match nothing."""
+    """Raise StartSetError unless ``lost`` is empty. ``lost`` are the `include` rules that match nothing."""
     if lost:
         raise StartSetError(
             f"files.include of the profile names nothing in the image: {', '.join(lost)}",
@@ -85,10 +87,10 @@ def _compute(traces: Sequence[Trace], root: ImageRoot, rules: FileRules) -> Star
 
 
 def _rules(root: ImageRoot, globs: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Each glob, both as spelled and with the directories before its first wildcard resolved, together with
-    its name for messages.
+    """Each glob as (glob, name for messages), both as it is spelled and with the directories before its first
+    wildcard resolved.
 
-    So with a merged /usr, a rule for /bin/tool also applies to /usr/bin/tool.
+    So a rule for /bin/tool also applies to /usr/bin/tool in an image with a merged /usr.
     """
     found: dict[tuple[str, str], None] = {}
     for glob in globs:
@@ -104,7 +106,7 @@ def _rules(root: ImageRoot, globs: Iterable[str]) -> tuple[tuple[str, str], ...]
 
 
 class _Builder:
-    """Collects reasons by canonical path. Each path of the tree is examined once."""
+    """Collects the reasons for each file, by canonical path. Each path of the tree is examined once."""
 
     def __init__(self, root: ImageRoot, rules: FileRules) -> None:
         self.root = root
@@ -118,7 +120,9 @@ class _Builder:
         self._closed: set[PurePosixPath] = set()
 
     def traced(self, event: Event, number: int, suffix: str) -> None:
-        """Add a file that the unit opened for reading, mapped or executed, in the trace with the number ``number``."""
+        """Add the file of ``event`` if the unit opened it for reading, mapped or executed it. ``number`` is
+        the number of the trace.
+        """
         if event.error is not None or event.op not in (Op.OPEN, Op.MAP, Op.EXEC):
             return
         if event.made:
@@ -150,14 +154,16 @@ class _Builder:
         return file
 
     def _file_at(self, canonical: PurePosixPath | None) -> PurePosixPath | None:
-        """``canonical`` if it is a file of the image, or None. Directories, and files that every boot makes anew, are not."""
+        """``canonical`` if it is the path of a file of the image, or None. The result is also None for a
+        directory, and for a file that every boot makes anew.
+        """
         if canonical is None or len(canonical.parts) < 2 or canonical.parts[1] in _VOLATILE:
             return None
         return None if self.root.host(canonical).is_dir() else canonical
 
     def _excluding_rule(self, names: tuple[PurePosixPath, ...], reason: Reason) -> str | None:
-        """The rule that excludes a file, or None. ``names`` are its canonical path and the other spellings
-        that were requested.
+        """The rule that excludes a file, or None. ``names`` are the file's canonical path and the other
+        spellings by which it was requested.
         """
 
         def first(rules: Iterable[tuple[str, str]]) -> str | None:
@@ -192,14 +198,16 @@ class _Builder:
         return None
 
     def _closed_directory(self, directory: PurePosixPath) -> PurePosixPath | None:
-        """The lowest directory on the way that is closed to some users, or None."""
+        """The lowest directory on the way to ``directory`` (or itself) that is not open to all users, or None."""
         for each in (directory, *directory.parents):
             if not self.root.host(each).lstat().st_mode & stat.S_IXOTH or self.root.has_acl(each):
                 return each
         return None
 
     def close(self, traces: Sequence[Trace]) -> None:
-        """Add what the set's files need: interpreters of scripts, and then libraries by ELF and by the guest's ldd."""
+        """Add what the files of the set need: the interpreters of scripts, and then libraries, according to
+        the ELF closure and to the guest's ldd.
+        """
         self._close_added()
         for trace in traces:
             for program, libraries in trace.ldd.items():
@@ -233,7 +241,9 @@ class _Builder:
         return named
 
     def hard_links(self) -> None:
-        """Add the other names that the set's files have in the image, and what a program needs under such a name."""
+        """Add the other hard links of the set's files in the image, and what a program needs when it is
+        started by such a name.
+        """
         linked = functools.cache(self.root.hard_links)
         seen: set[PurePosixPath] = set()
         while added := [path for path in sorted(self.reasons) if path not in seen and self._is_file(path)]:
@@ -262,7 +272,9 @@ class _Builder:
         self._closed.update(added)
 
     def named_by(self, glob: str) -> Iterator[PurePosixPath]:
-        """The files that a glob names, spelled as in the glob. A directory stands for everything below it."""
+        """The files that ``glob`` names, spelled as in the glob. A directory that the glob names stands for
+        all files below it.
+        """
         head, crosses, _ = glob.partition("**")
         pattern = PurePosixPath(head).parent if crosses and not head.endswith("/") else PurePosixPath(head)
         for path in self.root.glob(pattern):
@@ -277,7 +289,9 @@ class _Builder:
             yield from (each for each in below if not crosses or matches(each, glob))
 
     def _below(self, directory: PurePosixPath) -> list[PurePosixPath]:
-        """Everything below a directory except directories. ``add`` resolves links, within the image's root."""
+        """The paths of all files below a directory. Directories are not included. Links are not resolved
+        here, but in ``add``.
+        """
         return sorted(self.root.below(directory))
 
     def check_mapped(self, trace: Trace) -> None:
@@ -298,7 +312,7 @@ class _Builder:
             self.excluded[file] = rule
 
     def finish(self, traces: int) -> StartSet:
-        """The set, with the directories that contain its files, sorted by path."""
+        """The start set, with the directories that contain its files, sorted by path."""
         parents = {parent for path in self.reasons for parent in path.parents if parent != PurePosixPath("/")}
         for parent in parents:
             self.reasons.setdefault(parent, {})[Reason(ReasonSource.PARENT, "holds files of the set")] = None

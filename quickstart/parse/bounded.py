@@ -42,7 +42,9 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MAX_KEY_PARTS
 
 
 def natural(text: str, most: int = UINT64_MAX) -> int | None:
-    """The number in ``text`` (ASCII decimal digits), from 0 to ``most`` (below 10 to the 20th). None for any other text."""
+    """The number in ``text`` (ASCII decimal digits), from 0 to ``most``, which is less than 10**20. None for
+    any other text.
+    """
     if _DECIMAL.fullmatch(text) is None:
         return None
     value = int(text)
@@ -50,8 +52,8 @@ def natural(text: str, most: int = UINT64_MAX) -> int | None:
 
 
 def lines_of(file: BinaryIO, most_bytes: int) -> Iterator[bytes]:
-    """The lines of a file, with their newlines. A line longer than ``most_bytes`` is returned in pieces of
-    ``most_bytes`` + 1 bytes, which have no newline.
+    """The lines of a file, with their newlines. A line longer than ``most_bytes`` is yielded in pieces of
+    ``most_bytes`` + 1 bytes. These pieces do not end with a newline.
     """
     return iter(partial(file.readline, most_bytes + 1), b"")
 
@@ -59,8 +61,8 @@ def lines_of(file: BinaryIO, most_bytes: int) -> Iterator[bytes]:
 def read_whole(path: Path, most_bytes: int) -> bytes:
     """The content of a regular file. A link is followed.
 
-    Raises OSError for any other file (a FIFO would block), and for a file with more than ``most_bytes``,
-    whatever size its status shows.
+    Raises OSError when the file is not regular (a FIFO would block), and when more than ``most_bytes`` bytes
+    can be read from it, whatever size stat(2) shows.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb") as file:
         status = os.fstat(file.fileno())
@@ -92,8 +94,8 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _without_strings(text: str) -> str:
-    """``text`` up to the first string that does not end, where tomllib stops, too. Each string is replaced by
-    a word, and comments are removed.
+    """``text`` with a word instead of each string, and without comments. The result ends at the first string
+    without an end, where tomllib also stops.
     """
     parts: list[str] = []
     at = 0

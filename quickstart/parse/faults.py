@@ -1,4 +1,6 @@
-"""A base class for tables in documents, and pydantic's faults as lines that a user can act on."""
+"""A base class for tables in documents, and functions that turn pydantic's faults into lines that a user can
+act on.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ class Table(BaseModel):
 
 
 def faults(error: ValidationError, document: type[BaseModel]) -> list[str]:
-    """One line for each fault: its place, what is wrong, and the key or word that was probably meant.
-    ``document`` is the model that refused the document.
+    """One line for each fault in ``error``: its place, what is wrong, and the key or word that was probably
+    meant. ``document`` is the model for the whole document.
     """
     if error.error_count() > _MAX_TOLD:
         return [f"the whole: {error.error_count()} faults, so it is another kind of document"]
@@ -41,13 +43,17 @@ def faults(error: ValidationError, document: type[BaseModel]) -> list[str]:
 
 
 def first_ones(found: Sequence[T], line_of: Callable[[T], str] = str) -> list[str]:
-    """A line for each fault, up to a readable number, and a last line with the number of further faults."""
+    """One line for each of the first faults. When there are too many to read, the last line gives the number
+    of further faults.
+    """
     lines = [line_of(each) for each in found[:MAX_LINES]]
     return [*lines, f"and {len(found) - MAX_LINES} more"] if len(found) > MAX_LINES else lines
 
 
 def near(word: str, known: Sequence[str]) -> str:
-    """``; did you mean 'x'?``, or an empty string when no known word is similar."""
+    """The text ``; did you mean 'x'?`` with the known word that is most similar to ``word``, or an empty
+    string when none is similar.
+    """
     found = difflib.get_close_matches(word[:_LONGEST_WORD], known, n=1)
     return f"; did you mean {found[0]!r}?" if found else ""
 
@@ -68,7 +74,7 @@ def _short(text: str) -> str:
 
 
 def _keys_at(location: tuple[int | str, ...], document: type[BaseModel]) -> list[str]:
-    """The keys of the table that has ``location``."""
+    """The keys that ``document`` allows in the table at ``location``."""
     table = document
     for part in location[:-1]:
         if isinstance(part, int):
@@ -82,7 +88,9 @@ def _keys_at(location: tuple[int | str, ...], document: type[BaseModel]) -> list
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    """The model that an annotation is or contains, such as the members of a list. None when there is none."""
+    """The model that an annotation is or contains, for example as the type of a list's members. None when the
+    annotation contains no model.
+    """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for each in typing.get_args(annotation) if (found := _model_in(each))), None)

@@ -1,8 +1,8 @@
 """Parse untrusted JSON within limits on depth, number and length.
 
-`json.loads` recurses as deep as the text is nested. `json.loads` also accepts numbers of any length, NaN,
-Infinity, and duplicate keys, of which it uses the last. `parse` raises ValueError for each of these, before
-or during parsing. `parse` takes time proportional to the text's length.
+`json.loads` recurses as deep as the text is nested. It also accepts numbers of any length, NaN, Infinity, and
+duplicate keys (the last one counts). `parse` raises ValueError for a text that is nested too deep, and for
+each of these values. `parse` takes time proportional to the text's length.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _BEGUN = re.compile(r"\x1b(\[[0-9;]{0,30})?$")
 
 
 def shown(text: str, keep: str = "") -> str:
-    """``text``, which may be any file name, with control characters and bytes outside UTF-8 as escapes."""
+    """``text`` with control characters and bytes outside UTF-8 as escapes. ``text`` may be any file name."""
     return "".join(char if char.isprintable() or char in keep else _escaped(char) for char in text)
 
 
@@ -28,8 +28,8 @@ def console_shown(text: str) -> tuple[str, str]:
     """A guest's console output for a terminal. Colours are kept, and every other control sequence becomes an
     escape.
 
-    Returns the text, and the end of ``text`` that may be the beginning of a colour. Prepend that end to the
-    next piece.
+    Returns the text to print, and the end of ``text`` that may be an incomplete colour sequence. The caller
+    prepends this end to the next piece of output.
     """
     begun = _BEGUN.search(text)
     rest = begun[0] if begun else ""

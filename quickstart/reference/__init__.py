@@ -1,3 +1,3 @@
-"""Make the reference image of a profile: the ordinary root file system and kernel, which are booted, traced
-and later shipped.
+"""Make the reference image of a profile: an ordinary root file system with its kernel. QuickStart boots it,
+traces it and ships it.
 """

@@ -1,4 +1,6 @@
-"""Run programs of an image on this host, confined: they are root of the image only (``confiner/``, docs/users/security.md)."""
+"""Run programs of an image on this host, confined: they have root's rights only over the image
+(``confiner/``, docs/users/security.md).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ NOT_CONFINED = 125
 
 
 def confiner(store: Store) -> Path:
-    """The confiner, compiled into the store. Raises MissingToolError when its compiler is missing."""
+    """The path of the confiner, which is compiled into the store. Raises MissingToolError when its compiler
+    is not installed.
+    """
     folder = resources.files("quickstart.reference").joinpath("confiner")
     return compiled(store, "confiner", FLAGS, folder, compiler=COMPILER)
 
@@ -38,13 +42,13 @@ def run_in(
     network: bool = False,
     host_tools: bool = False,
 ) -> None:
-    """Run a program of the image ``root`` under ``program``, the confiner, and wait for its end. The
-    program's output is appended to ``log``.
+    """Run the command ``argv`` of the image ``root`` under the confiner ``program``, and wait for its end.
+    The command's output is appended to ``log``.
 
-    With ``network``, the program has the host's network, but no UNIX sockets. Without ``network``, the
-    program does not get the host's proxy settings, which may contain a password. With ``host_tools``, the
-    program is one of the host's, and sees the image at `TARGET`; ``root`` must then have a directory ``dev``.
-    Raises CommandError as ``relay.logged`` does.
+    With ``network``, the command has the host's network, but no UNIX sockets. Without ``network``, it does
+    not get the host's proxy settings, which may contain a password. With ``host_tools``, the command is a
+    program of the host, which sees the image at `TARGET`. In this case, ``root`` must have a directory
+    ``dev``. Raises CommandError as ``relay.logged`` does.
     """
     options = (*(("--network",) if network else ()), *(("--host-tools",) if host_tools else ()))
     words = [program, *options, root, *argv]

@@ -1,4 +1,6 @@
-"""The files that make a fresh Debian root into a machine. An installer or a cloud image would otherwise write them."""
+"""Write the files that a new Debian root needs to boot as a machine. On other machines, an installer or a
+cloud image provides these files.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _INTERFACE_NAMES = ("ens3", "ens4", "ens5", "enp0s2", "enp0s3", "enp1s0", "enX0"
 
 
 def interfaces() -> str:
-    """The text of interfaces(5). The Ethernet interface uses DHCP when it appears, as Debian's installer configures it."""
+    """The text of interfaces(5). As in a configuration by Debian's installer, an Ethernet interface uses DHCP
+    as soon as it appears.
+    """
     stanzas = "".join(f"\nallow-hotplug {name}\niface {name} inet dhcp\n" for name in _INTERFACE_NAMES)
     return f"source /etc/network/interfaces.d/*\n\nauto lo\niface lo inet loopback\n{stanzas}"
 
@@ -33,12 +37,14 @@ _POLICY = "#!/bin/sh\n# no service starts while the image is made (invoke-rc.d(8
 
 
 def write(tree: Path, name: str, text: str, mode: int = 0o644) -> None:
-    """Write a guest file below ``tree``, and make its directory if it is missing. Our umask does not affect the modes."""
+    """Write the file ``name`` of the image ``tree``, and make its directory if it is missing. Our umask does
+    not affect the modes.
+    """
     inroot.write(tree, name, text.encode(), mode)
 
 
 def begin(tree: Path, source_lines: tuple[str, ...]) -> None:
-    """Prepare the tree for the installation of packages in a chroot. ``end`` undoes this."""
+    """Prepare the image ``tree`` for the installation of packages. ``end`` undoes these changes."""
     write(tree, "usr/sbin/policy-rc.d", _POLICY, 0o755)
     inroot.write(tree, "etc/resolv.conf", Path("/etc/resolv.conf").read_bytes())
     if source_lines:
@@ -47,7 +53,7 @@ def begin(tree: Path, source_lines: tuple[str, ...]) -> None:
 
 
 def configure(tree: Path) -> None:
-    """Configure what is the same in every image: host name, network, ssh."""
+    """Write the configuration that is the same in every image: host name, network, ssh."""
     write(tree, "etc/hostname", f"{HOSTNAME}\n")
     write(tree, "etc/hosts", f"127.0.0.1\tlocalhost\n127.0.1.1\t{HOSTNAME}\n::1\tlocalhost ip6-localhost\n")
     write(tree, "etc/network/interfaces", interfaces())
@@ -56,7 +62,9 @@ def configure(tree: Path) -> None:
 
 
 def end(tree: Path, root_uuid: str) -> None:
-    """Remove traces of this host and of the image's making: caches, logs, keys, the machine's identity."""
+    """Remove what the making of the image has left: caches, logs, keys, the machine's identity, and settings
+    of this host.
+    """
     write(tree, "etc/fstab", fstab(root_uuid))
     for name in ("usr/sbin/policy-rc.d", "etc/resolv.conf"):
         inroot.remove(tree, name)
@@ -80,7 +88,7 @@ def end(tree: Path, root_uuid: str) -> None:
 
 
 def fix_times(tree: Path, since_s: float) -> None:
-    """Set the times of all files that were written at or after ``since_s`` (seconds since the epoch) to
+    """Set the times of all files that were written at or after ``since_s`` (in seconds since the epoch) to
     IMAGE_TIME_S.
 
     Files from packages have the times in their archives. The times of other files, and the dates of accounts,
@@ -96,8 +104,8 @@ def fix_times(tree: Path, since_s: float) -> None:
 
 
 def _with_fixed_day(shadow: bytes) -> bytes:
-    """The text of shadow(5), with the day of IMAGE_TIME_S as the day of each password's last change (in days
-    since the epoch).
+    """The text ``shadow`` of shadow(5), but with the day of IMAGE_TIME_S as the date of each password's last
+    change.
     """
     day = str(IMAGE_TIME_S // 86400).encode()
     rows = [line.split(b":") for line in shadow.splitlines()]

@@ -59,7 +59,7 @@ _NAMESPACE = uuid.UUID("6f0c3c8e-4a43-4a52-9d8e-5b1f5f1f2a00")
 def reference_inputs(
     profile: Profile, differing: Variant | None = None, *, guest_package: bool = True
 ) -> Mapping[str, object]:
-    """Everything on which the reference image depends. The profile's name is left out."""
+    """The inputs on which the content of the reference image depends. The profile's name is not among them."""
     return {
         "base": _base_inputs(profile.suite),
         "packages": list(profile.packages),
@@ -79,7 +79,7 @@ def _base_inputs(suite: str) -> Mapping[str, object]:
 
 
 def root_uuid(inputs: Mapping[str, object]) -> str:
-    """The UUID of the root file system. The same inputs give the same UUID, and different inputs give different ones."""
+    """The UUID of the root file system, which is computed from ``inputs``. Different inputs give different UUIDs."""
     return str(uuid.uuid5(_NAMESPACE, key_of("reference", inputs)))
 
 
@@ -90,10 +90,11 @@ def make_reference(
     *,
     guest_package: bool = True,
 ) -> ReferenceImage:
-    """The profile's reference image, or a variant of it. The image comes from the store, or is made now (as
-    root).
+    """The profile's reference image, or with ``differing`` a variant of it. The image comes from the store,
+    or is made now. Making it needs root.
 
-    Raises BadInputError for a suite or package that does not exist, HostLacksError, and ReferenceImageError.
+    Raises BadInputError for a suite or package that does not exist, HostLacksError when the host lacks a tool
+    or space, and ReferenceImageError when a step fails.
     """
 
     inputs = reference_inputs(profile, differing, guest_package=guest_package)
@@ -171,15 +172,19 @@ class _Image:
     log: Path
 
     def run(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """Run a program of the image without a network."""
+        """Run a command of the image without a network."""
         run_in(self.root, argv, self.confiner, self.log, env or {})
 
     def fetch(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """Run a program of the image that fetches packages, but runs none of their scripts."""
+        """Run a command of the image that fetches packages. The command has a network, and runs no script of
+        a package.
+        """
         run_in(self.root, argv, self.confiner, self.log, env, network=True)
 
     def unpack(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """Run a program of the host that fetches packages and unpacks them into `TARGET`, but runs none of their scripts."""
+        """Run a command of the host that fetches packages and unpacks them into `TARGET`. The command has a
+        network, and runs no script of a package.
+        """
         run_in(self.root, argv, self.confiner, self.log, env, network=True, host_tools=True)
 
 

@@ -1,4 +1,4 @@
-"""A reference image in the store: its tree, and a file with the facts that a launch needs."""
+"""Read and write a reference image in the store: its tree, and a file with the facts that a launch needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FACTS = "image.json"
 def write_facts(
     directory: Path, volume_uuid: str, volume_label: str, devices: tuple[DeviceNode, ...] = ()
 ) -> None:
-    """Hash the tree ``root`` in ``directory``, together with any ``devices``, and write what ``load`` needs."""
+    """Hash the tree ``root`` in ``directory`` together with ``devices``, and write the file that ``load`` reads."""
     image_hash, nodes = tree_hash(directory / "root"), [asdict(node) for node in devices]
     if nodes:
         image_hash = hashlib.sha256(f"{image_hash}\0{json.dumps(nodes, sort_keys=True)}".encode()).hexdigest()
@@ -52,13 +52,13 @@ def load(directory: Path, origin: tuple[str, str]) -> ReferenceImage:
 
 
 def devices_of(image: ReferenceImage) -> tuple[DeviceNode, ...]:
-    """The device nodes that the disk has in addition to the tree."""
+    """The device nodes that the root disk has in addition to the files of the tree."""
     facts = json.loads((image.tree.parent / _FACTS).read_text())
     return tuple(DeviceNode(**node) for node in facts.get("devices", ()))
 
 
 def find(store: Store, inputs: Mapping[str, object]) -> ReferenceImage | None:
-    """The reference image for ``inputs``, if the store has it, or None. The image is not verified."""
+    """The reference image for ``inputs``, or None when the store does not have it. The image is not verified."""
     path = store.find("reference", inputs)
     try:
         return load(path, ("", "")) if path else None
@@ -67,7 +67,7 @@ def find(store: Store, inputs: Mapping[str, object]) -> ReferenceImage | None:
 
 
 def newest_kernel(root: ImageRoot) -> str | None:
-    """The version of the newest /boot/vmlinuz-VERSION, or None."""
+    """The highest VERSION of the files /boot/vmlinuz-VERSION, or None when there is no such file."""
     found = root.glob(PurePosixPath("/boot/vmlinuz-*"))
     return max((path.name.removeprefix("vmlinuz-") for path in found), key=version_key, default=None)
 

@@ -41,13 +41,13 @@ _STATE = PurePosixPath("/var/lib/quickstart")
 
 
 def inputs(wanted: bool) -> Mapping[str, object]:
-    """What the package adds to the inputs of a reference image. Empty when the package is not wanted."""
+    """The inputs of a reference image that come from the package quickstart-guest. Empty when ``wanted`` is false."""
     return {"guest_package": source_digest("quickstart.reference.guestpkg")} if wanted else {}
 
 
 @contextmanager
 def deb_in(tree: Path) -> Iterator[None]:
-    """A context in which the package file is in the image, where INSTALL finds it."""
+    """Put the package file into the image, where INSTALL finds it. The file is removed when the context ends."""
     inroot.write(tree, DEB, deb(guest_package()))
     try:
         yield
@@ -56,7 +56,7 @@ def deb_in(tree: Path) -> Iterator[None]:
 
 
 def forget_build(tree: Path) -> None:
-    """Remove the records and stamps that a machine of another build has left in this root."""
+    """Remove the records and stamps that a machine from another build has left in the root ``tree``."""
     stamp = tree / _STAMP
     if stamp.is_dir() and not stamp.is_symlink():
         raise BadInputError(
@@ -71,10 +71,11 @@ def forget_build(tree: Path) -> None:
 
 
 def place(tree: Path) -> bool:
-    """Install the package into a user's own root without running any of its programs. Return False when the
-    root has no dpkg database.
+    """Install the package into a user's own root without running any program of this root. Return False when
+    the root has no dpkg database.
 
-    Raises BadInputError with the path when something else is in the place of a directory.
+    Raises BadInputError when something else has the path of a directory of the package. The message has this
+    path.
     """
     root = ImageRoot(tree)
     database = root.resolve(_DATABASE).canonical
@@ -121,7 +122,7 @@ def _name_of(stanza: str) -> str:
 
 def _with_triggers(text: str, package: GuestPackage) -> str:
     """The text of dpkg's triggers/File with the package's triggers. Each line has a path and the package that
-    is interested in it, in no order.
+    is interested in changes at this path. The lines have no order.
     """
     others = [line for line in text.splitlines() if line.split()[1:2] != [f"{NAME}/noawait"]]
     ours = [f"{line.split()[1]} {NAME}/noawait" for line in package.triggers.splitlines()]
@@ -129,7 +130,9 @@ def _with_triggers(text: str, package: GuestPackage) -> str:
 
 
 def text_of(root: ImageRoot, path: PurePosixPath) -> str:
-    """A text file of the image, by its canonical path. Raises BadInputError for a file that is not regular or is too long."""
+    """The text of the file at the canonical guest path ``path``. Raises BadInputError for a file that is not
+    regular or is too large.
+    """
     status = root.host(path).lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > _TEXT_BYTES:
         raise BadInputError(
@@ -147,7 +150,7 @@ def _change(root: ImageRoot, path: PurePosixPath, change: Callable[[str], str]) 
 
 
 def _write(root: ImageRoot, file: PackageFile) -> None:
-    """Write a file of the package where the guest will find it. The times of its directory are restored."""
+    """Write a file of the package at its guest path. The directory of the file keeps its times."""
     directory = _directory(root, file.path.parent)
     path = directory / file.path.name
     if path.is_dir() and not path.is_symlink():
@@ -163,7 +166,7 @@ def _write(root: ImageRoot, file: PackageFile) -> None:
 
 
 def _directory(root: ImageRoot, path: PurePosixPath) -> Path:
-    """The host's path of a directory in the image. The directory is made if it is missing."""
+    """The host path of the directory ``path`` in the image. The directory is made if it is missing."""
     canonical = root.resolve(path).canonical
     if canonical is None:
         parent = _directory(root, path.parent)

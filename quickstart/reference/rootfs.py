@@ -1,8 +1,8 @@
-"""A user's own root (a directory or a tar) as the reference image (build.md). The root's copy is unchanged,
-except for a few additions.
+"""Use a user's own root (a directory or a tar archive) as the reference image (build.md). The copy of the
+root has only a few additions.
 
-The directory /fast is added, over which the start set is bound. An fstab without a line for the root volume
-gets one. The package quickstart-guest is added, too, unless the user does not want it.
+The directory /fast is added, because the start set is bound over it. An fstab without a line for the root
+volume gets such a line. The package quickstart-guest is added unless the user does not want it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ _HOW_TO_TAR = "make it with tar --xattrs --xattrs-include='*' --acls --numeric-o
 
 @dataclass(frozen=True)
 class Rootfs:
-    """The user's root. ``kind`` is ``directory`` or ``tar``. ``digest`` is the hash of the tree, or the SHA-256 of the tar."""
+    """The user's root. ``kind`` is ``directory`` or ``tar``. ``digest`` is the hash of the directory tree, or
+    the SHA-256 of the archive.
+    """
 
     path: Path
     kind: str
@@ -50,7 +52,7 @@ class Rootfs:
 
 
 def examine(path: Path) -> Rootfs:
-    """The root at ``path``, a directory or a tar. Reading a directory needs root.
+    """The root at ``path``, which is a directory or a tar archive. Reading a directory needs root.
 
     Raises BadInputError for anything else, and for the host's own root.
     """
@@ -69,7 +71,9 @@ def examine(path: Path) -> Rootfs:
 
 
 def _hash_of(directory: Path) -> str:
-    """The hash of everything that is copied: without device nodes and sockets, and with mount points as empty directories."""
+    """The hash of everything that is copied from ``directory``. Device nodes and sockets are left out, and
+    mount points count as empty directories.
+    """
     try:
         return tree_hash(directory, as_copied_s=IMAGE_TIME_S)
     except OSError as error:
@@ -80,8 +84,8 @@ def _hash_of(directory: Path) -> str:
 
 
 def _check_tar(path: Path) -> tuple[str, ...]:
-    """The argv of the program that decompresses the tar. Empty for an uncompressed tar. Raises BadInputError
-    for a file that is not a tar, and for an uncompressed tar without its end.
+    """The argv of the program that decompresses the archive. Empty for an uncompressed archive. Raises
+    BadInputError for a file that is not a tar archive, and for an uncompressed archive without an end mark.
     """
     with path.open("rb") as file:
         head = file.read(512)
@@ -112,9 +116,11 @@ def rootfs_inputs(rootfs: Rootfs, *, guest_package: bool = True) -> Mapping[str,
 def reference_of(
     profile: Profile, rootfs: Rootfs, context: Context, *, guest_package: bool = True
 ) -> ReferenceImage:
-    """The user's root as a reference image. The image comes from the store, or is copied now (as root).
+    """The user's root as a reference image. The image comes from the store, or is copied now. Copying needs
+    root.
 
-    Raises BadInputError with everything that is missing when the root lacks what a machine needs.
+    Raises BadInputError when the root lacks something that a machine needs. The message names everything that
+    is missing.
     """
     store, progress = context.store, context.progress
     inputs = rootfs_inputs(rootfs, guest_package=guest_package)
@@ -148,11 +154,11 @@ def reference_of(
 
 
 def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) -> NotHome:
-    """Copy the directory with owners, modes, ACLs, attributes, times, hard links and holes, but without the
-    content of mounts.
+    """Copy the directory with owners, modes, ACLs, extended attributes, times, hard links and holes, but
+    without the content of file systems that are mounted in it.
 
-    Return what the copy lacks (device nodes, sockets). Raises BadInputError for more data than a disk of
-    ``disk_bytes`` can hold.
+    Return what is not copied (device nodes, sockets). Raises BadInputError when a disk of ``disk_bytes``
+    bytes cannot hold the data.
     """
     if store.root.resolve().is_relative_to(rootfs.path):
         raise BadInputError(
@@ -173,7 +179,9 @@ def copy_directory(rootfs: Rootfs, tree: Path, store: Store, disk_bytes: int) ->
 
 
 def _not_copied(source: Path, error: OSError) -> Exception:
-    """The exception for a failed copy. A full store is reported as such, and not as a fault of the source."""
+    """The exception to raise for a failed copy. When the store is full, the exception says so, and does not
+    blame the source.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return HostLacksError(
             f"{source} does not fit into the store", hint="free some space, or set QUICKSTART_CACHE"
@@ -184,11 +192,12 @@ def _not_copied(source: Path, error: OSError) -> Exception:
 
 
 def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome:
-    """Unpack a tar below ``tree``. No name leads out of ``tree``, and no link is followed.
+    """Unpack the tar archive at ``path`` below ``tree``. No name leads out of ``tree``, and no link is
+    followed.
 
-    Return what the tree lacks (device nodes, sockets). Raises BadInputError for an archive that cannot be
-    unpacked completely, has more data than a disk of ``disk_bytes`` can hold, or does not have the SHA-256
-    ``digest``.
+    Return what is not unpacked (device nodes, sockets). Raises BadInputError for an archive that cannot be
+    unpacked completely, that has more data than a disk of ``disk_bytes`` bytes can hold, or whose SHA-256 is
+    not ``digest``.
     """
     try:
         with foreign_members(path, "tar", _check_tar(path), digest) as members:
@@ -200,7 +209,9 @@ def unpack(path: Path, tree: Path, disk_bytes: int, digest: str = "") -> NotHome
 
 
 def check_devices(devices: tuple[DeviceNode, ...], source: Path) -> None:
-    """Raise BadInputError for implausibly many device nodes, and for a name that debugfs(8) cannot read."""
+    """Raise BadInputError when there are more device nodes than the limit allows, or when debugfs(8) could
+    not read the name of one.
+    """
     if len(devices) > _MOST_DEVICES:
         raise BadInputError(
             f"{source} has {len(devices)} device nodes; up to {_MOST_DEVICES} are taken",
@@ -216,7 +227,9 @@ def check_devices(devices: tuple[DeviceNode, ...], source: Path) -> None:
 
 
 def check_machine(root: ImageRoot, source: Path) -> None:
-    """Raise BadInputError with everything that a machine needs and ``root`` lacks."""
+    """Raise BadInputError when ``root`` lacks something that a machine needs. The message names everything
+    that is missing.
+    """
     faults = []
     if not root.base.stat().st_mode & stat.S_IXOTH:
         faults.append("its root directory may be entered by root only: chmod 755")
@@ -260,7 +273,9 @@ def _is_unborn(root: ImageRoot) -> bool:
 
 
 def complete(tree: Path, own: RootLine) -> RootLine:
-    """Add what a machine needs. Return the volume's UUID and label: those that fstab requires, or else those in ``own``."""
+    """Add the directory /fast and a line for the root volume in fstab, if they are missing. Return the
+    volume's UUID and label: those in fstab, or else those in ``own``.
+    """
     fast, file, etc = tree / "fast", tree / "etc/fstab", tree / "etc"
     if not fast.exists():
         fast.mkdir()
@@ -282,7 +297,9 @@ def complete(tree: Path, own: RootLine) -> RootLine:
 
 
 def check_packages(root: ImageRoot, profile: Profile, source: Path) -> None:
-    """Raise BadInputError with the packages of the profile that are not installed. Only dpkg's database is looked at."""
+    """Raise BadInputError when packages of the profile are not installed, according to dpkg's database. The
+    message names them.
+    """
     status = root.resolve(PurePosixPath("/var/lib/dpkg/status")).canonical
     if status is None:
         return

@@ -1,4 +1,4 @@
-"""The package sources for an image: the host's own apt configuration, or else debootstrap's default."""
+"""Find the package archives for an image: those of the host's apt configuration, or else debootstrap's default."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _FORMAT = "$(REPO_URI) $(CODENAME) $(COMPONENT)"
 
 @dataclass(frozen=True)
 class Sources:
-    """``mirror`` is empty when debootstrap's default is used. ``lines`` are lines of sources.list(5) for the
-    image.
+    """Package archives. ``mirror`` is the archive's URI for debootstrap, or empty for debootstrap's default.
+    ``lines`` are the lines of the image's sources.list(5).
 
     ``proxy`` is the host's apt proxy, or empty. The proxy is used while the image is made, and is not written
     into the image.
@@ -34,10 +34,10 @@ class Sources:
 
 
 def host_sources(suite: str) -> Sources:
-    """The archives that the host's apt uses for ``suite``, and for its -updates and -security.
+    """The archives that the host's apt uses for ``suite``, SUITE-updates and SUITE-security.
 
-    When the host's apt does not use the suite, these are the archives of the host's own suite that also have
-    ``suite``.
+    When the host's apt has no archive for ``suite``, the result has those archives of the host's own release
+    that also offer ``suite``.
     """
     shown = door.run(
         ["apt-get", "indextargets", "--format", _FORMAT, "Created-By: Packages"], timeout_s=60, check=False
@@ -67,8 +67,9 @@ def _carries(uri: str, codename: str, proxy: str) -> bool:
 
 def side_by_side(text: str, suite: str, carries: Callable[[str, str], bool]) -> str:
     """The lines that apt-get indextargets would print if the host's archives were configured for ``suite``.
+    ``text`` has the lines that it printed.
 
-    ``carries`` says whether an archive has a codename.
+    ``carries`` says whether the archive at a URI has a codename.
     """
     rows = {tuple(line.split()) for line in text.splitlines()}
     wanted = {
@@ -83,7 +84,9 @@ def side_by_side(text: str, suite: str, carries: Callable[[str, str], bool]) -> 
 
 
 def parse_proxy(text: str) -> str:
-    """The proxy in the output of apt-config shell (PROXY='…'). Empty for no proxy and for DIRECT."""
+    """The proxy in the output of `apt-config shell` (PROXY='…'). Empty when no proxy is configured, and for
+    DIRECT.
+    """
     for word in shlex.split(text):
         name, _, value = word.partition("=")
         if name == "PROXY" and value != "DIRECT":
@@ -96,11 +99,12 @@ def _plain(uri: str) -> bool:
 
 
 def parse_targets(text: str, suite: str) -> Sources:
-    """Sources from the output of apt-get indextargets, which has lines of URI, codename and component.
+    """The package archives in ``text``, the output of apt-get indextargets. Each line has a URI, a codename
+    and a component.
 
-    Only archives from which a minimal Debian can fetch are used. These archives use plain http, because https
-    needs certificates, and mirror+file and similar methods need files of the host. A URI with a password is
-    not used, because it would stay in the image.
+    Only archives from which a minimal Debian can fetch are used, which are those with plain http: https needs
+    certificates, and methods such as mirror+file need files of the host. A URI with a password is not used,
+    because it would stay in the image.
     """
     wanted = (suite, f"{suite}-updates", f"{suite}-security")
     rows = [line.split() for line in text.splitlines()]

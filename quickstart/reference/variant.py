@@ -1,5 +1,5 @@
-"""Variants are images of the same packages with a few differences. Each difference has a line of its own, so
-that a reader sees all of them.
+"""Define variants of a reference image: images of the same packages with a few differences. Each difference
+is written out, so that a reader sees all of them.
 
 ``TUNED`` is a Debian that is tuned for a fast boot without any other tool (configuration `standard-tuned`).
 ``of_bench`` makes a variant in which an application can answer requests from outside. `build` never uses a
@@ -20,12 +20,12 @@ from quickstart.reference import customise
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """The differences of a variant. ``purged`` are packages that are removed. ``written`` are files, by their
-    guest paths without the first /.
+    """The differences of a variant. ``purged`` are packages that are removed. ``written`` are the texts of
+    files, by guest path without the first slash.
 
-    ``enabled`` are units that are enabled besides the profile's unit. ``disabled`` are units that an enabled
-    unit would otherwise enable. All other units are disabled. Without ``enabled``, all units stay as their
-    packages configure them. ``ran`` are commands (argv) that run in the image at the end.
+    ``enabled`` are units that are enabled in addition to the profile's units; all other units are disabled.
+    ``disabled`` are units that an enabled unit would otherwise enable. When ``enabled`` is empty, all units
+    stay as their packages configure them. ``ran`` are commands (argv) that run in the image at the end.
     """
 
     name: str
@@ -62,7 +62,7 @@ _WRITE = 'install -D -m 0644 /dev/null "$1" && printf %s "$2" >"$1"'
 
 
 def of_bench(layer: BenchLayer) -> Variant:
-    """The variant in which the application answers the bench's request."""
+    """The variant in which the application answers the readiness request of the bench."""
     files = tuple(("sh", "-c", _WRITE, "sh", path, text) for path, text in layer.files)
     return Variant(name="bench", ran=(*files, *(("sh", "-e", "-c", line) for line in layer.commands)))
 
@@ -75,12 +75,12 @@ def together(first: Variant | None, second: Variant | None) -> Variant | None:
 
 
 def inputs(variant: Variant | None) -> Mapping[str, object]:
-    """What the variant adds to the inputs of a reference image. Empty without a variant."""
+    """The inputs of a reference image that come from the variant. Empty without a variant."""
     return {"variant": dataclasses.asdict(variant)} if variant else {}
 
 
 def preset(variant: Variant, profile: Profile) -> str:
-    """The text of a systemd.preset(5). The first line that matches a unit decides about it."""
+    """The text of a systemd.preset(5) file. The first line that matches a unit says whether the unit is enabled."""
     units = (*variant.enabled, *profile.units)
     return "".join(f"enable {unit}\n" for unit in units) + "disable *\n"
 
@@ -93,7 +93,7 @@ def write_files(variant: Variant, profile: Profile, tree: Path) -> None:
 
 
 def commands(variant: Variant) -> tuple[list[str], ...]:
-    """The commands to run in the image after its packages are installed and the variant's files are written."""
+    """The commands that run in the image after the packages are installed and the variant's files are written."""
     return (
         *([["apt-get", "-y", "-q", "purge", *variant.purged]] if variant.purged else []),
         *([["systemctl", "preset-all"]] if variant.enabled else []),

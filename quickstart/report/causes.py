@@ -1,5 +1,5 @@
-"""What changed between two measurements in the booted files and options: facts that may explain a difference
-between times (pure; compare.md).
+"""Find what changed between two measurements in the files and options that are booted. These facts may
+explain a difference between times (pure; compare.md).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _FEW_BYTES = 256 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """One fact that changed. ``kind`` is one of PHASES_OF. ``change`` is new, gone or changed.
+    """One fact that changed. ``kind`` is a key of PHASES_OF. ``change`` is ``new``, ``gone`` or ``changed``.
 
-    ``a`` and ``b`` are the values on both sides, or None where a side has no value. Numbers are bytes,
-    nanoseconds or requests. ``text`` describes the change in words.
+    ``a`` and ``b`` are the values in the first and second result, or None when a result has no value. Numbers
+    are bytes, nanoseconds or requests. ``text`` describes the change in words.
     """
 
     kind: str
@@ -57,8 +57,8 @@ T = TypeVar("T", int, str)
 def causes(
     first: Results, second: Results, cells: tuple[Cell, Cell], runs: tuple[Runs, Runs]
 ) -> tuple[Cause, ...]:
-    """The changes for one cell, ordered by kind, and within a kind with the largest change first. ``cells``
-    and ``runs`` each have one item for each of the two results.
+    """The changes for one cell, ordered by kind. Within a kind, the largest change comes first. ``cells`` and
+    ``runs`` have one item for each of the two results.
     """
     before, after = booted(first, cells[0]), booted(second, cells[1])
     ready = tuple([each for each in side if not each.censored] for side in runs)
@@ -80,7 +80,9 @@ def _initramfs(first: Results, before: Booted, second: Results, after: Booted) -
 
 
 def _form(before: Booted, after: Booted, ready: Sequence[Sequence[Sample]]) -> Iterator[Cause]:
-    """The change of an initramfs whose files are the same but whose form changed, for example because it is now compressed."""
+    """The change of an initramfs that has the same files in another form, for example because it is now
+    compressed.
+    """
     if before.initramfs != after.initramfs and all(ready):
         old, new = (max(each.initramfs_bytes for each in side) for side in ready)
         if abs(new - old) > _SMALL_BYTES:
@@ -155,7 +157,7 @@ def _kernel(before: Booted, after: Booted) -> Iterator[Cause]:
 
 
 def _units(before: Runs, after: Runs) -> Iterator[Cause]:
-    """Changes of the median time of each unit. In a run without the unit, its time is 0."""
+    """The changes of the median time of each unit. In a run without the unit, the unit's time is 0."""
     if not before or not after:
         return
     found: list[tuple[int, Cause]] = []
@@ -205,8 +207,8 @@ def _packages(first: Results, before: Booted, second: Results, after: Booted) ->
 
 
 def _reads(before: Runs, after: Runs) -> Iterator[Cause]:
-    """A change in the number of root reads. A change is reported only when all runs of one side have more
-    reads than all runs of the other.
+    """The change of the number of root reads. It is reported only when every run of one result has more reads
+    than every run of the other.
     """
     if not before or not after:
         return
@@ -223,7 +225,7 @@ def _reads(before: Runs, after: Runs) -> Iterator[Cause]:
 
 
 def _cause(kind: str, name: str, a: T | None, b: T | None, say: Callable[[T], str]) -> Cause:
-    """A change of ``name`` with both values, at least one of which is not None."""
+    """The change of the fact ``name`` from ``a`` to ``b``. At least one of these values is not None."""
     if a is not None and b is not None:
         return Cause(kind=kind, change="changed", name=name, a=a, b=b, text=f"{name}: {say(a)}, {say(b)} now")
     change, value = ("new", b) if a is None else ("gone", a)

@@ -1,4 +1,4 @@
-"""Whether two results may be compared, and which of their cells correspond (pure; docs/users/compare.md)."""
+"""Decide whether two results may be compared, and which of their cells correspond (pure; docs/users/compare.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _NOT_RECORDED = "not recorded"
 
 
 def plain(cell: Cell) -> Cell:
-    """The cell with the profile's name instead of its path, because a profile's directory may be anywhere."""
+    """The cell with the profile's name in place of the path of its directory, because the directory may be
+    elsewhere on another host.
+    """
     return replace(cell, profile=profile_name(cell.profile))
 
 
@@ -67,7 +69,7 @@ def _other_cells(first: Results, second: Results) -> Iterator[str]:
 
 
 def _other_ways(first: Results, second: Results) -> Iterator[str]:
-    """The differences because of which the numbers of the two results mean different things."""
+    """The differences because of which the numbers of the two results are not comparable."""
     before, after = first.circumstances, second.circumstances
     if before.poll_interval_ms != after.poll_interval_ms:
         yield f"poll interval: {before.poll_interval_ms} ms in A, {after.poll_interval_ms} ms in B"
@@ -93,8 +95,8 @@ def _is_ours(key: str) -> bool:
 
 
 def _by_name(versions: Mapping[str, str]) -> dict[str, str]:
-    """The versions with comparable keys. A kernel's key has the profile's name instead of its path, and
-    compressors have a key of their own.
+    """``versions`` with keys that can be compared. The key of a kernel has the profile's name in place of its
+    path, and compressors have a key of their own.
     """
     found = {}
     for key, value in versions.items():
@@ -120,7 +122,7 @@ def _other_packages(first: Results, second: Results) -> Iterator[str]:
 
 
 def _packages(results: Results) -> dict[tuple[str, str], Mapping[str, str]]:
-    """The packages of the image, by profile and configuration."""
+    """The packages of each image with their versions, by profile and configuration."""
     facts = results.circumstances.facts
     return {
         (profile_name(cell.profile), cell.configuration): facts.packages.get(found.image, {})
@@ -130,7 +132,7 @@ def _packages(results: Results) -> dict[tuple[str, str], Mapping[str, str]]:
 
 
 def booted(results: Results, cell: Cell) -> Booted | None:
-    """What the cell boots, according to the results. None when the results do not record it."""
+    """The facts about what the cell boots, from ``results``. None when the results do not have these facts."""
     words = (cell.profile, cell.configuration, cell.delivery, cell.payload)
     return results.circumstances.facts.boots.get("/".join(word for word in words if word))
 

@@ -1,4 +1,6 @@
-"""Compare two results of the same cells: what is later, in which phase, and which changes may explain it (pure; compare.md)."""
+"""Compare two results of the same cells: which times are later, in which phase, and which changes may explain
+this (pure; compare.md).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ Metric = Callable[[Sample], int]
 
 @dataclass(frozen=True)
 class Threshold:
-    """The threshold. B may be later by ``least_ns`` or by ``share`` of A's T_total, whichever is larger."""
+    """The threshold of a comparison of results A and B. B may be later than A by ``least_ns`` or by ``share``
+    of A's T_total, whichever is larger.
+    """
 
     least_ns: int = 100_000_000
     share: Fraction = Fraction(3, 100)
@@ -49,10 +53,10 @@ class Threshold:
 
 @dataclass(frozen=True, kw_only=True)
 class Time:
-    """The comparison of one time: the medians and, on the clocks wall and kvm, the shift with its interval
-    and p.
+    """The comparison of one time (T_app or T_total): the medians and, on the clocks wall and kvm, the
+    confidence interval of the shift and p.
 
-    ``verdict`` is later, earlier or same. ``why`` gives the reason for the verdict.
+    ``verdict`` is ``later``, ``earlier`` or ``same``. ``why`` gives the reason for the verdict.
     """
 
     name: str
@@ -68,8 +72,8 @@ class Time:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseDifference:
-    """The medians of a phase's duration. None for a side where no run has the phase. ``causes`` are indices
-    into the causes of the cell.
+    """The median durations of a phase in A and B. A median is None when no run of this result has the phase.
+    ``causes`` are indices of the cell's causes.
     """
 
     name: str
@@ -81,8 +85,8 @@ class PhaseDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The comparison of one cell. ``runs`` and ``censored`` are counts for A and B. In ``cell``, the profile
-    is given by its name.
+    """The comparison of one cell. ``runs`` and ``censored`` have one number for A and one for B. In ``cell``,
+    ``profile`` is the profile's name, never a path.
     """
 
     cell: Cell
@@ -101,8 +105,8 @@ class Compared:
 class Comparison:
     """The comparison of two results.
 
-    ``faults`` name the cells that have no median to compare. With any fault, the measurement is not valid.
-    ``notes`` are for the reader.
+    ``faults`` name the cells that have no median to compare. When there is a fault, one of the measurements
+    is not valid. ``notes`` are for the reader.
     """
 
     cells: tuple[Compared, ...]
@@ -118,7 +122,7 @@ def threshold_of(words: Sequence[str]) -> Threshold:
     """The threshold from words such as ``100ms``, ``0.1s`` or ``3%``. Each kind (time or share) may be given
     once. A kind that is not given is 0.
 
-    Without any words, the default threshold. Raises BadInputError for any other word.
+    Without any words, this is the default threshold. Raises BadInputError for any other word.
     """
     if not words:
         return Threshold()
@@ -167,8 +171,8 @@ def compare(
 
 @dataclass(frozen=True)
 class _Family:
-    """The corrections for comparing many cells (Bonferroni). The more cells are compared, the more of them
-    are later by chance, so a single cell needs a smaller p.
+    """The corrections for the comparison of many cells (Bonferroni). The more cells are compared, the more of
+    them are later by chance. So the p of a single cell must be smaller.
     """
 
     real_tests: int
@@ -242,7 +246,7 @@ def _virtual(
 
 
 def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
-    """Whether the runs of the second result are later than those of the first, and the reason."""
+    """The verdict whether the runs of the second result are later than those of the first, and the reason."""
 
     def charged(sample: Sample) -> int:
         return metric(sample) + sample.overlap_ns
@@ -261,7 +265,9 @@ def _sequential(metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple
 
 
 def _raced(race_p: Fraction, metric: Metric, limit_ns: int, runs: tuple[Runs, Runs]) -> tuple[str, str]:
-    """As `_sequential`, for a stock boot, whose units start in a different order in each run."""
+    """The verdict and the reason as in `_sequential`, but for a stock boot, whose units start in a different
+    order in each run.
+    """
     difference_ns = _median(runs[1], metric) - _median(runs[0], metric)
     if difference_ns <= limit_ns:
         return "same", "within the threshold"
@@ -302,14 +308,14 @@ def _real(name: str, metric: Metric, runs: tuple[Runs, Runs], limit_ns: int, tes
 
 
 def _values(runs: tuple[Runs, Runs], metric: Metric) -> tuple[list[int], list[int]]:
-    """The times of the runs. A censored run is treated as later than every other run of both sides."""
+    """The times of the runs of both results. A censored run counts as later than every run that became ready."""
     last = max(metric(each) for side in runs for each in side if not each.censored) + 1
     before, after = ([last if each.censored else metric(each) for each in side] for side in runs)
     return before, after
 
 
 def _median(runs: Runs, metric: Metric) -> int:
-    """The median time of the runs. Only called for runs that have a median (`_lacking`)."""
+    """The median time of the runs. The caller has checked with `_lacking` that the runs have a median."""
     return summarise(runs, metric).median or 0
 
 
@@ -326,8 +332,8 @@ def _started_ns(sample: Sample) -> int:
 
 
 def _phases(runs: tuple[Runs, Runs], found: Sequence[Cause]) -> Iterator[PhaseDifference]:
-    """The difference of each phase, in the order of a boot. When only one side has a phase, the difference is
-    its whole duration.
+    """The difference of each phase, in the order of a boot. When only one result has a phase, the difference
+    is the whole duration of the phase.
     """
     before, after = (_lengths(side) for side in runs)
     for name in {**before, **after}:
@@ -350,7 +356,7 @@ def _lengths(runs: Runs) -> Mapping[str, list[int]]:
 
 
 def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
-    """Notes about cells with too few runs for a verdict, or for a certain one."""
+    """Notes about cells that have too few runs for a verdict, or for a certain verdict."""
     stock = [each for each in cells if _races(each.cell)]
     if few := [each for each in stock if _least_p(*each.runs) > family.race_p]:
         enough = next(runs for runs in range(1, _MANY_RUNS) if _least_p(runs, runs) <= family.race_p)
@@ -373,7 +379,7 @@ def _few(cells: Sequence[Compared], family: _Family) -> Iterator[str]:
 
 
 def _least_p(first: int, second: int) -> Fraction:
-    """The smallest possible one-sided p for these numbers of runs: the p when every run of one side is later
-    than every run of the other.
+    """The smallest possible one-sided p for ``first`` and ``second`` runs. This is the p when every run of
+    one result is later than every run of the other.
     """
     return later_p([0] * first, [1] * second)

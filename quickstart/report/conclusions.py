@@ -1,4 +1,4 @@
-"""The conclusions of a bench as plain sentences from its numbers, and the report's first table (pure)."""
+"""Write the conclusions of a bench from its numbers as plain sentences, and the first table of the report (pure)."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ Measured = Mapping[Cell, Sequence[Sample]]
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """The first table in words. The table has a row for each application, size and interval, and a column for
-    each storage model.
+    """The first table of the report, as texts. The table has a row for each application, size and time
+    (T_app, T_total), and a column for each storage model.
     """
 
     clock: str
@@ -59,8 +59,8 @@ class Headline:
 
 
 def planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
-    """Every cell of the matrix with the launch pattern `single`, with its samples. The samples are empty when
-    the cell was not run. launch_report has the launches of several machines.
+    """Every cell of the matrix that has the launch pattern `single`, with its samples. A cell that was not
+    run has no samples. The module launch_report handles launches of several machines.
     """
     found = by_cell(results.samples)
     cells = (planned.cell for planned in results.plan if planned.cell.instances == 1)
@@ -68,7 +68,9 @@ def planned_samples(results: Results) -> dict[Cell, tuple[Sample, ...]]:
 
 
 def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
-    """The cells in the overview picture: those with the first clock, the slowest storage model and the smallest size."""
+    """The cells in the report's first picture: the cells on the first clock, with the slowest storage model
+    and the smallest machine size.
+    """
     clock = next(each for each in CLOCKS if any(cell.clock == each for cell in samples))
     here = [cell for cell in samples if cell.clock == clock]
     storage = next(each for each in reversed(STORAGES) if any(cell.storage == each for cell in here))
@@ -78,8 +80,8 @@ def overview(samples: Measured) -> dict[Cell, Sequence[Sample]]:
 
 
 def headline(results: Results) -> Headline | None:
-    """The table that compares our configuration with the most ordinary configuration that was measured, on
-    the first clock. None when one of the two is missing.
+    """The table that compares the configuration quickstart with the most ordinary other configuration that
+    was measured, on the first clock. None when there are no cells to compare.
     """
     samples = planned_samples(results)
     clock = next((each for each in CLOCKS if any(cell.clock == each for cell in samples)), "")
@@ -118,10 +120,10 @@ def headline(results: Results) -> Headline | None:
 
 
 def rival_of(samples: Measured, cell: Cell, configuration: str) -> Cell:
-    """The cell of another configuration with which our ``cell`` is compared.
+    """The cell of ``configuration`` with which our ``cell`` is compared.
 
-    Both have the same command line, with one exception: a distribution's own boot that was not measured with
-    the options of a build is compared with its stock command line.
+    Both have the same command line, with one exception: when a distribution's own boot was not measured with
+    the kernel options of a build, its cell with the stock command line is used.
     """
     same = cell.beside(configuration)
     alone = configuration in STOCK_CONFIGURATIONS and cell.command_line == BUILT and same not in samples
@@ -143,7 +145,7 @@ def _verdict(samples: Measured, ours: Cell, rival: Cell, metric: Metric) -> str:
 
 @dataclass(frozen=True)
 class Conclusions:
-    """The conclusions for one clock: the rule by which a comparison holds, and sentences."""
+    """The conclusions for one clock: the rule by which a claim holds, and the sentences."""
 
     clock: str
     rule: str
@@ -151,8 +153,8 @@ class Conclusions:
 
 
 def conclusions(results: Results) -> tuple[Conclusions, ...]:
-    """The conclusions for each clock: which configurations ours is faster than, where the time is saved, and
-    how much runs vary.
+    """The conclusions for each clock: than which configurations quickstart is faster, where it saves time,
+    and how much runs vary.
     """
     samples = planned_samples(results)
     found = []
@@ -166,7 +168,9 @@ def conclusions(results: Results) -> tuple[Conclusions, ...]:
 
 
 def _compared(samples: Measured) -> Iterator[str]:
-    """Sentences that compare our configuration with each other one, over all pairs of cells from ``rival_of``."""
+    """Sentences that compare the configuration quickstart with each other configuration, over all pairs of
+    cells from ``rival_of``.
+    """
     for rival in CONFIGURATIONS:
         if rival == OURS:
             continue
@@ -264,8 +268,8 @@ def _of(known: Mapping[Cell, int], configuration: str) -> dict[Cell, int]:
 
 
 def _differences(known: Mapping[Cell, int], axis: str, more: str, less: str) -> list[int]:
-    """The differences in ns between cells whose ``axis`` is ``more`` and the cells that differ only in having
-    ``less`` there.
+    """The differences in ns between each cell whose field ``axis`` has the value ``more`` and the cell that
+    differs only in having ``less`` in this field.
     """
     change: dict[str, Any] = {axis: less}
     others = {cell: known.get(replace(cell, **change)) for cell in known if getattr(cell, axis) == more}

@@ -1,5 +1,5 @@
-"""Convert results to results.json and back (results.md). The file is read strictly and always written as a
-whole. Samples of two measurements are never mixed.
+"""Convert results to results.json and back (results.md). Reading refuses any unknown key or wrong type, and
+the file is always replaced as a whole. Samples of two measurements are never mixed.
 """
 
 from __future__ import annotations
@@ -105,13 +105,15 @@ def save(results: Results, path: Path) -> None:
 
 
 def remaining(results: Results, order: Sequence[tuple[Cell, int]]) -> tuple[tuple[Cell, int], ...]:
-    """The runs in ``order`` that have no sample in ``results``. A censored run has a sample."""
+    """The runs in ``order`` that have no sample in ``results``. A censored run also has a sample."""
     have = {(sample.cell, sample.number) for sample in results.samples}
     return tuple(each for each in order if each not in have)
 
 
 def demand_same(results: Results, plan: Sequence[Planned], circumstances: Circumstances, source: str) -> None:
-    """Raise OtherResultsError with every difference when samples of this plan must not be added to ``results``."""
+    """Raise OtherResultsError when samples of ``plan`` under ``circumstances`` must not be added to
+    ``results``. The error has every difference.
+    """
     differences = [*_plan_differences(results.plan, plan)]
     then, now = results.circumstances, circumstances
     differences += _differences("host", then.host, now.host)
@@ -183,8 +185,8 @@ def _phase_entries(phases: Sequence[Phase]) -> list[Mapping[str, object]]:
 
 
 def _fact_members(facts: Facts) -> Iterator[str]:
-    """One line for each configuration, archive and image. Archives have lines of their own because several
-    configurations often share one.
+    """One line of JSON for each configuration, initramfs and image. An initramfs has a line of its own,
+    because several configurations often share it.
     """
     boots = {name: dataclasses.asdict(booted) for name, booted in facts.boots.items()}
     for key, table in (("boots", boots), ("contents", facts.contents), ("packages", facts.packages)):
@@ -201,8 +203,8 @@ def _planned(entry: PlannedEntry) -> Planned:
 
 
 def _sample(run: RunEntry, asked: set[Cell]) -> Sample:
-    """The sample of a document's run. ``asked`` are the plan's cells. The sample's cell has a delivery only
-    if the plan asked for one.
+    """The sample for a run in the document. ``asked`` are the cells of the plan. The sample's cell has a
+    delivery only if the plan asked for a delivery.
     """
     cell = _cell(run)
     delivered = dataclasses.replace(cell, delivery=run.delivery)

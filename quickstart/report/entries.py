@@ -1,4 +1,4 @@
-"""The structure of results.json as pydantic models: keys, types and ranges (docs/users/results.md)."""
+"""Define the structure of results.json as pydantic models, with keys, types and ranges (docs/users/results.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The figures of a report (matplotlib, without a display). The same results give the same bytes.
+"""Draw the figures of a report (with matplotlib, without a display). The same results give the same bytes.
 
-`times` is the paper's Figure 1 with horizontal bars. `timeline` shows where the time goes.
+`times` draws the paper's Figure 1 with horizontal bars. `timeline` shows how long each phase of a boot takes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _DPI, _PIXELS_MAX = 150, 65_000
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A figure as bytes in both formats. ``title`` is the figure's title, and ``text`` describes what the figure shows."""
+    """A figure as SVG and PNG. ``title`` is the figure's title, and ``text`` describes what the figure shows."""
 
     name: str
     title: str
@@ -102,11 +102,12 @@ class Drawn:
 
 
 def times(name: str, samples: Mapping[Cell, Sequence[Sample]], title: str) -> Drawn:
-    """Bars of the median T_pr and T_app in seconds, all to one scale, with a row for each application and
-    size, and a column for each storage model.
+    """Bars of the median T_pr and T_app in seconds, all to one scale. The figure has a row for each
+    application and size, and a column for each storage model.
 
     ``samples`` has all planned cells of one clock. A cell that was not run has no samples. A cell without a
-    median is shown as "censored" or "not run", never as a bar. Raises MixedClocksError for several clocks.
+    median is shown as "censored" or "not run", never as a bar. Raises MixedClocksError for cells of several
+    clocks.
     """
     demand_one_clock(samples)
     text = "; ".join(f"{words_of(cell)}: {_total_words(samples[cell])}" for cell in samples)
@@ -115,7 +116,7 @@ def times(name: str, samples: Mapping[Cell, Sequence[Sample]], title: str) -> Dr
 
 
 def style() -> AbstractContextManager[None]:
-    """A context in which matplotlib has our settings, for making and drawing figures."""
+    """A context in which matplotlib has our settings. Figures are made and drawn in it."""
     return styled(_STYLE)
 
 
@@ -158,7 +159,7 @@ def times_figure(samples: Mapping[Cell, Sequence[Sample]]) -> Figure:
 
 @dataclass(frozen=True)
 class _Row:
-    """The panels of one application and size, one for each storage model with the same bars."""
+    """The panels of one application and size, one for each storage model. All panels have the same bars."""
 
     one: Cell
     storages: tuple[str, ...]
@@ -166,7 +167,7 @@ class _Row:
 
     @property
     def places(self) -> tuple[float, ...]:
-        """The position of each bar. Bars of one configuration are close together."""
+        """The vertical position of each bar. The bars of one configuration are close together."""
         new = [before[:3] != bar[:3] for before, bar in itertools.pairwise(self.bars)]
         return tuple(itertools.accumulate((1 + _GAP * each for each in new), initial=0.0))
 
@@ -221,7 +222,7 @@ def _furnish(axes: Axes, row: _Row, storage: str, *, first: bool) -> None:
 
 
 def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> float:
-    """Draw a cell's bar. Return the end of the bar in seconds."""
+    """Draw the bar of ``cell`` at the position ``at``. Return the end of the bar in seconds."""
     words: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 7.5}
     total = summarise(runs or (), lambda sample: sample.t_total_ns)
     provisioning = summarise(runs or (), lambda sample: sample.t_pr_ns)
@@ -245,7 +246,7 @@ def _bar(axes: Axes, at: float, cell: Cell, runs: Sequence[Sample] | None) -> fl
 
 
 def _bar_legend(samples: Mapping[Cell, Sequence[Sample]]) -> dict[str, Any]:
-    """The legend's entries, by their texts."""
+    """The artist for each entry of the legend, by the entry's text."""
     shown = [name for name in CONFIGURATIONS if any(cell.configuration == name for cell in samples)]
     used = [each for each in LINE_NAMES.items() if any(cell.command_line == each[0] for cell in samples)]
     edge: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
@@ -269,10 +270,10 @@ def _total_words(runs: Sequence[Sample]) -> str:
 
 
 def timeline(name: str, rows: Sequence[tuple[str, Sample]], title: str) -> Drawn:
-    """A timeline with one row for each label and run, in seconds of the guest's uptime.
+    """A timeline in seconds of the guest's uptime. ``rows`` has a label and a run for each row.
 
-    Phases that run beside others are drawn as narrow bars below them. Time without a known phase stays empty.
-    Rows that are much shorter are drawn a second time, enlarged. Raises MixedClocksError for several clocks.
+    A phase that overlaps another is drawn as a narrow bar below it. Time without a known phase stays empty.
+    Much shorter rows are drawn a second time, enlarged. Raises MixedClocksError for runs of several clocks.
     """
     demand_one_clock(sample.cell for _, sample in rows)
     text = "; ".join(f"{label}: ready at {sample.ready_uptime_ns / 1e9:.2f} s" for label, sample in rows)
@@ -320,7 +321,7 @@ def _timelines(axes: Axes, rows: Sequence[tuple[str, Sample]], numbers: Mapping[
 
 
 def all_phases(sample: Sample) -> tuple[Phase, ...]:
-    """The phases of a run from its launch request on: the fetch, and then the phases that were recorded."""
+    """The phases of a run from its launch on: the fetch, and then the phases that were recorded."""
     begin_ns = min((phase.begin_ns for phase in sample.phases), default=0)
     return (Phase("fetch", begin_ns - sample.fetch_ns, begin_ns), *sample.phases)
 
@@ -331,7 +332,7 @@ def _phase_patch(name: str, label: str) -> Patch:
 
 
 def _lanes(phases: Sequence[Phase]) -> list[list[Phase]]:
-    """Assign phases to lanes. Each phase gets the first lane that is free when it begins."""
+    """Assign overlapping phases to lanes. Each phase gets the first lane that is free when the phase begins."""
     lanes: list[list[Phase]] = []
     # The network comes up beside everything else: its own lane in every configuration.
     for phase in sorted(phases, key=lambda each: (each.name == "network", each.begin_ns, each.end_ns)):
@@ -369,7 +370,7 @@ def _phase(axes: Axes, at: float, lane: int, phase: Phase, number: int, shown_s:
 
 
 def drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:
-    """The figure as bytes. The figure must have been made within `style`."""
+    """The figure as SVG and PNG. The figure must have been made in the context `style`."""
     for each in figure.findobj(Text):
         if isinstance(each, Text):
             each.set_text(_short(each.get_text()))
@@ -381,12 +382,12 @@ def drawn(figure: Figure, name: str, title: str, text: str) -> Drawn:
 
 
 def _short(text: str) -> str:
-    """The text, cut to a title's length, without characters that XML does not allow."""
+    """The text, cut to the length of a title, without characters that XML does not allow."""
     return shown(text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…", "\n")
 
 
 def inline(drawn: Drawn) -> str:
-    """The SVG for a page that has other figures: with the page's colours, unique ids and the role of an image."""
+    """The figure's SVG for a page with other figures: it has the page's colours, unique ids and the role of an image."""
     svg = drawn.svg[drawn.svg.index("<svg ") :]
     svg = svg.replace(INK, "var(--ink)").replace(PAPER, "var(--paper)")
     for before in ('id="', "url(#", 'href="#'):

@@ -1,5 +1,5 @@
-"""The report on launches of several machines: T_total at p50 and p100 over the number of machines, as a
-table, figures and sentences (measuring.md).
+"""Report on launches of several machines: p50 and p100 of T_total for each number of machines, as a table,
+figures and sentences (measuring.md).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _Place = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class LaunchRow:
-    """A row of the table: first words (application, configuration, command line, volume and clock, launch),
-    and then numbers.
+    """A row of the report's table of launches. ``head`` has words (application, configuration, command line,
+    volume and clock, launch), and ``values`` has numbers.
     """
 
     head: tuple[str, ...]
@@ -55,8 +55,8 @@ class LaunchRow:
 
 
 def several(results: Results) -> dict[Cell, tuple[Sample, ...]]:
-    """The cells that launch several machines, with their samples, ordered by place, pattern, number of
-    machines and configuration.
+    """The cells that launch several machines, with their samples. The order is by place (clock, volume, size
+    and application), pattern, number of machines and configuration.
     """
     found = by_cell(results.samples)
     cells = [planned.cell for planned in results.plan if planned.cell.instances > 1]
@@ -72,12 +72,12 @@ def _order(cell: Cell) -> tuple[object, ...]:
 
 
 def _alone(cell: Cell) -> Cell:
-    """The cell that launches one machine alone and is otherwise like ``cell``."""
+    """The cell that launches a single machine and is otherwise like ``cell``."""
     return replace(cell, pattern="single", instances=1, stagger_ms=0)
 
 
 def table(results: Results) -> tuple[LaunchRow, ...]:
-    """The rows of the table. The template has the headings."""
+    """The rows of the report's table of launches of several machines. The page's template has the headings."""
     singles = by_cell(results.samples)
     return tuple(_row(cell, runs, singles.get(_alone(cell), ())) for cell, runs in several(results).items())
 
@@ -108,7 +108,7 @@ def _row(cell: Cell, runs: Sequence[Sample], alone: Sequence[Sample]) -> LaunchR
 
 
 def _all_there_ns(sample: Sample) -> int:
-    """The time from the launch's first request until this machine is ready, in ns."""
+    """The time in ns from the launch of the first machine until this machine is ready."""
     return sample.launched_ns + sample.t_total_ns
 
 
@@ -117,7 +117,7 @@ def _seconds(time_ns: int | None) -> str:
 
 
 def sentences(results: Results) -> tuple[str, ...]:
-    """For each place and configuration, a sentence about its largest burst."""
+    """One sentence for each place and configuration, about its burst with the most machines."""
     found: dict[tuple[object, ...], tuple[Cell, Sequence[Sample]]] = {}
     for cell, runs in several(results).items():
         if cell.pattern == "burst" and runs:
@@ -137,8 +137,8 @@ def _sentence(cell: Cell, runs: Sequence[Sample]) -> str:
 
 
 def figures(results: Results) -> tuple[Drawn, ...]:
-    """A figure for each clock, volume, size and application: T_total over the number of machines, with a
-    panel for each pattern.
+    """One figure for each clock, volume, size and application. A figure shows T_total against the number of
+    machines, with a panel for each launch pattern.
     """
     cells, singles = several(results), by_cell(results.samples)
     drawings = []
@@ -164,7 +164,9 @@ def _words(runs: Sequence[Sample]) -> str:
 
 
 def launch_figure(cells: Measured, alone: Measured) -> Figure:
-    """The figure for the cells of one place. ``alone`` has the cells with one machine, where each curve begins."""
+    """The figure for the cells of one place. ``alone`` has the cells with a single machine, with which each
+    curve begins.
+    """
     panels = list(dict.fromkeys((cell.pattern, cell.stagger_ms) for cell in cells))
     kinds = list(dict.fromkeys(_alone(cell) for cell in sorted(cells, key=_kind_order)))
     columns = min(_COLUMNS, len(panels))

@@ -34,8 +34,8 @@ _MEGABYTE = 1_000_000
 
 
 class Ours(Table):
-    """The part of our results that corresponds to a statement. paper.toml explains each metric. Without
-    ``storages``, the storage model of the report's first picture is used.
+    """The part of our results that corresponds to a statement of the paper. paper.toml explains each metric.
+    When ``storages`` is empty, the storage model of the report's first picture is used.
     """
 
     metric: Literal["t_app", "t_total", "saved", "reads", "initramfs", "order"]
@@ -46,8 +46,8 @@ class Ours(Table):
 
 
 class Said(Table):
-    """A statement in the paper. ``printed`` are the statement's numbers as the paper prints them. ``where``
-    and ``quote`` say where the statement is.
+    """A statement of the paper. ``printed`` are the statement's numbers as the paper prints them. ``where``
+    and ``quote`` say where the statement is in the paper.
     """
 
     where: str
@@ -65,7 +65,9 @@ class _Document(Table):
 
 @dataclass(frozen=True)
 class Beside:
-    """A statement and our corresponding numbers in words. ``ours`` is empty when we measured nothing that corresponds."""
+    """A statement of the paper with our corresponding numbers in words. ``ours`` is empty when we measured
+    nothing that corresponds.
+    """
 
     said: Said
     ours: tuple[str, ...]
@@ -79,7 +81,8 @@ def statements() -> tuple[Said, ...]:
 
 
 def beside(samples: Measured, others: Measured | None = None) -> tuple[Beside, ...]:
-    """Every statement with our numbers from ``samples``, which have one clock and one storage model.
+    """Every statement of the paper with our numbers. The numbers come from ``samples``, which have one clock
+    and one storage model.
 
     For a statement that names storage models, the numbers come from ``others``, with one line for each clock.
     """
@@ -95,8 +98,8 @@ def _lines(samples: Measured, others: Measured, wanted: Ours) -> Iterator[str]:
 
 def _by_storage(samples: Measured, wanted: Ours) -> Iterator[str]:
     """One line for each profile and clock. The paper's statement names one configuration and some storage
-    models; a line compares the times of this configuration on these models. The machine boots with the
-    distribution's command line.
+    models, and a line compares the times of this configuration with these models. The runs are those with the
+    stock command line.
     """
     (configuration,) = wanted.configurations
     for profile, clock in itertools.product(wanted.profiles, CLOCKS):
@@ -124,8 +127,8 @@ def _ours(samples: Measured, wanted: Ours) -> Iterator[str]:
 
 
 def _runs(samples: Measured, wanted: Ours, profile: str, configuration: str, line: str) -> Sequence[Sample]:
-    """The runs of a cell. In a comparison with ours, a stock boot that was measured only with the stock
-    command line is used for our command line, too.
+    """The runs of a cell. When a stock boot was measured only with the stock command line, these runs are
+    also used for a comparison with our command lines.
     """
     stands = configuration in STOCK_CONFIGURATIONS and len(wanted.configurations) > 1
     for each in (line, "stock") if stands else (line,):
@@ -155,7 +158,9 @@ def _times(sides: Sides, metric: Metric) -> str:
 
 
 def _order(sides: Sides) -> str:
-    """Whether the medians have the paper's order. T_total includes the fetch of kernel and initramfs."""
+    """A text that says whether the medians of T_app and those of T_total have the same order as in the paper.
+    T_total includes the fetch of kernel and initramfs.
+    """
     return "; ".join(
         f"{name} {_falling(sides, metric)}" for name, metric in (("T_app", T_APP), ("T_total", T_TOTAL))
     )

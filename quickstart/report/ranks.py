@@ -1,5 +1,5 @@
-"""Compare two series by their ranks (pure): the exact Mann-Whitney test, and the interval of shifts that it
-accepts (compare.md).
+"""Compare two series by their ranks (pure), with the exact Mann-Whitney test and the interval of shifts that
+this test accepts (compare.md).
 
 This is a permutation test of ranks. Under the null hypothesis, every partition of the values is equally
 likely, whatever their distribution is (Mann and Whitney, "On a test of whether one of two random variables is
@@ -23,10 +23,10 @@ _MOST_ADDITIONS = 1 << 18
 
 
 def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
-    """The one-sided p: the probability that chance alone makes ``second`` later than ``first`` in at least as
-    many pairs. Each series has at least one value.
+    """The one-sided p. It is the probability that, by chance alone, ``second`` is later than ``first`` in at
+    least as many pairs of values as observed. Each series has at least one value.
 
-    A pair of equal values is not later, so ties can only make p larger.
+    Two equal values do not count as later, so ties can only make p larger.
     """
     after = sorted(second)
     seen = sum(len(after) - bisect.bisect_right(after, each) for each in first)
@@ -37,7 +37,9 @@ def later_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
 
 
 def two_sided_p(first: Sequence[int], second: Sequence[int]) -> Fraction:
-    """The two-sided p: the probability that chance alone moves the two series at least as far apart, in either direction."""
+    """The two-sided p. It is the probability that the two series differ by chance at least as much as
+    observed, in either direction.
+    """
     return min(Fraction(1), 2 * min(later_p(first, second), later_p(second, first)))
 
 
@@ -51,8 +53,8 @@ def shift(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def shift_interval(first: Sequence[int], second: Sequence[int]) -> tuple[int, int] | None:
-    """The interval of shifts that the two-sided test accepts at the level CONFIDENCE. None when the test
-    accepts all shifts, as with three values in each series.
+    """The interval of shifts that the two-sided test accepts at the confidence level CONFIDENCE. None when
+    the test accepts all shifts, for example for three values in each series.
     """
     # The k-th smallest and k-th largest difference, as many as leave no more than half of what may be missed on each side.
     k = _refused(first, second)
@@ -62,7 +64,7 @@ def shift_interval(first: Sequence[int], second: Sequence[int]) -> tuple[int, in
 
 
 def _refused(first: Sequence[int], second: Sequence[int]) -> int:
-    """The number of pairwise differences that the two-sided test rejects on each side."""
+    """The number of pairwise differences that the two-sided test rejects at each end of their sorted list."""
     if _are_many(first, second):
         mean, deviation = _normal(len(first), len(second))
         return math.floor(mean + NormalDist().inv_cdf(float(1 - CONFIDENCE) / 2) * deviation + 0.5)
@@ -74,7 +76,9 @@ def _refused(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def _difference(first: Sequence[int], second: Sequence[int], index: int) -> int:
-    """The pairwise difference with the number ``index`` (from 0) in sorted order. The pairs are counted, never listed."""
+    """The pairwise difference at the position ``index`` (from 0) in sorted order. The function counts pairs
+    without making a list of them.
+    """
     before, after = sorted(first), sorted(second)
     low, high = after[0] - before[-1], after[-1] - before[0]
     while low < high:
@@ -91,20 +95,22 @@ def _are_many(first: Sequence[int], second: Sequence[int]) -> bool:
 
 
 def _p_of_many(seen: int, first: int, second: int) -> Fraction:
-    """The probability that by chance at least ``seen`` pairs are in one given order, by the normal distribution."""
+    """The probability that, by chance, at least ``seen`` pairs are in a given order, according to the normal
+    distribution.
+    """
     mean, deviation = _normal(first, second)
     # In halves, since a count has no values between two whole ones.
     return Fraction(math.erfc((seen - 0.5 - mean) / (deviation * math.sqrt(2))) / 2)
 
 
 def _normal(first: int, second: int) -> tuple[float, float]:
-    """The mean and the standard deviation of the number of pairs that are in one given order by chance."""
+    """The mean and the standard deviation of the number of pairs that are in a given order by chance."""
     return first * second / 2, math.sqrt(first * second * (first + second + 1) / 12)
 
 
 @functools.cache
 def _ways(first: int, second: int) -> tuple[int, ...]:
-    """The number of partitions of ``first`` + ``second`` values in which 0, 1, 2 … pairs are in one given
+    """The numbers of partitions of ``first`` + ``second`` values in which 0, 1, 2 … pairs are in a given
     order.
 
     The numbers are the coefficients of the Gaussian binomial: the product of (1 - x^(second + i)) / (1 - x^i)

@@ -1,5 +1,5 @@
-"""Make report.html and figures from results: one page without scripts or network access, with the conclusions
-first and all numbers below them.
+"""Make report.html and figures from results. The page has no scripts and needs no network. The conclusions
+come first, and all numbers follow.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _NONE = "-"
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table as texts. ``head`` has the application and the configuration, and ``values`` has a
-    text for each heading.
+    """One row of a table, as texts. ``head`` has the application and the configuration, and ``values`` has a
+    text for each column.
     """
 
     head: tuple[str, ...]
@@ -69,7 +69,7 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """All rows of one clock and one storage model. One table never has times of two clocks."""
+    """The part of the page for one clock and one storage model, so that no table has times on two clocks."""
 
     title: str
     name: str
@@ -108,7 +108,7 @@ def page(
     faults: Sequence[str],
     launches: Sequence[Drawn] = (),
 ) -> str:
-    """The page as text. The first of ``pictures``, if there is one, is at its top."""
+    """The page as HTML. If there are ``pictures``, the first one is at the top of the page."""
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     singles = planned_samples(results)
     chosen = overview(singles) if singles else {}
@@ -145,14 +145,16 @@ def page(
 
 
 def _printable(value: object) -> object:
-    """The text without characters that a page must not contain. A figure's markup is returned unchanged,
-    because it was made from such text.
+    """A text without the characters that a page must not contain. The markup of a figure is returned
+    unchanged, because it was made from such texts.
     """
     return shown(value, LINES) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def first_picture(results: Results) -> Drawn | None:
-    """The first picture of the page, overview.svg. None when no run of a single machine was planned."""
+    """The first picture of the page, overview.svg. None when the matrix has no cell with the launch pattern
+    `single`.
+    """
     samples = planned_samples(results)
     if not samples:
         return None
@@ -164,8 +166,8 @@ def first_picture(results: Results) -> Drawn | None:
 
 
 def _pictures(results: Results) -> tuple[Drawn, ...]:
-    """The first picture of the page, and then for each clock a picture of all its cells. A picture with the
-    same cells as the first is left out.
+    """The first picture of the page, and then one picture for each clock with all cells of this clock. A
+    picture with the same cells as the first picture is left out.
     """
     first = first_picture(results)
     if first is None:
@@ -207,7 +209,7 @@ def _sections(results: Results) -> tuple[tuple[Section, ...], tuple[Drawn, ...]]
 
 
 def _rows(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
-    """The rows of the table. The template has the headings."""
+    """The rows of the table of all cells of a section. The page's template has the headings."""
     app = {cell: summarise(runs, operator.attrgetter("t_app_ns")) for cell, runs in samples.items()}
     versus = ratios(app, "configuration", "standard")
     for cell, runs in samples.items():
@@ -240,7 +242,9 @@ def _head(cell: Cell) -> tuple[str, ...]:
 
 
 def _claims(samples: Mapping[Cell, Sequence[Sample]]) -> Iterator[Row]:
-    """One row for each comparison of our configuration with another one (conclusions.rival_of)."""
+    """One row for each comparison of the configuration quickstart with another configuration
+    (conclusions.rival_of).
+    """
     for cell, runs in samples.items():
         if cell.configuration != OURS or not runs:
             continue
@@ -286,7 +290,9 @@ def _label(cell: Cell) -> str:
 
 
 def _middle_run(runs: Sequence[Sample]) -> Sample | None:
-    """The run with the median time, or the one just before the median. Phases of several runs have no common median."""
+    """The run with the median time, or the run just before the median. One run is shown, because the phases
+    of several runs have no common median.
+    """
     ready = sorted((sample for sample in runs if not sample.censored), key=lambda sample: sample.t_app_ns)
     return ready[(len(ready) - 1) // 2] if ready else None
 
@@ -315,7 +321,7 @@ def _censored(results: Results) -> Iterator[str]:
 
 
 def _left_out(results: Results) -> Iterator[str]:
-    """The configurations, storage models and other options that exist but are not in this matrix."""
+    """Sentences about the configurations, storage models and other options that exist but are not in this matrix."""
     # A bench of single machines has always been silent about patterns.
     patterns = (("pattern", PATTERNS),) if launch_report.several(results) else ()
     for axis, known in (
@@ -355,7 +361,9 @@ def _spread(time: Summary) -> str:
 
 
 def _interval(runs: Sequence[Sample]) -> str:
-    """The confidence interval of the median, as text. A dash with censored runs, because their times are not known."""
+    """The confidence interval of the median, as text. A dash when runs are censored, because their times are
+    not known.
+    """
     found = None if any(s.censored for s in runs) else median_interval([s.t_app_ns for s in runs])
     return _NONE if found is None else f"{found[0] / 1e9:.2f} … {found[1] / 1e9:.2f} s"
 

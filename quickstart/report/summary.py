@@ -1,4 +1,6 @@
-"""The first five lines of the report, from the numbers in its first picture, for readers who skip tables (pure)."""
+"""Write the first five lines of the report, for readers who skip tables, from the numbers in the report's
+first picture (pure).
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ _PLAIN = {
 
 
 def summary(results: Results) -> tuple[str, ...]:
-    """Up to five lines. A line without content is left out. Empty when no cell has the launch pattern
-    `single`.
+    """Up to five lines. A line for which there are no numbers is left out. Empty when no cell has the launch
+    pattern `single`.
     """
     samples = planned_samples(results)
     if not samples:
@@ -65,8 +67,8 @@ def _lines(results: Results, samples: Measured, chosen: Measured) -> Iterator[st
 
 
 def _best(chosen: Measured, profile: str, configuration: str) -> Sequence[Sample]:
-    """The runs with the kernel options of a build. For a distribution's own boot, the runs with the stock
-    command line. When there are none, the runs with another command line.
+    """The runs with the kernel options of a build or, for a distribution's own boot, with the stock command
+    line. When there are no such runs, the runs with another command line.
     """
     order = COMMAND_LINES if configuration in STOCK_CONFIGURATIONS else (BUILT, *reversed(COMMAND_LINES))
     for line in order:
@@ -83,7 +85,9 @@ def _best(chosen: Measured, profile: str, configuration: str) -> Sequence[Sample
 def _pairs(
     profiles: Sequence[str], here: Mapping[str, Sequence[Sequence[Sample]]], rival: str, metric: Metric
 ) -> str:
-    """For each profile, both medians, and the least factor by which ours is faster, by the rule of the clock."""
+    """A text with both medians for each profile, and with the factor by which quickstart is at least faster
+    by the rule for the clock.
+    """
     return "; ".join(
         _pair(profile, other, ours, metric)
         for profile, other, ours in zip(profiles, here[rival], here[OURS], strict=True)
@@ -114,7 +118,7 @@ def _costs(profiles: Sequence[str], ours: Sequence[Sequence[Sample]]) -> str:
 
 
 def _what(results: Results, samples: Measured, one: Cell) -> str:
-    """What was measured, on which host, and what was not measured."""
+    """A sentence that says what was measured, on which host, and what was not measured."""
     alone = [sample for sample in results.samples if sample.cell.instances == 1]
     ready = sum(1 for sample in alone if not sample.censored)
     lost = len(alone) - ready

@@ -1,4 +1,6 @@
-"""Files in a results directory, which may be untrusted. Files are read with a size limit, and replaced in one step."""
+"""Read and replace files in a results directory, which may be untrusted. Files are read with a size limit,
+and replaced in one step.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ _NAME_MAX = 120
 
 
 def file_name(*words: str) -> str:
-    """The name of a figure's files. The words may contain any characters and be of any length, because a
-    profile's name may be a directory's name.
+    """The name of a figure's files, made from ``words``. The words may have any characters and any length,
+    because a profile's name may be the path of a directory.
     """
     name = "-".join(re.sub(r"[^a-z0-9._-]+", "-", word.lower()).strip("-.") for word in words)
     if len(name) <= _NAME_MAX:
@@ -29,17 +31,17 @@ def file_name(*words: str) -> str:
 
 
 def read_text(path: Path, limit_bytes: int) -> str:
-    """The text of a regular file. Raises BadInputError for a file that is not regular or too large, OSError,
-    or UnicodeDecodeError.
+    """The text of a regular file. Raises BadInputError for a file that is not regular or is too large,
+    OSError when it cannot be read, and UnicodeDecodeError when it is not UTF-8.
     """
     return read_bounded(path, limit_bytes).decode("utf-8")
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put ``content`` at ``path`` in one step. After a power failure, ``path`` has either the old content or
-    the new one.
+    """Write ``content`` to ``path`` in one step. After a power failure, the file has either the old or the
+    new content.
 
-    The directory is synced too, because only then is the new name on the disk (fsync(2)). Raises
+    The directory is also synced, because otherwise the new name may not be on the disk (fsync(2)). Raises
     HostLacksError when the disk is full.
     """
     with full_disk_named(path.parent, "the results", "make room, then repeat the command: samples are kept"):

@@ -1,1 +1,1 @@
-"""Shells at three places (reference image, initramfs, guest): the programs that run there, and the user's terminal."""
+"""Run shells in three places (reference image, initramfs, guest), and connect them with the user's terminal."""

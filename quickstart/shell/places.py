@@ -1,4 +1,4 @@
-"""The programs that run on the guest's first serial line (pure)."""
+"""Make the programs for shells on the guest's first serial line (pure)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ HOOK = "hooks/90-shell"
 
 
 def _modes(terminal: bool, size: tuple[int, int]) -> str:
-    """The arguments of stty. The output of a script must arrive unchanged, without an echo of the script."""
+    """The arguments of stty for the serial line. When the user has no terminal but gives a script, the output
+    arrives unchanged, without an echo of the script.
+    """
     rows, columns = size
     return f"sane rows {rows} cols {columns}" if terminal else "sane -echo -onlcr"
 
@@ -29,8 +31,8 @@ def guest_program(terminal: bool, size: tuple[int, int], term: str) -> str:
     """The agent's command in the running guest. The command prints ATTACHED, and then runs a root shell on
     the serial line and ends with the shell's status.
 
-    The shell reads a script as a file, not at a prompt. So the line stays in the mode in which Ctrl-D ends a
-    file.
+    The shell reads a script from the line like a file, without a prompt. So the line stays in the mode in
+    which Ctrl-D ends the input.
     """
     shell = (
         f'TERM={shlex.quote(term)}; export TERM; [ -x "${{SHELL:=/bin/bash}}" ] || SHELL=/bin/sh; export SHELL; set -- "$SHELL" -i'
@@ -53,10 +55,11 @@ stty sane <&3
 
 
 def initramfs_hook(mark: str, terminal: bool, size: tuple[int, int], term: str) -> str:
-    """A hook that our init sources once its drivers are loaded. The hook prints ``mark``, and then runs a
-    shell. When the shell ends, init continues.
+    """The text of a hook that our init sources when its drivers are loaded. The hook prints ``mark``, and
+    then runs a shell. When the shell ends, init continues.
 
-    BusyBox's other applets get names below /launch, in memory.
+    The hook makes links for all BusyBox applets below /launch (in memory), because part A has links for only
+    some of them.
     """
     words = "sh -i" if terminal else f"sh {TTY}"
     return f"""\

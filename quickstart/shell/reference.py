@@ -1,4 +1,4 @@
-"""A shell in a reference image of the store. The shell runs on an overlay, so that the store stays unchanged."""
+"""Run a shell in a reference image of the store. The shell runs on an overlay, so that the store is not changed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from quickstart.store.store import Store
 
 
 def find_tree(store: Store, image_hash: str) -> Path:
-    """The root of the store's reference image with this hash. ``store`` locks the entry from now on.
+    """The root directory of the store's reference image with this hash. ``store`` keeps a lock on the entry.
 
-    Raises BadInputError when the store no longer has the image, or has it damaged. Raises BadInputError also
-    for a root that a user gave (a directory, a tar, a disk): its programs are untrusted, and never run on
-    this host.
+    Raises BadInputError when the image is no longer in the store, or is damaged. Also raises BadInputError
+    for an image that was made from a user's own root (a directory, a tar archive, a disk), because its
+    programs are untrusted and never run on this host.
     """
     unusable: BadInputError | None = None
     for path, inputs in store.marks("reference"):
@@ -56,10 +56,10 @@ def _image_hash(entry: Path) -> str | None:
 
 
 def run_shell(tree: Path, confiner: Path) -> int:
-    """Run a root shell in ``tree`` under the program ``confiner`` (reference.confine), with our three streams
-    relayed. Return its status.
+    """Run a root shell in ``tree`` under the program ``confiner`` (reference.confine), with our stdin, stdout
+    and stderr relayed. Return the shell's status.
 
-    Raises NeedsRootError without root, and HostLacksError when overlayfs cannot be mounted on this host.
+    Raises NeedsRootError when we are not root, and HostLacksError when this host cannot mount overlayfs.
     """
     door.need_root("a shell in a reference image (mount, chroot)")
     door.need_tools("unshare")

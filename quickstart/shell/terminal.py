@@ -1,4 +1,4 @@
-"""Connect the user's terminal, or any other stdin of ours, with a guest's serial line."""
+"""Connect the user's terminal, or our stdin if it is not a terminal, with a guest's serial line."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LAST_CHUNKS = 100
 
 
 class Outcome(enum.Enum):
-    """How a session ended: normally, by Ctrl-], because the guest ended, or because it took too long after
-    the end of our input.
+    """How a session ended. ENDED: normally. LEFT: by Ctrl-]. CLOSED: because the guest ended. LATE: because
+    it did not end in time after the end of our input.
     """
 
     ENDED = "ended"
@@ -59,8 +59,8 @@ def window_size(side: Local) -> tuple[int, int]:
 
 @contextmanager
 def raw(side: Local) -> Iterator[None]:
-    """A context in which our terminal passes on every key. However the context ends, the terminal's former
-    settings are restored.
+    """A context in which our terminal is in raw mode, so that it passes on every key. At the end of the
+    context, the terminal gets its former settings back.
     """
     if not side.terminal:
         yield
@@ -87,7 +87,9 @@ def connect(path: Path) -> socket.socket:
 
 
 def skip_to(line: socket.socket, mark: bytes, limit_s: float) -> bytes | None:
-    """Read until ``mark`` arrives. Return the bytes after ``mark``, or None when the line ended or the time was up."""
+    """Read until ``mark`` arrives. Return the bytes after ``mark``, or None when the line ended or
+    ``limit_s`` was over.
+    """
     seen = b""
     deadline = time.monotonic() + limit_s
     while (left_s := deadline - time.monotonic()) > 0:
@@ -104,11 +106,11 @@ def skip_to(line: socket.socket, mark: bytes, limit_s: float) -> bytes | None:
 
 
 def join(line: socket.socket, side: Local, ended: Callable[[], bool], limit_s: float) -> Outcome:
-    """Pass bytes in both directions until ``ended`` returns True. The time ``limit_s`` begins at the end of
+    """Pass bytes in both directions until ``ended`` returns True, but at most ``limit_s`` after the end of
     our input.
 
-    On a terminal, Ctrl-] leaves the session. When ``stdin`` is not a terminal, its end is passed to the
-    guest's shell as Ctrl-D on a line of its own.
+    On a terminal, Ctrl-] leaves the session. When ``stdin`` is not a terminal, the end of our input reaches
+    the guest's shell as Ctrl-D on a line of its own.
     """
     to_guest = _Input(side)
     while not ended():
@@ -127,8 +129,8 @@ def join(line: socket.socket, side: Local, ended: Callable[[], bool], limit_s: f
 
 
 class _Input:
-    """Our input. ``pending`` are bytes for the guest. ``ended_s`` is the time when the input ended, and
-    ``left`` says that the user has pressed Ctrl-].
+    """The state of our input. ``pending`` are bytes that the guest has not got yet. ``ended_s`` is the time
+    when the input ended. ``left`` says that the user has pressed Ctrl-].
     """
 
     def __init__(self, side: Local) -> None:
@@ -173,7 +175,9 @@ def _pass(line: socket.socket, side: Local, to_guest: _Input, wait_s: float) -> 
 
 
 def _receive(line: socket.socket) -> bytes:
-    """The next bytes. Empty when the line has ended in any way. (A QEMU that is killed resets the connection.)"""
+    """The next bytes from the line. Empty when the line has ended, also when a killed QEMU has reset the
+    connection.
+    """
     try:
         return line.recv(_CHUNK_BYTES)
     except OSError:

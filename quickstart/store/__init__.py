@@ -1,1 +1,1 @@
-"""The content-addressed store, and what is kept in it."""
+"""The content-addressed store, and functions for its entries."""

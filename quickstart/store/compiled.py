@@ -19,9 +19,9 @@ def compiled(
     """The program ``name``, compiled from all C files in ``folders``. The program is kept in the store's
     stage ``name``.
 
-    ``flags`` come after WARNINGS, which are used for every program. Every program is compiled with the
-    protocols' headers (protocol/), too. Raises MissingToolError without the compiler, and CommandError when
-    the compiler reports an error.
+    ``flags`` come after WARNINGS, which are used for every program. Every program can include
+    store/protocol/protocol.h. Raises MissingToolError when the compiler is not installed, and CommandError
+    when the compiler reports an error.
     """
     sources = {
         each.name: each.read_bytes()

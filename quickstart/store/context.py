@@ -1,4 +1,4 @@
-"""The context that every stage gets, beside its inputs."""
+"""The context that every stage gets, in addition to its inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entries of a store, for commands that list entries and make room."""
+"""List and remove the entries of a store."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ class Kept:
 
 def check_place(root: Path, stage: Path | None = None) -> None:
     """Raise HostLacksError when another user could replace the store ``root`` or a directory on the way to
-    it. Programs in the store run on this host.
+    it. This matters because this host runs programs from the store.
 
-    With ``stage``, the stage's directory in the store is checked, too. A path that does not exist yet passes.
+    With ``stage``, the stage's directory in the store is also checked. A path that does not exist yet passes
+    the check.
     """
     if fault := swapped_by_others(stage or root):
         raise _distrusted(fault, root)
@@ -52,8 +53,7 @@ def check_trusted(root: Path, entry: Path) -> None:
 
     This function checks the way to the store, the store, the stage's directory, the entry and the entry's
     direct contents, as far as they exist. Each of these files and directories must belong to a trusted user
-    (places.trusted). Files and directories in the store must not be links, or be writable for their group or
-    for others.
+    (places.trusted). Inside the store, none of them may be a link, or writable for its group or for others.
     """
     check_place(root)
     places = [root.resolve(), entry.parent, entry]
@@ -82,8 +82,8 @@ def _strict_fault(status: os.stat_result) -> str:
 
 
 def kept(paths: Iterable[Path], mark_name: str) -> Iterator[Kept]:
-    """The entries among ``paths`` that exist, sorted by name. The modification time of the file ``mark_name``
-    in an entry is the time of its last use.
+    """The entries at those of ``paths`` that exist, sorted by name. The modification time of an entry's file
+    ``mark_name`` is the time of the entry's last use.
     """
     for path in sorted(paths):
         # It may be removed while we look; one of an older version has no mark.
@@ -100,7 +100,9 @@ def kept(paths: Iterable[Path], mark_name: str) -> Iterator[Kept]:
 
 
 def _allocated_bytes(directory: Path) -> int:
-    """The disk space in bytes that the files of a tree use, each inode once. Holes of a sparse file use none."""
+    """The disk space in bytes that the files of a tree use. Each inode counts once. Holes of a sparse file
+    use no space.
+    """
     inodes: dict[int, int] = {}
     top = os.fsencode(directory)
     # It may be removed while we look.
@@ -113,17 +115,19 @@ def _allocated_bytes(directory: Path) -> int:
 
 
 def forget(entry: Path, lock: BinaryIO) -> None:
-    """Remove the lock file of an entry that was removed. ``lock`` is the exclusive lock on that file.
+    """Remove the lock file of an entry that was removed. ``lock`` is this file, with an exclusive lock on it.
 
-    A process that waits for the lock then notices that the file has lost its name, and makes a new lock file
-    (Store._lock).
+    A process that waits for the lock detects that the locked file has no name any more, and makes a new lock
+    file (Store._lock).
     """
     if not os.path.lexists(entry) and not os.path.lexists(f"{entry}.partial"):
         Path(lock.name).unlink()
 
 
 def discard(final: Path) -> None:
-    """Remove an entry without anybody seeing it half removed: it is first renamed to the name of an unfinished entry."""
+    """Remove an entry. The entry is first renamed to the name of an unfinished entry, so that no process can
+    use a partly removed entry.
+    """
     partial = final.with_name(f"{final.name}.partial")
     remove_tree(partial)
     if os.path.lexists(final):

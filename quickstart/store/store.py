@@ -3,14 +3,14 @@
 Layout below the root (`$QUICKSTART_CACHE`, else `$XDG_CACHE_HOME/quickstart`, else `~/.cache/quickstart`)::
 
     STAGE/KEY/            a finished entry, with `entry.json` beside the stage's own files
-    STAGE/KEY.partial/    an entry that is being made or removed, or that a dead process left so
+    STAGE/KEY.partial/    an entry that is being made or removed, or that a killed process left unfinished
     STAGE/KEY.lock        flock(2): exclusive to make or remove the entry, shared to use it
 
-`entry.json` has the stage, its inputs and the tree hash of all other files. Its modification time is the time
-of the entry's last use.
+`entry.json` has the stage, its inputs and the tree hash of the entry's other files. The modification time of
+`entry.json` is the time of the entry's last use.
 
 A process that waits for an entry keeps its shared locks on other entries. Two processes never wait for each
-other, because all processes request stages in the order of engines.boot.build.
+other, because all processes request the stages in the same order (engines.boot.build).
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def key_of(stage: str, inputs: Mapping[str, object]) -> str:
 
 
 def source_digest(*packages: str) -> str:
-    """The SHA-256 of the source files of our ``packages``. Each name is dotted, and may be a module's.
+    """The SHA-256 of the source files of our ``packages``, which are dotted names of packages or modules.
 
-    The digest is an input of stages, so that a changed tool never uses a cached result of the old one.
+    The digest is an input of stages, so that a changed QuickStart never uses results of an earlier version.
     """
     digest = hashlib.sha256()
     for name in packages:
@@ -90,7 +90,7 @@ def _walk(node: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
 
 @dataclass(frozen=True)
 class Entry:
-    """A finished entry. ``path`` is its directory. ``made`` is False when it existed already."""
+    """A finished entry. ``path`` is its directory. ``made`` is False when the entry existed before it was requested."""
 
     path: Path
     key: str
@@ -98,7 +98,7 @@ class Entry:
 
 
 class _DamagedError(Exception):
-    """An entry differs from what its stage made. The message says how."""
+    """An entry differs from what its stage made. The message names the difference."""
 
 
 def _unheard(text: str) -> None:
@@ -108,7 +108,7 @@ def _unheard(text: str) -> None:
 class Store:
     """The store below ``root``. Requested entries are locked against removal until the store is closed.
 
-    ``note`` is called with a line when a damaged entry is made again, or when another process is waited for.
+    ``note`` is called with a line when a damaged entry is made again, or when we wait for another process.
     """
 
     def __init__(self, root: Path, note: Callable[[str], None] = _unheard) -> None:
@@ -126,7 +126,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Release every entry, so that it may be removed from now on."""
+        """Release the locks on all entries, so that other processes may remove them."""
         self._held.clear()
         self._locks.close()
 
@@ -145,12 +145,12 @@ class Store:
         return None
 
     def get_or_make(self, stage: str, inputs: Mapping[str, object], make: Callable[[Path], None]) -> Entry:
-        """Return the entry for ``inputs``. When there is none, call ``make`` with an empty directory and keep
-        the result.
+        """Return the entry for ``inputs``. When there is no such entry, call ``make`` with an empty directory
+        and keep the result.
 
-        An entry is verified by its hash when it is first requested. A damaged entry is made again once no
-        process uses it any more. When ``make`` raises, nothing is kept. A second process that requests the
-        same entry waits for the first one. Raises HostLacksError when the store is full or cannot be written.
+        An entry is verified by its hash when it is first requested. A damaged entry is made again as soon as
+        no process uses it. When ``make`` raises, nothing is kept. A second process that requests the same
+        entry waits for the first one. Raises HostLacksError when the store is full or cannot be written.
         """
         key = key_of(stage, inputs)
         final = self.root / stage / key
@@ -181,8 +181,8 @@ class Store:
                     look.trusted, made = self._make(final, stage, inputs, make), True
 
     def use(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
-        """The entry for ``inputs``, verified and locked as by get_or_make, or None. Nothing is made or
-        removed.
+        """The entry for ``inputs``, verified and locked as get_or_make does, or None when there is no such
+        entry. Nothing is made or removed.
 
         Raises BadInputError when the entry is damaged.
         """
@@ -204,7 +204,7 @@ class Store:
         return None
 
     def marks(self, stage: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
-        """The finished entries of ``stage`` with their inputs, sorted by key. They are neither verified nor locked."""
+        """The finished entries of ``stage`` with their inputs, sorted by key. The entries are neither verified nor locked."""
         check_place(self.root)
         for path in sorted(self.root.glob(f"{stage}/{_KEY}")):
             check_trusted(self.root, path)
@@ -224,7 +224,7 @@ class Store:
     def _make(
         self, final: Path, stage: str, inputs: Mapping[str, object], make: Callable[[Path], None]
     ) -> str:
-        """Make the entry under its exclusive lock, in place of an existing one. Return its tree hash."""
+        """Make or replace the entry while holding its exclusive lock. Return the new entry's tree hash."""
         partial = final.with_name(f"{final.name}.partial")
         # What the user's own lets a group write would be trusted no more (kept.check_trusted), and differ from other users'.
         umask = os.umask(0o022)
@@ -249,11 +249,11 @@ class Store:
         return tuple(kept(self.root.glob(_KEYS), MARK))
 
     def leftovers(self) -> tuple[Kept, ...]:
-        """What killed processes left unfinished, sorted by stage and key."""
+        """The unfinished entries that killed processes left, sorted by stage and key."""
         return tuple(each for each in kept(self.root.glob(f"{_KEYS}.partial"), MARK) if self._is_free(each))
 
     def remove(self, found: Kept) -> bool:
-        """Remove an entry or leftover, unless it is in use or was used after it was listed. Return False when it stays."""
+        """Remove an entry, unless it is in use or was used after it was listed. Return False when it was not removed."""
         with suppress(BlockingIOError), self._lock(found.entry, exclusive=True) as lock:
             now = next(kept([found.path], MARK), None)
             if now is None or now.used_s > found.used_s:
@@ -282,8 +282,8 @@ class Store:
         """The open lock file of an entry, locked by flock(2). Closing the file unlocks it.
 
         A shared lock waits while another process makes or removes the entry. Raises BlockingIOError for an
-        exclusive lock that is not free now. A lock on a file that has lost its name, because its entry was
-        removed, is taken again.
+        exclusive lock that is not free now. When the lock file was removed together with its entry before the
+        lock was granted, a new lock file is made and locked.
         """
         kind, of = (EXCLUSIVE if exclusive else SHARED), f"the store {self.root}"
         for _ in range(_ATTEMPTS):
@@ -338,7 +338,7 @@ class Store:
 
 
 class _Look:
-    """The state of a requested entry. ``damage`` says what is wrong with it, or is empty.
+    """The state of a requested entry. ``damage`` says what is wrong with the entry, or is empty.
 
     ``trusted`` is a tree hash that need not be computed again.
     """
@@ -351,7 +351,7 @@ class _Look:
         self._seen: tuple[int, int] | None = None
 
     def is_whole(self) -> bool:
-        """Whether the entry exists undamaged. A damaged entry is read only once. The caller holds the entry's shared lock."""
+        """Whether the entry exists undamaged. A damaged entry is read only once. The caller holds its shared lock."""
         if self.has_changed() or not self.damage:
             self._seen = self._identity()
             try:
@@ -373,7 +373,7 @@ class _Look:
 
 
 def _verified(final: Path, trusted: str) -> str:
-    """The tree hash of an undamaged entry, empty when there is no entry. Reads no file when the hash is ``trusted``.
+    """An undamaged entry's tree hash, or empty without an entry. Nothing is read for the hash ``trusted``.
 
     Raises _DamagedError when the entry is damaged.
     """

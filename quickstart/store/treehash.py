@@ -1,5 +1,5 @@
-"""One hash of a directory tree. The hash covers every path, type, mode, owner, extended attribute, symlink,
-hard link, content and time.
+"""Compute one hash for a directory tree. The hash covers every path, type, mode, owner, extended attribute,
+symlink, hard link, content and modification time.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _THREADS = 2
 
 
 def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) -> str:
-    """The SHA-256 of the tree below ``root``, without its entry ``without``. Entries are hashed depth first
-    by name, with modification times in seconds.
+    """The SHA-256 of the tree below ``root``, without the directory entry ``without``. Files are hashed depth
+    first and in the order of their names. Modification times are hashed in seconds.
 
     A hole and written zeros in a file give the same hash. A mount point is hashed as an empty directory.
-    Files of our own user are hashed as if root owned them. Raises OSError for a file that cannot be read or
-    is written to meanwhile.
+    Files of our own user are hashed as if root owned them. Raises OSError for a file that cannot be read, or
+    that another process writes to during the call.
 
     With ``as_copied_s``, the result is the hash of the copy that foreign.home makes: without device nodes and
     sockets, and with ``as_copied_s`` as the time of mount points.
@@ -56,12 +56,12 @@ def tree_hash(root: Path, *, without: str = "", as_copied_s: int | None = None) 
 
 
 def _second_name(first: bytes) -> bytes:
-    """What is hashed for a file that occurred before under the name ``first``.
+    """The bytes to hash for a further name of a file that was already hashed under the name ``first``.
 
-    A name may have any bytes. Without this function, somebody who chooses both the names and the contents of
-    files could find in seconds a name that equals the 32-byte description of another file, and so two trees
-    with one hash. With a name of plain characters, this takes about 2**74 tries. So a plain name is hashed as
-    it is.
+    A name may have any bytes. If every name were hashed as it is, somebody who chooses the names and contents
+    of files could find in seconds a name that equals another file's 32-byte hash. Two different trees would
+    then have the same hash. With a name of plain characters, this takes about 2**74 tries. So only a plain
+    name is hashed as it is.
     """
     return first + b"\0" if _PLAIN.fullmatch(first) else hashlib.sha256(b"first name\0" + first).digest()
 
@@ -87,7 +87,9 @@ def _described(path: bytes, root: bytes, device: int, mounted_s: int | None) -> 
 
 
 def _describe(path: bytes, name: bytes, status: os.stat_result, time_s: int | None) -> bytes:
-    """The hash of the entry at ``path``; system calls open it as ``name``. Without ``time_s``, no time is hashed."""
+    """The hash of the file at ``path``. System calls open the file by ``name``. When ``time_s`` is None, no
+    time is hashed.
+    """
     digest = hashlib.sha256()
     # What is an ordinary user's own is root's in his user namespace (host/userns.py): the same tree from inside and outside.
     uid = 0 if status.st_uid == os.geteuid() else status.st_uid
@@ -106,8 +108,8 @@ def _describe(path: bytes, name: bytes, status: os.stat_result, time_s: int | No
 
 
 def _of_attributes(name: bytes) -> bytes:
-    """The extended attributes as bytes. A value may contain what looks like another attribute, so their
-    lengths are included when there are several.
+    """The extended attributes as bytes. A value may contain bytes that look like another attribute. So the
+    lengths are included when there are several attributes.
     """
     found = [
         (os.fsencode(key), os.getxattr(name, key, follow_symlinks=False))
@@ -125,7 +127,8 @@ def _content(path: bytes, status: os.stat_result) -> bytes:
     """The hash of a regular file: its size, and then the offset and bytes of each chunk that is not all
     zeros.
 
-    Raises OSError when the file is no longer the one in ``status``, or is written to meanwhile.
+    Raises OSError when the file is no longer the file that ``status`` describes, or when another process
+    writes to it during the call.
     """
     # It may be a pipe by now, whose other end nobody opens.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

@@ -1,9 +1,9 @@
-"""Find in a log what a unit, or each unit of a stack, did: each action of its processes, once (pure).
+"""Find the actions of a unit's processes, or of the processes of a stack's units, in a log of strace (pure).
 
-A unit's processes are those that are put into its control group, and their descendants. systemd's child
-writes its own ID into the group before it executes the command. Newer versions of systemd create the child in
-the group (clone3(2), CLONE_INTO_CGROUP). Until the child executes the unit's program, its actions are
-attributed to systemd.
+A unit's processes are the processes that systemd puts into the unit's control group, and their descendants.
+systemd forks a child, which writes its own process ID into the group and then executes the unit's command.
+Newer versions of systemd create the child in the group (clone3(2), CLONE_INTO_CGROUP). The actions of the
+child before it executes the command count as systemd's, not as the unit's.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 @dataclass(frozen=True, kw_only=True)
 class UnitLog:
-    """What the units did. ``events`` are the actions of their programs in the order of the log, without
-    duplicates. ``processes`` is the number of their processes. ``units`` are the units of the events.
+    """The actions of the units in a log. ``events`` are the actions of their programs in the order of the
+    log, without duplicates. ``processes`` is the number of their processes. ``units`` are the units of which
+    a process executed a program.
 
     ``alive`` is the number of processes whose end is not in the log. ``blind`` are the programs that set up
-    an io_uring. ``lines`` is the number of the log's lines that have calls.
+    an io_uring. ``lines`` is the number of lines in the log that have system calls.
     """
 
     events: tuple[Event, ...]
@@ -59,7 +60,9 @@ class _Member:
 
 @dataclass(kw_only=True)
 class _Collector:
-    """Takes the items of a log one by one. Memory use grows with the number of different facts, not with the log's length."""
+    """Collects the events from the items of a log. Memory use grows with the number of different events, not
+    with the log's length.
+    """
 
     # The control groups' files of the units, by the end of their paths.
     suffixes: Mapping[str, str]
@@ -125,7 +128,7 @@ class _Collector:
             )
 
     def _is_made(self, path: str) -> bool:
-        """Whether the boot created the path, or moved a parent directory to its place."""
+        """Whether the boot had changed what is at the path or at one of its parent directories."""
         end = len(path)
         while end > 0:
             if end in self.made_lengths and path[:end] in self.made:
@@ -143,13 +146,13 @@ class _Collector:
 
 
 def collect_file(log: BinaryIO, *units: str) -> UnitLog:
-    """What ``units`` did, from a log of any size. Raises TraceError as ``collect`` does."""
+    """The actions of ``units`` in a log file of any size. Raises TraceError as ``collect`` does."""
     return collect(lines_of(log, MAX_LINE_BYTES), *units)
 
 
 def collect(lines: Iterable[bytes], *units: str) -> UnitLog:
-    """What ``units`` did, from the lines of a log. There are no events when none of them ever started. Raises
-    TraceError for a damaged log.
+    """The actions of ``units`` in the lines of a log. The result has no events when no process of ``units``
+    is in the log. Raises TraceError for a damaged log.
     """
     collector = _Collector(suffixes={f"{unit}/cgroup.procs": unit for unit in units})
     last = 0

@@ -1,11 +1,11 @@
-"""Turn system calls into the actions of each process on paths, as a stream (pure).
+"""Turn a stream of system calls into a stream of the processes' actions on paths (pure).
 
-The working directory, root and parent of each process are followed, so that every path becomes a path in the
+The reader follows the working directory and root of each process, so that every path becomes a path in the
 image. A log may show a child's first calls before its parent's fork. Such calls are held back until the
-child's origin is known. Nothing else is kept, so memory use does not grow with the log.
+child's parent is known. No other calls are kept, so memory use does not grow with the log.
 
-The guest's programs choose the text of the log. So each line is scanned only a few times, and inherited state
-is shared, not copied.
+The guest's programs choose the text of the log, and a hostile text must not cost much time. So each line is
+scanned only a few times, and a child's inherited state is shared, not copied.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _NEW_CONTENT_FLAGS = re.compile(r"\bO_(?:TRUNC|EXCL)\b")
 
 
 class Born(NamedTuple):
-    """A new process in the log, which comes before its actions. ``number`` is unique. ``parent`` is the
-    number of its parent, or 0.
+    """A new process in the log. This item comes before the actions of the process. ``number`` is unique in
+    the log, unlike a process ID. ``parent`` is the number of the parent process, or 0.
     """
 
     number: int
@@ -91,8 +91,8 @@ class Gone(NamedTuple):
 
 
 class Blind(NamedTuple):
-    """A process has set up an io_uring. Files that it opens through the io_uring have no line in the log,
-    because there is no system call.
+    """A process has set up an io_uring. Files that the process opens through the io_uring have no line in the
+    log, because no system call opens them.
     """
 
     line: int
@@ -106,8 +106,8 @@ Item = Born | Seen | Blind | Gone
 class _Task:
     """A process during parsing.
 
-    While its origin is not known, ``place`` is None and its calls are in ``held``. A fork in ``held`` has its
-    child, too.
+    While its parent is not known, ``place`` is None, and its calls are in ``held``. A call in ``held`` that
+    is a fork has the child with it.
     """
 
     number: int
@@ -118,8 +118,8 @@ class _Task:
 
 
 def read_events(lines: Iterable[bytes]) -> Iterator[Item]:
-    """The actions of a log's processes. Actions of one process are in order. Raises TraceError for a damaged
-    or empty log.
+    """The actions of the processes in a log. The actions of each process are in their order. Raises
+    TraceError for a damaged or empty log.
 
     All processes descend from the first process in the log.
     """
@@ -138,7 +138,7 @@ def read_events(lines: Iterable[bytes]) -> Iterator[Item]:
 
 
 class _Reader:
-    """Follows the processes. Yields the actions of processes whose origin is known."""
+    """Follows the processes of a log, and yields the actions of each process whose parent is known."""
 
     def __init__(self) -> None:
         self._current: dict[int, _Task] = {}
@@ -177,7 +177,7 @@ class _Reader:
             yield from _done(task, task.place, call, child)
 
     def _child(self, call: Call) -> _Task | None:
-        """The process that a fork created. None for other calls, and for a fork that failed."""
+        """The process that ``call`` created, if it is a fork. None for other calls, and for a fork that failed."""
         pid = natural(call.result) if call.name in _FORKS else None
         if not pid:
             return None
@@ -185,14 +185,16 @@ class _Reader:
         return orphan or self._task(pid)
 
     def rest(self) -> Iterator[Item]:
-        """The remaining processes at the end of the log, whose forks are not in the log."""
+        """The actions of the processes that remain at the end of the log because their forks are not in the log."""
         for task in [*self._orphans.values(), *self._current.values()]:
             if task.place is None:
                 yield from _settle(task, Place(), 0)
 
 
 class _Origin(NamedTuple):
-    """A marker that the origin of a process is now known. The process and its actions so far are to be yielded."""
+    """A marker for a process whose parent has become known. The reader replaces the marker by the process and
+    its actions so far.
+    """
 
     task: _Task
     place: Place
@@ -201,8 +203,8 @@ class _Origin(NamedTuple):
 
 
 def _settle(task: _Task, place: Place, parent: int) -> Iterator[Item]:
-    """Yield ``task``, and then its actions so far. The children of ``task`` are yielded in the same way where
-    their forks are.
+    """Yield ``task``, and then its held actions. The held actions of a child come in place of the child's
+    fork.
     """
     return _flat(_life(_Origin(task, place, parent)))
 
@@ -213,8 +215,8 @@ def _done(task: _Task, place: Place, call: Call, child: _Task | None) -> Iterato
 
 
 def _flat(items: Iterator[Item | _Origin]) -> Iterator[Item]:
-    """Yield held calls. A child's calls come in the place of its fork. There is no recursion, because held
-    forks may be nested as deep as the log is long.
+    """Yield ``items``, with each marker replaced by the child's held actions. There is no recursion, because
+    held forks may be nested as deep as the log is long.
     """
     pending = [items]
     while pending:
@@ -252,8 +254,8 @@ def _effects(task: _Task, place: Place, call: Call, child: _Task | None) -> Iter
 
 
 def _joined(call: Call, place: Place, child: _Task) -> Seen | None:
-    """The child's entry into the control group in which the kernel created it. None for other forks, where
-    the child writes its ID itself.
+    """The action that stands for the child's entry into a control group, for a fork with CLONE_INTO_CGROUP.
+    None for other forks, after which the child itself writes its process ID into the group.
     """
     at = call.arguments.find("CLONE_INTO_CGROUP")
     match = _CGROUP.search(call.arguments, at) if at >= 0 else None
@@ -309,7 +311,7 @@ def _operation(name: str, flags: str) -> Op:
 def _paths(call: Call, place: Place) -> Iterator[tuple[str, str]]:
     """The paths that ``call`` names, each with the arguments after it.
 
-    Left out are descriptors without a path (pipe:[1]), removed files, and names that are too long for a path.
+    Descriptors without a path (pipe:[1]), removed files, and names that are too long for a path are left out.
     """
     return (found for found in _named(call, place) if found[0].startswith("/") and len(found[0]) < PATH_MAX)
 
@@ -342,7 +344,7 @@ def _named(call: Call, place: Place) -> Iterator[tuple[str, str]]:
 
 
 def _follow(call: Call, place: Place) -> None:
-    """Apply the effect of a successful call on the process's place."""
+    """Update ``place`` with the effect of a successful call."""
     if call.name in _OPENS:
         if (number := natural(call.result)) is not None:
             place.opened.set(number, call.result_path)

@@ -36,8 +36,8 @@ def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
     """The libraries that ldd(1) named for each file, from the log of tracers/ldd-all. Raises TraceError for
     an incomplete log.
 
-    Libraries that ldd does not find are ignored here: a library alone may lack something that its program has
-    already loaded. The ELF closure reports libraries that are really missing.
+    Libraries that ldd does not find are ignored here, because a library alone may need another one that its
+    program has already loaded. The ELF closure reports the libraries that are really missing.
     """
     found: dict[PurePosixPath, list[PurePosixPath]] = {}
     current: list[PurePosixPath] = []
@@ -50,11 +50,11 @@ def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
 
 
 def parse_maps(text: str) -> tuple[Mapped, ...]:
-    """Every file that a process has mapped for execution, once for each process, from the log of
-    tracers/maps-all.
+    """Every file that a process had mapped for execution, from the log of tracers/maps-all. A file is yielded
+    once for each process that had mapped it.
 
-    Left out are mappings without a file (memfd, SysV memory, vdso) and deleted files. A child of systemd that
-    has not yet become the unit's program, such as (sd-pam), is left out, too. systemd puts the names of such
+    Mappings without a file (memfd, SysV memory, vdso) and deleted files are left out. A child of systemd that
+    has not executed the unit's program, such as (sd-pam), is also left out. systemd puts the names of such
     children in parentheses. Raises TraceError for an incomplete log.
     """
     found: dict[Mapped, None] = {}
@@ -118,7 +118,9 @@ def refuse_absent(log: UnitLog, units: Iterable[str]) -> None:
 
 
 def _facts(text: str) -> tuple[NetworkFacts, int]:
-    """The facts in the text of facts.json. Raises ValueError, KeyError, TypeError or RecursionError for any other text."""
+    """The network facts and the uptime at ready in ns, from the text of facts.json. Raises ValueError,
+    KeyError, TypeError or RecursionError for any other text.
+    """
     facts = json.loads(text)
     words = [facts[name] for name in ("interface", "mac", "address")]
     ready_uptime_ns = facts["ready_uptime_ns"]
@@ -128,7 +130,7 @@ def _facts(text: str) -> tuple[NetworkFacts, int]:
 
 
 def _modules(text: str) -> tuple[str, ...]:
-    """The names in a copy of /proc/modules, sorted."""
+    """The names of the kernel modules in a copy of /proc/modules, sorted."""
     return tuple(sorted(line.split()[0] for line in text.splitlines() if line.strip()))
 
 

@@ -18,7 +18,7 @@ MAX_PLACE_CHARACTERS = 2 * PATH_MAX
 
 
 class Bind(NamedTuple):
-    """A bind mount, with a reference to the bind mount before it."""
+    """A bind mount, with a reference to the bind mount that was made before it."""
 
     target: str
     source: str
@@ -30,8 +30,8 @@ class Place:
     """The state with which a process resolves paths (the kernel's fs_struct and mount namespace). ``cwd`` and
     ``root`` begin at the image's root.
 
-    ``binds`` are the bind mounts, the last one first. With ``binds``, a root that a service manager builds
-    from bind mounts is recognised as the image's root. ``opened`` are the paths of the descriptors that the
+    ``binds`` are the bind mounts, the last one first. By these, a root directory that systemd builds from
+    bind mounts is recognised as the image's root. ``opened`` are the paths of the descriptors that the
     process or its parent opened, for /proc/self/fd/N and control groups.
     """
 
@@ -46,12 +46,12 @@ class Place:
         return under(self.root, path) if path.startswith("/") else join(self.cwd, path)
 
     def descriptor(self, number: str) -> str:
-        """The path by which a descriptor was opened. Empty when the path is not known."""
+        """The path by which the descriptor ``number`` was opened. Empty when the path is not known."""
         value = natural(number)
         return (self.opened.get(value) if value is not None else None) or ""
 
     def source(self, target: str) -> str:
-        """The source of the bind mount at ``target``. When there is none, ``target`` itself."""
+        """The source of the bind mount at ``target``, or ``target`` itself when nothing is mounted there."""
         bind = self.binds
         for _ in range(_MAX_BINDS):
             if bind is None:
@@ -75,7 +75,9 @@ def plain(path: str) -> str:
 
 
 def under(root: str, path: str) -> str:
-    """An absolute ``path``, as a process with the root directory ``root`` means it. ".." stops at the root."""
+    """The path in the image that an absolute ``path`` means for a process with the root directory ``root``. A
+    ".." does not lead out of ``root``.
+    """
     if root in ("", "/"):
         return path
     above = _DOTS.match(path)

@@ -1,9 +1,9 @@
-"""Record the reference boot: the image runs in a VM, with PID 1 under strace from its first exec until ready,
-and the logs are copied to the host.
+"""Record the reference boot. The image boots in a VM, with PID 1 under strace from its first exec until
+ready. Then the logs are copied to the host.
 
 The log stays in the guest's memory while it grows, so that writing it affects neither the disk nor the trace.
-At the end, the agent sends the log to the host. The log must be complete, or the recording fails: strace must
-have ended, and the guest's SHA-256 must equal the host's.
+At the end, the agent sends the log to the host. The recording fails unless the log is complete: strace must
+have ended, and the log's SHA-256 in the guest must equal the SHA-256 on the host.
 """
 
 from __future__ import annotations

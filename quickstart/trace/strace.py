@@ -1,11 +1,11 @@
 """Parse the log of `strace -f -y -ttt` into calls (pure; strace(1), "The output").
 
 The log is read as a stream of lines. A line that strace cannot have written, or an incomplete last line,
-raises TraceError with the line's number. Otherwise, a start set from half a log would lack files without
-anybody noticing.
+raises TraceError with the line's number. Otherwise, a start set from an incomplete log would lack files, and
+nobody would notice.
 
-The guest's programs choose the text of the log. So no pattern here examines a position more than a few times,
-and numbers are limited.
+The guest's programs choose the text of the log. So each regular expression examines a position only a few
+times, and the sizes of numbers are limited.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Call(NamedTuple):
     """One finished system call. ``result`` is its return value. ``result_path`` is the path that -y prints
     for a returned descriptor.
 
-    When ``result`` is a process ID, it is the ID that strace itself uses for the process.
+    When ``result`` is a process ID, it is the ID in strace's own PID namespace.
     """
 
     line: int
@@ -87,10 +87,11 @@ class _Begun:
 
 
 def read_calls(lines: Iterable[bytes]) -> Iterator[Call | Ended]:
-    """The calls in a log, in the order of their ends. "Unfinished" and "resumed" halves are joined.
+    """The calls in a log, in the order in which they returned. The "unfinished" and "resumed" halves of a
+    call are joined.
 
-    Raises TraceError with the line's number for a damaged log. Calls that were cut off by strace's own end
-    (`<detached ...>`) did not return and are left out. Calls that map anonymous memory are left out, too.
+    Raises TraceError with the line's number for a damaged log. Calls that had not returned when strace ended
+    (`<detached ...>`) are left out. Calls that map anonymous memory are also left out.
     """
     begun = _Begun()
     for number, raw in enumerate(lines, 1):

@@ -1,3 +1,3 @@
-"""The completeness ledger: every request that reached the root volume before ready, which process caused it,
-and how to avoid it.
+"""Make the ledger: every request that reached the root volume before ready, which process caused it, and how
+to avoid it.
 """

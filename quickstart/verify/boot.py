@@ -1,4 +1,6 @@
-"""Boot OUT unchanged from our volume emulator, while the guest's kernel traces itself. The records become a ledger."""
+"""Boot an artefact from our volume emulator while the guest's kernel traces its requests, and make the ledger
+from the records. The artefact is not changed.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ _SECTOR_BYTES = 512
 
 @dataclass(frozen=True)
 class Options:
-    """The command line's options for a boot. Without ``timeout_s``, the profile's time limit applies."""
+    """The command-line options for a boot. When ``timeout_s`` is None, the profile's time limit applies."""
 
     timeout_s: float | None = None
     append: str = ""
@@ -47,8 +49,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Verified:
-    """A ledger, and QEMU's counters at the moment when *ready* arrived. ``fallback`` says why the stock init
-    started, or is empty.
+    """A ledger, and QEMU's counters at the moment when the message *ready* arrived. ``fallback`` is the
+    reason for fallback 1, or empty.
     """
 
     ledger: Ledger
@@ -71,7 +73,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class _Seen:
-    """The records of a boot. ``trace`` is an error when the guest's kernel cannot trace."""
+    """The records of a boot. ``trace`` is an UntraceableError when the guest's kernel cannot trace."""
 
     readied: Readied
     trace: GuestTrace | UntraceableError
@@ -79,8 +81,8 @@ class _Seen:
 
 
 def verify(artefact: Artefact, options: Options, context: Context) -> Verified:
-    """Boot ``artefact`` once until ready, and account for each request. The artefact's disk is not written
-    to.
+    """Boot ``artefact`` once until ready, and make the ledger of its requests. The artefact's disk is not
+    changed.
 
     Raises MeasurementError when the volume's log differs from QEMU's counters, TraceFullError when the
     guest's trace ended too early, and UntraceableError when the guest's kernel cannot trace.
@@ -92,7 +94,9 @@ def verify(artefact: Artefact, options: Options, context: Context) -> Verified:
 
 
 def accounted_or_counted(artefact: Artefact, options: Options, context: Context) -> Verified | Counted:
-    """As `verify`. When the guest's kernel cannot attribute requests to processes, the result is what QEMU counted."""
+    """The result of `verify`. When the requests cannot be attributed to processes, the result has only QEMU's
+    counts.
+    """
     packed = packed_files(artefact)
     with _raw(artefact, options.keep) as disk:
         with context.progress.step(f"whose the blocks of {artefact.disk.name} are"):
@@ -141,8 +145,8 @@ def guest_requests(log: tuple[Request, ...]) -> tuple[Request, ...]:
 def check_balance(requests: tuple[Request, ...], counted: RootIo) -> None:
     """Raise MeasurementError unless the log agrees with QEMU's counters.
 
-    QEMU has counted a number of reads and their bytes. The same number of reads at the beginning of the log
-    must have the same sum of bytes.
+    QEMU has counted reads and the bytes that they read. The same number of reads at the beginning of the log
+    must have the same total of bytes.
     """
     reads = [each for each in requests if each.command == Command.READ and each.done_ns]
     first = sorted(reads, key=lambda each: (each.done_ns, each.sequence))[: counted.reads]
@@ -179,7 +183,7 @@ def _trace(guest: Executes) -> GuestTrace | UntraceableError:
 
 
 def _fetch(guest: Executes) -> tuple[str, str]:
-    """The guest's trace, and the kernel's statistics about the trace."""
+    """The text of the guest's trace, and the text of the kernel's statistics about the trace."""
     packed, stats = io.BytesIO(), io.BytesIO()
     status = guest.execute(FETCH, packed, stats, _FETCH_S, _TRACE_BYTES)
     said = stats.getvalue().decode(errors="replace")
@@ -197,7 +201,9 @@ def _fetch(guest: Executes) -> tuple[str, str]:
 
 @contextmanager
 def _raw(artefact: Artefact, keep: bool) -> Iterator[Path]:
-    """The root disk as a raw image: the disk itself, or a copy that is removed at the end of the context."""
+    """The path of the root disk as a raw image. The path is that of the disk itself, or of a copy that is
+    removed at the end of the context.
+    """
     if artefact.disk_format == DiskFormat.RAW:
         yield artefact.disk
         return

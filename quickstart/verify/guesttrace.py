@@ -1,9 +1,9 @@
-"""The guest kernel's own trace of a boot: the options that enable it, and the parser that finds which process
-requested what from the root volume (pure).
+"""Parse the guest kernel's own trace of a boot, to find which process requested what from the root volume
+(pure). This module also has the options that enable the trace.
 
 The kernel's command line enables ftrace before the first driver is loaded (the kernel's
-Documentation/trace/ftrace.rst, kprobetrace.rst). The guest needs no program for that. The trace uses the same
-clock as the agent's time stamps (CLOCK_BOOTTIME).
+Documentation/trace/ftrace.rst, kprobetrace.rst). The guest needs no program for tracing. The trace uses the
+same clock as the agent's time stamps (CLOCK_BOOTTIME).
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ _EXECUTING = frozenset({"execve", "execveat"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asker:
-    """Where a request comes from. ``call`` is the system call, and ``path`` is its file. ``direct`` says that
-    the call bypassed the page cache.
+    """The process and the system call for which the kernel made a request. ``path`` is the file of the call.
+    ``direct`` says that the call bypassed the page cache (O_DIRECT).
 
     ``prober`` says that the process belongs to the readiness command (``exec``), not to the application.
-    ``call`` is ``page fault`` for a mapped page. ``call`` is empty for a kernel thread, and for work that a
-    call left for later.
+    ``call`` is ``page fault`` for a mapped page. ``call`` is empty for a kernel thread, and for work that the
+    kernel does after a call has returned.
     """
 
     time_ns: int
@@ -120,8 +120,8 @@ class Asker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Issued:
-    """A request, as the kernel gave it to the driver. A ``sector`` has 512 bytes. A request may combine
-    pieces for several ``askers``.
+    """A request that the kernel passed to the driver. A sector has 512 bytes. A request may combine parts for
+    several ``askers``.
 
     ``ahead`` says that the kernel reads ahead, so no process waits for the request.
     """
@@ -136,11 +136,11 @@ class Issued:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Use:
-    """The use of a name by a process. ``what`` is ``failed`` (ENOENT), ``listed``, ``opened`` or
+    """The use of a path by a process. ``what`` is ``failed`` (ENOENT), ``listed``, ``opened`` or
     ``executed``.
 
-    ``path`` is the path as the process sees it. ``on_volume`` says that the process's root was already the
-    root volume.
+    ``path`` is the path in the process's own root directory. ``on_volume`` says that this directory was the
+    root of the root volume.
     """
 
     time_ns: int
@@ -154,8 +154,8 @@ class Use:
 
 @dataclass(frozen=True)
 class GuestTrace:
-    """A boot, as the guest kernel's trace shows it. ``lost`` is the number of dropped entries. ``ends_ns`` is
-    the time of the last entry.
+    """The content of the guest kernel's trace of a boot. ``lost`` is the number of dropped entries.
+    ``ends_ns`` is the time of the last entry.
     """
 
     issued: tuple[Issued, ...]
@@ -180,8 +180,8 @@ class _Process:
 
 
 def parse(text: str, stats: str) -> GuestTrace:
-    """The trace in the output of FETCH: ``text`` is its stdout, and ``stats`` is its stderr. Lines about
-    other events are ignored.
+    """The trace in the output of the command FETCH, whose stdout is ``text`` and whose stderr is ``stats``.
+    Lines about other events are ignored.
     """
     reader = _Reader()
     for line in text.split("\n"):
@@ -281,7 +281,7 @@ class _Reader:
         )
 
     def _subject(self, process: _Process) -> PurePosixPath | None:
-        """The file of the call in progress: the last name that it was given, or the file behind its descriptor."""
+        """The file of the call in progress: the last path among its arguments, or the file behind its descriptor."""
         if process.names:
             return self._absolute(process, process.names[-1])
         if process.call in _BY_DESCRIPTOR:
@@ -289,8 +289,8 @@ class _Reader:
         return None
 
     def _absolute(self, process: _Process, name: str) -> PurePosixPath | None:
-        """``name`` as an absolute path. None when the result is too long for a path, because names relative
-        to it would be even longer.
+        """``name`` as an absolute path. None when the path would be longer than PATH_MAX, because further
+        paths relative to it would be even longer.
         """
         base = process.directory
         if (
@@ -345,8 +345,8 @@ class _Reader:
 
 
 def _writes(flags: str) -> bool:
-    """Whether blktrace's letters (RWBS) mean a write. R stands for a read and W for a write. N stands for a
-    request without a letter of its own, such as write zeroes.
+    """Whether the letters of blktrace (RWBS) in ``flags`` mean a write. R stands for a read, W for a write,
+    and N for a request that has no letter, such as write zeroes.
     """
     return "R" not in flags
 
@@ -357,8 +357,8 @@ def _number(process: _Process, argument: str) -> int | None:
 
 
 def _descriptor(process: _Process) -> int:
-    """The descriptor that the call works on: the value of its argument ``fd``, or ``in_fd`` for sendfile64.
-    -1 when there is none.
+    """The descriptor that the call in progress uses: the value of its argument ``fd``, or ``in_fd`` for
+    sendfile64. -1 when the call has no such argument.
     """
     fd = _number(process, "in_fd") if process.call == "sendfile64" else _number(process, "fd")
     return -1 if fd is None else fd
@@ -378,7 +378,7 @@ def _plain(path: PurePosixPath) -> PurePosixPath:
 
 
 def volume_paths(uses: Iterable[Use]) -> Iterator[tuple[Use, PurePosixPath]]:
-    """Each use of a name on the root volume, with its path on the volume. Names below /proc, /fast and
+    """Each use of a path on the root volume, with the path on the volume. Paths below /proc, /fast and
     similar directories, and files of the initramfs, are left out.
     """
     for use in uses:

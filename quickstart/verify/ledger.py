@@ -20,8 +20,8 @@ _CHANGES = (Command.WRITE, Command.WRITE_ZEROES)
 
 @dataclass(frozen=True)
 class Packed:
-    """What an artefact packs: the size of each file by its path in the image, the links, the rules that
-    exclude files, and the interpreters of programs.
+    """The files that an artefact packs: the size of each file by its path in the image, the targets of links,
+    the rules that exclude files, and the interpreters of programs.
     """
 
     files: Mapping[PurePosixPath, int]
@@ -43,8 +43,8 @@ class Packed:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One request to the root volume. ``time_ns`` is the guest's uptime when its kernel made the request.
-    ``time_ns`` is None for a request from before the kernel ran.
+    """One request to the root volume. ``time_ns`` is the guest's uptime when its kernel made the request, or
+    None for a request from before the kernel ran.
 
     ``owners`` are the owners of the blocks. ``askers`` are the processes and calls for which the kernel made
     the request. ``ahead`` says that the kernel read ahead for the askers. ``avoid`` says how to avoid the
@@ -78,7 +78,9 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """A name on the root volume that ``program`` used, how often, and when for the first time. ``call`` is the first call."""
+    """A path on the root volume that ``program`` used. ``times`` is the number of uses, ``time_ns`` is the
+    guest's uptime at the first use, and ``call`` is the system call of the first use.
+    """
 
     path: PurePosixPath
     program: str
@@ -89,7 +91,7 @@ class Named:
 
 @dataclass(frozen=True)
 class DirectReads:
-    """The reads with which ``program`` bypassed the page cache (O_DIRECT) for the file ``path``. The path is
+    """The reads of the file ``path`` with which ``program`` bypassed the page cache (O_DIRECT). ``path`` is
     None for blocks that belong to no file.
     """
 
@@ -101,11 +103,12 @@ class DirectReads:
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The account of one boot until ready.
+    """The ledger of one boot until ready.
 
-    ``reads`` and ``writes`` are all requests before ready, in order. ``failed`` are look-ups that failed, and
-    ``listed`` are directories that were listed, both on the root volume. ``untouched`` are packed files that
-    no process opened, with their sizes. ``lost`` is the number of dropped trace entries.
+    ``reads`` and ``writes`` are all requests before ready, in order. ``failed`` are the paths on the root
+    volume whose look-up failed, and ``listed`` are the directories on it that were listed. ``untouched`` are
+    packed files that no process opened, with their sizes in bytes. ``lost`` is the number of dropped trace
+    entries.
     """
 
     ready_ns: int
@@ -118,12 +121,16 @@ class Ledger:
 
     @property
     def charged(self) -> tuple[Entry, ...]:
-        """The reads to which the budget applies: all reads except direct reads and those of the readiness command."""
+        """The reads to which the root budget applies: all reads except those with O_DIRECT and those of the
+        readiness command.
+        """
         return tuple(entry for entry in self.reads if not entry.direct and not entry.prober)
 
     @property
     def unexplained(self) -> tuple[Entry, ...]:
-        """Requests without a known asker, and reads of blocks without an owner. Requests of the firmware are left out."""
+        """The requests without a known asker, and the reads of blocks without an owner. Requests of the
+        firmware are left out.
+        """
         strange = [entry for entry in self.reads if entry.time_ns is not None and entry.kind is Kind.FREE]
         nobodys = [
             entry for entry in (*self.reads, *self.writes) if entry.time_ns is not None and not entry.askers
@@ -134,8 +141,8 @@ class Ledger:
 def make_ledger(
     requests: Sequence[Request], trace: GuestTrace, ready_ns: int, blocks: BlockMap, packed: Packed
 ) -> Ledger:
-    """The ledger of a boot that was *ready* at the uptime ``ready_ns``, according to the agent. ``requests``
-    come from the volume's log.
+    """The ledger of a boot. ``ready_ns`` is the guest's uptime at *ready*, according to the agent.
+    ``requests`` come from the volume's log.
     """
     entries: list[Entry] = []
     for time_ns, request, issued in before(matched(requests, trace.issued), ready_ns):
@@ -164,10 +171,10 @@ def make_ledger(
 def before(
     pairs: Iterable[tuple[Request, Issued | None]], ready_ns: int
 ) -> Iterator[tuple[int | None, Request, Issued | None]]:
-    """The pairs up to the uptime ``ready_ns``, each with its uptime.
+    """The pairs of ``pairs`` up to the uptime ``ready_ns``, each with its uptime in ns.
 
-    A request that the kernel's trace does not mention gets the uptime of the request before it. Requests
-    before the kernel's first one were made by the firmware and get None.
+    A request that is not in the kernel's trace gets the uptime of the request before it. Requests before the
+    kernel's first request come from the firmware, and their uptime is None.
     """
     time_ns: int | None = None
     for request, issued in pairs:
@@ -177,8 +184,8 @@ def before(
 
 
 def matched(requests: Iterable[Request], issued: Iterable[Issued]) -> Iterator[tuple[Request, Issued | None]]:
-    """Each read and write in the volume's log, with the matching entry of the guest kernel, or None. Both
-    have the same position and length. Both lists keep their order.
+    """Each read and write in the volume's log, with the matching entry of the guest kernel's trace, or None.
+    Matching entries have the same direction, position and length. Equal entries are matched in their order.
     """
     waiting: dict[tuple[bool, int, int], deque[Issued]] = defaultdict(deque)
     for each in issued:
@@ -190,7 +197,7 @@ def matched(requests: Iterable[Request], issued: Iterable[Issued]) -> Iterator[t
 
 
 def advice(entry: Entry, packed: Packed) -> str:
-    """How to avoid a request, depending on the kind of its blocks."""
+    """A text that says how to avoid a request, depending on the kind of its blocks."""
     if entry.writes:
         return _WRITES.get(entry.kind, "the application's own: data and logs belong on the volume")
     if entry.direct:
@@ -238,8 +245,8 @@ def _of_file(path: PurePosixPath, packed: Packed) -> str:
 
 
 def lacking(ledger: Ledger, packed: Packed) -> tuple[PurePosixPath, ...]:
-    """The files that were read from the volume and are not packed, but that a change of the profile could
-    have packed, sorted.
+    """The files that were read from the volume and are not packed, but that a changed profile could pack,
+    sorted.
     """
     files = {
         owner.path
@@ -259,7 +266,9 @@ def lacking(ledger: Ledger, packed: Packed) -> tuple[PurePosixPath, ...]:
 
 
 def untouched(trace: GuestTrace, ready_ns: int, packed: Packed) -> tuple[tuple[PurePosixPath, int], ...]:
-    """The packed files that no process opened or executed below /fast before ready. The largest file comes first."""
+    """The packed files that no process opened or executed below /fast before ready, with their sizes in
+    bytes. The largest file comes first.
+    """
     touched: set[PurePosixPath] = set()
     for use in trace.uses:
         if (
@@ -276,7 +285,9 @@ def untouched(trace: GuestTrace, ready_ns: int, packed: Packed) -> tuple[tuple[P
 
 
 def by_kind(entries: Iterable[Entry]) -> Mapping[str, tuple[int, int]]:
-    """The number and the bytes of requests for each kind of block. The kind with the most requests comes first."""
+    """The number of requests and of their bytes for each kind of block. The kind with the most requests comes
+    first.
+    """
     requests: Counter[str] = Counter()
     size: Counter[str] = Counter()
     for entry in entries:

@@ -17,7 +17,7 @@ _SHOWN_INODES = 3
 
 
 def is_clean(ledger: Ledger, budget: RootBudget) -> bool:
-    """Whether the charged reads before ready are within the budget."""
+    """Whether the reads to which the root budget applies (`Ledger.charged`) are within the budget."""
     charged = ledger.charged
     size = sum(entry.length_bytes for entry in charged)
     return len(charged) <= budget.requests and size <= budget.read_bytes
@@ -137,7 +137,9 @@ def _named(named: Named) -> dict[str, Any]:
 
 
 def lines(verified: Verified, budget: RootBudget) -> Iterator[str]:
-    """The ledger as lines of text: requests in the order of time, then other uses of the volume, then sums."""
+    """The ledger as lines of text: first the requests in the order of time, then other uses of the volume,
+    and then totals.
+    """
     ledger = verified.ledger
     if verified.fallback:
         yield f"the fast start did not happen, this is the stock boot's account: {verified.fallback}"

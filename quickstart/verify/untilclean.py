@@ -1,7 +1,8 @@
-"""`verify --until-clean`: build and verify until no file is read from the root volume that could be packed.
+"""`verify --until-clean`: build and verify repeatedly, until every file that is read from the root volume and
+could be packed is packed.
 
-A file that was read but is not in the start set goes into a list beside OUT. `build --include FILE` reads
-this list. The same list, profile and image give the same OUT.
+A file that was read but is not in the start set goes into a list in the directory that contains OUT. `build
+--include FILE` reads this list. The same list, profile and image give the same OUT.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _HEAD = "# What `quickstart verify --until-clean` found lacking, one path a line
 
 @dataclass(frozen=True)
 class Round:
-    """One build and its verification. ``added`` are the files that this build packed in addition to the
-    previous build. ``added`` is empty in the first round.
+    """One build and its verification. ``added`` are the files that this build packed in addition to the files
+    of the previous build, or empty in the first round.
     """
 
     added: tuple[PurePosixPath, ...]
@@ -40,8 +41,8 @@ def until_clean(
     verify: Callable[[], Verified],
     keep: Callable[[Sequence[PurePosixPath]], None],
 ) -> tuple[Round, ...]:
-    """Build and verify, and repeat with the files that the ledger names, until it names no new file. There
-    are at most ROUNDS rounds.
+    """Build and verify, and repeat this with the files that the ledger names, until the ledger names no new
+    file. There are at most ROUNDS rounds.
 
     ``included`` are the files from earlier calls. ``keep`` writes the list before each build that uses it.
     """
@@ -76,7 +77,7 @@ def with_includes(profile: Profile, files: Iterable[PurePosixPath]) -> Profile:
 
 
 def include_list(out: Path) -> Path:
-    """The path of the list. The list is beside OUT, because a build replaces OUT."""
+    """The path of the list for ``out``. The list is next to OUT, not in it, because a build replaces OUT."""
     return out.with_name(f"{out.name}.include")
 
 
@@ -104,9 +105,9 @@ def _includes(path: Path, text: str) -> tuple[PurePosixPath, ...]:
 def read_own_includes(path: Path) -> tuple[PurePosixPath, ...]:
     """The paths in the list that an earlier call by this user wrote. Empty when there is no list.
 
-    In a directory where other users may create files, such as /tmp, another user may have put the list there.
-    Another user could then choose which files become readable in OUT's archive. Raises BadInputError for such
-    a list, and for a list that is not a regular file.
+    In a directory such as /tmp, another user may have written the list. This user could choose which files
+    become readable in OUT's initramfs. So BadInputError is raised for a list of another user, and also for a
+    list that is not a regular file.
     """
     try:
         with opened_regular(path) as fd:

@@ -1,1 +1,1 @@
-"""Storage models, and volumes that serve an image with the delays of a model."""
+"""Read storage models, and serve images as volumes with the delays of a model."""

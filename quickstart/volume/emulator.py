@@ -1,5 +1,5 @@
-"""A volume with the delays of a storage model: start our NBD server (emulator/*.c, compiled into the store),
-end it, and read its log (docs/users/storage.md).
+"""Serve a volume with the delays of a storage model: start our NBD server (emulator/*.c, compiled into the
+store), end it, and read its log (docs/users/storage.md).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _BACKLOG = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One request, as the volume saw it. Times are CLOCK_MONOTONIC in ns.
+    """One request to the volume. Times are in ns on CLOCK_MONOTONIC.
 
-    According to the model, the answer is due at ``due_ns``. The socket took the answer at ``done_ns``.
-    ``done_ns`` is 0 for a request that was never answered, and ``due_ns`` is 0 when the log ended before the
-    model had served the request. ``touched`` is the number of granules that no earlier request had touched.
-    ``client`` is the number of the request's connection. ``in_flight`` is the number of unanswered requests
-    of all instances when the request arrived, including itself. ``instance`` is the instance that made the
-    request, from 1. ``instance`` is 0 when the volume has a single socket. ``command`` may be a number that
-    is not a Command.
+    According to the model, the answer is due at ``due_ns``. At ``done_ns``, the answer was written to the
+    socket. ``done_ns`` is 0 for a request that was never answered, and ``due_ns`` is 0 when the log ended
+    before the model had served the request. ``touched`` is the number of the model's granules that this
+    request touched first. ``client`` is the number of the request's connection. ``in_flight`` is the number
+    of unanswered requests of all instances when this request arrived, including this request. ``instance`` is
+    the number of the instance that made the request, from 1, or 0 when the volume has a single socket.
+    ``command`` may be a number that is not a Command.
     """
 
     sequence: int
@@ -73,12 +73,14 @@ class Request:
 
     @property
     def costs(self) -> bool:
-        """Whether the request takes time in the model: it is a read or write that succeeded."""
+        """Whether the request takes time in the model, that is, whether it is a read or write that succeeded."""
         return self.error == 0 and self.command in (Command.READ, Command.WRITE, Command.WRITE_ZEROES)
 
 
 def read_log(data: bytes) -> tuple[Request, ...]:
-    """The requests in a log, in the order of their arrival. Raises VolumeError for bytes that are not such a log."""
+    """The requests in a log, in the order of their arrival. Raises VolumeError for bytes that are not a log
+    of the server.
+    """
     body = data[len(_LOG_MAGIC) :]
     if not data.startswith(_LOG_MAGIC) or len(body) % _RECORD.size:
         raise VolumeError(f"the volume's log of {len(data)} bytes is damaged")
@@ -92,8 +94,8 @@ def _request(row: tuple[int, ...]) -> Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """A volume that runs while the context of `served` lasts. ``instance`` is the instance that has this
-    socket. ``instance`` is 0 when there is a single socket.
+    """A volume that runs while the context of `served` lasts. ``instance`` is the number of the instance that
+    uses ``socket``, or 0 when the volume has a single socket.
     """
 
     process: door.Process
@@ -103,7 +105,9 @@ class Volume:
     instance: int = 0
 
     def of(self, instance: int) -> Volume:
-        """The same volume, for one of its instances (from 1). Each instance has its own socket and its own written data."""
+        """The same volume as seen by the instance with this number, from 1. Each instance has its own socket
+        and its own overlay for writes.
+        """
         return replace(self, socket=_numbered(self.socket, instance), instance=instance)
 
     @property
@@ -115,8 +119,8 @@ class Volume:
         return not door.has_ended(self.process, 0)
 
     def log(self, limit_s: float = _LIMIT_S) -> tuple[Request, ...]:
-        """The requests of this instance, or of all instances, in the order of their arrival. The log has
-        every answered request, and all requests of clients that have disconnected.
+        """The requests of this instance (of all instances if ``instance`` is 0), in the order of their
+        arrival. The log has every answered request, and all requests of clients that have disconnected.
 
         Raises VolumeError when the server does not write the log within ``limit_s``.
         """
@@ -134,14 +138,16 @@ class Volume:
 
     @property
     def last_words(self) -> str:
-        """The server's messages, except `ready` and messages about its log. When there are none, how the server ended."""
+        """The server's messages, except `ready` and messages about its log. When there are no messages, the
+        text says how the server ended.
+        """
         lines = door.log_tail(self.output_file).splitlines()
         said = "; ".join(line for line in lines if not line.startswith(("ready", "flushed ")))
         return said or door.bad_end(self.process)
 
 
 def volume_binary(store: Store) -> Path:
-    """The server, compiled as a static program."""
+    """The path of the server, which is compiled as a static program."""
     return compiled(store, "volume", FLAGS, resources.files("quickstart.volume").joinpath("emulator"))
 
 
@@ -163,7 +169,9 @@ def _words(model: StorageModel, fault: str | None, instances: int) -> list[str]:
 
 @dataclass(frozen=True)
 class _Given:
-    """The server's files, as descriptors of ours. ``instances`` has the listening socket and the overlay of each instance."""
+    """The server's files, as descriptors that we opened. ``instances`` has the listening socket and the
+    overlay of each instance.
+    """
 
     program: int
     image: int
@@ -171,7 +179,9 @@ class _Given:
     instances: tuple[tuple[int, int], ...]
 
     def argv(self) -> tuple[str, ...]:
-        """The argv that starts the program by its descriptor. The server's user may have no access to the program's path."""
+        """The argv that executes the program by its descriptor, because the server's user may have no access
+        to the program's path.
+        """
         pairs = (f"{listener}:{overlay}" for listener, overlay in self.instances)
         return (f"/proc/self/fd/{self.program}", str(self.image), str(self.log), *pairs)
 
@@ -197,8 +207,8 @@ def _opened_image(lent: ExitStack, image: Path) -> int:
 
 
 def _overlay(lent: ExitStack, path: Path | None, instance: int, place: Path) -> int:
-    """The instance's overlay: the file at ``path``, which is made if it is missing, or a temporary file
-    without a name in ``place``.
+    """A descriptor of the overlay of ``instance``. The overlay is the file at ``path``, which is made if it
+    is missing. Without ``path``, it is a temporary file without a name in ``place``.
     """
     if path is None:
         return lent.enter_context(tempfile.TemporaryFile(dir=place)).fileno()
@@ -220,8 +230,8 @@ def _numbered(path: Path, instance: int) -> Path:
 def _prefer(process: door.Process) -> None:
     """Raise the server's priority, because a real volume does not compete with the host's processes.
 
-    The server sleeps most of the time. Without the right to raise its priority, the server only answers
-    later.
+    The server sleeps most of the time, so other processes hardly notice. When we may not raise the priority,
+    the server answers later.
     """
     with suppress(OSError):
         os.sched_setscheduler(
@@ -234,7 +244,7 @@ def _started(
     binary: Path, image: Path, overlay: Path | None, instances: int, words: Sequence[str]
 ) -> Iterator[Volume]:
     """Start the server in its jail (emulator/jail.c). The server gets its files and sockets as descriptors,
-    and has no privileges, even when we are root.
+    and runs without privileges, even when we are root.
     """
     if not 0 <= instances <= _INSTANCES_MAX:
         raise VolumeError(f"a volume has 1 to {_INSTANCES_MAX} instances, not {instances}")
@@ -272,13 +282,13 @@ def served(
     instances: int = 0,
 ) -> Iterator[Volume]:
     """Serve ``image`` as a cold volume with the storage model ``model``. Writes go to ``overlay``, or by
-    default to a file that is thrown away.
+    default to a temporary file.
 
     With ``instances``, each instance has a socket and an overlay of its own (`Volume.of`). The instances
-    share everything else: the link, the storage's queue, and the granules that any of them has fetched.
-    ``fault`` is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md). Raises
-    VolumeError when the server does not start, or dies by itself before the context ends. A death that
-    ``fault`` asked for is not an error.
+    share the rest: the link, the storage's queue, and the granules that any instance has touched. ``fault``
+    is ``error:N[:COUNT]``, ``stall:N[:MS]`` or ``death:N`` (docs/users/storage.md). Raises VolumeError when
+    the server does not start, or when it dies before the context ends. With the fault ``death``, its death is
+    not an error.
     """
     words = _words(model, fault, instances)
     with _started(binary, image, overlay, instances, words) as volume:
@@ -308,7 +318,9 @@ def served(
 
 
 def _wait(process: door.Process, holds: Callable[[], bool], limit_s: float = _LIMIT_S) -> None:
-    """Wait until ``holds`` returns True. Raises VolumeError when the server ends before that, and after ``limit_s``."""
+    """Wait until ``holds`` returns True. Raises VolumeError when the server ends first, and when ``limit_s``
+    is over.
+    """
     end_s = time.monotonic() + limit_s
     while not holds():
         if door.has_ended(process, 0):

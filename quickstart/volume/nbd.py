@@ -1,4 +1,4 @@
-"""A small client for the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md), with the fixed
+"""A small client for the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md). It uses the fixed
 newstyle handshake and simple replies.
 """
 
@@ -40,7 +40,9 @@ class Command(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to the request with this ``cookie``. ``error`` is an errno or 0, and ``data`` has the bytes that were read."""
+    """The answer to the request that has the same ``cookie``. ``error`` is an errno or 0, and ``data`` has
+    the bytes that were read.
+    """
 
     cookie: int
     error: int
@@ -94,7 +96,7 @@ class Connection:
         return self._cookie
 
     def receive(self) -> Reply:
-        """The next answer. The answer may belong to any request."""
+        """The next answer, which may belong to any of the requests in flight."""
         magic, error, cookie = struct.unpack(">IIQ", self._take(16))
         if magic != _REPLY_MAGIC or cookie not in self._asked:
             raise VolumeError("the volume's answer is not the NBD protocol")
@@ -125,7 +127,7 @@ class Connection:
         return taken
 
     def _handshake(self) -> int:
-        """Choose the default export. Return its size in bytes."""
+        """Do the handshake, and choose the default export. Return the export's size in bytes."""
         magic, option_magic, flags = struct.unpack(">QQH", self._take(18))
         if (magic, option_magic) != (_MAGIC, _OPTION_MAGIC) or not flags & _FIXED_NEWSTYLE:
             raise VolumeError("the volume does not speak NBD's fixed newstyle")
@@ -148,7 +150,9 @@ class Connection:
 
 
 def pieces(extents: Iterable[tuple[int, int]], request_bytes: int) -> Iterator[tuple[int, int]]:
-    """The requests (offset, length) that read ``extents`` in order. Each request has at most ``request_bytes``."""
+    """The requests that read ``extents`` in order, as (offset, length) in bytes. Each request has at most
+    ``request_bytes`` bytes.
+    """
     for start, length_bytes in extents:
         for offset in range(start, start + length_bytes, request_bytes):
             yield offset, min(request_bytes, start + length_bytes - offset)
@@ -157,8 +161,8 @@ def pieces(extents: Iterable[tuple[int, int]], request_bytes: int) -> Iterator[t
 def read_extents(
     path: Path, extents: Iterable[tuple[int, int]], request_bytes: int, depth: int, limit_s: float = 60.0
 ) -> int:
-    """Read ``extents``, which are (offset, length) in bytes, from the volume on ``path``, with ``depth``
-    requests in flight.
+    """Read ``extents``, which are (offset, length) in bytes, from the volume at the socket ``path``, with
+    ``depth`` requests in flight.
 
     Return the time from the first request to the last answer, in ns. Raises VolumeError when the volume
     reports an error, and when a single answer takes longer than ``limit_s``.

@@ -1,4 +1,6 @@
-"""Serve an image from a real NFS server behind a link, for the host's clocks (docs/users/storage.md, nfs/serve.sh)."""
+"""Serve an image from a real NFS server behind an emulated network link, for the real clocks
+(docs/users/storage.md, nfs/serve.sh).
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,8 @@ EXPORT {{
 
 @dataclass(frozen=True)
 class NfsVolume:
-    """The image while the context of `exported` lasts. All processes of the volume run in namespaces of their
-    own and end with ``process``.
+    """A volume that runs while the context of `exported` lasts. All processes of the volume run in namespaces
+    of their own, and end when ``process`` ends.
     """
 
     process: door.Process
@@ -62,7 +64,7 @@ class NfsVolume:
 
     @property
     def uri(self) -> str:
-        """The image's address for QEMU."""
+        """The volume's address for QEMU."""
         return f"nbd+unix:///?socket={quote(str(self.socket))}"
 
     def is_running(self) -> bool:
@@ -70,19 +72,21 @@ class NfsVolume:
 
     @property
     def last_words(self) -> str:
-        """The messages of the volume's processes, including the NFS server. When there are none, how ``process`` ended."""
+        """The messages of the volume's processes, including the NFS server. When there are no messages, the
+        text says how ``process`` ended.
+        """
         return door.log_tail(self.output_file) or door.bad_end(self.process)
 
 
 @contextmanager
 def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
-    """Export ``image`` with an NFS server behind a link of the given ``rate``, in tc(8)'s words
-    (``100mbit``). With None, the link is as fast as the host.
+    """Serve ``image`` from an NFS server behind a link whose rate is ``rate``, in the notation of tc(8)
+    (``100mbit``). If ``rate`` is None, the link is as fast as the host.
 
-    NBD clients in any network namespace read and write the image through the UNIX socket ``.socket``. Writes
-    of these clients do not reach the NFS server and are thrown away. The NFS client caches nothing that it
-    has read. Raises NeedsRootError, MissingToolError, and VolumeError when the server does not start, or ends
-    by itself before the context ends.
+    NBD clients read and write the image through the volume's UNIX ``socket``, from any network namespace.
+    Their writes do not reach the NFS server, and are discarded. The NFS client does not cache what it has
+    read. Raises NeedsRootError when we are not root, MissingToolError when a tool is missing, and VolumeError
+    when the server does not start, or ends before the context ends.
     """
     userns.need_host_root("an NFS server, which opens files by their handles,")
     need_nfs()
@@ -105,8 +109,8 @@ def exported(image: Path, rate: str | None) -> Iterator[NfsVolume]:
 
 @contextmanager
 def _started(place: Path, image: Path, rate: str | None) -> Iterator[NfsVolume]:
-    """Start the volume in ``place``, a directory of ours. The volume's NBD server gets the listening socket
-    as a descriptor, not by name.
+    """Start the volume in our directory ``place``. The volume's NBD server gets its listening socket as a
+    descriptor.
     """
     with ExitStack() as stack:
         listening = stack.enter_context(room_for_sockets(place)) / "socket"
@@ -132,7 +136,7 @@ def _started(place: Path, image: Path, rate: str | None) -> Iterator[NfsVolume]:
 
 
 def _confined(identity: Identity, image: Path) -> tuple[str, ...]:
-    """The words before the NBD server's argv. With these words, the server runs as a user of its own, without
+    """The words to put before the NBD server's argv, so that the server runs as a user of its own, without
     privileges, and cannot fill the disk.
     """
     size_bytes = image.stat().st_size if image.exists() else 0
@@ -142,7 +146,7 @@ def _confined(identity: Identity, image: Path) -> tuple[str, ...]:
 
 
 def need_nfs() -> None:
-    """Raise MissingToolError for the first tool that `exported` needs and that this host lacks."""
+    """Raise MissingToolError for the first tool of `exported` that is not on this host."""
     door.need_tools(*TOOLS)
     for plugin in PLUGINS:
         name = plugin.rpartition("/")[2]
@@ -151,7 +155,7 @@ def need_nfs() -> None:
 
 
 def nfs_server() -> str:
-    """The version of the NFS server. Raises MissingToolError as `need_nfs` does."""
+    """The version of the host's NFS server. Raises MissingToolError as `need_nfs` does."""
     need_nfs()
     said = door.run(["ganesha.nfsd", "-v"], timeout_s=_LIMIT_S).stdout.decode(errors="replace")
     return said.partition("\n")[0].strip()

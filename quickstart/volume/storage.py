@@ -1,4 +1,4 @@
-"""Read storage models from TOML into StorageModel. The whole text is validated (docs/users/storage.md)."""
+"""Read storage models from TOML into StorageModel, and validate all their keys (docs/users/storage.md)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _HINT = "docs/users/storage.md lists every key"
 
 @dataclass(frozen=True, kw_only=True)
 class StorageModel:
-    """The delays of a volume. ``bandwidth_bytes_s`` is None when the link has no limit. ``sources`` are pairs
-    of a figure's name and its source.
+    """A storage model, which describes the delays of a volume. ``bandwidth_bytes_s`` is None when the link
+    has no limit. ``sources`` are pairs of a key and the source of its value.
 
     ``seek_ns`` is the time that a disk's head needs to move to a position other than the end of the last
-    request. ``seek_ns`` is 0 for storage without a head. With ``nfs_rate`` (in tc(8)'s words), the model is
-    replaced on the host's clocks by a real NFS server behind a link of this rate.
+    request, or 0 for storage without a head. With ``nfs_rate``, a real NFS server behind a link of this rate
+    replaces the model on the real clocks; the rate is in the notation of tc(8).
     """
 
     name: str
@@ -114,7 +114,7 @@ def load_model(name: str) -> StorageModel:
     """The model that comes with QuickStart under ``name``, or else the model in the file at the path
     ``name``.
 
-    Raises BadInputError when there is none, and StorageModelError when it is invalid.
+    Raises BadInputError when there is no such model, and StorageModelError when the model is invalid.
     """
     file = Path(name)
     if name in known_models():

@@ -1,5 +1,5 @@
-"""Check an artefact from the viewpoint of somebody who receives it. `gather` reads OUT, and `judge` is pure
-(docs/users/audit.md).
+"""Check an artefact for somebody who receives it. `gather` reads OUT, and the pure function `judge` makes the
+findings (docs/users/audit.md).
 """
 
 from quickstart.artefact.audit.given import LAUNCH_MARKS, gather
@@ -10,5 +10,7 @@ __all__ = ["ERROR", "LAUNCH_MARKS", "NOTE", "Finding", "audit"]
 
 
 def audit(artefact: Artefact) -> tuple[Finding, ...]:
-    """The findings on an artefact, errors first. Raises ArtefactError when the artefact is too damaged to be read."""
+    """The findings about an artefact, errors first. Raises ArtefactError when the artefact is too damaged to
+    be read.
+    """
     return judge(gather(artefact))

@@ -1,4 +1,6 @@
-"""Read an artefact for the audit: everything that `judge` needs, and the patterns that are searched for in contents."""
+"""Read everything from an artefact that `judge` needs, and define the patterns that the audit searches for in
+contents.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,8 @@ _SCRIPT_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class OutFile:
-    """A file of OUT. ``mode`` is its complete st_mode. ``sha256`` is set when the manifest names a SHA-256
-    for the file, and otherwise empty. ``marks`` are the LAUNCH_MARKS that the file contains.
+    """A file of OUT. ``mode`` is its complete st_mode. ``sha256`` is the file's SHA-256, or empty when the
+    manifest has none for this file. ``marks`` are those of LAUNCH_MARKS that the file contains.
     """
 
     name: str
@@ -55,8 +57,8 @@ class OutFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """The input of `judge`: the mode of OUT, its files, manifest.json, start-set.json, the archive's members,
-    and whether run.sh is exactly the script that quickstart writes for this manifest.
+    """The input of `judge`: the mode of OUT, its files, manifest.json, start-set.json, the members of our
+    initramfs, and whether run.sh is exactly the script that QuickStart writes for this manifest.
     """
 
     mode: int

@@ -1,7 +1,7 @@
 """Check an artefact's contents: secrets, modes, foreign files, and whether its parts agree (pure).
 
-Every user who may read the archive can read the packed contents, whatever a packed file's mode is. So the
-modes of packed files matter only in the running guest.
+Every user who may read our initramfs can read the packed files, whatever their modes are. So the modes of
+packed files matter only in the running guest.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ _NAME_IT = "exclude the file in the profile, or name it in files.secrets"
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding. ``severity`` is ``error`` or ``note``. ``object`` is a file of OUT or /NAME in the archive.
-    ``mend`` says how to remedy the finding.
+    """A finding. ``severity`` is ``error`` or ``note``. ``object`` is the name of a file of OUT or, with a
+    leading slash, the name of a member of our initramfs or of a file of the start set. ``mend`` says how to
+    remedy the finding.
     """
 
     severity: str
@@ -72,7 +73,7 @@ class Finding:
 
 
 def judge(given: Given) -> tuple[Finding, ...]:
-    """The findings, errors first. Findings of one kind are in the order of the archive (pure)."""
+    """The findings, errors first. Findings of one kind are in the order of the members in the initramfs (pure)."""
     secrets = given.manifest.secrets
     findings = [*_out(given, secrets), *_command_lines(given.manifest), *_parts(given)]
     findings += [*_digests(given), *_agreement(given)]
@@ -108,7 +109,9 @@ def _out(given: Given, secrets: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _command_lines(manifest: Manifest) -> Iterator[Finding]:
-    """Findings for kernel options that no build adds. Such an option may disable protections or name another init."""
+    """A finding for each kernel option that no build adds. Such an option may disable protections or name
+    another init.
+    """
     stock = stock_line(manifest.superblock.uuid)
     ours = with_options(stock, KernelOptions(manifest.kernel_options))
     for entry, line, usual in (("fast", manifest.cmdline, ours), ("stock", manifest.stock_line, stock)):
@@ -164,8 +167,8 @@ def _parts(given: Given) -> Iterator[Finding]:
 
 
 def _digests(given: Given) -> Iterator[Finding]:
-    """Findings where part B differs from the list of digests in part A. With such a difference, every boot
-    would be a stock boot.
+    """A finding for each file in which part B differs from the list of digests in part A. Because of such a
+    difference, every boot would be a stock boot.
     """
     text = next((each.data for each in given.members if (each.part, each.name) == ("A", _DIGESTS)), None)
     if text is None:
@@ -195,7 +198,9 @@ def _digests(given: Given) -> Iterator[Finding]:
 
 
 def _agreement(given: Given) -> Iterator[Finding]:
-    """Findings where start-set.json and part B differ in the names, kinds or sizes of files, or where a file has no reason."""
+    """A finding for each file whose name, kind or size differs between start-set.json and part B, or which
+    has no reason.
+    """
     packed = {f"/{each.name.removeprefix('fast/')}": each for each in given.members if _is_start_file(each)}
     listed = {file.path: file for file in given.start_set.files}
     for path, member in packed.items():

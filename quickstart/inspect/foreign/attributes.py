@@ -23,8 +23,8 @@ _TAGS = {
 
 
 def attributes_in(area: bytes, first: int) -> dict[str, bytes]:
-    """The attributes in ``area``. The entries of the attributes begin at ``first``. The offsets of values are
-    relative to the beginning of ``area`` (attributes.rst).
+    """The extended attributes in ``area``. Their entries begin at the offset ``first``. The offsets of values
+    are relative to the beginning of ``area`` (attributes.rst).
     """
     found: dict[str, bytes] = {}
     at = first

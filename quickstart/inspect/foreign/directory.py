@@ -31,8 +31,9 @@ _KINDS = {
 
 
 def read_directory(directory: Path, mounted_mtime_ns: int) -> Iterator[tuple[Member, Iterator[bytes]]]:
-    """The members below ``directory``, parents first, sorted by name. A mounted file system gives only its
-    mount point, with ``mounted_mtime_ns`` as its modification time.
+    """The members below ``directory`` with their data, parents first, sorted by name. Of a file system that
+    is mounted below ``directory``, only the mount point is a member, with the modification time
+    ``mounted_mtime_ns``.
 
     Raises BadInputError for a path that is longer than the kernel accepts, and OSError for a file that
     changes while it is read.
@@ -79,7 +80,7 @@ def _opened(top: int, path: str) -> Iterator[int]:
 
 
 def _other(way: int, name: str, path: str, first_names: dict[int, str]) -> tuple[Member, Iterator[bytes]]:
-    """The member for an entry that is not a directory."""
+    """The member for the entry ``name`` of the open directory ``way``, which is not a directory itself."""
     status = os.stat(name, dir_fd=way, follow_symlinks=False)
     if status.st_nlink > 1 and (first := first_names.setdefault(status.st_ino, path)) != path:
         return Member(path=path, kind=Kind.HARD, target=first), iter(())

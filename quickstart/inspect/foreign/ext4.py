@@ -1,5 +1,5 @@
-"""Read a foreign ext4 image as members. The image is read as bytes and never mounted. Every number in the
-image is checked.
+"""Read the files in a foreign ext4 image as members. The image is read as bytes and never mounted. Every
+number in the image is checked.
 
 The layout is described in the kernel's Documentation/filesystems/ext4 (super.rst, group_descr.rst,
 inodes.rst, ifork.rst, directory.rst, attributes.rst). Unknown features are refused. Memory use grows with the
@@ -92,10 +92,10 @@ class _Inode:
 
 
 def read_image(fd: int) -> Iterator[tuple[Member, Iterator[bytes]]]:
-    """The members of the raw image behind the descriptor ``fd``, parents first, each with its data. Raises
+    """The members of the raw image that is open as ``fd``, parents first, each with its data. Raises
     BadInputError for a damaged image.
 
-    The root directory comes first, with the path "". Every further name of a file is a HARD link.
+    The root directory comes first, with the path "". Every further name of a file is a member of kind HARD.
     """
     volume = _volume(fd)
     first_names: dict[int, str] = {}
@@ -204,7 +204,7 @@ def _member(volume: _Volume, inode: _Inode, path: str) -> Member:
 
 
 def _extra_bytes(raw: bytes) -> int:
-    """The number of bytes after the first 128 of a large inode that are used for fields (i_extra_isize)."""
+    """The number of bytes of a large inode that are used for fields, after its first 128 bytes (i_extra_isize)."""
     if len(raw) < _SMALL_INODE_BYTES + 4:
         return 0
     extra: int = struct.unpack_from("<H", raw, _SMALL_INODE_BYTES)[0]
@@ -220,7 +220,9 @@ def _time_ns(raw: bytes, at: int, extra_at: int) -> int:
 
 
 def _xattrs(volume: _Volume, inode: _Inode) -> dict[str, bytes]:
-    """The attributes in the class security. These attributes decide whether a program may be served from memory."""
+    """The inode's extended attributes in the namespace `security`. By these, it is decided whether a program
+    may be served from memory.
+    """
     raw, found = inode.raw, {}
     begin = _SMALL_INODE_BYTES + _extra_bytes(raw)
     if _extra_bytes(raw) and raw[begin : begin + 4] == ATTRIBUTES_MAGIC:
@@ -260,8 +262,8 @@ def _data(volume: _Volume, inode: _Inode, member: Member | None) -> Iterator[byt
 
 
 def _pieces(volume: _Volume, inode: _Inode) -> Iterator[tuple[int, int, int]]:
-    """For each written segment before the file's end: its offset in the file, its length and its offset in
-    the image, in bytes.
+    """For each segment of the file that is written: its offset in the file, its length and its offset in the
+    image, in bytes. Segments after the file's end are left out.
     """
     if not inode.size_bytes:
         return

@@ -1,5 +1,5 @@
-"""Write foreign members into a directory of ours. Each is created by a plain name in an open directory, and
-within limits.
+"""Write foreign members into a directory of ours, within limits. Each member is created by a plain name in an
+open directory.
 
 Foreign formats are parsed in another process (``reader``), so a fault of the parser cannot harm the host.
 """
@@ -44,7 +44,9 @@ def _limited() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of an import: bytes of data, number of members, and bytes of one file including its holes."""
+    """The limits of an import: the bytes of data of all files, the number of members, and the size of one
+    file including its holes.
+    """
 
     data_bytes: int
     members: int
@@ -53,8 +55,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class NotHome:
-    """Entries that are never created on the host: ``sockets`` by their paths (no program needs them), and
-    ``devices``. Both are sorted by path.
+    """Members that are never created on the host: ``devices``, and the paths of ``sockets``, which no program
+    needs. Both are sorted by path.
     """
 
     sockets: tuple[str, ...] = ()
@@ -62,8 +64,8 @@ class NotHome:
 
 
 def limits_of_disk(disk_bytes: int) -> Limits:
-    """The limits for an ext4 file system of ``disk_bytes``. With mke2fs.conf's settings, there is at most one
-    inode for every 4 KiB.
+    """The limits for an ext4 file system of ``disk_bytes`` bytes. With the settings in mke2fs.conf, a file
+    system has at most one inode for every 4 KiB.
     """
     return Limits(data_bytes=disk_bytes, members=disk_bytes // 4096, file_bytes=disk_bytes)
 
@@ -72,12 +74,12 @@ def limits_of_disk(disk_bytes: int) -> Limits:
 def foreign_members(
     source: Path, form: str, decompressor: tuple[str, ...] = (), digest: str = ""
 ) -> Iterator[Members]:
-    """The members that the reader finds in the file ``source`` of the format ``form``. ``decompressor`` is
-    the argv of a filter before the reader.
+    """The members that the reader finds in the file ``source``, which has the format ``form``.
+    ``decompressor`` is the argv of a program that decompresses the file for the reader, or empty.
 
-    Raises BadInputError for the faults that the reader reports. With ``digest``, a format that is read as a
-    stream is also hashed; BadInputError is raised when its SHA-256 differs. This needs root, or a user
-    namespace in which we are root.
+    Raises BadInputError for the faults that the reader reports. With ``digest``, a source that is read as a
+    stream is also hashed, and BadInputError is raised when its SHA-256 is not ``digest``. The caller must be
+    root, at least in a user namespace.
     """
     with workspace("quickstart-reader-") as work, source.open("rb") as file, ExitStack() as stack:
         (empty := work / "empty").mkdir(mode=0o755)
@@ -103,7 +105,7 @@ def foreign_members(
 
 
 def bring_home(members: Members, tree: Path, limits: Limits, source: str) -> NotHome:
-    """Write ``members`` below ``tree``, a new directory. Return the members that are left out: devices and
+    """Write ``members`` below the new directory ``tree``. Return the members that are left out: devices and
     sockets.
 
     A later member replaces an earlier member with the same path, as in tar(1). Raises BadInputError for a
@@ -173,8 +175,8 @@ class _Home:
 
     @contextmanager
     def _named(self, member: Member) -> Iterator[None]:
-        """Turn an error that concerns ``member`` into BadInputError. A full disk is not the member's fault,
-        so its error is passed on.
+        """Turn an OSError or ValueError for ``member`` into BadInputError. The error of a full disk is passed
+        on unchanged, because the member did not cause it.
         """
         try:
             yield
@@ -188,7 +190,9 @@ class _Home:
             ) from error
 
     def _check_numbers(self, member: Member) -> None:
-        """Raise BadInputError unless the IDs are valid for chown(2) (-1 means none there) and the times are valid in ext4."""
+        """Raise BadInputError unless the IDs are valid for chown(2), where -1 is not an ID, and the times are
+        valid in ext4.
+        """
         ids = 0 <= member.uid < _NO_ID and 0 <= member.gid < _NO_ID
         if not ids or not _FIRST_TIME_S <= member.mtime_ns // 10**9 < _LAST_TIME_S:
             raise self._refused(member.path, "has an owner or a time that no file can have")
@@ -281,7 +285,9 @@ class _Home:
             os.utime(name, ns=(member.mtime_ns,) * 2, dir_fd=directory, follow_symlinks=False)
 
     def _remove(self, directory: int, parts: tuple[str, ...], kind: Kind) -> bool:
-        """Make room for a member. Return False when the member is a directory that already exists."""
+        """Remove what an earlier member left at the path of a new one. Return False when the new member is a
+        directory that already exists.
+        """
         try:
             mode = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False).st_mode
         except FileNotFoundError:
@@ -335,7 +341,9 @@ class _Home:
         os.utime(fd, ns=(member.mtime_ns,) * 2)
 
     def _attributes(self, what: int | str, member: Member) -> None:
-        """Set attributes on an open file, or on a path whose last component is not followed."""
+        """Set the extended attributes of an open file, or of the file at a path. A link at the path is not
+        followed.
+        """
         try:
             acls = {f"system.posix_acl_{which}": acl_attribute(text) for which, text in member.acls.items()}
         except BadInputError as error:

@@ -1,5 +1,5 @@
-"""One member of a foreign tree, and the format of the reader's stream of members: for each, the length of a
-JSON line, the line, and the file's data.
+"""A member of a foreign tree, and the format of the reader's stream of members. Each member in the stream is
+the length of a JSON line, the line, and the file's data.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DEVICES = (Kind.CHARACTER, Kind.BLOCK)
 class Member:
     """A member of a foreign tree.
 
-    ``path`` is the path in the source, decoded by os.fsdecode. Times count from the epoch. ``segments`` are
+    ``path`` is the path in the source, decoded by os.fsdecode. Times are since the epoch. ``segments`` are
     the parts of a file that are not holes: their offsets and lengths in bytes, in order. ``size_bytes``
     includes holes. ``acls`` are in acl(5)'s text form, under the keys `access` and `default`. ``major`` and
     ``minor`` are the numbers of a device.
@@ -76,8 +76,8 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceNode:
-    """A character or block device (mknod(2)) of an image. The node is made on the image's disk, never on the
-    host.
+    """A character or block device (mknod(2)) of an image. The device node is made on the image's disk, never
+    on the host.
 
     ``path`` begins at the root, without the leading slash, and is decoded by os.fsdecode. ``mode`` includes
     the file type.
@@ -103,7 +103,9 @@ def write_member(out: BinaryIO, member: Member, data: Iterator[bytes]) -> None:
 
 
 def write_end(out: BinaryIO, fault: str = "", hint: str = "") -> None:
-    """Write the last record. The last record marks the end of the members, or says what is wrong with the source."""
+    """Write the last record, which marks the end of the members. With ``fault``, the record says what is
+    wrong with the source.
+    """
     _write(out, {"fault": fault, "hint": hint})
     out.flush()
 
@@ -115,10 +117,11 @@ def _write(out: BinaryIO, document: Mapping[str, object]) -> None:
 
 
 def read_members(stream: BinaryIO, source: str) -> Iterator[tuple[Member, Iterator[bytes]]]:
-    """The members of a stream, each with its data. The data must be read before the next member.
+    """The members of a stream, each with its data. The caller must read a member's data before it requests
+    the next member.
 
-    Raises BadInputError for a fault that the reader reports, for a stream that ends before its last record,
-    and for an impossible member, which a compromised reader may send.
+    Raises BadInputError for a fault that the reader reports, for a stream without a last record, and for an
+    impossible member, which a compromised reader may send.
     """
     while True:
         try:
@@ -187,7 +190,9 @@ def _table(document: Mapping[str, object], name: str) -> dict[str, str]:
 
 
 def _segments(value: object) -> tuple[tuple[int, int], ...]:
-    """Offsets and lengths. A negative length is refused, because it would reduce the total size, which has a limit."""
+    """The (offset, length) of each segment in a JSON value. A negative length is refused, because it would
+    reduce the total size, which has a limit.
+    """
     if not isinstance(value, list):
         raise TypeError("segments is no list")
     found = tuple((offset, length) for offset, length in value)
@@ -198,7 +203,7 @@ def _segments(value: object) -> tuple[tuple[int, int], ...]:
 
 
 def _data(stream: BinaryIO, segments: Sequence[tuple[int, int]], source: str) -> Iterator[bytes]:
-    """The data in chunks. No chunk spans two segments."""
+    """The data of the segments, in chunks. No chunk spans two segments."""
     for _, left_bytes in segments:
         while left_bytes > 0:
             chunk = _exactly(stream, min(CHUNK_BYTES, left_bytes), source)

@@ -1,4 +1,6 @@
-"""Pass a foreign file to its reader and hash it on the way. So the reader gets exactly the bytes that were hashed before."""
+"""Pass a foreign file to its reader and hash the bytes that are passed. So a file that has changed after it
+was hashed for the first time is detected.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from quickstart.host.unchanged import changed, exactly
 
 @contextmanager
 def pumped(source: int, path: Path, digest: str) -> Iterator[int]:
-    """The descriptor of a pipe from which the open file ``source`` can be read once, while the context lasts.
+    """The descriptor of a pipe from which the content of the open file ``source`` can be read once, while the
+    context lasts.
 
     Raises BadInputError at the end of the context when the file's SHA-256 differs from ``digest``. The
     reader's results must then be discarded.
@@ -39,7 +42,7 @@ def pumped(source: int, path: Path, digest: str) -> Iterator[int]:
 
 
 class _Pump(threading.Thread):
-    """Writes a file into a pipe. ``digest`` stays empty until the whole file has been read."""
+    """A thread that writes a file into a pipe. ``digest`` is empty until the whole file has been read."""
 
     def __init__(self, source: int, path: Path, writing: int) -> None:
         super().__init__(daemon=True)
@@ -64,7 +67,7 @@ class _Pump(threading.Thread):
 
 
 def _write(out: int, chunk: bytes) -> int | None:
-    """Write all of ``chunk``. Return None when the pipe's reader has gone."""
+    """Write all of ``chunk`` into the pipe. Return None when the pipe's reading end is closed."""
     left = memoryview(chunk)
     with suppress(BrokenPipeError):
         while left:

@@ -2,7 +2,7 @@
 <SOURCE >MEMBERS`.
 
 The process starts as root in namespaces of its own (``home``), and gives up all privileges as soon as its
-code is loaded. From then on, it reads as nobody in an empty root, without a network, without a way to regain
+code is loaded. From then on, it runs as nobody in an empty root, without a network, without a way to regain
 privileges, and with limits on memory and time.
 """
 
@@ -35,7 +35,7 @@ Members = Iterator[tuple[Member, Iterator[bytes]]]
 
 
 def without_data(members: Members) -> Members:
-    """The same members, with every file changed into one hole."""
+    """The same members, but each file consists of one hole."""
     for member, _ in members:
         yield Member(**{**member.__dict__, "segments": ()}), iter(())
 
@@ -72,7 +72,7 @@ def give_up_rights(empty: Path) -> None:
 
 
 def tell(members: Members, out: BinaryIO) -> None:
-    """Write the members to ``out``, and finally the end or the source's fault."""
+    """Write the members to ``out``, and finally the last record, with the fault of the source if it has one."""
     try:
         for member, data in members:
             write_member(out, member, data)

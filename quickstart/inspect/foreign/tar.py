@@ -1,4 +1,4 @@
-"""Read a foreign tar as members, from a stream (tar(5): ustar, pax and GNU extensions).
+"""Read the members of a foreign tar archive from a stream (tar(5): ustar, pax and GNU extensions).
 
 Python's tarfile parses the tar, in an unprivileged process (``reader``). This module limits how much tarfile
 keeps in memory.
@@ -19,8 +19,8 @@ _HINT = "is it cut?"
 
 
 class _Strict(tarfile.TarInfo):
-    """Detects a damaged header. tarfile itself takes a damaged header for the end of the archive, unless it
-    is the first header.
+    """A header that raises ReadError when it is damaged. tarfile itself takes a damaged header for the end of
+    the archive, unless it is the first header.
     """
 
     @classmethod
@@ -34,8 +34,8 @@ class _Strict(tarfile.TarInfo):
 
 
 def read_archive(stream: BinaryIO) -> Iterator[tuple[Member, Iterator[bytes]]]:
-    """The members of the uncompressed tar in ``stream``, in the archive's order, each with its data. Raises
-    BadInputError for a damaged tar.
+    """The members of the uncompressed archive in ``stream``, in the archive's order, each with its data.
+    Raises BadInputError for a damaged archive.
     """
     try:
         with tarfile.open(
@@ -85,7 +85,7 @@ def _member(info: tarfile.TarInfo) -> Member:
 
 
 def _plain(name: str) -> str:
-    """The plain name of an attribute. GNU tar writes = and % in attribute names as %3D and %25."""
+    """The name of an extended attribute, decoded. GNU tar writes = and % in attribute names as %3D and %25."""
     return name.replace("%3D", "=").replace("%25", "%")
 
 
@@ -105,7 +105,7 @@ def _kind(info: tarfile.TarInfo) -> Kind:
 
 
 def _data(stream: BinaryIO, info: tarfile.TarInfo, length: int) -> Iterator[bytes]:
-    """The file's data in the archive. These data are contiguous, even if the file has holes."""
+    """The file's data in the archive, without the holes of the file."""
     if length:
         stream.seek(info.offset_data)
     while length > 0:

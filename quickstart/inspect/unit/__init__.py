@@ -1,4 +1,6 @@
-"""How a systemd unit of the image starts its main process, and which of its directives an early start repeats."""
+"""Find how a systemd unit of the image starts its main process, and which of its directives an early start
+repeats.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""AppArmor profiles that attach to programs by their paths (apparmor.d(5)).
+"""Find AppArmor profiles that attach to programs by their paths (apparmor.d(5)).
 
-A service of the distribution loads the profiles in the middle of the boot, and a process that already runs
-then stays unconfined. A program that is started from our copy also has another path. So the build refuses the
-early start of a program to which a profile attaches.
+A service of the distribution loads the profiles during the boot. A process that runs before that stays
+unconfined, and a program that is started from /fast has another path. So the build refuses the early start of
+a program to which a profile attaches.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _MAX_PROFILES, _MAX_TEXT_CHARACTERS, _MAX_ATTACHMENTS = 4096, 1 << 22, 4096
 
 
 def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories, existing or not, whose entries decide which programs are confined. Empty without a
-    parser, because a parser that is installed later does nothing until its service is enabled.
+    """The directories, existing or not, whose entries decide which programs are confined. Empty when the
+    image has no AppArmor parser. A parser that is installed later has no effect until its service is enabled.
     """
     if root.resolve(PARSER).canonical is not None:
         yield from (_PROFILES, _DISABLED)
@@ -75,8 +75,8 @@ Values = Mapping[str, Sequence[str]]
 
 
 def _attachments(root: ImageRoot, unit: str) -> Iterator[tuple[str, str, Values]]:
-    """Each attachment in the image's profiles: the file's name, the attachment, and the variables that are
-    defined for that file.
+    """Each attachment in the image's profiles, as (file name, attachment, variables that are defined for this
+    file).
     """
     shared: dict[str, list[str]] = {}
     reader = _Reader(root)
@@ -123,7 +123,9 @@ def attachments(text: str) -> tuple[str, ...]:
 
 
 def _attaches(before: str, last: str) -> bool:
-    """Whether the ``last`` word before a brace is a path, and not the variable of a condition."""
+    """Whether ``last``, the last word before a brace, is a path to which a profile attaches, and not the
+    variable of a condition.
+    """
     is_condition = last.startswith("@{") and before in ("if", "defined", "not")
     return last.lstrip('"')[:1] in ("/", "@", "{", "*") and last not in ("{", "{}") and not is_condition
 
@@ -188,7 +190,7 @@ def _with_included(root: ImageRoot, reader: _Reader) -> Mapping[str, tuple[PureP
 
 
 def _plain(root: ImageRoot, pattern: str) -> Iterator[tuple[str, PurePosixPath]]:
-    """The names and canonical paths of the regular files that match ``pattern`` below /etc/apparmor.d."""
+    """The regular files below /etc/apparmor.d that match ``pattern``, as (name, canonical path)."""
     for path in root.glob(_PROFILES / pattern)[:_MAX_PROFILES]:
         file = root.resolve(path).canonical
         if file is not None and root.host(file).is_file():
@@ -226,8 +228,8 @@ def _meant(attachment: str, values: Values) -> list[str]:
 
 
 def _may_be(pattern: str, path: str) -> bool:
-    """Whether ``path`` begins with the text before the first wildcard of ``pattern`` and ends with the text
-    after the last one. In doubt, the answer is yes.
+    """Whether ``pattern`` may match ``path``: ``path`` begins with the text before the first wildcard and
+    ends with the text after the last wildcard. The result may be true for a path that does not match.
     """
     plain = _WILD.split(re.sub("//+", "/", pattern))
     return path == plain[0] if len(plain) == 1 else path.startswith(plain[0]) and path.endswith(plain[-1])

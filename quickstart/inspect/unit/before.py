@@ -1,8 +1,9 @@
-"""What a stock boot does before it starts a service: mounts, kernel settings, the network, the packet filter.
+"""Find what a stock boot does before it starts a service: mounts, kernel settings, the network, the packet
+filter.
 
-An early start comes before all of that work. It is allowed as long as the configuration has not changed since
-the build (never-stale.md). The build refuses an image with an enabled packet filter, because the service
-would be open to the network before the filter is active.
+An early start takes place before all of this. It is allowed as long as the configuration for this has not
+changed since the build (never-stale.md). The build refuses an image with an enabled packet filter, because
+the service would be open to the network before the filter is active.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _MOST_BYTES = 16 << 20
 
 
 def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The files, existing or not, by which a boot prepares the machine for services."""
+    """The configuration files, existing or not, by which a boot prepares the machine for services."""
     yield from map(PurePosixPath, _KERNEL_FILES)
     yield from (directory / SERVICE for directory in ADMINISTRATORS_UNITS)
     yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in (*_AUDITORS, *_FILTERS))
@@ -63,7 +64,7 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories, existing or not, whose entries prepare the machine for services."""
+    """The directories, existing or not, whose entries are such configuration files."""
     yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES))
     # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
     yield from ADMINISTRATORS_UNITS
@@ -75,8 +76,8 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def refuse_filters(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when an enabled service runs before the network, as a packet filter does. An
-    early start would answer before that service is active.
+    """Raise UnsupportedUnitError when an enabled service starts before the network, as a packet filter does.
+    The application would otherwise answer before this service is active.
     """
     enabled = _enabled(root)
     found = [name for name, _ in _before_the_network(root, enabled, all_are_there=True)]
@@ -94,11 +95,12 @@ def refuse_filters(root: ImageRoot, unit: str) -> None:
 def _before_the_network(
     root: ImageRoot, names: set[str], *, all_are_there: bool = False
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The services in ``names`` that order themselves before the network, with the texts of their files.
+    """The services in ``names`` that are ordered before the network by their own Before=, each with the texts
+    of its files.
 
     Services that are masked or have no file are left out, unless ``all_are_there``. Raises
-    UnsupportedUnitError for implausibly many services or too much text: many names may be links to one long
-    file.
+    UnsupportedUnitError when there are more services or more text than the limits allow, because many names
+    may be links to one long file.
     """
     if len(names) > _MOST_SERVICES:
         raise UnsupportedUnitError(
@@ -125,8 +127,8 @@ def _before_the_network(
 
 
 def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The paths where `systemctl enable` would link those services of the image that run before the network,
-    whatever their names are.
+    """The paths of the links that `systemctl enable` would make for those services of the image that start
+    before the network.
     """
     names = {path.name for place in UNIT_PATHS for path in root.glob(PurePosixPath(place) / "*.service")}
     ours = {name for name in names if not name.startswith(_NO_FILTERS)}
@@ -138,8 +140,8 @@ def _filters_links(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def refuse_audit(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when the image audits system calls or has an IMA policy. A process that
-    starts early would escape both.
+    """Raise UnsupportedUnitError when the image audits system calls or has an IMA policy. Neither would apply
+    to a process that starts early.
     """
     auditors = {f"{each}.service" for each in _AUDITORS}
     by = pulled_by(root)
@@ -158,7 +160,7 @@ def refuse_audit(root: ImageRoot, unit: str) -> None:
 
 
 def _enabled(root: ImageRoot) -> set[str]:
-    """The services that are enabled by links and whose unit files exist and are not masked."""
+    """The services that are enabled by links, and whose unit files exist and are not masked."""
     return {
         link.name
         for place in UNIT_PATHS
@@ -178,7 +180,7 @@ def _may_filter(root: ImageRoot, unit: str) -> bool:
 
 
 def _has_file(root: ImageRoot, unit: str) -> bool:
-    """Whether the first entry with the unit's name is a regular file. A mask is not."""
+    """Whether the first entry with the unit's name in the search path leads to a regular file, and is not a mask."""
     for directory in map(PurePosixPath, UNIT_PATHS):
         if root.link_target(directory / unit) == "/dev/null":
             return False

@@ -1,5 +1,5 @@
-"""SystemCallFilter= as a seccomp program of our own (systemd.exec(5); config_parse_syscall_filter() and
-apply_syscall_filter() of systemd).
+"""Convert SystemCallFilter= into a seccomp program of our own (systemd.exec(5); config_parse_syscall_filter()
+and apply_syscall_filter() of systemd).
 
 One program covers x86-64, x32 and i386, whereas systemd loads one program for each. Calls are identified by
 name, because each architecture has its own numbers. A name that an architecture does not have is ignored for
@@ -91,8 +91,8 @@ def call_filter(source: Source) -> CallFilter | None:
 
 
 def _calls(source: Source, name: str) -> Iterator[str]:
-    """The calls that ``name`` stands for: the call itself, or all calls of a group. An unknown group is
-    empty, as in systemd.
+    """The system calls that ``name`` stands for: the call of this name, or all calls of the group. An unknown
+    group is empty, as in systemd.
     """
     if not name.startswith("@"):
         yield name
@@ -127,7 +127,7 @@ def _verdict(source: Source, directive: str, text: str) -> int:
 
 
 def call_filter_records(source: Source) -> Iterator[tuple[str, ...]]:
-    """The `seccomp` step for SystemCallFilter=. The `seccomp` step is the last step before the program is executed."""
+    """The `seccomp` step for SystemCallFilter=. It is the last step before the unit's program is executed."""
     found = call_filter(source)
     if found is not None:
         yield "seccomp", program(found).hex()
@@ -154,8 +154,8 @@ def program(found: CallFilter) -> bytes:
 
 
 def _ladder(found: CallFilter, numbers: Mapping[str, int]) -> Iterator[Instruction]:
-    """Instructions that return the outcome of the loaded call number, one range of numbers after the other.
-    Numbers above the last named call fall through.
+    """The instructions that return the outcome for the loaded call number. They compare it with one range of
+    numbers after the other. A number above that of the last named call continues after these instructions.
     """
     verdicts = {numbers[name]: verdict for name, verdict in found.named.items() if name in numbers}
     reached, current = 0, found.others
@@ -168,8 +168,8 @@ def _ladder(found: CallFilter, numbers: Mapping[str, int]) -> Iterator[Instructi
 
 
 def _shared(found: CallFilter) -> Iterator[Instruction]:
-    """Instructions for the i386 calls that share one number, such as socketcall. Afterwards, the call's
-    number is still loaded.
+    """The instructions for the i386 calls that share one number, such as those of socketcall. After these
+    instructions, the call's number is still loaded.
     """
     for name, calls in _SHARED.items():
         if name in found.named or not calls.keys() & found.named.keys():

@@ -1,9 +1,8 @@
-"""The groups of system calls (such as `@system-service`) of the image's systemd, read from its library
+"""Read the groups of system calls (such as `@system-service`) from the library of the image's systemd
 (systemd.exec(5)).
 
 systemd keeps the groups in libsystemd-shared, as an array of (name, help, value). The value is a sequence of
-names, each with a NUL at its end. The array's pointers are filled in by relocations, so the relocations are
-followed.
+names, each with a NUL at its end. The array's pointers are read from the library's relocations.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ Groups = Mapping[str, tuple[str, ...]]
 
 
 def call_groups(root: ImageRoot) -> Groups:
-    """The groups by name. Each has the names of its calls and of other groups. Empty when the groups cannot
-    be read from the image's systemd.
+    """The groups by name. A group has the names of its system calls and of other groups. Empty when the
+    groups cannot be read from the image's systemd.
     """
     library = library_of_groups(root)
     return _read(root.host(library)) if library is not None else {}
 
 
 def library_of_groups(root: ImageRoot) -> PurePosixPath | None:
-    """The canonical path of the library of the image's systemd that has the groups, or None."""
+    """The canonical path of the image's systemd library, which has the groups, or None."""
     for place in _PLACES:
         for path in root.glob(PurePosixPath(place) / "libsystemd-shared-*.so"):
             canonical = root.resolve(path).canonical
@@ -57,7 +56,9 @@ def _read(path: Path) -> Groups:
 
 
 class _Library:
-    """A 64-bit little-endian shared library. A damaged one raises struct.error, ValueError or KeyError."""
+    """A 64-bit little-endian shared library. The methods raise struct.error, ValueError or KeyError when the
+    library is damaged.
+    """
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -89,7 +90,7 @@ class _Library:
             return
 
     def _pointers(self) -> Iterator[tuple[int, int]]:
-        """The addresses at which the loader stores a pointer, each with the pointer."""
+        """The pointers that the loader stores when it applies relocations, as (address, pointer)."""
         offset, length = self._dynamic
         tags = dict(struct.iter_unpack("<QQ", self._content[offset : offset + length]))
         at = self._offset(tags[_DT_RELA])
@@ -104,7 +105,7 @@ class _Library:
         raise ValueError(f"nothing is loaded at {address:#x}")
 
     def _bytes(self, address: int, length: int) -> bytes:
-        """The bytes at an address. Empty when no segment has the address."""
+        """The ``length`` bytes at an address. Empty when no segment contains the address."""
         if any(start <= address < start + size for start, _, size in self._loads):
             at = self._offset(address)
             return self._content[at : at + length]

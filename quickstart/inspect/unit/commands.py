@@ -1,4 +1,4 @@
-"""Parse the Exec lines of a unit into prefixes, program and words (systemd.service(5), "Command Lines")."""
+"""Parse the Exec…= lines of a unit into prefixes, program and words (systemd.service(5), "Command Lines")."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MENTIONS = re.compile(r"(?<![\w-])systemctl(?![\w-])")
 
 
 def parse_commands(unit: str, line: str, root: ImageRoot | None = None) -> tuple[UnitCommand, ...]:
-    """The commands in an Exec line, which are separated by a `;` that stands alone.
+    """The commands in the value of an Exec…= line. They are separated by a `;` that is a word by itself.
 
     A program without a path is looked up in ``root``. Raises UnsupportedUnitError for an invalid command, and
-    for one that only systemd can run.
+    for a command that only systemd can run.
     """
     found: list[UnitCommand] = []
     words: list[str] = []
@@ -68,7 +68,9 @@ def _program(unit: str, line: str, name: str, root: ImageRoot | None) -> str:
 
 
 def is_needless_early(command: UnitCommand) -> bool:
-    """Whether the command only removes variables from systemd's environment block. Before the hand-off, the block is empty."""
+    """Whether the command only removes variables from systemd's environment block (`systemctl
+    unset-environment`). Such a command has no effect before the hand-off.
+    """
     words = command.words
     if PurePosixPath(words[0]).name in ("sh", "bash", "dash") and len(words) == 3 and words[1] == "-c":
         return _FORGETS.fullmatch(words[2].strip()) is not None

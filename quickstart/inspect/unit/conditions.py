@@ -1,5 +1,5 @@
-"""Conditions and Asserts of [Unit] (systemd.unit(5)), for the starter to check on the volume when the machine
-starts.
+"""Convert the Condition…= and Assert…= directives of [Unit] (systemd.unit(5)) into records. The starter
+checks them on the root volume when the machine starts.
 
 The conditions were true in the reference boot, but the volume or the machine may have changed. A unit that
 systemd would not start must not be started early.
@@ -49,8 +49,9 @@ class _Condition:
 
 
 def condition_records(unit: str, assigned: tuple[tuple[str, str], ...]) -> tuple[Record, ...]:
-    """`unit-condition LIST KIND NEGATED TRIGGERS PATH [PATTERN…]` for each condition on a path in the [Unit]
-    assignments ``assigned``. A PATH with braces is followed by the patterns that it stands for.
+    """A record `unit-condition LIST KIND NEGATED TRIGGERS PATH [PATTERN…]` for each condition on a path in
+    ``assigned``, the assignments of [Unit]. A PATH with braces is followed by the patterns that it stands
+    for.
 
     Raises UnsupportedUnitError with the name of a condition that cannot be checked before systemd runs.
     """
@@ -65,7 +66,9 @@ def condition_records(unit: str, assigned: tuple[tuple[str, str], ...]) -> tuple
 
 
 def _of_list(what: str, assigned: tuple[tuple[str, str], ...]) -> list[_Condition]:
-    """The conditions of one list, in order. An empty assignment to any condition clears the whole list."""
+    """The conditions of one list (``what`` is Condition or Assert), in order. An empty assignment to any
+    condition clears the whole list.
+    """
     found: list[_Condition] = []
     for name, value in assigned:
         if not name.startswith(what):

@@ -1,4 +1,4 @@
-"""DevicePolicy= and DeviceAllow= as records of the starter's description (systemd.resource-control(5))."""
+"""Convert DevicePolicy= and DeviceAllow= into records of the starter's description (systemd.resource-control(5))."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _PATTERN = re.compile(r"/dev/.+|(char|block)-.+")
 
 
 def device_records(source: Source) -> Iterator[Record]:
-    """Records of the devices that the unit's processes may open. None when all devices are allowed. Raises
-    UnsupportedUnitError for an invalid value.
+    """The records of the devices that the unit's processes may open. Yields no record when all devices are
+    allowed. Raises UnsupportedUnitError for an invalid value.
     """
     policy = source.value("DevicePolicy", lambda value: choice(value, _POLICIES)) or "auto"
     if policy == "auto" and source.flag("PrivateDevices"):

@@ -1,7 +1,7 @@
-"""The units that are enabled at the build, and the units that start before the application.
+"""List the units that are enabled at the build, and the units that start before the application.
 
-A unit that is enabled later may have to start before the application, for example a packet filter. Init uses
-this list to decide that (initramfs/init/early-units, docs/users/never-stale.md).
+A unit that is enabled after the build, for example a packet filter, may have to start before the application.
+Init uses this list to detect such a unit (initramfs/init/early-units, docs/users/never-stale.md).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _beside(root: ImageRoot, unit: str) -> tuple[set[str], tuple[str, ...]]:
 
 
 def own_drop_ins(root: ImageRoot) -> Deciding:
-    """The administrator's drop-ins of all units, and the links that lead to them. The list has only their
-    names, so their content is compared.
+    """The administrator's drop-ins of all units, and the links that lead to them. The list has only the names
+    of drop-ins, so init must also compare these files.
     """
     paths = (path for place in ADMINISTRATORS_UNITS for path in root.glob(place / "*.d" / "*.conf"))
     return Deciding(tuple({each for path in paths for each in way_to(root, path) if each.name != "null"}))
@@ -100,7 +100,7 @@ def _said(pulled: dict[str, bool], masks: Collection[str]) -> Iterator[str]:
 
 
 def _is_mask(root: ImageRoot, entry: PurePosixPath) -> bool:
-    """Whether the entry hides those of its name in later places (systemd.unit(5)): a link to /dev/null, or an empty file."""
+    """Whether the entry masks its unit (systemd.unit(5)): whether it is a link to /dev/null, or an empty file."""
     target = root.link_target(entry)
     host = root.host(entry)
     return target == "/dev/null" if target is not None else host.is_file() and not host.stat().st_size
@@ -113,7 +113,7 @@ def _there(root: ImageRoot) -> frozenset[str]:
 
 
 def _is_there(there: Collection[str], unit: str) -> bool:
-    """Whether the unit or its template has a file. A mask counts as a file."""
+    """Whether the unit or its template has a unit file. A mask counts as a file."""
     stem, _, kind = unit.rpartition(".")
     return unit in there or f"{stem.partition('@')[0]}@.{kind}" in there
 

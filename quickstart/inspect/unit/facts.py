@@ -1,8 +1,8 @@
-"""The facts of an image that decide how and whether systemd starts a unit. When one of the facts changes, the
-unit must not be started early.
+"""Find the facts of an image that decide whether and how systemd starts a unit. When one of the facts
+changes, the unit must not be started early.
 
-The build reads these facts once. At boot, files are only compared by name (docs/users/never-stale.md), so the
-list also has files that do not exist.
+Only the build interprets these facts. At boot, init compares the files in the list
+(docs/users/never-stale.md), so the list also has files that do not exist.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ VOLATILE = frozenset({"proc", "sys", "dev", "run"})
 
 @dataclass(frozen=True)
 class Deciding:
-    """The facts. ``files`` are paths, existing or not, canonical except that a link at the end is not
-    followed. ``places`` are directories, existing or not, and every entry of them is a fact.
+    """The facts. ``files`` are paths, existing or not, in which only the last component may be a link.
+    ``places`` are directories, existing or not, of which every entry is a fact.
     """
 
     files: tuple[PurePosixPath, ...] = ()
@@ -93,16 +93,18 @@ def deciding(root: ImageRoot, unit: str) -> Deciding:
 
 
 def _alias_places(root: ImageRoot) -> dict[PurePosixPath, PurePosixPath]:
-    """For each directory of the administrator's units, the directory of the packages' units. An alias
-    (sshd.service) is a fact as a link. The packages' unit behind an alias is not a fact, because each upgrade
-    writes the unit anew.
+    """For each directory of the administrator's units, the directory of the packages' units. The link of an
+    alias (sshd.service) is a fact. The package's unit file that the alias leads to is not a fact, because
+    each upgrade replaces the file.
     """
     packages = way_to(root, PurePosixPath(UNIT_PATHS[-1]))[-1]
     return {way_to(root, place)[-1]: packages for place in ADMINISTRATORS_UNITS}
 
 
 def way_to(root: ImageRoot, path: PurePosixPath) -> tuple[PurePosixPath, ...]:
-    """The links on the way to ``path``, and at the end the path that they lead to, existing or not. All are canonical."""
+    """The links on the way to ``path``, and as the last element the path that they lead to, existing or not.
+    All are canonical.
+    """
     found = root.resolve(path)
     if found.canonical is not None:
         return (*found.links, found.canonical)
@@ -117,8 +119,8 @@ def _kept(paths: set[PurePosixPath]) -> Iterator[PurePosixPath]:
 
 
 def _files(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The files that may define, mask or change the unit, and other single files that affect its start. Paths
-    are not resolved.
+    """The files that may define, mask or change the unit, and other single files that affect its start. The
+    paths are not resolved.
     """
     stem, at, _ = unit.removesuffix(".service").partition("@")
     sockets = handing_sockets(root, unit)
@@ -200,8 +202,8 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
 
 
 def _enabling(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
-    """The links by which other units pull in the unit under any of its names, and the paths where those other
-    units would be masked.
+    """The links by which other units pull in the unit under any of its names, and the paths at which a mask
+    of such another unit would be.
     """
     own = names_of(root, unit)
     for directory in UNIT_PATHS:

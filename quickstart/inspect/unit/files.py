@@ -46,7 +46,8 @@ Directives = Mapping[str, tuple[str, ...]]
 def assignments(texts: tuple[str, ...], wanted: str) -> tuple[tuple[str, str], ...]:
     """Every `name=value` in the section ``wanted`` (such as ``[Service]``), in order, including empty values.
 
-    When systemd cannot read a text to its end, only the assignments before the fault are returned.
+    When a text has a fault at which systemd stops reading, only the assignments before the fault are
+    returned.
     """
     found: list[tuple[str, str]] = []
     for text in texts:
@@ -63,8 +64,8 @@ def assignments(texts: tuple[str, ...], wanted: str) -> tuple[tuple[str, str], .
 
 
 def first_fault(text: str) -> str:
-    """Why systemd stops reading ``text``, or an empty string. systemd then ignores a whole unit file; of a
-    drop-in, it uses the part before the fault.
+    """The fault at which systemd stops reading ``text``, or an empty string. systemd ignores a unit file with
+    a fault completely, and uses the part of a drop-in before the fault.
     """
     return next((fault for line in _lines(text) if (fault := _fault(line))), "")
 
@@ -83,7 +84,8 @@ def _fault(line: str) -> str:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines as systemd's config_parse reads them, without blanks around them and without comments.
+    """The lines of ``text`` as systemd's config_parse reads them, without comments and without blanks at both
+    ends.
 
     A carriage return or a NUL also ends a line. A comment inside a continued line is skipped. A line with an
     even number of backslashes at its end is not continued. The first byte order mark at the beginning of a
@@ -113,7 +115,7 @@ def parse_service(texts: tuple[str, ...]) -> Directives:
 
 
 def directives(found: tuple[tuple[str, str], ...]) -> Directives:
-    """The values of each name, without the values that an empty assignment clears."""
+    """The values of each directive, without the values that an empty assignment clears."""
     kept: dict[str, list[str]] = {}
     for name, value in found:
         if value:
@@ -124,7 +126,7 @@ def directives(found: tuple[tuple[str, str], ...]) -> Directives:
 
 
 def emptied(found: tuple[tuple[str, str], ...], names: frozenset[str]) -> tuple[str, ...]:
-    """The names in ``names`` whose last assignment is empty, after an assignment that was not empty."""
+    """The names in ``names`` whose last assignment is empty, but which had an earlier value."""
     last = dict(found)
     given = {name for name, value in found if value}
     return tuple(sorted(name for name, value in last.items() if not value and name in given & names))
@@ -134,8 +136,8 @@ def _drop_in_names(unit: str) -> Iterator[str]:
     """The names of the directories for ``unit``'s drop-ins, the most specific first (systemd.unit(5),
     "Description").
 
-    An instance also uses the drop-ins of its template. Each prefix that ends at a dash adds directories in
-    the same way (unit_file_find_dirs).
+    An instance also uses the drop-ins of its template. A name with dashes also uses the drop-ins of each
+    prefix that ends with a dash (unit_file_find_dirs).
     """
     stem, _, kind = unit.rpartition(".")
     prefix, at, instance = stem.partition("@")
@@ -154,15 +156,15 @@ def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def drop_in_places(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """As `_own_drop_in_places` for all names of ``unit``, and last the directory for all units of its type.
-    The directory for all units has the lowest priority.
+    """The directories of `_own_drop_in_places` for all names of ``unit``, and last the directory for all
+    units of the same type (service.d), which has the lowest priority.
     """
     return (*_own_drop_in_places(names_of(root, unit)), f"{unit.rpartition('.')[2]}.d")
 
 
 def names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """``unit`` and its aliases, which are links in unit directories that lead to its file. The drop-ins of an
-    alias also apply to the unit.
+    """``unit`` and its aliases. An alias is a link in a unit directory that leads to the unit's file. The
+    drop-ins of an alias also apply to the unit.
 
     An instance also has the aliases of its template, with its own instance name (systemd.unit(5),
     "Description").
@@ -229,7 +231,9 @@ def _first(root: ImageRoot, unit: str) -> PurePosixPath | None:
 
 
 def _instance(name: str, unit: str) -> str:
-    """The template ``name`` with the instance name of ``unit``. Other names are returned unchanged."""
+    """The instance of the template ``name`` with the instance name of ``unit``. Other names are returned
+    unchanged.
+    """
     prefix, at, rest = name.partition("@.")
     return f"{prefix}@{unit.partition('@')[2]}" if at and "@" in unit and rest else name
 
@@ -241,7 +245,9 @@ def _template(unit: str) -> str:
 
 
 def drop_ins_of(root: ImageRoot, unit: str) -> dict[str, PurePosixPath]:
-    """The drop-ins of ``unit`` by file name. When several have the same name, the first one in the search order is used."""
+    """The drop-ins of ``unit`` by file name. When several drop-ins have the same name, the first one in the
+    search order is used.
+    """
     found: dict[str, PurePosixPath] = {}
     *own, general = drop_in_places(root, unit)
     for names in (own, (general,)):
@@ -261,9 +267,10 @@ def _settings_files(root: ImageRoot, place: PurePosixPath) -> Iterator[str]:
 
 
 def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The unit file's text, or what systemd makes of an init script. Then its drop-ins' in the order of their names.
+    """The text of the unit file (or of the unit that systemd makes of an init script), and then the texts of
+    its drop-ins in the order of their names.
 
-    Raises UnsupportedUnitError without a unit.
+    Raises UnsupportedUnitError when the image does not have the unit.
     """
     main, *drop_ins = unit_files(root, unit)
     if main.parent == SCRIPTS:
@@ -272,7 +279,9 @@ def unit_texts(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def unit_files(root: ImageRoot, unit: str) -> list[PurePosixPath]:
-    """The unit file or init script, then its drop-ins in the order of their names; raises UnsupportedUnitError without a unit."""
+    """The unit file or init script, and then the unit's drop-ins in the order of their names. Raises
+    UnsupportedUnitError when the image does not have the unit.
+    """
     main, drop_ins = unit_file(root, unit), drop_ins_of(root, unit)
     # A drop-in may be a link, to /dev/null when it is switched off.
     found = (root.resolve(drop_ins[name]).canonical for name in sorted(drop_ins))
@@ -280,8 +289,8 @@ def unit_files(root: ImageRoot, unit: str) -> list[PurePosixPath]:
 
 
 def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
-    """The unit's own file, or the init script of which systemd makes the unit. Raises UnsupportedUnitError without one, or for a
-    masked unit.
+    """The unit file, or the init script of which systemd makes the unit. Raises UnsupportedUnitError when the
+    image has neither, and for a masked unit.
     """
     main: PurePosixPath | None = None
     template = _template(unit)
@@ -307,10 +316,11 @@ def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
 
 
 def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
-    """The path that keeps other users from reading the canonical path ``file``, or None. That path is the
-    file itself or a directory on the way, and is closed by its mode or by an access control list.
+    """The path whose mode or access control list keeps other users from reading the file at the canonical
+    path ``file``, or None. The result is the file itself or a directory above it.
 
-    The archive does not keep such restrictions: every user who may read OUT can read the archive's content.
+    Our initramfs does not keep such restrictions: every user who may read OUT can read all files in the
+    initramfs.
     """
 
     def is_closed(path: PurePosixPath, right: int) -> bool:
@@ -346,7 +356,9 @@ def manager_texts(root: ImageRoot) -> tuple[str, ...]:
 
 
 def texts_of(root: ImageRoot, files: Iterable[PurePosixPath], what: str) -> tuple[str, ...]:
-    """The texts of the files. Raises UnsupportedUnitError when they are implausibly long together."""
+    """The texts of the files. Raises UnsupportedUnitError when their total length exceeds the limit. ``what``
+    names the unit for the message.
+    """
     found: list[str] = []
     left = _MAX_TEXT_CHARACTERS
     for file in files:

@@ -1,7 +1,7 @@
-"""Find the instances that do the work of a unit that does nothing itself. For example, postgresql.service
-stands for postgresql@15-main.service.
+"""Find the instances that do the work of a wrapper, a unit that does nothing itself. For example,
+postgresql.service is the wrapper of postgresql@15-main.service.
 
-systemd can reload services but not targets. So a package with instances has such a wrapper beside its
+systemd can reload services but not targets. So a package with instances has a wrapper in addition to its
 template (systemd.unit(5)). The instances are started by a link, a dependency or a generator of the package.
 Generators run only at boot, so this module applies the rules of known generators to the image.
 """
@@ -41,10 +41,11 @@ _OPENVPN_DEFAULTS = PurePosixPath("/etc/default/openvpn")
 
 
 def own_instance(root: ImageRoot, unit: str) -> str:
-    """The only instance that does the work of ``unit``; empty where there is none, or where ``unit`` does something itself.
+    """The only instance that does the work of the wrapper ``unit``. Empty when there is no such instance, or
+    when ``unit`` is not a wrapper.
 
-    Raises UnsupportedUnitError, naming them, for several, for too many to look at, and for one whose name a profile cannot
-    have.
+    Raises UnsupportedUnitError when several instances do the work, when there are more instances than the
+    limit allows, and when a profile could not contain the instance's name.
     """
     found = working_instances(root, unit)
     if len(found) > 1:
@@ -61,9 +62,10 @@ def own_instance(root: ImageRoot, unit: str) -> str:
 
 
 def working_instances(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The instances of the template with ``unit``'s name that a boot would start for it; none where ``unit`` is no wrapper.
+    """The instances that a boot would start for the wrapper ``unit``, sorted by name. Empty when ``unit`` is
+    not a wrapper.
 
-    Raises UnsupportedUnitError for more of them than anybody looks at.
+    Raises UnsupportedUnitError when there are more instances than the limit allows.
     """
     if not _is_wrapper(root, unit):
         return ()
@@ -99,7 +101,7 @@ def generating_files(unit: str) -> Iterator[PurePosixPath]:
 
 
 def _few(unit: str, names: Iterable[str]) -> tuple[str, ...]:
-    """``names`` without duplicates."""
+    """``names`` without duplicates. Raises UnsupportedUnitError when there are more names than the limit allows."""
     found: dict[str, None] = {}
     for name in names:
         found[name] = None
@@ -112,7 +114,9 @@ def _few(unit: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _belonging(root: ImageRoot, unit: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Those of ``names`` that say of themselves that they belong to ``unit``."""
+    """The instances in ``names`` whose own files say that they belong to ``unit`` (PartOf=,
+    ReloadPropagatedFrom=).
+    """
     return tuple(name for name in _few(unit, names) if _belongs(root, name, unit))
 
 
@@ -133,7 +137,9 @@ def _is_wrapper(root: ImageRoot, unit: str) -> bool:
 
 
 def _started(root: ImageRoot, unit: str) -> Iterator[str]:
-    """The instances that the wrapper's own dependencies name, and those that are linked as by `systemctl add-wants`."""
+    """The instances that the wrapper's dependencies name, and those that are linked to the wrapper as by
+    `systemctl add-wants`.
+    """
     found = directives(assignments(unit_texts(root, unit), "[Unit]"))
     words = [word for name in _STARTS for value in found.get(name, ()) for word in value.split()]
     links = [
@@ -146,7 +152,7 @@ def _started(root: ImageRoot, unit: str) -> Iterator[str]:
 
 
 def _enabled(root: ImageRoot, unit: str) -> Iterator[str]:
-    """Instances that are enabled for some target."""
+    """The instances that are enabled for any target."""
     for place in UNIT_PATHS:
         for kind in _PULLING:
             for path in root.glob(PurePosixPath(place) / f"*.{kind}/{_stem(unit)}@*{_TYPE}"):
@@ -155,7 +161,7 @@ def _enabled(root: ImageRoot, unit: str) -> Iterator[str]:
 
 
 def _with_file(root: ImageRoot, unit: str) -> Iterator[str]:
-    """Instances that have a unit file of their own."""
+    """The instances that have a unit file of their own."""
     for place in UNIT_PATHS:
         for path in root.glob(PurePosixPath(place) / f"{_stem(unit)}@*{_TYPE}"):
             if _is_instance(path.name, unit):
@@ -230,8 +236,8 @@ def _tor(root: ImageRoot) -> Iterator[str]:
 
 
 def _postfix(root: ImageRoot) -> Iterator[str]:
-    """The first instance, and one for each further configuration directory. An instance without a name is
-    named after its directory, as by `postmulti -e init`.
+    """The default instance, and one instance for each further configuration directory. An instance whose
+    configuration gives no name is named after its directory, as by `postmulti -e init`.
     """
     yield "postfix@-.service"
     directories = _parameter(_text(root, _MAIN_CF), "multi_instance_directories").replace(",", " ").split()
@@ -254,8 +260,8 @@ def _parameter(text: str, name: str) -> str:
 
 
 def _openvpn(root: ImageRoot) -> Iterator[str]:
-    """One instance for each configuration, or for each one that AUTOSTART= names. The file with AUTOSTART= is
-    a shell script; a value that only a shell can expand gives no instance.
+    """One instance for each configuration, or for each configuration that AUTOSTART= names. The file with
+    AUTOSTART= is a shell script; a value that only a shell can expand gives no instance.
     """
     settings = _text(root, _OPENVPN_DEFAULTS)
     given = re.findall(r"^[ \t]*AUTOSTART=(.*)$", settings, re.MULTILINE)
@@ -272,7 +278,9 @@ def _openvpn(root: ImageRoot) -> Iterator[str]:
 
 
 def _text(root: ImageRoot, path: PurePosixPath) -> str:
-    """The file's text; empty without such a file, and for one that is no configuration by its size."""
+    """The text of the file at ``path``. Empty when the file does not exist, or when it is too large for a
+    configuration file.
+    """
     try:
         canonical = root.resolve(path).canonical
         if canonical is None:

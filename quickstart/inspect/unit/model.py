@@ -8,7 +8,9 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True)
 class UnitCommand:
-    """A command of the unit: the program's path, its argv (variables not yet expanded), and its prefixes out of ``-+!:``."""
+    """A command of the unit: the program's path, its argv (with variables not expanded), and ``flags``, the
+    prefixes ``-+!:`` that it has.
+    """
 
     program: str
     words: tuple[str, ...]
@@ -45,11 +47,11 @@ class ListeningSocket:
 class UnitStart:
     """How the unit starts its main process (systemd.service(5)).
 
-    ``settings`` are the records of the starter's description for the unit's other directives (starter.md).
-    ``group`` is the unit's cgroup, as a path below the root cgroup. ``timeout_ms`` is 0 when there is no
-    timeout. ``late_binds`` are mounted when systemd adopts the process. ``sockets`` are passed to the main
-    process, in this order (sd_listen_fds(3)). ``companions`` are the other units of a stack, in the order in
-    which they start before this one.
+    ``settings`` are the records of the starter's description for the unit's directives that are not commands
+    (starter.md). ``group`` is the unit's cgroup, as a path below the root cgroup. ``timeout_ms`` is 0 when
+    there is no timeout. ``late_binds`` are mounted when systemd adopts the process. ``sockets`` are passed to
+    the main process in their order (sd_listen_fds(3)). ``companions`` are the other units of a stack, in the
+    order in which they start before this unit.
     """
 
     unit: str
@@ -68,10 +70,10 @@ class UnitStart:
 
     @property
     def all_units(self) -> tuple[UnitStart, ...]:
-        """All units of the stack, in the order in which they start."""
+        """All units of the stack with this unit as the last one, in the order in which they start."""
         return (*self.companions, self)
 
     @property
     def commands(self) -> tuple[UnitCommand, ...]:
-        """All commands in the order in which they run."""
+        """All commands of this unit, in the order in which they run."""
         return (*self.conditions, *self.start_pre, self.start, *self.start_post)

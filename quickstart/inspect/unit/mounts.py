@@ -1,5 +1,5 @@
-"""The mounts in a unit's own namespace, as `mount` records (systemd.exec(5), "Sandboxing"). The tables come
-from systemd 252.
+"""Convert directives into `mount` records for the unit's own mount namespace (systemd.exec(5), "Sandboxing").
+The tables of paths come from systemd 252.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LATE = ("/dev/log", "/run/systemd/", "/run/dbus/", "/run/udev/", "/run/user/")
 
 
 def mount_records(source: Source) -> Iterator[Record]:
-    """Records of the mounts that the directives in ``source`` need, in no particular order. Raises
+    """The records of the mounts that the directives in ``source`` require, in no particular order. Raises
     UnsupportedUnitError for an invalid value.
     """
     yield from _protect_system(source)
@@ -51,8 +51,8 @@ def mount_records(source: Source) -> Iterator[Record]:
 
 
 def host_name_records(source: Source) -> Iterator[Record]:
-    """Records of the paths that ProtectHostname= makes read-only when the unit has a namespace for other
-    reasons. The directive alone does not create a namespace.
+    """The records of the paths that ProtectHostname= makes read-only when another directive creates a mount
+    namespace. ProtectHostname= alone does not create one.
     """
     if source.flag("ProtectHostname"):
         # A /proc of processes alone has neither.
@@ -67,7 +67,9 @@ def is_private_tmp(source: Source) -> bool:
 
 
 def namespace(source: Source, records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """The `namespace` step. Empty unless the unit has mounts or asks for a namespace directly."""
+    """The `namespace` step, which creates the mount namespace. Empty when the unit has no mounts and no
+    directive that creates a namespace by itself.
+    """
     how = source.value("MountFlags", lambda value: choice(value, ("shared", "slave", "private"))) or "shared"
     wanted = bool(records or late_binds(source)) or source.flag("PrivateMounts") or how != "shared"
     # What NoNewPrivileges= gives up is taken from the unit's own mounts as well.
@@ -126,7 +128,9 @@ def _protect_kernel(source: Source) -> Iterator[Record]:
 
 
 def _proc_options(source: Source) -> tuple[str, ...]:
-    """The mount options of the unit's own /proc, as one word. Empty without ProtectProc= and ProcSubset=."""
+    """The mount options of the unit's own /proc, as one word. Empty when neither ProtectProc= nor ProcSubset=
+    requires one.
+    """
     kinds = ("default", "noaccess", "invisible", "ptraceable")
     protected = source.value("ProtectProc", lambda value: choice(value, kinds)) or "default"
     subset = source.value("ProcSubset", lambda value: choice(value, ("all", "pid"))) or "all"
@@ -200,7 +204,7 @@ def _bind(source: Source, name: str, word: str) -> tuple[str, str, str]:
 
 
 def late_binds(source: Source) -> tuple[LateBind, ...]:
-    """The bind mounts of log sockets, whose sources exist when systemd adopts the process."""
+    """The bind mounts of log sockets. Their sources do not exist before systemd adopts the process."""
     found = []
     for name in ("BindPaths", "BindReadOnlyPaths"):
         for word in source.words(name):

@@ -1,5 +1,5 @@
-"""What other units of the image mean for a unit: sockets that systemd would pass to it, units that it
-requires, and instances of its name.
+"""Find what other units of the image mean for a unit: sockets that systemd would pass to it, units that it
+requires, and instances of its template.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _MAX_SOCKET_BYTES = 1 << 20
 def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """The socket units that pass their listening sockets to ``unit``, sorted by name (systemd.socket(5)).
 
-    Raises UnsupportedUnitError for a socket unit that systemd does not start in each boot, because init
-    would bind its sockets in each boot.
+    Raises UnsupportedUnitError for a socket unit that systemd does not start at every boot, because init
+    would bind its sockets at every boot.
     """
     enabled = {path.name for path in _enabled(root)}
     wanted = enabled | set(_pulled_in(root, unit))
@@ -83,8 +83,8 @@ def _is_for(root: ImageRoot, name: str, unit: str, own: PurePosixPath | None) ->
 
 
 def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) -> None:
-    """Raise UnsupportedUnitError when systemd starts ``unit`` only after another unit, such as a service or a
-    mount, has been started. Units of ``stack`` start early, too, so they are allowed.
+    """Raise UnsupportedUnitError when ``unit`` requires another unit, such as a service or a mount, which
+    systemd would have to start first. The units of ``stack`` are allowed, because they also start early.
     """
     beside = {alias for name in stack for alias in names_of(root, name)}
     needed = {_ALWAYS: _ALWAYS, **_needed(root, unit)}
@@ -120,8 +120,8 @@ def _needed(root: ImageRoot, unit: str) -> dict[str, str]:
 
 
 def _dependencies(root: ImageRoot, unit: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """The directives in ``names``, each with a unit that it names. An empty assignment does not reset such a
-    directive (systemd.unit(5)).
+    """The dependencies of ``unit``, as (directive, unit that it names), for the directives in ``names``. An
+    empty assignment does not reset such a directive (systemd.unit(5)).
     """
     for name, value in assignments(unit_texts(root, unit), "[Unit]"):
         if name in names:
@@ -129,15 +129,15 @@ def _dependencies(root: ImageRoot, unit: str, names: Collection[str]) -> Iterato
 
 
 def refuse_shared_namespaces(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError when ``unit`` shares /tmp and the network with another unit, because the
-    other unit does not run yet.
+    """Raise UnsupportedUnitError when ``unit`` shares the namespaces of another unit (JoinsNamespaceOf=),
+    which does not run before the hand-off.
     """
     for _, name in _dependencies(root, unit, ("JoinsNamespaceOf",)):
         raise UnsupportedUnitError(f"{unit} cannot be started early: JoinsNamespaceOf={name}")
 
 
 def instances_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """The template with the same name as ``unit``, and the instances of it that have unit files."""
+    """The template that has the same name as ``unit``, and the template's instances that have unit files."""
     names = {
         path.name
         for place in UNIT_PATHS
@@ -154,7 +154,7 @@ def _enabled(root: ImageRoot, by: str = "*") -> Iterator[PurePosixPath]:
 
 
 def _pulled_in(root: ImageRoot, unit: str) -> Iterator[str]:
-    """The socket units that ``unit`` itself pulls in."""
+    """The socket units that ``unit`` pulls in by its own directives or links."""
     yield from (word for _, word in _dependencies(root, unit, _PULLS_IN) if word.endswith(_SOCKET))
 
 

@@ -1,6 +1,7 @@
-"""The units of an image that come before the application by any order that the image has.
+"""Find the units of an image that systemd starts before the application, because of any ordering in the
+image.
 
-Init must not overtake one of these when it is enabled later (unit/enabled.py).
+When one of these units is enabled after the build, the application must not start early (unit/enabled.py).
 """
 
 from __future__ import annotations
@@ -64,9 +65,10 @@ class Budget:
 
 
 def comes_before(root: ImageRoot, unit: str) -> set[str]:
-    """The units, existing or not, that start before ``unit``: by its After=, by their Before=, because a
-    target that comes before pulls them in, and so on. With their aliases, and for an instance that is not
-    named its template.
+    """The units, existing or not, that start before ``unit``, directly or through other units: because of its
+    After=, because of their Before=, or because a target that is reached before ``unit`` pulls them in. The
+    result includes the aliases of these units, and a template when any of its instances may start before
+    ``unit``.
     """
     pulled = pulled_by_links(root)
     # First, because it looks at the size of each file.
@@ -119,8 +121,9 @@ def _known_names(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
-    """What a boot of the image starts: ``unit`` and the default target with all that they pull in, and the
-    services of sockets, paths and timers. Templates are left out; a device may start an instance of them.
+    """The units that a boot of the image starts: ``unit`` and the default target, with all units that they
+    pull in, and the services of sockets, paths and timers. The instances that a device may start are not
+    included.
     """
     found: set[str] = set()
     text_left = Budget()
@@ -154,7 +157,9 @@ def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
 
 
 def _is_waited_for(root: ImageRoot, unit: str, text_left: Budget) -> bool:
-    """Whether a target waits for ``unit`` that it pulls in, one that is not there yet as well."""
+    """Whether a target that pulls in ``unit`` is reached only after ``unit`` has started. True for a unit
+    that does not exist.
+    """
     try:
         texts = unit_texts(root, unit)
     except (StartSetError, UnsupportedUnitError):
@@ -164,15 +169,15 @@ def _is_waited_for(root: ImageRoot, unit: str, text_left: Budget) -> bool:
 
 
 def _waits(texts: tuple[str, ...]) -> bool:
-    """Whether a unit of these texts has the order that a target has by default with what it pulls in
-    (systemd.target(5)), for which both must have their default dependencies.
+    """Whether the unit with these texts has default dependencies. A target is ordered after the units that it
+    pulls in only when both have default dependencies (systemd.target(5)).
     """
     values = [value for key, value in assignments(texts, "[Unit]") if key == "DefaultDependencies"]
     return not values or values[-1].lower() not in ("no", "n", "false", "f", "off", "0")
 
 
 def _named(unit: str, texts: Iterable[str], keys: Iterable[str]) -> Iterator[str]:
-    """The words that the [Unit] section has for these keys."""
+    """The words in the values of ``keys`` in the section [Unit] of ``texts``."""
     for key, value in assignments(tuple(texts), "[Unit]"):
         if key in keys:
             yield from words_of(unit, value)
@@ -223,8 +228,8 @@ def values_by_name(names: Iterable[str], values: Sequence[str], left: Budget) ->
 
 
 def _earlier(files: Iterable[Owned], started: Collection[str]) -> _Order:
-    """For each name the units that say Before= of it, in any of their files. A unit that nothing starts is
-    judged by its own Before= when it is enabled later.
+    """For each unit, the units whose files name it in Before=. A unit that no boot starts is left out: init
+    judges it by its own Before= when it is enabled after the build.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     left = Budget("the Before= of the image's units", _MAX_BEFORE_CHARACTERS)
@@ -247,7 +252,9 @@ def _others(owner: str, units: Iterable[str]) -> Iterator[str]:
 
 
 def _files(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
-    """Each file of a unit and drop-in that is there, by its canonical directory, with the name that it is of."""
+    """Each unit file and drop-in of the image, as (name of the unit or drop-in directory, path in the
+    canonical unit directory).
+    """
     for place in _places(root):
         for name in root.names(place):
             if name.endswith(".d"):

@@ -1,4 +1,6 @@
-"""Read a unit of the image into a UnitStart: everything that an early start repeats (systemd.service(5), systemd.exec(5))."""
+"""Read a unit of the image into a UnitStart, which has everything that an early start repeats
+(systemd.service(5), systemd.exec(5)).
+"""
 
 from __future__ import annotations
 
@@ -68,8 +70,8 @@ _MANAGERS = (
 def read_unit(
     root: ImageRoot, unit: str, run_start_pre: bool = True, stack: Collection[str] = ()
 ) -> UnitStart:
-    """How ``unit`` of the image starts. Without ``run_start_pre``, its ExecStartPre is left out. ``stack`` are
-    the units that start early with it, so it may require them.
+    """How ``unit`` of the image starts. Without ``run_start_pre``, its ExecStartPre= commands are left out.
+    ``stack`` are the units that start early together with ``unit``, so ``unit`` may require them.
 
     Raises UnsupportedUnitError for everything that an early start could not repeat.
     """
@@ -125,8 +127,8 @@ def read_unit(
 
 
 def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tuple[str, ...]:
-    """Raise UnsupportedUnitError for other units that keep ``unit`` from an early start. Returns the socket
-    units that pass their sockets to ``unit``.
+    """Raise UnsupportedUnitError when other units prevent an early start of ``unit``. Return the socket units
+    that pass their sockets to ``unit``.
     """
     socket_units = handing_sockets(root, unit)
     for name in socket_units:
@@ -143,7 +145,9 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
 
 
 def refuse_unknown(source: Source) -> None:
-    """Raise UnsupportedUnitError with every directive that is unknown to an early start or has an unsupported value."""
+    """Raise UnsupportedUnitError when an early start does not accept a directive or its value. The message
+    names every such directive.
+    """
     for name, values in source.found.items():
         # systemd ignores a line that is not UTF-8; whoever wrote it meant something else.
         if any(_NO_TEXT.search(each) for each in (name, *values)):
@@ -175,7 +179,7 @@ def _refuse_faults(unit: str, texts: Iterable[str]) -> None:
 
 def _refuse_emptied(unit: str, assigned: tuple[tuple[str, str], ...]) -> None:
     """Raise UnsupportedUnitError for an empty assignment that systemd ignores although it looks like a reset.
-    The early process would lack a setting that the process has under systemd.
+    A process that starts early would lack a setting that the process has under systemd.
     """
     for name in emptied(assigned, KEPT_WHEN_EMPTY):
         raise UnsupportedUnitError(
@@ -185,8 +189,8 @@ def _refuse_emptied(unit: str, assigned: tuple[tuple[str, str], ...]) -> None:
 
 
 def _refuse_manager(source: Source) -> None:
-    """Raise UnsupportedUnitError for settings in system.conf that apply to PID 1 and so to every service. An
-    early start would lack these settings.
+    """Raise UnsupportedUnitError for settings in system.conf that apply to PID 1 and thus to every service. A
+    process that starts early would lack these settings.
     """
     lost = [name for name in _MANAGERS if name in source.manager]
     if lost:
@@ -209,8 +213,8 @@ def _refuse_last_word(root: ImageRoot, unit: str) -> None:
 
 
 def _refuse_hidden(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a unit file that not every user may read. The unit file's content goes
-    into the archive, which every user may read.
+    """Raise UnsupportedUnitError for a unit file that not every user may read. Its content would go into the
+    initramfs, which every user may read.
     """
     for path in unit_files(root, unit):
         if (hidden := hidden_at(root, path)) is not None:
@@ -233,8 +237,8 @@ def _is_harmless(source: Source, name: str, harmless: str) -> bool:
 
 
 def _refuse_confinement(root: ImageRoot, source: Source) -> None:
-    """Raise UnsupportedUnitError for AppArmorProfile=, because the profile is loaded only after systemd runs.
-    A value with `-` is accepted when the image has no program that loads profiles.
+    """Raise UnsupportedUnitError for AppArmorProfile=, because the profile is not loaded before systemd runs.
+    A value that begins with `-` is accepted when the image has no program that loads profiles.
     """
     value = source.last("AppArmorProfile")
     loads = root.resolve(PARSER).canonical is not None
@@ -260,8 +264,8 @@ def _type(root: ImageRoot, source: Source) -> str:
 
 
 def _main_process(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
-    """A record that any process may be the main process. The record is needed when systemd has no PID file
-    and must not guess.
+    """The record that any process of the unit may be the main process. It is needed for Type=forking when
+    systemd has no PID file and must not guess (GuessMainPID=no).
     """
     guesses = source.flag("GuessMainPID", otherwise=True)
     unknown = kind == "forking" and not guesses and "PIDFile" not in source.found
@@ -269,7 +273,9 @@ def _main_process(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _notify(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
-    """A record of the processes that may write to the notify socket. Empty when the unit does not need the socket."""
+    """The record of the processes that may write to the notify socket. Empty when the unit does not need the
+    socket.
+    """
     needs = kind == "notify" or "WatchdogSec" in source.found
     access = source.last("NotifyAccess", "none")
     if access not in _ACCESS:
@@ -280,7 +286,7 @@ def _notify(source: Source, kind: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _timeout_ms(source: Source) -> int:
-    """The start timeout in milliseconds; 0 when there is none."""
+    """The unit's start timeout in milliseconds. 0 when there is no timeout."""
     given = next((name for name in ("TimeoutStartSec", "TimeoutSec") if name in source.found), None)
     if given is None:
         default = source.manager.get("DefaultTimeoutStartSec", (_DEFAULT_TIMEOUT,))[-1]
@@ -304,8 +310,8 @@ def _commands(root: ImageRoot, source: Source, name: str) -> tuple[UnitCommand, 
 
 
 def _check_users(root: ImageRoot, source: Source) -> None:
-    """Raise UnsupportedUnitError for a user or group that /etc/passwd or /etc/group lacks. The starter reads
-    only these files.
+    """Raise UnsupportedUnitError for a user or group that is not in /etc/passwd or /etc/group. The starter
+    reads only these files.
     """
     for value in source.all("SupplementaryGroups"):
         # To systemd quotes are part of such a name, which no group has; the unit would not start.
@@ -324,7 +330,7 @@ def _check_users(root: ImageRoot, source: Source) -> None:
 
 
 def _names_of(root: ImageRoot, file: str) -> frozenset[str]:
-    """The names and numbers in a passwd(5) or group(5) file. Empty when the file does not exist."""
+    """The names and numeric IDs in a passwd(5) or group(5) file. Empty when the file does not exist."""
     path = root.resolve(PurePosixPath(file)).canonical
     rows = (line.split(":", 3) for line in root.read_text(path).splitlines()) if path else ()
     return frozenset(word for row in rows for word in (row[0], *row[2:3]))

@@ -1,8 +1,8 @@
-"""The limits of the unit's cgroup and of its slices, as records of the starter's description.
+"""Convert the limits of the unit's cgroup and of its slices into records of the starter's description.
 
 systemd.resource-control(5) explains the directives. The attributes and values are those that systemd 252
-writes (cgroup_context_apply); later versions were not compared line by line. The starter writes the
-attributes before the unit's first process starts. The attributes' names and units are the kernel's
+writes (cgroup_context_apply); we did not compare later versions line by line. The starter writes the
+attributes before the unit's first process starts. The kernel defines the names and units of the attributes
 (Documentation/admin-guide/cgroup-v2.rst).
 """
 
@@ -58,8 +58,8 @@ def resource_records(root: ImageRoot, source: Source) -> Iterator[Record]:
     outermost slice comes first.
 
     The words of a record are: the number of levels above the unit's cgroup, the attribute, and the value. The
-    value is one word, or a share of what the machine has: `tasks` or `memory`, the parts and the whole.
-    Raises UnsupportedUnitError for a value that cannot be set early.
+    value is one word, or three words for a share of the machine's tasks or memory: `tasks` or `memory`, the
+    share's numerator and its denominator. Raises UnsupportedUnitError for a value that cannot be set early.
     """
     names = slice_names(source)
     above: tuple[Source, ...] = ()
@@ -98,7 +98,9 @@ def _attributes(
 
 
 def _memory_limits(source: Source, above: tuple[Source, ...]) -> dict[str, Record | None]:
-    """With cgroup v1's MemoryLimit= as MemoryMax=, when no other of them says anything (unit_has_unified_memory_config)."""
+    """The records of the memory limits by attribute. When no other memory limit is set, MemoryLimit= of
+    cgroup v1 counts as MemoryMax= (unit_has_unified_memory_config).
+    """
     limits = {attribute: _memory_limit(source, above, name) for name, attribute in _MEMORY.items()}
     of_v1 = source.value("MemoryLimit", partial(_memory, "MemoryMax"))
     if not any(limits.values()):
@@ -107,9 +109,9 @@ def _memory_limits(source: Source, above: tuple[Source, ...]) -> dict[str, Recor
 
 
 def _memory_limit(source: Source, above: tuple[Source, ...], name: str) -> Record | None:
-    """The group's own value. Without an own value, a directive that protects memory gets the Default…= of the
-    nearest slice that has such a directive (unit_get_ancestor_memory_low). An empty value also applies, and
-    means 0.
+    """The value of the directive ``name`` for the cgroup itself. When the cgroup has no value for a directive
+    that protects memory, the Default…= of the nearest slice that sets it applies
+    (unit_get_ancestor_memory_low). An empty value also applies, and means 0.
     """
     if name not in _PROTECTING:
         return source.value(name, partial(_memory, name))
@@ -139,7 +141,7 @@ def _at_start(source: Source, name: str) -> str:
 
 
 def _numbers(source: Source, name: str) -> Record | None:
-    """CPUs or memory nodes. Each assignment adds to the earlier ones."""
+    """The words for a list of CPUs or memory nodes. Each assignment adds to the list."""
     name = _at_start(source, name)
     if name not in source.found:
         return None
@@ -187,7 +189,9 @@ def _oom_policy(value: str) -> str:
 
 
 def _share(value: str, most: int) -> int | None:
-    """The parts of ten thousand in `12.5%`, `125‰` or `1250‱`. None for a text that is not a share."""
+    """The share in `12.5%`, `125‰` or `1250‱` as a number of ten-thousandths (1250). None for a text that is
+    not a share.
+    """
     match = _SHARE.fullmatch(value)
     if match is None:
         return None

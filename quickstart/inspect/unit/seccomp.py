@@ -1,8 +1,8 @@
-"""System call filters for directives that need no table of all calls, as seccomp programs of our own
+"""Convert directives other than SystemCallFilter= into system call filters, as seccomp programs of our own
 (seccomp(2), systemd.exec(5)).
 
-Each rule refuses one call, always or depending on its arguments, as systemd does. x86-64 and i386 have
-different call numbers. The numbers of x32 are the numbers of x86-64 with one more bit.
+Each rule refuses one system call, always or depending on its arguments, as systemd does. x86-64 and i386 have
+different call numbers. An x32 number is the x86-64 number with one additional bit.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ _PLAIN_POLICIES = (0, 3, 5)
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
-    """A condition on the low 32 bits of an argument. The argument must have any bit of ``any_bit``, have all
-    bits of ``all_bits``, be in ``one_of``, or not be in ``none_of``.
+    """A condition on the low 32 bits of an argument. One of four fields says what must be true: the argument
+    has at least one bit of ``any_bit``, has all bits of ``all_bits``, is in ``one_of``, or is not in
+    ``none_of``.
     """
 
     argument: int
@@ -73,7 +74,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Rule:
-    """The call fails with ``errno`` when all tests are true."""
+    """A rule: the call fails with ``errno`` when all tests are true."""
 
     call: str
     tests: tuple[Test, ...] = ()
@@ -81,7 +82,9 @@ class Rule:
 
 
 def filter_records(source: Source) -> Iterator[tuple[str, ...]]:
-    """The `seccomp` step for ``source``, if a directive asks for a filter. Raises UnsupportedUnitError for an invalid value."""
+    """The `seccomp` step for ``source``, if one of its directives requires a filter. Raises
+    UnsupportedUnitError for an invalid value.
+    """
     rules = tuple(_rules(source))
     native = _native_only(source)
     if rules or native:
@@ -216,7 +219,9 @@ _WITHOUT_X32: Instruction = (_AND, 0, 0, ~X32_BIT & 0xFFFFFFFF)
 
 
 def program(rules: Iterable[Rule], native_only: bool) -> bytes:
-    """The filter for ``rules``. With ``native_only``, a call of another architecture kills the thread."""
+    """The filter for ``rules``, as a BPF program. With ``native_only``, a call of another architecture kills
+    the thread.
+    """
     chosen = tuple(rules)
     native = [LOAD_NUMBER]
     if native_only:
@@ -233,12 +238,14 @@ def program(rules: Iterable[Rule], native_only: bool) -> bytes:
 
 
 def assembled(instructions: Iterable[Instruction]) -> bytes:
-    """The instructions as bytes, eight for each, as the starter's `seccomp` step reads them."""
+    """The instructions as bytes, with eight bytes for each, as the starter's `seccomp` step reads them."""
     return b"".join(struct.pack(">HBBI", *each) for each in instructions)
 
 
 def _block(rules: Iterable[Rule], architecture: int) -> Iterator[Instruction]:
-    """The instructions for the rules. Before and after each rule, the call's number is loaded."""
+    """The instructions for the rules on one architecture. Before and after the instructions of each rule, the
+    call's number is loaded.
+    """
     for rule in rules:
         number = _number(rule.call, architecture)
         if number is None:
@@ -260,8 +267,8 @@ def _number(call: str, architecture: int) -> int | None:
 
 
 def _test(test: Test, rest: int) -> list[Instruction]:
-    """Instructions for one test. When the test is true, execution continues after these instructions, and
-    otherwise ``rest`` instructions further.
+    """The instructions for one test. When the test is true, execution continues after these instructions.
+    Otherwise, execution skips the next ``rest`` instructions after them.
     """
     load = (LOAD, 0, 0, ARGUMENTS + 8 * test.argument)
     if test.any_bit:

@@ -1,8 +1,8 @@
-"""The directives that set up the process, as records of the starter's description (systemd.exec(5),
+"""Convert the directives that set up the process into records of the starter's description (systemd.exec(5),
 starter.md).
 
-Records of facts come first. After these records come the steps that a process takes before it executes the
-program, in systemd's order.
+Records that state facts come first. Then come the steps that a process takes before it executes its program,
+in systemd's order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The slices that contain a unit (systemd.slice(5)). A restriction of a slice applies to every process in it.
+"""Find the slices that contain a unit (systemd.slice(5)). A restriction of a slice applies to every process
+in the slice.
 
 An early start comes before systemd has set up the slices, so the build refuses a unit whose slice has a
 restriction that the starter cannot set. The starter writes the limits of the slices' cgroups together with
@@ -24,7 +25,7 @@ _MAX_DEPTH = 32
 
 
 def slice_path(source: Source) -> str:
-    """The path of the cgroup of the unit's slice. All instances of a template share one slice."""
+    """The path of the cgroup of the unit's slice. By default, all instances of a template share one slice."""
     return "/".join(slice_names(source)[1:])
 
 

@@ -1,7 +1,7 @@
 """Read the socket units that pass their sockets to a unit (systemd.socket(5)). For an early start, init binds
 these sockets in place of systemd (docs/internals/sockets.md).
 
-A socket that init could not bind exactly as systemd does is refused by name.
+A socket unit is refused when init could not bind its sockets exactly as systemd does.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class _Unit:
 
 
 def sockets_of(root: ImageRoot, source: Source, socket_units: Iterable[str]) -> tuple[ListeningSocket, ...]:
-    """The sockets of all ``socket_units``, for the unit of ``source``. Raises UnsupportedUnitError when init
-    could not bind them or pass them on.
+    """The sockets of all ``socket_units`` for the unit of ``source``. Raises UnsupportedUnitError when init
+    could not bind them or pass them to the unit.
     """
     found: list[ListeningSocket] = []
     for name in socket_units:
@@ -126,9 +126,9 @@ def sockets_of(root: ImageRoot, source: Source, socket_units: Iterable[str]) -> 
 
 
 def listening_sockets(root: ImageRoot, name: str) -> tuple[ListeningSocket, ...]:
-    """The sockets of the socket unit ``name``, in the order in which systemd passes them on.
+    """The sockets of the socket unit ``name``, in the order in which systemd passes them to the service.
 
-    Raises UnsupportedUnitError for every setting of a socket that init cannot make as systemd does.
+    Raises UnsupportedUnitError for a setting that init cannot apply as systemd does.
     """
     texts = unit_texts(root, name)
     for fault in filter(None, map(first_fault, texts)):
@@ -151,8 +151,9 @@ def listening_sockets(root: ImageRoot, name: str) -> tuple[ListeningSocket, ...]
 
 
 def refuse_bound_port(unit: UnitStart, ready: Readiness) -> None:
-    """Raise UnsupportedUnitError for a readiness request that only connects to a port of ``unit.sockets``. Init
-    listens on this port before the service runs, so the request would say nothing of the service.
+    """Raise UnsupportedUnitError for a readiness request that only connects to a port of ``unit.sockets``.
+    Init listens on this port before the service runs, so the request would succeed before the service is
+    ready.
     """
     for socket in unit.sockets:
         if ready.kind is ReadyKind.TCP and socket.port == ready.port:
@@ -163,8 +164,9 @@ def refuse_bound_port(unit: UnitStart, ready: Readiness) -> None:
 
 
 def socket_conditions(root: ImageRoot, name: str) -> tuple[Record, ...]:
-    """The conditions of the socket unit ``name``, as records for the starter. Raises UnsupportedUnitError for a
-    condition that is only one of several possible ones, because the starter combines all units' conditions.
+    """The conditions of the socket unit ``name``, as records for the starter. Raises UnsupportedUnitError for
+    a triggering condition (`Condition…=|…`, of which one is enough). The starter combines the conditions of
+    all units, and could not tell which alternatives belong to this unit.
     """
     assigned = assignments(unit_texts(root, name), "[Unit]")
     for key, value in assigned:
@@ -174,8 +176,8 @@ def socket_conditions(root: ImageRoot, name: str) -> tuple[Record, ...]:
 
 
 def _listened(assigned: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """The kind and address of each socket. An empty assignment to any of the directives clears all of them
-    (systemd.socket(5), ListenStream=).
+    """The directive and address of each socket. An empty assignment to any Listen…= directive clears all
+    earlier sockets (systemd.socket(5), ListenStream=).
     """
     found: list[tuple[str, str]] = []
     for name, value in assigned:
@@ -187,7 +189,7 @@ def _listened(assigned: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def _options(unit: _Unit) -> tuple[Record, ...]:
-    """The `socket-option LEVEL NUMBER VALUE` records of all sockets of the unit."""
+    """The `socket-option LEVEL NUMBER VALUE` records, which apply to all sockets of the socket unit."""
 
     def converted() -> Iterator[Record]:
         for name, value in ((name, unit.last(name)) for name in sorted(unit.found)):
@@ -209,7 +211,9 @@ def _options(unit: _Unit) -> tuple[Record, ...]:
 def _socket(
     root: ImageRoot, unit: _Unit, kind: str, value: str, options: tuple[Record, ...]
 ) -> ListeningSocket:
-    """One socket. ``kind`` is its directive, and ``value`` the address, as in systemd.socket(5)."""
+    """The socket of one Listen…= directive. ``kind`` is the directive's name, and ``value`` is the address
+    (systemd.socket(5)).
+    """
     name = Names(unit.name).expand(unit.last("FileDescriptorName")) or unit.name
     if not re.fullmatch(r"[!-9;-~]{1,255}", name):
         raise unit.refusal("FileDescriptorName", name, "is no name of a descriptor")
@@ -271,8 +275,8 @@ def _owners(root: ImageRoot, unit: _Unit) -> Iterator[str]:
 
 
 def _internet(unit: _Unit, kind: str, value: str) -> tuple[str, str, int]:
-    """The family, the address and the port. The address is that of all interfaces or of the loopback interface,
-    because only these exist for certain before the machine has its lease.
+    """The family, the address and the port of an IP socket. Only the wildcard and loopback addresses are
+    accepted, because others may not exist before the machine has its DHCP lease.
     """
     host, colon, last = value.rpartition(":")
     port = natural(last, 65535)

@@ -1,4 +1,4 @@
-"""A unit's assignments, and methods to read them. An error names the directive whose value is wrong."""
+"""The assignments of a unit, and methods to read them. Errors name the directive whose value is wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Source:
 
     @cached_property
     def found(self) -> Directives:
-        """The directives that have a value after all assignments."""
+        """The values of each directive that has a value after all assignments."""
         return directives(self.assigned)
 
     @cached_property
@@ -46,11 +46,11 @@ class Source:
         return self.found.get(name, ())
 
     def last(self, name: str, otherwise: str = "") -> str:
-        """The effective value, or ``otherwise``."""
+        """The effective value of the directive ``name``, or ``otherwise`` when it has no value."""
         return self.found.get(name, (otherwise,))[-1]
 
     def value(self, name: str, convert: Callable[[str], T]) -> T | None:
-        """The effective value converted by ``convert``. None when the directive has no value. Raises
+        """The effective value, converted by ``convert``. None when the directive has no value. Raises
         UnsupportedUnitError for an invalid value.
         """
         if name not in self.found:
@@ -64,15 +64,17 @@ class Source:
             raise self.refusal(name, value, error) from error
 
     def flag(self, name: str, otherwise: bool = False, but: Iterable[str] = ()) -> bool:
-        """A boolean value. False for the values in ``but``, which are valid but not booleans."""
+        """The effective value as a boolean. False for a value in ``but``; these values are valid, but not
+        booleans.
+        """
         if self.last(name) in but:
             return False
         found = self.value(name, boolean)
         return otherwise if found is None else found
 
     def words(self, name: str) -> tuple[str, ...]:
-        """The words of all values. Raises UnsupportedUnitError for a backslash in a directive without
-        escapes, where systemd would remove the backslash.
+        """The words of all values. Raises UnsupportedUnitError for a backslash in a directive in which
+        systemd resolves no escapes but removes the backslash.
         """
         for value in self.all(name):
             if "\\" in value and name not in _WITH_ESCAPES:

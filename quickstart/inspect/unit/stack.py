@@ -1,6 +1,6 @@
 """Read the units of a stack in the order in which they start early (docs/users/stacks.md).
 
-The last unit of a stack is the one that answers. The others are its companions.
+The last unit of a stack answers the readiness request. The others are its companions.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from quickstart.inspect.unit.read import read_unit
 
 
 def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True) -> UnitStart:
-    """How the last of ``units`` starts, with the others as its companions in the order in which they start.
+    """How the last unit of ``units`` starts. The other units are its companions, in the order in which they
+    start.
 
-    Raises UnsupportedUnitError for a unit that cannot start early, for one that has to start after the last
-    unit, and for a companion that gets sockets from systemd.
+    Raises UnsupportedUnitError for a unit that cannot start early, for a companion that has to start after
+    the last unit, and for a companion that gets sockets from systemd.
     """
     *companions, last = units
     unit = read_unit(root, last, run_start_pre, units)
@@ -43,8 +44,8 @@ def read_stack(root: ImageRoot, units: Sequence[str], run_start_pre: bool = True
 
 
 def ordered(units: Sequence[str], earlier: Mapping[str, Collection[str]]) -> tuple[str, ...]:
-    """``units`` in an order in which each comes after those that ``earlier`` has for it. Units without an order
-    between them stay as they are. Raises UnsupportedUnitError for a circle.
+    """``units`` in an order in which each unit comes after the units that ``earlier`` gives for it. Units
+    without an order between them keep their order. Raises UnsupportedUnitError for a circular order.
     """
     left, found = list(units), list[str]()
     while left:

@@ -1,4 +1,6 @@
-"""Names and numbers of system calls, from arch/x86/entry/syscalls/*.tbl of Linux 6.10 (as in asm/unistd_*.h)."""
+"""Names and numbers of system calls, from arch/x86/entry/syscalls/*.tbl of Linux 6.10 (the same as in
+asm/unistd_*.h).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel settings that systemd-sysctl(8) reads from an image's sysctl.d(5). Init applies these settings
+"""Read the kernel settings in an image's sysctl.d(5), as systemd-sysctl(8) does. Init applies these settings
 before the application starts.
 """
 
@@ -37,8 +37,8 @@ class KernelSetting:
     """A kernel setting. ``key`` is a path below /proc/sys, or a pattern of such paths (glob(7)) that does not
     apply to the paths in ``spared``.
 
-    ``is_packages`` says that only a package's file has the setting. An upgrade of the package may change such
-    a setting without causing a stock boot.
+    ``is_packages`` says that the setting is only in files of packages. An upgrade of a package may change
+    such a setting without causing a stock boot.
     """
 
     key: str
@@ -98,7 +98,9 @@ def comes_late(root: ImageRoot, key: str) -> bool:
 
 
 def _is_changed(root: ImageRoot) -> bool:
-    """Whether the administrator has changed the service. If so, the service might not write the values that init sets."""
+    """Whether the administrator has changed systemd-sysctl.service. A changed service might write other
+    values than init does.
+    """
     for place in (root.resolve(directory).canonical for directory in ADMINISTRATORS_UNITS):
         if place is not None and SERVICE in root.names(place):
             return True
@@ -113,7 +115,9 @@ def _is_changed(root: ImageRoot) -> bool:
 
 
 def _may_match(pattern: str, key: str) -> bool:
-    """Whether glob(7) may expand ``pattern`` to ``key``. A pattern with brackets may give yes wrongly."""
+    """Whether glob(7) may expand ``pattern`` to ``key``. For a pattern with brackets, the result may be true
+    although it cannot.
+    """
     ours, theirs = pattern.split("/"), key.split("/")
     return len(ours) == len(theirs) and all(
         "[" in part or fnmatchcase(name, part) for part, name in zip(ours, theirs, strict=True)
@@ -121,7 +125,7 @@ def _may_match(pattern: str, key: str) -> bool:
 
 
 def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
-    """The key and value in each line, by the rules of sysctl.d(5). The value is None for `-KEY`."""
+    """The key and value of each line, by the rules of sysctl.d(5). The value is None for a line `-KEY`."""
     for line in _LINE_ENDS.split(text):
         line = line.strip(_BLANKS)
         if not line or line[0] in "#;":
@@ -136,7 +140,9 @@ def _assignments(text: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _normalized(name: str) -> str:
-    """The path below /proc/sys for a key. When the first separator is a dot, dots and slashes are swapped."""
+    """The path below /proc/sys for the key ``name``. When the first separator in the key is a dot, dots and
+    slashes are swapped.
+    """
     first = re.search(r"[./]", name)
     path = name.translate(_SWAPPED) if first is not None and first[0] == "." else name
     return "/".join(part for part in path.split("/") if part not in ("", "."))

@@ -1,5 +1,5 @@
-"""The directories below /run that tmpfiles.d(5) creates. Services rely on these directories, and
-systemd-tmpfiles has not run yet when a service starts early.
+"""Find the directories below /run that tmpfiles.d(5) creates. Services rely on these directories, but
+systemd-tmpfiles has not run when a service starts early.
 """
 
 from __future__ import annotations

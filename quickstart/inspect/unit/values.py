@@ -75,7 +75,7 @@ _CPUS = 1024
 
 
 class BadValueError(ValueError):
-    """A value that systemd would refuse, or that cannot be repeated. The message gives the reason."""
+    """A value that systemd would refuse, or that an early start cannot repeat. The message gives the reason."""
 
 
 def refuse_octal(value: str) -> None:
@@ -93,7 +93,7 @@ def boolean(value: str) -> bool:
 
 
 def span_us(value: str) -> int | None:
-    """A time span in microseconds. A number without a unit is in seconds. None for `infinity`."""
+    """The time span ``value`` in microseconds. A number without a unit is in seconds. None for `infinity`."""
     if value.strip() == INFINITY:
         return None
     total, position = 0.0, 0
@@ -109,7 +109,7 @@ def span_us(value: str) -> int | None:
 
 
 def size_bytes(value: str) -> str:
-    """A size in bytes, from a number with a unit of a power of 1024, or `infinity`."""
+    """The size in bytes as a decimal number, or `infinity`. The units in ``value`` (K, M, …) are powers of 1024."""
     if value == INFINITY:
         return value
     match = re.fullmatch(r"([0-9]{1,20})\s*([A-Z]?)", value)
@@ -167,7 +167,9 @@ def capabilities(value: str) -> int:
 
 
 def capability_set(values: Iterable[str], initial: int) -> int:
-    """The set that results from successive assignments (`~` removes capabilities, an empty assignment clears the set)."""
+    """The bit mask of capabilities that results from successive assignments to the set ``initial``. A value
+    with `~` removes capabilities, and an empty value clears the set.
+    """
     found = initial
     for value in values:
         inverted = value.startswith("~")
@@ -180,7 +182,7 @@ def capability_set(values: Iterable[str], initial: int) -> int:
 
 
 def cpu_list(values: Iterable[str]) -> tuple[str, ...]:
-    """The CPU numbers in lists and ranges. Each value adds to the earlier ones."""
+    """The CPU numbers in ``values``, which are lists and ranges. Each value adds to the earlier ones."""
     # A bit for each.
     found = 0
     for word in " ".join(map(_without_octal, values)).replace(",", " ").split():
@@ -203,7 +205,7 @@ def _without_octal(value: str) -> str:
 
 
 def file_mode(value: str) -> str:
-    """An octal file mode, written as an octal number of C."""
+    """The octal file mode ``value``, written as an octal number in C."""
     if not re.fullmatch(r"[0-7]{1,5}", value) or int(value, 8) > 0o7777:
         raise BadValueError("is no file mode")
     return f"0{int(value, 8):o}"

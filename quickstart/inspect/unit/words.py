@@ -54,7 +54,9 @@ class Names:
         return self.stem.partition("@")[2]
 
     def value(self, letter: str) -> str | None:
-        """The value of the specifier ``%letter``. None for a specifier that only the running machine knows."""
+        """The value of the specifier `%` with ``letter``. None for a specifier whose value only the running
+        machine knows.
+        """
         return self._values.get(letter)
 
     @cached_property
@@ -106,7 +108,7 @@ class Names:
 
 
 def shown(text: str) -> str:
-    """``text`` for a message, shortened to a readable length."""
+    """``text`` in a form for messages, shortened to a readable length."""
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
@@ -117,8 +119,8 @@ def unescape_name(name: str) -> str:
 
 
 def split_words(unit: str, text: str) -> list[str]:
-    """The words in ``text``, with quotes and escapes resolved. A `;` that stands alone becomes SEPARATOR with
-    a NUL after it.
+    """The words in ``text``, with quotes and escapes resolved. A `;` that is a word by itself becomes
+    ``SEPARATOR`` followed by a NUL. No other word contains a NUL.
 
     Raises UnsupportedUnitError for an escape that systemd does not know, and for an open quote.
     """

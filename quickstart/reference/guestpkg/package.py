@@ -1,5 +1,5 @@
-"""The package quickstart-guest as a data class, and as the bytes of a .deb. Both depend only on our scripts,
-not on the host or the day (pure).
+"""Make the package quickstart-guest, as a data class and as the bytes of a .deb. Both depend only on our
+scripts, not on the host or the date (pure).
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class PackageFile:
 
 @dataclass(frozen=True)
 class GuestPackage:
-    """The contents of the package. ``fields`` are the fields of deb-control(5) in dpkg's order, and
-    ``scripts`` are the maintainer scripts by name (deb-postinst(5) …).
+    """The contents of the package. ``fields`` are the fields of its control file (deb-control(5)) in dpkg's
+    order, and ``scripts`` are the maintainer scripts by name (deb-postinst(5) …).
     """
 
     fields: Mapping[str, str]
@@ -92,7 +92,7 @@ class GuestPackage:
 
 
 def guest_package() -> GuestPackage:
-    """The package for this version of quickstart."""
+    """The package quickstart-guest of this version of QuickStart."""
     scripts = resources.files("quickstart.reference.guestpkg").joinpath("scripts")
     files = [
         PackageFile(PurePosixPath(place), scripts.joinpath(name).read_bytes(), 0o755)
@@ -118,26 +118,28 @@ def guest_package() -> GuestPackage:
 
 
 def _installed_kib(files: list[PackageFile]) -> int:
-    """The value of Installed-Size, as deb-substvars(5) and dpkg-gencontrol define it: files are rounded up to
-    1 KiB, and a directory is 1 KiB.
+    """The value of Installed-Size in KiB, as deb-substvars(5) and dpkg-gencontrol define it: the size of a
+    file is rounded up to 1 KiB, and a directory counts as 1 KiB.
     """
     directories = {parent for file in files for parent in file.path.parents} - {PurePosixPath("/")}
     return len(directories) + sum(-(-len(file.data) // 1024) for file in files)
 
 
 def md5sums(package: GuestPackage) -> str:
-    """The text of the control file md5sums. md5sums lists every file that is not configuration, sorted by path."""
+    """The text of the package's file md5sums, which lists every file that is not a configuration file, sorted
+    by path.
+    """
     kept = (file for file in package.files if file not in package.conffiles)
     return "".join(f"{md5(file.data)}  {str(file.path)[1:]}\n" for file in kept)
 
 
 def md5(data: bytes) -> str:
-    """The MD5 of a file, as in dpkg's database. This hash need not be hard to forge."""
+    """The MD5 of a file, as in dpkg's database. Nothing relies on this hash against an attacker."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def control_files(package: GuestPackage) -> Mapping[str, tuple[bytes, int]]:
-    """The members of control.tar except `control`, by name, with their modes."""
+    """The members of control.tar except `control`, as (content, mode) by name."""
     return {
         "conffiles": ("".join(f"{file.path}\n" for file in package.conffiles).encode(), 0o644),
         "md5sums": (md5sums(package).encode(), 0o644),
@@ -159,8 +161,8 @@ def deb(package: GuestPackage) -> bytes:
 
 
 def _tar(rows: list[tuple[str, bytes | None, int]]) -> bytes:
-    """A ustar archive of names, contents (None for a directory) and modes. All members belong to root and
-    have the time IMAGE_TIME_S.
+    """A ustar archive of ``rows``, which are (name, content, mode). The content of a directory is None. All
+    members belong to root and have the time IMAGE_TIME_S.
     """
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
