@@ -1,6 +1,7 @@
 // usage: prefetcher DEVICE ROOT RANGES NAMES PARTS KIB
 // Asks DEVICE for all of RANGES at once, and does not wait. Its child then asks for the content of all files of NAMES below ROOT, and another
-// child for the parts of files of PARTS (docs/internals/prefetch.md). KIB is the volume's largest request. A useless request only costs a read, so its only error status is 2, for a wrong call.
+// child for the parts of files of PARTS (docs/internals/prefetch.md). KIB is the volume's largest request. A useless request only costs a
+// read, so its only error status is 2, for a wrong call.
 
 // O_NOATIME
 #define _GNU_SOURCE
@@ -26,7 +27,9 @@ static bool map_whole(const char *name, struct text *text) {
 // The kernel begins to read and returns (posix_fadvise(2), POSIX_FADV_WILLNEED). It takes only the first `request_bytes` of a call.
 static void ask_for(long file, long offset_bytes, long length_bytes, long request_bytes) {
     long end_bytes;
-    if (__builtin_add_overflow(offset_bytes, length_bytes, &end_bytes)) return;
+    // Of a volume as well as of a file. Nothing is behind it.
+    const long size_bytes = system_call(SYS_lseek, file, 0, SEEK_END, 0, 0, 0);
+    if (__builtin_add_overflow(offset_bytes, length_bytes, &end_bytes) || end_bytes > size_bytes) end_bytes = size_bytes;
     for (; offset_bytes < end_bytes; offset_bytes += request_bytes) {
         const long rest_bytes = end_bytes - offset_bytes;
         const long bytes = rest_bytes < request_bytes ? rest_bytes : request_bytes;
