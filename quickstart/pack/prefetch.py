@@ -77,7 +77,9 @@ def foresee(
     packed files are bound. Their paths are looked up, but their content is not read.
     """
     left = frozenset(file.path for file in start_set.files if file.kind is FileKind.LEFT)
-    parts = parts_of(traces)
+    # A file that the profile excludes is a decision of its author, and `verify` says what it costs.
+    kept_out = {each.path for each in start_set.excluded if each.rule.startswith("exclude: ")}
+    parts = {path: known for path, known in parts_of(traces).items() if path not in kept_out}
     interpreters = {file.path: file.interpreter for file in start_set.files if file.interpreter}
     seen = _Seen(root, interpreters, parts)
     for name in _OURS:
