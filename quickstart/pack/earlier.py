@@ -46,11 +46,15 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str]) -> None:
 
 
 def _earlier(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
+    # What the application or a later service has mounted was not there before.
+    own_us = loaded[unit].started_us if unit in loaded else 0
     preparing = {name for target in _PREPARING for name in _before(loaded, target)}
     return frozenset(
         name
         for name in set(_before(loaded, unit)) & preparing
-        if name.endswith(_KINDS) and loaded[name].started_us and not _HARMLESS.fullmatch(name)
+        if name.endswith(_KINDS)
+        and 0 < loaded[name].started_us <= (own_us or loaded[name].started_us)
+        and not _HARMLESS.fullmatch(name)
     )
 
 

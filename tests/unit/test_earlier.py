@@ -111,3 +111,10 @@ def test_the_log_of_the_units() -> None:
 def test_a_log_that_is_none(text: str) -> None:
     with pytest.raises(TraceError, match=r"the log of the units is (cut|damaged)"):
         parse_units(text)
+
+
+def test_a_mount_that_came_later() -> None:
+    """systemd orders each mount that it finds before local-fs.target, one of a container as well."""
+    mounted = booted(local__fs_target="srv.mount", srv_mount="")
+    loaded = (replace(each, started_us=2) if each.name == "srv.mount" else each for each in mounted.loaded)
+    refuse_earlier([replace(mounted, loaded=tuple(loaded))], ["app.service"])
