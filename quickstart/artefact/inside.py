@@ -229,18 +229,32 @@ def find(artefact: Artefact, path: str) -> Member:
     """The member at ``path``. The path is spelled as in the archive (fast/usr/…), in the guest (/fast/usr/…)
     or on the root volume (/usr/…).
 
-    Links inside the archive are followed. Raises BadInputError when the archive does not have the file.
+    Links inside the archive are followed. Raises BadInputError when the archive does not have the file, or has
+    only a link to the root volume's file.
     """
     by_name = {each.name: each for each in members(artefact)}
     plain = path.lstrip("/")
     for name in (plain, f"{_FAST}/{plain}"):
-        if (found := _follow(by_name, name)) is not None:
+        if (found := _follow(by_name, name)) is None:
+            continue
+        if not _stays(found):
             return found
+        raise BadInputError(
+            f"{found.target} stays on the root volume: {artefact.initramfs} has only a link to it",
+            hint=f"`quickstart run OUT --snapshot --exec 'cat {found.target}'` prints it",
+        )
     raise BadInputError(f"{artefact.initramfs} has no file {path}", hint="`quickstart ls` lists what it has")
 
 
+def _stays(member: Member) -> bool:
+    """Whether this is the link to a file that stays on the volume (docs/adr/0017-left.md)."""
+    return f"{_FAST}{member.target}" == member.name
+
+
 def _follow(by_name: Mapping[str, Member], name: str, depth: int = 0) -> Member | None:
-    """The member that ``name`` leads to, through links in any of its components."""
+    """The member that ``name`` leads to, through links in any of its components. A link to the root volume's
+    file of the same name is not followed.
+    """
     if depth > _MAX_LINKS:
         raise ArtefactError(f"{name[:200]} is a loop of links")
     if len(name) > PATH_MAX:
@@ -249,6 +263,8 @@ def _follow(by_name: Mapping[str, Member], name: str, depth: int = 0) -> Member 
     for count in range(1, len(parts) + 1):
         here = by_name.get("/".join(parts[:count]))
         if here is not None and here.target:
+            if _stays(here):
+                return here
             base = "/".join(parts[: count - 1])
             return _follow(by_name, _join(base, here.target, parts[count:]), depth + 1)
     return by_name.get(name)

@@ -112,12 +112,13 @@ def test_a_package_s_settings_are_made_early_on_the_volume_of_the_build_only(
     } == {"?"}
 
 
-def test_the_settings_are_made_before_the_application_starts() -> None:
-    lines = resources.files("quickstart.initramfs").joinpath("init", "second").read_text().splitlines()
-    assert [line for line in lines if line in (". $Q/settings", "start_application")] == [
-        ". $Q/settings",
-        "start_application",
-    ]
+def test_the_settings_are_made_before_the_sockets_and_the_application() -> None:
+    script = resources.files("quickstart.initramfs").joinpath("init", "second").read_text()
+    prepare = script.partition("\nprepare() {\n")[2].partition("\n}\n")[0]
+    assert prepare.splitlines()[-1] == "\t. $Q/settings"
+    calls = [line.strip() for line in script.splitlines()]
+    steps = ("prepare", "bind_sockets", "start_application")
+    assert [line for line in calls if line in steps] == [*steps]
 
 
 def test_kernel_modules_are_locked_by_systemd_alone(image: Path, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ PART_B = (
     symlink("fast/usr/lib/libz.so", "../lib/libz.so.1"),
     regular("fast/usr/lib/libz.so.1", b"library", 0o644),
     symlink("fast/usr/lib/loop", "loop"),
+    symlink("fast/usr/lib/data", "/usr/lib/data"),
     directory("fast/quickstart"),
     regular("fast/quickstart/part-b", b"build\n", 0o644),
 )
@@ -103,6 +104,12 @@ def test_the_content_stands_under_every_name(tmp_path: Path) -> None:
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="has no file /usr/lib/none"):
         inside.find(artefact(tmp_path), "/usr/lib/none")
+
+
+def test_a_file_that_stays_on_the_volume(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="/usr/lib/data stays on the root volume") as refused:
+        inside.find(artefact(tmp_path), "/lib/data")
+    assert "cat /usr/lib/data" in (refused.value.hint or "")
 
 
 def test_a_loop_of_links(tmp_path: Path) -> None:
