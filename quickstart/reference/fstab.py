@@ -41,7 +41,7 @@ def root_volume(fstab: str) -> RootLine | None:
         if elsewhere and not {"noauto", "nofail"} & set(options):
             raise BadInputError(
                 f"/etc/fstab wants a disk that the machine does not have: {_shown(words)}",
-                hint="remove the line, or add nofail to its options",
+                hint="remove the line, or add noauto to its options",
             )
     return _root_line(roots[0]) if roots else None
 

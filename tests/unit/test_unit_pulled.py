@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.facts import deciding
+from quickstart.inspect.unit.neighbours import refuse_requirements
 from quickstart.inspect.unit.pulled import is_started, pullers
 from tests.unit.test_unit_sockets import link, put
 
@@ -86,3 +88,34 @@ def test_the_default_target_decides(tmp_path: Path) -> None:
     assert is_started(root, "app.service")
     link(tmp_path, f"{OWN}/default.target", f"{UNITS}/multi-user.target")
     assert not is_started(root, "app.service")
+
+
+@pytest.mark.parametrize("group", ["front@.service", "front-.service", "service"])
+def test_links_of_a_template_a_prefix_and_a_type(tmp_path: Path, group: str) -> None:
+    """systemd reads `X.wants` for all of these names of a unit (unit_file_find_dirs)."""
+    put(tmp_path, f"{UNITS}/app.service", RUNS)
+    put(tmp_path, f"{UNITS}/front@.service", RUNS)
+    put(tmp_path, f"{UNITS}/front-a.service", RUNS)
+    link(tmp_path, f"{OWN}/{group}.wants/app.service", f"{UNITS}/app.service")
+    assert is_started(ImageRoot(tmp_path), "app.service") == (group == "service")
+    link(tmp_path, f"{GOAL}/front@1.service", f"{UNITS}/front@.service")
+    link(tmp_path, f"{GOAL}/front-a.service", f"{UNITS}/front-a.service")
+    assert is_started(ImageRoot(tmp_path), "app.service")
+    puller = {"front@.service": "front@1.service", "front-.service": "front-a.service"}.get(group)
+    assert puller is None or f"{GOAL}/{puller}" in files_of(tmp_path, "app.service")
+
+
+@pytest.mark.parametrize("name", ["app@.service", "app-.service", "service", "app-one@.service"])
+def test_what_a_template_a_prefix_or_a_type_requires_is_refused_or_compared(
+    tmp_path: Path, name: str
+) -> None:
+    put(tmp_path, f"{UNITS}/app-one@.service", RUNS)
+    put(tmp_path, f"{UNITS}/app@.service", RUNS)
+    unit = "app@1.service" if name == "app@.service" else "app-one@1.service"
+    root = ImageRoot(tmp_path)
+    refuse_requirements(root, unit)
+    assert f"{OWN}/{name}.requires" in map(str, deciding(root, unit).places)
+    put(tmp_path, f"{UNITS}/check.service", RUNS)
+    link(tmp_path, f"{OWN}/{name}.requires/check.service", f"{UNITS}/check.service")
+    with pytest.raises(UnsupportedUnitError, match=r"it needs check\.service"):
+        refuse_requirements(root, unit)

@@ -21,6 +21,7 @@ from quickstart.inspect.unit.files import (
     assignments,
     drop_in_places,
     names_of,
+    names_with_directories,
     unit_texts,
 )
 from quickstart.inspect.unit.initscripts import script_of, start_links
@@ -179,8 +180,7 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
     """Directories with drop-ins of the unit and of its slices, and directories with links to units that start
     with it (`systemctl add-requires`).
     """
-    stem, at, _ = unit.removesuffix(".service").partition("@")
-    pulled = (*names_of(root, unit), *((f"{stem}@.service",) if at else ()))
+    pulled = dict.fromkeys(name for each in names_of(root, unit) for name in names_with_directories(each))
     sockets = handing_sockets(root, unit)
     names = dict.fromkeys(
         (

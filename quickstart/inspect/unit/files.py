@@ -155,6 +155,13 @@ def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(place for each in names for place in _drop_in_names(each)))
 
 
+def names_with_directories(unit: str) -> tuple[str, ...]:
+    """The names X for which X.d, X.wants, X.requires and X.upholds count for ``unit``, without its aliases: its
+    own, that of its template, those of its prefixes, and its type (unit_file_find_dirs).
+    """
+    return (*(each.removesuffix(".d") for each in _drop_in_names(unit)), unit.rpartition(".")[2])
+
+
 def drop_in_places(root: ImageRoot, unit: str) -> tuple[str, ...]:
     """The directories of `_own_drop_in_places` for all names of ``unit``, and last the directory for all
     units of the same type (service.d), which has the lowest priority.

@@ -27,8 +27,13 @@ _USUAL = frozenset({"defaults", "rw", "nodev", "nosuid", "nofail", "auto"})
 _UNUSED = tuple(map(PurePosixPath, ("/boot", "/efi", "/media")))
 # Debian 13 has it in each image. The hand-off keeps the files in the /tmp below it out of systemd-tmpfiles' way only.
 _TMP = "tmp.mount"
-# The machine does not have such a disk (reference/fstab.py).
-_ON_A_DISK = ("UUID=", "LABEL=", "PARTUUID=", "PARTLABEL=", "ID=", "/dev/")
+# systemd.mount(5): each of them has a mount made that noauto leaves out. An automount comes when somebody opens the place.
+_MADE_ALL_THE_SAME = (
+    "x-systemd.automount",
+    "x-systemd.before=",
+    "x-systemd.required-by=",
+    "x-systemd.wanted-by=",
+)
 _FOR_MOUNTS = frozenset({"RequiresMountsFor", "WantsMountsFor"})
 _DIRECTORIES = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache", "LogsDirectory": "/var/log"}
 
@@ -66,8 +71,9 @@ def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
         options = frozenset((words[3] if len(words) > 3 else "defaults").split(","))
         if _is_below(place, _KERNELS) and options <= _usual_options(place):
             continue
-        is_absent = words[0].startswith(_ON_A_DISK) and "nofail" in options
-        yield _Mount(place, f"{_FSTAB} ({words[0]})", not ({"noauto"} & options or is_absent))
+        # A disk with nofail that is absent now may be there on another machine, and hide what was written below it.
+        is_left_out = "noauto" in options and not any(each.startswith(_MADE_ALL_THE_SAME) for each in options)
+        yield _Mount(place, f"{_FSTAB} ({words[0]})", not is_left_out)
 
 
 def _usual_options(place: PurePosixPath) -> frozenset[str]:

@@ -11,7 +11,14 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, names_of, unit_texts
+from quickstart.inspect.unit.files import (
+    UNIT_PATHS,
+    assignments,
+    directives,
+    names_of,
+    names_with_directories,
+    unit_texts,
+)
 from quickstart.inspect.unit.order import words_of
 from quickstart.inspect.unit.pulled import is_started
 from quickstart.inspect.unit.values import BadValueError, boolean
@@ -112,6 +119,8 @@ def _needed(root: ImageRoot, unit: str) -> dict[str, str]:
     except (StartSetError, UnsupportedUnitError):
         # It has no file, so it asks for nothing.
         return {}
+    # A link for the template, a prefix or all services counts as well.
+    names = tuple(dict.fromkeys(name for each in names for name in names_with_directories(each)))
     for place in UNIT_PATHS:
         for each in names:
             links = root.glob(PurePosixPath(place) / f"{glob.escape(f'{each}.requires')}/*")

@@ -15,7 +15,14 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.files import UNIT_PATHS, assignments, names_of, unit_file, unit_texts
+from quickstart.inspect.unit.files import (
+    UNIT_PATHS,
+    assignments,
+    names_of,
+    names_with_directories,
+    unit_file,
+    unit_texts,
+)
 from quickstart.inspect.unit.initscripts import SCRIPTS, generated_text, read_script
 from quickstart.inspect.unit.words import Names, split_words
 
@@ -101,7 +108,7 @@ def comes_before(root: ImageRoot, unit: str) -> set[str]:
         text_left.take(name, texts)
         left += _named(name, texts, {"After"})
         if name.endswith(".target") and _waits(texts):
-            wanted = {*pulled.get(name, ()), *_named(name, texts, PULLING_KEYS)}
+            wanted = {*_linked(name, pulled), *_named(name, texts, PULLING_KEYS)}
             left += (each for each in wanted if _is_waited_for(root, each, text_left))
     return found - set(names_of(root, unit))
 
@@ -135,7 +142,7 @@ def _started(root: ImageRoot, unit: str, pulled: _Order) -> set[str]:
         found.add(name)
         if len(found) > _MAX_STARTED:
             raise UnsupportedUnitError(f"the image starts more than {_MAX_STARTED} units")
-        left += pulled.get(name, ())
+        left += _linked(name, pulled)
         stem, _, kind = name.rpartition(".")
         left += (f"{stem}.service",) if kind in ("socket", "path", "timer") else ()
         try:
@@ -194,7 +201,9 @@ def words_of(unit: str, value: str) -> list[str]:
 
 
 def pulled_by_links(root: ImageRoot) -> _Order:
-    """What links pull in, for each name that does."""
+    """What links pull in, by the name of their directory: a unit, a template, a prefix (``app-.service``) or a
+    type (``service``).
+    """
     found: defaultdict[str, set[str]] = defaultdict(set)
     for place in _places(root):
         for name in root.names(place):
@@ -202,6 +211,11 @@ def pulled_by_links(root: ImageRoot) -> _Order:
             if f".{kind}" in PULLING and root.host(place / name).is_dir():
                 found[stem].update(root.names(place / name))
     return found
+
+
+def _linked(unit: str, pulled: _Order) -> Iterator[str]:
+    """What links pull in for ``unit``, also those for its template, its prefixes and its type."""
+    return (each for name in names_with_directories(unit) for each in pulled.get(name, ()))
 
 
 def owned_texts(root: ImageRoot) -> Iterator[Owned]:

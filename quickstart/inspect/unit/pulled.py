@@ -6,7 +6,7 @@ A unit that no such way leads to from the default target is not started by a boo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
@@ -70,8 +70,9 @@ def _names(root: ImageRoot, unit: str) -> tuple[str, ...]:
 
 
 def pulled_by(root: ImageRoot) -> PulledBy:
-    """For each name the units that pull it in by a link or by a key. A unit that is pulled in by nothing has an
-    empty set when its file is there.
+    """For each name the units that pull it in by a link or by a key. A link for a template, a prefix or a type
+    (``service.wants``) is a link of each such unit. A unit that is pulled in by nothing has an empty set when
+    its file is there.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     for puller, pulled in pulled_by_links(root).items():
@@ -84,7 +85,26 @@ def pulled_by(root: ImageRoot) -> PulledBy:
         values = list(_pulling_values(text))
         for name, word in values_by_name(names if values else (), values, left):
             found[word].add(name)
+    members = {group: _members(group, found) for group in set().union(*found.values()) if _is_group(group)}
+    for pullers_of_name in found.values():
+        for group in pullers_of_name & members.keys():
+            pullers_of_name.update(members[group])
     return found
+
+
+def _is_group(name: str) -> bool:
+    """Whether what ``name`` pulls in is pulled in by several units: by the instances of a template, by the units
+    with a prefix, or by all units of a type.
+    """
+    return "." not in name or "@." in name or name.rpartition(".")[0].endswith("-")
+
+
+def _members(group: str, names: Iterable[str]) -> frozenset[str]:
+    """The units of ``group``. A boot always starts some unit of a type, so the default target stands for them."""
+    stem, dot, kind = group.rpartition(".")
+    if not dot:
+        return frozenset({_DEFAULT})
+    return frozenset(name for name in names if name.startswith(stem) and name.endswith(f".{kind}")) - {group}
 
 
 def _pulling_values(text: str) -> Iterator[str]:
