@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from quickstart.model.reasons import Reason
 from quickstart.model.residency import Resident
-from quickstart.model.started import LoadedUnit
+from quickstart.model.started import NOTHING_LOADED, Loaded
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, ReadyKind, Target
 
 MIB = 1024 * 1024
@@ -200,8 +200,7 @@ class Trace:
     through which files may be opened without a trace. ``mapped`` are the mapped files at ready. ``ldd`` maps
     an ELF file to the libraries that the guest's ldd named. ``modules_before`` and ``modules`` are the kernel
     modules that were loaded when PID 1 began, and at ready. ``resident`` has the large files that a process
-    of the unit opened. ``loaded`` are all units that systemd had loaded at ready. ``trace_hash`` is the
-    SHA-256 of the logs.
+    of the unit opened. ``loaded`` is systemd's account of the boot. ``trace_hash`` is the SHA-256 of the logs.
     """
 
     events: tuple[Event, ...]
@@ -216,7 +215,7 @@ class Trace:
     ready_uptime_ns: int
     log_lines: int
     resident: tuple[Resident, ...] = ()
-    loaded: tuple[LoadedUnit, ...] = ()
+    loaded: Loaded = NOTHING_LOADED
 
 
 # ---------------------------------------------------------------- start set

@@ -1,61 +1,119 @@
-"""Refuse an early start that would overtake a unit which prepares the machine (pure).
+"""Refuse an early start that would overtake a unit which a boot starts before the application.
 
 The reader of units (inspect/unit) predicts from the image what a boot starts before the application. This
 module asks the boot itself: systemd's own account of the reference boot says what was started, for whatever
 reason, and what comes after what. A packet filter, a check or a mount that only a generator, a udev rule or a
 preset starts is seen here, too.
+
+Apart from reading drop-ins of the image, the functions are pure.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 
-from quickstart.errors import UnsupportedUnitError
+from quickstart.errors import TraceError, UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import assignments
 from quickstart.model import Trace
-from quickstart.model.started import LoadedUnit
+from quickstart.model.started import LoadedUnit, RootMount
+from quickstart.pack.harmless import is_harmless
 
-# systemd.special(7): what comes before one of these prepares the machine for all services.
-_PREPARING = ("basic.target", "local-fs.target", "network-pre.target", "sysinit.target")
 _KINDS = (".service", ".mount", ".automount")
-# They mount what init mounts itself, or what no application uses. Or they prepare what no application depends on: devices, the
-# console, entropy, the journal; users and directories, which the starter makes as well. cloud-init has rules of its own
-# (docs/users/cloud-init.md).
-_HARMLESS = re.compile(
-    r"(?:systemd-|cloud-|modprobe@|quickstart|plymouth-|lvm2-|dracut-|initrd-|rescue\.|emergency\.|getty@|serial-getty@).*"
-    r"|(?:apparmor|blk-availability|console-setup|dbus|dm-event|e2scrub_reap|fake-hwclock|haveged|ifupdown-pre|keyboard-setup"
-    r"|kmod-static-nodes|ldconfig|mdadm-shutdown|networking|nfs-config|open-iscsi|resolvconf|rng-tools|rng-tools-debian|rngd)\.service"
-    r"|(?:-|boot|boot-efi|tmp|dev-.*|media-.*|proc-.*|run-.*|sys-.*)\.(?:mount|automount)"
-)
+# What comes after one of these comes after every service of the machine, also after those that have nothing to do with it.
+_GOALS = frozenset({"multi-user.target", "graphical.target"})
+# They replace directories of /usr and /etc. What they look for is compared (inspect/unit/before.py).
+_EXTENDING = frozenset({"systemd-sysext.service", "systemd-confext.service"})
+_PACKAGES = ("/usr/lib/systemd/system/", "/lib/systemd/system/")
+# What systemd's own generators make of fstab(5), for example.
+_GENERATED = "/run/systemd/generator/"
 
 
-def refuse_earlier(traces: Sequence[Trace], units: Iterable[str]) -> None:
+def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoot) -> None:
     """Raise UnsupportedUnitError when a traced boot has started a service or mount before one of ``units`` that
-    prepares the machine, and that is not known to be harmless for an early start.
+    is not known to be harmless for an early start, or has tried to, and when / was not just the root volume.
+
+    Raises TraceError when a boot's account does not have one of ``units``.
     """
     stack = frozenset(units)
     for trace in traces:
-        loaded = {each.name: each for each in trace.loaded}
+        loaded = {each.name: each for each in trace.loaded.units}
         for unit in sorted(stack):
+            if unit not in loaded:
+                raise TraceError(f"systemd's account of the boot does not have {unit}", hint="build again")
+            _refuse_root(unit, trace.loaded.roots)
             for name in sorted(_earlier(loaded, unit) - stack):
-                raise UnsupportedUnitError(
-                    f"{unit} cannot be started early: the reference boot started {name} before it, which prepares the "
-                    "machine in a way that is not known",
-                    hint=f"disable {name} in the image if the application does not depend on it",
-                )
+                if why := _why_not(loaded[name], root):
+                    raise UnsupportedUnitError(
+                        f"{unit} cannot be started early: the reference boot started {name} before it{why}",
+                        hint=_hint(name),
+                    )
+
+
+def _refuse_root(unit: str, roots: Sequence[RootMount]) -> None:
+    """Raise UnsupportedUnitError when the reference boot mounted something else than the whole root volume as /, as
+    the scripts of overlayroot do in the image's own initramfs. A fast start does not run these scripts.
+    """
+    if roots != (RootMount("/", "ext4"),):
+        shown = ", then ".join(f"{each.inside} of {each.fs_type}" for each in roots)
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: the image's own initramfs mounts {shown} as /, and not the volume alone",
+            hint="remove the package that does this (overlayroot …) from the image",
+        )
+
+
+def _hint(name: str) -> str:
+    if is_harmless(name):
+        return "remove the change from the image if the application does not depend on it"
+    named = (
+        f"name both in `units` of the profile, or disable {name}"
+        if name.endswith(".service")
+        else f"disable {name}"
+    )
+    return f"{named} in the image if the application does not depend on it"
 
 
 def _earlier(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
-    # What the application or a later service has mounted was not there before.
-    own_us = loaded[unit].started_us if unit in loaded else 0
-    preparing = {name for target in _PREPARING for name in _before(loaded, target)}
+    own_us = loaded[unit].started_us
     return frozenset(
-        name
-        for name in set(_before(loaded, unit)) & preparing
-        if name.endswith(_KINDS)
-        and 0 < loaded[name].started_us <= (own_us or loaded[name].started_us)
-        and not _HARMLESS.fullmatch(name)
+        name for name in _before(loaded, unit) if name.endswith(_KINDS) and _was_due(loaded[name], own_us)
     )
+
+
+def _why_not(unit: LoadedUnit, root: ImageRoot) -> str | None:
+    """Why an early start may not overtake ``unit``, as the end of a message, or None."""
+    if not is_harmless(unit.name):
+        return ", and what it prepares is not known"
+    is_service = unit.name.endswith(".service")
+    # A mount that a program made has no file.
+    usual = _PACKAGES if is_service else (*_PACKAGES, _GENERATED)
+    if not unit.file.startswith(usual) and (is_service or unit.file):
+        return f", by {unit.file or 'no file'} in place of the package's unit"
+    changing = (each for each in unit.drop_ins if not each.startswith(_GENERATED))
+    return next(
+        (f", with the commands of {each}" for each in changing if not is_service or _has_command(each, root)),
+        None,
+    )
+
+
+def _has_command(drop_in: str, root: ImageRoot) -> bool:
+    file = root.resolve(PurePosixPath(drop_in)).canonical
+    return file is None or any(
+        name.startswith("Exec") for name, _ in assignments((root.read_text(file),), "[Service]")
+    )
+
+
+def _was_due(unit: LoadedUnit, own_us: int) -> bool:
+    """Whether the boot started ``unit`` or examined whether to start it. A condition that did not hold in the
+    reference boot may hold on another machine or later.
+    """
+    if unit.name in _EXTENDING:
+        return unit.started_us > 0
+    if unit.name.endswith(".service") or unit.file:
+        return bool(unit.started_us or unit.examined_us)
+    # systemd orders each mount that it finds before local-fs.target, also one that the application or a later service has made.
+    return 0 < unit.started_us <= (own_us or unit.started_us)
 
 
 def _before(loaded: Mapping[str, LoadedUnit], unit: str) -> Iterator[str]:
@@ -65,6 +123,7 @@ def _before(loaded: Mapping[str, LoadedUnit], unit: str) -> Iterator[str]:
         found = loaded.get(left.pop())
         for name in (found.after if found else frozenset()) - seen:
             seen.add(name)
-            left.append(name)
             if name in loaded:
                 yield name
+            if name not in _GOALS:
+                left.append(name)

@@ -125,7 +125,7 @@ def _recipe(
 ) -> Recipe:
     root, units = ImageRoot(subject.reference.tree), subject.profile.units
     unit = read_stack(root, units, subject.profile.run_start_pre)
-    refuse_earlier(traced.traces, units)
+    refuse_earlier(traced.traces, units, root)
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)
     recipe = Recipe(
         profile=subject.profile,

@@ -5,30 +5,56 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quickstart.errors import TraceError
-from quickstart.model.started import LoadedUnit
+from quickstart.model.started import Loaded, LoadedUnit, RootMount
 from quickstart.parse.bounded import natural
 from quickstart.trace.whole import whole
 
+_ROOT = "Root="
 _ID, _AFTER, _STARTED = "Id", "After", "InactiveExitTimestampMonotonic"
+_EXAMINED, _FILE, _DROP_INS = "ConditionTimestampMonotonic", "FragmentPath", "DropInPaths"
+_ALWAYS_SAID = frozenset({_ID, _AFTER, _STARTED, _EXAMINED, _FILE, _DROP_INS})
 # A machine with a desktop has some five hundred.
 _MOST_UNITS = 1 << 16
 
 
-def parse_units(text: str) -> tuple[LoadedUnit, ...]:
-    """The units in the log. Raises TraceError for an incomplete or damaged log, and for a log without units."""
-    found = tuple(_units(whole("the units", text)))
-    if not 0 < len(found) <= _MOST_UNITS:
+def parse_units(text: str) -> Loaded:
+    """The account in the log. Raises TraceError for an incomplete or damaged log, and for a log that has no
+    unit or no mount of the root.
+    """
+    roots, _, units = whole("the units", text).partition("\n\n")
+    loaded = Loaded(tuple(_units(units)), tuple(_roots(roots)))
+    if not loaded.roots or not 0 < len(loaded.units) <= _MOST_UNITS:
         raise _damaged()
-    return found
+    return loaded
+
+
+def _roots(text: str) -> Iterator[RootMount]:
+    for line in text.split("\n"):
+        words = line.removeprefix(_ROOT).split(" ")
+        if not line.startswith(_ROOT) or len(words) != 2:
+            raise _damaged()
+        yield RootMount(*words)
 
 
 def _units(text: str) -> Iterator[LoadedUnit]:
     for block in text.rstrip("\n").split("\n\n"):
         values = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
-        started_us = natural(values.get(_STARTED, ""))
-        if not values.get(_ID) or _AFTER not in values or started_us is None:
+        started_us, examined_us = natural(values.get(_STARTED, "")), natural(values.get(_EXAMINED, ""))
+        if (
+            not values.get(_ID)
+            or started_us is None
+            or examined_us is None
+            or not values.keys() >= _ALWAYS_SAID
+        ):
             raise _damaged()
-        yield LoadedUnit(values[_ID], frozenset(values[_AFTER].split()), started_us)
+        yield LoadedUnit(
+            name=values[_ID],
+            after=frozenset(values[_AFTER].split()),
+            started_us=started_us,
+            examined_us=examined_us,
+            file=values[_FILE],
+            drop_ins=tuple(values[_DROP_INS].split()),
+        )
 
 
 def _damaged() -> TraceError:

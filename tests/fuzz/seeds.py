@@ -61,8 +61,14 @@ def _guest() -> Iterator[tuple[str, bytes]]:
     resident = b"== 600000 /usr/lib/liba.so.1\n0 4096\n65536 131072\n== end\n"
     yield "maps", maps
     yield "resident", resident
-    units = b"Id=nginx.service\nAfter=network.target -.mount\nInactiveExitTimestampMonotonic=9\n\n"
-    units += b"Id=-.mount\nAfter=\nInactiveExitTimestampMonotonic=0\n== end\n"
+    units = (
+        b"Root=/ ext4\n\nId=nginx.service\nAfter=network.target -.mount\nInactiveExitTimestampMonotonic=9\n"
+    )
+    units += (
+        b"ConditionTimestampMonotonic=8\nFragmentPath=/usr/lib/systemd/system/nginx.service\nDropInPaths=\n\n"
+    )
+    units += b"Id=-.mount\nAfter=\nInactiveExitTimestampMonotonic=0\nConditionTimestampMonotonic=0\n"
+    units += b"FragmentPath=\nDropInPaths=/etc/systemd/system/-.mount.d/a.conf\n== end\n"
     yield "units", units
     yield "ldd", ldd
     strace = b'7 1.000001 openat(AT_FDCWD</>, "/x", O_RDONLY) = 3</x>\n'

@@ -361,7 +361,15 @@ TARGETS: Mapping[str, Target] = {
     ),
     "units": Target(
         lambda data, _: void(parse_units(os.fsdecode(data))),
-        (b"Id=a\n", b"After=b c\n", b"InactiveExitTimestampMonotonic=5\n", b"\n\n", b"== end\n"),
+        (
+            b"Root=/ ext4\n\n",
+            b"Id=a\n",
+            b"After=b c\n",
+            b"FragmentPath=/a\n",
+            b"InactiveExitTimestampMonotonic=5\n",
+            b"\n\n",
+            b"== end\n",
+        ),
     ),
     "ldd": Target(
         lambda data, _: void(parse_ldd(os.fsdecode(data))),

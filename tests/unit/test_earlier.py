@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quickstart.errors import TraceError, UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import Trace
-from quickstart.model.started import LoadedUnit
+from quickstart.model.started import Loaded, LoadedUnit, RootMount
 from quickstart.pack.earlier import refuse_earlier
 from quickstart.trace.started import parse_units
 from tests.unit.imagebuilder import trace
+from tests.unit.test_unit_sockets import put
 
 LOG = """\
+Root=/ ext4
+
 Id=app.service
 After=basic.target -.mount
 InactiveExitTimestampMonotonic=9000000
+ConditionTimestampMonotonic=8000000
+FragmentPath=/usr/lib/systemd/system/app.service
+DropInPaths=/etc/systemd/system/app.service.d/a.conf /run/b.conf
 
 After=
 InactiveExitTimestampMonotonic=0
+ConditionTimestampMonotonic=0
+DropInPaths=
+FragmentPath=
 Id=other.service
 == end
 """
+PACKAGES = "/usr/lib/systemd/system"
+OWN = "/etc/systemd/system"
 
 
 def booted(**after: str) -> Trace:
@@ -37,12 +52,33 @@ def booted(**after: str) -> Trace:
         **after,
     }
     names = {name: name.replace("__", "-").replace("_", ".") for name in usual}
-    loaded = (LoadedUnit(names[name], frozenset(words.split()), 1) for name, words in usual.items())
-    return replace(trace(), loaded=tuple(loaded))
+    loaded = (
+        LoadedUnit(
+            name=names[name],
+            after=frozenset(words.split()),
+            started_us=1,
+            file=f"{PACKAGES}/{names[name]}" if names[name].endswith((".service", ".target")) else "",
+        )
+        for name, words in usual.items()
+    )
+    return replace(trace(), loaded=Loaded(tuple(loaded), (RootMount("/", "ext4"),)))
 
 
-def test_a_usual_boot() -> None:
-    refuse_earlier([booted()], ["app.service"])
+def changed(base: Trace, unit: str, **changes: Any) -> Trace:
+    units = tuple(replace(each, **changes) if each.name == unit else each for each in base.loaded.units)
+    return replace(base, loaded=replace(base.loaded, units=units))
+
+
+def refused(tmp_path: Path, *traces: Trace, units: Sequence[str] = ("app.service",)) -> str:
+    try:
+        refuse_earlier(traces, units, ImageRoot(tmp_path))
+    except UnsupportedUnitError as error:
+        return error.message
+    return ""
+
+
+def test_a_usual_boot(tmp_path: Path) -> None:
+    assert refused(tmp_path, booted()) == ""
 
 
 @pytest.mark.parametrize(
@@ -55,45 +91,120 @@ def test_a_usual_boot() -> None:
         ),
         ("srv-data.mount", {"local__fs_target": "srv-data.mount", "srv__data_mount": ""}),
         ("home.automount", {"local__fs_target": "home.automount", "home_automount": ""}),
+        ("run-app.mount", {"local__fs_target": "run-app.mount", "run__app_mount": ""}),
+        # A filter that is before the network, and one that somebody wrote for this very application.
+        ("late.service", {"network_target": "late.service", "late_service": ""}),
+        ("fetch-certs.service", {"app_service": "fetch-certs.service", "fetch__certs_service": ""}),
+        # Names that only begin like those of systemd and cloud-init.
+        (
+            "systemd-filter.service",
+            {"network_target": "systemd-filter.service", "systemd__filter_service": ""},
+        ),
+        (
+            "cloud-firewall.service",
+            {"network_target": "cloud-firewall.service", "cloud__firewall_service": ""},
+        ),
+        (
+            "systemd-sysext.service",
+            {"sysinit_target": "systemd-sysext.service", "systemd__sysext_service": ""},
+        ),
     ],
 )
-def test_what_prepares_the_machine_is_refused(name: str, after: dict[str, str]) -> None:
-    with pytest.raises(
-        UnsupportedUnitError, match=f"app.service cannot be started early: .* started {name} before it"
-    ):
-        refuse_earlier([booted(), booted(**after)], ["app.service"])
+def test_what_prepares_the_machine_is_refused(tmp_path: Path, name: str, after: dict[str, str]) -> None:
+    message = refused(tmp_path, booted(), booted(**after))
+    assert message.startswith(
+        f"app.service cannot be started early: the reference boot started {name} before it"
+    )
 
 
-def test_a_unit_of_the_stack_may_come_before() -> None:
+def test_a_unit_of_the_stack_may_come_before(tmp_path: Path) -> None:
     filtered = booted(network__pre_target="filter.service", filter_service="")
-    refuse_earlier([filtered], ["filter.service", "app.service"])
+    assert refused(tmp_path, filtered, units=("filter.service", "app.service")) == ""
 
 
-def test_what_the_application_does_not_come_after() -> None:
+def test_what_the_application_does_not_come_after(tmp_path: Path) -> None:
     """It has no After=network.target, so systemd starts it beside the filter, too."""
     filtered = booted(app_service="basic.target", network__pre_target="filter.service", filter_service="")
-    refuse_earlier([filtered], ["app.service"])
+    assert refused(tmp_path, filtered) == ""
 
 
-def test_what_was_not_started() -> None:
+def test_what_comes_after_all_services_is_not_prepared_by_all_of_them(tmp_path: Path) -> None:
+    late = booted(app_service="multi-user.target", multi__user_target="other.service", other_service="")
+    assert refused(tmp_path, late) == ""
+
+
+def test_what_was_not_started(tmp_path: Path) -> None:
     filtered = booted(network__pre_target="filter.service", filter_service="")
-    loaded = (
-        replace(each, started_us=0) if each.name == "filter.service" else each for each in filtered.loaded
-    )
-    refuse_earlier([replace(filtered, loaded=tuple(loaded))], ["app.service"])
+    assert refused(tmp_path, changed(filtered, "filter.service", started_us=0)) == ""
+    # Its condition may hold on another machine.
+    examined = changed(filtered, "filter.service", started_us=0, examined_us=1)
+    assert "started filter.service before it" in refused(tmp_path, examined)
 
 
-def test_an_ordinary_service_that_comes_before() -> None:
-    refuse_earlier(
-        [booted(app_service="basic.target db.service", db_service="basic.target")], ["app.service"]
+def test_extensions_that_had_nothing_to_do(tmp_path: Path) -> None:
+    """What they look for is compared (inspect/unit/before.py)."""
+    extended = booted(sysinit_target="systemd-sysext.service", systemd__sysext_service="")
+    assert refused(tmp_path, changed(extended, "systemd-sysext.service", started_us=0, examined_us=1)) == ""
+
+
+def test_a_harmless_name_is_the_package_s_unit_only(tmp_path: Path) -> None:
+    own = changed(booted(), "networking.service", file=f"{OWN}/networking.service")
+    assert f"started networking.service before it, by {OWN}/networking.service" in refused(tmp_path, own)
+
+
+def test_a_drop_in_of_a_harmless_unit_may_have_no_command(tmp_path: Path) -> None:
+    drop_in = f"{OWN}/networking.service.d/a.conf"
+    put(tmp_path, drop_in, "[Unit]\nAfter=x.target\n[Service]\nTimeoutStartSec=5\n")
+    dropped = changed(booted(), "networking.service", drop_ins=(drop_in,))
+    assert refused(tmp_path, dropped) == ""
+    put(tmp_path, drop_in, "[Service]\nExecStartPre=/sbin/iptables-restore /etc/rules\n")
+    assert f"started networking.service before it, with the commands of {drop_in}" in refused(
+        tmp_path, dropped
     )
+
+
+def test_a_change_of_a_mount(tmp_path: Path) -> None:
+    mounted = booted(local__fs_target="-.mount boot.mount", __mount="", boot_mount="")
+    assert refused(tmp_path, mounted) == ""
+    generated = changed(mounted, "boot.mount", file="/run/systemd/generator/boot.mount")
+    assert refused(tmp_path, generated) == ""
+    own = changed(mounted, "boot.mount", file=f"{OWN}/boot.mount")
+    assert f"by {OWN}/boot.mount" in refused(tmp_path, own)
+    assert "boot.mount.d/x.conf" in refused(
+        tmp_path, changed(generated, "boot.mount", drop_ins=(f"{PACKAGES}/boot.mount.d/x.conf",))
+    )
+
+
+@pytest.mark.parametrize(
+    ("roots", "shown"),
+    [
+        ((RootMount("/", "overlay"),), "/ of overlay"),
+        ((RootMount("/@rootfs", "ext4"),), "/@rootfs of ext4"),
+        ((RootMount("/", "ext4"), RootMount("/", "tmpfs")), "/ of ext4, then / of tmpfs"),
+    ],
+)
+def test_another_root(tmp_path: Path, roots: tuple[RootMount, ...], shown: str) -> None:
+    boot = booted()
+    hidden = replace(boot, loaded=replace(boot.loaded, roots=roots))
+    assert f"the image's own initramfs mounts {shown} as /" in refused(tmp_path, hidden)
+
+
+def test_an_account_without_the_unit(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"does not have other\.service"):
+        refused(tmp_path, booted(), units=("app.service", "other.service"))
 
 
 def test_the_log_of_the_units() -> None:
-    assert parse_units(LOG) == (
-        LoadedUnit("app.service", frozenset({"basic.target", "-.mount"}), 9_000_000),
-        LoadedUnit("other.service", frozenset(), 0),
+    app = LoadedUnit(
+        name="app.service",
+        after=frozenset({"basic.target", "-.mount"}),
+        started_us=9_000_000,
+        examined_us=8_000_000,
+        file=f"{PACKAGES}/app.service",
+        drop_ins=(f"{OWN}/app.service.d/a.conf", "/run/b.conf"),
     )
+    other = LoadedUnit(name="other.service", after=frozenset(), started_us=0)
+    assert parse_units(LOG) == Loaded((app, other), (RootMount("/", "ext4"),))
 
 
 @pytest.mark.parametrize(
@@ -104,6 +215,9 @@ def test_the_log_of_the_units() -> None:
         "== end\n",
         LOG.replace("Id=app.service\n", ""),
         LOG.replace("After=\n", ""),
+        LOG.replace("DropInPaths=\n", ""),
+        LOG.replace("Root=/ ext4\n\n", ""),
+        LOG.replace("Root=/ ext4", "Root=/"),
         LOG.replace("=9000000", "=-1"),
         LOG.replace("=9000000", "=" + "9" * 5000),
     ],
@@ -113,8 +227,8 @@ def test_a_log_that_is_none(text: str) -> None:
         parse_units(text)
 
 
-def test_a_mount_that_came_later() -> None:
+def test_a_mount_that_came_later(tmp_path: Path) -> None:
     """systemd orders each mount that it finds before local-fs.target, one of a container as well."""
     mounted = booted(local__fs_target="srv.mount", srv_mount="")
-    loaded = (replace(each, started_us=2) if each.name == "srv.mount" else each for each in mounted.loaded)
-    refuse_earlier([replace(mounted, loaded=tuple(loaded))], ["app.service"])
+    assert "srv.mount" in refused(tmp_path, mounted)
+    assert refused(tmp_path, changed(mounted, "srv.mount", started_us=2)) == ""

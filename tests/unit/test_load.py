@@ -41,7 +41,10 @@ MAPS = """\
 == end
 """
 RESIDENT = "== 600000 /usr/sbin/app\n0 4096\n8192 8192\n== 700000 /usr/lib/a b\n== end\n"
-UNITS = "Id=a.service\nAfter=b.target c.service\nInactiveExitTimestampMonotonic=5\n== end\n"
+UNITS = (
+    "Root=/ ext4\n\nId=a.service\nAfter=b.target c.service\nInactiveExitTimestampMonotonic=5\n"
+    "ConditionTimestampMonotonic=4\nFragmentPath=/usr/lib/systemd/system/a.service\nDropInPaths=\n== end\n"
+)
 FACTS = {"interface": "ens3", "mac": "52:54:00:00:00:01", "address": "10.0.2.15", "ready_uptime_ns": 5}
 
 

@@ -40,6 +40,19 @@ _MACHINE_FILES = ("/etc/fstab", "/etc/crypttab", "/etc/network/interfaces", "/et
 _MACHINE_PLACES = ("/etc/network/interfaces.d", "/etc/network/if-pre-up.d", "/etc/systemd/network")
 # modprobe.d(5): init loads modules by the build's own table, also one that the administrator has forbidden since.
 _MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
+# systemd-sysext(8), systemd-confext(8): what is in these replaces directories of /usr and /etc, after an early start.
+_EXTENSIONS = (
+    *("/etc/extensions", "/var/lib/extensions", "/usr/lib/extensions", "/usr/local/lib/extensions"),
+    *("/var/lib/confexts", "/usr/lib/confexts", "/usr/local/lib/confexts"),
+)
+# overlayroot, bilibop-lockfs and fsprotect mount something else over the root volume, by scripts in the image's initramfs.
+# A package that is installed later comes with its file.
+_ROOT_FILES = (
+    "/etc/overlayroot.conf",
+    "/etc/overlayroot.local.conf",
+    "/etc/bilibop/bilibop.conf",
+    "/etc/default/fsprotect",
+)
 # The kernel gives an audit context only to a process that is forked after audit was switched on (kernel/auditsc.c, audit_alloc).
 # A process from before these start is never audited.
 _AUDITORS = ("audit-rules", "auditd")
@@ -55,7 +68,7 @@ _MOST_BYTES = 16 << 20
 
 def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The configuration files, existing or not, by which a boot prepares the machine for services."""
-    yield from map(PurePosixPath, _KERNEL_FILES)
+    yield from map(PurePosixPath, (*_KERNEL_FILES, *_ROOT_FILES))
     yield from (directory / SERVICE for directory in ADMINISTRATORS_UNITS)
     yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in (*_AUDITORS, *_FILTERS))
     yield from _filters_links(root)
@@ -65,7 +78,7 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The directories, existing or not, whose entries are such configuration files."""
-    yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES))
+    yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES, *_EXTENSIONS))
     # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
     yield from ADMINISTRATORS_UNITS
     names = [name for each in (SERVICE, *_EARLY_TARGETS, *_GOALS) for name in drop_in_places(root, each)]
