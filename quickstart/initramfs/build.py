@@ -24,6 +24,7 @@ from quickstart.initramfs.takeover import network_service
 from quickstart.inspect.cloudinit import early_start
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitStart
+from quickstart.inspect.unit.mounted import tmp_options
 from quickstart.inspect.unit.sysctl import kernel_settings
 from quickstart.model import MIB, Initramfs, Profile, ReferenceImage, RootDisk, StartSet
 from quickstart.model.words import Payload
@@ -159,6 +160,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         watched=recipe.watched,
         image=recipe.payload.value if recipe.payload is Payload.SQUASHFS else "",
         settings=kernel_settings(root),
+        tmp_options=tmp_options(root),
     )
     return replace(config, build=build_id(recipe, config))
 

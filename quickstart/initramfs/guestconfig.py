@@ -46,7 +46,8 @@ class GuestConfig:
     a hand-off. ``early`` is the result of cloudinit.early_start. ``image`` is the file system type of part B,
     or empty when part B has plain files. ``bound`` are the packed files that are bound over the volume's
     files, for each unit of the stack (serving.bound_files). ``watched`` is compared with the volume in
-    addition to the packed files. ``settings`` come from the image's sysctl.d(5).
+    addition to the packed files. ``settings`` come from the image's sysctl.d(5). ``tmp_options`` are those of
+    the tmpfs on /tmp, as init tries them (inspect/unit/mounted.py).
     """
 
     build: str
@@ -64,6 +65,7 @@ class GuestConfig:
     image: str = ""
     watched: Watched = NOTHING
     settings: tuple[KernelSetting, ...] = ()
+    tmp_options: tuple[str, ...] = ()
 
 
 def late_binds_text(unit: UnitStart) -> str:
@@ -113,6 +115,7 @@ def config_text(config: GuestConfig) -> str:
         "NETWORK": config.network,
         "EARLY": config.early,
         "IMAGE": config.image,
+        "TMP_OPTIONS": " ".join(config.tmp_options),
         # As in /proc/net/tcp (proc(5)).
         "READY_PORT": f"{config.ready.port:04X}" if config.ready.port else "",
         # `caretaker ask` has no other request than HTTP's.

@@ -8,7 +8,7 @@ import pytest
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.mounted import refuse_mounts
+from quickstart.inspect.unit.mounted import refuse_mounts, tmp_options
 from quickstart.inspect.unit.read import read_unit
 from tests.unit.test_unit_sockets import UNITS, link, put
 
@@ -104,3 +104,30 @@ def test_those_of_systemd(tmp_path: Path) -> None:
     assert refused(tmp_path) == ""
     put(tmp_path, f"{OWN}/tmp.mount", "[Mount]\nOptions=noexec\n")
     assert "tmp.mount mounts /tmp" in refused(tmp_path)
+
+
+TMP = "[Unit]\nConflicts=umount.target\n[Mount]\nWhat=tmpfs\nWhere=/tmp\nType=tmpfs\nOptions="
+
+
+def test_the_tmpfs_on_tmp(tmp_path: Path) -> None:
+    assert tmp_options(ImageRoot(tmp_path)) == ()
+    put(tmp_path, f"{UNITS}/tmp.mount", f"{TMP}mode=1777,nosuid,size=50%%\n")
+    assert tmp_options(ImageRoot(tmp_path)) == ()
+    link(tmp_path, f"{UNITS}/local-fs.target.wants/tmp.mount", "../tmp.mount")
+    link(tmp_path, f"{UNITS}/sysinit.target.wants/local-fs.target", "../local-fs.target")
+    link(tmp_path, f"{UNITS}/multi-user.target.wants/sysinit.target", "../sysinit.target")
+    assert tmp_options(ImageRoot(tmp_path)) == ("mode=1777,nosuid,size=50%",)
+    put(tmp_path, f"{UNITS}/tmp.mount", f"{TMP}mode=1777,x-systemd.graceful-option=usrquota\n")
+    assert tmp_options(ImageRoot(tmp_path)) == ("mode=1777,usrquota", "mode=1777")
+    link(tmp_path, f"{OWN}/tmp.mount", "/dev/null")
+    assert tmp_options(ImageRoot(tmp_path)) == ()
+
+
+@pytest.mark.parametrize(
+    "text", [f"{TMP}mode=1777;rm\n", TMP.replace("Type=tmpfs", "Type=ext4") + "mode=1777\n"]
+)
+def test_an_unusual_mount_of_tmp(tmp_path: Path, text: str) -> None:
+    put(tmp_path, f"{UNITS}/tmp.mount", text)
+    link(tmp_path, f"{UNITS}/multi-user.target.wants/tmp.mount", "../tmp.mount")
+    with pytest.raises(UnsupportedUnitError, match="in an unusual way"):
+        tmp_options(ImageRoot(tmp_path))

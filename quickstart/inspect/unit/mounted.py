@@ -6,13 +6,14 @@ hide what it has written there, and options such as noexec would come too late.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.files import UNIT_PATHS, assignments, unit_file, unit_texts
+from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, unit_file, unit_texts
 from quickstart.inspect.unit.order import words_of
 from quickstart.inspect.unit.pulled import is_started, pulled_by
 from quickstart.inspect.unit.words import unescape_name
@@ -25,8 +26,11 @@ _KERNELS = tuple(map(PurePosixPath, ("/dev", "/proc", "/sys", "/run")))
 _USUAL = frozenset({"defaults", "rw", "nodev", "nosuid", "nofail", "auto"})
 # No service has its files there.
 _UNUSED = tuple(map(PurePosixPath, ("/boot", "/efi", "/media")))
-# Debian 13 has it in each image. The hand-off keeps the files in the /tmp below it out of systemd-tmpfiles' way only.
+# Debian 13 has it in each image. Init makes the same mount, which systemd takes over.
 _TMP = "tmp.mount"
+# tmpfs(5), and words of systemd's own for what the mount may do without (systemd.mount(5), x-systemd.graceful-option=).
+_TMP_OPTIONS = re.compile(r"[a-z0-9_=%,.-]+")
+_GRACEFUL = "x-systemd.graceful-option="
 # systemd.mount(5): each of them has a mount made that noauto leaves out. An automount comes when somebody opens the place.
 _MADE_ALL_THE_SAME = (
     "x-systemd.automount",
@@ -59,6 +63,31 @@ def refuse_mounts(root: ImageRoot, unit: str) -> None:
                 f"{unit} cannot be started early: {mount.source} mounts {mount.place}, and an early start comes before that",
                 hint="remove the mount from the image, or add noauto to its line when the application has nothing there",
             )
+
+
+def tmp_options(root: ImageRoot) -> tuple[str, ...]:
+    """The options with which a boot mounts a tmpfs on /tmp, as init tries them: the first that the kernel takes
+    counts. Empty when the image does not mount /tmp.
+
+    Raises UnsupportedUnitError for a mount of /tmp that is not a tmpfs, or with unusual options.
+    """
+    try:
+        texts = unit_texts(root, _TMP)
+    except (StartSetError, UnsupportedUnitError):
+        # There is none, or it is masked.
+        return ()
+    if not is_started(root, _TMP):
+        return ()
+    found = directives(assignments(texts, "[Mount]"))
+    options = found.get("Options", ("",))[-1].replace("%%", "%")
+    if found.get("Type", ("",))[-1] != "tmpfs" or not _TMP_OPTIONS.fullmatch(options):
+        raise UnsupportedUnitError(
+            f"{_TMP} mounts /tmp in an unusual way: {options}", hint="use the package's own tmp.mount"
+        )
+    words = options.split(",")
+    plain = [word for word in words if not word.startswith("x-")]
+    graceful = [word.removeprefix(_GRACEFUL) for word in words if word.startswith(_GRACEFUL)]
+    return tuple(dict.fromkeys(",".join(each) for each in ((*plain, *graceful), plain)))
 
 
 def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
