@@ -72,6 +72,17 @@ def test_a_first_boot(root: Path, text: str | None, named: tuple[str, ...]) -> N
     assert early(root) == named
 
 
+def test_an_init_script_without_a_unit_file(root: Path) -> None:
+    """systemd makes a unit of it (systemd-sysv-generator(8)), which its header may order before the network."""
+    link(root, "etc/rc2.d/S01old", "../init.d/old")
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    for name in ("filter", "app", "early.sh"):
+        link(root, f"etc/rc3.d/S02{name}", f"../init.d/{name}")
+    link(root, "etc/rc3.d/K01stopped", "../init.d/stopped")
+    link(root, "etc/rc0.d/S01halt", "../init.d/halt")
+    assert early(root) == ("etc/rc3.d/S02filter",)
+
+
 def test_what_the_build_has_seen_is_not_named(root: Path) -> None:
     assert early(root) == NOTHING
     (root / "known").write_bytes(b"")

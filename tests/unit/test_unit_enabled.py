@@ -36,6 +36,8 @@ def image(root: Path) -> ImageRoot:
     put(root, f"{PACKAGES}/there.service.d/a.conf", "")
     (root / f"{OWN[1:]}/linked.service.d").symlink_to("/opt/wants")
     put(root, f"{PACKAGES}/c.target.wants", "")
+    put(root, "/etc/rc3.d/S01old", "")
+    put(root, "/etc/rc3.d/K01stopped", "")
     return ImageRoot(root)
 
 
@@ -57,6 +59,7 @@ def test_links_and_what_the_application_comes_after(tmp_path: Path) -> None:
         "before store.service",
         "before sysinit.target",
         "linked.service.d",
+        "script old",
     ]
 
 

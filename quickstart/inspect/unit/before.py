@@ -22,6 +22,7 @@ from quickstart.inspect.unit.files import (
     unit_files,
     unit_texts,
 )
+from quickstart.inspect.unit.hooks import HOOKS
 from quickstart.inspect.unit.order import owned_texts
 from quickstart.inspect.unit.pulled import is_started, pulled_by
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE
@@ -37,7 +38,7 @@ _IMA_POLICY = PurePosixPath("/etc/ima/ima-policy")
 _KERNEL_FILES = ("/etc/sysctl.conf", str(_IMA_POLICY))
 # What cloud-init writes on an instance's first boot, after which that machine starts early all the same.
 _MACHINE_FILES = ("/etc/fstab", "/etc/crypttab", "/etc/network/interfaces", "/etc/dhcp/dhclient.conf")
-_MACHINE_PLACES = ("/etc/network/interfaces.d", "/etc/network/if-pre-up.d", "/etc/systemd/network")
+_MACHINE_PLACES = ("/etc/network/interfaces.d", *map(str, HOOKS), "/etc/systemd/network")
 # modprobe.d(5): init loads modules by the build's own table, also one that the administrator has forbidden since.
 _MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
 # systemd-sysext(8), systemd-confext(8): what is in these replaces directories of /usr and /etc, after an early start.

@@ -14,6 +14,7 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.facts import Deciding, way_to
 from quickstart.inspect.unit.files import UNIT_PATHS, names_of, unit_file
+from quickstart.inspect.unit.initscripts import started_scripts
 from quickstart.inspect.unit.neighbours import handing_sockets
 from quickstart.inspect.unit.order import PULLING, comes_before, conflicting
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
@@ -31,11 +32,13 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
     - ``application UNIT``: each name of each of ``units``.
     - ``before UNIT``: a unit, existing or not, that starts before one of ``units`` and is none of them, or in
       place of it.
+    - ``script NAME``: an init script that a link in rc2.d to rc5.d starts.
     - ``as-built MTIME CTIME X.wants``: a directory of the packages' units, with its times.
 
     Raises UnsupportedUnitError when a directory X.wants is a link, because init would not see its entries.
     """
     lines = {*_links(root), *_drop_ins(root)}
+    lines |= {f"script {name}" for name in started_scripts(root)}
     own = {name for unit in units for name in names_of(root, unit)}
     lines |= {f"application {name}" for name in own}
     for unit in units:

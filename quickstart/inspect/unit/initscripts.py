@@ -157,6 +157,11 @@ def start_links(root: ImageRoot, name: str) -> tuple[PurePosixPath, ...]:
     return tuple(place / each for place, each in _links(root) if each[3:] == name)
 
 
+def started_scripts(root: ImageRoot) -> frozenset[str]:
+    """The names of all init scripts that links start at boot, in the spelling of the links."""
+    return frozenset(name[3:] for _, name in _links(root))
+
+
 def _links(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:
     for level in _RUN_LEVELS:
         place = root.resolve(PurePosixPath("/etc") / level).canonical

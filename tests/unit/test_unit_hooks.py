@@ -1,0 +1,102 @@
+"""The scripts and commands of ifupdown, which an early start leaves out: one that may filter packets is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.facts import deciding
+from quickstart.inspect.unit.read import read_unit
+from tests.unit.test_unit_sockets import UNITS, link, put
+
+PRE_UP = "/etc/network/if-pre-up.d"
+UP = "/etc/network/if-up.d"
+IFACE = "auto ens3\niface ens3 inet dhcp\n"
+
+
+def refused(base: Path) -> str:
+    put(base, "/usr/bin/app", "")
+    put(base, f"{UNITS}/app.service", "[Service]\nExecStart=/usr/bin/app\n")
+    try:
+        read_unit(ImageRoot(base), "app.service")
+    except UnsupportedUnitError as error:
+        return error.message
+    return ""
+
+
+def script(base: Path, path: str, text: str, *, is_packaged: bool) -> None:
+    put(base, path, text)
+    (base / path[1:]).chmod(0o755)
+    put(
+        base,
+        "/var/lib/dpkg/status",
+        "Package: tool\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n\n",
+    )
+    put(base, "/var/lib/dpkg/info/tool.list", f"/.\n{path}\n" if is_packaged else "/.\n")
+
+
+@pytest.mark.parametrize("directory", [PRE_UP, UP])
+def test_a_script_of_the_administrator_s(tmp_path: Path, directory: str) -> None:
+    script(tmp_path, f"{directory}/rules", "#!/bin/sh\n/root/rules\n", is_packaged=False)
+    assert f"{directory}/rules runs before it, and may set up a packet filter" in refused(tmp_path)
+
+
+def test_a_script_of_a_package(tmp_path: Path) -> None:
+    script(tmp_path, f"{PRE_UP}/tool", "#!/bin/sh\nethtool -K $IFACE tso off\n", is_packaged=True)
+    assert refused(tmp_path) == ""
+    script(tmp_path, f"{PRE_UP}/tool", "#!/bin/sh\n/sbin/iptables-restore </etc/rules\n", is_packaged=True)
+    assert f"{PRE_UP}/tool runs before it" in refused(tmp_path)
+
+
+def test_what_is_not_executable_does_not_run(tmp_path: Path) -> None:
+    put(tmp_path, f"{PRE_UP}/rules", "#!/bin/sh\n/root/rules\n")
+    (tmp_path / PRE_UP[1:] / "rules").chmod(0o644)
+    assert refused(tmp_path) == ""
+
+
+def test_a_link_to_a_script(tmp_path: Path) -> None:
+    put(tmp_path, "/root/rules", "#!/bin/sh\n")
+    (tmp_path / "root/rules").chmod(0o755)
+    link(tmp_path, f"{PRE_UP}/rules", "/root/rules")
+    assert "/root/rules runs before it" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  up ip route add 10.0.0.0/8 via 10.0.2.2 dev ens3 || true",
+        "\tpost-up /sbin/ethtool -K ens3 tso off; ip link set ens3 mtu 9000",
+        "  down /root/rules",
+        "  # up /root/rules",
+        "  dns-nameservers 10.0.2.3",
+    ],
+)
+def test_commands_that_set_up_the_interface(tmp_path: Path, line: str) -> None:
+    put(tmp_path, "/etc/network/interfaces", f"{IFACE}{line}\n")
+    assert refused(tmp_path) == ""
+
+
+@pytest.mark.parametrize("file", ["/etc/network/interfaces", "/etc/network/interfaces.d/ens3"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  pre-up iptables-restore < /etc/iptables.up.rules",
+        "  up /root/rules",
+        "  post-up ip link set ens3 up; /root/rules",
+        "  up ip -batch $(/root/rules)",
+        "  up \\\n  /root/rules",
+        "  up ip link set ens3 up && nft -f /etc/rules",
+    ],
+)
+def test_commands_that_may_filter(tmp_path: Path, file: str, line: str) -> None:
+    put(tmp_path, file, f"{IFACE}{line}\n")
+    assert f"{file} has `" in refused(tmp_path)
+
+
+def test_a_script_that_is_added_later_is_noticed(tmp_path: Path) -> None:
+    assert refused(tmp_path) == ""
+    places = set(map(str, deciding(ImageRoot(tmp_path), "app.service").places))
+    assert {PRE_UP, UP} <= places
