@@ -109,8 +109,9 @@ def record(
         with progress.step("trace: bring the logs home"):
             # This happens while the tracer still runs, because its log has to have all that is mapped now.
             _save(directory / "maps.log", _output(guest, f"{_GUEST}/maps-all {shlex.join(profile.units)}"))
-            _save(directory / "units.log", _output(guest, f"{_GUEST}/units-all"))
             _stop_tracer(guest)
+            # Only now: systemd reads many files for it, and each would stop it under strace.
+            _save(directory / "units.log", _output(guest, f"{_GUEST}/units-all"))
             # The log was in the guest's memory.
             _fetch(guest, "strace.log", directory, traced.memory_mib * MIB)
             _fetch(guest, "modules.before", directory, _SAID_BYTES)
