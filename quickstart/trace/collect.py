@@ -146,7 +146,7 @@ class _Collector:
 
 
 def collect_file(log: BinaryIO, *units: str) -> UnitLog:
-    """The actions of ``units`` in a log file of any size. Raises TraceError as ``collect`` does."""
+    """The actions of ``units`` in a log file of any size. Raises TraceError for a damaged log."""
     return collect(lines_of(log, MAX_LINE_BYTES), *units)
 
 
