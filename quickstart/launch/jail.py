@@ -37,7 +37,7 @@ _MOST_BYTES = 1 << 62
 
 @dataclass(frozen=True)
 class Jail:
-    """A jail: the user as which QEMU runs, and the directory in which it must start. QEMU has no access to
+    """A jail: the user as whom QEMU runs, and the directory in which it must start. QEMU has no access to
     the parent directory.
     """
 

@@ -1,4 +1,4 @@
-"""What systemd started in a boot. This module imports nothing of ours."""
+"""The data class for a unit that systemd loaded in a boot. This module imports no module of QuickStart."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LoadedUnit:
-    """A unit that systemd had loaded at ready. ``after`` are the units that it comes after, by systemd's own
-    account. ``started_us`` is the uptime at which systemd first started the unit, or 0.
+    """A unit that systemd had loaded at ready. ``after`` are the units that come before it, according to
+    systemd itself (systemctl(1), property After). ``started_us`` is the uptime at which systemd first started
+    the unit, or 0 when systemd did not start it.
     """
 
     name: str

@@ -75,7 +75,9 @@ class _Collector:
     blind: dict[str, None] = field(default_factory=dict)
 
     def check_room(self) -> None:
-        """Raise TraceError for more facts than any boot has: the guest's programs choose them."""
+        """Raise TraceError when there are more processes and actions than in any real boot. The guest's
+        programs choose their number, so it needs a limit.
+        """
         if len(self.pids) + len(self.found) + len(self.made) > _MOST_FACTS:
             raise TraceError(
                 f"the strace log has more than {_MOST_FACTS} processes, made files and different actions"
