@@ -59,7 +59,7 @@ class ShellOptions:
     type=click.Choice(["reference", "initramfs", "guest"]),
     default="guest",
     show_default=True,
-    help="Where the shell is.",
+    help="The place in which the shell runs.",
 )
 @profile_option("With --at reference: the image of this profile, instead of the one of OUT.")
 @click.option("--stock", is_flag=True, help="Boot the ordinary way (with --at guest).")
