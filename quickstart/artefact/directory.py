@@ -57,9 +57,9 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
     """The artefact at ``out`` when the build with ``build_key`` would make an equal artefact. None when
     ``out`` does not exist or may be replaced.
 
-    Raises OutputExistsError when ``out`` is not an artefact and, without ``force``, when it is another
-    user's, is damaged, or has a root disk that may have been used, because a build must not delete a
-    machine's data.
+    Raises OutputExistsError when ``out`` is not an artefact. Without ``force``, this error is also raised for
+    an artefact that belongs to another user, is damaged, or has a root disk that may have been used, because
+    a build must not delete a machine's data.
     """
     if not out.exists():
         if out.is_symlink():

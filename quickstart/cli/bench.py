@@ -73,7 +73,10 @@ class _Verbs(click.Group):
     "matrix_file", metavar="MATRIX.toml", required=False, type=click.Path(path_type=Path, dir_okay=False)
 )
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path, file_okay=False), help="Where the results go [bench-NAME]."
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The directory of the results [bench-NAME].",
 )
 @click.option(
     "--profile",
@@ -81,31 +84,35 @@ class _Verbs(click.Group):
     multiple=True,
     metavar="NAME|DIR",
     shell_complete=profile_names,
-    help="An application.",
+    help="The profile of an application.",
 )
 @click.option(
     "--configuration",
     "configurations",
     multiple=True,
     type=click.Choice(CONFIGURATIONS),
-    help="A way to boot that is compared.",
+    help="A configuration, which is one of the ways to boot that the bench compares.",
 )
 @click.option(
     "--command-line",
     "command_lines",
     multiple=True,
     type=click.Choice(COMMAND_LINES),
-    help="The kernel's options [those of build; stock for the standard configurations].",
+    help="The set of kernel options [the options of build; stock for the standard configurations].",
 )
 @click.option(
     "--storage",
     "storages",
     multiple=True,
     type=click.Choice(STORAGES),
-    help="The volume to boot from.",
+    help="The storage model of the volume to boot from.",
 )
 @click.option(
-    "--clock", "clocks", multiple=True, type=click.Choice(CLOCKS), help="The clock that times are taken by."
+    "--clock",
+    "clocks",
+    multiple=True,
+    type=click.Choice(CLOCKS),
+    help="The clock by which times are measured.",
 )
 @click.option(
     "--size", "sizes", multiple=True, type=click.Choice(SIZES), help="The size of the machine [small]."
@@ -115,28 +122,28 @@ class _Verbs(click.Group):
     "payloads",
     multiple=True,
     type=click.Choice(PAYLOADS),
-    help="The form of quickstart's initramfs [what build makes].",
+    help="The form of the initramfs of the configuration quickstart [the profile's].",
 )
 @click.option(
     "--delivery",
     "deliveries",
     multiple=True,
     type=click.Choice(DELIVERIES),
-    help="How quickstart's start set reaches the guest [as build has it].",
+    help="The delivery of the start set in the configuration quickstart [the default of build].",
 )
 @click.option(
     "--pattern",
     "patterns",
     multiple=True,
     type=click.Choice(PATTERNS),
-    help="How machines are launched from one volume [single].",
+    help="The pattern in which several machines are launched from one volume [single].",
 )
 @click.option(
     "--instance",
     "instances",
     multiple=True,
     type=click.IntRange(1, INSTANCES_MAX),
-    help="How many machines a pattern launches.",
+    help="The number of machines that a pattern launches.",
 )
 @click.option(
     "--stagger-ms",
@@ -144,20 +151,20 @@ class _Verbs(click.Group):
     help="Milliseconds from one staggered launch to the next.",
 )
 @click.option("--fetch", type=click.Choice(FETCHES), help="How kernel and initramfs are read [boot-loader].")
-@click.option("--runs", type=click.IntRange(1, 1000), help="Runs of each cell [5].")
+@click.option("--runs", type=click.IntRange(1, 1000), help="The number of runs of each cell [5].")
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.IntRange(1, 86400),
-    help="Seconds after which a run is given up [600].",
+    help="The time limit for each run, in seconds [600].",
 )
 @click.option(
     "--report",
     "report_only",
     is_flag=True,
-    help="Make the report of DIR/results.json again; measure nothing.",
+    help="Make the report from DIR/results.json again, without a measurement.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would run, and run nothing.")
+@click.option("--dry-run", is_flag=True, help="Print which runs would be made, and make none of them.")
 @VERBOSE
 @JSON
 @click.pass_context

@@ -42,7 +42,7 @@ _EARLY = {
 @profile_option("The application to build for.", required=True)
 @rootfs_option()
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path), help="Where the artefact goes [quickstart-NAME]."
+    "-o", "--out", type=click.Path(path_type=Path), help="The directory of the artefact [quickstart-NAME]."
 )
 @click.option(
     "--format",
@@ -57,7 +57,7 @@ _EARLY = {
     type=click.Choice([each.value for each in Target]),
     default=Target.QEMU.value,
     show_default=True,
-    help="What boots the artefact; there is only one so far.",
+    help="The platform that boots the artefact; there is only one so far.",
 )
 @TRACES
 @click.option(
@@ -80,17 +80,18 @@ _EARLY = {
     type=click.Choice([each.value for each in Delivery]),
     default=Delivery.OVERLAY.value,
     show_default=True,
-    help="fast: programs and libraries by PATH, LD_LIBRARY_PATH and the loader's name. overlay: and what a unit with a mount "
-    "namespace of its own opens by absolute path.",
+    help="The way in which packed files reach the application. fast: programs and libraries are found by PATH, "
+    "LD_LIBRARY_PATH and the loader's name. overlay: a unit with its own mount namespace also gets the files below "
+    "/usr that it opens by absolute path.",
 )
 @click.option(
     "--payload",
     type=click.Choice([each.value for each in Payload]),
-    help="The form of the initramfs. A compressed one is fetched faster and takes time to unpack [the profile's].",
+    help="The form of the initramfs. A compressed one is fetched faster, but unpacking it takes time [the profile's].",
 )
 @kernel_options_option("the profile's")
 @click.option("--force", is_flag=True, help="Replace OUT even when its root disk has been used.")
-@click.option("--dry-run", is_flag=True, help="Say which stages would run, and run none.")
+@click.option("--dry-run", is_flag=True, help="Print which stages would run, and run none of them.")
 @KEEP_ALL
 @VERBOSE
 @JSON

@@ -45,9 +45,9 @@ def list_entries(as_json: bool) -> None:
     type=click.IntRange(min=0),
     default=30,
     show_default=True,
-    help="Keep what was used in the last so many days.",
+    help="Keep the entries that were used in the last N days.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 @JSON
 def collect(days: int, dry_run: bool, as_json: bool) -> None:
     """Remove entries that no build has used for some days, and the remains of builds that were killed.

@@ -37,12 +37,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "thresholds",
     multiple=True,
     metavar="TIME|SHARE",
-    help="How much later B may be: 150ms, 0.2s, or 5% of A's T_total; one of each kind [100ms, 3%].",
+    help="By how much B may be later: a time, or a percentage of A's T_total. Give one of each [100ms, 3%].",
 )
 @click.option(
     "--across-versions",
     is_flag=True,
-    help="Compare although QEMU, the guest kernel or packages have other versions.",
+    help="Compare the results even if QEMU, the guest kernel or packages have different versions.",
 )
 @JSON
 def compare_command(

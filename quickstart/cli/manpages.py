@@ -17,40 +17,55 @@ from quickstart.cli.main import group
 
 PROGRAM = "quickstart"
 _EXIT = (
-    ("0", "Done."),
-    ("1", "It failed."),
-    ("2", "Bad input: usage, a profile, an artefact."),
-    ("3", "The host lacks something."),
-    ("130", "Interrupted; nothing is left running or half-made."),
+    ("0", "Success."),
+    ("1", "The verb failed."),
+    ("2", "The input is wrong: the command line, a profile or an artefact."),
+    ("3", "Something is missing on the host."),
+    ("130", "Interrupted. The verb leaves no running process and no incomplete file."),
 )
 _EXIT_OF = {
-    "quickstart-audit": (("1", "There are errors among the findings, or it failed."),),
+    "quickstart-audit": (("1", "Some findings are errors, or the verb failed."),),
     "quickstart-bench": (
-        ("4", "The measurement is not valid: a cell of which no run got ready, or reads that do not add up."),
+        (
+            "4",
+            "The measurement is not valid: no run of a cell became ready, or the guest and the volume counted different reads.",
+        ),
     ),
     "quickstart-bench-compare": (
-        ("1", "B is later beyond the threshold, or it failed."),
-        ("2", "Bad input: usage, a results.json, or two that cannot be compared."),
-        ("4", "One of the two is not valid: a cell without a median, or reads that do not add up."),
+        ("1", "A cell of B is later by more than the threshold, or the verb failed."),
+        (
+            "2",
+            "The input is wrong: the command line, a results.json, or two results that cannot be compared.",
+        ),
+        (
+            "4",
+            "One of the two results is not valid: a cell has no median, or the guest and the volume counted different reads.",
+        ),
     ),
-    "quickstart-diff": (("1", "The archives differ, or it failed."),),
-    "quickstart-doctor": (("3", "Something is lacking."),),
-    "quickstart-run": (("STATUS", "With --exec, the command's own."),),
-    "quickstart-shell": (("STATUS", "The shell's own, where it is the last word."),),
+    "quickstart-diff": (("1", "The archives differ, or the verb failed."),),
+    "quickstart-doctor": (("3", "Something is missing."),),
+    "quickstart-run": (("STATUS", "With --exec: the status of the command."),),
+    "quickstart-shell": (("STATUS", "The status of the shell, if nothing else fails."),),
 }
 _ENVIRONMENT = (
     (
         "QUICKSTART_CACHE",
-        "Where the store is, if not in $XDG_CACHE_HOME/quickstart or ~/.cache/quickstart.",
+        "The directory of the store. The default is $XDG_CACHE_HOME/quickstart, or else ~/.cache/quickstart.",
     ),
-    ("http_proxy, https_proxy, no_proxy", "Handed on to the programs that fetch packages."),
-    ("TMPDIR", "Where the workspaces of guests are made."),
+    (
+        "http_proxy, https_proxy, no_proxy",
+        "Proxies, which are passed on to the programs that fetch packages.",
+    ),
+    ("TMPDIR", "The directory in which the workspaces of guests are made. The default is /tmp."),
 )
 _FILES = (
-    ("OUT/manifest.json", "What makes a directory an artefact: versions, hashes, the kernel's command line."),
-    ("OUT/start-set.json", "Every packed file with its reasons, every excluded one with its rule."),
-    ("OUT/run.sh", "Starts the artefact with nothing but QEMU."),
-    ("~/.cache/quickstart", "The store of what builds have made."),
+    ("OUT/manifest.json", "The facts about the artefact: versions, hashes, the kernel's command line."),
+    (
+        "OUT/start-set.json",
+        "Every file of the start set with its reasons, and every excluded file with the rule that excludes it.",
+    ),
+    ("OUT/run.sh", "A script that starts the machine and needs only QEMU."),
+    ("~/.cache/quickstart", "The store, in which stages keep their results."),
 )
 
 

@@ -26,15 +26,15 @@ class When(enum.Enum):
 WHEN: Option = click.option(
     "--when",
     type=click.Choice([each.value for each in When]),
-    help="Run CMD, or end by --check, once the application answers, or once the distribution's boot is done too "
-    "[settled for --exec where there is a hand-off, else ready].",
+    help="The moment at which CMD of --exec runs, or --check ends. ready: the application answers. settled: the "
+    "distribution's boot is complete, too [settled for --exec if there is a hand-off, otherwise ready].",
 )
 SETTLE_TIMEOUT: Option = click.option(
     "--settle-timeout",
     "settle_timeout_s",
     metavar="S",
     type=click.FloatRange(min=0, min_open=True, max=LONGEST_S),
-    help=f"Seconds to wait from ready to settled [--timeout, else {LIMIT_S:g}].",
+    help=f"The time limit from ready to settled, in seconds [--timeout, or else {LIMIT_S:g}].",
 )
 
 

@@ -20,7 +20,7 @@ TIMEOUT: Option = click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds to wait for ready [the profile's].",
+    help="The time limit until ready, in seconds [the profile's].",
 )
 APPEND: Option = click.option(
     "--append", default="", metavar="WORDS", help="Add these words to the kernel's command line."
@@ -30,23 +30,26 @@ NETWORK: Option = click.option(
     type=click.Choice([each.value for each in Network]),
     default=Network.CLOSED.value,
     show_default=True,
-    help="closed: the machine reaches nothing. open: it reaches what this host reaches, including the host's loopback.",
+    help="closed: the machine can reach no other machine. open: it can reach everything that this host can reach, "
+    "including the host's loopback.",
 )
 TRACES: Option = click.option(
     "--traces",
     type=click.IntRange(1, 20),
     default=1,
     show_default=True,
-    help="Boot and trace this many times; the start set has the files that any trace used.",
+    help="The number of traced boots; the start set has the files that at least one of them used.",
 )
 KEEP: Option = click.option("--keep", is_flag=True, help="Keep the guest's workspace.")
 KEEP_ALL: Option = click.option("--keep", is_flag=True, help="Keep the workspaces of guests for inspection.")
 VERBOSE: Option = click.option("-v", "--verbose", is_flag=True, help="Name every program that is started.")
 JSON: Option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 _BOOT: tuple[Option, ...] = (
-    click.option("--snapshot", is_flag=True, help="Throw away what the machine writes to its disk."),
+    click.option("--snapshot", is_flag=True, help="Discard everything that the machine writes to its disk."),
     click.option(
-        "--port", type=click.IntRange(1, 65535), help="The forwarded port on 127.0.0.1 [a free one]."
+        "--port",
+        type=click.IntRange(1, 65535),
+        help="The port of 127.0.0.1 that is forwarded to the application [a free port].",
     ),
     TIMEOUT,
     APPEND,
@@ -88,8 +91,8 @@ def kernel_options_option(default: str) -> Option:
     return click.option(
         "--kernel-options",
         type=click.Choice([each.value for each in BUILDABLE]),
-        help="boot: the kernel options that shorten a virtual machine's boot (docs/users/command-line.md). stock: none. "
-        f"The stock entry never has them [{default}].",
+        help="The kernel options of the fast entry. boot: those that shorten a virtual machine's boot "
+        f"(docs/users/command-line.md). stock: none. The stock entry never has these options [{default}].",
     )
 
 

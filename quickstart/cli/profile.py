@@ -50,7 +50,7 @@ def profile() -> None:
 @click.option(
     "--ready",
     metavar="http:PORT/PATH|tcp:PORT|exec:CMD",
-    help="The real request; its first correct answer is ready. [what a boot of the stock image shows]",
+    help="The readiness request; its first correct answer is ready [what a boot of the stock image shows].",
 )
 @click.option("--status", type=click.IntRange(100, 599), metavar="N", help="The correct HTTP status [200].")
 @click.option("--suite", default="bookworm", show_default=True, metavar="SUITE", help="The Debian suite.")
@@ -62,10 +62,10 @@ def profile() -> None:
     default=600,
     show_default=True,
     metavar="S",
-    help="Seconds to wait for ready in each boot.",
+    help="The time limit until ready, in seconds, for each boot.",
 )
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the profile goes [NAME]."
+    "-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="The directory of the profile [NAME]."
 )
 @click.option("--force", is_flag=True, help="Replace an earlier profile in DIR.")
 @KEEP_ALL

@@ -23,7 +23,7 @@ from quickstart.store.store import Store, default_root
 
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path), shell_complete=artefacts_here)
-@profile_option("The application's profile [the one of that name that comes with us].")
+@profile_option("The profile [the profile that comes with QuickStart and has the name in OUT].")
 @kernel_options_option("those that OUT has")
 @KEEP_ALL
 @VERBOSE

@@ -106,7 +106,9 @@ class Ran:
     "--stock", is_flag=True, help="Boot the ordinary way, with the distribution's own initramfs and init."
 )
 @click.option(
-    "--beside-stock", is_flag=True, help="Boot both ways, each from the untouched disk, and show both times."
+    "--beside-stock",
+    is_flag=True,
+    help="Boot the fast and the stock way, each from the disk as it is now; print both times.",
 )
 @click.option("--console", is_flag=True, help="Show the guest's console on stderr.")
 @boot_options

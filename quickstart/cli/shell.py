@@ -59,7 +59,7 @@ class ShellOptions:
     type=click.Choice(["reference", "initramfs", "guest"]),
     default="guest",
     show_default=True,
-    help="Where the shell is.",
+    help="The place in which the shell runs.",
 )
 @profile_option("With --at reference: the image of this profile, instead of the one of OUT.")
 @click.option("--stock", is_flag=True, help="Boot the ordinary way (with --at guest).")
@@ -80,9 +80,9 @@ def shell(
     """Give a root shell at one of three places; the exit status is that of the shell.
 
     reference: in the reference image, on an overlay that is thrown away. initramfs: in our initramfs, with
-    the root volume mounted at /newroot and not yet entered; `exit` continues the boot. guest: in the guest,
-    once it is ready; `exit` shuts the guest down. Ctrl-] leaves the shell of a guest. Commands may come from
-    a pipe.
+    the root volume mounted at /newroot, before init switches to it; `exit` continues the boot. guest: in the
+    guest, once it is ready; `exit` shuts the guest down. Ctrl-] leaves the shell of a guest. Commands may
+    come from a pipe.
     """
     options = ShellOptions(
         stock=stock,

@@ -53,11 +53,13 @@ class _Building:
 @click.option(
     "--until-clean",
     is_flag=True,
-    help="Build again with the files that the ledger names, until it names none.",
+    help="Build again with the files that the ledger names, until the ledger names no new file.",
 )
-@profile_option("What --until-clean builds [the profile of OUT's name that comes with us].")
-@rootfs_option("The root file system that OUT was built from, for --until-clean.")
-@guest_package_option("OUT was built without the Debian package quickstart-guest, for --until-clean.")
+@profile_option(
+    "With --until-clean: the profile to build [the profile that comes with QuickStart and has the name in OUT]."
+)
+@rootfs_option("With --until-clean: the root file system from which OUT was built.")
+@guest_package_option("With --until-clean: OUT was built without the Debian package quickstart-guest.")
 @TIMEOUT
 @APPEND
 @KEEP

@@ -48,10 +48,10 @@ def run(command: Callable[[bool], Sequence[str | Path]], *, env: Mapping[str, st
     """Run a program with our stdin, stdout and stderr relayed. Return its status, or 128 + the signal that
     killed it.
 
-    ``command`` returns the program's argv. Its argument is true when our stdin is a terminal; the program's
-    stdin is then a terminal as well. The program must make that terminal its controlling terminal. There is
-    no time limit: the user ends the program. When the program has ended, our terminal gets its former
-    settings back.
+    The function ``command`` returns the program's argv. It is called with True when our stdin is a terminal.
+    Then the program's stdin is a terminal as well, which the program must make its controlling terminal.
+    There is no time limit: the user ends the program. When the program has ended, our terminal gets its
+    former settings back.
     """
     with ExitStack() as stack:
         streams = _streams(stack)

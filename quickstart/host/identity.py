@@ -1,5 +1,5 @@
-"""The user as which a possibly hostile program runs. No other program runs as this user, and this user has
-none of our rights.
+"""Choose the user as whom a possibly hostile program runs. No other program runs as this user, and this user
+has none of our rights.
 
 Root gives each program that it starts an unprivileged user and group ID of its own, so that no program can
 signal or trace another (credentials(7), ptrace(2)). A user namespace has only the IDs that are mapped into

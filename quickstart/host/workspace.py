@@ -34,9 +34,9 @@ def workspace(prefix: str, *, keep: bool = False, place: Path | None = None) -> 
     """A new directory whose name begins with ``prefix``. The directory is removed when the context ends,
     unless ``keep`` is set.
 
-    The directory is made in ``place``, which defaults to the temporary directory. First, the directories in
-    ``place`` that killed processes of this user left are removed. Raises HostLacksError when another user
-    could replace the directory, and OSError when it cannot be made.
+    The directory is made in ``place``, which defaults to the temporary directory. Before that, directories in
+    ``place`` are removed if they are left over from killed processes of this user. Raises HostLacksError when
+    another user could replace the directory, and OSError when it cannot be made.
     """
     place = place or temporary_directory()
     if fault := swapped_by_others(place):

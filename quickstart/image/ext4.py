@@ -46,8 +46,8 @@ _BREAK = re.compile(r"[\r\n]")
 
 @cache
 def disk_recipe() -> Mapping[str, str]:
-    """Everything except the tree that decides the bytes of a disk: our code, and the version and settings of
-    mke2fs. These facts are part of the keys of stages.
+    """The facts that decide the bytes of a disk, apart from the tree: our code, and the version and settings
+    of mke2fs. These facts are part of the keys of stages.
 
     When mke2fs is not installed, the version is empty.
     """

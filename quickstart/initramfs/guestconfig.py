@@ -19,7 +19,7 @@ from quickstart.model.words import Early, ReadyKind
 
 class Served(enum.Enum):
     """Where the application's files come from. An artefact always has FAST. The other values exist only for
-    measurements that compare.
+    configurations of the bench.
     """
 
     FAST = "/fast"

@@ -193,8 +193,8 @@ def _encoded(text: str) -> bytes:
 
 
 def part_b(config: GuestConfig, start_set: StartSet, root: ImageRoot) -> Iterator[CpioEntry]:
-    """The start set below /fast, and after it the file that marks part B as complete. A file that stays on
-    the volume is an absolute link, which leads from /fast to the volume.
+    """The members of part B: the start set below /fast and, as the last file, the marker of a complete part
+    B. A file with FileKind.LEFT, which stays on the root volume, becomes a link from /fast/PATH to /PATH.
     """
     yield directory("fast")
     names = Counter(file.hard_link_to for file in start_set.files)

@@ -11,9 +11,11 @@ from pathlib import PurePosixPath
 
 @dataclass(frozen=True)
 class Prefetch:
-    """The reads that are expected from the root volume, beside the start set. ``ranges`` are ranges of the
-    volume with metadata, as (offset, length) in bytes. ``files`` are files that are read from the volume.
-    ``parts`` are parts of larger files, as (offset, length) in bytes; the parts of a file follow each other.
+    """The prefetch plan: the reads of the root volume that init requests in advance.
+
+    ``ranges`` are ranges of the volume that contain metadata, as (offset, length) in bytes. ``files`` are
+    files that init requests completely. ``parts`` are the requested parts of larger files, as (file, offset,
+    length) with numbers in bytes. All parts of a file follow each other.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -32,8 +34,8 @@ class Prefetch:
 
     @property
     def parts_text(self) -> bytes:
-        """For each part its offset and length in bytes, and the name of its file, relative to the root, with a
-        NUL after it.
+        """For each part: its offset and its length in bytes, and the name of its file, relative to the root.
+        Each name ends with a NUL.
         """
         return b"".join(
             b"%d %d %s\0" % (offset, length, os.fsencode(str(path))[1:])

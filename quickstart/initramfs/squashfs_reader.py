@@ -66,7 +66,7 @@ _HINT = "build the artefact again"
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A file in an image. ``name`` is relative to the image's root, ``mode`` is a complete st_mode, and
+    """A file in a SquashFS image. ``name`` is relative to the image's root, ``mode`` is a complete st_mode, and
     ``target`` is the target of a link.
     """
 

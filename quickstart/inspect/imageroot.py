@@ -143,7 +143,7 @@ class ImageRoot:
                     raise _unreadable(directory, error) from error
 
     def statuses_below(self, canonical: PurePosixPath) -> Iterator[tuple[PurePosixPath, os.stat_result]]:
-        """As ``below``, each file with its status (lstat(2))."""
+        """The files that ``below`` yields, each with its status (lstat(2))."""
         for path in self.below(canonical):
             try:
                 status = self.host(path).lstat()

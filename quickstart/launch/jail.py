@@ -37,7 +37,7 @@ _MOST_BYTES = 1 << 62
 
 @dataclass(frozen=True)
 class Jail:
-    """A jail: the user as which QEMU runs, and the directory in which it must start. QEMU has no access to
+    """A jail: the user as whom QEMU runs, and the directory in which it must start. QEMU has no access to
     the parent directory.
     """
 
@@ -95,7 +95,7 @@ def put_kernel(jail: Jail, kernel: Path, expected_bytes: int | None = None) -> P
 
 
 def given(jail: Jail, path: Path) -> Path:
-    """Make our file ``path`` in the jail readable for the jail's user. Return the file's name in the jail."""
+    """Let the jail's user read ``path``, a file of ours in the jail's directory. Return the file's name in the jail."""
     if jail.identity.uid is not None and jail.identity.gid is not None:
         os.chown(path, -1, jail.identity.gid, follow_symlinks=False)
         path.chmod(0o640)

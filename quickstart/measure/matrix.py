@@ -93,8 +93,8 @@ class Matrix:
 
 
 def parse_matrix(text: str, source: str, profiles: Sequence[str]) -> Matrix:
-    """The matrix in ``text`` (TOML). ``profiles`` are the names of known profiles. A profile that contains a
-    slash is a profile's directory.
+    """The matrix in ``text`` (TOML). ``profiles`` are the names of known profiles. In the matrix, a profile
+    with a slash is the path of a profile's directory.
 
     For a block without command lines, each profile is read to find the command line that its build would
     have. Raises MatrixError with every fault in the matrix, and BadInputError when a profile that must be

@@ -1,5 +1,5 @@
-"""Compute with launch patterns (pure): the launches that a block of a matrix asks for, time dilation, and the
-summary of several launches.
+"""Compute the launches that a block of a matrix asks for, time dilation, and the summary of several launches
+(pure).
 
 Time dilation follows Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006).
 docs/users/measuring.md lists its assumptions.

@@ -78,8 +78,9 @@ class Cell:
         return ", ".join(word for word in (self.configuration, self.delivery, self.payload) if word)
 
     def beside(self, configuration: str) -> Cell:
-        """The cell of another configuration with which this cell is compared. It has no payload and no
-        delivery, because only the configuration quickstart has these.
+        """The cell that has the given ``configuration`` and is otherwise equal to this one. The two cells are
+        compared. The new cell has no payload and no delivery, because only the configuration quickstart has
+        these.
         """
         return replace(self, configuration=configuration, payload="", delivery="")
 

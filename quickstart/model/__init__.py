@@ -220,7 +220,9 @@ class Trace:
 
 # ---------------------------------------------------------------- start set
 class FileKind(enum.Enum):
-    """``LEFT`` is a regular file that stays on the root volume: in the archive it is a link to the volume's file."""
+    """The kind of a file of the start set. ``LEFT`` is a regular file that stays on the root volume: in the
+    archive, it is a link to the file on the volume.
+    """
 
     FILE = "file"
     SYMLINK = "symlink"

@@ -1,4 +1,4 @@
-"""Which parts of a file a boot used. This module imports nothing of ours."""
+"""The data class for the parts of a file that a boot used. This module imports no module of QuickStart."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Early(enum.StrEnum):
     """Machines that cloud-init has already configured."""
     ALWAYS = "always"
     NEVER = "never"
-    """None: an early start would not be faster than the stock boot."""
+    """No machine, because an early start is not faster than the stock boot."""
 
 
 class Payload(enum.StrEnum):

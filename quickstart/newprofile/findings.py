@@ -74,8 +74,9 @@ class Findings:
 
 
 def early(wanted: Early, stock_ns: int, early_ns: int) -> Early:
-    """NEVER when the trial of the early start was not ready sooner than the stock boot, else ``wanted``. The
-    times are uptimes at ready; ``stock_ns`` is 0 when it is not known.
+    """The profile's value of ``early``: NEVER if the trial of the early start was not ready sooner than the
+    stock boot, otherwise ``wanted``. The times are the uptimes at ready. ``stock_ns`` is 0 when it is not
+    known; then the result is ``wanted``.
     """
     return Early.NEVER if stock_ns and early_ns >= stock_ns else wanted
 

@@ -145,8 +145,8 @@ def is_loopback(address: str) -> bool:
 
 
 def listens_inside_only(looks: Sequence[Look], ready: Readiness) -> bool:
-    """Whether all of the last reports show listeners on the port of ``ready``, only on loopback addresses,
-    and at least one on an IPv4 address.
+    """Whether each of the last reports shows listeners on the port of ``ready``, all of them on loopback
+    addresses, and at least one of them on an IPv4 address.
     """
     last = looks[-_SURE:]
     places = [_places(each, ready.port) for each in last]

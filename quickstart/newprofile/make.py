@@ -149,7 +149,9 @@ def make(
 
 
 def _tried(draft: Profile, stock: survey.Survey, early: reads.Reads) -> Profile:
-    """``draft`` with what the watched stock boot and the trial of the early start decide."""
+    """``draft`` with the values of ``early`` and of the root budget that follow from the watched stock boot
+    and from the trial of the early start.
+    """
     return replace(
         draft,
         early=findings.early(draft.early, stock.ready_uptime_ns, early.ready_uptime_ns),
@@ -362,7 +364,9 @@ def _watched(subject: Subject, options: TraceOptions, port: int, context: Contex
 
 
 def _trial(subject: Subject, traced: Traced, context: Context) -> Packed:
-    """What a build would pack, without compression. The archive itself is removed again."""
+    """The result of packing the application as a build would, without compression. The file of the initramfs
+    is removed again.
+    """
     roomy = replace(subject, profile=replace(subject.profile, budget_mib=_TRIAL_BUDGET_MIB))
     packing = packing_of(roomy, traced, PackOptions(), context)
     with context.progress.step("initramfs: on trial"), workspace("quickstart-profile-") as directory:

@@ -120,9 +120,9 @@ def _facts(seen: boot.Verified | boot.Counted) -> Mapping[str, object]:
 
 
 def root_budget(reads: Reads, beside_the_boot: bool) -> RootBudget:
-    """The root budget for `verify`: one and a half times the reads plus a margin, rounded up. It is twice the
-    reads plus a margin when the reads of the distribution's boot may also come before ready
-    (``beside_the_boot``).
+    """The root budget for `verify`: one and a half times the reads, plus a margin, rounded up. With
+    ``beside_the_boot``, the distribution's boot may also read before ready, so the budget is twice the reads,
+    plus the margin.
     """
     parts = 4 if beside_the_boot else 3
     return RootBudget(

@@ -1,4 +1,4 @@
-"""The size of an image's files, from which the profile's disk follows."""
+"""Compute the size of an image's files. The size of the root disk in a new profile follows from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from quickstart.inspect.imageroot import ImageRoot
 
 
 def tree_bytes(root: ImageRoot) -> int:
-    """The size of the image's files, each in whole blocks of 4 KiB, and once whatever the number of its names."""
+    """The total size in bytes of the image's files. Each file is rounded up to whole blocks of 4 KiB. A file
+    with several hard links counts once.
+    """
     total, seen = 0, set[tuple[int, int]]()
     for _, status in root.statuses_below(PurePosixPath("/")):
         if status.st_nlink > 1:

@@ -1,4 +1,4 @@
-"""The parts of large files that boots use (pure)."""
+"""Find the parts of large files that the traced boots used (pure)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Part = tuple[int, int]
 
 
 def parts_of(traces: Sequence[Trace]) -> Mapping[PurePosixPath, Resident]:
-    """The large files that are in all ``traces``, each with the parts that it has in any of them."""
+    """The large files that every trace has. Each has the parts that at least one of the traces has."""
     found: dict[PurePosixPath, list[Resident]] = {}
     for trace in traces:
         for each in trace.resident:

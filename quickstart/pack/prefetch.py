@@ -52,13 +52,13 @@ _OWN_BLOCKS = (Kind.DIRECTORY, Kind.EXTENTS, Kind.ATTRIBUTES, Kind.LINK)
 
 @dataclass(frozen=True, kw_only=True)
 class Foreseen:
-    """The application's expected use of the root volume, beside the files that /fast serves, by canonical
-    path.
+    """The expected use of the root volume by the application and by init until ready. Files that come from
+    /fast are left out. All paths are canonical.
 
-    ``names`` are paths whose inodes are looked at. ``directories`` are searched. ``files`` are read
-    completely. ``large`` files are read in part, or past the page cache; ``parts`` has the parts of those
-    of them that the traced boots read through the page cache. ``left`` are files of the start set that stay
-    on the volume. ``makes`` says whether files are created.
+    The inodes of ``names`` are read. ``directories`` are searched for names. ``files`` are read completely.
+    ``large`` files are read in part, or with O_DIRECT. For each of the ``large`` files that the traced boots
+    read through the page cache, ``parts`` has the parts that they read. ``left`` are the files of the start
+    set that stay on the volume. ``makes`` says whether the application creates files.
     """
 
     names: frozenset[PurePosixPath]
@@ -73,8 +73,8 @@ class Foreseen:
 def foresee(
     traces: Sequence[Trace], start_set: StartSet, root: ImageRoot, bound: Collection[PurePosixPath] = ()
 ) -> Foreseen:
-    """The expected use of the root volume, from the traces. ``bound`` are files of the volume over which
-    packed files are bound. Their paths are looked up, but their content is not read.
+    """The expected use of the root volume, from the traces. Packed files are bound over the files ``bound``
+    of the volume, so the paths of these files are looked up, but their content is not read.
     """
     left = frozenset(file.path for file in start_set.files if file.kind is FileKind.LEFT)
     # A file that the profile excludes is a decision of its author, and `verify` says what it costs.
@@ -130,9 +130,10 @@ def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
 
 
 class _Seen:
-    """Collects how the volume is used: paths whose inodes are looked at, directories that are searched, and
-    files that are read. ``interpreters`` are the ELF interpreters of programs. ``parts`` are the used parts of
-    large files.
+    """Collects the uses of the volume. The fields with the results are those of Foreseen.
+
+    ``interpreters`` are the ELF interpreters of programs. ``parts`` are the parts of large files that the
+    traced boots used.
     """
 
     def __init__(
@@ -162,7 +163,10 @@ class _Seen:
         return found.canonical
 
     def read(self, path: PurePosixPath, limit_bytes: int = _FILE_BYTES) -> None:
-        """Record a file with content as read: completely, or as large if it has more than ``limit_bytes``."""
+        """Record that the file at ``path`` is read: in part if it is large, and otherwise completely. A file
+        of more than ``limit_bytes`` is large, unless it has at most 16 MiB and at least a third of it was in
+        the page cache of the traced boots. An empty file is ignored.
+        """
         found = self.look(path)
         host = self.root.host(found) if found else None
         if found and host and host.is_file() and (size := host.stat().st_size):

@@ -267,7 +267,9 @@ def check_machine(root: ImageRoot, source: Path) -> None:
 
 
 def _is_unborn(root: ImageRoot) -> bool:
-    """Whether systemd takes the boot for the machine's first one (machine-id(5)). With an empty file it does not."""
+    """Whether systemd would treat the boot of a machine with this root as its first boot (machine-id(5)): the
+    file /etc/machine-id is missing or says `uninitialized`. A boot with an empty file is not a first boot.
+    """
     file = root.resolve(PurePosixPath("/etc/machine-id")).canonical
     return file is None or guest.text_of(root, file).strip() == "uninitialized"
 

@@ -17,8 +17,8 @@ _NOT_RECORDED = "not recorded"
 
 
 def plain(cell: Cell) -> Cell:
-    """The cell with the profile's name in place of the path of its directory, because the directory may be
-    elsewhere on another host.
+    """``cell``, with its profile given by name. A cell may give its profile by the path of a directory, which
+    may differ on another host.
     """
     return replace(cell, profile=profile_name(cell.profile))
 

@@ -75,7 +75,9 @@ class _Collector:
     blind: dict[str, None] = field(default_factory=dict)
 
     def check_room(self) -> None:
-        """Raise TraceError for more facts than any boot has: the guest's programs choose them."""
+        """Raise TraceError when there are more processes and actions than in any real boot. The guest's
+        programs choose their number, so it needs a limit.
+        """
         if len(self.pids) + len(self.found) + len(self.made) > _MOST_FACTS:
             raise TraceError(
                 f"the strace log has more than {_MOST_FACTS} processes, made files and different actions"
@@ -146,7 +148,7 @@ class _Collector:
 
 
 def collect_file(log: BinaryIO, *units: str) -> UnitLog:
-    """The actions of ``units`` in a log file of any size. Raises TraceError as ``collect`` does."""
+    """The actions of ``units`` in a log file of any size. Raises TraceError for a damaged log."""
     return collect(lines_of(log, MAX_LINE_BYTES), *units)
 
 

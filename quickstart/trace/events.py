@@ -66,12 +66,12 @@ class Born(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """An action of a process on a path. ``makes`` says that from now on the path's content is no longer the
-    image's.
+    """An action of a process on a path.
 
     ``path`` is spelled as by the process, but without "." and doubled slashes. ``real`` is the kernel's name
-    of the opened file. ``real`` is empty when the log does not have this name. ``bare`` says that a program
-    was executed without the environment that systemd gives to a unit.
+    of the opened file, or empty when the log does not have this name. ``makes`` says that the action gave the
+    path new content, so from now on it no longer has the image's content. ``bare`` says that a program was
+    executed without the environment that systemd gives to a unit.
     """
 
     line: int

@@ -46,7 +46,7 @@ FLAGS = {
 
 
 def tracer_programs(store: Store) -> Mapping[str, Path]:
-    """The tracer's own C programs, compiled, by name: a static program, and a library for strace."""
+    """Our own C programs for the trace, compiled, by name: a static program, and a library for strace."""
     return {name: compiled(store, name, flags, assets("tracers") / name) for name, flags in FLAGS.items()}
 
 
@@ -59,8 +59,8 @@ def tracers_digest() -> str:
 
 
 def tracer_files(programs: Mapping[str, Path]) -> dict[str, bytes | Path]:
-    """The tracer's files for the launch: this host's strace with all libraries that it loads, our scripts, and
-    our ``programs`` (see tracer_programs).
+    """The files that a traced boot needs, by their names in the launch archive: this host's strace with all
+    libraries that it loads, our scripts, and our compiled ``programs`` (see tracer_programs).
     """
     program = door.tool_path("strace")
     host = ImageRoot(Path("/"))

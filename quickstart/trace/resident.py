@@ -1,9 +1,9 @@
-"""The large files that the unit opened, and which parts of them were in the guest's page cache at ready (pure,
-apart from looking up names in the image).
+"""Find the large files that the unit opened, and the parts of these files that were in the guest's page cache
+at ready (pure, apart from looking up names in the image).
 
-tracers/resident writes the log. Its facts are those of the whole machine: a part may also be in the page cache
-because another program read it, or because the kernel read ahead. The reference boot reads ahead by 16 KiB at
-most (tracers/strace-init).
+tracers/resident writes the log. The page cache belongs to the whole machine: a part may also be in it because
+another program read it, or because the kernel read ahead. The reference boot reads ahead by 16 KiB at most
+(tracers/strace-init).
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ _PART = re.compile(r"([0-9]{1,18}) ([0-9]{1,18})")
 
 
 def large_files(log: UnitLog, root: ImageRoot) -> tuple[PurePosixPath, ...]:
-    """The regular files of the image with more than 512 KiB that the unit opened, mapped or executed, by
-    canonical path, sorted; at most 512, the largest ones.
+    """The canonical paths of the large files that the unit opened, mapped or executed, sorted. A file is
+    large if it is a regular file of more than 512 KiB. When there are more than 512 large files, the largest
+    512.
     """
     sizes: dict[PurePosixPath, int] = {}
     for event in log.events:

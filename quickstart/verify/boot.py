@@ -61,8 +61,8 @@ class Verified:
 
 @dataclass(frozen=True)
 class Counted:
-    """A boot whose requests QEMU counted, without knowing which process made them. ``error`` says why.
-    ``ready_uptime_ns`` is the guest's uptime when it was ready.
+    """The result of a boot without a ledger. QEMU counted the requests, but which processes made them is not
+    known. ``error`` gives the reason for this. ``ready_uptime_ns`` is the guest's uptime when it was ready.
     """
 
     counted: RootIo

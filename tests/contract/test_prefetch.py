@@ -219,11 +219,13 @@ def filled(base: Path) -> bool:
     return not any(cached_bytes(*paths))
 
 
-def run(prefetcher: Path, place: Path, ranges: bytes, names: bytes, parts: bytes = b"") -> int:
+def run(prefetcher: Path, place: Path, ranges: bytes, names: bytes, parts: bytes = b"", *before: str) -> int:
+    """The exit status; ``before`` are the words of a program that executes the prefetcher."""
     lists = {"ranges": ranges, "names": names, "parts": parts}
     for name, data in lists.items():
         (place / name).write_bytes(data)
     words: list[str | Path] = [
+        *before,
         prefetcher,
         place / "volume",
         place / "root",
@@ -264,6 +266,18 @@ def test_more_files_than_a_batch_holds(prefetcher: Path, place: Path) -> None:
     text = b"".join(f"{name}\0".encode() for name in names)
     wanted = {place / "root" / name: PAGE for name in names}
     assert come_into_memory(lambda: run(prefetcher, place, b"", text), wanted)
+
+
+@pytest.mark.parametrize("most_open", [1024, 64])
+def test_more_files_than_a_process_may_have_open(prefetcher: Path, place: Path, most_open: int) -> None:
+    """1024 is the limit that PID 1 leaves to its children. With 64, the batches use each place of the ring more than once."""
+    names = [f"etc/{number}" for number in range(1500)]
+    for name in names:
+        (place / "root" / name).write_bytes(os.urandom(PAGE))
+    text = b"".join(f"{name}\0".encode() for name in names)
+    wanted = {place / "root" / name: PAGE for name in names}
+    limit = f"--nofile={most_open}"
+    assert come_into_memory(lambda: run(prefetcher, place, b"", text, b"", "prlimit", limit), wanted)
 
 
 def test_ranges_and_files_come_into_the_page_cache(prefetcher: Path, place: Path) -> None:

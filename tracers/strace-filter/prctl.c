@@ -6,6 +6,9 @@
 //
 // strace's filter stops a process for each call of a set, whatever its arguments are. A third of these calls of a boot name no file: stat of a
 // descriptor, and mappings that are not executable. This prctl puts a filter in front that lets them pass.
+//
+// A filter sees a name's address only. So a newfstatat(2) with AT_EMPTY_PATH passes even if its name is not empty, and the trace does not have
+// this look-up.
 
 #define _GNU_SOURCE
 

@@ -20,12 +20,15 @@ bool begin_batch(struct batch *batch) {
     batch->ring = system_call(SYS_io_uring_setup, ENTRIES, (long)&params, 0, 0, 0, 0);
     if (batch->ring < 0) return false;
     void *queue = mapped_ring(batch->ring, params.sq_off.array + params.sq_entries * sizeof(unsigned), IORING_OFF_SQ_RING);
+    void *answers = mapped_ring(batch->ring, params.cq_off.cqes, IORING_OFF_CQ_RING);
     batch->entries = mapped_ring(batch->ring, params.sq_entries * sizeof *batch->entries, IORING_OFF_SQES);
     // All reads may write to the same buffer, because nobody uses the data.
     batch->buffer = take_memory(READ_BYTES);
-    if (!queue || !batch->entries || !batch->buffer) return false;
+    if (!queue || !answers || !batch->entries || !batch->buffer) return false;
     batch->tail = at(queue, params.sq_off.tail);
     batch->places = at(queue, params.sq_off.array);
+    batch->answered = at(answers, params.cq_off.head);
+    batch->answers = at(answers, params.cq_off.tail);
     batch->count = 0;
     return true;
 }
@@ -38,19 +41,24 @@ static void add_entry(struct batch *batch, long file, size_t offset, size_t byte
     entry->off = offset;
     entry->addr = (unsigned long)batch->buffer;
     entry->len = (unsigned)bytes;
-    batch->places[batch->count] = batch->count;
+    batch->places[(*batch->tail + batch->count) % ENTRIES] = batch->count;
     batch->count++;
 }
 
 bool add_read(struct batch *batch, long file, size_t bytes) {
-    if (bytes / READ_BYTES >= ENTRIES - batch->count) return false;
+    if (bytes == 0 || bytes / READ_BYTES >= ENTRIES - batch->count) return false;
     for (size_t offset = 0; offset < bytes; offset += READ_BYTES)
         add_entry(batch, file, offset, bytes - offset < READ_BYTES ? bytes - offset : READ_BYTES);
     return true;
 }
 
 void submit(struct batch *batch) {
-    __atomic_store_n(batch->tail, batch->count, __ATOMIC_RELEASE);
+    __atomic_store_n(batch->tail, *batch->tail + batch->count, __ATOMIC_RELEASE);
     // If this process ended earlier, the kernel would cancel the reads that none of its workers has begun.
     system_call(SYS_io_uring_enter, batch->ring, batch->count, batch->count, IORING_ENTER_GETEVENTS, 0, 0);
+    // Nobody reads the answers. This gives their places back to the kernel.
+    __atomic_store_n(batch->answered, __atomic_load_n(batch->answers, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
+    for (unsigned each = 0; each < batch->count; each++)
+        if (batch->entries[each].off == 0) system_call(SYS_close, batch->entries[each].fd, 0, 0, 0, 0, 0);
+    batch->count = 0;
 }

@@ -8,6 +8,7 @@
 
 #include "prefetcher.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -67,11 +68,17 @@ static void ask_for_files(long root, struct text names, long request_bytes) {
     for (; names.at < names.end; names.at += length_of(names.at) + 1) {
         struct stat status;
         long file = open_regular(root, names.at, &status);
+        if (file == -EMFILE && together) {
+            submit(&batch);
+            file = open_regular(root, names.at, &status);
+        }
         if (file < 0) continue;
         // A file may have grown since the build.
         const long bytes = status.st_size < MOST_BYTES ? status.st_size : MOST_BYTES;
-        // The files stay open: their reads begin when the batch is submitted.
-        if (!together || !add_read(&batch, file, (size_t)bytes)) ask_for(file, 0, bytes, request_bytes);
+        // The files of a batch stay open: their reads begin when the batch is submitted.
+        if (together && add_read(&batch, file, (size_t)bytes)) continue;
+        ask_for(file, 0, bytes, request_bytes);
+        system_call(SYS_close, file, 0, 0, 0, 0, 0);
     }
     if (together) submit(&batch);
 }
