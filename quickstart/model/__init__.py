@@ -221,7 +221,9 @@ class Trace:
 
 # ---------------------------------------------------------------- start set
 class FileKind(enum.Enum):
-    """``LEFT`` is a regular file that stays on the root volume: in the archive it is a link to the volume's file."""
+    """``LEFT`` is a regular file or a link that stays on the root volume: in the archive it is a link to the
+    volume's file, or to its link. A link has a ``StartFile.target``.
+    """
 
     FILE = "file"
     SYMLINK = "symlink"
