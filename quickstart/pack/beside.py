@@ -68,7 +68,7 @@ def looking_beside(
         return any(_is_below(look, tree) for look in looks) or _has_more(root, tree, code)
 
     def looks_beside(program: PurePosixPath) -> bool:
-        tree = _tree(program)
+        tree = tree_of(program)
         if tree is not None and has_own_files(tree):
             return True
         own = (look for look in looks if look.event.program in executed.get(program, ()))
@@ -81,7 +81,7 @@ def looking_beside(
     )
 
 
-def _tree(program: PurePosixPath) -> PurePosixPath | None:
+def tree_of(program: PurePosixPath) -> PurePosixPath | None:
     """The directory that has a program and what belongs to it: /opt/app for /opt/app/bin/program. None if all
     packages use the program's directory.
     """

@@ -33,7 +33,7 @@ from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import MIB, FileKind, Op, StartFile, StartSet, Trace
 from quickstart.model.reasons import Reason, ReasonSource
 from quickstart.model.residency import Resident
-from quickstart.pack.beside import looking_beside
+from quickstart.pack.beside import looking_beside, tree_of
 from quickstart.pack.parts import parts_of
 
 # Below this size, a request to the volume costs as much as the transfer.
@@ -46,15 +46,17 @@ _MOST_USED = 0.25
 class _Seen:
     """How the traced boots used the image. ``by_name`` are the names of programs that were searched for in
     PATH. ``names`` are the names of the links that lead to each file. ``started`` are the programs and
-    interpreters that the starter starts. ``beside`` are programs that look for files beside themselves.
-    ``libraries`` are the directories in which the loader searches. ``bare`` are files that only processes
-    without the unit's environment used. ``resident`` are the used parts of large files.
+    interpreters that the starter starts. ``beside`` are programs that look for files beside themselves, and
+    ``trees`` are the directories of these programs. ``libraries`` are the directories in which the loader
+    searches. ``bare`` are files that only processes without the unit's environment used. ``bound`` are files
+    that are bound over the volume's. ``resident`` are the used parts of large files.
     """
 
     by_name: frozenset[str]
     names: Mapping[PurePosixPath, frozenset[str]]
     started: frozenset[PurePosixPath]
     beside: frozenset[PurePosixPath]
+    trees: frozenset[PurePosixPath]
     libraries: frozenset[PurePosixPath]
     bare: frozenset[PurePosixPath]
     bound: frozenset[PurePosixPath]
@@ -80,6 +82,7 @@ def leave(
         started=started,
         # All names of a file go the same way, because they are one file in the archive.
         beside=frozenset(firsts[path] for path in beside),
+        trees=frozenset(tree for path in beside if (tree := tree_of(path)) is not None),
         libraries=frozenset(
             path for name in library_directories(root) if (path := root.resolve(name).canonical) is not None
         ),
@@ -124,8 +127,11 @@ def _left(file: StartFile, why: str | None) -> StartFile:
 
 def _why_left(file: StartFile, seen: _Seen) -> str | None:
     """Why ``file`` stays on the volume, as a text for people, or None."""
-    if (file.hard_link_to or file.path) in seen.beside:
+    # What is bound over the volume's file is opened by its ordinary path.
+    if _is_beside(file, seen) and not (file.path in seen.bound and not _is_started(file, seen)):
         return "looks for files beside itself"
+    if _is_library_beside(file, seen) and file.path not in seen.bound:
+        return "belongs to a program that looks for files beside itself"
     named = any(reason.source is ReasonSource.RULE for reason in file.reasons)
     if named and (file.mode & 0o111 or is_library(file.path)):
         return None
@@ -139,15 +145,35 @@ def _why_left(file: StartFile, seen: _Seen) -> str | None:
 
 
 def _is_served(file: StartFile, seen: _Seen) -> bool:
-    if file.path in seen.bound or file.path in seen.started:
+    if file.path in seen.bound or _is_started(file, seen):
         return True
     if is_library(file.path):
         if file.path in seen.bare:
             return False
         needed = any(reason.source in (ReasonSource.ELF, ReasonSource.LDD) for reason in file.reasons)
         return needed or file.path.parent in seen.libraries
+    return False
+
+
+def _is_started(file: StartFile, seen: _Seen) -> bool:
+    """Whether the starter or PATH would start the program from /fast."""
+    if file.path in seen.started:
+        return True
     names = seen.names.get(file.path, frozenset()) | {file.path.name}
-    return bool(file.mode & 0o111) and not names.isdisjoint(seen.by_name)
+    return bool(file.mode & 0o111) and not is_library(file.path) and not names.isdisjoint(seen.by_name)
+
+
+def _is_beside(file: StartFile, seen: _Seen) -> bool:
+    return (file.hard_link_to or file.path) in seen.beside
+
+
+def _is_library_beside(file: StartFile, seen: _Seen) -> bool:
+    """Whether the library is one that such a program finds in its own directory. The library may look beside
+    itself, too ($ORIGIN, dladdr(3)).
+    """
+    if not is_library(file.path) or file.path.parent in seen.libraries:
+        return False
+    return any(tree in file.path.parents for tree in seen.trees)
 
 
 def _names(start_set: StartSet) -> Mapping[PurePosixPath, frozenset[str]]:

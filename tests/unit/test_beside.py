@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from quickstart.initramfs.layout import library_path
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import Event, FileKind, FileRules, Op, StartSet
 from quickstart.pack.leave import leave
 from quickstart.pack.prefetch import foresee
 from quickstart.pack.startset import compute
-from tests.unit.elfbuilder import elf
+from tests.unit.elfbuilder import MULTIARCH, elf
 from tests.unit.imagebuilder import RULES, Image, P, rules, trace
 from tests.unit.test_leave import UNIT, left
 
@@ -28,9 +29,11 @@ def starting(program: str) -> UnitStart:
     return replace(UNIT, start=UnitCommand(program, (program,)))
 
 
-def decided(image: Image, unit: UnitStart, *opened: Opened, rules: FileRules = RULES) -> StartSet:
+def decided(
+    image: Image, unit: UnitStart, *opened: Opened, rules: FileRules = RULES, overlay: bool = False
+) -> StartSet:
     root, traces = ImageRoot(image.base), [trace(*opened)]
-    return leave(compute(traces, root, rules), traces, root, unit, overlay=False)
+    return leave(compute(traces, root, rules), traces, root, unit, overlay=overlay)
 
 
 def stays(image: Image, program: str, *opened: Opened, spelled: str = "") -> bool:
@@ -115,6 +118,35 @@ def test_a_jvm_by_the_links_of_alternatives_stays(image: Image) -> None:
     image.link("/etc/alternatives/java", f"{JVM}/bin/java")
     image.file(f"{JVM}/conf/security")
     assert stays(image, f"{JVM}/bin/java", f"{JVM}/conf/security", spelled="/usr/bin/java")
+
+
+def test_the_libraries_of_a_program_that_looks_beside_itself_stay(image: Image) -> None:
+    """They find their data and plug-ins by their own paths. Those of the loader's directories do not."""
+    image.file(f"{JVM}/bin/java", elf(["libjli.so", "libz.so.1"], runpath="$ORIGIN/../lib"), 0o755)
+    image.file(f"{JVM}/lib/libjli.so", elf())
+    image.file(f"{MULTIARCH}/libz.so.1", elf())
+    start = (Op.EXEC, f"{JVM}/bin/java")
+    found = decided(image, starting(f"{JVM}/bin/java"), start, (Op.OPEN, f"{JVM}/conf", "ENOENT"))
+    assert left(found) == [f"{JVM}/bin/java", f"{JVM}/lib/libjli.so"]
+    assert library_path(found) == f"/fast{MULTIARCH}"
+    assert left(decided(image, starting(f"{JVM}/bin/java"), start)) == []
+
+
+def test_what_is_bound_over_the_volume_and_executed_by_its_path_is_packed(image: Image) -> None:
+    image.file(f"{JVM}/bin/java", elf(), 0o755)
+    image.file(f"{JVM}/lib/libjvm.so", elf())
+    image.file("/usr/bin/start", "#!/usr/bin/app\n", 0o755)
+    used = (
+        (Op.EXEC, "/usr/bin/start"),
+        (Op.EXEC, f"{JVM}/bin/java"),
+        (Op.MAP, f"{JVM}/lib/libjvm.so"),
+        (Op.OPEN, f"{JVM}/conf", "ENOENT"),
+    )
+    for program, expected in (("/usr/bin/start", False), (f"{JVM}/bin/java", True)):
+        unit = replace(starting(program), settings=(("namespace", "shared"),))
+        found = decided(image, unit, *used, overlay=True)
+        assert (f"{JVM}/bin/java" in left(found)) is expected
+        assert f"{JVM}/lib/libjvm.so" not in left(found)
 
 
 @pytest.mark.parametrize(

@@ -377,6 +377,12 @@ def test_a_program_by_a_link_that_no_boot_compares_starts_by_its_path(root: Imag
     assert scripted(root, "/opt/app/run.sh") == "command main  /opt/app/run.sh run a"
 
 
+def test_the_kernel_starts_a_script_whose_interpreter_stays_on_the_volume(root: ImageRoot) -> None:
+    left = replace(START_SET.files[7], kind=FileKind.LEFT)
+    assert left.path == P("/usr/bin/app")
+    assert scripted(root, "/opt/app-1/run.sh", 0o100755, left) == "command main  /opt/app-1/run.sh run a"
+
+
 def test_a_program_that_stays_on_the_volume_starts_from_there(root: ImageRoot) -> None:
     files = tuple(
         replace(file, kind=FileKind.LEFT) if file.path == P("/usr/bin/app") else file
