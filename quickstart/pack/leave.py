@@ -127,12 +127,13 @@ def _left(file: StartFile, why: str | None) -> StartFile:
 
 def _why_left(file: StartFile, seen: _Seen) -> str | None:
     """Why ``file`` stays on the volume, as a text for people, or None."""
-    # What is bound over the volume's file is opened by its ordinary path.
-    if _is_beside(file, seen) and not (file.path in seen.bound and not _is_started(file, seen)):
-        return "looks for files beside itself"
-    if _is_library_beside(file, seen) and file.path not in seen.bound:
-        return "belongs to a program that looks for files beside itself"
     named = any(reason.source is ReasonSource.RULE for reason in file.reasons)
+    # What is bound over the volume's file is opened by its ordinary path.
+    by_path = file.path in seen.bound
+    if _is_beside(file, seen) and (_is_started(file, seen) or (named and not by_path)):
+        return "looks for files beside itself"
+    if _is_library_beside(file, seen) and not by_path:
+        return "belongs to a program that looks for files beside itself"
     if named and (file.mode & 0o111 or is_library(file.path)):
         return None
     found = seen.resident.get(file.path)
