@@ -77,7 +77,7 @@ def build_id(recipe: Recipe, config: GuestConfig) -> str:
     The payload is not in the hash either, because init finds the same files with every payload.
     """
     files = [
-        (str(f.path), f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target, str(f.hard_link_to))
+        (str(f.path), f.kind.value, f.mode, f.size_bytes, f.mtime_s, f.ctime_s, f.target, str(f.hard_link_to))
         for f in recipe.start_set.files
     ]
     parts = (

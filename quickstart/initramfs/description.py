@@ -4,15 +4,18 @@ from reading the image, the functions are pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Self
 
 from quickstart.errors import StartSetError
+from quickstart.initramfs.serving import is_merged
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.script import interpreter_of
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.inspect.unit.words import HOST_NAME, SHORT_HOST_NAME
-from quickstart.model import StartSet
+from quickstart.model import FileKind, StartFile, StartSet
 
 FIRST_LINE = "quickstart-unit 1"
 _MACHINE = {HOST_NAME: r"\H", SHORT_HOST_NAME: r"\l"}
@@ -31,8 +34,8 @@ def description_text(
     """The text of the whole description. ``environment`` has the variables that we set (PATH …).
 
     With ``from_fast``, packed programs start from /fast, but their argv[0] is the ordinary path. The files
-    ``bound`` are bound over the volume's files in the unit's mount namespace. Raises StartSetError when the
-    unit's main program must start from /fast but is not packed.
+    ``bound`` are bound over the volume's files in the unit's mount namespace. Raises StartSetError when
+    programs start from /fast, but the unit's main program is not in the start set.
     """
     records: list[Record] = [("unit", unit.unit), ("group", unit.group), ("type", unit.type)]
     records += [("pid-file", str(unit.pid_file))] if unit.pid_file else []
@@ -41,15 +44,16 @@ def description_text(
     records += [("mount", "bind-read-only", "optional", str(path), f"/fast{path}") for path in bound]
     records += unit.settings
     records += (record for socket in unit.sockets for record in socket.records)
-    packed = frozenset(file.path for file in start_set.files) if from_fast else frozenset()
+    known = _Set.of(start_set if from_fast else StartSet((), ()), root)
     for when, commands in (
         ("condition", unit.conditions),
         ("pre", unit.start_pre),
         ("main", (unit.start,)),
         ("post", unit.start_post),
     ):
-        records += [("command", when, *_placed(each, packed, root)) for each in commands]
-    if from_fast and root.resolve(PurePosixPath(unit.start.program)).canonical not in packed:
+        records += [("command", when, *_placed(each, known)) for each in commands]
+    # A program that stays on the volume is in the set. A program that a rule excludes is not.
+    if from_fast and root.resolve(PurePosixPath(unit.start.program)).canonical not in known.files:
         raise StartSetError(
             f"{unit.start.program} of {unit.unit} is not in the start set", hint="does a rule exclude it?"
         )
@@ -77,16 +81,70 @@ def _encoded(byte: int) -> str:
     return chr(byte) if 0x20 < byte < 0x7F and byte != 0x5C else f"\\x{byte:02x}"
 
 
-def _placed(command: UnitCommand, packed: frozenset[PurePosixPath], root: ImageRoot) -> Record:
-    """The words for a command: its flags, program and argv. For a packed script, the program is the packed
-    interpreter, because the kernel would use the interpreter on the volume.
+@dataclass(frozen=True)
+class _Set:
+    """The regular files of a start set by path, packed or left on the volume, and the paths of its links."""
+
+    files: Mapping[PurePosixPath, StartFile]
+    links: frozenset[PurePosixPath]
+    root: ImageRoot
+
+    @classmethod
+    def of(cls, start_set: StartSet, root: ImageRoot) -> Self:
+        kinds = (FileKind.FILE, FileKind.LEFT)
+        files = {file.path: file for file in start_set.files if file.kind in kinds and not file.target}
+        return cls(files, frozenset(file.path for file in start_set.files if file.target), root)
+
+    def at(self, program: PurePosixPath) -> StartFile | None:
+        """The file to which ``program`` leads. None if it is not in the set, or if a link on the way is not: no
+        boot compares such a link, so the program may be another one by then.
+        """
+        found = self.root.resolve(program)
+        for link in found.links:
+            if link not in self.links and not is_merged(link, self.root.link_target(link) or ""):
+                return None
+        return self.files.get(found.canonical) if found.canonical is not None else None
+
+
+def started_by_interpreter(unit: UnitStart, start_set: StartSet, root: ImageRoot) -> frozenset[PurePosixPath]:
+    """The scripts of the unit and its companions that the starter starts by their packed interpreters, by
+    canonical path. The interpreter then opens the script on the volume.
     """
-    flags, program = command.flags, root.resolve(PurePosixPath(command.program)).canonical
-    if program is None or program not in packed:
-        return flags, command.program, *command.words
-    script = interpreter_of(root, program)
-    interpreter = root.resolve(script.program).canonical if script else None
-    if script is None or interpreter is None or interpreter not in packed:
-        return flags, f"/fast{program}", *command.words
-    given = (script.argument,) if script.argument else ()
-    return flags, f"/fast{interpreter}", str(script.program), *given, f"/fast{program}", *command.words[1:]
+    known = _Set.of(start_set, root)
+    programs = {PurePosixPath(command.program) for each in unit.all_units for command in each.commands}
+    found = (known.at(program) for program in programs)
+    return frozenset(file.path for file in found if file is not None and _interpreter(file, known))
+
+
+def _placed(command: UnitCommand, known: _Set) -> Record:
+    """The words for a command: its flags, program and argv.
+
+    A packed program starts from /fast. A script is given to its packed interpreter, because the kernel would
+    use the interpreter on the volume. As from the kernel, the interpreter gets the path by which the unit
+    starts the script: the script may look for other files beside itself, and these are on the volume.
+    """
+    ordinary = command.flags, command.program, *command.words
+    file = known.at(PurePosixPath(command.program))
+    if file is None:
+        return ordinary
+    if found := _interpreter(file, known):
+        packed, before = found
+        return command.flags, f"/fast{packed}", *before, command.program, *command.words[1:]
+    if file.kind is FileKind.LEFT or interpreter_of(known.root, file.path):
+        return ordinary
+    return command.flags, f"/fast{file.path}", *command.words
+
+
+def _interpreter(file: StartFile, known: _Set) -> tuple[PurePosixPath, tuple[str, ...]] | None:
+    """The packed interpreter of a script, and the words before the script's path in its argv: the name after
+    ``#!`` and its argument. None if the kernel itself is to start the program by its ordinary path.
+    """
+    script = interpreter_of(known.root, file.path)
+    interpreter = known.at(script.program) if script else None
+    if script is None or interpreter is None or interpreter.kind is not FileKind.FILE:
+        return None
+    # Only the kernel checks whether the unit's user may execute the script. An interpreter that is a script
+    # has an interpreter itself.
+    if file.mode & 0o111 != 0o111 or interpreter_of(known.root, interpreter.path):
+        return None
+    return interpreter.path, (str(script.program), *((script.argument,) if script.argument else ()))

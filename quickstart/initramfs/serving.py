@@ -8,11 +8,11 @@ import enum
 import glob
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.imageroot import MAX_LINKS, ImageRoot
 from quickstart.inspect.ldconf import library_directories
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import FileKind, FileRules, StartFile, StartSet
@@ -97,26 +97,66 @@ def is_library(path: PurePosixPath) -> bool:
     return path.parts[1] != "etc" and LIBRARY.search(path.name) is not None
 
 
-def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
-    """The packed files that processes open from /fast: programs, libraries, links to these, and ``bound``
-    files. Programs and libraries that stay on the volume count, too, because their names are found in /fast.
+def is_merged(link: PurePosixPath, target: str) -> bool:
+    """Whether the link is one of a merged /usr, as /bin is (`/bin` -> `usr/bin`)."""
+    return len(link.parts) == 2 and target in (f"usr/{link.name}", f"/usr/{link.name}")
 
-    All other packed files are opened by their ordinary names on the root volume, where they may change
-    freely.
+
+def links_of(start_set: StartSet) -> Mapping[PurePosixPath, str]:
+    """The targets of the links in the start set, by path."""
+    return {file.path: file.target for file in start_set.files if file.target}
+
+
+def followed(path: PurePosixPath, links: Mapping[PurePosixPath, str]) -> PurePosixPath | None:
+    """The path to which ``path`` leads by ``links``. None for a loop of links. Every link on the way to a file
+    of a start set is in the start set, too, so no look at the image is needed.
+    """
+    pending, found, count = list(reversed(path.parts[1:])), PurePosixPath("/"), 0
+    while pending:
+        part = pending.pop()
+        found = found.parent if part == ".." else found / part
+        target = links.get(found) if part != ".." else None
+        if target is not None:
+            if (count := count + 1) > MAX_LINKS:
+                return None
+            to = PurePosixPath(target)
+            found = PurePosixPath("/") if to.is_absolute() else found.parent
+            pending.extend(reversed(to.parts[1:] if to.is_absolute() else to.parts))
+    return found
+
+
+def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
+    """The files of the start set that are compared with the volume: programs, libraries, ``bound`` files, and
+    links to these or to the directories that have them. Programs and libraries that stay on the volume count,
+    too, because their names are found in /fast.
+
+    Processes open all other files by their ordinary names on the root volume, where they may change freely.
+    The links of a merged /usr do not count, because no image changes them.
     """
     served = {
         file.path: file
         for file in start_set.files
         if (file.kind is FileKind.FILE and file.path in bound)
-        or (file.kind in (FileKind.FILE, FileKind.LEFT) and (file.mode & 0o111 or is_library(file.path)))
+        or (
+            file.kind in (FileKind.FILE, FileKind.LEFT)
+            and not file.target
+            and (file.mode & 0o111 or is_library(file.path))
+        )
     }
-    links = [file for file in start_set.files if file.kind is FileKind.SYMLINK]
-    # A link may lead through another, as those of /etc/alternatives do: repeat until nothing is added.
-    while added := [
-        link
-        for link in links
-        if link.path not in served
-        and (is_library(link.path) or PurePosixPath(link.target).name in {path.name for path in served})
-    ]:
-        served.update({link.path: link for link in added})
-    return tuple(served[path] for path in sorted(served, key=os.fsencode))
+    links = links_of(start_set)
+    leading = {
+        file.path: (file, followed(file.path, links))
+        for file in start_set.files
+        if file.target and not is_merged(file.path, file.target)
+    }
+    # A link may lead to a directory that has only links to libraries: repeat until nothing is added.
+    while True:
+        places = {*served, *(parent for path in served for parent in path.parents)}
+        added = {
+            path: link
+            for path, (link, to) in leading.items()
+            if path not in served and (is_library(path) or to in places)
+        }
+        if not added:
+            return tuple(served[path] for path in sorted(served, key=os.fsencode))
+        served.update(added)

@@ -220,8 +220,9 @@ class Trace:
 
 # ---------------------------------------------------------------- start set
 class FileKind(enum.Enum):
-    """The kind of a file of the start set. ``LEFT`` is a regular file that stays on the root volume: in the
-    archive, it is a link to the file on the volume.
+    """The kind of a file of the start set. ``LEFT`` is a regular file or a link that stays on the root volume: in
+    the archive, it is a link to the file on the volume, or to the volume's link. A link has a
+    ``StartFile.target``.
     """
 
     FILE = "file"

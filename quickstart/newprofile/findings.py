@@ -205,5 +205,6 @@ def read_from_volume(start_set: StartSet, bound: Collection[PurePosixPath]) -> t
     return tuple(
         file.path
         for file in start_set.files
-        if file.kind is FileKind.LEFT or (file.kind is FileKind.FILE and file.path not in served)
+        if not file.target
+        and (file.kind is FileKind.LEFT or (file.kind is FileKind.FILE and file.path not in served))
     )

@@ -3,11 +3,12 @@
 A packed file is of use only if a process opens it below /fast. Programs find each other there by PATH, the
 loader finds libraries there by LD_LIBRARY_PATH, and the starter starts the unit's commands from there. All
 other files are opened by their ordinary paths. In the archive, such a file is a link to the volume's file: a
-copy would only be transferred in vain, and a program that looks beside its own executable, as a JVM does,
-would use a copy of a configuration that has changed on the volume. The prefetch asks for the content
-(docs/internals/prefetch.md).
+copy would only be transferred in vain, and no boot compares it with the volume. The prefetch asks for the
+content (docs/internals/prefetch.md).
 
-A large library that is used in small part stays on the volume, too.
+Two kinds of files that are opened below /fast stay on the volume, too: programs that look for files beside
+themselves, and large libraries that are used in small part. So every packed file is one that each boot
+compares, and every link leads either to such a file or to the volume.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from quickstart.initramfs.facts import STOCK_PATH
-from quickstart.initramfs.serving import bound_by_any, is_library
+from quickstart.initramfs.serving import (
+    bound_by_any,
+    followed,
+    is_library,
+    is_merged,
+    links_of,
+    served_files,
+)
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.ldconf import library_directories
 from quickstart.inspect.script import interpreter_of
@@ -25,6 +33,7 @@ from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import MIB, FileKind, Op, StartFile, StartSet, Trace
 from quickstart.model.reasons import Reason, ReasonSource
 from quickstart.model.residency import Resident
+from quickstart.pack.beside import looking_beside, tree_of
 from quickstart.pack.parts import parts_of
 
 # Below this size, a request to the volume costs as much as the transfer.
@@ -36,13 +45,18 @@ _MOST_USED = 0.25
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
     """How the traced boots used the image. ``by_name`` are the names of programs that were searched for in
-    PATH. ``started`` are the programs and interpreters that the starter starts. ``libraries`` are the
-    directories in which the loader searches. ``bare`` are files that only processes without the unit's
-    environment used. ``resident`` are the used parts of large files.
+    PATH. ``names`` are the names of the links that lead to each file. ``started`` are the programs and
+    interpreters that the starter starts. ``beside`` are programs that look for files beside themselves, and
+    ``trees`` are the directories of these programs. ``libraries`` are the directories in which the loader
+    searches. ``bare`` are files that only processes without the unit's environment used. ``bound`` are files
+    that are bound over the volume's. ``resident`` are the used parts of large files.
     """
 
     by_name: frozenset[str]
+    names: Mapping[PurePosixPath, frozenset[str]]
     started: frozenset[PurePosixPath]
+    beside: frozenset[PurePosixPath]
+    trees: frozenset[PurePosixPath]
     libraries: frozenset[PurePosixPath]
     bare: frozenset[PurePosixPath]
     bound: frozenset[PurePosixPath]
@@ -52,15 +66,23 @@ class _Seen:
 def leave(
     start_set: StartSet, traces: Sequence[Trace], root: ImageRoot, unit: UnitStart, *, overlay: bool
 ) -> StartSet:
-    """``start_set`` with the kind LEFT for files that no process opens below /fast, and for large files that
-    are used in small part.
+    """``start_set`` with the kind LEFT for files that no process opens below /fast, for programs that look for
+    files beside themselves, for large files that are used in small part, and for links that lead to none but
+    such files.
 
-    Files that a rule of the profile names stay packed. ``overlay`` says whether packed files are bound over
-    the volume's files (Delivery.OVERLAY).
+    Programs and libraries that a rule of the profile names stay packed, unless they look beside themselves.
+    ``overlay`` says whether packed files are bound over the volume's files (Delivery.OVERLAY).
     """
+    by_name, started = _searched(traces), _started(unit, root)
+    firsts = {file.path: file.hard_link_to or file.path for file in start_set.files}
+    beside = looking_beside(start_set, traces, root, started, by_name)
     seen = _Seen(
-        by_name=_searched(traces),
-        started=_started(unit, root),
+        by_name=by_name,
+        names=_names(start_set),
+        started=started,
+        # All names of a file go the same way, because they are one file in the archive.
+        beside=frozenset(firsts[path] for path in beside),
+        trees=frozenset(tree for path in beside if (tree := tree_of(path)) is not None),
         libraries=frozenset(
             path for name in library_directories(root) if (path := root.resolve(name).canonical) is not None
         ),
@@ -71,16 +93,33 @@ def leave(
     texts: dict[PurePosixPath, str | None] = {}
     for file in start_set.files:
         if file.kind is FileKind.FILE:
-            # All names of a file go the same way, because they are one file in the archive.
-            first = file.hard_link_to or file.path
+            first = firsts[file.path]
             why = _why_left(file, seen)
             texts[first] = why if first not in texts or texts[first] else None
-    files = tuple(_decided(file, texts.get(file.hard_link_to or file.path)) for file in start_set.files)
+    files = tuple(
+        _left(file, texts.get(firsts[file.path])) if file.kind is FileKind.FILE else file
+        for file in start_set.files
+    )
+    return _with_left_links(replace(start_set, files=files), seen.bound)
+
+
+def _with_left_links(start_set: StartSet, bound: frozenset[PurePosixPath]) -> StartSet:
+    """``start_set`` with the kind LEFT for links that no boot compares: somebody may point them elsewhere."""
+    compared = {file.path for file in served_files(start_set, bound)}
+    files = tuple(
+        _left(file, "a link that no boot compares")
+        if file.kind is FileKind.SYMLINK
+        and file.path not in compared
+        and not is_merged(file.path, file.target)
+        else file
+        for file in start_set.files
+    )
     return replace(start_set, files=files)
 
 
-def _decided(file: StartFile, why: str | None) -> StartFile:
-    if file.kind is not FileKind.FILE or why is None:
+def _left(file: StartFile, why: str | None) -> StartFile:
+    """``file`` on the volume for the reason ``why``, or as it is for None."""
+    if why is None:
         return file
     reasons = (*file.reasons, Reason(ReasonSource.LEFT, why))
     return replace(file, kind=FileKind.LEFT, hard_link_to=None, reasons=reasons)
@@ -88,11 +127,18 @@ def _decided(file: StartFile, why: str | None) -> StartFile:
 
 def _why_left(file: StartFile, seen: _Seen) -> str | None:
     """Why ``file`` stays on the volume, as a text for people, or None."""
-    if any(reason.source is ReasonSource.RULE for reason in file.reasons):
+    named = any(reason.source is ReasonSource.RULE for reason in file.reasons)
+    # What is bound over the volume's file is opened by its ordinary path.
+    by_path = file.path in seen.bound
+    if _is_beside(file, seen) and (_is_started(file, seen) or (named and not by_path)):
+        return "looks for files beside itself"
+    if _is_library_beside(file, seen) and not by_path:
+        return "belongs to a program that looks for files beside itself"
+    if named and (file.mode & 0o111 or is_library(file.path)):
         return None
     found = seen.resident.get(file.path)
     # Programs that the loader starts have another interpreter in the archive than on the volume.
-    if file.size_bytes >= _LARGE_BYTES and found is not None and not file.interpreter:
+    if file.size_bytes >= _LARGE_BYTES and found is not None and not file.interpreter and not named:
         used = found.resident_bytes
         if used <= file.size_bytes * _MOST_USED:
             return f"{used / MIB:.1f} of {file.size_bytes / MIB:.1f} MiB are used before ready"
@@ -100,14 +146,45 @@ def _why_left(file: StartFile, seen: _Seen) -> str | None:
 
 
 def _is_served(file: StartFile, seen: _Seen) -> bool:
-    if file.path in seen.bound or file.path in seen.started:
+    if file.path in seen.bound or _is_started(file, seen):
         return True
     if is_library(file.path):
         if file.path in seen.bare:
             return False
         needed = any(reason.source in (ReasonSource.ELF, ReasonSource.LDD) for reason in file.reasons)
         return needed or file.path.parent in seen.libraries
-    return bool(file.mode & 0o111) and file.path.name in seen.by_name
+    return False
+
+
+def _is_started(file: StartFile, seen: _Seen) -> bool:
+    """Whether the starter or PATH would start the program from /fast."""
+    if file.path in seen.started:
+        return True
+    names = seen.names.get(file.path, frozenset()) | {file.path.name}
+    return bool(file.mode & 0o111) and not is_library(file.path) and not names.isdisjoint(seen.by_name)
+
+
+def _is_beside(file: StartFile, seen: _Seen) -> bool:
+    return (file.hard_link_to or file.path) in seen.beside
+
+
+def _is_library_beside(file: StartFile, seen: _Seen) -> bool:
+    """Whether the library is one that such a program finds in its own directory. The library may look beside
+    itself, too ($ORIGIN, dladdr(3)).
+    """
+    if not is_library(file.path) or file.path.parent in seen.libraries:
+        return False
+    return any(tree in file.path.parents for tree in seen.trees)
+
+
+def _names(start_set: StartSet) -> Mapping[PurePosixPath, frozenset[str]]:
+    """The names of the links that lead to each file. A process that searches for `sh` in PATH finds dash."""
+    links = links_of(start_set)
+    found: dict[PurePosixPath, set[str]] = {}
+    for link in links:
+        if (path := followed(link, links)) is not None:
+            found.setdefault(path, set()).add(link.name)
+    return {path: frozenset(names) for path, names in found.items()}
 
 
 def _searched(traces: Iterable[Trace]) -> frozenset[str]:
@@ -134,15 +211,15 @@ def _bare(traces: Iterable[Trace], root: ImageRoot) -> frozenset[PurePosixPath]:
 
 
 def _started(unit: UnitStart, root: ImageRoot) -> frozenset[PurePosixPath]:
-    """The programs of the units' commands, and the interpreters of those that are scripts, by canonical path."""
+    """The programs of the units' commands, by canonical path. Of a script, it is the interpreter, which opens the
+    script by its ordinary path.
+    """
     found: set[PurePosixPath] = set()
     for each in unit.all_units:
         for command in each.commands:
             path = root.resolve(PurePosixPath(command.program)).canonical
-            if path is None:
-                continue
-            found.add(path)
-            script = interpreter_of(root, path)
-            if script and (program := root.resolve(script.program).canonical) is not None:
-                found.add(program)
+            script = interpreter_of(root, path) if path is not None else None
+            if script is not None:
+                path = root.resolve(script.program).canonical
+            found.update((path,) if path is not None else ())
     return frozenset(found)

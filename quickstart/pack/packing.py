@@ -20,6 +20,7 @@ from quickstart.image.blockmap import read_block_map
 from quickstart.image.ext4 import block_groups, disk_recipe, read_superblock
 from quickstart.initramfs import ramboot
 from quickstart.initramfs.build import Recipe, append_files, write_initramfs
+from quickstart.initramfs.description import started_by_interpreter
 from quickstart.initramfs.facts import watched
 from quickstart.initramfs.guestconfig import HandOff, Served
 from quickstart.initramfs.programs import programs
@@ -208,7 +209,9 @@ def made_of(
 
 
 def _foreseen(recipe: Recipe, traces: Sequence[Trace]) -> Foreseen:
-    return foresee(traces, recipe.start_set, ImageRoot(recipe.reference.tree), recipe.bound)
+    root = ImageRoot(recipe.reference.tree)
+    interpreted = started_by_interpreter(recipe.unit, recipe.start_set, root)
+    return foresee(traces, recipe.start_set, root, recipe.bound, interpreted)
 
 
 def _arrange(source: Path, target: Path, foreseen: Foreseen) -> None:

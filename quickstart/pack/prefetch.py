@@ -19,6 +19,7 @@ from quickstart.initramfs.serving import LIBRARY, served_files
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.script import interpreter_of
 from quickstart.model import Event, FileKind, Op, StartSet, Trace
+from quickstart.model.reasons import ReasonSource
 from quickstart.model.residency import Resident
 from quickstart.pack.parts import joined, parts_of
 
@@ -71,12 +72,17 @@ class Foreseen:
 
 
 def foresee(
-    traces: Sequence[Trace], start_set: StartSet, root: ImageRoot, bound: Collection[PurePosixPath] = ()
+    traces: Sequence[Trace],
+    start_set: StartSet,
+    root: ImageRoot,
+    bound: Collection[PurePosixPath] = (),
+    interpreted: Collection[PurePosixPath] = (),
 ) -> Foreseen:
     """The expected use of the root volume, from the traces. Packed files are bound over the files ``bound``
-    of the volume, so the paths of these files are looked up, but their content is not read.
+    of the volume, so the paths of these files are looked up, but their content is not read. ``interpreted``
+    are scripts that are started by a packed interpreter.
     """
-    left = frozenset(file.path for file in start_set.files if file.kind is FileKind.LEFT)
+    left = frozenset(file.path for file in start_set.files if file.kind is FileKind.LEFT and not file.target)
     # A file that the profile excludes is a decision of its author, and `verify` says what it costs.
     kept_out = {each.path for each in start_set.excluded if each.rule.startswith("exclude: ")}
     parts = {path: known for path, known in parts_of(traces).items() if path not in kept_out}
@@ -92,11 +98,15 @@ def foresee(
     served = {file.path for file in served_files(start_set, bound) if file.kind is FileKind.FILE}
     for path in bound:
         seen.look(path)
+    for file in start_set.files:
+        # The profile's author says that the application reads it, whether a trace says so or not.
+        if file.path in left and any(reason.source is ReasonSource.RULE for reason in file.reasons):
+            seen.read(file.path)
     for trace in traces:
         not_now = _not_now(trace, start_set, root)
         for event in trace.events:
             if event.program not in not_now:
-                _follow(seen, event, served)
+                _follow(seen, event, served, interpreted)
     return Foreseen(
         names=frozenset(seen.names),
         directories=frozenset(seen.directories),
@@ -201,7 +211,9 @@ def _not_now(trace: Trace, start_set: StartSet, root: ImageRoot) -> set[str]:
     }
 
 
-def _follow(seen: _Seen, event: Event, served: set[PurePosixPath]) -> None:
+def _follow(
+    seen: _Seen, event: Event, served: set[PurePosixPath], interpreted: Collection[PurePosixPath]
+) -> None:
     """Record how ``event`` uses the volume. The look-ups of programs and libraries are left out, because
     processes find these in /fast first.
     """
@@ -217,9 +229,10 @@ def _follow(seen: _Seen, event: Event, served: set[PurePosixPath]) -> None:
         seen.directories.add(found)
     if event.op is Op.WRITE and found is None:
         seen.makes = True
-    if event.op is Op.EXEC and event.error is None:
+    reads = event.op in (Op.OPEN, Op.MAP) or (event.op is Op.EXEC and found in interpreted)
+    if event.op is Op.EXEC and event.error is None and not reads:
         seen.execute(event.path)
-    elif event.op in (Op.OPEN, Op.MAP) and event.error is None:
+    elif reads and event.error is None:
         seen.read(event.path)
     elif event.op is Op.WRITE and event.error is None and found is not None:
         seen.read(event.path, _WRITTEN_BYTES)

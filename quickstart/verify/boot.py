@@ -228,7 +228,7 @@ def packed_files(artefact: Artefact) -> Packed:
     """The packed files, the excluded files and each program's ELF interpreter, from start-set.json."""
     document = read_start_set(artefact.directory)
     files = {PurePosixPath(each.path): each.size_bytes for each in document.files if each.kind == "file"}
-    links = {PurePosixPath(each.path): each.target for each in document.files if each.kind == "symlink"}
+    links = {PurePosixPath(each.path): each.target for each in document.files if each.target}
     excluded = {PurePosixPath(each.path): each.rule for each in document.excluded}
     interpreters: dict[PurePosixPath, list[PurePosixPath]] = {}
     for each in document.files:

@@ -332,17 +332,65 @@ def test_only_a_helper_may_start_from_the_root_volume(root: ImageRoot) -> None:
 @pytest.mark.parametrize(
     ("first_line", "start"),
     [
-        ("#!/usr/bin/app", "/fast/usr/bin/app /usr/bin/app /fast/usr/bin/script a"),
-        ("#! /usr/bin/app -e x ", "/fast/usr/bin/app /usr/bin/app -e\\x20x /fast/usr/bin/script a"),
-        ("#!/opt/interpreter", "/fast/usr/bin/script /usr/bin/script a"),
+        ("#!/usr/bin/app", "/fast/usr/bin/app /usr/bin/app /usr/bin/script a"),
+        ("#! /usr/bin/app -e x ", "/fast/usr/bin/app /usr/bin/app -e\\x20x /usr/bin/script a"),
+        ("#!/opt/interpreter", "/usr/bin/script /usr/bin/script a"),
+        ("#!/usr/bin/other", "/usr/bin/script /usr/bin/script a"),
     ],
 )
-def test_a_script_starts_by_its_packed_interpreter(root: ImageRoot, first_line: str, start: str) -> None:
+@pytest.mark.parametrize("kind", [FileKind.LEFT, FileKind.FILE])
+def test_a_script_starts_by_its_packed_interpreter(
+    root: ImageRoot, first_line: str, start: str, kind: FileKind
+) -> None:
+    """And by its ordinary path, because it may look for other files beside itself."""
     (root.base / "usr/bin/script").write_text(f"{first_line}\necho\n")
-    script = start_file("/usr/bin/script", FileKind.FILE, 0o100755)
+    (root.base / "usr/bin/other").write_text("#!/usr/bin/app\n")
+    script = start_file("/usr/bin/script", kind, 0o100755)
+    other = start_file("/usr/bin/other", FileKind.FILE, 0o100755)
     unit = replace(UNIT, start=UnitCommand("/usr/bin/script", ("/usr/bin/script", "a")))
-    text = unit_text(unit, CONFIG, replace(START_SET, files=(*START_SET.files, script)), root)
+    text = unit_text(unit, CONFIG, replace(START_SET, files=(*START_SET.files, other, script)), root)
     assert text.endswith(f"\ncommand main  {start}\n")
+
+
+def scripted(root: ImageRoot, spelled: str, mode: int = 0o100755, *more: StartFile) -> str:
+    """The main command of a unit that starts /opt/app-1/run.sh as ``spelled``."""
+    (root.base / "opt/app-1").mkdir(parents=True)
+    (root.base / "opt/app").symlink_to("app-1")
+    (root.base / "opt/app-1/run.sh").write_text("#!/usr/bin/app -e\n")
+    unit = replace(UNIT, start=UnitCommand(spelled, ("run", "a")))
+    files = (*START_SET.files, start_file("/opt/app-1/run.sh", FileKind.LEFT, mode), *more)
+    return unit_text(unit, CONFIG, replace(START_SET, files=files), root).splitlines()[-1]
+
+
+def test_a_script_gets_its_name_as_the_unit_spells_it(root: ImageRoot) -> None:
+    """This is what execve(2) does: argv[0] is lost, and the path is that of the call."""
+    said = scripted(root, "/opt/app/run.sh", 0o100755, link("/opt/app", "app-1"))
+    assert said == "command main  /fast/usr/bin/app /usr/bin/app -e /opt/app/run.sh a"
+
+
+def test_the_kernel_checks_who_may_execute_a_script(root: ImageRoot) -> None:
+    said = scripted(root, "/opt/app-1/run.sh", 0o100744)
+    assert said == "command main  /opt/app-1/run.sh run a"
+
+
+def test_a_program_by_a_link_that_no_boot_compares_starts_by_its_path(root: ImageRoot) -> None:
+    assert scripted(root, "/opt/app/run.sh") == "command main  /opt/app/run.sh run a"
+
+
+def test_the_kernel_starts_a_script_whose_interpreter_stays_on_the_volume(root: ImageRoot) -> None:
+    left = replace(START_SET.files[7], kind=FileKind.LEFT)
+    assert left.path == P("/usr/bin/app")
+    assert scripted(root, "/opt/app-1/run.sh", 0o100755, left) == "command main  /opt/app-1/run.sh run a"
+
+
+def test_a_program_that_stays_on_the_volume_starts_from_there(root: ImageRoot) -> None:
+    files = tuple(
+        replace(file, kind=FileKind.LEFT) if file.path == P("/usr/bin/app") else file
+        for file in START_SET.files
+    )
+    text = unit_text(UNIT, CONFIG, replace(START_SET, files=files), root)
+    assert "\ncommand main  /usr/bin/app /usr/bin/app -g " in text
+    assert "LD_LIBRARY_PATH=/fast/usr/lib64\n" in text
 
 
 def test_relative() -> None:

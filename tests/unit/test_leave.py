@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from quickstart.initramfs.layout import part_b
-from quickstart.initramfs.serving import served_files
+from quickstart.initramfs.serving import bound_files, served_files
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import MIB, Event, FileKind, FileRules, Op, StartSet, Trace
@@ -99,15 +99,86 @@ def test_what_the_starter_starts_is_packed(image: Image) -> None:
         UNIT, start=UnitCommand("/bin/wrapper", ("w",)), start_pre=(UnitCommand("/lib/pre", ("pre",)),)
     )
     found = decided(image, (Op.EXEC, "/usr/bin/wrapper"), (Op.EXEC, "/lib/pre"), unit=unit)
-    assert left(found) == ["/usr/bin/app"]
+    # The interpreter opens the script by its ordinary path.
+    assert left(found) == ["/usr/bin/app", "/usr/bin/wrapper"]
     companion = decided(
         image, (Op.EXEC, "/usr/bin/wrapper"), (Op.EXEC, "/lib/pre"), unit=replace(UNIT, companions=(unit,))
     )
-    assert left(companion) == []
+    assert left(companion) == ["/usr/bin/wrapper"]
 
 
-def test_what_the_profile_names_is_packed(image: Image) -> None:
-    assert left(decided(image, "/etc/app.conf", rules=rules(include=("/etc/app.conf",)))) == []
+def test_a_program_is_found_by_the_name_of_a_link(image: Image) -> None:
+    """As dash is found by sh, or mawk by awk and the links of update-alternatives."""
+    for name, links in {
+        "dash": ("/usr/bin/sh",),
+        "mawk": ("/etc/alternatives/awk", "/usr/bin/awk"),
+        "gawk": ("/usr/bin/g",),
+    }.items():
+        image.file(f"/usr/bin/{name}", elf(), 0o755)
+        for link, target in zip(links, (f"/usr/bin/{name}", *links), strict=False):
+            image.link(link, target)
+    found = decided(
+        image,
+        (Op.LOOKUP, "/usr/local/sbin/sh", "ENOENT"),
+        (Op.EXEC, "/usr/bin/sh"),
+        (Op.LOOKUP, "/usr/local/sbin/awk", "ENOENT"),
+        (Op.EXEC, "/usr/bin/awk"),
+        (Op.EXEC, "/usr/bin/g"),
+    )
+    assert left(found) == ["/usr/bin/gawk"]
+
+
+def test_programs_and_libraries_that_the_profile_names_are_packed(image: Image) -> None:
+    image.file(f"{PLUGINS}/a.so", elf())
+    image.file("/usr/lib/app/later", elf(), 0o755)
+    include = (f"{PLUGINS}/a.so", "/usr/lib/app/later")
+    assert left(decided(image, rules=rules(include=include))) == []
+
+
+def test_data_that_the_profile_names_stay(image: Image) -> None:
+    """No boot compares them, so a program that looked for them below /fast would get old content."""
+    include = ("/etc/app.conf", "/usr/share/app")
+    image.file("/usr/share/app/table")
+    found = decided(image, rules=rules(include=include))
+    assert left(found) == ["/etc/app.conf", "/usr/share/app/table"]
+    unit = replace(UNIT, settings=(("namespace", "shared"),))
+    assert left(decided(image, rules=rules(include=include), unit=unit, overlay=True)) == ["/etc/app.conf"]
+
+
+def test_a_link_that_no_boot_compares_leads_to_the_volume(image: Image) -> None:
+    """Somebody may point it to another file, as those to the sites of a server."""
+    image.link("/etc/site", "app.conf")
+    image.link("/etc/shared", "../usr/share")
+    image.file("/usr/share/table")
+    image.link("/usr/bin/other", "app")
+    found = decided(image, "/etc/site", "/etc/shared/table", (Op.EXEC, "/bin/other"))
+    links = {str(file.path): file.kind for file in found.files if file.target}
+    assert [path for path, kind in links.items() if kind is FileKind.LEFT] == ["/etc/shared", "/etc/site"]
+    assert {"/bin", "/lib64", "/usr/bin/other", f"{MULTIARCH}/liba.so.1"} <= links.keys()
+    entries = {entry.name: entry for entry in part_b(CONFIG, found, ImageRoot(image.base))}
+    assert entries["fast/etc/site"].data == b"/etc/site"
+    assert entries["fast/usr/bin/other"].data == b"app"
+    assert {P("/etc/site"), P("/etc/shared")}.isdisjoint(file.path for file in served_files(found, ()))
+
+
+def test_every_packed_file_is_compared(image: Image) -> None:
+    """Whoever opens it below /fast gets what is on the volume."""
+    image.file("/usr/share/app/table")
+    image.file("/usr/bin/tool", "#!/usr/bin/app\n", 0o755)
+    unit = replace(UNIT, settings=(("namespace", "shared"),), start=UnitCommand("/usr/bin/tool", ("tool",)))
+    for overlay in (True, False):
+        found = decided(
+            image,
+            "/etc/app.conf",
+            "/usr/share/app/table",
+            (Op.EXEC, "/usr/bin/tool"),
+            unit=unit,
+            rules=rules(include=("/etc/app.conf", "/usr/share/app")),
+            overlay=overlay,
+        )
+        bound = bound_files(found, ImageRoot(image.base), unit) if overlay else ()
+        served = {file.path for file in served_files(found, bound)}
+        assert {file.path for file in found.files if file.kind is FileKind.FILE} <= served
 
 
 def test_what_is_bound_over_the_volume_is_packed(image: Image) -> None:

@@ -43,6 +43,26 @@ def test_only_what_is_taken_from_fast_is_compared() -> None:
     assert set(served_files(StartSet((*opened_on_the_root, *served), ()), ())) == set(served)
 
 
+def test_a_link_to_the_directory_of_a_program_is_compared() -> None:
+    """Whoever points it to another directory starts other programs by the same names."""
+    compared = (
+        link("/opt/app/current", "../app-1/./release"),
+        start_file("/opt/app-1/real/bin/app", FileKind.FILE, 0o100755),
+        link("/opt/app-1/release", "/opt/app-1/real"),
+        link("/opt/libs", "/opt/links"),
+        link("/opt/links/liba.so", "../app-1/real/liba.so.1"),
+    )
+    others = (
+        link("/bin", "usr/bin"),
+        link("/etc/app", "/opt/data"),
+        link("/etc/round", "round"),
+        start_file("/opt/data/table", FileKind.LEFT, 0o100644),
+        replace(link("/opt/data/current", "table"), kind=FileKind.LEFT),
+        start_file("/usr/bin/app", FileKind.LEFT, 0o100644),
+    )
+    assert set(served_files(StartSet((*compared, *others), ()), ())) == set(compared)
+
+
 HARDENED = replace(UNIT, settings=(("mount", "read-only", "required", "/usr"), ("namespace", "shared")))
 
 

@@ -1,0 +1,190 @@
+"""Find the programs that look for files beside their own executables (pure, apart from looking up names in the
+image).
+
+Such a program finds its own path by /proc/self/exe, or by argv[0] and PATH. From /fast, it would see only those
+files that the archive has, as they were at the build. So it stays on the volume.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from quickstart.initramfs.facts import STOCK_PATH
+from quickstart.initramfs.serving import is_library
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.model import Event, FileKind, Op, StartSet, Trace
+
+# Nothing below these is a file of the image.
+_VOLATILE = frozenset({"proc", "sys", "dev", "run"})
+_LOCAL = PurePosixPath("/usr/local")
+# Directories of all packages. A look-up in them says nothing about one program, whose places were fixed when it
+# was compiled. Not /usr/local: what is installed there comes from elsewhere, as in /opt.
+_SHARED = frozenset(
+    map(
+        PurePosixPath,
+        (
+            *("/", "/etc", "/home", "/opt", "/root", "/srv", "/var", "/var/lib"),
+            *("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
+            *("/usr", "/usr/bin", "/usr/sbin", "/usr/games", "/usr/libexec", "/usr/share", "/usr/lib"),
+            *("/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/lib/x86_64-linux-gnu"),
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A look-up of something that is neither a library nor a program. ``places`` are its paths, as it is spelled
+    and without links. ``from_below`` is the directory whose parent the spelling names by `..`, or None.
+    """
+
+    event: Event
+    places: frozenset[PurePosixPath]
+    from_below: PurePosixPath | None
+
+
+def looking_beside(
+    start_set: StartSet,
+    traces: Sequence[Trace],
+    root: ImageRoot,
+    started: Collection[PurePosixPath],
+    searched: Collection[str],
+) -> frozenset[PurePosixPath]:
+    """The programs of the start set that must not be executed from /fast, by canonical path.
+
+    ``started`` are the programs that the starter starts; their argv[0] is an ordinary path. ``searched`` are
+    the names that were searched for in PATH.
+    """
+    executed = _executed(traces, root)
+    looks = tuple(_looks(traces, root, executed.keys(), searched))
+    code = {file.path: file for file in start_set.files if file.mode & 0o111 or is_library(file.path)}
+
+    @functools.cache
+    def has_own_files(tree: PurePosixPath) -> bool:
+        return any(_is_below(look, tree) for look in looks) or _has_more(root, tree, code)
+
+    def looks_beside(program: PurePosixPath) -> bool:
+        tree = tree_of(program)
+        if tree is not None and has_own_files(tree):
+            return True
+        own = (look for look in looks if look.event.program in executed.get(program, ()))
+        return any(_is_beside(look, program, program not in started) for look in own)
+
+    return frozenset(
+        file.path
+        for file in code.values()
+        if file.kind is FileKind.FILE and not is_library(file.path) and looks_beside(file.path)
+    )
+
+
+def tree_of(program: PurePosixPath) -> PurePosixPath | None:
+    """The directory that has a program and what belongs to it: /opt/app for /opt/app/bin/program. None if all
+    packages use the program's directory.
+    """
+    if program.parent in _SHARED:
+        return None
+    above = program.parent.parent
+    return program.parent if above in _SHARED else above
+
+
+def _is_below(look: _Look, tree: PurePosixPath) -> bool:
+    listed = look.event.op is Op.LIST
+    return any(tree in place.parents or (listed and place == tree) for place in look.places)
+
+
+def _is_beside(look: _Look, program: PurePosixPath, by_name: bool) -> bool:
+    """Whether a program whose directory all packages use has looked for something by way of that directory: for
+    /usr/bin/../share/app, or for /usr/bin/app.conf. In the second case, programs go by argv[0]. So this case
+    counts only for a program that others find by its name in PATH, as they find python.
+    """
+    if look.from_below == program.parent:
+        return True
+    return by_name and any(place.parent == program.parent and place.suffix for place in look.places)
+
+
+def _has_more(root: ImageRoot, tree: PurePosixPath, code: Collection[PurePosixPath]) -> bool:
+    """Whether the image has files below ``tree`` that no boot compares, and for which a program may look after
+    ready. The distribution's packages have such files in other directories.
+    """
+    if tree.parts[1] == "usr" and _LOCAL not in (tree, *tree.parents):
+        return False
+    return any(path not in code and not _leads_into(root, path, tree) for path in root.below(tree))
+
+
+def _leads_into(root: ImageRoot, path: PurePosixPath, tree: PurePosixPath) -> bool:
+    """Whether it is a link to another directory of ``tree``, as /usr/local/man is."""
+    if root.link_target(path) is None:
+        return False
+    to = root.resolve(path).canonical
+    return to is not None and tree in to.parents and root.host(to).is_dir()
+
+
+def _executed(traces: Sequence[Trace], root: ImageRoot) -> dict[PurePosixPath, set[str]]:
+    """The names by which each program was executed, by canonical path."""
+    found: dict[PurePosixPath, set[str]] = {}
+    for trace in traces:
+        for event in trace.events:
+            if event.op is Op.EXEC and event.error is None:
+                path = root.resolve(event.path).canonical
+                if path is not None:
+                    found.setdefault(path, set()).add(event.path.name)
+    return found
+
+
+def _looks(
+    traces: Sequence[Trace],
+    root: ImageRoot,
+    executed: Collection[PurePosixPath],
+    searched: Collection[str],
+) -> Iterator[_Look]:
+    """The look-ups of all processes, in vain or not. The loader's and those along PATH are left out."""
+    place = functools.cache(functools.partial(_place, root))
+    code = functools.cache(functools.partial(_is_code, root, executed))
+    for trace in traces:
+        # The loader asks whether a directory is there in which it has not found a library.
+        loaders = {event.path.parent for event in trace.events if _is_loaders(event.path)}
+        for event in trace.events:
+            path, op = event.path, event.op
+            if len(path.parts) < 2 or path.parts[1] in _VOLATILE or _is_loaders(path):
+                continue
+            if op is Op.LOOKUP and path in loaders:
+                continue
+            found = place(path)
+            if code(found, op) or (found.name in searched and path.parent in STOCK_PATH):
+                continue
+            at = path.parts.index("..") if ".." in path.parts else 0
+            below = place(PurePosixPath(*path.parts[:at])) if at else None
+            yield _Look(event, frozenset((found, PurePosixPath(os.path.normpath(path)))), below)
+
+
+def _is_loaders(path: PurePosixPath) -> bool:
+    return len(path.parts) > 1 and (is_library(path) or "glibc-hwcaps" in path.parts)
+
+
+def _place(root: ImageRoot, path: PurePosixPath) -> PurePosixPath:
+    """``path`` without links, as far as its directories exist."""
+    here, rest = path, list[str]()
+    while (found := root.resolve(here).canonical) is None and here != here.parent:
+        rest.append(here.name)
+        here = here.parent
+    return PurePosixPath(os.path.normpath(PurePosixPath(found or "/", *reversed(rest))))
+
+
+def _is_code(
+    root: ImageRoot, executed: Collection[PurePosixPath], path: PurePosixPath, operation: Op
+) -> bool:
+    """Whether it is a program, or a directory that is not listed. A shell may also read an executable file that
+    nobody executes.
+    """
+    if root.resolve(path).canonical != path:
+        return False
+    host = root.host(path)
+    if host.is_dir():
+        return operation is not Op.LIST
+    if operation is Op.OPEN:
+        return path in executed
+    return operation in (Op.EXEC, Op.LOOKUP) and bool(host.lstat().st_mode & 0o111)
