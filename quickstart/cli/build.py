@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -20,11 +21,12 @@ from quickstart.cli.options import (
 )
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
+from quickstart.engines.trial import Trial, Tried, build_tried
 from quickstart.errors import BadInputError
 from quickstart.image.kerneloptions import added
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.initramfs.serving import Delivery
-from quickstart.model import MIB, Artefact, Profile
+from quickstart.model import MIB, Profile
 from quickstart.model.words import DiskFormat, Early, KernelOptions, Payload, Target
 from quickstart.profile import load_profile
 from quickstart.store.context import Context
@@ -90,6 +92,13 @@ _EARLY = {
     help="The form of the initramfs. A compressed one is fetched faster, but unpacking it takes time [the profile's].",
 )
 @kernel_options_option("the profile's")
+@click.option(
+    "--no-trial",
+    "untried",
+    is_flag=True,
+    help="Do not boot the result. Otherwise, it boots once beside a stock boot, and if the early start is not ready "
+    "sooner, every boot of OUT is a stock boot.",
+)
 @click.option("--force", is_flag=True, help="Replace OUT even when its root disk has been used.")
 @click.option("--dry-run", is_flag=True, help="Print which stages would run, and run none of them.")
 @KEEP_ALL
@@ -109,6 +118,7 @@ def build(
     delivery: str,
     payload: str | None,
     kernel_options: str | None,
+    untried: bool,
     force: bool,
     dry_run: bool,
     keep: bool,
@@ -119,7 +129,7 @@ def build(
 
     Makes the reference image (by debootstrap, or from --rootfs), boots it once under strace, computes the
     start set, and writes the root disk, kernel and initramfs to OUT. Results of earlier builds are taken from
-    the store.
+    the store. At the end, boots the result on trial.
     """
 
     def work(verb: Verb) -> int:
@@ -141,8 +151,13 @@ def build(
             kernel_options=KernelOptions(kernel_options) if kernel_options else None,
         )
         with Store(default_root(), verb.display().note) as store:
-            built = pipeline.build(profile, options, Context(store, verb.display()))
-        verb.result(_result(built), lambda console: _show(console, built.artefact, built.made))
+            context = Context(store, verb.display())
+            tried = (
+                Tried(pipeline.build(profile, options, context), None)
+                if untried
+                else build_tried(profile, options, context)
+            )
+        verb.result(_result(tried), lambda console: _show(console, tried))
         return 0
 
     def place() -> Path:
@@ -151,8 +166,8 @@ def build(
     sys.exit(run_verb("build", as_json, work, verbose, as_root=True, out=place))
 
 
-def _result(built: pipeline.Built) -> dict[str, object]:
-    artefact = built.artefact
+def _result(tried: Tried) -> dict[str, object]:
+    built, artefact = tried.built, tried.built.artefact
     return {
         "out": str(artefact.directory),
         "made": built.made,
@@ -163,6 +178,7 @@ def _result(built: pipeline.Built) -> dict[str, object]:
         "cloud_init": artefact.cloud_init,
         "early": artefact.early,
         "kernel_options": list(added(artefact.cmdline, artefact.stock_cmdline)),
+        "trial": dataclasses.asdict(tried.trial) if tried.trial else None,
     }
 
 
@@ -174,21 +190,34 @@ def _hand_off(stay: bool, release: bool) -> HandOff:
     return HandOff.RELEASE if release else HandOff.KEEP
 
 
-def _show(console: Console, artefact: Artefact, made: bool) -> None:
-    state = "built" if made else "up to date"
+def _show(console: Console, tried: Tried) -> None:
+    artefact = tried.built.artefact
+    state = "built" if tried.built.made else "up to date"
     say(console, f"{state}: {artefact.directory}")
     say(
         console,
         f"  start set {artefact.start_set_files} files, {artefact.start_set_bytes / MIB:.1f} MiB; "
         f"initramfs {artefact.initramfs_bytes / MIB:.1f} MiB",
     )
-    if artefact.early == Early.NEVER:
-        say(console, f'  the profile says early = "never": {_EARLY[artefact.early]}')
+    if tried.trial is not None:
+        say(console, f"  {_trial_text(tried.trial)}")
+    elif artefact.early == Early.NEVER:
+        say(console, f'  early = "never": {_EARLY[artefact.early]}')
     elif artefact.cloud_init:
         say(console, f"  cloud-init is in the image; {_EARLY[artefact.early]}")
     if words := added(artefact.cmdline, artefact.stock_cmdline):
         say(console, f"  kernel options: {' '.join(words)}")
     say(console, f"  next: quickstart run {artefact.directory}")
+
+
+def _trial_text(trial: Trial) -> str:
+    stock = f"the stock boot {trial.stock_ns / 1e9:.2f} s"
+    if trial.fallback:
+        return f"trial: the early start did not happen ({trial.fallback}), so {_EARLY[Early.NEVER]}"
+    times = f"ready {trial.early_ns / 1e9:.2f} s after the machine's start, {stock}"
+    if trial.is_sooner:
+        return f"trial: {times}"
+    return f"trial: {times}; the early start brings nothing, so {_EARLY[Early.NEVER]}"
 
 
 def _show_plan(verb: Verb, profile: Profile, tracing: pipeline.TraceOptions, store: Store) -> int:

@@ -18,6 +18,7 @@ from quickstart.artefact.audit import ERROR, Finding
 from quickstart.artefact.inside import Member
 from quickstart.cli import audit, build, inside, output, run, trace
 from quickstart.cli.output import Display, run_verb
+from quickstart.engines.trial import Trial
 from quickstart.launch.settled import Settled
 from quickstart.model import Exclusion, StartSet
 from quickstart.model.subject import Traced
@@ -63,7 +64,10 @@ def of_build(console: Console) -> None:
         cloud_init=True,
         early="seen",
     )
-    build._show(console, made, True)
+    tried: Any = SimpleNamespace(
+        built=SimpleNamespace(artefact=made, made=True), trial=Trial(early_ns=0, stock_ns=1, fallback=NAME)
+    )
+    build._show(console, tried)
 
 
 def of_ls(console: Console) -> None:

@@ -26,6 +26,9 @@ def members(artefact: Path) -> dict[str, CpioMember]:
 def test_built_again_the_initramfs_has_the_same_bytes(artefact: Path, tmp_path: Path) -> None:
     again = quickstart("build", "--profile", "nginx", "-o", tmp_path / "again", "--json", timeout_s=BUILD_S)
     assert again.result["made"]
+    # As every build by default, it was booted on trial.
+    assert again.result["trial"]["fallback"] == ""
+    assert min(again.result["trial"]["early_ns"], again.result["trial"]["stock_ns"]) > 0
     assert (tmp_path / "again/initramfs.img").read_bytes() == (artefact / "initramfs.img").read_bytes()
 
 

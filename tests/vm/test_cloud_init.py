@@ -98,7 +98,17 @@ def profile(tmp_path_factory: pytest.TempPathFactory, early: str) -> Path:
 def built(tmp_path_factory: pytest.TempPathFactory, early: str, rootfs: Path) -> tuple[Path, dict[str, Any]]:
     out = tmp_path_factory.mktemp(f"out-{early}") / "cloud"
     called = quickstart(
-        *("build", "--profile", profile(tmp_path_factory, early), "--rootfs", rootfs, "-o", out, "--json"),
+        *(
+            "build",
+            "--no-trial",
+            "--profile",
+            profile(tmp_path_factory, early),
+            "--rootfs",
+            rootfs,
+            "-o",
+            out,
+            "--json",
+        ),
         timeout_s=BUILD_S,
     )
     assert called.status == 0, called.err + called.out

@@ -102,7 +102,7 @@ def test_a_used_disk_is_not_thrown_away(used: Path, tmp_path: Path) -> None:
     called = quickstart("build", "--profile", changed, "-o", used, "--json")
     assert called.status == 2
     assert "--force" in called.error["hint"]
-    assert quickstart("build", "--profile", changed, "-o", used, "--force").status == 0
+    assert quickstart("build", "--no-trial", "--profile", changed, "-o", used, "--force").status == 0
 
 
 def test_a_killed_run_leaves_no_guest(artefact: Path) -> None:

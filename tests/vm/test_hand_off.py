@@ -183,7 +183,7 @@ def test_the_second_boot_is_fast_again_and_after_an_upgrade_stock(
 def test_released_memory_is_the_machines(artefact: Path, tmp_path: Path) -> None:
     """What /fast had goes but for what the application has mapped, which goes when it is restarted."""
     out = tmp_path / "released"
-    built = quickstart("build", "--profile", "nginx", "--release", "-o", out, timeout_s=BUILD_S)
+    built = quickstart("build", "--no-trial", "--profile", "nginx", "--release", "-o", out, timeout_s=BUILD_S)
     assert built.status == 0, built.err
     memory = "free -k | sed -n 's/^Mem: *[0-9]* *\\([0-9]*\\).*/\\1/p'"
     ask = f"systemctl restart nginx; sleep 2; sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; {memory}"
@@ -244,7 +244,9 @@ def test_networkd_takes_the_network_over(store: Store, tmp_path: Path) -> None:
     """
     tuned = make_reference(load_profile("nginx"), Context(store, Quiet()), TUNED)
     out = tmp_path / "networkd"
-    built = quickstart("build", "--profile", "nginx", "--rootfs", tuned.tree, "-o", out, timeout_s=BUILD_S)
+    built = quickstart(
+        "build", "--no-trial", "--profile", "nginx", "--rootfs", tuned.tree, "-o", out, timeout_s=BUILD_S
+    )
     assert built.status == 0, built.err
     watch = (
         "rm -f /root/stop; (while [ ! -e /root/stop ]; do ip -4 -o addr show enp0s3 | grep -c 10.0.2.15; sleep 0.05; done "

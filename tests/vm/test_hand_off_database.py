@@ -56,7 +56,7 @@ def store() -> Iterator[Store]:
 @pytest.fixture(scope="module")
 def cut(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Cut:
     out = tmp_path_factory.mktemp("database") / "mysql"
-    built = quickstart("build", "--profile", "mysql", "-o", out, timeout_s=BUILD_S)
+    built = quickstart("build", "--no-trial", "--profile", "mysql", "-o", out, timeout_s=BUILD_S)
     assert built.status == 0, built.err
     found = artefacts.load(out)
     machine = pipeline.machine_of(found, stock=False, snapshot=False, port=free_port())

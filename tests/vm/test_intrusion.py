@@ -231,7 +231,9 @@ def test_a_log_that_is_a_link_is_not_written_through(masked: Path, store: Store)
 def test_an_image_in_place_of_the_files_is_taken_away_too(tmp_path: Path) -> None:
     """`--payload squashfs`: from the machine's own private namespaces as well."""
     out = tmp_path / "nginx"
-    built = quickstart("build", "--profile", "nginx", "--payload", "squashfs", "-o", out, timeout_s=BUILD_S)
+    built = quickstart(
+        "build", "--no-trial", "--profile", "nginx", "--payload", "squashfs", "-o", out, timeout_s=BUILD_S
+    )
     assert built.status == 0, built.err
     command = (
         "systemd-run -q -u private -p PrivateMounts=yes -p MountFlags=slave sleep 900; sleep 2\n"

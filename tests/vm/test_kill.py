@@ -59,7 +59,7 @@ class Ground:
 
     def build(self, *words: str | Path) -> Called:
         """A whole build by the command."""
-        words = ("build", "--profile", "nginx", "-o", self.out, *words)
+        words = ("build", "--no-trial", "--profile", "nginx", "-o", self.out, *words)
         return quickstart(*words, timeout_s=BUILD_S, env=self.environment)
 
     def meddle(self, action: str, step: str = "", delay_s: float = 0, under: Sequence[str] = ()) -> Called:
@@ -252,7 +252,7 @@ def test_two_builds_at_once(ground: Ground, artefact: Path, names: tuple[str, st
     outs = [ground.out.with_name(name) for name in names]
     builds = [
         subprocess.Popen(
-            [COMMAND, "build", "--profile", "nginx", "-o", out],
+            [COMMAND, "build", "--no-trial", "--profile", "nginx", "-o", out],
             env={**os.environ, **ground.environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -316,7 +316,7 @@ def test_the_long_steps_of_an_empty_store(tmp_path: Path) -> None:
     """SIGKILL and a full disk in each of them, every time in the same store; then a whole build, with two damaged entries."""
     clean = Ground(tmp_path / "clean", 0)
     clean.out.parent.mkdir(parents=True)
-    words: list[str | Path] = [COMMAND, "build", "--profile", "nginx", "-o", clean.out]
+    words: list[str | Path] = [COMMAND, "build", "--no-trial", "--profile", "nginx", "-o", clean.out]
     with (
         ground_of(tmp_path / "disk", LONG_MIB) as ground,
         (tmp_path / "clean.log").open("wb") as log,

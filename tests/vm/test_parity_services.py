@@ -38,7 +38,7 @@ OF_THE_APPLICATION = {"mariadb": {"Threads"}}
 def machines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Machine, Machine]:
     """The fast one, the stock one."""
     out = tmp_path_factory.mktemp("services") / "apache2"
-    built = quickstart("build", "--profile", PROFILE, "-o", out, "--json", timeout_s=BUILD_S)
+    built = quickstart("build", "--no-trial", "--profile", PROFILE, "-o", out, "--json", timeout_s=BUILD_S)
     assert built.status == 0, built.err
     with Store(default_root()) as store:
         root = ImageRoot(make_reference(load_profile(str(PROFILE)), Context(store, Quiet())).tree)

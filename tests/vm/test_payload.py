@@ -38,7 +38,16 @@ def store() -> Iterator[Store]:
 def built(place: Path, payload: str, *words: str) -> Path:
     out = place / payload
     done = quickstart(
-        "build", "--profile", "nginx", "--payload", payload, "-o", out, *words, timeout_s=BUILD_S
+        "build",
+        "--no-trial",
+        "--profile",
+        "nginx",
+        "--payload",
+        payload,
+        "-o",
+        out,
+        *words,
+        timeout_s=BUILD_S,
     )
     assert done.status == 0, done.err
     return out

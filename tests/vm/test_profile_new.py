@@ -72,7 +72,7 @@ def test_what_is_written_builds_and_is_handed_over(name: str, tmp_path: Path) ->
     assert all(stage["stored"] for stage in checked.result["stages"])
     assert checked.result["start_set_files"] == written.result["start_set_files"]
 
-    built = quickstart("build", "--profile", profile, "-o", out, "--json", timeout_s=BUILD_S)
+    built = quickstart("build", "--no-trial", "--profile", profile, "-o", out, "--json", timeout_s=BUILD_S)
     assert built.status == 0, built.err
     assert built.result["initramfs_bytes"] == written.result["initramfs_bytes"]
 
@@ -97,7 +97,7 @@ def test_an_init_script_without_a_unit_file_is_handed_over(tmp_path: Path) -> No
     words = ("--package", "slapd", "--unit", "slapd", "--ready", "tcp:389")
     written = quickstart("profile", "new", "slapd", *words, "-o", profile, "--json", timeout_s=BUILD_S)
     assert written.status == 0, written.err
-    built = quickstart("build", "--profile", profile, "-o", out, "--json", timeout_s=BUILD_S)
+    built = quickstart("build", "--no-trial", "--profile", profile, "-o", out, "--json", timeout_s=BUILD_S)
     assert built.status == 0, built.err
     verified = quickstart("verify", out, "--json", timeout_s=BUILD_S)
     assert (verified.status, verified.result["fallback"]) == (0, ""), verified.err

@@ -93,7 +93,7 @@ def test_a_seeded_miss_is_named_and_mended(tmp_path: Path) -> None:
         profile(tmp_path / "without", LIBRARY),
         profile(tmp_path / "whole"),
     )
-    built = quickstart("build", "--profile", without, "-o", out, "--json", timeout_s=BUILD_S)
+    built = quickstart("build", "--no-trial", "--profile", without, "-o", out, "--json", timeout_s=BUILD_S)
     assert built.status == 0, built.err
     missed = verified(out)
     assert missed.status == 1, missed.err
@@ -117,7 +117,16 @@ def test_a_list_of_files_is_in_the_start_set_too(tmp_path: Path) -> None:
     listed, out = tmp_path / "web.include", tmp_path / "web"
     listed.write_text("# found lacking\n/usr/share/zoneinfo/Etc/GMT\n")
     built = quickstart(
-        "build", "--profile", "nginx", "--include", listed, "-o", out, "--json", timeout_s=BUILD_S
+        "build",
+        "--no-trial",
+        "--profile",
+        "nginx",
+        "--include",
+        listed,
+        "-o",
+        out,
+        "--json",
+        timeout_s=BUILD_S,
     )
     assert built.status == 0, built.err
     why = quickstart("why", out, "/usr/share/zoneinfo/Etc/GMT", "--json")

@@ -1,0 +1,113 @@
+"""Try the early start of a build: one boot of the artefact beside one stock boot of the same disk.
+
+An early start that is not ready sooner brings nothing, so its artefact boots the stock way. Both boots run on
+this host, one after the other, from a local disk; a volume with slow reads favours the early start more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from quickstart.artefact import directory as artefacts
+from quickstart.artefact import output
+from quickstart.engines import boot as pipeline
+from quickstart.engines.boot import BuildOptions, Built
+from quickstart.engines.launching import launcher_of
+from quickstart.errors import GuestError, QuickStartError
+from quickstart.initramfs.guestconfig import HandOff
+from quickstart.model import Artefact, Profile
+from quickstart.model.words import Early
+from quickstart.store.context import Context
+from quickstart.store.store import source_digest
+
+_STAGE, _FILE = "trial", "trial.json"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The guests' uptimes at ready. ``fallback`` is the reason why the early start did not happen, or empty.
+    In that case, ``early_ns`` is 0.
+    """
+
+    early_ns: int
+    stock_ns: int
+    fallback: str
+
+    @property
+    def is_sooner(self) -> bool:
+        """Whether the early start was ready sooner than the stock boot."""
+        return not self.fallback and self.early_ns < self.stock_ns
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The result of a build, and of its trial. ``trial`` is None when there was none: OUT was up to date, or
+    the early start is not wanted or not possible.
+    """
+
+    built: Built
+    trial: Trial | None
+
+
+def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tried:
+    """Build the artefact of ``profile``, and boot it on trial, unless the store has the trial's result. When the
+    early start was not ready sooner than the stock boot, the artefact is built again with ``early = "never"``.
+
+    An artefact with cloud-init is not tried: its first boot is a stock boot.
+    """
+    if profile.early is Early.NEVER or options.hand_off is HandOff.STAY:
+        return Tried(pipeline.build(profile, options, context), None)
+    stock = replace(profile, early=Early.NEVER)
+    rootfs = pipeline.rootfs_of(options.tracing, context.progress)
+    keys = [pipeline.build_key(wanted, options, rootfs) for wanted in (profile, stock)]
+    with output.settled(options.out):
+        if present := artefacts.check_output(options.out, _key_at(options.out, keys), options.force):
+            return Tried(Built(present, made=False), None)
+    built = pipeline.build(profile, options, context)
+    if not built.made or (built.artefact.cloud_init and built.artefact.early is not Early.ALWAYS):
+        return Tried(built, None)
+    found = _trial(built.artefact, keys[0], context)
+    return Tried(built if found.is_sooner else pipeline.build(stock, options, context), found)
+
+
+def _key_at(out: Path, keys: Sequence[str]) -> str:
+    """The key in ``keys`` that the artefact at ``out`` has, or else the first."""
+    try:
+        present = artefacts.load(out).build_key
+    except QuickStartError:
+        return keys[0]
+    return present if present in keys else keys[0]
+
+
+def _trial(artefact: Artefact, key: str, context: Context) -> Trial:
+    inputs: Mapping[str, object] = {
+        "build": key,
+        "recipe": source_digest("quickstart.engines.trial", "quickstart.launch"),
+    }
+
+    def make(directory: Path) -> None:
+        with output.in_use(artefact.directory):
+            with context.progress.step("trial: a boot with the early start"):
+                early_ns, fallback = _boot(artefact, context, stock=False)
+            with context.progress.step("trial: a stock boot"):
+                stock_ns, _ = _boot(artefact, context, stock=True)
+        (directory / _FILE).write_text(json.dumps(asdict(Trial(early_ns, stock_ns, fallback))) + "\n")
+
+    return Trial(**json.loads((context.store.get_or_make(_STAGE, inputs, make).path / _FILE).read_text()))
+
+
+def _boot(artefact: Artefact, context: Context, *, stock: bool) -> tuple[int, str]:
+    """The guest's uptime at ready in ns, and the reason of a fallback."""
+    machine = pipeline.machine_of(artefact, stock=stock, snapshot=True, port=None)
+    try:
+        with launcher_of(artefact, context).launch(machine, artefact.ready) as guest:
+            readied = guest.wait_ready(artefact.ready.timeout_s)
+            fallback = guest.fallback()
+            return (0 if fallback else readied.ready.uptime_ns), fallback
+    except GuestError as error:
+        if stock:
+            raise
+        return 0, error.message.splitlines()[0]

@@ -1,0 +1,119 @@
+"""The trial at the end of a build: an early start that is not ready sooner makes the stock boot the default."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from quickstart.artefact import directory
+from quickstart.cli.build import _trial_text
+from quickstart.engines import boot as pipeline
+from quickstart.engines import trial
+from quickstart.engines.boot import BuildOptions, Built
+from quickstart.engines.trial import Trial, Tried, build_tried
+from quickstart.host.progress import Quiet
+from quickstart.initramfs.guestconfig import HandOff
+from quickstart.model import Artefact, Profile
+from quickstart.model.words import Early
+from quickstart.profile import load_profile
+from quickstart.store.context import Context
+from quickstart.store.store import Store
+
+EARLY, STOCK = (3_000, ""), (9_000, "")
+
+
+class Bench:
+    """Stands for QEMU: builds give their profile's name for ``early``, and boots what is left to give."""
+
+    def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place, self.builds, self.boots = place, list[Early](), list[tuple[int, str]]()
+        self.cloud_init = False
+        monkeypatch.setattr(pipeline, "build", self._build)
+        monkeypatch.setattr(pipeline, "build_key", lambda profile, *_: f"key {profile.early}")
+        monkeypatch.setattr(trial, "_boot", lambda *_, **__: self.boots.pop(0))
+
+    def _build(self, profile: Profile, options: BuildOptions, context: Context) -> Built:
+        self.builds.append(profile.early)
+        built = SimpleNamespace(early=profile.early, cloud_init=self.cloud_init, directory=self.place)
+        return Built(cast(Artefact, built), made=True)
+
+    def build(self, profile: Profile, *boots: tuple[int, str], hand_off: HandOff = HandOff.KEEP) -> Tried:
+        self.builds, self.boots = [], list(boots)
+        with Store(self.place / "store") as store:
+            return build_tried(
+                profile, BuildOptions(out=self.place / "out", hand_off=hand_off), Context(store, Quiet())
+            )
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+PROFILE = load_profile("nginx")
+
+
+def test_an_early_start_that_is_sooner(bench: Bench) -> None:
+    tried = bench.build(PROFILE, EARLY, STOCK)
+    assert tried.trial == Trial(3_000, 9_000, "")
+    assert bench.builds == [PROFILE.early]
+    # The store has the result, so nothing boots again.
+    assert bench.build(PROFILE).trial == tried.trial
+    assert bench.builds == [PROFILE.early]
+
+
+@pytest.mark.parametrize("early", [(9_000, ""), (10_000, ""), (0, "nginx.service did not start")])
+def test_one_that_brings_nothing(bench: Bench, early: tuple[int, str]) -> None:
+    tried = bench.build(PROFILE, early, STOCK)
+    assert tried.trial == Trial(*early[:1], 9_000, early[1])
+    assert bench.builds == [PROFILE.early, Early.NEVER]
+    assert tried.built.artefact.early is Early.NEVER
+
+
+def test_no_trial_without_an_early_start_or_a_hand_off(bench: Bench) -> None:
+    never = replace(PROFILE, early=Early.NEVER)
+    assert bench.build(never).trial is None
+    assert bench.build(PROFILE, hand_off=HandOff.STAY).trial is None
+    # A machine with cloud-init has its first boot the stock way.
+    bench.cloud_init = True
+    assert bench.build(PROFILE).trial is None
+    assert bench.build(replace(PROFILE, early=Early.ALWAYS), EARLY, STOCK).trial is not None
+
+
+@pytest.mark.parametrize("early", [PROFILE.early, Early.NEVER])
+def test_no_trial_for_an_artefact_that_is_up_to_date(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, early: Early
+) -> None:
+    present = SimpleNamespace(build_key=f"key {early}", early=early)
+    monkeypatch.setattr(directory, "load", lambda out: present)
+    monkeypatch.setattr(
+        directory, "check_output", lambda out, key, force: present if key == present.build_key else None
+    )
+    tried = bench.build(PROFILE)
+    assert (cast(Any, tried.built.artefact), tried.built.made, bench.builds) == (present, False, [])
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (
+            Trial(3 * 10**9, 9 * 10**9, ""),
+            "trial: ready 3.00 s after the machine's start, the stock boot 9.00 s",
+        ),
+        (
+            Trial(9 * 10**9, 9 * 10**9, ""),
+            "trial: ready 9.00 s after the machine's start, the stock boot 9.00 s; the early start brings nothing, "
+            "so every boot is a stock boot",
+        ),
+        (
+            Trial(0, 9 * 10**9, "nginx did not start"),
+            "trial: the early start did not happen (nginx did not start), so every boot is a stock boot",
+        ),
+    ],
+)
+def test_what_is_said(found: Trial, text: str) -> None:
+    assert _trial_text(found) == text
