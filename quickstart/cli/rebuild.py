@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from quickstart.cli.options import JSON, KEEP_ALL, VERBOSE, kernel_options_optio
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import rebuild as rebuilding
 from quickstart.image.kerneloptions import added
-from quickstart.model import MIB
-from quickstart.model.words import KernelOptions
+from quickstart.model import MIB, Artefact, Profile
+from quickstart.model.words import Early, KernelOptions
 from quickstart.profile import load_ours, load_profile
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root
@@ -45,9 +46,7 @@ def rebuild(
 
     def work(verb: Verb) -> int:
         directory = verb.place
-        profile = (
-            load_profile(profile_name) if profile_name else load_ours(artefacts.load(directory).profile_name)
-        )
+        profile = load_profile(profile_name) if profile_name else _profile_of(artefacts.load(directory))
         with Store(default_root(), verb.display().note) as store:
             built = rebuilding.rebuild(
                 directory,
@@ -79,3 +78,9 @@ def rebuild(
         return 0
 
     sys.exit(run_verb("rebuild", as_json, work, verbose, as_root=True, out=lambda: out))
+
+
+def _profile_of(artefact: Artefact) -> Profile:
+    """The profile of OUT. What the trial of its build has decided about the early start still holds."""
+    profile = load_ours(artefact.profile_name)
+    return dataclasses.replace(profile, early=Early.NEVER) if artefact.early is Early.NEVER else profile
