@@ -211,7 +211,9 @@ class UntraceableError(GuestError):
 
 
 class VolumeError(QuickStartError):
-    """The volume emulator died or broke the protocol. ``last_words`` is the last text that the emulator printed."""
+    """The volume's server (the emulator or the NFS server) ended, gave a wrong answer, or cannot serve the image.
+    ``last_words`` is the last text that the server printed, or empty.
+    """
 
     def __init__(self, message: str, *, last_words: str = "", hint: str | None = None) -> None:
         super().__init__(f"{message}: {last_words}" if last_words else message, hint=hint)

@@ -60,7 +60,7 @@ def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True)
 
 @cache
 def package_of(tool: str) -> str:
-    """The Debian package that has ``tool``, from packages.txt."""
+    """The Debian package that has ``tool``, from packages.txt, or ``tool`` itself if the list does not have it."""
     text = resources.files("quickstart.host").joinpath("packages.txt").read_text()
     rows = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
     return {row[0]: row[1] for row in rows}.get(tool, tool)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Receives the name of each step when the step begins and when it ends."""
+    """Is told when a step begins, with its name, and when it ends."""
 
     def step(self, name: str) -> AbstractContextManager[None]:
         """A step that lasts as long as the context. If the context ends without an error, the step is complete."""

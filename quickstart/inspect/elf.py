@@ -1,8 +1,8 @@
 """Find the ELF closure of a program or library in an image: the interpreter and all libraries that ld.so
 loads for it.
 
-The rules are those of ld.so(8). Nothing from the image is executed. Search paths that the image alone does
-not determine are ignored: LD_LIBRARY_PATH, LD_PRELOAD and relative directories.
+The rules are those of ld.so(8). Nothing from the image is executed. Whatever the image alone does not
+determine is ignored: LD_LIBRARY_PATH, LD_PRELOAD and relative search paths.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _EMPTY = StartSet((), ())
 
 @dataclass(frozen=True, kw_only=True)
 class PackOptions:
-    """The options for packing a subject. The defaults are those of ``build``.
+    """The options for packing a subject. The defaults are those of ``build``, with the payload ``cpio``.
 
     With ``arranged``, the initramfs belongs to a copy of the root disk on which the application's files are
     next to each other. ``times_of`` is a used disk; packed files get the times that they have on this disk.

@@ -1,5 +1,5 @@
-"""Compare two results of the same cells: which times are later, in which phase, and which changes may explain
-this (pure; compare.md).
+"""Compare two results of the same cells: which times are longer in the second result, in which phase, and which
+changes may explain this (pure; compare.md).
 """
 
 from __future__ import annotations

@@ -181,8 +181,8 @@ class Store:
                     look.trusted, made = self._make(final, stage, inputs, make), True
 
     def use(self, stage: str, inputs: Mapping[str, object]) -> Path | None:
-        """The entry for ``inputs``, verified and locked as get_or_make does, or None when there is no such
-        entry. Nothing is made or removed.
+        """The directory of the entry for ``inputs``, or None when there is no such entry. The entry is verified
+        and locked as by get_or_make. Nothing is made or removed.
 
         Raises BadInputError when the entry is damaged.
         """

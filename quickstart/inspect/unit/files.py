@@ -323,8 +323,8 @@ def unit_file(root: ImageRoot, unit: str) -> PurePosixPath:
 
 
 def hidden_at(root: ImageRoot, file: PurePosixPath) -> PurePosixPath | None:
-    """The path whose mode or access control list keeps other users from reading the file at the canonical
-    path ``file``, or None. The result is the file itself or a directory above it.
+    """The path whose mode keeps other users from reading the file at the canonical path ``file``, or which has an
+    access control list (which may do the same), or None. The result is the file itself or a directory above it.
 
     Our initramfs does not keep such restrictions: every user who may read OUT can read all files in the
     initramfs.

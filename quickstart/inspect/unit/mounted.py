@@ -1,7 +1,8 @@
 """The file systems that a boot mounts before it starts a service (fstab(5), systemd.mount(5)).
 
-Init mounts the root volume alone. The application would use what lies below a mount point: systemd would then
-hide what it has written there, and options such as noexec would come too late.
+Init mounts the root volume alone. So an application that starts early uses the directory below a mount point.
+When systemd mounts the file system later, the mount hides what the application has written there, and options
+such as noexec come too late.
 """
 
 from __future__ import annotations
