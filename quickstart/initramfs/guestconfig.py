@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from quickstart.initramfs.facts import NOTHING, Watched
+from quickstart.inspect.unit.before import ROOT_FILES
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.sysctl import KernelSetting
 from quickstart.model import Readiness, Superblock
@@ -116,6 +117,7 @@ def config_text(config: GuestConfig) -> str:
         "EARLY": config.early,
         "IMAGE": config.image,
         "TMP_OPTIONS": " ".join(config.tmp_options),
+        "ROOT_FILES": " ".join(ROOT_FILES),
         # As in /proc/net/tcp (proc(5)).
         "READY_PORT": f"{config.ready.port:04X}" if config.ready.port else "",
         # `caretaker ask` has no other request than HTTP's.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 
+from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model.words import Early
 
@@ -15,6 +17,9 @@ _UNITS = (
     "cloud-init-network.service",
 )
 _UNIT_DIRECTORIES = ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
+_CONFIGURED = PurePosixPath("/etc/cloud")
+# In the list of modules it is `- bootcmd`.
+_BOOTCMD = re.compile(r"""^(?:[^#\n]*[\s{,"'])?bootcmd["']?\s*:""", re.MULTILINE)
 # cloud-init documentation, "How to disable cloud-init".
 _DISABLED = PurePosixPath("/etc/cloud/cloud-init.disabled")
 
@@ -24,6 +29,22 @@ def has_cloud_init(root: ImageRoot) -> bool:
     if root.resolve(_DISABLED).canonical is not None:
         return False
     return any(_is_enabled(root, name) for name in _UNITS)
+
+
+def refuse_bootcmd(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError when cloud-init runs commands of the image's own configuration at each boot,
+    before all services (`bootcmd`). An early start would overtake them.
+    """
+    if not has_cloud_init(root):
+        return
+    files = (*root.glob(_CONFIGURED / "cloud.cfg"), *root.glob(_CONFIGURED / "cloud.cfg.d" / "*.cfg"))
+    for path in files:
+        file = root.resolve(path).canonical
+        if file is not None and root.host(file).is_file() and _BOOTCMD.search(root.read_text(file)):
+            raise UnsupportedUnitError(
+                f"{unit} cannot be started early: {path} has bootcmd, which cloud-init runs before it at each boot",
+                hint="remove bootcmd from the image, and let a service do its work",
+            )
 
 
 def _is_enabled(root: ImageRoot, unit: str) -> bool:

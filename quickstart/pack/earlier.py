@@ -18,7 +18,7 @@ from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import assignments
 from quickstart.model import Trace
 from quickstart.model.started import LoadedUnit, RootMount
-from quickstart.pack.harmless import is_harmless
+from quickstart.pack.harmless import is_asked_for, is_harmless
 
 _KINDS = (".service", ".mount", ".automount")
 # What comes after one of these comes after every service of the machine, also after those that have nothing to do with it.
@@ -43,12 +43,24 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
             if unit not in loaded:
                 raise TraceError(f"systemd's account of the boot does not have {unit}", hint="build again")
             _refuse_root(unit, trace.loaded.roots)
+            _refuse_last(loaded[unit])
             for name in sorted(_earlier(loaded, unit) - stack):
-                if why := _why_not(loaded[name], root):
+                if why := _why_not(loaded[name], loaded[unit], root):
                     raise UnsupportedUnitError(
                         f"{unit} cannot be started early: the reference boot started {name} before it{why}",
                         hint=_hint(name),
                     )
+
+
+def _refuse_last(unit: LoadedUnit) -> None:
+    """Raise UnsupportedUnitError for a unit that waits for the whole boot: what every other service prepares,
+    nobody knows.
+    """
+    for goal in sorted(_GOALS & unit.after):
+        raise UnsupportedUnitError(
+            f"{unit.name} cannot be started early: it comes after {goal}, and so after every other service",
+            hint=f"let it come after network.target in place of {goal}, in a unit file of the image",
+        )
 
 
 def _refuse_root(unit: str, roots: Sequence[RootMount]) -> None:
@@ -64,7 +76,7 @@ def _refuse_root(unit: str, roots: Sequence[RootMount]) -> None:
 
 
 def _hint(name: str) -> str:
-    if is_harmless(name):
+    if is_harmless(name) and not is_asked_for(name):
         return "remove the change from the image if the application does not depend on it"
     named = (
         f"name both in `units` of the profile, or disable {name}"
@@ -81,16 +93,18 @@ def _earlier(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
     )
 
 
-def _why_not(unit: LoadedUnit, root: ImageRoot) -> str | None:
-    """Why an early start may not overtake ``unit``, as the end of a message, or None."""
+def _why_not(unit: LoadedUnit, application: LoadedUnit, root: ImageRoot) -> str | None:
+    """Why an early start of ``application`` may not overtake ``unit``, as the end of a message, or None."""
     if not is_harmless(unit.name):
         return ", and what it prepares is not known"
+    if is_asked_for(unit.name) and unit.name in application.after:
+        return ", because the unit itself comes after it"
     is_service = unit.name.endswith(".service")
     # A mount that a program made has no file.
     usual = _PACKAGES if is_service else (*_PACKAGES, _GENERATED)
     if not unit.file.startswith(usual) and (is_service or unit.file):
         return f", by {unit.file or 'no file'} in place of the package's unit"
-    changing = (each for each in unit.drop_ins if not each.startswith(_GENERATED))
+    changing = (each for each in unit.drop_ins if is_service or not each.startswith(_GENERATED))
     return next(
         (f", with the commands of {each}" for each in changing if not is_service or _has_command(each, root)),
         None,

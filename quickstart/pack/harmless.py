@@ -8,48 +8,52 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
+_ASKED_FOR = "what an application does without, unless its own unit names it: name servers, the clock, iSCSI"
+
 # In a name, `*` stands for the instance. systemd.directives(7) and the packages' manual pages describe them.
 _SERVICES = {
     "devices, modules, disks": """
-        blk-availability dm-event dracut-shutdown e2scrub_reap iscsid kmod kmod-static-nodes lvm2-lvmpolld
-        lvm2-monitor lvm2-pvscan@* mdadm-shutdown modprobe@* multipathd nfs-config open-iscsi open-vm-tools
-        systemd-backlight@* systemd-binfmt systemd-fsck-root systemd-fsckd systemd-growfs-root
-        systemd-hibernate-clear systemd-hibernate-resume systemd-hwdb-update systemd-modules-load systemd-pstore
-        systemd-remount-fs systemd-repart systemd-rfkill systemd-udev-load-credentials systemd-udev-settle
-        systemd-udev-trigger systemd-udevd udev""",
+        blk-availability dm-event dracut-shutdown e2scrub_reap kmod kmod-static-nodes lvm2-lvmpolld lvm2-monitor
+        lvm2-pvscan@* mdadm-shutdown modprobe@* nfs-config open-vm-tools systemd-backlight@* systemd-binfmt
+        systemd-fsck-root systemd-fsckd systemd-growfs-root systemd-hibernate-clear systemd-hibernate-resume
+        systemd-hwdb-update systemd-modules-load systemd-pstore systemd-remount-fs systemd-repart systemd-rfkill
+        systemd-udev-load-credentials systemd-udev-settle systemd-udev-trigger systemd-udevd udev""",
     "the console": """
         console-setup keyboard-setup plymouth-quit plymouth-quit-wait plymouth-read-write plymouth-start
-        systemd-ask-password-console systemd-ask-password-plymouth systemd-ask-password-wall systemd-battery-check
-        systemd-bsod systemd-vconsole-setup""",
-    "entropy and the clock": """
-        chrony fake-hwclock haveged jitterentropy jitterentropy-rngd ntp ntpsec openntpd rng-tools rng-tools-debian
-        rngd systemd-boot-random-seed systemd-random-seed systemd-time-wait-sync systemd-timesyncd""",
+        systemd-ask-password-console systemd-ask-password-plymouth systemd-ask-password-wall
+        systemd-battery-check systemd-bsod systemd-vconsole-setup""",
+    "entropy, the clock of the last boot": """
+        fake-hwclock haveged jitterentropy jitterentropy-rngd rng-tools rng-tools-debian rngd
+        systemd-boot-random-seed systemd-random-seed""",
     "kernel settings (inspect/unit/sysctl.py), measurements in a TPM": """
         procps systemd-pcrextend@* systemd-pcrfs-root systemd-pcrlock-* systemd-pcrmachine systemd-pcrnvdone
         systemd-pcrphase systemd-pcrphase-sysinit systemd-pcrproduct systemd-sysctl systemd-tpm2-clear
         systemd-tpm2-setup systemd-tpm2-setup-early""",
     "logs, accounts of the boot": """
-        rsyslog syslog-ng systemd-boot-update systemd-journal-catalog-update systemd-journal-flush systemd-journald
-        systemd-journald@* systemd-update-done systemd-update-utmp systemd-update-utmp-runlevel""",
+        rsyslog syslog-ng systemd-boot-update systemd-journal-catalog-update systemd-journal-flush
+        systemd-journald systemd-journald@* systemd-update-done systemd-update-utmp systemd-update-utmp-runlevel""",
     "users, directories (the starter makes them as well), the message bus and what it starts": """
-        dbus dbus-broker polkit systemd-firstboot systemd-homed systemd-hostnamed systemd-initctl systemd-localed
-        systemd-logind systemd-machine-id-commit systemd-oomd systemd-sysusers systemd-timedated
-        systemd-tmpfiles-clean systemd-tmpfiles-setup systemd-tmpfiles-setup-dev systemd-tmpfiles-setup-dev-early
-        systemd-user-sessions systemd-userdbd user-runtime-dir@* user@*""",
+        dbus dbus-broker polkit systemd-firstboot systemd-homed systemd-hostnamed systemd-initctl
+        systemd-localed systemd-logind systemd-machine-id-commit systemd-oomd systemd-sysusers systemd-timedated
+        systemd-tmpfiles-clean systemd-tmpfiles-setup systemd-tmpfiles-setup-dev
+        systemd-tmpfiles-setup-dev-early systemd-user-sessions systemd-userdbd user-runtime-dir@* user@*""",
     "AppArmor (inspect/unit/apparmor.py), the loader's cache": """
         apparmor ldconfig""",
-    "the network; a name server answers later, as in a boot in which it is slow": """
-        NetworkManager NetworkManager-dispatcher NetworkManager-wait-online avahi-daemon bind9 connman dhcpcd
-        dnsmasq ifup@* ifupdown-pre ifupdown-wait-online named networking nscd nslcd resolvconf
-        resolvconf-pull-resolved rpcbind systemd-network-generator systemd-networkd
-        systemd-networkd-persistent-storage systemd-networkd-wait-online systemd-networkd-wait-online@*
-        systemd-resolved unbound unscd wpa_supplicant wpa_supplicant@*""",
+    "the network": """
+        NetworkManager NetworkManager-dispatcher NetworkManager-wait-online connman dhcpcd ifup@* ifupdown-pre
+        ifupdown-wait-online networking resolvconf resolvconf-pull-resolved systemd-network-generator
+        systemd-networkd systemd-networkd-persistent-storage systemd-networkd-wait-online
+        systemd-networkd-wait-online@* systemd-resolved wpa_supplicant wpa_supplicant@*""",
     "cloud-init, which has rules of its own (docs/users/cloud-init.md)": """
-        cloud-config cloud-final cloud-init cloud-init-hotplugd cloud-init-local cloud-init-main cloud-init-network""",
+        cloud-config cloud-final cloud-init cloud-init-hotplugd cloud-init-local cloud-init-main
+        cloud-init-network""",
+    _ASKED_FOR: """
+        avahi-daemon bind9 chrony dnsmasq iscsid multipathd named nscd nslcd ntp ntpsec open-iscsi openntpd
+        rpcbind systemd-timesyncd unbound unscd""",
 }
 # Init mounts these itself, or no application uses them.
 _MOUNTS = r"""
-    - boot boot-efi efi tmp dev-hugepages dev-mqueue media-* proc-fs-nfsd proc-sys-fs-binfmt_misc proc-xen sys-fs-*
+    - boot boot-efi efi tmp dev-hugepages dev-mqueue proc-fs-nfsd proc-sys-fs-binfmt_misc proc-xen sys-fs-*
     sys-kernel-* run-credentials run-credentials-* run-lock run-rpc_pipefs run-user run-user-* run-vmblock\x2dfuse"""
 _NAMES = frozenset(
     (
@@ -60,6 +64,14 @@ _NAMES = frozenset(
 _PATTERNS = tuple(name for name in sorted(_NAMES) if "*" in name)
 
 
+_ON_DEMAND = frozenset(f"{name}.service" for name in _SERVICES[_ASKED_FOR].split())
+
+
 def is_harmless(name: str) -> bool:
     """Whether an early start may overtake the packages' own unit of this name."""
     return name in _NAMES or any(fnmatchcase(name, pattern) for pattern in _PATTERNS)
+
+
+def is_asked_for(name: str) -> bool:
+    """Whether an early start may overtake the unit only if the application's own unit does not name it."""
+    return name in _ON_DEMAND

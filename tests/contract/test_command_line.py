@@ -62,6 +62,37 @@ def test_what_asks_for_nothing(tmp_path: Path, words: str) -> None:
     assert unwanted(tmp_path, words) == ""
 
 
+@pytest.mark.parametrize(
+    ("word", "own"),
+    [
+        ("overlayroot=tmpfs", "overlayroot=tmpfs"),
+        ("overlayroot_cfgdisk=LABEL=x", "overlayroot_cfgdisk=LABEL=x"),
+        ("lockfs", "lockfs"),
+        ("fsprotect=1G", "fsprotect=1G"),
+        ("overlayroot=disabled", ""),
+        ("overlayroot=", ""),
+    ],
+)
+def test_what_the_image_s_own_initramfs_is_asked_for(tmp_path: Path, word: str, own: str) -> None:
+    """Fallback 1 does not run its scripts."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cmdline").write_text(f"{USUAL} {word} quiet\n")
+    assert said(tmp_path, f'UNIT={UNIT}; read_command_line; echo "$own_initramfs"') == own
+    init = resources.files("quickstart.initramfs").joinpath("init", "init").read_text()
+    assert '\n[ -z "$own_initramfs" ] || give_up "' in init
+
+
+@pytest.mark.parametrize("file", ["", "/etc/overlayroot.conf"])
+def test_a_stale_start_with_something_for_the_image_s_own_initramfs(tmp_path: Path, file: str) -> None:
+    (tmp_path / "newroot/etc").mkdir(parents=True)
+    if file:
+        (tmp_path / f"newroot{file}").write_text("")
+    stubs = 'give_up() { echo "2: $*"; exit; }; boot_stock() { echo "1: $*"; }'
+    script = f'{stubs}; ROOT_FILES="/etc/overlayroot.conf /etc/other.conf"; STALE="/x is new"; boot_stale'
+    expected = f"2: /x is new, and {file} is for the image's own initramfs" if file else "1: /x is new"
+    assert said(tmp_path, script) == expected
+
+
 @pytest.mark.parametrize("ending", ["", "\nquiet"])
 def test_a_line_break_hides_no_word(tmp_path: Path, ending: str) -> None:
     """The kernel and systemd separate words at it, and whoever writes a long line may break it."""
@@ -90,6 +121,8 @@ def test_a_carriage_return_hides_no_word(tmp_path: Path) -> None:
         *("systemd.set_credential=systemd.unit-dropin.nginx:x", "systemd.set-credential-binary=a:eA=="),
         # Presets enable units before any starts.
         *("systemd.condition-first-boot=1", "systemd.condition_first_boot"),
+        # It would be another machine; cloud-init would run in spite of cloud-init.disabled.
+        *("systemd.machine_id=0123456789abcdef0123456789abcdef", "cloud-init=enabled"),
         *("security=tomoyo", "lsm=landlock,yama,tomoyo", "ima_policy=tcb", "ima_appraise=enforce"),
     ],
 )

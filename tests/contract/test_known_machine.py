@@ -19,7 +19,7 @@ NOT_YET = "cloud-init has not been through this machine yet"
 NO_NAME = "nothing tells this machine from others, so cloud-init may not have been through it"
 
 
-def asked(root: Path, early: str, link: str, named: dict[str, str]) -> str:
+def asked(root: Path, early: str, link: str, named: dict[str, str], fstab: str = "") -> str:
     """``known``, or why not, in a machine that has these files of names, and this link's text on its volume."""
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they chroot")
@@ -34,6 +34,8 @@ def asked(root: Path, early: str, link: str, named: dict[str, str]) -> str:
         (root / place).write_text(f"{name}\n")
     if link:
         (root / "newroot/.quickstart.instance").symlink_to(link)
+    (root / "newroot/etc").mkdir(exist_ok=True)
+    (root / "newroot/etc/fstab").write_text(fstab)
     script = f'. /first; EARLY={early}; known_to_cloud_init && echo known || echo "$STALE"'
     done = subprocess.run(
         ["chroot", str(root), "/busybox", "sh", "-c", script],
@@ -67,3 +69,25 @@ def asked(root: Path, early: str, link: str, named: dict[str, str]) -> str:
 )
 def test_known(early: str, link: str, named: dict[str, str], answer: str, tmp_path: Path) -> None:
     assert asked(tmp_path, early, link, named) == answer
+
+
+@pytest.mark.parametrize(
+    ("line", "is_known"),
+    [
+        ("", True),
+        ("# /dev/vdb /srv ext4 defaults 0 2", True),
+        ("UUID=1 / ext4 rw,discard 0 1\nUUID=2 /boot/efi vfat umask=077 0 1\n/swap none swap sw 0 0", True),
+        ("proc /proc proc defaults 0 0\n/dev/vdb /srv ext4 noauto 0 0", True),
+        # As cloud-init writes the user data's `mounts`.
+        (
+            "/dev/vdb /var/lib/mysql auto defaults,nofail,x-systemd.requires=cloud-init.service,_netdev 0 2",
+            False,
+        ),
+        ("nas:/x /srv nfs noauto,x-systemd.automount 0 0", False),
+        ("proc /proc proc hidepid=2 0 0", False),
+        ("UUID=1 / ext4 rw 0 1\n/dev/vdb /srv ext4 defaults 0 2", False),
+    ],
+)
+def test_a_mount_that_the_build_has_not_seen(line: str, is_known: bool, tmp_path: Path) -> None:
+    answer = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, f"{line}\n")
+    assert answer == ("known" if is_known else f"/etc/fstab mounts {line.splitlines()[-1].split()[1]}")

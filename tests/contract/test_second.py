@@ -26,15 +26,29 @@ def function(name: str) -> str:
     return found[0]
 
 
-@pytest.mark.parametrize(("network", "expected"), [("networkd", MINE), ("ifupdown", SERVERS), ("", SERVERS)])
-def test_a_server_does_not_write_what_networkd_would_not(tmp_path: Path, network: str, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("network", "hand_off", "before", "expected"),
+    [
+        ("networkd", "keep", MINE, MINE),
+        # dhclient writes it some seconds later, or a hook of the administrator's keeps it from that.
+        ("ifupdown", "keep", MINE, MINE),
+        ("ifupdown", "keep", "", SERVERS),
+        # Nobody else does.
+        ("", "no", MINE, SERVERS),
+        ("ifupdown", "no", MINE, SERVERS),
+    ],
+)
+def test_a_server_does_not_write_what_the_stock_boot_would_not(
+    tmp_path: Path, network: str, hand_off: str, before: str, expected: str
+) -> None:
     """`second` has the function; it is run with a directory of ours as /etc."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run/resolv.conf").write_text(SERVERS)
     (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/resolv.conf").write_text(MINE)
+    (tmp_path / "etc/resolv.conf").write_text(before)
     place = shlex.quote(str(tmp_path))
-    script = f"set -e\nmount --bind {place}/etc /etc\nQ={place} NETWORK={network}\n{function('take_resolver')}\ntake_resolver"
+    words = f"Q={place} NETWORK={network} HAND_OFF={hand_off}"
+    script = f"set -e\nmount --bind {place}/etc /etc\n{words}\n{function('take_resolver')}\ntake_resolver"
     done = subprocess.run([*own_namespaces(), "dash", "-c", script], capture_output=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
     assert (tmp_path / "etc/resolv.conf").read_text() == expected
@@ -65,6 +79,7 @@ def test_sockets_are_bound_behind_the_kernel_s_settings(tmp_path: Path, shell: t
     names = (
         "mkdir",
         "mounter",
+        "mount_tmp",
         "set_host_name",
         "protect_links",
         "note_sockets",

@@ -88,7 +88,7 @@ def test_inside_an_artefact_it_is_as_if_it_were_unpacked(tmp_path: Path) -> None
     assert [each.part for each in inside.members(packed)] == [
         *("A" for _ in PART_A),
         *("B", "B", "B"),
-        *("image" for _ in range(6)),
+        *("image" for _ in range(7)),
         "B",
     ]
     assert inside.diff(plain, packed) == (inside.Difference(IMAGE, "added"),)

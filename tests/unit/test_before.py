@@ -12,6 +12,7 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.before import settling_files
+from quickstart.inspect.unit.facts import deciding
 from quickstart.inspect.unit.read import HAND_OFF_DROP_IN
 from tests.unit.test_unit import SERVICE, put, read
 
@@ -146,3 +147,30 @@ def test_a_drop_in_that_would_undo_the_adoption(tmp_path: Path, name: str, place
 def test_the_hand_offs_drop_in_is_called_so() -> None:
     script = resources.files("quickstart.initramfs").joinpath("init", "hand-off").read_bytes()
     assert b"/$UNIT.d/%s" % HAND_OFF_DROP_IN in script
+
+
+@pytest.mark.parametrize("unit", ["networking.service", "systemd-networkd.service"])
+def test_a_network_that_is_switched_off_later_is_noticed(tmp_path: Path, unit: str) -> None:
+    """A stock boot has no network then, and the application answers nobody."""
+    read(tmp_path, SERVICE)
+    put(tmp_path, f"/usr/lib/systemd/system/{unit}", "[Service]\nExecStart=/bin/true\n")
+    enable(tmp_path, unit, "multi-user.target")
+    files = set(map(str, deciding(ImageRoot(tmp_path), "app.service").files))
+    assert f"/etc/systemd/system/multi-user.target.wants/{unit}" in files
+    assert {"/etc/default/networking", "/system-update", "/etc/cloud/cloud-init.disabled"} <= files
+
+
+def test_what_cloud_init_does_not_write_is_compared_with_it_too(tmp_path: Path) -> None:
+    read(tmp_path, SERVICE)
+    put(tmp_path, "/usr/lib/systemd/system/cloud-init.service", "[Service]\nExecStart=/bin/true\n")
+    before = deciding(ImageRoot(tmp_path), "app.service")
+    enable(tmp_path, "cloud-init.service", "cloud-init.target")
+    after = deciding(ImageRoot(tmp_path), "app.service")
+    left_out = {*map(str, before.files), *map(str, before.places)} - {
+        *map(str, after.files),
+        *map(str, after.places),
+    }
+    assert left_out == {
+        *("/etc/fstab", "/etc/network/interfaces"),
+        *("/etc/network/interfaces.d", "/etc/systemd/network", "/etc/udev/rules.d"),
+    }

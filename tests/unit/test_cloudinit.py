@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from quickstart.inspect.cloudinit import early_start, has_cloud_init
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.cloudinit import early_start, has_cloud_init, refuse_bootcmd
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model.words import Early
 
@@ -80,3 +81,29 @@ def test_the_profiles_word_counts_with_cloud_init(root: ImageRoot, wanted: Early
 def test_a_profile_that_never_starts_early(root: ImageRoot, tmp_path: Path) -> None:
     assert early_start(root, Early.NEVER) is Early.NEVER
     assert early_start(ImageRoot(tmp_path / "none"), Early.NEVER) is Early.NEVER
+
+
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [
+        ("cloud_init_modules:\n - bootcmd\n - write-files\n", False),
+        ("# bootcmd: [x]\n", False),
+        ("bootcmd:\n - nft -f /etc/rules\n", True),
+        ('{"bootcmd": ["nft -f /etc/rules"]}\n', True),
+    ],
+)
+@pytest.mark.parametrize("file", ["cloud.cfg", "cloud.cfg.d/90-rules.cfg"])
+def test_commands_of_each_boot(
+    root: ImageRoot, tmp_path: Path, file: str, text: str, is_refused: bool
+) -> None:
+    path = tmp_path / "etc/cloud" / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    if not is_refused:
+        refuse_bootcmd(root, "app.service")
+        return
+    with pytest.raises(UnsupportedUnitError, match="has bootcmd"):
+        refuse_bootcmd(root, "app.service")
+    # Nobody runs them then.
+    (tmp_path / "etc/cloud/cloud-init.disabled").write_text("")
+    refuse_bootcmd(root, "app.service")

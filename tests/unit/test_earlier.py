@@ -128,9 +128,29 @@ def test_what_the_application_does_not_come_after(tmp_path: Path) -> None:
     assert refused(tmp_path, filtered) == ""
 
 
-def test_what_comes_after_all_services_is_not_prepared_by_all_of_them(tmp_path: Path) -> None:
-    late = booted(app_service="multi-user.target", multi__user_target="other.service", other_service="")
-    assert refused(tmp_path, late) == ""
+@pytest.mark.parametrize("goal", ["multi-user.target", "graphical.target"])
+def test_what_comes_after_all_services(tmp_path: Path, goal: str) -> None:
+    name = goal.replace("-", "__").replace(".", "_")
+    late = booted(**{"app_service": goal, name: "fw.service", "fw_service": ""})
+    assert f"app.service cannot be started early: it comes after {goal}" in refused(tmp_path, late)
+
+
+@pytest.mark.parametrize("name", ["unbound", "nslcd", "systemd-timesyncd", "open-iscsi"])
+def test_what_is_asked_for_by_name_is_not_overtaken(tmp_path: Path, name: str) -> None:
+    """nginx comes after nss-lookup.target, and a name server before that; neither knows of the other."""
+    word = name.replace("-", "__")
+    by_target = {"nss__lookup_target": f"{name}.service", f"{word}_service": ""}
+    assert refused(tmp_path, booted(app_service="network.target nss-lookup.target", **by_target)) == ""
+    named = booted(app_service=f"network.target {name}.service", **by_target)
+    assert f"started {name}.service before it, because the unit itself comes after it" in refused(
+        tmp_path, named
+    )
+
+
+def test_a_generator_s_drop_in(tmp_path: Path) -> None:
+    """What it says cannot be read from the image."""
+    drop_in = "/run/systemd/generator/networking.service.d/a.conf"
+    assert drop_in in refused(tmp_path, changed(booted(), "networking.service", drop_ins=(drop_in,)))
 
 
 def test_what_was_not_started(tmp_path: Path) -> None:

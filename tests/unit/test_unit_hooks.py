@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.unit.test_unit_sockets import UNITS, link, put
 
 PRE_UP = "/etc/network/if-pre-up.d"
 UP = "/etc/network/if-up.d"
+ENTER, EXIT = (f"/etc/dhcp/dhclient-{kind}-hooks.d" for kind in ("enter", "exit"))
 IFACE = "auto ens3\niface ens3 inet dhcp\n"
 
 
@@ -38,7 +40,7 @@ def script(base: Path, path: str, text: str, *, is_packaged: bool) -> None:
     put(base, "/var/lib/dpkg/info/tool.list", f"/.\n{path}\n" if is_packaged else "/.\n")
 
 
-@pytest.mark.parametrize("directory", [PRE_UP, UP])
+@pytest.mark.parametrize("directory", [PRE_UP, UP, ENTER, EXIT])
 def test_a_script_of_the_administrator_s(tmp_path: Path, directory: str) -> None:
     script(tmp_path, f"{directory}/rules", "#!/bin/sh\n/root/rules\n", is_packaged=False)
     assert f"{directory}/rules runs before it, and may set up a packet filter" in refused(tmp_path)
@@ -72,6 +74,10 @@ def test_a_link_to_a_script(tmp_path: Path) -> None:
         "  down /root/rules",
         "  # up /root/rules",
         "  dns-nameservers 10.0.2.3",
+        "source /etc/network/interfaces.d/*",
+        "source interfaces.d/*.cfg",
+        "source-directory /etc/network/interfaces.d",
+        "source-directory /run/network/interfaces.d",
     ],
 )
 def test_commands_that_set_up_the_interface(tmp_path: Path, line: str) -> None:
@@ -89,6 +95,13 @@ def test_commands_that_set_up_the_interface(tmp_path: Path, line: str) -> None:
         "  up ip -batch $(/root/rules)",
         "  up \\\n  /root/rules",
         "  up ip link set ens3 up && nft -f /etc/rules",
+        "  up ip link set dev ens3 xdp obj /etc/filter.o",
+        "  up ip route add blackhole 10.0.0.0/8",
+        "  up ip netns exec x /root/rules",
+        "  up tc filter add dev ens3 ingress protocol ip flower action drop",
+        "source /etc/network/more",
+        "source-directory /root/interfaces",
+        "mapping ens3\n  script /root/rules",
     ],
 )
 def test_commands_that_may_filter(tmp_path: Path, file: str, line: str) -> None:
@@ -96,7 +109,47 @@ def test_commands_that_may_filter(tmp_path: Path, file: str, line: str) -> None:
     assert f"{file} has `" in refused(tmp_path)
 
 
+@pytest.mark.parametrize("file", ["/etc/dhcpcd.enter-hook", "/etc/dhcpcd.exit-hook"])
+def test_the_hooks_of_dhcpcd(tmp_path: Path, file: str) -> None:
+    put(tmp_path, file, "/root/rules\n")
+    assert f"{file} runs before it" in refused(tmp_path)
+
+
+def test_the_script_of_dhclient(tmp_path: Path) -> None:
+    conf = "/etc/dhcp/dhclient.conf"
+    put(tmp_path, conf, '#script "/sbin/dhclient-script";\nsend host-name = gethostname();\n')
+    assert refused(tmp_path) == ""
+    put(tmp_path, conf, 'interface "ens3" {\n  script "/root/rules";\n}\n')
+    assert f"{conf} names a script" in refused(tmp_path)
+
+
+def test_a_hook_of_dhclient_runs_without_being_executable(tmp_path: Path) -> None:
+    put(tmp_path, f"{EXIT}/rules", "iptables-restore </etc/rules\n")
+    (tmp_path / EXIT[1:] / "rules").chmod(0o644)
+    assert f"{EXIT}/rules runs before it" in refused(tmp_path)
+
+
+def test_a_package_s_script_that_the_administrator_has_changed(tmp_path: Path) -> None:
+    text = "#!/bin/sh\nethtool -K $IFACE tso off\n"
+    script(tmp_path, f"{UP}/tool", text, is_packaged=True)
+    digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+    status = "Package: tool\nStatus: install ok installed\nVersion: 1\nArchitecture: all\nConffiles:\n"
+    put(tmp_path, "/var/lib/dpkg/status", f"{status} {UP}/tool {digest}\n\n")
+    assert refused(tmp_path) == ""
+    put(tmp_path, f"{UP}/tool", f"{text}/root/rules\n")
+    assert f"{UP}/tool runs before it" in refused(tmp_path)
+
+
+def test_implausible_files(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/network/interfaces", "#" * (1 << 20) + "\n")
+    assert "more than 1048576 bytes" in refused(tmp_path)
+    put(tmp_path, "/etc/network/interfaces", IFACE)
+    for number in range(257):
+        put(tmp_path, f"/etc/network/interfaces.d/{number}", "")
+    assert "more than 256 scripts and files" in refused(tmp_path)
+
+
 def test_a_script_that_is_added_later_is_noticed(tmp_path: Path) -> None:
     assert refused(tmp_path) == ""
     places = set(map(str, deciding(ImageRoot(tmp_path), "app.service").places))
-    assert {PRE_UP, UP} <= places
+    assert {PRE_UP, UP, ENTER, EXIT} <= places

@@ -35,6 +35,7 @@ def refused(base: Path, fstab: str = "", service: str = SERVICE) -> str:
         "nas:/export /var/www nfs nofail 0 0",
         "nas:/export /mnt nfs noauto,x-systemd.automount 0 0",
         "LABEL=data /data ext4 nofail 0 2",
+        "LABEL=data /media/data ext4 defaults 0 2",
         "LABEL=data /var/lib/app ext4 nofail,x-systemd.before=app.service 0 2",
         "LABEL=data /data ext4 noauto,x-systemd.wanted-by=multi-user.target 0 2",
         "tmpfs /tmp tmpfs nosuid,noexec 0 0",

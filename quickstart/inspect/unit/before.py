@@ -36,9 +36,17 @@ _PULLING = ("wants", "requires", "upholds")
 # sysctl.d(5); the packages' own, below /usr/lib, are written anew by each upgrade.
 _IMA_POLICY = PurePosixPath("/etc/ima/ima-policy")
 _KERNEL_FILES = ("/etc/sysctl.conf", str(_IMA_POLICY))
-# What cloud-init writes on an instance's first boot, after which that machine starts early all the same.
-_MACHINE_FILES = ("/etc/fstab", "/etc/crypttab", "/etc/network/interfaces", "/etc/dhcp/dhclient.conf")
-_MACHINE_PLACES = ("/etc/network/interfaces.d", *map(str, HOOKS), "/etc/systemd/network")
+# cloud-init writes them on an instance's first boot, after which that machine starts early all the same. Init looks at its fstab.
+_CLOUD_FILES = ("/etc/fstab", "/etc/network/interfaces")
+_CLOUD_PLACES = ("/etc/network/interfaces.d", "/etc/systemd/network", "/etc/udev/rules.d")
+_MACHINE_FILES = (
+    *("/etc/crypttab", "/etc/dhcp/dhclient.conf", "/etc/dhcpcd.enter-hook", "/etc/dhcpcd.exit-hook"),
+    *("/etc/default/networking", "/etc/rc.local"),
+    # systemd.offline-updates(7): a boot that updates the machine does not start the application.
+    *("/system-update", "/etc/system-update"),
+    # Who removes it wants cloud-init to run.
+    "/etc/cloud/cloud-init.disabled",
+)
 # modprobe.d(5): init loads modules by the build's own table, also one that the administrator has forbidden since.
 _MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
 # systemd-sysext(8), systemd-confext(8): what is in these replaces directories of /usr and /etc, after an early start.
@@ -48,7 +56,7 @@ _EXTENSIONS = (
 )
 # overlayroot, bilibop-lockfs and fsprotect mount something else over the root volume, by scripts in the image's initramfs.
 # A package that is installed later comes with its file.
-_ROOT_FILES = (
+ROOT_FILES = (
     "/etc/overlayroot.conf",
     "/etc/overlayroot.local.conf",
     "/etc/bilibop/bilibop.conf",
@@ -69,24 +77,25 @@ _MOST_BYTES = 16 << 20
 
 def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The configuration files, existing or not, by which a boot prepares the machine for services."""
-    yield from map(PurePosixPath, (*_KERNEL_FILES, *_ROOT_FILES))
+    yield from map(PurePosixPath, (*_KERNEL_FILES, *_MACHINE_FILES, *ROOT_FILES))
     yield from (directory / SERVICE for directory in ADMINISTRATORS_UNITS)
     yield from (_OWN / f"multi-user.target.wants/{name}.service" for name in (*_AUDITORS, *_FILTERS))
     yield from _filters_links(root)
     if not has_cloud_init(root):
-        yield from map(PurePosixPath, _MACHINE_FILES)
+        yield from map(PurePosixPath, _CLOUD_FILES)
 
 
 def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The directories, existing or not, whose entries are such configuration files."""
     yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES, *_EXTENSIONS))
+    yield from HOOKS
     # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
     yield from ADMINISTRATORS_UNITS
     names = [name for each in (SERVICE, *_EARLY_TARGETS, *_GOALS) for name in drop_in_places(root, each)]
     names += [f"{target}.{kind}" for target in _EARLY_TARGETS for kind in _PULLING]
     yield from (directory / name for directory in ADMINISTRATORS_UNITS for name in dict.fromkeys(names))
     if not has_cloud_init(root):
-        yield from map(PurePosixPath, _MACHINE_PLACES)
+        yield from map(PurePosixPath, _CLOUD_PLACES)
 
 
 def refuse_filters(root: ImageRoot, unit: str) -> None:

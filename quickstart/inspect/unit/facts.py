@@ -44,6 +44,7 @@ _GENERATORS = tuple(
     for directory in ("/etc/systemd", "/usr/local/lib/systemd")
     for kind in ("generators", "environment-generators")
 )
+_NETWORKS = ("networking.service", "systemd-networkd.service")
 # The kernel's and init's own: never on the volume when init compares.
 VOLATILE = frozenset({"proc", "sys", "dev", "run"})
 
@@ -88,7 +89,10 @@ def deciding(root: ImageRoot, unit: str) -> Deciding:
     # Of what pulls it in by way of others, too: a target, or the wrapper of an instance, may be disabled in its place.
     started = (unit, *handing_sockets(root, unit))
     by = pulled_by(root)
-    for name in dict.fromkeys(puller for each in started for puller in pullers(root, each, by)):
+    # A stock boot has no network without the service that was enabled for it.
+    for name in dict.fromkeys(
+        (*_NETWORKS, *(puller for each in started for puller in pullers(root, each, by)))
+    ):
         files |= set(_enabling(root, name))
     return Deciding(tuple(sorted(_kept(files))), tuple(sorted(_kept(places))))
 

@@ -1,4 +1,5 @@
-"""The scripts that ifupdown runs while it brings the network up (interfaces(5)).
+"""The scripts that ifupdown and its DHCP client run while they bring the network up (interfaces(5),
+dhclient-script(8)).
 
 In a stock boot, they run before an application that comes after the network. Init brings the network up without
 them. Most only set up the interface; one that loads a packet filter has to come before the application.
@@ -6,6 +7,8 @@ them. Most only set up the interface; one that loads a packet filter has to come
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -15,52 +18,75 @@ from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
 
 # ifup(8): each executable of these directories runs for each interface.
-HOOKS = (PurePosixPath("/etc/network/if-pre-up.d"), PurePosixPath("/etc/network/if-up.d"))
+_IF_UP = (PurePosixPath("/etc/network/if-pre-up.d"), PurePosixPath("/etc/network/if-up.d"))
+# dhclient-script(8) reads each file of these, executable or not.
+_DHCLIENT = tuple(PurePosixPath(f"/etc/dhcp/dhclient-{kind}-hooks.d") for kind in ("enter", "exit"))
+HOOKS = (*_IF_UP, *_DHCLIENT)
+_DHCPCD = (PurePosixPath("/etc/dhcpcd.enter-hook"), PurePosixPath("/etc/dhcpcd.exit-hook"))
+_DHCLIENT_CONF = PurePosixPath("/etc/dhcp/dhclient.conf")
+_SCRIPT = re.compile(r"^[^#\n]*\bscript\b", re.MULTILINE)
+_STATUS = PurePosixPath("/var/lib/dpkg/status")
+# interfaces(5): the files that are compared, and what only a running machine has.
+_SOURCED = re.compile(
+    r"source\s+(?:/etc/network/)?interfaces\.d/\S+|source-directory\s+(?:/etc/network/)?interfaces\.d/?"
+    r"|source(?:-directory)?\s+/run/network/\S+"
+)
 _INTERFACES = PurePosixPath("/etc/network/interfaces")
 _MORE_INTERFACES = PurePosixPath("/etc/network/interfaces.d")
+_MAPPING = re.compile(r"\s*mapping\b")
 _FILTER = re.compile(
     r"\b(?:ip6?tables|nft|ebtables|arptables|ipset|iptables-restore|ip6tables-restore|netfilter-persistent|ferm|shorewall|ufw|firehol)\b"
 )
+# Options of ip(8) and route(8) that drop packets, or that run a program.
+_DROPPING = re.compile(r"\b(?:xdp|netns|blackhole|unreachable|prohibit|reject|exec|batch|force)\b")
 _OPTION = re.compile(r"\s*(?:pre-up|up|post-up)\s+(.*)")
 # What these do to an interface, init's own network does not need.
 _HARMLESS = frozenset(
     (
-        "ip",
-        "ifconfig",
-        "route",
-        "ethtool",
-        "brctl",
-        "bridge",
-        "iw",
-        "iwconfig",
-        "vconfig",
-        "tc",
-        "sleep",
-        "true",
-        "echo",
-        ":",
-        "[",
-        "test",
+        *("ip", "ifconfig", "route", "ethtool", "brctl", "bridge", "iw", "iwconfig", "vconfig"),
+        *("sleep", "true", "echo", ":", "[", "test"),
     )
 )
 _SEPARATORS = re.compile(r"\|\||&&|[;|&]")
 _EXPANDING = re.compile(r"[`$(){}<>]")
+# Debian's own have a few KiB.
+_MOST_BYTES = 1 << 20
+_MOST_FILES = 256
+_SHOWN_CHARACTERS = 200
 
 
 def refuse_hooks(root: ImageRoot, unit: str) -> None:
-    """Raise UnsupportedUnitError for a script or command of ifupdown that loads a packet filter, or that may: a
-    script that no package has, or a command that is not known.
+    """Raise UnsupportedUnitError for a script or command of ifupdown or its DHCP client that loads a packet
+    filter, or that may: a script that no package has or that was changed, or a command that is not known.
+
+    The same for a configuration that names other scripts or files, which would not be compared.
     """
-    scripts = tuple(_scripts(root))
+    scripts = _few(unit, _scripts(root))
     packaged = owners(root, scripts)
     for script in scripts:
-        if script not in packaged or _FILTER.search(root.read_text(script)):
+        if script not in packaged or _is_changed(root, script) or _FILTER.search(_text(root, unit, script)):
             raise _refusal(unit, f"{script} runs before it, and may set up a packet filter")
-    for file in _interfaces(root):
-        for line in root.read_text(file).replace("\\\n", " ").splitlines():
-            option = _OPTION.fullmatch(line)
-            if option and not _is_harmless(option[1]):
-                raise _refusal(unit, f"{file} has `{line.strip()}`, which may set up a packet filter")
+    for path in _DHCPCD:
+        if root.resolve(path).canonical is not None:
+            raise _refusal(unit, f"{path} runs before it, and may set up a packet filter")
+    conf = root.resolve(_DHCLIENT_CONF).canonical
+    if conf is not None and _SCRIPT.search(_text(root, unit, conf)):
+        raise _refusal(unit, f"{_DHCLIENT_CONF} names a script, which may set up a packet filter")
+    for file in _few(unit, _interfaces(root)):
+        for line in _text(root, unit, file).replace("\\\n", " ").splitlines():
+            if why := _why_not(line):
+                raise _refusal(unit, f"{file} has `{line.strip()[:_SHOWN_CHARACTERS]}`, {why}")
+
+
+def _why_not(line: str) -> str:
+    """Why an early start cannot do without a line of interfaces(5), or an empty string."""
+    option = _OPTION.fullmatch(line)
+    if option and not _is_harmless(option[1]):
+        return "which may set up a packet filter"
+    words = line.strip()
+    if words.startswith("source") and not _SOURCED.fullmatch(words):
+        return "and that file is not compared at boot"
+    return "and its script is not run" if _MAPPING.match(line) else ""
 
 
 def _refusal(unit: str, why: str) -> UnsupportedUnitError:
@@ -70,16 +96,40 @@ def _refusal(unit: str, why: str) -> UnsupportedUnitError:
     )
 
 
+def _few(unit: str, files: Iterator[PurePosixPath]) -> tuple[PurePosixPath, ...]:
+    """``files`` without duplicates. Raises UnsupportedUnitError for too many."""
+    found = tuple(dict.fromkeys(itertools.islice(files, _MOST_FILES + 1)))
+    if len(found) > _MOST_FILES:
+        raise _refusal(unit, f"the image's network has more than {_MOST_FILES} scripts and files")
+    return found
+
+
+def _text(root: ImageRoot, unit: str, file: PurePosixPath) -> str:
+    if root.host(file).stat().st_size > _MOST_BYTES:
+        raise _refusal(unit, f"{file} has more than {_MOST_BYTES} bytes")
+    return root.read_text(file)
+
+
+def _is_changed(root: ImageRoot, script: PurePosixPath) -> bool:
+    """Whether the administrator has changed a configuration file of a package (deb-conffiles(5))."""
+    status = root.resolve(_STATUS).canonical
+    listed = (
+        re.search(rf"^ {re.escape(str(script))} ([0-9a-f]{{32}})\b", root.read_text(status), re.MULTILINE)
+        if status
+        else None
+    )
+    digest = hashlib.md5(root.read_bytes(script), usedforsecurity=False).hexdigest()
+    return listed is not None and listed[1] != digest
+
+
 def _scripts(root: ImageRoot) -> Iterator[PurePosixPath]:
     for hooks in HOOKS:
         place = root.resolve(hooks).canonical
         for name in sorted(root.names(place)) if place is not None and root.host(place).is_dir() else ():
             script = root.resolve(place / name).canonical if place is not None else None
-            if (
-                script is not None
-                and root.host(script).is_file()
-                and root.host(script).stat().st_mode & 0o111
-            ):
+            if script is None or not root.host(script).is_file():
+                continue
+            if hooks in _DHCLIENT or root.host(script).stat().st_mode & 0o111:
                 yield script
 
 
@@ -93,7 +143,7 @@ def _interfaces(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 
 def _is_harmless(command: str) -> bool:
-    if _FILTER.search(command) or _EXPANDING.search(command):
+    if _FILTER.search(command) or _DROPPING.search(command) or _EXPANDING.search(command):
         return False
     programs = [
         PurePosixPath(words[0]).name for each in _SEPARATORS.split(command) if (words := each.split())

@@ -26,7 +26,7 @@ _KERNELS = tuple(map(PurePosixPath, ("/dev", "/proc", "/sys", "/run")))
 # What init gives them, too (docs/internals/guest.md, "Mounts"); all but /dev are noexec.
 _USUAL = frozenset({"defaults", "rw", "nodev", "nosuid", "nofail", "auto"})
 # No service has its files there.
-_UNUSED = tuple(map(PurePosixPath, ("/boot", "/efi", "/media")))
+_UNUSED = tuple(map(PurePosixPath, ("/boot", "/efi")))
 # Debian 13 has it in each image. Init makes the same mount, which systemd takes over.
 _TMP = "tmp.mount"
 # tmpfs(5), and words of systemd's own for what the mount may do without (systemd.mount(5), x-systemd.graceful-option=).

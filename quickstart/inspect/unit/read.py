@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.cloudinit import refuse_bootcmd
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.apparmor import PARSER, refuse_profiles
 from quickstart.inspect.unit.before import refuse_audit, refuse_filters
@@ -141,6 +142,7 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
     refuse_shared_namespaces(root, unit)
     refuse_filters(root, unit)
     refuse_hooks(root, unit)
+    refuse_bootcmd(root, unit)
     refuse_audit(root, unit)
     refuse_mounts(root, unit)
     return socket_units
