@@ -31,6 +31,8 @@ from quickstart.model.words import Payload
 from quickstart.store.store import source_digest
 
 BUILD_DIGITS = 32
+# tmpfiles.d(5) of systemd's own: /run/nologin during a boot.
+_NOLOGIN = PurePosixPath("/usr/lib/tmpfiles.d/systemd-nologin.conf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +163,7 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         image=recipe.payload.value if recipe.payload is Payload.SQUASHFS else "",
         settings=kernel_settings(root),
         tmp_options=tmp_options(root),
+        nologin=root.resolve(_NOLOGIN).canonical is not None,
     )
     return replace(config, build=build_id(recipe, config))
 

@@ -48,7 +48,8 @@ class GuestConfig:
     or empty when part B has plain files. ``bound`` are the packed files that are bound over the volume's
     files, for each unit of the stack (serving.bound_files). ``watched`` is compared with the volume in
     addition to the packed files. ``settings`` come from the image's sysctl.d(5). ``tmp_options`` are those of
-    the tmpfs on /tmp, as init tries them (inspect/unit/mounted.py).
+    the tmpfs on /tmp, as init tries them (inspect/unit/mounted.py). ``nologin`` says whether ordinary users are
+    kept from logging in during the boot (pam_nologin(8)).
     """
 
     build: str
@@ -67,6 +68,7 @@ class GuestConfig:
     watched: Watched = NOTHING
     settings: tuple[KernelSetting, ...] = ()
     tmp_options: tuple[str, ...] = ()
+    nologin: bool = False
 
 
 def late_binds_text(unit: UnitStart) -> str:
@@ -117,6 +119,7 @@ def config_text(config: GuestConfig) -> str:
         "EARLY": config.early,
         "IMAGE": config.image,
         "TMP_OPTIONS": " ".join(config.tmp_options),
+        "NOLOGIN": "yes" if config.nologin else "",
         "ROOT_FILES": " ".join(ROOT_FILES),
         # As in /proc/net/tcp (proc(5)).
         "READY_PORT": f"{config.ready.port:04X}" if config.ready.port else "",

@@ -20,7 +20,8 @@ from quickstart.model import Trace
 from quickstart.model.started import LoadedUnit, RootMount
 from quickstart.pack.harmless import is_asked_for, is_harmless
 
-_KINDS = (".service", ".mount", ".automount")
+_KINDS = (".service", ".mount", ".automount", ".socket")
+_WITH_COMMANDS = ("[Service]", "[Socket]")
 # What comes after one of these comes after every service of the machine, also after those that have nothing to do with it.
 _GOALS = frozenset({"multi-user.target", "graphical.target"})
 # They replace directories of /usr and /etc. What they look for is compared (inspect/unit/before.py).
@@ -95,6 +96,9 @@ def _earlier(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
 
 def _why_not(unit: LoadedUnit, application: LoadedUnit, root: ImageRoot) -> str | None:
     """Why an early start of ``application`` may not overtake ``unit``, as the end of a message, or None."""
+    if unit.name.endswith(".socket"):
+        files = (each for each in (unit.file, *unit.drop_ins) if each)
+        return next((f", with the commands of {each}" for each in files if _has_command(each, root)), None)
     if not is_harmless(unit.name):
         return ", and what it prepares is not known"
     if is_asked_for(unit.name) and unit.name in application.after:
@@ -113,9 +117,11 @@ def _why_not(unit: LoadedUnit, application: LoadedUnit, root: ImageRoot) -> str 
 
 def _has_command(drop_in: str, root: ImageRoot) -> bool:
     file = root.resolve(PurePosixPath(drop_in)).canonical
-    return file is None or any(
-        name.startswith("Exec") for name, _ in assignments((root.read_text(file),), "[Service]")
-    )
+    if file is None:
+        return True
+    text = root.read_text(file)
+    names = [name for section in _WITH_COMMANDS for name, _ in assignments((text,), section)]
+    return any(name.startswith("Exec") for name in names)
 
 
 def _was_due(unit: LoadedUnit, own_us: int) -> bool:

@@ -34,7 +34,7 @@ def said(root: Path, script: str) -> str:
     for name in ("bin", "dev"):
         (root / name).mkdir(exist_ok=True)
     (root / "dev/null").touch()
-    for name in ("od", "sed"):
+    for name in ("grep", "od", "sed", "tr"):
         if not (root / "bin" / name).is_symlink():
             (root / "bin" / name).symlink_to("/busybox")
     done = subprocess.run(
@@ -156,6 +156,15 @@ def test_capabilities_that_nobody_is_to_have(tmp_path: Path, word: str, dropped:
 )
 def test_quotes_hide_nothing(tmp_path: Path, quoted: str, word: str) -> None:
     assert unwanted(tmp_path, f"{quoted} {USUAL}") == word
+
+
+@pytest.mark.parametrize(
+    ("strings", "is_unwanted"), [("\0OEM\0", False), ("\0io.systemd.credential:a=b\0", True)]
+)
+def test_credentials_of_the_firmware(tmp_path: Path, strings: str, is_unwanted: bool) -> None:
+    (tmp_path / "DMI").write_text(strings)
+    answer = said(tmp_path, 'unwanted=; DMI=/DMI; confined_by_policy; echo "$unwanted"')
+    assert answer == ("the machine's SMBIOS has credentials for systemd" if is_unwanted else "")
 
 
 @pytest.mark.parametrize("policy", ["selinux", "smackfs"])

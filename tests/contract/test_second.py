@@ -89,7 +89,7 @@ def test_sockets_are_bound_behind_the_kernel_s_settings(tmp_path: Path, shell: t
     stubs = "".join(f"{name}() {{ :; }}\n" for name in names)
     script = tmp_path / "second"
     script.write_text(
-        f"Q={tmp_path} SOCKETS=1 arguments=\n{stubs}{function('bind_sockets')}\n"
+        f"Q={tmp_path} SOCKETS=1 HAND_OFF=no arguments=\n{stubs}{function('bind_sockets')}\n"
         f'{function("prepare").replace("/proc/sys/kernel/ctrl-alt-del", "/dev/null")}\n{end}\necho "application $PREPARED"\n'
     )
     says = tmp_path / "caretaker"
@@ -104,3 +104,21 @@ def test_sockets_are_bound_behind_the_kernel_s_settings(tmp_path: Path, shell: t
         env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
     )  # fmt: skip
     assert (done.stdout.splitlines(), done.stderr) == (["settings", "listen unit", "application yes"], "")
+
+
+@pytest.mark.parametrize(
+    ("hand_off", "nologin", "is_there"), [("keep", "yes", True), ("keep", "", False), ("no", "yes", False)]
+)
+def test_nobody_logs_in_before_systemd_lets_them(
+    tmp_path: Path, hand_off: str, nologin: str, is_there: bool
+) -> None:
+    """An sshd that starts early asks pam_nologin(8), too. Without a hand-off nobody would remove the file."""
+    names = ("mkdir", "mounter", "mount_tmp", "set_host_name", "protect_links", "note", "fall_back")
+    stubs = "".join(f"{name}() {{ :; }}\n" for name in names)
+    for name in ("earlier-files", "settings"):
+        (tmp_path / name).write_text("")
+    body = function("prepare").replace("/proc/sys/kernel/ctrl-alt-del", "/dev/null")
+    body = body.replace("/run/nologin", str(tmp_path / "nologin"))
+    script = f"Q={tmp_path} HAND_OFF={hand_off} NOLOGIN={nologin}\n{stubs}{body}\nprepare"
+    subprocess.run(["dash", "-euc", script], check=True, timeout=60)
+    assert (tmp_path / "nologin").exists() is is_there

@@ -183,6 +183,18 @@ def test_a_drop_in_of_a_harmless_unit_may_have_no_command(tmp_path: Path) -> Non
     )
 
 
+def test_a_socket_may_have_no_command(tmp_path: Path) -> None:
+    """It is there before all services (systemd.special(7), sockets.target)."""
+    file = f"{PACKAGES}/bell.socket"
+    put(tmp_path, file, "[Socket]\nListenStream=80\n")
+    socket = changed(
+        booted(basic_target="bell.socket", bell_socket=""), "bell.socket", file=file, examined_us=1
+    )
+    assert refused(tmp_path, socket) == ""
+    put(tmp_path, file, "[Socket]\nListenStream=80\nExecStartPre=/sbin/iptables-restore /etc/rules\n")
+    assert f"started bell.socket before it, with the commands of {file}" in refused(tmp_path, socket)
+
+
 def test_a_change_of_a_mount(tmp_path: Path) -> None:
     mounted = booted(local__fs_target="-.mount boot.mount", __mount="", boot_mount="")
     assert refused(tmp_path, mounted) == ""
