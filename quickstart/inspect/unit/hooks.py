@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.parse.printable import brief
 
 # ifup(8): each executable of these directories runs for each interface.
 HOOKS = (PurePosixPath("/etc/network/if-pre-up.d"), PurePosixPath("/etc/network/if-up.d"))
@@ -60,7 +61,7 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
         for line in root.read_text(file).replace("\\\n", " ").splitlines():
             option = _OPTION.fullmatch(line)
             if option and not _is_harmless(option[1]):
-                raise _refusal(unit, f"{file} has `{line.strip()}`, which may set up a packet filter")
+                raise _refusal(unit, f"{file} has `{brief(line.strip())}`, which may set up a packet filter")
 
 
 def _refusal(unit: str, why: str) -> UnsupportedUnitError:

@@ -18,6 +18,7 @@ from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, u
 from quickstart.inspect.unit.order import words_of
 from quickstart.inspect.unit.pulled import is_started, pulled_by
 from quickstart.inspect.unit.words import unescape_name
+from quickstart.parse.printable import brief
 
 _FSTAB = PurePosixPath("/etc/fstab")
 _TYPES = (".mount", ".automount")
@@ -61,7 +62,8 @@ def refuse_mounts(root: ImageRoot, unit: str) -> None:
         is_needed = any(path.is_relative_to(mount.place) for path in needed)
         if is_needed or (mount.is_certain and not _is_below(mount.place, _UNUSED)):
             raise UnsupportedUnitError(
-                f"{unit} cannot be started early: {mount.source} mounts {mount.place}, and an early start comes before that",
+                f"{unit} cannot be started early: {mount.source} mounts {brief(str(mount.place))},"
+                " and an early start comes before that",
                 hint="remove the mount from the image, or add noauto to its line when the application has nothing there",
             )
 
@@ -83,7 +85,7 @@ def tmp_options(root: ImageRoot) -> tuple[str, ...]:
     options = found.get("Options", ("",))[-1].replace("%%", "%")
     if found.get("Type", ("",))[-1] != "tmpfs" or not _TMP_OPTIONS.fullmatch(options):
         raise UnsupportedUnitError(
-            f"{_TMP} mounts /tmp in an unusual way: {options}", hint="use the package's own tmp.mount"
+            f"{_TMP} mounts /tmp in an unusual way: {brief(options)}", hint="use the package's own tmp.mount"
         )
     words = options.split(",")
     plain = [word for word in words if not word.startswith("x-")]
@@ -103,7 +105,7 @@ def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
             continue
         # A disk with nofail that is absent now may be there on another machine, and hide what was written below it.
         is_left_out = "noauto" in options and not any(each.startswith(_MADE_ALL_THE_SAME) for each in options)
-        yield _Mount(place, f"{_FSTAB} ({words[0]})", not is_left_out)
+        yield _Mount(place, f"{_FSTAB} ({brief(words[0])})", not is_left_out)
 
 
 def _usual_options(place: PurePosixPath) -> frozenset[str]:

@@ -48,6 +48,7 @@ from quickstart.inspect.unit.sockets import socket_conditions, sockets_of
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.tmpfiles import run_directories
 from quickstart.inspect.unit.values import BadValueError, boolean, span_us
+from quickstart.parse.printable import brief, command
 
 _NO_TEXT = re.compile(r"[\0-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _TYPES = ("simple", "exec", "forking", "notify", "notify-reload")
@@ -220,10 +221,12 @@ def _refuse_hidden(root: ImageRoot, unit: str) -> None:
     """
     for path in unit_files(root, unit):
         if (hidden := hidden_at(root, path)) is not None:
-            way, mode = ("", "a+r") if hidden == path else (f" by way of {hidden}", "a+x")
-            mend = f"setfacl -b {hidden}" if root.has_acl(hidden) else f"chmod {mode} {hidden}"
+            way, mode = ("", "a+r") if hidden == path else (f" by way of {brief(str(hidden))}", "a+x")
+            right = ("setfacl", "-b") if root.has_acl(hidden) else ("chmod", mode)
+            mend = command(*right, str(hidden)) or "let all read it"
             raise UnsupportedUnitError(
-                f"{unit} cannot be started early: {path} is not for all to read{way}, and what it says would go into the archive",
+                f"{unit} cannot be started early: {brief(str(path))} is not for all to read{way},"
+                " and what it says would go into the archive",
                 hint=f"{mend}, and put what is secret into a file of EnvironmentFile=, which is read at each start",
             )
 
@@ -303,8 +306,8 @@ def _commands(root: ImageRoot, source: Source, name: str) -> tuple[UnitCommand, 
         raise UnsupportedUnitError(f"{source.unit} has more than {_MAX_COMMANDS} lines of {name}")
     found = [each for line in source.all(name) for each in parse_commands(source.unit, line, root)]
     kept = tuple(each for each in found if name == "ExecStart" or not is_needless_early(each))
-    for command in kept:
-        refuse_systemctl(source.unit, name, command)
+    for each in kept:
+        refuse_systemctl(source.unit, name, each)
     if name == "ExecStart" or not source.flag("PermissionsStartOnly"):
         return kept
     # What `+` says of one command.
