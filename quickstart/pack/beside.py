@@ -167,11 +167,8 @@ def _is_loaders(path: PurePosixPath) -> bool:
 
 def _place(root: ImageRoot, path: PurePosixPath) -> PurePosixPath:
     """``path`` without links, as far as its directories exist."""
-    here, rest = path, list[str]()
-    while (found := root.resolve(here).canonical) is None and here != here.parent:
-        rest.append(here.name)
-        here = here.parent
-    return PurePosixPath(os.path.normpath(PurePosixPath(found or "/", *reversed(rest))))
+    found = root.look_up(path)
+    return PurePosixPath(os.path.normpath(found.existing.joinpath(*found.missing)))
 
 
 def _is_code(
@@ -180,7 +177,7 @@ def _is_code(
     """Whether it is a program, or a directory that is not listed. A shell may also read an executable file that
     nobody executes.
     """
-    if root.resolve(path).canonical != path:
+    if root.look_up(path).canonical != path:
         return False
     host = root.host(path)
     if host.is_dir():

@@ -163,13 +163,13 @@ class _Seen:
 
     def look(self, path: PurePosixPath) -> PurePosixPath | None:
         """Look up ``path`` as the kernel does. Return the path that ``path`` leads to, or None."""
-        found = self.root.resolve(path)
-        for each in (*found.links, *([found.canonical] if found.canonical else [])):
+        found = self.root.look_up(path)
+        for each in (*found.links, found.existing):
             self.names.update((each, *each.parents))
             self.directories.update(each.parents)
-        if found.canonical is None and path != path.parent and (parent := self.look(path.parent)):
+        if found.canonical is None:
             # It is not there: the directory that should have it is searched whole.
-            self.directories.add(parent)
+            self.directories.add(found.existing)
         return found.canonical
 
     def read(self, path: PurePosixPath, limit_bytes: int = _FILE_BYTES) -> None:
@@ -222,7 +222,7 @@ def _follow(
     if not event.bare:
         if event.error is not None and (LIBRARY.search(event.path.name) or event.path.name == "glibc-hwcaps"):
             return
-        if event.path.name == "ld.so.cache" or seen.root.resolve(event.path).canonical in served:
+        if event.path.name == "ld.so.cache" or seen.root.look_up(event.path).canonical in served:
             return
     found = seen.look(event.path)
     if event.op is Op.LIST and found:

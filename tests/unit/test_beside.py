@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from quickstart.initramfs.layout import library_path
+from quickstart.inspect import imageroot
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import Event, FileKind, FileRules, Op, StartSet
@@ -219,3 +221,37 @@ def test_the_prefetch_asks_for_data_that_the_profile_names(image: Image) -> None
     image.file("/usr/share/table")
     found = decided(image, UNIT, rules=rules(include=("/usr/share/table",)))
     assert P("/usr/share/table") in foresee([trace()], found, ImageRoot(image.base)).files
+
+
+def test_a_deep_path_that_is_not_there_is_looked_up_once(
+    image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each parent anew would be 2000 times as often, and a call within a call for each is no more than 1000."""
+    image.file("/opt/app/bin/app", elf(), 0o755)
+    deep = "/opt/app" + "/a" * 2000
+    looked: list[str] = []
+    usual = imageroot._mode
+
+    def counted(host: Path, asked: PurePosixPath) -> int | None:
+        looked.extend([str(asked)] if len(asked.parts) > 500 else [])
+        return usual(host, asked)
+
+    monkeypatch.setattr(imageroot, "_mode", counted)
+    opened: list[Opened] = [(Op.EXEC, "/opt/app/bin/app"), (Op.OPEN, deep, "ENOENT")]
+    found = decided(image, starting("/opt/app/bin/app"), *opened)
+    foreseen = foresee([trace(*opened)], found, ImageRoot(image.base))
+    assert P("/opt/app") in foreseen.directories
+    assert len(looked) < 50
+
+
+@pytest.mark.parametrize("name", ["/opt/loop", "/opt/loop/a"])
+def test_a_name_below_a_circle_of_links_is_looked_up_in_vain(image: Image, name: str) -> None:
+    image.link("/opt/loop", "loop")
+    opened: list[Opened] = [
+        (Op.EXEC, "/opt/app/bin/app"),
+        (Op.OPEN, name, "ELOOP"),
+        (Op.LOOKUP, name, "ELOOP"),
+    ]
+    image.file("/opt/app/bin/app", elf(), 0o755)
+    found = decided(image, starting("/opt/app/bin/app"), *opened)
+    assert P("/opt/loop") in foresee([trace(*opened)], found, ImageRoot(image.base)).names
