@@ -16,7 +16,7 @@ from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, unit_file, unit_texts
 from quickstart.inspect.unit.order import words_of
-from quickstart.inspect.unit.pulled import is_started, pulled_by
+from quickstart.inspect.unit.pulled import is_started, started_of
 from quickstart.inspect.unit.words import unescape_name
 from quickstart.parse.printable import brief
 
@@ -120,7 +120,7 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
         for kind in _TYPES
         for path in root.glob(PurePosixPath(place) / f"*{kind}")
     }
-    by = pulled_by(root)
+    started = started_of(root, names)
     for name in sorted(names):
         place = PurePosixPath("/" + unescape_name(name.rpartition(".")[0]).lstrip("/"))
         if place == PurePosixPath("/") or _is_below(place, _KERNELS):
@@ -131,7 +131,7 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
             # It is masked.
             continue
         if name != _TMP or str(file.parent) != UNIT_PATHS[-1]:
-            yield _Mount(place, name, is_started(root, name, by))
+            yield _Mount(place, name, name in started)
 
 
 def _needed(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
