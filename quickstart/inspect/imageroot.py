@@ -24,6 +24,8 @@ MAX_LINKS = 40
 # Configuration, unit files, dpkg's lists: what is larger is none of these. A kernel module or library may be.
 MAX_TEXT_BYTES = 16 << 20
 MAX_WHOLE_BYTES = 64 << 20
+# A list of a few hundred lines: passwd, group.
+MAX_TABLE_BYTES = 2 << 20
 # Of a path with all that its links say: the kernel's own limit of 40 links of a page each is far above.
 _MAX_COMPONENTS = 4096
 _MAX_MATCHES = 65536
@@ -65,13 +67,13 @@ class ImageRoot:
             raise StartSetError(f"{canonical} is not a canonical guest path", hint="resolve it first")
         return self.base.joinpath(*canonical.parts[1:])
 
-    def read_text(self, canonical: PurePosixPath) -> str:
+    def read_text(self, canonical: PurePosixPath, most_bytes: int = MAX_TEXT_BYTES) -> str:
         """The content of a text file. Bytes that are not UTF-8 are surrogate-escaped.
 
         Raises StartSetError with the path when the file cannot be read, is not a regular file or is larger
-        than 16 MiB.
+        than ``most_bytes``.
         """
-        return self.read_bytes(canonical, MAX_TEXT_BYTES).decode("utf-8", "surrogateescape")
+        return self.read_bytes(canonical, most_bytes).decode("utf-8", "surrogateescape")
 
     def read_bytes(self, canonical: PurePosixPath, most_bytes: int = MAX_WHOLE_BYTES) -> bytes:
         """The whole content of a file of at most ``most_bytes``. Raises StartSetError as ``read_text`` does."""

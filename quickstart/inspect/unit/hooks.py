@@ -7,7 +7,7 @@ them. Most only set up the interface; one that loads a packet filter has to come
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
@@ -22,6 +22,9 @@ _MORE_INTERFACES = PurePosixPath("/etc/network/interfaces.d")
 _FILTER = re.compile(
     r"\b(?:ip6?tables|nft|ebtables|arptables|ipset|iptables-restore|ip6tables-restore|netfilter-persistent|ferm|shorewall|ufw|firehol)\b"
 )
+# Of scripts and files of interfaces together; Debian's have a few KiB.
+_MOST_FILES = 4096
+_MOST_BYTES = 1 << 20
 _OPTION = re.compile(r"\s*(?:pre-up|up|post-up)\s+(.*)")
 # What these do to an interface, init's own network does not need.
 _HARMLESS = frozenset(
@@ -52,16 +55,28 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a script or command of ifupdown that loads a packet filter, or that may: a
     script that no package has, or a command that is not known.
     """
-    scripts = tuple(_scripts(root))
+    scripts, interfaces = tuple(dict.fromkeys(_scripts(root))), tuple(dict.fromkeys(_interfaces(root)))
+    _refuse_long(root, unit, (*scripts, *interfaces))
     packaged = owners(root, scripts)
     for script in scripts:
         if script not in packaged or _FILTER.search(root.read_text(script)):
             raise _refusal(unit, f"{script} runs before it, and may set up a packet filter")
-    for file in _interfaces(root):
+    for file in interfaces:
         for line in root.read_text(file).replace("\\\n", " ").splitlines():
             option = _OPTION.fullmatch(line)
             if option and not _is_harmless(option[1]):
                 raise _refusal(unit, f"{file} has `{brief(line.strip())}`, which may set up a packet filter")
+
+
+def _refuse_long(root: ImageRoot, unit: str, files: Collection[PurePosixPath]) -> None:
+    """Raise UnsupportedUnitError when there are more ``files``, or more text in them, than ifupdown has."""
+    if len(files) > _MOST_FILES:
+        raise _refusal(unit, f"ifupdown has more than {_MOST_FILES} scripts and files of interfaces")
+    left = _MOST_BYTES
+    for file in files:
+        left -= root.host(file).stat().st_size
+        if left < 0:
+            raise _refusal(unit, f"{file} is too long to be looked through for a packet filter")
 
 
 def _refusal(unit: str, why: str) -> UnsupportedUnitError:
@@ -96,7 +111,8 @@ def _interfaces(root: ImageRoot) -> Iterator[PurePosixPath]:
 def _is_harmless(command: str) -> bool:
     if _FILTER.search(command) or _EXPANDING.search(command):
         return False
-    programs = [
-        PurePosixPath(words[0]).name for each in _SEPARATORS.split(command) if (words := each.split())
-    ]
-    return all(program in _HARMLESS for program in programs)
+    return all(
+        PurePosixPath(words[0]).name in _HARMLESS
+        for each in _SEPARATORS.split(command)
+        if (words := each.split(maxsplit=1))
+    )

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
 from quickstart.inspect.unit.apparmor import PARSER, refuse_profiles
 from quickstart.inspect.unit.before import refuse_audit, refuse_filters
 from quickstart.inspect.unit.callgroups import call_groups
@@ -337,5 +337,5 @@ def _check_users(root: ImageRoot, source: Source) -> None:
 def _names_of(root: ImageRoot, file: str) -> frozenset[str]:
     """The names and numeric IDs in a passwd(5) or group(5) file. Empty when the file does not exist."""
     path = root.resolve(PurePosixPath(file)).canonical
-    rows = (line.split(":", 3) for line in root.read_text(path).splitlines()) if path else ()
+    rows = (line.split(":", 3) for line in root.read_text(path, MAX_TABLE_BYTES).splitlines()) if path else ()
     return frozenset(word for row in rows for word in (row[0], *row[2:3]))
