@@ -24,6 +24,7 @@ from quickstart.initramfs.newc import PATH_MAX
 from quickstart.initramfs.newc_reader import CpioMember, Limits, walk_archive
 from quickstart.initramfs.squashfs_reader import walk_image
 from quickstart.model import Artefact
+from quickstart.parse.printable import brief, command
 
 _FAST = "fast"
 _MAX_LINKS = 40
@@ -240,10 +241,21 @@ def find(artefact: Artefact, path: str) -> Member:
         if not _stays(found):
             return found
         raise BadInputError(
-            f"{found.target} stays on the root volume: {artefact.initramfs} has only a link to it",
-            hint=f"`quickstart run OUT --snapshot --exec 'cat {found.target}'` prints it",
+            f"{brief(found.target)} stays on the root volume: {artefact.initramfs} has only a link to it",
+            hint=_printing(found.target),
         )
-    raise BadInputError(f"{artefact.initramfs} has no file {path}", hint="`quickstart ls` lists what it has")
+    raise BadInputError(
+        f"{artefact.initramfs} has no file {brief(path)}", hint="`quickstart ls` lists what it has"
+    )
+
+
+def _printing(path: str) -> str | None:
+    """The hint that names the command which prints a file of the root volume. None for a name that nobody
+    should paste: the giver of OUT has chosen it.
+    """
+    inside = command("cat", path)
+    whole = command("quickstart", "run", "OUT", "--snapshot", "--exec", inside) if inside else None
+    return f"`{whole}` prints it" if whole else None
 
 
 def _stays(member: Member) -> bool:
@@ -256,7 +268,7 @@ def _follow(by_name: Mapping[str, Member], name: str, depth: int = 0) -> Member 
     file of the same name is not followed.
     """
     if depth > _MAX_LINKS:
-        raise ArtefactError(f"{name[:200]} is a loop of links")
+        raise ArtefactError(f"{brief(name)} is a loop of links")
     if len(name) > PATH_MAX:
         return None
     parts = PurePosixPath(name).parts

@@ -27,6 +27,9 @@ from quickstart.store.store import default_root
 
 SCHEMA = 1
 _INTERRUPTED = 130
+# Of an error, whose message may have words of an image, a guest or an artefact.
+_MOST_LINE_CHARACTERS = 4096
+_MOST_CHARACTERS = 256 << 10
 
 
 class Plain(Console):
@@ -161,7 +164,24 @@ def run_verb(
         return _failed(verb, f"{where}: {error.strerror}", hint, "OSError", 3)
 
 
+def _cut(text: str) -> str:
+    """``text`` with lines of a readable length, and without what goes beyond any message."""
+    lines = text[:_MOST_CHARACTERS].split("\n")
+    most = _MOST_LINE_CHARACTERS
+    return "\n".join(line if len(line) <= most else f"{line[:most]}…" for line in lines)
+
+
+def _indented(text: str) -> str:
+    """``text`` whose lines after the first begin with blanks, so that no foreign word in it looks like another
+    message of ours.
+    """
+    first, *others = text.split("\n")
+    lines = (line if not line or line[0] in " \t" else f"  {line}" for line in others)
+    return "\n".join((first, *lines))
+
+
 def _failed(verb: Verb, message: str, hint: str | None, kind: str, code: int) -> int:
+    message, hint = _cut(message), _cut(hint) if hint else hint
     if verb.json:
         document = {
             "schema": SCHEMA,
@@ -170,7 +190,7 @@ def _failed(verb: Verb, message: str, hint: str | None, kind: str, code: int) ->
             "error": {"kind": kind, "message": message, "hint": hint, "exit_code": code},
         }
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
-    say(verb.console, f"quickstart {verb.name}: {message}", style="red", keep=LINES)
+    say(verb.console, f"quickstart {verb.name}: {_indented(message)}", style="red", keep=LINES)
     if hint:
-        say(verb.console, f"  {hint}", keep=LINES)
+        say(verb.console, f"  {_indented(hint)}", keep=LINES)
     return code

@@ -8,6 +8,7 @@ import enum
 import glob
 import os
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -144,19 +145,24 @@ def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple
         )
     }
     links = links_of(start_set)
-    leading = {
-        file.path: (file, followed(file.path, links))
+    leading = [
+        file
         for file in start_set.files
-        if file.target and not is_merged(file.path, file.target)
-    }
-    # A link may lead to a directory that has only links to libraries: repeat until nothing is added.
-    while True:
-        places = {*served, *(parent for path in served for parent in path.parents)}
-        added = {
-            path: link
-            for path, (link, to) in leading.items()
-            if path not in served and (is_library(path) or to in places)
-        }
-        if not added:
-            return tuple(served[path] for path in sorted(served, key=os.fsencode))
-        served.update(added)
+        if file.target and file.path not in served and not is_merged(file.path, file.target)
+    ]
+    by_target: defaultdict[PurePosixPath | None, list[StartFile]] = defaultdict(list)
+    for link in leading:
+        by_target[followed(link.path, links)].append(link)
+    left = [*served.values(), *(link for link in leading if is_library(link.path))]
+    places: set[PurePosixPath] = set()
+    # A link may lead to a directory that has only links to libraries, and so on.
+    while left:
+        file = left.pop()
+        served[file.path] = file
+        for place in (file.path, *file.path.parents):
+            # What is above has come with it.
+            if place in places:
+                break
+            places.add(place)
+            left += by_target.pop(place, ())
+    return tuple(served[path] for path in sorted(served, key=os.fsencode))

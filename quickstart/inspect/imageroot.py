@@ -24,6 +24,8 @@ MAX_LINKS = 40
 # Configuration, unit files, dpkg's lists: what is larger is none of these. A kernel module or library may be.
 MAX_TEXT_BYTES = 16 << 20
 MAX_WHOLE_BYTES = 64 << 20
+# A list of a few hundred lines: passwd, group.
+MAX_TABLE_BYTES = 2 << 20
 # Of a path with all that its links say: the kernel's own limit of 40 links of a page each is far above.
 _MAX_COMPONENTS = 4096
 _MAX_MATCHES = 65536
@@ -38,10 +40,15 @@ class Resolution:
     ``canonical`` is the resolved path, without any link, or None when it does not exist. ``links`` are the
     paths of the symlinks that were followed, in order and without duplicates; their directories are
     canonical. A dangling link is included in ``links``.
+
+    ``existing`` is the canonical path of the longest part of the path that exists, and ``missing`` are the
+    components after that part, as they are spelled. Nothing is missing when the path exists.
     """
 
     canonical: PurePosixPath | None
     links: tuple[PurePosixPath, ...]
+    existing: PurePosixPath
+    missing: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -60,13 +67,13 @@ class ImageRoot:
             raise StartSetError(f"{canonical} is not a canonical guest path", hint="resolve it first")
         return self.base.joinpath(*canonical.parts[1:])
 
-    def read_text(self, canonical: PurePosixPath) -> str:
+    def read_text(self, canonical: PurePosixPath, most_bytes: int = MAX_TEXT_BYTES) -> str:
         """The content of a text file. Bytes that are not UTF-8 are surrogate-escaped.
 
         Raises StartSetError with the path when the file cannot be read, is not a regular file or is larger
-        than 16 MiB.
+        than ``most_bytes``.
         """
-        return self.read_bytes(canonical, MAX_TEXT_BYTES).decode("utf-8", "surrogateescape")
+        return self.read_bytes(canonical, most_bytes).decode("utf-8", "surrogateescape")
 
     def read_bytes(self, canonical: PurePosixPath, most_bytes: int = MAX_WHOLE_BYTES) -> bytes:
         """The whole content of a file of at most ``most_bytes``. Raises StartSetError as ``read_text`` does."""
@@ -170,45 +177,60 @@ class ImageRoot:
         Raises StartSetError with the path when it is relative, leads through more than 40 links, or cannot be
         read.
         """
+        found, fault = self._followed(path)
+        if fault is not None:
+            raise fault
+        return found
+
+    def look_up(self, path: PurePosixPath) -> Resolution:
+        """As `resolve`. But a path that leads through more than 40 links does not exist, as for a process that
+        looks it up.
+        """
+        return self._followed(path)[0]
+
+    def _followed(self, path: PurePosixPath) -> tuple[Resolution, StartSetError | None]:
+        """How far ``path`` leads, and what is wrong with its links."""
+        spelled = path.parts[1:]
         if len(str(path)) >= PATH_MAX:
-            return Resolution(None, ())
+            return Resolution(None, (), PurePosixPath("/"), spelled), None
         if not path.is_absolute():
             raise StartSetError(f"{path} is not an absolute guest path", hint="give it from / on")
-        pending = list(reversed(path.parts[1:]))
+        pending = list(reversed(spelled))
         place: list[str] = []
+        # Of the path as it is spelled: how many components are left, and where those before them lead.
+        left, existing = len(pending), PurePosixPath("/")
         links: dict[PurePosixPath, None] = {}
         followed = components = 0
+
+        def ended(fault: StartSetError | None = None) -> tuple[Resolution, StartSetError | None]:
+            return Resolution(None, tuple(links), existing, spelled[len(spelled) - left :]), fault
+
         while pending:
             part = pending.pop()
             components += 1
             if components > _MAX_COMPONENTS:
-                raise StartSetError(
-                    f"{path} has more than {_MAX_COMPONENTS} components with those of its links",
-                    hint="the image has links there that lead to and fro; remove them",
-                )
-            if part == "..":
-                del place[-1:]
-                continue
-            here = PurePosixPath("/", *place, part)
+                return ended(_too_long(path))
+            here = PurePosixPath("/", *(place[:-1] if part == ".." else (*place, part)))
             host = self.host(here)
-            mode = _mode(host, path)
-            if mode is None or (pending and not stat.S_ISDIR(mode) and not stat.S_ISLNK(mode)):
-                return Resolution(None, tuple(links))
-            if not stat.S_ISLNK(mode):
-                place.append(part)
-                continue
-            followed += 1
-            if followed > MAX_LINKS:
-                raise StartSetError(
-                    f"{path} meets more than {MAX_LINKS} symbolic links, the last at {here}",
-                    hint="the image has a loop of links there; remove it",
-                )
-            links[here] = None
-            target = PurePosixPath(host.readlink())
-            if target.is_absolute():
-                place.clear()
-            pending.extend(reversed(_components(target)))
-        return Resolution(PurePosixPath("/", *place), tuple(links))
+            mode = stat.S_IFDIR if part == ".." else _mode(host, path)
+            if mode is None:
+                return ended()
+            if stat.S_ISLNK(mode):
+                followed += 1
+                if followed > MAX_LINKS:
+                    return ended(_circle(path, here))
+                links[here] = None
+                target = PurePosixPath(host.readlink())
+                if target.is_absolute():
+                    place.clear()
+                pending.extend(reversed(_components(target)))
+            else:
+                place = list(here.parts[1:])
+            if len(pending) < left:
+                left, existing = len(pending), PurePosixPath("/", *place)
+            if pending and not stat.S_ISDIR(mode) and not stat.S_ISLNK(mode):
+                return ended()
+        return Resolution(existing, tuple(links), existing, ()), None
 
     def glob(self, pattern: PurePosixPath) -> tuple[PurePosixPath, ...]:
         """The existing paths that match an absolute pattern (glob(3)), spelled as in the pattern, in byte
@@ -243,6 +265,20 @@ class ImageRoot:
             for name in names
             if fnmatch.fnmatchcase(name, pattern) and (pattern[0] == "." or name[0] != ".")
         ]
+
+
+def _too_long(path: PurePosixPath) -> StartSetError:
+    return StartSetError(
+        f"{path} has more than {_MAX_COMPONENTS} components with those of its links",
+        hint="the image has links there that lead to and fro; remove them",
+    )
+
+
+def _circle(path: PurePosixPath, last: PurePosixPath) -> StartSetError:
+    return StartSetError(
+        f"{path} meets more than {MAX_LINKS} symbolic links, the last at {last}",
+        hint="the image has a loop of links there; remove it",
+    )
 
 
 def _components(target: PurePosixPath) -> tuple[str, ...]:

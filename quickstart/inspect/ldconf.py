@@ -22,7 +22,8 @@ DEFAULT_DIRECTORIES = tuple(
 # Debian's own has one pattern of files to include and five directories. A pattern is held against whole directories.
 _MAX_PATTERNS = 1024
 _MAX_INCLUDES = 16384
-_MAX_DIRECTORIES = 65536
+_MAX_DIRECTORIES = 4096
+_MAX_CHARACTERS = 1 << 20
 
 
 def library_directories(root: ImageRoot) -> tuple[PurePosixPath, ...]:
@@ -41,9 +42,19 @@ def library_directories(root: ImageRoot) -> tuple[PurePosixPath, ...]:
 
 
 @dataclass
-class _Includes:
+class _Read:
+    """What has been read of the whole configuration."""
+
     plain: int = 0
     patterns: int = 0
+    characters: int = 0
+
+    def lines(self, text: str) -> list[str]:
+        """The lines of a file. Raises StartSetError when all files have more text than the limit allows."""
+        self.characters += len(text)
+        if self.characters > _MAX_CHARACTERS:
+            raise _too_much(f"{_MAX_CHARACTERS} characters")
+        return text.splitlines()
 
     def count(self, pattern: str) -> None:
         """Count one ``include`` entry. Raises StartSetError when there are more such entries than the limit
@@ -58,7 +69,7 @@ class _Includes:
 
 
 def _too_much(what: str) -> StartSetError:
-    return StartSetError(f"{LD_SO_CONF} names more than {what}", hint="shorten it in the image")
+    return StartSetError(f"{LD_SO_CONF} names or has more than {what}", hint="shorten it in the image")
 
 
 def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
@@ -66,8 +77,8 @@ def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
     come in place of its include line. There is no recursion, because includes may be nested to any depth.
     """
     seen: set[PurePosixPath] = set()
-    includes = _Includes()
-    pending = [_statements(root, LD_SO_CONF, seen, includes)]
+    read = _Read()
+    pending = [_statements(root, LD_SO_CONF, seen, read)]
     while pending:
         found = next(pending[-1], None)
         if found is None:
@@ -75,26 +86,26 @@ def _configured(root: ImageRoot) -> Iterator[PurePosixPath]:
             continue
         path, included = found
         if included:
-            pending.append(_statements(root, path, seen, includes))
+            pending.append(_statements(root, path, seen, read))
         else:
             yield path
 
 
 def _statements(
-    root: ImageRoot, conf: PurePosixPath, seen: set[PurePosixPath], includes: _Includes
+    root: ImageRoot, conf: PurePosixPath, seen: set[PurePosixPath], read: _Read
 ) -> Iterator[tuple[PurePosixPath, bool]]:
     """The entries of a configuration file, in order: a path, and whether the path is a file to include.
-    ``includes`` counts the included files of the whole configuration.
+    ``read`` counts what is read of the whole configuration.
     """
     canonical = root.resolve(conf).canonical
     if canonical is None or canonical in seen:
         return
     seen.add(canonical)
-    for line in root.read_text(canonical).splitlines():
+    for line in read.lines(root.read_text(canonical)):
         words = line.partition("#")[0].split() or [""]
         if words[0] == "include":
             for pattern in words[1:]:
-                includes.count(pattern)
+                read.count(pattern)
                 yield from ((path, True) for path in root.glob(conf.parent / pattern))
         elif words[0].startswith("/"):
             # "DIRECTORY=TYPE" was the libc5 way to say what is in it.

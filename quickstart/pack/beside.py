@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -20,6 +21,8 @@ from quickstart.model import Event, FileKind, Op, StartSet, Trace
 
 # Nothing below these is a file of the image.
 _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
+# Of the trees of programs, as far as they have nothing but code. One tree may be in the other.
+_MOST_NAMES = 1 << 15
 _LOCAL = PurePosixPath("/usr/local")
 # Directories of all packages. A look-up in them says nothing about one program, whose places were fixed when it
 # was compiled. Not /usr/local: what is installed there comes from elsewhere, as in /opt.
@@ -63,16 +66,32 @@ def looking_beside(
     looks = tuple(_looks(traces, root, executed.keys(), searched))
     code = {file.path: file for file in start_set.files if file.mode & 0o111 or is_library(file.path)}
 
+    below = sorted(str(place) for look in looks for place in look.places)
+    listed = {place for look in looks if look.event.op is Op.LIST for place in look.places}
+    # By the name of the program that looks.
+    upwards = {(look.event.program, look.from_below) for look in looks}
+    named = {(look.event.program, place.parent) for look in looks for place in look.places if place.suffix}
+    left = iter(range(_MOST_NAMES))
+    directory = functools.cache(functools.partial(_directory, root))
+
     @functools.cache
     def has_own_files(tree: PurePosixPath) -> bool:
-        return any(_is_below(look, tree) for look in looks) or _has_more(root, tree, code)
+        at = bisect_left(below, f"{tree}/")
+        is_looked_in = at < len(below) and below[at].startswith(f"{tree}/")
+        return is_looked_in or tree in listed or _has_more(root, tree, code, directory, left)
 
     def looks_beside(program: PurePosixPath) -> bool:
+        """Whether a program looks in its tree. One whose directory all packages use: whether it has looked for
+        something by way of that directory, for /usr/bin/../share/app, or for /usr/bin/app.conf. In the second case,
+        programs go by argv[0]. So this case counts only for a program that others find by its name in PATH, as
+        they find python.
+        """
         tree = tree_of(program)
         if tree is not None and has_own_files(tree):
             return True
-        own = (look for look in looks if look.event.program in executed.get(program, ()))
-        return any(_is_beside(look, program, program not in started) for look in own)
+        by_name = program not in started
+        own = ((name, program.parent) for name in executed.get(program, ()))
+        return any(each in upwards or (by_name and each in named) for each in own)
 
     return frozenset(
         file.path
@@ -91,36 +110,35 @@ def tree_of(program: PurePosixPath) -> PurePosixPath | None:
     return program.parent if above in _SHARED else above
 
 
-def _is_below(look: _Look, tree: PurePosixPath) -> bool:
-    listed = look.event.op is Op.LIST
-    return any(tree in place.parents or (listed and place == tree) for place in look.places)
-
-
-def _is_beside(look: _Look, program: PurePosixPath, by_name: bool) -> bool:
-    """Whether a program whose directory all packages use has looked for something by way of that directory: for
-    /usr/bin/../share/app, or for /usr/bin/app.conf. In the second case, programs go by argv[0]. So this case
-    counts only for a program that others find by its name in PATH, as they find python.
-    """
-    if look.from_below == program.parent:
-        return True
-    return by_name and any(place.parent == program.parent and place.suffix for place in look.places)
-
-
-def _has_more(root: ImageRoot, tree: PurePosixPath, code: Collection[PurePosixPath]) -> bool:
+def _has_more(
+    root: ImageRoot,
+    tree: PurePosixPath,
+    code: Collection[PurePosixPath],
+    directory: Callable[[PurePosixPath], PurePosixPath | None],
+    left: Iterator[int],
+) -> bool:
     """Whether the image has files below ``tree`` that no boot compares, and for which a program may look after
-    ready. The distribution's packages have such files in other directories.
+    ready. The distribution's packages have such files in other directories. A link to another directory of
+    ``tree``, as /usr/local/man is, does not count. ``directory`` is `_directory`, and ``left`` counts the names that are
+    looked at in all trees; a tree that is not looked at to its end may have such files.
     """
     if tree.parts[1] == "usr" and _LOCAL not in (tree, *tree.parents):
         return False
-    return any(path not in code and not _leads_into(root, path, tree) for path in root.below(tree))
+    for path in root.below(tree):
+        if next(left, None) is None:
+            return True
+        to = directory(path) if path not in code else None
+        if path not in code and (to is None or tree not in to.parents):
+            return True
+    return False
 
 
-def _leads_into(root: ImageRoot, path: PurePosixPath, tree: PurePosixPath) -> bool:
-    """Whether it is a link to another directory of ``tree``, as /usr/local/man is."""
+def _directory(root: ImageRoot, path: PurePosixPath) -> PurePosixPath | None:
+    """The directory that the link ``path`` leads to. None for any other file."""
     if root.link_target(path) is None:
-        return False
+        return None
     to = root.resolve(path).canonical
-    return to is not None and tree in to.parents and root.host(to).is_dir()
+    return to if to is not None and root.host(to).is_dir() else None
 
 
 def _executed(traces: Sequence[Trace], root: ImageRoot) -> dict[PurePosixPath, set[str]]:
@@ -167,11 +185,8 @@ def _is_loaders(path: PurePosixPath) -> bool:
 
 def _place(root: ImageRoot, path: PurePosixPath) -> PurePosixPath:
     """``path`` without links, as far as its directories exist."""
-    here, rest = path, list[str]()
-    while (found := root.resolve(here).canonical) is None and here != here.parent:
-        rest.append(here.name)
-        here = here.parent
-    return PurePosixPath(os.path.normpath(PurePosixPath(found or "/", *reversed(rest))))
+    found = root.look_up(path)
+    return PurePosixPath(os.path.normpath(found.existing.joinpath(*found.missing)))
 
 
 def _is_code(
@@ -180,7 +195,7 @@ def _is_code(
     """Whether it is a program, or a directory that is not listed. A shell may also read an executable file that
     nobody executes.
     """
-    if root.resolve(path).canonical != path:
+    if root.look_up(path).canonical != path:
         return False
     host = root.host(path)
     if host.is_dir():

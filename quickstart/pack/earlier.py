@@ -10,15 +10,18 @@ Apart from reading drop-ins of the image, the functions are pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from quickstart.errors import TraceError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import assignments
+from quickstart.inspect.unit.order import Budget
 from quickstart.model import Trace
 from quickstart.model.started import LoadedUnit, RootMount
 from quickstart.pack.harmless import is_asked_for, is_harmless
+from quickstart.parse.printable import brief
 
 _KINDS = (".service", ".mount", ".automount", ".socket")
 _WITH_COMMANDS = ("[Service]", "[Socket]")
@@ -29,6 +32,9 @@ _EXTENDING = frozenset({"systemd-sysext.service", "systemd-confext.service"})
 _PACKAGES = ("/usr/lib/systemd/system/", "/lib/systemd/system/")
 # What systemd's own generators make of fstab(5), for example.
 _GENERATED = "/run/systemd/generator/"
+# Of all that the boot started before the application; Debian's have a few KiB.
+_DROP_INS = "the drop-ins of what the boot started"
+_MOST_CHARACTERS = 2 << 20
 
 
 def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoot) -> None:
@@ -38,6 +44,7 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
     Raises TraceError when a boot's account does not have one of ``units``.
     """
     stack = frozenset(units)
+    has_command = functools.cache(functools.partial(_has_command, root, Budget(_DROP_INS, _MOST_CHARACTERS)))
     for trace in traces:
         loaded = {each.name: each for each in trace.loaded.units}
         for unit in sorted(stack):
@@ -46,9 +53,9 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
             _refuse_root(unit, trace.loaded.roots)
             _refuse_last(loaded[unit])
             for name in sorted(_earlier(loaded, unit) - stack):
-                if why := _why_not(loaded[name], loaded[unit], root):
+                if why := _why_not(loaded[name], loaded[unit], has_command):
                     raise UnsupportedUnitError(
-                        f"{unit} cannot be started early: the reference boot started {name} before it{why}",
+                        f"{unit} cannot be started early: the reference boot started {brief(name)} before it{why}",
                         hint=_hint(name),
                     )
 
@@ -69,7 +76,7 @@ def _refuse_root(unit: str, roots: Sequence[RootMount]) -> None:
     the scripts of overlayroot do in the image's own initramfs. A fast start does not run these scripts.
     """
     if roots != (RootMount("/", "ext4"),):
-        shown = ", then ".join(f"{each.inside} of {each.fs_type}" for each in roots)
+        shown = brief(", then ".join(f"{each.inside} of {each.fs_type}" for each in roots))
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: the image's own initramfs mounts {shown} as /, and not the volume alone",
             hint="remove the package that does this (overlayroot …) from the image",
@@ -94,11 +101,11 @@ def _earlier(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
     )
 
 
-def _why_not(unit: LoadedUnit, application: LoadedUnit, root: ImageRoot) -> str | None:
+def _why_not(unit: LoadedUnit, application: LoadedUnit, has_command: Callable[[str], bool]) -> str | None:
     """Why an early start of ``application`` may not overtake ``unit``, as the end of a message, or None."""
     if unit.name.endswith(".socket"):
         files = (each for each in (unit.file, *unit.drop_ins) if each)
-        return next((f", with the commands of {each}" for each in files if _has_command(each, root)), None)
+        return next((f", with the commands of {brief(each)}" for each in files if has_command(each)), None)
     if not is_harmless(unit.name):
         return ", and what it prepares is not known"
     if is_asked_for(unit.name) and unit.name in application.after:
@@ -106,22 +113,30 @@ def _why_not(unit: LoadedUnit, application: LoadedUnit, root: ImageRoot) -> str 
     is_service = unit.name.endswith(".service")
     # A mount that a program made has no file.
     usual = _PACKAGES if is_service else (*_PACKAGES, _GENERATED)
-    if not unit.file.startswith(usual) and (is_service or unit.file):
-        return f", by {unit.file or 'no file'} in place of the package's unit"
-    changing = (each for each in unit.drop_ins if is_service or not each.startswith(_GENERATED))
+    if not _is_below(unit.file, *usual) and (is_service or unit.file):
+        return f", by {brief(unit.file) or 'no file'} in place of the package's unit"
+    changing = (each for each in unit.drop_ins if is_service or not _is_below(each, _GENERATED))
     return next(
-        (f", with the commands of {each}" for each in changing if not is_service or _has_command(each, root)),
+        (f", with the commands of {brief(each)}" for each in changing if not is_service or has_command(each)),
         None,
     )
 
 
-def _has_command(drop_in: str, root: ImageRoot) -> bool:
-    file = root.resolve(PurePosixPath(drop_in)).canonical
+def _is_below(path: str, *places: str) -> bool:
+    return path.startswith(places) and ".." not in path.split("/")
+
+
+def _has_command(root: ImageRoot, left: Budget, drop_in: str) -> bool:
+    """Whether a unit file or drop-in may have a command. A name with blanks comes in words, which are no paths."""
+    path = PurePosixPath(drop_in)
+    file = root.resolve(path).canonical if path.is_absolute() else None
     if file is None:
         return True
-    text = root.read_text(file)
-    names = [name for section in _WITH_COMMANDS for name, _ in assignments((text,), section)]
-    return any(name.startswith("Exec") for name in names)
+    text = root.read_text(file, _MOST_CHARACTERS)
+    left.take(brief(drop_in), (text,))
+    return "Exec" in text and any(
+        name.startswith("Exec") for section in _WITH_COMMANDS for name, _ in assignments((text,), section)
+    )
 
 
 def _was_due(unit: LoadedUnit, own_us: int) -> bool:

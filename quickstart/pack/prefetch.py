@@ -7,6 +7,7 @@ prediction never changes a result, because the guest still does its own reads.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -45,6 +46,9 @@ _PIECE_BYTES = 512 * 1024
 _PIECES = 32
 # Two parts of a file with less between them are one request.
 _PART_GAP_BYTES = 256 * 1024
+_PAGE_BYTES = 4096
+# In the plan, each with the path of its file. A large database has some hundred.
+_MOST_PARTS = 4096
 _BITMAPS = (Kind.BLOCK_BITMAP, Kind.INODE_BITMAP)
 # Bitmaps lie side by side for so many block groups (mke2fs(8), flex_bg).
 _FLEX_GROUPS = 16
@@ -85,7 +89,11 @@ def foresee(
     left = frozenset(file.path for file in start_set.files if file.kind is FileKind.LEFT and not file.target)
     # A file that the profile excludes is a decision of its author, and `verify` says what it costs.
     kept_out = {each.path for each in start_set.excluded if each.rule.startswith("exclude: ")}
-    parts = {path: known for path, known in parts_of(traces).items() if path not in kept_out}
+    parts = {
+        path: known
+        for path, said in parts_of(traces).items()
+        if path not in kept_out and (known := _in_image(root, said)) is not None
+    }
     interpreters = {file.path: file.interpreter for file in start_set.files if file.interpreter}
     seen = _Seen(root, interpreters, parts)
     for name in _OURS:
@@ -136,7 +144,19 @@ def plan(foreseen: Foreseen, blocks: BlockMap) -> Prefetch:
         for path in sorted(foreseen.parts, key=lambda path: (places.get(path, 0), os.fsencode(path)))
         for offset, length in joined(foreseen.parts[path].parts, _PART_GAP_BYTES)
     )
-    return Prefetch(tuple(sorted(ranges)), tuple(files), tuple(parts))
+    return Prefetch(tuple(sorted(ranges)), tuple(files), tuple(itertools.islice(parts, _MOST_PARTS)))
+
+
+def _in_image(root: ImageRoot, said: Resident) -> Resident | None:
+    """What a boot said of a file, as far as the file of the image has it: the guest chooses what it says. None when
+    the path is not that of a regular file.
+    """
+    if root.look_up(said.path).canonical != said.path or not root.host(said.path).is_file():
+        return None
+    size = root.host(said.path).stat().st_size
+    end = -(-size // _PAGE_BYTES) * _PAGE_BYTES
+    parts = ((offset, min(length, end - offset)) for offset, length in said.parts if offset < end)
+    return Resident(said.path, size, tuple(parts))
 
 
 class _Seen:
@@ -163,13 +183,13 @@ class _Seen:
 
     def look(self, path: PurePosixPath) -> PurePosixPath | None:
         """Look up ``path`` as the kernel does. Return the path that ``path`` leads to, or None."""
-        found = self.root.resolve(path)
-        for each in (*found.links, *([found.canonical] if found.canonical else [])):
+        found = self.root.look_up(path)
+        for each in (*found.links, found.existing):
             self.names.update((each, *each.parents))
             self.directories.update(each.parents)
-        if found.canonical is None and path != path.parent and (parent := self.look(path.parent)):
+        if found.canonical is None:
             # It is not there: the directory that should have it is searched whole.
-            self.directories.add(parent)
+            self.directories.add(found.existing)
         return found.canonical
 
     def read(self, path: PurePosixPath, limit_bytes: int = _FILE_BYTES) -> None:
@@ -222,7 +242,7 @@ def _follow(
     if not event.bare:
         if event.error is not None and (LIBRARY.search(event.path.name) or event.path.name == "glibc-hwcaps"):
             return
-        if event.path.name == "ld.so.cache" or seen.root.resolve(event.path).canonical in served:
+        if event.path.name == "ld.so.cache" or seen.root.look_up(event.path).canonical in served:
             return
     found = seen.look(event.path)
     if event.op is Op.LIST and found:

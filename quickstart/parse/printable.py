@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 # A message may have several lines, and quote a console.
 LINES = "\n\t"
+# Of a foreign word in a message of ours. The longest word that one pastes into a shell is a path.
+_BRIEF_CHARACTERS = 200
+_PASTED_CHARACTERS = 1024
 # What a console may do to a terminal: move within its line, and colours (ECMA-48, SGR).
 _CONSOLE = "\n\r\t\b"
 _COLOUR = re.compile(r"(\x1b\[[0-9;]{0,30}m)")
@@ -16,6 +20,23 @@ _BEGUN = re.compile(r"\x1b(\[[0-9;]{0,30})?$")
 def shown(text: str, keep: str = "") -> str:
     """``text`` with control characters and bytes outside UTF-8 as escapes. ``text`` may be any file name."""
     return "".join(char if char.isprintable() or char in keep else _escaped(char) for char in text)
+
+
+def brief(text: str) -> str:
+    """``text``, a foreign word or name, for a message: escaped, so that it cannot begin a line, and shortened to
+    a readable length.
+    """
+    return shown(text if len(text) <= _BRIEF_CHARACTERS else f"{text[:_BRIEF_CHARACTERS]}…")
+
+
+def command(*words: str) -> str | None:
+    """The command of ``words`` for a user to paste into a shell, quoted where it has to be. None when a word is
+    one that nobody should paste: one with a character that cannot be printed or with a backtick, which ends a
+    command in our messages, and a long one.
+    """
+    if any(shown(word) != word or "`" in word or len(word) > _PASTED_CHARACTERS for word in words):
+        return None
+    return shlex.join(words)
 
 
 def _escaped(char: str) -> str:

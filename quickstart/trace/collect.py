@@ -21,9 +21,12 @@ from quickstart.trace.strace import MAX_LINE_BYTES
 
 # The child of systemd 254 and later executes this program, which then executes the unit's command.
 _EXECUTOR = "systemd-executor"
-# Processes of the boot, paths that it makes, and different actions of the unit; each takes up to 1 KiB of memory. A boot of a
-# large service has some tens of thousands.
+# Processes of the boot, paths that it makes, and different actions of the unit. A boot of a large service has some tens of
+# thousands.
 _MOST_FACTS = 1 << 19
+# What they take up: a path of thousands of components has an object for each.
+_MOST_BYTES = 256 << 20
+_BYTES_OF_A_FACT, _BYTES_OF_A_CHARACTER = 256, 6
 _VOLATILE = ("/proc/", "/sys/", "/dev/", "/run/")
 
 
@@ -73,6 +76,7 @@ class _Collector:
     made_lengths: set[int] = field(default_factory=set)
     found: dict[tuple[str, Op, str, str | None, bool, bool], Event] = field(default_factory=dict)
     blind: dict[str, None] = field(default_factory=dict)
+    used_bytes: int = 0
 
     def check_room(self) -> None:
         """Raise TraceError when there are more processes and actions than in any real boot. The guest's
@@ -82,6 +86,12 @@ class _Collector:
             raise TraceError(
                 f"the strace log has more than {_MOST_FACTS} processes, made files and different actions"
             )
+        if self.used_bytes > _MOST_BYTES:
+            raise TraceError(f"the paths in the strace log take more than {_MOST_BYTES} bytes of memory")
+
+    def use(self, path: str) -> None:
+        """Count the memory of another path."""
+        self.used_bytes += _BYTES_OF_A_FACT + _BYTES_OF_A_CHARACTER * len(path)
 
     def born(self, item: Born) -> None:
         self.pids[item.number] = item.pid
@@ -104,9 +114,10 @@ class _Collector:
             if member.program:
                 self._keep(item, member)
         if item.makes and not item.path.startswith(_VOLATILE):
-            names = [name for name in (item.path, item.real) if name]
-            self.made.update(names)
-            self.made_lengths.update(len(name) for name in names)
+            for name in {item.path, item.real} - {""} - self.made:
+                self.use(name)
+                self.made.add(name)
+                self.made_lengths.add(len(name))
 
     def _keep(self, item: Seen, member: _Member) -> None:
         made = (
@@ -116,6 +127,7 @@ class _Collector:
         )
         key = (member.program, item.op, item.path, item.error, made, member.bare)
         if key not in self.found:
+            self.use(item.path + item.real)
             real = PurePosixPath(item.real) if item.real not in ("", item.path) else None
             self.found[key] = Event(
                 line=item.line,

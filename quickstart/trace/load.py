@@ -22,8 +22,10 @@ _LOGS = (
     *("strace.log", "maps.log", "units.log", "resident.log", "ldd.log"),
     *("modules.before", "modules.after", "facts.json"),
 )
-# The limit for all logs except strace's, which is read line by line.
-_MAX_LOG_BYTES = 32 << 20
+# The limits for all logs except strace's, which is read line by line. Of a machine with a desktop, the maps have some MiB.
+_MAX_LOG_BYTES = 4 << 20
+_MAX_MAPS_BYTES = 32 << 20
+_MAX_LDD_LINES = 1 << 17
 # "	libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f…)" and "	/lib64/ld-linux-x86-64.so.2 (0x00007f…)"
 _LIBRARY = re.compile(r"^\t(?:\S++ => )?(/\S++) \(0x[0-9a-f]+\)$")
 # proc(5), /proc/PID/maps: address, perms, offset, dev, inode, pathname
@@ -34,14 +36,17 @@ _DELETED = " (deleted)"
 
 def parse_ldd(text: str) -> Mapping[PurePosixPath, tuple[PurePosixPath, ...]]:
     """The libraries that ldd(1) named for each file, from the log of tracers/ldd-all. Raises TraceError for
-    an incomplete log.
+    an incomplete log and for one with implausibly many lines.
 
     Libraries that ldd does not find are ignored here, because a library alone may need another one that its
     program has already loaded. The ELF closure reports the libraries that are really missing.
     """
     found: dict[PurePosixPath, list[PurePosixPath]] = {}
     current: list[PurePosixPath] = []
-    for line in whole("ldd", text).splitlines():
+    text = whole("ldd", text)
+    if text.count("\n") > _MAX_LDD_LINES:
+        raise TraceError(f"the log of ldd has more than {_MAX_LDD_LINES} lines", hint="build again")
+    for line in text.split("\n"):
         if line.startswith("== "):
             current = found.setdefault(PurePosixPath(line[3:]), [])
         elif match := _LIBRARY.match(line):
@@ -78,7 +83,7 @@ def load_trace(directory: Path, *units: str) -> Trace:
     incomplete logs, and for a unit without a process.
     """
     try:
-        texts = {name: os.fsdecode(read_whole(directory / name, _MAX_LOG_BYTES)) for name in _LOGS[1:]}
+        texts = {name: os.fsdecode(read_whole(directory / name, _limit(name))) for name in _LOGS[1:]}
         network, ready_uptime_ns = _facts(texts["facts.json"])
         with (directory / "strace.log").open("rb") as log:
             found = collect_file(log, *units)
@@ -108,6 +113,10 @@ def load_trace(directory: Path, *units: str) -> Trace:
         resident=parse_resident(texts["resident.log"]),
         loaded=parse_units(texts["units.log"]),
     )
+
+
+def _limit(log: str) -> int:
+    return _MAX_MAPS_BYTES if log == "maps.log" else _MAX_LOG_BYTES
 
 
 def refuse_absent(log: UnitLog, units: Iterable[str]) -> None:

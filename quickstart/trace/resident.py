@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from quickstart.errors import TraceError
@@ -28,6 +28,8 @@ LARGE_BYTES = 512 * 1024
 # Their names go to the guest in one command.
 _MOST_FILES = 512
 _MOST_PARTS = 1 << 16
+_MOST_PARTS_IN_ALL = 1 << 17
+_HEAD = "== "
 _FILE = re.compile(r"== ([0-9]{1,18}) (/.*)")
 _PART = re.compile(r"([0-9]{1,18}) ([0-9]{1,18})")
 
@@ -61,22 +63,37 @@ def _add(sizes: dict[PurePosixPath, int], path: PurePosixPath, root: ImageRoot) 
 
 
 def parse_resident(text: str) -> tuple[Resident, ...]:
-    """The files in the log of tracers/resident. Raises TraceError for an incomplete or damaged log."""
-    lines = whole("the page cache", text).split("\n")[:-1]
-    begins = [number for number, line in enumerate(lines) if line.startswith("== ")]
-    if not lines:
+    """The files in the log of tracers/resident. Raises TraceError for an incomplete or damaged log, and for a log
+    with more files or parts than were asked for, before they take memory.
+    """
+    text = whole("the page cache", text)
+    if not text:
         return ()
-    if begins[:1] != [0]:
-        raise TraceError("the log of the page cache is damaged", hint="build again")
+    heads = text.count(f"\n{_HEAD}") + 1
+    if not text.startswith(_HEAD) or heads > _MOST_FILES or text.count("\n") > heads + _MOST_PARTS_IN_ALL:
+        raise _damaged()
+    lines = text.split("\n")[:-1]
+    begins = [number for number, line in enumerate(lines) if line.startswith(_HEAD)]
     ends = [*begins[1:], len(lines)]
     return tuple(_file(lines[begin], lines[begin + 1 : end]) for begin, end in zip(begins, ends, strict=True))
 
 
-def _file(head: str, lines: Iterable[str]) -> Resident:
+def _file(head: str, lines: Sequence[str]) -> Resident:
     named = _FILE.fullmatch(head)
-    parts = [_PART.fullmatch(line) for line in lines]
-    found = tuple((int(match[1]), int(match[2])) for match in parts if match)
-    ascending = all(offset + length <= after for (offset, length), (after, _) in itertools.pairwise(found))
-    if named is None or not all(parts) or not ascending or len(found) > _MOST_PARTS:
-        raise TraceError("the log of the page cache is damaged", hint="build again")
-    return Resident(PurePosixPath(named[2]), int(named[1]), found)
+    if named is None or len(lines) > _MOST_PARTS:
+        raise _damaged()
+    parts = tuple(map(_part, lines))
+    if any(offset + length > after for (offset, length), (after, _) in itertools.pairwise(parts)):
+        raise _damaged()
+    return Resident(PurePosixPath(named[2]), int(named[1]), parts)
+
+
+def _part(line: str) -> tuple[int, int]:
+    match = _PART.fullmatch(line)
+    if match is None:
+        raise _damaged()
+    return int(match[1]), int(match[2])
+
+
+def _damaged() -> TraceError:
+    return TraceError("the log of the page cache is damaged", hint="build again")

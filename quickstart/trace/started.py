@@ -14,16 +14,27 @@ _ID, _AFTER, _STARTED = "Id", "After", "InactiveExitTimestampMonotonic"
 _EXAMINED, _FILE, _DROP_INS = "ConditionTimestampMonotonic", "FragmentPath", "DropInPaths"
 _ALWAYS_SAID = frozenset({_ID, _AFTER, _STARTED, _EXAMINED, _FILE, _DROP_INS})
 # A machine with a desktop has some five hundred.
-_MOST_UNITS = 1 << 16
+_MOST_UNITS = 1 << 13
+_MOST_WORDS = 1 << 18
+_MOST_DROP_INS = 64
+# Of the root's mounts, one over the other.
+_MOST_ROOTS = 16
 
 
 def parse_units(text: str) -> Loaded:
     """The account in the log. Raises TraceError for an incomplete or damaged log, and for a log that has no
-    unit or no mount of the root.
+    unit or no mount of the root, or more of something than any machine has.
     """
     roots, _, units = whole("the units", text).partition("\n\n")
+    # Before there is an object for each.
+    if (
+        text.count(f"\n{_ID}=") > _MOST_UNITS
+        or text.count(" ") > _MOST_WORDS
+        or roots.count("\n") >= _MOST_ROOTS
+    ):
+        raise _damaged()
     loaded = Loaded(tuple(_units(units)), tuple(_roots(roots)))
-    if not loaded.roots or not 0 < len(loaded.units) <= _MOST_UNITS:
+    if not loaded.roots or not loaded.units:
         raise _damaged()
     return loaded
 
@@ -45,16 +56,21 @@ def _units(text: str) -> Iterator[LoadedUnit]:
             or started_us is None
             or examined_us is None
             or not values.keys() >= _ALWAYS_SAID
+            or len(drop_ins := _words(values[_DROP_INS])) > _MOST_DROP_INS
         ):
             raise _damaged()
         yield LoadedUnit(
             name=values[_ID],
-            after=frozenset(values[_AFTER].split()),
+            after=frozenset(_words(values[_AFTER])),
             started_us=started_us,
             examined_us=examined_us,
             file=values[_FILE],
-            drop_ins=tuple(values[_DROP_INS].split()),
+            drop_ins=drop_ins,
         )
+
+
+def _words(value: str) -> tuple[str, ...]:
+    return tuple(word for word in value.split(" ") if word)
 
 
 def _damaged() -> TraceError:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from quickstart.initramfs.layout import library_path
+from quickstart.inspect import imageroot
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
 from quickstart.model import Event, FileKind, FileRules, Op, StartSet
+from quickstart.pack import beside
+from quickstart.pack.beside import looking_beside
 from quickstart.pack.leave import leave
 from quickstart.pack.prefetch import foresee
 from quickstart.pack.startset import compute
 from tests.unit.elfbuilder import MULTIARCH, elf
+from tests.unit.hostile import bounded
 from tests.unit.imagebuilder import RULES, Image, P, rules, trace
+from tests.unit.startfiles import start_file
 from tests.unit.test_leave import UNIT, left
 
 JVM = "/usr/lib/jvm/java-17"
@@ -219,3 +225,64 @@ def test_the_prefetch_asks_for_data_that_the_profile_names(image: Image) -> None
     image.file("/usr/share/table")
     found = decided(image, UNIT, rules=rules(include=("/usr/share/table",)))
     assert P("/usr/share/table") in foresee([trace()], found, ImageRoot(image.base)).files
+
+
+def test_a_deep_path_that_is_not_there_is_looked_up_once(
+    image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each parent anew would be 2000 times as often, and a call within a call for each is no more than 1000."""
+    image.file("/opt/app/bin/app", elf(), 0o755)
+    deep = "/opt/app" + "/a" * 2000
+    looked: list[str] = []
+    usual = imageroot._mode
+
+    def counted(host: Path, asked: PurePosixPath) -> int | None:
+        looked.extend([str(asked)] if len(asked.parts) > 500 else [])
+        return usual(host, asked)
+
+    monkeypatch.setattr(imageroot, "_mode", counted)
+    opened: list[Opened] = [(Op.EXEC, "/opt/app/bin/app"), (Op.OPEN, deep, "ENOENT")]
+    found = decided(image, starting("/opt/app/bin/app"), *opened)
+    foreseen = foresee([trace(*opened)], found, ImageRoot(image.base))
+    assert P("/opt/app") in foreseen.directories
+    assert len(looked) < 50
+
+
+@pytest.mark.parametrize("name", ["/opt/loop", "/opt/loop/a"])
+def test_a_name_below_a_circle_of_links_is_looked_up_in_vain(image: Image, name: str) -> None:
+    image.link("/opt/loop", "loop")
+    opened: list[Opened] = [
+        (Op.EXEC, "/opt/app/bin/app"),
+        (Op.OPEN, name, "ELOOP"),
+        (Op.LOOKUP, name, "ELOOP"),
+    ]
+    image.file("/opt/app/bin/app", elf(), 0o755)
+    found = decided(image, starting("/opt/app/bin/app"), *opened)
+    assert P("/opt/loop") in foresee([trace(*opened)], found, ImageRoot(image.base)).names
+
+
+def test_many_programs_that_look_for_many_names(image: Image) -> None:
+    """Each program has a directory of its own, and each look-up is of another program."""
+    count = 2000
+    programs = [f"/opt/t{number}/bin/p{number}" for number in range(count)]
+    for program in programs:
+        image.file(program, "", 0o755)
+    files = tuple(start_file(program, mode=0o100755) for program in programs)
+    looks = [by(f"p{number}", Op.LOOKUP, f"/opt/u{number}/conf", "ENOENT") for number in range(count)]
+    traces = [trace(*((Op.EXEC, program) for program in programs), *looks)]
+    root = ImageRoot(image.base)
+    with bounded(4):
+        assert looking_beside(StartSet(files, ()), traces, root, (), ()) == set()
+        assert looking_beside(StartSet(files[1:], ()), traces, root, (), ()) == set()
+
+
+def test_a_tree_of_more_links_than_are_looked_at(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    image.file("/opt/app/bin/app", "", 0o755)
+    (image.base / "opt/app/data").mkdir()
+    for number in range(30):
+        image.link(f"/opt/app/l{number}", "data")
+    found = StartSet((start_file("/opt/app/bin/app", mode=0o100755),), ())
+    traces, root = [trace((Op.EXEC, "/opt/app/bin/app"))], ImageRoot(image.base)
+    assert looking_beside(found, traces, root, (), ()) == set()
+    monkeypatch.setattr(beside, "_MOST_NAMES", 20)
+    assert looking_beside(found, traces, root, (), ()) == {P("/opt/app/bin/app")}

@@ -536,7 +536,7 @@ def test_patterns_of_ld_so_that_go_up_and_down(tmp_path: Path) -> None:
     [
         ("include a*b\n" * 5000, "1024 patterns"),
         ("include /x\n" * 20_000, "16384 files to include"),
-        ("".join(f"/{n}\n" for n in range(70_000)), "65536 directories"),
+        ("".join(f"/{n}\n" for n in range(70_000)), "4096 directories"),
     ],
 )
 def test_an_ld_so_conf_that_asks_for_too_much(tmp_path: Path, text: str, what: str) -> None:

@@ -105,7 +105,7 @@ def test_many_links_that_enable(root: ImageRoot, monkeypatch: pytest.MonkeyPatch
     enable(root.base, "a.target", *(f"x{number}.target" for number in range(3000)))
     with bounded():
         assert enabled_text(root, "app.service").count(b"absent a.target.wants/x") == 3000
-    monkeypatch.setattr(enabled, "_MAX_LINKS", 3000)
+    monkeypatch.setattr(enabled, "MAX_LINKS", 3000)
     with pytest.raises(UnsupportedUnitError, match=r"more than 3000 units.*default\.target\.wants"):
         enabled_text(root, "app.service")
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from quickstart.errors import StartSetError
-from quickstart.inspect.imageroot import ImageRoot, Resolution
+from quickstart.inspect.imageroot import ImageRoot
 
 
 def P(*paths: str) -> tuple[PurePosixPath, ...]:  # noqa: N802
@@ -59,7 +59,35 @@ def root(tmp_path: Path) -> ImageRoot:
 )
 def test_resolve(root: ImageRoot, path: str, canonical: str | None, links: tuple[str, ...]) -> None:
     expected = None if canonical is None else PurePosixPath(canonical)
-    assert root.resolve(PurePosixPath(path)) == Resolution(expected, P(*links))
+    found = root.resolve(PurePosixPath(path))
+    assert (found.canonical, found.links) == (expected, P(*links))
+
+
+@pytest.mark.parametrize(
+    ("path", "existing", "missing"),
+    [
+        ("/usr/lib", "/usr/lib", ""),
+        ("/none", "/", "none"),
+        ("/up/none/../b", "/usr", "none/../b"),
+        ("/lib64/x/a/b", "/usr/lib/x", "a/b"),
+        ("/dangling/a", "/", "dangling/a"),
+        ("/usr/lib/x/libc.so.6/more/a", "/usr/lib/x/libc.so.6", "more/a"),
+        ("/usr/lib/libc.so/more", "/usr/lib/x/libc.so.6", "more"),
+        ("/slash/none", "/", "none"),
+        ("/through/a", "/", "through/a"),
+        ("/usr/../self/a", "/", "self/a"),
+        ("/" + "x/" * 2000, "/", "x/" * 1999 + "x"),
+        ("/" + "x/" * 3000, "/", "x/" * 2999 + "x"),
+    ],
+)
+def test_how_far_a_path_exists(root: ImageRoot, path: str, existing: str, missing: str) -> None:
+    found = root.look_up(PurePosixPath(path))
+    assert (found.existing, "/".join(found.missing)) == (PurePosixPath(existing), missing)
+
+
+def test_a_circle_of_links_is_looked_up_in_vain(root: ImageRoot) -> None:
+    found = root.look_up(PurePosixPath("/self/x"))
+    assert (found.canonical, found.links) == (None, P("/self"))
 
 
 def test_loop_names_the_path(root: ImageRoot) -> None:

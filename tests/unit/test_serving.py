@@ -11,6 +11,7 @@ from quickstart.initramfs.serving import bound_files, served_files
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitCommand
 from quickstart.model import FileKind, StartSet
+from tests.unit.hostile import bounded
 from tests.unit.test_layout import UNIT, P, directory, link, start_file
 
 
@@ -114,3 +115,13 @@ def test_where_the_unit_itself_mounts_something_nothing_is_laid_over(
 
 def test_a_unit_without_mounts_of_its_own_gets_none_because_of_us(root: ImageRoot, modular: StartSet) -> None:
     assert bound_files(modular, root, UNIT) == ()
+
+
+def test_a_chain_of_links_is_followed_once() -> None:
+    """Each link leads to the directory of the one before, the last one to a program's."""
+    count = 3000
+    program = start_file("/d0/app", FileKind.FILE, 0o100755)
+    chain = [link(f"/d{number}/k", f"/d{number - 1}") for number in range(1, count)]
+    lost = link("/e1/k", "/e0")
+    with bounded(2):
+        assert set(served_files(StartSet((program, *chain, lost), ()), ())) == {program, *chain}

@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import UNIT_PATHS
+from quickstart.parse.printable import brief, command
 
 PARSER = PurePosixPath("/usr/sbin/apparmor_parser")
 _PROFILES = PurePosixPath("/etc/apparmor.d")
@@ -65,9 +66,11 @@ def refuse_profiles(root: ImageRoot, unit: str, programs: Iterable[PurePosixPath
         meant = _meant(attachment, values)
         found = next((path for path in wanted if any(_may_be(each, str(path)) for each in meant)), None)
         if found is not None:
+            without = command("ln", "-s", str(_PROFILES / name), f"{_DISABLED}/")
             raise UnsupportedUnitError(
-                f"{unit} cannot be started early: AppArmor's profile {_PROFILES / name} confines {found}, and is loaded later",
-                hint=f"`ln -s {_PROFILES / name} {_DISABLED}/` in the image goes without it",
+                f"{unit} cannot be started early: AppArmor's profile {brief(str(_PROFILES / name))} confines {found},"
+                " and is loaded later",
+                hint=f"`{without}` in the image goes without it" if without else None,
             )
 
 

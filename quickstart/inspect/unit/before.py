@@ -24,7 +24,7 @@ from quickstart.inspect.unit.files import (
 )
 from quickstart.inspect.unit.hooks import HOOKS
 from quickstart.inspect.unit.order import owned_texts
-from quickstart.inspect.unit.pulled import is_started, pulled_by
+from quickstart.inspect.unit.pulled import started_of
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE
 
 _OWN = PurePosixPath("/etc/systemd/system")
@@ -107,8 +107,7 @@ def refuse_filters(root: ImageRoot, unit: str) -> None:
     # What another unit names as its own need is in no directory of links.
     named = {name for _, names, text in owned_texts(root) if _NETWORK_PRE in text for name in names} - enabled
     may = _before_the_network(root, {name for name in named if _may_filter(root, name)})
-    by = pulled_by(root)
-    for name in (*found, *(name for name, _ in may if is_started(root, name, by))):
+    for name in (*found, *sorted(started_of(root, (name for name, _ in may)))):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {name} is enabled and goes before the network, as a packet filter does",
             hint=f"disable {name} in the image, and filter outside of the machine",
@@ -167,8 +166,7 @@ def refuse_audit(root: ImageRoot, unit: str) -> None:
     to a process that starts early.
     """
     auditors = {f"{each}.service" for each in _AUDITORS}
-    by = pulled_by(root)
-    named = {name for name in auditors if _may_filter(root, name) and is_started(root, name, by)}
+    named = started_of(root, (name for name in auditors if _may_filter(root, name)))
     for name in sorted(named | auditors & _enabled(root)):
         raise UnsupportedUnitError(
             f"{unit} cannot be started early: {name} is enabled, and a process that starts before it is never audited",

@@ -33,7 +33,6 @@ from quickstart.inspect.unit.seccomp import (
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.syscalls import I386, IPC, SOCKETCALL, X32, X86_64
 from quickstart.inspect.unit.values import BadValueError
-from quickstart.inspect.unit.words import shown
 from quickstart.parse.bounded import natural
 
 _DEFAULT = "@default"
@@ -64,7 +63,7 @@ def call_filter(source: Source) -> CallFilter | None:
     if sum(len(value.split()) for value in values) > _MAX_WORDS:
         raise source.refusal(
             "SystemCallFilter",
-            shown(values[-1]),
+            values[-1],
             BadValueError(f"has, with the others, more than {_MAX_WORDS} words"),
         )
     allows = not values[0].startswith("~")

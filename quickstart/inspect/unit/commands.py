@@ -8,7 +8,8 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.model import UnitCommand
-from quickstart.inspect.unit.words import SEPARATOR, Names, shown, split_words
+from quickstart.inspect.unit.words import SEPARATOR, Names, split_words
+from quickstart.parse.printable import brief
 
 _PREFIXES = "@-:+!|"
 # Where systemd looks for a program without a path (ExecSearchPath=).
@@ -33,7 +34,7 @@ def parse_commands(unit: str, line: str, root: ImageRoot | None = None) -> tuple
             words.append(word)
         elif words:
             if len(found) >= _MAX_COMMANDS:
-                raise UnsupportedUnitError(f"{unit}: `{shown(line)}` has more than {_MAX_COMMANDS} commands")
+                raise UnsupportedUnitError(f"{unit}: `{brief(line)}` has more than {_MAX_COMMANDS} commands")
             found.append(_command(unit, line, words, root))
             words = []
     return tuple(found)
@@ -44,16 +45,16 @@ def _command(unit: str, line: str, words: list[str], root: ImageRoot | None) -> 
     prefixes = words[0][: len(words[0]) - len(first)]
     if "|" in prefixes or "!!" in prefixes or any(prefixes.count(each) > 1 for each in _PREFIXES):
         raise UnsupportedUnitError(
-            f"{unit}: the prefix of `{shown(line)}` cannot be repeated without systemd"
+            f"{unit}: the prefix of `{brief(line)}` cannot be repeated without systemd"
         )
     names = Names(unit)
     expanded = [names.expand(word) for word in (first, *words[1:])]
     if any("\0" in word for word in expanded):
-        raise UnsupportedUnitError(f"{unit}: `{shown(line)}` has a NUL")
+        raise UnsupportedUnitError(f"{unit}: `{brief(line)}` has a NUL")
     program = _program(unit, line, expanded[0], root)
     argv = expanded[1:] if "@" in prefixes else expanded
     if not argv:
-        raise UnsupportedUnitError(f"{unit}: `{shown(line)}` has the prefix @ but no name")
+        raise UnsupportedUnitError(f"{unit}: `{brief(line)}` has the prefix @ but no name")
     return UnitCommand(program, tuple(argv), "".join(sorted(set(prefixes) - {"@"})))
 
 
@@ -64,7 +65,7 @@ def _program(unit: str, line: str, name: str, root: ImageRoot | None) -> str:
         path = PurePosixPath(directory) / name
         if root is not None and root.resolve(path).canonical is not None:
             return str(path)
-    raise UnsupportedUnitError(f"{unit}: `{shown(line)}` does not begin with an absolute path")
+    raise UnsupportedUnitError(f"{unit}: `{brief(line)}` does not begin with an absolute path")
 
 
 def is_needless_early(command: UnitCommand) -> bool:

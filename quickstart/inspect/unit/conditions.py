@@ -11,8 +11,9 @@ import re
 from dataclasses import dataclass
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.inspect.unit.words import Names, shown
+from quickstart.inspect.unit.words import Names
 from quickstart.parse.bounded import PATH_MAX
+from quickstart.parse.printable import brief
 
 Record = tuple[str, ...]
 
@@ -91,7 +92,7 @@ def _holds_always(condition: _Condition) -> bool:
 
 def _record(unit: str, what: str, condition: _Condition) -> Record:
     sign = "!" if condition.negated else ""
-    said = f"{what}{condition.kind}={sign}{shown(condition.word)}"
+    said = f"{what}{condition.kind}={sign}{brief(condition.word)}"
     refusal = UnsupportedUnitError(f"{unit} cannot be started early: it has {said}", hint=_HINT)
     if condition.kind not in _OF_PATHS:
         raise refusal

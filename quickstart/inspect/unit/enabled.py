@@ -16,12 +16,9 @@ from quickstart.inspect.unit.facts import Deciding, way_to
 from quickstart.inspect.unit.files import UNIT_PATHS, names_of, unit_file
 from quickstart.inspect.unit.initscripts import started_scripts
 from quickstart.inspect.unit.neighbours import handing_sockets
-from quickstart.inspect.unit.order import PULLING, comes_before, conflicting
+from quickstart.inspect.unit.order import MAX_LINKS, PULLING, comes_before, conflicting
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
 from quickstart.model import IMAGE_TIME_S
-
-# Of all that is enabled, for any goal; Debian's desktop has some 200. Each is a line that init reads in each boot.
-_MAX_LINKS = 8192
 
 
 def enabled_text(root: ImageRoot, *units: str) -> bytes:
@@ -69,7 +66,7 @@ def own_drop_ins(root: ImageRoot) -> Deciding:
 def _links(root: ImageRoot) -> Iterator[str]:
     masks: set[str] = set()
     there = _there(root)
-    left = _MAX_LINKS
+    left = MAX_LINKS
     for place in map(PurePosixPath, UNIT_PATHS):
         canonical = root.resolve(place).canonical
         for name in root.names(canonical) if canonical is not None else ():
@@ -85,7 +82,7 @@ def _links(root: ImageRoot) -> Iterator[str]:
                 left -= len(entries)
                 if left < 0:
                     raise UnsupportedUnitError(
-                        f"the image enables more than {_MAX_LINKS} units, the last directory read is {canonical / name}"
+                        f"the image enables more than {MAX_LINKS} units, the last directory read is {canonical / name}"
                     )
                 masks.update(each for each in entries if _is_mask(root, canonical / each))
                 pulled = {each: _is_there(there, PurePosixPath(each).name) for each in entries}

@@ -27,7 +27,7 @@ from quickstart.inspect.unit.files import (
 from quickstart.inspect.unit.initscripts import script_of, start_links
 from quickstart.inspect.unit.instances import generating_files
 from quickstart.inspect.unit.neighbours import handing_sockets
-from quickstart.inspect.unit.pulled import pulled_by, pullers
+from quickstart.inspect.unit.pulled import pullers
 from quickstart.inspect.unit.slices import slice_names
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS_UNITS
@@ -88,11 +88,8 @@ def deciding(root: ImageRoot, unit: str) -> Deciding:
             )
     # Of what pulls it in by way of others, too: a target, or the wrapper of an instance, may be disabled in its place.
     started = (unit, *handing_sockets(root, unit))
-    by = pulled_by(root)
     # A stock boot has no network without the service that was enabled for it.
-    for name in dict.fromkeys(
-        (*_NETWORKS, *(puller for each in started for puller in pullers(root, each, by)))
-    ):
+    for name in dict.fromkeys((*_NETWORKS, *pullers(root, *started))):
         files |= set(_enabling(root, name))
     return Deciding(tuple(sorted(_kept(files))), tuple(sorted(_kept(places))))
 

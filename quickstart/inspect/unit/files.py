@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
+import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
-from quickstart.errors import StartSetError, UnsupportedUnitError
+from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.aliases import UnitNames, unit_names
 from quickstart.inspect.unit.initscripts import SCRIPTS, generated_text, read_script, script_of
 from quickstart.inspect.unit.words import MAX_LINE_CHARACTERS
 
@@ -24,10 +25,10 @@ MANAGER_PATHS = ("/etc/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 # A unit with its drop-ins, and system.conf with its own; the largest of Debian have a few KiB.
 _MAX_TEXT_CHARACTERS = 2 * MAX_LINE_CHARACTERS
 
+# systemd's UNIT_NAME_MAX, without the NUL at its end: a longer name is nobody's.
+_MAX_NAME_BYTES = 255
 # Those of Debian have up to four.
 _MAX_NAMES = 64
-# Of a directory of units; Debian's desktop has some 400 in all of them.
-_MAX_UNIT_FILES = 4096
 
 # systemd's WHITESPACE, and what ends a line of its read_line: one of each kind at most.
 _BLANKS = " \t\n\r"
@@ -132,34 +133,45 @@ def emptied(found: tuple[tuple[str, str], ...], names: frozenset[str]) -> tuple[
     return tuple(sorted(name for name, value in last.items() if not value and name in given & names))
 
 
+def _prefixes(prefix: str) -> Iterator[str]:
+    """The beginnings of ``prefix`` that end with a dash, the longest first. A dash at its very end is there already."""
+    while "-" in prefix[:-1]:
+        prefix = f"{prefix[:-1].rpartition('-')[0]}-"
+        yield prefix
+
+
 def _drop_in_names(unit: str) -> Iterator[str]:
-    """The names of the directories for ``unit``'s drop-ins, the most specific first (systemd.unit(5),
-    "Description").
+    """The names X of the directories X.d for ``unit``'s drop-ins, the most specific first (systemd.unit(5),
+    "Description"). None for a name that is too long for a unit.
 
     An instance also uses the drop-ins of its template. A name with dashes also uses the drop-ins of each
     prefix that ends with a dash (unit_file_find_dirs).
     """
+    if len(os.fsencode(unit)) > _MAX_NAME_BYTES:
+        return
     stem, _, kind = unit.rpartition(".")
-    prefix, at, instance = stem.partition("@")
-    yield f"{unit}.d"
+    prefix, _, instance = stem.partition("@")
+    shorter = tuple(_prefixes(prefix))
+    yield unit
     if instance:
-        yield from _drop_in_names(f"{prefix}@.{kind}")
-    # A dash at the very end is there already.
-    shorter = prefix[:-1].rpartition("-")[0]
-    if "-" in prefix[:-1]:
-        yield from _drop_in_names(f"{shorter}-{at if instance else ''}{instance}.{kind}")
+        yield f"{prefix}@.{kind}"
+    yield from (f"{each}.{kind}" for each in shorter)
+    if instance:
+        yield from (f"{each}@{name}.{kind}" for each in shorter for name in (instance, ""))
 
 
 def _own_drop_in_places(names: Iterable[str]) -> tuple[str, ...]:
     """The drop-in directories for all ``names`` of a unit, without duplicates."""
-    return tuple(dict.fromkeys(place for each in names for place in _drop_in_names(each)))
+    return tuple(dict.fromkeys(f"{name}.d" for each in names for name in _drop_in_names(each)))
 
 
 def names_with_directories(unit: str) -> tuple[str, ...]:
     """The names X for which X.d, X.wants, X.requires and X.upholds count for ``unit``, without its aliases: its
-    own, that of its template, those of its prefixes, and its type (unit_file_find_dirs).
+    own, that of its template, those of its prefixes, and its type (unit_file_find_dirs). None for a name that is
+    too long for a unit.
     """
-    return (*(each.removesuffix(".d") for each in _drop_in_names(unit)), unit.rpartition(".")[2])
+    own = tuple(_drop_in_names(unit))
+    return (*own, unit.rpartition(".")[2]) if own else ()
 
 
 def drop_in_places(root: ImageRoot, unit: str) -> tuple[str, ...]:
@@ -169,34 +181,23 @@ def drop_in_places(root: ImageRoot, unit: str) -> tuple[str, ...]:
     return (*_own_drop_in_places(names_of(root, unit)), f"{unit.rpartition('.')[2]}.d")
 
 
-def names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
-    """``unit`` and its aliases. An alias is a link in a unit directory that leads to the unit's file. The
-    drop-ins of an alias also apply to the unit.
+def names_of(root: ImageRoot, unit: str, known: UnitNames | None = None) -> tuple[str, ...]:
+    """``unit`` and its aliases. The drop-ins of an alias also apply to the unit. ``known`` is the result of
+    ``all_names``, for callers that ask for many units.
 
     An instance also has the aliases of its template, with its own instance name (systemd.unit(5),
     "Description").
     """
-    places = [
-        place for each in UNIT_PATHS if (place := root.resolve(PurePosixPath(each)).canonical) is not None
-    ]
     own = (unit, _template(unit)) if _template(unit) else (unit,)
     file = next((path for name in own if (path := _first(root, name)) is not None), None)
     found = {unit: None}
     if file is None and script_of(root, unit) is not None:
         found.update(dict.fromkeys(read_script(root, unit).aliases))
-    seen: set[str] = set()
-    for place in places if file is not None else ():
-        names = root.names_and_links(place)
-        if len(names) > _MAX_UNIT_FILES:
-            raise UnsupportedUnitError(f"{place} has {len(names)} names, at most {_MAX_UNIT_FILES} are read")
-        of_type = [name for name in names if name.endswith(f".{unit.rpartition('.')[2]}")]
-        links = tuple((name, root.link_target(place / name) or "") for name in of_type if names[name])
-        aliased = _aliased(root, place, links, tuple(places))
-        for name in of_type:
-            # Of one name the first counts, a mask as well.
-            if name not in seen and (place / name == file or aliased.get(name) == file):
-                found[_instance(name, unit)] = None
-            seen.add(name)
+    if file is not None:
+        ending = f".{unit.rpartition('.')[2]}"
+        known = all_names(root, ending) if known is None else known
+        names = (name for name in known.by_file.get(file, ()) if name.endswith(ending))
+        found.update(dict.fromkeys(_instance(name, unit) for name in names))
     if len(found) > _MAX_NAMES:
         raise UnsupportedUnitError(
             f"{unit} has {len(found)} names in the image, at most {_MAX_NAMES} are read"
@@ -204,31 +205,10 @@ def names_of(root: ImageRoot, unit: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-@functools.lru_cache(maxsize=64)
-def _aliased(
-    root: ImageRoot,
-    place: PurePosixPath,
-    links: tuple[tuple[str, str], ...],
-    places: tuple[PurePosixPath, ...],
-) -> Mapping[str, PurePosixPath]:
-    """The file of each of ``links`` (name and target) in ``place`` that is an alias: a link that leads to a file
-    by way of another name in ``places``. A link to a file elsewhere is a unit of its own (`systemctl link`).
-    A link that leads in a circle is not an alias, as in systemd.
-
-    The result is kept, because a build asks for the names of each unit of an image many times.
-    """
-    found: dict[str, PurePosixPath] = {}
-    for name, _ in links:
-        try:
-            resolution = root.resolve(place / name)
-        except StartSetError:
-            continue
-        way = (*resolution.links, resolution.canonical)
-        if resolution.canonical is not None and any(
-            each is not None and each != place / name and each.parent in places for each in way
-        ):
-            found[name] = resolution.canonical
-    return found
+def all_names(root: ImageRoot, ending: str = "") -> UnitNames:
+    """All names in the image's directories of units, or those with ``ending``."""
+    places = (root.resolve(PurePosixPath(each)).canonical for each in UNIT_PATHS)
+    return unit_names(root, [place for place in places if place is not None], ending)
 
 
 def _first(root: ImageRoot, unit: str) -> PurePosixPath | None:

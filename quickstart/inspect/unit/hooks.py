@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.parse.printable import brief
 
 # ifup(8): each executable of these directories runs for each interface.
 _IF_UP = (PurePosixPath("/etc/network/if-pre-up.d"), PurePosixPath("/etc/network/if-up.d"))
@@ -26,6 +27,7 @@ _DHCPCD = (PurePosixPath("/etc/dhcpcd.enter-hook"), PurePosixPath("/etc/dhcpcd.e
 _DHCLIENT_CONF = PurePosixPath("/etc/dhcp/dhclient.conf")
 _SCRIPT = re.compile(r"^[^#\n]*\bscript\b", re.MULTILINE)
 _STATUS = PurePosixPath("/var/lib/dpkg/status")
+_CONFFILE = re.compile(r"^ (/etc/(?:network|dhcp)/\S+) ([0-9a-f]{32})\b", re.MULTILINE)
 # interfaces(5): the files that are compared, and what only a running machine has.
 _SOURCED = re.compile(
     r"source\s+(?:/etc/network/)?interfaces\.d/\S+|source-directory\s+(?:/etc/network/)?interfaces\.d/?"
@@ -49,10 +51,9 @@ _HARMLESS = frozenset(
 )
 _SEPARATORS = re.compile(r"\|\||&&|[;|&]")
 _EXPANDING = re.compile(r"[`$(){}<>]")
-# Debian's own have a few KiB.
+# Together; Debian's own have a few KiB.
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 256
-_SHOWN_CHARACTERS = 200
 
 
 def refuse_hooks(root: ImageRoot, unit: str) -> None:
@@ -61,21 +62,24 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
 
     The same for a configuration that names other scripts or files, which would not be compared.
     """
-    scripts = _few(unit, _scripts(root))
-    packaged = owners(root, scripts)
+    scripts, interfaces = _few(unit, _scripts(root)), _few(unit, _interfaces(root))
+    conf = root.resolve(_DHCLIENT_CONF).canonical
+    _refuse_long(root, unit, (*scripts, *interfaces, *((conf,) if conf else ())))
+    packaged, digests = owners(root, scripts), _conffiles(root) if scripts else {}
     for script in scripts:
-        if script not in packaged or _is_changed(root, script) or _FILTER.search(_text(root, unit, script)):
+        content = root.read_bytes(script)
+        is_changed = digests.get(str(script), _digest(content)) != _digest(content)
+        if script not in packaged or is_changed or _FILTER.search(content.decode(errors="replace")):
             raise _refusal(unit, f"{script} runs before it, and may set up a packet filter")
     for path in _DHCPCD:
         if root.resolve(path).canonical is not None:
             raise _refusal(unit, f"{path} runs before it, and may set up a packet filter")
-    conf = root.resolve(_DHCLIENT_CONF).canonical
-    if conf is not None and _SCRIPT.search(_text(root, unit, conf)):
+    if conf is not None and _SCRIPT.search(root.read_text(conf)):
         raise _refusal(unit, f"{_DHCLIENT_CONF} names a script, which may set up a packet filter")
-    for file in _few(unit, _interfaces(root)):
-        for line in _text(root, unit, file).replace("\\\n", " ").splitlines():
+    for file in interfaces:
+        for line in root.read_text(file).replace("\\\n", " ").splitlines():
             if why := _why_not(line):
-                raise _refusal(unit, f"{file} has `{line.strip()[:_SHOWN_CHARACTERS]}`, {why}")
+                raise _refusal(unit, f"{file} has `{brief(line.strip())}`, {why}")
 
 
 def _why_not(line: str) -> str:
@@ -104,22 +108,24 @@ def _few(unit: str, files: Iterator[PurePosixPath]) -> tuple[PurePosixPath, ...]
     return found
 
 
-def _text(root: ImageRoot, unit: str, file: PurePosixPath) -> str:
-    if root.host(file).stat().st_size > _MOST_BYTES:
-        raise _refusal(unit, f"{file} has more than {_MOST_BYTES} bytes")
-    return root.read_text(file)
+def _refuse_long(root: ImageRoot, unit: str, files: Iterable[PurePosixPath]) -> None:
+    left_bytes = _MOST_BYTES
+    for file in files:
+        left_bytes -= root.host(file).stat().st_size
+        if left_bytes < 0:
+            raise _refusal(unit, f"{file} is too long to be looked through for a packet filter")
 
 
-def _is_changed(root: ImageRoot, script: PurePosixPath) -> bool:
-    """Whether the administrator has changed a configuration file of a package (deb-conffiles(5))."""
+def _conffiles(root: ImageRoot) -> Mapping[str, str]:
+    """The MD5 of each configuration file of a package in /etc/network and /etc/dhcp, as it was delivered
+    (deb-conffiles(5)).
+    """
     status = root.resolve(_STATUS).canonical
-    listed = (
-        re.search(rf"^ {re.escape(str(script))} ([0-9a-f]{{32}})\b", root.read_text(status), re.MULTILINE)
-        if status
-        else None
-    )
-    digest = hashlib.md5(root.read_bytes(script), usedforsecurity=False).hexdigest()
-    return listed is not None and listed[1] != digest
+    return dict(_CONFFILE.findall(root.read_text(status))) if status else {}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def _scripts(root: ImageRoot) -> Iterator[PurePosixPath]:
@@ -146,6 +152,8 @@ def _is_harmless(command: str) -> bool:
     if _FILTER.search(command) or _DROPPING.search(command) or _EXPANDING.search(command):
         return False
     programs = [
-        PurePosixPath(words[0]).name for each in _SEPARATORS.split(command) if (words := each.split())
+        PurePosixPath(words[0]).name
+        for each in _SEPARATORS.split(command)
+        if (words := each.split(maxsplit=1))
     ]
     return all(program in _HARMLESS for program in programs)

@@ -8,7 +8,8 @@ such as noexec come too late.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -16,10 +17,13 @@ from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import UNIT_PATHS, assignments, directives, unit_file, unit_texts
 from quickstart.inspect.unit.order import words_of
-from quickstart.inspect.unit.pulled import is_started, pulled_by
+from quickstart.inspect.unit.pulled import is_started, started_of
 from quickstart.inspect.unit.words import unescape_name
+from quickstart.parse.printable import brief
 
 _FSTAB = PurePosixPath("/etc/fstab")
+# That of a machine with many disks has a few KiB.
+_MOST_FSTAB_BYTES = 256 << 10
 _TYPES = (".mount", ".automount")
 # The kernel's own file systems, which init mounts as systemd does.
 _KERNELS = tuple(map(PurePosixPath, ("/dev", "/proc", "/sys", "/run")))
@@ -56,14 +60,24 @@ def refuse_mounts(root: ImageRoot, unit: str) -> None:
     """Raise UnsupportedUnitError for a file system that a stock boot mounts before the unit starts, apart from
     the root volume and those that init mounts.
     """
-    needed = tuple(_needed(root, unit))
+    needed = sorted({str(path) for path in _needed(root, unit)})
     for mount in (*_of_fstab(root), *_of_units(root)):
-        is_needed = any(path.is_relative_to(mount.place) for path in needed)
+        is_needed = _has_below(needed, str(mount.place))
         if is_needed or (mount.is_certain and not _is_below(mount.place, _UNUSED)):
             raise UnsupportedUnitError(
-                f"{unit} cannot be started early: {mount.source} mounts {mount.place}, and an early start comes before that",
+                f"{unit} cannot be started early: {mount.source} mounts {brief(str(mount.place))},"
+                " and an early start comes before that",
                 hint="remove the mount from the image, or add noauto to its line when the application has nothing there",
             )
+
+
+def _has_below(paths: Sequence[str], place: str) -> bool:
+    """Whether ``place``, or a path below it, is one of the sorted ``paths``."""
+    return any(
+        paths[at] == place or paths[at].startswith(f"{place}/")
+        for at in (bisect_left(paths, place), bisect_left(paths, f"{place}/"))
+        if at < len(paths)
+    )
 
 
 def tmp_options(root: ImageRoot) -> tuple[str, ...]:
@@ -83,17 +97,22 @@ def tmp_options(root: ImageRoot) -> tuple[str, ...]:
     options = found.get("Options", ("",))[-1].replace("%%", "%")
     if found.get("Type", ("",))[-1] != "tmpfs" or not _TMP_OPTIONS.fullmatch(options):
         raise UnsupportedUnitError(
-            f"{_TMP} mounts /tmp in an unusual way: {options}", hint="use the package's own tmp.mount"
+            f"{_TMP} mounts /tmp in an unusual way: {brief(options)}", hint="use the package's own tmp.mount"
         )
     words = options.split(",")
-    plain = [word for word in words if not word.startswith("x-")]
+    # Without one, init would take the list for that of an image which mounts nothing.
+    plain = [word for word in words if not word.startswith("x-")] or ["rw"]
     graceful = [word.removeprefix(_GRACEFUL) for word in words if word.startswith(_GRACEFUL)]
     return tuple(dict.fromkeys(",".join(each) for each in ((*plain, *graceful), plain)))
 
 
 def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
     file = root.resolve(_FSTAB).canonical
-    lines = root.read_text(file).splitlines() if file is not None and root.host(file).is_file() else ()
+    lines = (
+        root.read_text(file, _MOST_FSTAB_BYTES).splitlines()
+        if file is not None and root.host(file).is_file()
+        else ()
+    )
     for words in (line.split() for line in lines if not line.lstrip().startswith("#")):
         if len(words) < 3 or not words[1].startswith("/") or words[1] == "/" or words[2] == "swap":
             continue
@@ -103,7 +122,7 @@ def _of_fstab(root: ImageRoot) -> Iterator[_Mount]:
             continue
         # A disk with nofail that is absent now may be there on another machine, and hide what was written below it.
         is_left_out = "noauto" in options and not any(each.startswith(_MADE_ALL_THE_SAME) for each in options)
-        yield _Mount(place, f"{_FSTAB} ({words[0]})", not is_left_out)
+        yield _Mount(place, f"{_FSTAB} ({brief(words[0])})", not is_left_out)
 
 
 def _usual_options(place: PurePosixPath) -> frozenset[str]:
@@ -118,7 +137,7 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
         for kind in _TYPES
         for path in root.glob(PurePosixPath(place) / f"*{kind}")
     }
-    by = pulled_by(root)
+    started = started_of(root, names)
     for name in sorted(names):
         place = PurePosixPath("/" + unescape_name(name.rpartition(".")[0]).lstrip("/"))
         if place == PurePosixPath("/") or _is_below(place, _KERNELS):
@@ -129,7 +148,7 @@ def _of_units(root: ImageRoot) -> Iterator[_Mount]:
             # It is masked.
             continue
         if name != _TMP or str(file.parent) != UNIT_PATHS[-1]:
-            yield _Mount(place, name, is_started(root, name, by))
+            yield _Mount(place, name, name in started)
 
 
 def _needed(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:

@@ -20,7 +20,7 @@ from quickstart.inspect.unit.files import (
     unit_texts,
 )
 from quickstart.inspect.unit.order import words_of
-from quickstart.inspect.unit.pulled import is_started
+from quickstart.inspect.unit.pulled import started_of
 from quickstart.inspect.unit.values import BadValueError, boolean
 
 _PULLS_IN = ("Requires", "Wants", "BindsTo", "Requisite", "Upholds")
@@ -57,9 +57,7 @@ def handing_sockets(root: ImageRoot, unit: str) -> tuple[str, ...]:
     _refuse_long(root, unit, wanted | others)
     own = _file(root, unit)
     handing = [name for name in sorted(wanted) if _is_for(root, name, unit, own)]
-    for name in sorted(others - wanted):
-        if _is_for(root, name, unit, own) and is_started(root, name):
-            handing.append(name)
+    handing += sorted(started_of(root, (name for name in others - wanted if _is_for(root, name, unit, own))))
     always = {path.name for path in _enabled(root, "sockets.target")} | set(_pulled_in(root, unit))
     for name in handing:
         # systemd loads no others; init takes them as words of its shell.

@@ -39,6 +39,8 @@ _OTHER_BOOTS = re.compile(r"initrd.*|(shutdown|umount|final|halt|poweroff|reboot
 _MAX_UNITS = 512
 # With names that no unit has.
 _MAX_STARTED = 4096
+# Of all that is enabled, for any goal; Debian's desktop has some 200. Each is a line that init reads in each boot.
+MAX_LINKS = 8192
 # Of files, drop-ins and scripts that are searched for Before=, with all their text. Many names may be links to one long file.
 _MAX_FILES = 8192
 _MAX_CHARACTERS = 16 << 20
@@ -202,14 +204,23 @@ def words_of(unit: str, value: str) -> list[str]:
 
 def pulled_by_links(root: ImageRoot) -> _Order:
     """What links pull in, by the name of their directory: a unit, a template, a prefix (``app-.service``) or a
-    type (``service``).
+    type (``service``). Raises UnsupportedUnitError for implausibly many links.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
+    left = MAX_LINKS
     for place in _places(root):
         for name in root.names(place):
             stem, _, kind = name.rpartition(".")
-            if f".{kind}" in PULLING and root.host(place / name).is_dir():
-                found[stem].update(root.names(place / name))
+            below = _resolved(root, place / name) if f".{kind}" in PULLING else None
+            if below is None or not root.host(below).is_dir():
+                continue
+            links = root.names(below)
+            left -= len(links)
+            if left < 0:
+                raise UnsupportedUnitError(
+                    f"the image enables more than {MAX_LINKS} units, the last directory read is {place / name}"
+                )
+            found[stem].update(links)
     return found
 
 

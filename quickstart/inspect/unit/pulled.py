@@ -5,17 +5,23 @@ A unit that no such way leads to from the default target is not started by a boo
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
-from quickstart.inspect.unit.files import assignments, names_of
-from quickstart.inspect.unit.initscripts import script_of, start_links
+from quickstart.inspect.unit.aliases import UnitNames
+from quickstart.inspect.unit.files import all_names, assignments, names_of, names_with_directories, unit_texts
+from quickstart.inspect.unit.initscripts import SCRIPTS, script_of, started_scripts
 from quickstart.inspect.unit.instances import wrapper_of
 from quickstart.inspect.unit.order import PULLING_KEYS, Budget, owned_texts, pulled_by_links, values_by_name
 
 _DEFAULT = "default.target"
+_SERVICE = ".service"
+# No name has a NUL.
+_MEMBERS = "\0"
 # What it is where the image does not say.
 _USUAL_GOALS = frozenset({"multi-user.target", "graphical.target"})
 # It asks for a unit that runs already.
@@ -26,53 +32,126 @@ _TRIGGERS = ("socket", "path", "timer")
 # A desktop's units have some ten thousand together.
 _MOST_CHARACTERS = 4 << 20
 
-PulledBy = Mapping[str, set[str]]
+# Of the wrappers of instances, with their drop-ins.
+_MOST_WRAPPING = 2 << 20
+_NOT_FOUND = (StartSetError, UnsupportedUnitError)
 
 
-def pullers(root: ImageRoot, unit: str, by: PulledBy | None = None) -> tuple[str, ...]:
-    """The names of ``unit``, and of every unit that pulls it in or triggers it, with their aliases. ``by`` is
-    the result of ``pulled_by``, for callers that ask for several units.
+@dataclass(frozen=True)
+class PulledBy:
+    """What pulls in each unit of an image by a link or by a key. ``by`` has the units and groups of units that
+    pull in each name, and the members of each group under `_all_of` the group. A unit that is pulled in by
+    nothing has an empty set when its file is there.
+
+    ``names`` are the names in the directories of units, or None for implausibly many, of which no aliases are
+    known. ``scripts`` are the names of the init scripts.
     """
-    by = pulled_by(root) if by is None else by
-    found: dict[str, None] = {}
-    left = [unit]
+
+    by: Mapping[str, set[str]]
+    names: UnitNames | None
+    scripts: frozenset[str]
+
+
+def pullers(root: ImageRoot, *units: str, known: PulledBy | None = None) -> tuple[str, ...]:
+    """The names of ``units``, and of every unit that pulls one of them in or triggers it, with their aliases.
+    ``known`` is the result of ``pulled_by``, for callers that ask several times.
+    """
+    known = pulled_by(root) if known is None else known
+    return tuple(name for name in _ways(root, units, known) if not name.startswith(_MEMBERS))
+
+
+def is_started(root: ImageRoot, unit: str, known: PulledBy | None = None) -> bool:
+    """Whether ``unit`` is one of ``started_of``."""
+    return bool(started_of(root, (unit,), known))
+
+
+def started_of(root: ImageRoot, units: Iterable[str], known: PulledBy | None = None) -> frozenset[str]:
+    """The ones of ``units`` that a boot of the image starts: something leads to them from the default target, or
+    they are init scripts with a link for a run level. ``known`` is as in ``pullers``.
+    """
+    asked = tuple(units)
+    if not asked:
+        return frozenset()
+    known = pulled_by(root) if known is None else known
+    goals = {_DEFAULT, *_names(root, _DEFAULT, known)}
+    if goals == {_DEFAULT}:
+        goals |= _USUAL_GOALS
+    ways = _ways(root, asked, known)
+    starts: defaultdict[str, list[str]] = defaultdict(list)
+    for name, above in ways.items():
+        for each in above:
+            starts[each].append(name)
+    linked = started_scripts(root)
+    left = [name for name in ways if name in goals or _script(root, name, known) in linked]
+    found: set[str] = set()
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += starts[name]
+    return frozenset(found.intersection(asked))
+
+
+def _ways(root: ImageRoot, units: Iterable[str], known: PulledBy) -> dict[str, tuple[str, ...]]:
+    """For each of ``units``, and for each unit or group that leads to one of them, what leads to it by one step.
+    Each is looked at once, however many ways there are.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    wrapper = _wrappers(root)
+    left = list(units)
     while left:
         name = left.pop()
         if name in found:
             continue
-        found[name] = None
-        left += by.get(name, ())
-        if name.endswith(".service"):
-            left += (each for kind in _TRIGGERS if (each := f"{name.removesuffix('service')}{kind}") in by)
-            left += filter(None, [wrapper_of(root, name)])
-        left += _names(root, name)
-    return tuple(found)
+        above = [*known.by.get(name, ())]
+        if name.endswith(_SERVICE):
+            stem = name.removesuffix(_SERVICE)
+            above += (each for kind in _TRIGGERS if (each := f"{stem}.{kind}") in known.by)
+            above += filter(None, [wrapper(stem.partition("@")[0])] if "@" in stem else [])
+        above += _names(root, name, known)
+        found[name] = tuple(above)
+        left += above
+    return found
 
 
-def is_started(root: ImageRoot, unit: str, by: PulledBy | None = None) -> bool:
-    """Whether a boot of the image starts ``unit``: something leads to it from the default target, or it is an
-    init script with a link for a run level. ``by`` is as in ``pullers``.
-    """
-    known = set(pullers(root, unit, by))
-    goals = {_DEFAULT, *_names(root, _DEFAULT)}
-    if goals == {_DEFAULT}:
-        goals |= _USUAL_GOALS
-    scripts = filter(None, (script_of(root, name) for name in known))
-    return bool(goals & known) or any(start_links(root, script.name) for script in scripts)
+def _wrappers(root: ImageRoot) -> Callable[[str], str]:
+    """A function that returns the wrapper of the instances of a template, or an empty string. Each is read once."""
+    left = Budget("the wrappers of the image's instances", _MOST_WRAPPING)
+
+    @functools.cache
+    def wrapper(template: str) -> str:
+        try:
+            texts = unit_texts(root, f"{template}{_SERVICE}")
+        except _NOT_FOUND:
+            return ""
+        left.take(f"{template}{_SERVICE}", texts)
+        return wrapper_of(root, f"{template}@{_SERVICE}")
+
+    return wrapper
 
 
-def _names(root: ImageRoot, unit: str) -> tuple[str, ...]:
+def _names(root: ImageRoot, unit: str, known: PulledBy) -> tuple[str, ...]:
+    names = known.names
+    stem, _, kind = unit.rpartition(".")
+    has_file = names is not None and not names.there.isdisjoint((unit, f"{stem.partition('@')[0]}@.{kind}"))
+    if not has_file and stem not in known.scripts:
+        return (unit,)
     try:
-        return names_of(root, unit)
-    except (StartSetError, UnsupportedUnitError):
+        return names_of(root, unit, known.names)
+    except _NOT_FOUND:
         # It is judged by the name that is known.
         return (unit,)
 
 
+def _script(root: ImageRoot, unit: str, known: PulledBy) -> str | None:
+    """The name of the init script of which systemd makes ``unit``, or None."""
+    script = script_of(root, unit) if unit.removesuffix(_SERVICE) in known.scripts else None
+    return script.name if script is not None else None
+
+
 def pulled_by(root: ImageRoot) -> PulledBy:
-    """For each name the units that pull it in by a link or by a key. A link for a template, a prefix or a type
-    (``service.wants``) is a link of each such unit. A unit that is pulled in by nothing has an empty set when
-    its file is there.
+    """What pulls in each unit of the image. A link for a template, a prefix or a type (``service.wants``) is a link
+    of each such unit, so that these are the members of a group.
     """
     found: defaultdict[str, set[str]] = defaultdict(set)
     for puller, pulled in pulled_by_links(root).items():
@@ -85,11 +164,20 @@ def pulled_by(root: ImageRoot) -> PulledBy:
         values = list(_pulling_values(text))
         for name, word in values_by_name(names if values else (), values, left):
             found[word].add(name)
-    members = {group: _members(group, found) for group in set().union(*found.values()) if _is_group(group)}
+    groups = {group for each in found.values() for group in each if _is_group(group)}
     for pullers_of_name in found.values():
-        for group in pullers_of_name & members.keys():
-            pullers_of_name.update(members[group])
-    return found
+        pullers_of_name.update(_all_of(group) for group in pullers_of_name & groups)
+    members = _members(groups, found)
+    scripts = root.resolve(SCRIPTS).canonical
+    try:
+        known = all_names(root)
+    except UnsupportedUnitError:
+        known = None
+    return PulledBy(
+        {**found, **{_all_of(group): each for group, each in members.items()}},
+        known,
+        frozenset(root.names(scripts) if scripts is not None and root.host(scripts).is_dir() else ()),
+    )
 
 
 def _is_group(name: str) -> bool:
@@ -99,12 +187,19 @@ def _is_group(name: str) -> bool:
     return "." not in name or "@." in name or name.rpartition(".")[0].endswith("-")
 
 
-def _members(group: str, names: Iterable[str]) -> frozenset[str]:
-    """The units of ``group``. A boot always starts some unit of a type, so the default target stands for them."""
-    stem, dot, kind = group.rpartition(".")
-    if not dot:
-        return frozenset({_DEFAULT})
-    return frozenset(name for name in names if name.startswith(stem) and name.endswith(f".{kind}")) - {group}
+def _all_of(group: str) -> str:
+    """What stands for the members of ``group``. It is no unit's name."""
+    return f"{_MEMBERS}{group}"
+
+
+def _members(groups: Collection[str], names: Iterable[str]) -> Mapping[str, set[str]]:
+    """The units of each of ``groups``. A boot always starts some unit of a type, so the default target stands for them."""
+    found: dict[str, set[str]] = {group: set() if "." in group else {_DEFAULT} for group in groups}
+    for name in names if groups else ():
+        for group in names_with_directories(name):
+            if group != name and "." in group and group in found:
+                found[group].add(name)
+    return found
 
 
 def _pulling_values(text: str) -> Iterator[str]:

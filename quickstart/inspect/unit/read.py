@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.cloudinit import refuse_bootcmd
-from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
 from quickstart.inspect.unit.apparmor import PARSER, refuse_profiles
 from quickstart.inspect.unit.before import refuse_audit, refuse_filters
 from quickstart.inspect.unit.callgroups import call_groups
@@ -49,6 +49,7 @@ from quickstart.inspect.unit.sockets import socket_conditions, sockets_of
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.tmpfiles import run_directories
 from quickstart.inspect.unit.values import BadValueError, boolean, span_us
+from quickstart.parse.printable import brief, command
 
 _NO_TEXT = re.compile(r"[\0-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _TYPES = ("simple", "exec", "forking", "notify", "notify-reload")
@@ -222,10 +223,12 @@ def _refuse_hidden(root: ImageRoot, unit: str) -> None:
     """
     for path in unit_files(root, unit):
         if (hidden := hidden_at(root, path)) is not None:
-            way, mode = ("", "a+r") if hidden == path else (f" by way of {hidden}", "a+x")
-            mend = f"setfacl -b {hidden}" if root.has_acl(hidden) else f"chmod {mode} {hidden}"
+            way, mode = ("", "a+r") if hidden == path else (f" by way of {brief(str(hidden))}", "a+x")
+            right = ("setfacl", "-b") if root.has_acl(hidden) else ("chmod", mode)
+            mend = command(*right, str(hidden)) or "let all read it"
             raise UnsupportedUnitError(
-                f"{unit} cannot be started early: {path} is not for all to read{way}, and what it says would go into the archive",
+                f"{unit} cannot be started early: {brief(str(path))} is not for all to read{way},"
+                " and what it says would go into the archive",
                 hint=f"{mend}, and put what is secret into a file of EnvironmentFile=, which is read at each start",
             )
 
@@ -305,8 +308,8 @@ def _commands(root: ImageRoot, source: Source, name: str) -> tuple[UnitCommand, 
         raise UnsupportedUnitError(f"{source.unit} has more than {_MAX_COMMANDS} lines of {name}")
     found = [each for line in source.all(name) for each in parse_commands(source.unit, line, root)]
     kept = tuple(each for each in found if name == "ExecStart" or not is_needless_early(each))
-    for command in kept:
-        refuse_systemctl(source.unit, name, command)
+    for each in kept:
+        refuse_systemctl(source.unit, name, each)
     if name == "ExecStart" or not source.flag("PermissionsStartOnly"):
         return kept
     # What `+` says of one command.
@@ -336,5 +339,5 @@ def _check_users(root: ImageRoot, source: Source) -> None:
 def _names_of(root: ImageRoot, file: str) -> frozenset[str]:
     """The names and numeric IDs in a passwd(5) or group(5) file. Empty when the file does not exist."""
     path = root.resolve(PurePosixPath(file)).canonical
-    rows = (line.split(":", 3) for line in root.read_text(path).splitlines()) if path else ()
+    rows = (line.split(":", 3) for line in root.read_text(path, MAX_TABLE_BYTES).splitlines()) if path else ()
     return frozenset(word for row in rows for word in (row[0], *row[2:3]))

@@ -20,10 +20,11 @@ from quickstart.inspect.unit.model import ListeningSocket, UnitStart
 from quickstart.inspect.unit.source import Source
 from quickstart.inspect.unit.sysctl import comes_late
 from quickstart.inspect.unit.values import BadValueError, boolean, file_mode, integer, size_bytes, span_us
-from quickstart.inspect.unit.words import Names, shown
+from quickstart.inspect.unit.words import Names
 from quickstart.model import Readiness
 from quickstart.model.words import ReadyKind
 from quickstart.parse.bounded import natural
+from quickstart.parse.printable import brief
 
 Record = tuple[str, ...]
 
@@ -93,7 +94,7 @@ class _Unit:
 
     def refusal(self, name: str, value: str, why: object) -> UnsupportedUnitError:
         return UnsupportedUnitError(
-            f"{self.name} cannot be bound early: {name}={shown(value)} {why}",
+            f"{self.name} cannot be bound early: {name}={brief(value)} {why}",
             hint="disable the socket unit in the image, if the service can listen by itself",
         )
 
@@ -171,7 +172,7 @@ def socket_conditions(root: ImageRoot, name: str) -> tuple[Record, ...]:
     assigned = assignments(unit_texts(root, name), "[Unit]")
     for key, value in assigned:
         if key.startswith(("Condition", "Assert")) and value.startswith("|"):
-            raise UnsupportedUnitError(f"{name} cannot be bound early: it has {key}={shown(value)}")
+            raise UnsupportedUnitError(f"{name} cannot be bound early: it has {key}={brief(value)}")
     return condition_records(name, assigned)
 
 

@@ -10,7 +10,8 @@ from typing import TypeVar
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.unit.files import Directives, directives
 from quickstart.inspect.unit.values import BadValueError, boolean
-from quickstart.inspect.unit.words import Names, shown, split_words
+from quickstart.inspect.unit.words import Names, split_words
+from quickstart.parse.printable import brief
 
 T = TypeVar("T")
 # Of what has words; commands are read elsewhere.
@@ -40,7 +41,7 @@ class Source:
         return Names(self.unit)
 
     def refusal(self, name: str, value: str, why: BadValueError) -> UnsupportedUnitError:
-        return UnsupportedUnitError(f"{self.unit} cannot be started early: {name}={shown(value)} {why}")
+        return UnsupportedUnitError(f"{self.unit} cannot be started early: {name}={brief(value)} {why}")
 
     def all(self, name: str) -> tuple[str, ...]:
         return self.found.get(name, ())

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -28,8 +28,8 @@ _BLANKS = " \t"
 _GLOB = re.compile(r"[*?\[]")
 _SWAPPED = str.maketrans("./", "/.")
 _MOST_CHARACTERS = 1 << 20
-# Each pattern is held against each key; Debian's have a few of the one and some hundred of the other.
-_MOST_COMPARED = 1 << 18
+# Each pattern is held against each key, part by part; Debian's have a few of the one and some hundred of the other.
+_MOST_COMPARED = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,10 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
             found.pop(key, None)
             found[key] = None if value is None or file.is_secret else KernelSetting(key, value, is_packages)
     plain = [key for key in found if not _GLOB.search(key)]
-    if (len(found) - len(plain)) * len(plain) > _MOST_COMPARED:
+    patterns = [key for key in found if _GLOB.search(key)]
+    if len(plain) * _parts(patterns) + len(patterns) * _parts(plain) > _MOST_COMPARED:
         raise UnsupportedUnitError(
-            f"the image's sysctl.d has {len(found) - len(plain)} patterns and {len(plain)} keys, too many to compare",
+            f"the image's sysctl.d has {len(patterns)} patterns and {len(plain)} keys, too many to compare",
             hint="take away what is not needed of it",
         )
     return tuple(
@@ -90,6 +91,10 @@ def kernel_settings(root: ImageRoot) -> tuple[KernelSetting, ...]:
         for each in found.values()
         if each is not None and each.key and ".." not in each.key.split("/")
     )
+
+
+def _parts(keys: Iterable[str]) -> int:
+    return sum(key.count("/") + 1 for key in keys)
 
 
 def comes_late(root: ImageRoot, key: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from quickstart.errors import UnsupportedUnitError
-from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.imageroot import MAX_TABLE_BYTES, ImageRoot
 
 _PATHS = ("/etc/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
 # `d` and `D` make a directory; `!`, `-`, `+` … behind them say when and how, which does not matter for one that is not there.
@@ -78,7 +78,7 @@ def _texts(root: ImageRoot) -> Iterator[str]:
 def _names(root: ImageRoot, file: str) -> frozenset[str]:
     path = root.resolve(PurePosixPath(file)).canonical
     return (
-        frozenset(line.partition(":")[0] for line in root.read_text(path).splitlines())
+        frozenset(line.partition(":")[0] for line in root.read_text(path, MAX_TABLE_BYTES).splitlines())
         if path
         else frozenset()
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from quickstart.errors import UnsupportedUnitError
+from quickstart.parse.printable import brief
 
 _ESCAPES = {
     "a": "\a",
@@ -27,7 +28,6 @@ _SPACE = " \t\n\r"
 SEPARATOR = ";"
 # systemd's own limit of a line (LONG_LINE_MAX of def.h); here of what its specifiers make of it, too.
 MAX_LINE_CHARACTERS = 1 << 20
-_SHOWN_CHARACTERS = 200
 # What only the running machine knows and the starter puts in: they stand for %H and %l; no text has these characters.
 HOST_NAME, SHORT_HOST_NAME = "\ud800", "\ud801"
 
@@ -94,22 +94,17 @@ class Names:
         """
         late = {"H": HOST_NAME, "l": SHORT_HOST_NAME} if with_host_name else {}
         if text.count("%") * len(self.unit) > MAX_LINE_CHARACTERS:
-            raise UnsupportedUnitError(f"{self.unit}: `{shown(text)}` has too many specifiers")
+            raise UnsupportedUnitError(f"{self.unit}: `{brief(text)}` has too many specifiers")
 
         def value(match: re.Match[str]) -> str:
             found = late.get(match[1]) or self.value(match[1])
             if found is None:
                 raise UnsupportedUnitError(
-                    f"{self.unit}: `%{match[1]}` in `{shown(text)}` is known to the running machine only"
+                    f"{self.unit}: `%{match[1]}` in `{brief(text)}` is known to the running machine only"
                 )
             return found
 
         return re.sub(r"%(.?)", value, text, flags=re.DOTALL)
-
-
-def shown(text: str) -> str:
-    """``text`` in a form for messages, shortened to a readable length."""
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def unescape_name(name: str) -> str:
@@ -154,7 +149,7 @@ def split_words(unit: str, text: str) -> list[str]:
             current = current if current is not None else []
             current.append(char)
     if quote:
-        raise UnsupportedUnitError(f"{unit}: `{shown(text)}` has an open quote")
+        raise UnsupportedUnitError(f"{unit}: `{brief(text)}` has an open quote")
     return words if current is None else [*words, "".join(current)]
 
 
@@ -169,5 +164,5 @@ def _escape(unit: str, text: str, position: int, at_start: bool) -> tuple[str, i
     if at_start and letter == ";" and text[position + 1 : position + 2] in ("", *_SPACE):
         return ";", 1
     if letter not in _ESCAPES:
-        raise UnsupportedUnitError(f"{unit}: the escape \\{letter} in `{shown(text)}` is not known")
+        raise UnsupportedUnitError(f"{unit}: the escape \\{letter} in `{brief(text)}` is not known")
     return _ESCAPES[letter], 1

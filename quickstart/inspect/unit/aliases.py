@@ -1,0 +1,76 @@
+"""Find the names of the units in an image's directories of units, and the files that each name leads to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from quickstart.errors import StartSetError, UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+
+# Of a directory of units; Debian's desktop has some 400 in all of them.
+_MAX_UNIT_FILES = 4096
+
+
+@dataclass(frozen=True)
+class UnitNames:
+    """The names in the directories of units. ``by_file`` has the names that lead to each file: its own, and its
+    aliases.
+    """
+
+    there: frozenset[str]
+    by_file: Mapping[PurePosixPath, Sequence[str]]
+
+
+def unit_names(root: ImageRoot, places: Sequence[PurePosixPath], ending: str = "") -> UnitNames:
+    """The names with ``ending`` in the canonical directories ``places``, of which the first counts. An alias is a
+    link in a unit directory that leads to the unit's file.
+
+    Raises UnsupportedUnitError for a directory with implausibly many names.
+    """
+    there: set[str] = set()
+    by_file: dict[PurePosixPath, list[str]] = {}
+    for place in places:
+        names = root.names_and_links(place)
+        if len(names) > _MAX_UNIT_FILES:
+            raise UnsupportedUnitError(f"{place} has {len(names)} names, at most {_MAX_UNIT_FILES} are read")
+        of_type = [name for name in names if name.endswith(ending)]
+        links = tuple((name, root.link_target(place / name) or "") for name in of_type if names[name])
+        aliased = _aliased(root, place, links, tuple(places))
+        for name in of_type:
+            # Of one name the first counts, a mask as well.
+            if name not in there:
+                by_file.setdefault(place / name, []).append(name)
+                if name in aliased and aliased[name] != place / name:
+                    by_file.setdefault(aliased[name], []).append(name)
+            there.add(name)
+    return UnitNames(frozenset(there), by_file)
+
+
+@functools.lru_cache(maxsize=64)
+def _aliased(
+    root: ImageRoot,
+    place: PurePosixPath,
+    links: tuple[tuple[str, str], ...],
+    places: tuple[PurePosixPath, ...],
+) -> Mapping[str, PurePosixPath]:
+    """The file of each of ``links`` (name and target) in ``place`` that is an alias: a link that leads to a file
+    by way of another name in ``places``. A link to a file elsewhere is a unit of its own (`systemctl link`).
+    A link that leads in a circle is not an alias, as in systemd.
+
+    The result is kept, because a build asks for the names of each unit of an image many times.
+    """
+    found: dict[str, PurePosixPath] = {}
+    for name, _ in links:
+        try:
+            resolution = root.resolve(place / name)
+        except StartSetError:
+            continue
+        way = (*resolution.links, resolution.canonical)
+        if resolution.canonical is not None and any(
+            each is not None and each != place / name and each.parent in places for each in way
+        ):
+            found[name] = resolution.canonical
+    return found
