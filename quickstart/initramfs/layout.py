@@ -32,7 +32,7 @@ from quickstart.initramfs.modules import ModuleSet, modloader_table, module_data
 from quickstart.initramfs.newc import CpioEntry, char_device, directory, hard_link, regular, symlink
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import Programs
-from quickstart.initramfs.serving import LIBRARY
+from quickstart.initramfs.serving import fast_library_places
 from quickstart.initramfs.squashfs import write_image
 from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.imageroot import ImageRoot
@@ -297,11 +297,4 @@ def unit_text(unit: UnitStart, config: GuestConfig, start_set: StartSet, root: I
 
 def library_path(start_set: StartSet) -> str:
     """The directories below /fast that have libraries, as a value for LD_LIBRARY_PATH."""
-    holders = {
-        file.path.parent
-        for file in start_set.files
-        if file.kind is FileKind.FILE and LIBRARY.search(file.path.name)
-    }
-    # ld.so(8) would take these characters of LD_LIBRARY_PATH for its own; such a library comes from the root volume.
-    sayable = (path for path in holders if path != PurePosixPath("/etc") and not set(":;$") & set(str(path)))
-    return ":".join(f"/fast{path}" for path in sorted(sayable))
+    return ":".join(f"/fast{path}" for path in fast_library_places(start_set))
