@@ -69,19 +69,21 @@ def watched(
     start_set: StartSet,
     bound: Collection[PurePosixPath],
     *,
+    executed: Collection[PurePosixPath] = (),
     searched: Collection[PurePosixPath] = (),
 ) -> Watched:
     """Everything that is compared with the volume for an early start of ``units``, in addition to the served
-    files. ``searched`` are the directories in DT_RPATH and DT_RUNPATH of programs and libraries beside the served
-    files.
+    files. ``executed`` are the programs that the traced boots executed, in the set or not. ``searched`` are the
+    directories in DT_RPATH and DT_RUNPATH of programs and libraries beside the served files.
 
     Raises UnsupportedUnitError when the image does not have the unit, and when an AppArmor profile attaches
     to one of the programs.
     """
     served = served_files(start_set, bound)
     decisive = _before(root, served, searched)
+    programs = {*executed, *(file.path for file in served if not is_library(file.path))}
     for unit in units:
-        refuse_profiles(root, unit, [file.path for file in served if not is_library(file.path)])
+        refuse_profiles(root, unit, programs)
         decisive += deciding(root, unit)
     # Every entry of a compared directory is compared already.
     others = tuple(path for path in own_drop_ins(root).files if path.parent not in decisive.places)

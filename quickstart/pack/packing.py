@@ -129,7 +129,8 @@ def _recipe(
     unit = read_stack(root, units, subject.profile.run_start_pre)
     refuse_earlier(traced.traces, units, root)
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)
-    directories = searched(start_set, executed(traced.traces, root), root)
+    programs_run = executed(traced.traces, root)
+    directories = searched(start_set, programs_run, root)
     start_set = without_shadowing(start_set, root, directories)
     recipe = Recipe(
         profile=subject.profile,
@@ -145,7 +146,7 @@ def _recipe(
     )
     return dataclasses.replace(
         recipe,
-        watched=watched(root, units, start_set, recipe.bound, searched=directories),
+        watched=watched(root, units, start_set, recipe.bound, executed=programs_run, searched=directories),
     )
 
 
