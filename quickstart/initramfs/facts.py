@@ -22,6 +22,7 @@ from quickstart.inspect.unit.apparmor import refuse_profiles
 from quickstart.inspect.unit.enabled import enabled_text, own_drop_ins
 from quickstart.inspect.unit.facts import VOLATILE, Deciding, deciding, way_to
 from quickstart.model import IMAGE_TIME_S, FileKind, StartFile, StartSet
+from quickstart.model.reasons import ReasonSource
 
 STOCK_PATH = tuple(
     map(PurePosixPath, ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
@@ -63,18 +64,26 @@ NOTHING = Watched()
 
 
 def watched(
-    root: ImageRoot, units: tuple[str, ...], start_set: StartSet, bound: Collection[PurePosixPath]
+    root: ImageRoot,
+    units: tuple[str, ...],
+    start_set: StartSet,
+    bound: Collection[PurePosixPath],
+    *,
+    executed: Collection[PurePosixPath] = (),
+    searched: Collection[PurePosixPath] = (),
 ) -> Watched:
     """Everything that is compared with the volume for an early start of ``units``, in addition to the served
-    files.
+    files. ``executed`` are the programs that the traced boots executed, in the set or not. ``searched`` are the
+    directories in DT_RPATH and DT_RUNPATH of programs and libraries beside the served files.
 
     Raises UnsupportedUnitError when the image does not have the unit, and when an AppArmor profile attaches
     to one of the programs.
     """
     served = served_files(start_set, bound)
-    decisive = _before(root, served)
+    decisive = _before(root, served, searched)
+    programs = {*executed, *(file.path for file in served if not is_library(file.path))}
     for unit in units:
-        refuse_profiles(root, unit, [file.path for file in served if not is_library(file.path)])
+        refuse_profiles(root, unit, programs)
         decisive += deciding(root, unit)
     # Every entry of a compared directory is compared already.
     others = tuple(path for path in own_drop_ins(root).files if path.parent not in decisive.places)
@@ -128,7 +137,7 @@ def _is_sayable(place: PurePosixPath) -> bool:
     return place.parts[1][0] not in "-!(),"
 
 
-def _before(root: ImageRoot, served: Iterable[StartFile]) -> Deciding:
+def _before(root: ImageRoot, served: Collection[StartFile], searched: Collection[PurePosixPath]) -> Deciding:
     """The paths that a stock boot would find before the files that are served from /fast. Examples:
     /usr/local/bin/NAME for a packed /usr/bin/NAME, a library in a directory that ld.so searches earlier, or
     such a directory that does not exist yet.
@@ -141,8 +150,11 @@ def _before(root: ImageRoot, served: Iterable[StartFile]) -> Deciding:
         if file.path.parent in order:
             before = order[: order.index(file.path.parent)]
             files.update(directory / file.path.name for directory in before)
+        elif is_library(file.path) and _is_needed(file):
+            # By LD_LIBRARY_PATH, programs would find it that do not look into its directory.
+            files.update(directory / file.path.name for directory in libraries)
     own = []
-    for path in _own_directories(root, served):
+    for path in _own_directories(root, served, searched):
         *links, directory = way_to(root, path)
         own.append(directory)
         files.update(links)
@@ -155,11 +167,20 @@ def _before(root: ImageRoot, served: Iterable[StartFile]) -> Deciding:
     return Deciding(tuple(files), tuple(places))
 
 
-def _own_directories(root: ImageRoot, served: Iterable[StartFile]) -> Iterator[PurePosixPath]:
-    """The directories in DT_RPATH and DT_RUNPATH of the served files. The loader searches these directories
-    before the default directories, but it searches LD_LIBRARY_PATH before DT_RUNPATH (ld.so(8)).
+def _is_needed(file: StartFile) -> bool:
+    """Whether the loader finds the packed library by its name, below /fast."""
+    by_name = (ReasonSource.ELF, ReasonSource.LDD)
+    return file.kind is FileKind.FILE and any(reason.source in by_name for reason in file.reasons)
+
+
+def _own_directories(
+    root: ImageRoot, served: Collection[StartFile], searched: Collection[PurePosixPath]
+) -> Iterator[PurePosixPath]:
+    """The directories in DT_RPATH and DT_RUNPATH of the served files, and those in ``searched``. The loader
+    searches these directories before the default directories, but it searches LD_LIBRARY_PATH before DT_RUNPATH
+    (ld.so(8)). A library that is there at the build is not served by its name (pack/shadow.py).
     """
-    found: dict[PurePosixPath, None] = {}
+    found: dict[PurePosixPath, None] = dict.fromkeys(searched)
     for file in served:
         facts = read_elf(root.host(file.path)) if _is_regular(root, file.path) else None
         found.update(dict.fromkeys(own_directories(facts, file.path) if facts else ()))

@@ -32,7 +32,7 @@ from quickstart.initramfs.modules import ModuleSet, modloader_table, module_data
 from quickstart.initramfs.newc import CpioEntry, char_device, directory, hard_link, regular, symlink
 from quickstart.initramfs.prefetch import Prefetch
 from quickstart.initramfs.programs import Programs
-from quickstart.initramfs.serving import LIBRARY
+from quickstart.initramfs.serving import fast_library_places
 from quickstart.initramfs.squashfs import write_image
 from quickstart.inspect.elf_file import read_elf
 from quickstart.inspect.imageroot import ImageRoot
@@ -41,6 +41,9 @@ from quickstart.model import FileKind, StartFile, StartSet
 
 OURS = "fast/quickstart"
 COMPANIONS = f"{OURS}/companions"
+# These have names and sizes of files, also of those in directories that not everybody may enter. Only root reads them.
+PRIVATE = 0o600
+PRIVATE_NAMES = (f"{OURS}/packed.", f"{OURS}/prefetch.")
 # It fits into the 28 bytes that /lib64/ld-linux-x86-64.so.2 has in a program.
 LOADER = "/fast/lib64/ld.so"
 # The amd64 ABI's; a program with another one (32 bits, musl) keeps it and is loaded from the root volume.
@@ -116,9 +119,9 @@ def part_a(
         yield regular(f"{OURS}/bin/checker", programs.checker, 0o755)
         yield regular(f"{OURS}/digests", digests, 0o644)
         yield regular(f"{OURS}/bin/prefetcher", programs.prefetcher, 0o755)
-        yield regular(f"{OURS}/prefetch.ranges", prefetch.ranges_text, 0o644)
-        yield regular(f"{OURS}/prefetch.names", prefetch.names_text, 0o644)
-        yield regular(f"{OURS}/prefetch.parts", prefetch.parts_text, 0o644)
+        yield regular(f"{OURS}/prefetch.ranges", prefetch.ranges_text, PRIVATE)
+        yield regular(f"{OURS}/prefetch.names", prefetch.names_text, PRIVATE)
+        yield regular(f"{OURS}/prefetch.parts", prefetch.parts_text, PRIVATE)
     yield regular(f"{OURS}/config", _encoded(config_text(config)), 0o644)
     yield regular(f"{OURS}/settings", _encoded(settings_text(config.settings)), 0o644)
     yield from _unit(OURS, config.unit, config, start_set, root)
@@ -132,12 +135,12 @@ def part_a(
     bound = tuple(dict.fromkeys(path for paths in config.bound.values() for path in paths))
     names, facts, places = packed_facts(start_set, bound, config.watched)
     ways, way_rows = way_facts(config.watched.ways)
-    yield regular(f"{OURS}/packed.names", names, 0o644)
-    yield regular(f"{OURS}/packed.stat", facts + way_rows, 0o644)
-    yield regular(f"{OURS}/packed.ways", ways, 0o644)
-    yield regular(f"{OURS}/packed.places", places, 0o644)
-    yield regular(f"{OURS}/packed.parents", listed_parents(config.watched.parents), 0o644)
-    yield regular(f"{OURS}/packed.units", config.watched.enabled, 0o644)
+    yield regular(f"{OURS}/packed.names", names, PRIVATE)
+    yield regular(f"{OURS}/packed.stat", facts + way_rows, PRIVATE)
+    yield regular(f"{OURS}/packed.ways", ways, PRIVATE)
+    yield regular(f"{OURS}/packed.places", places, PRIVATE)
+    yield regular(f"{OURS}/packed.parents", listed_parents(config.watched.parents), PRIVATE)
+    yield regular(f"{OURS}/packed.units", config.watched.enabled, PRIVATE)
 
 
 def _unit(
@@ -297,11 +300,4 @@ def unit_text(unit: UnitStart, config: GuestConfig, start_set: StartSet, root: I
 
 def library_path(start_set: StartSet) -> str:
     """The directories below /fast that have libraries, as a value for LD_LIBRARY_PATH."""
-    holders = {
-        file.path.parent
-        for file in start_set.files
-        if file.kind is FileKind.FILE and LIBRARY.search(file.path.name)
-    }
-    # ld.so(8) would take these characters of LD_LIBRARY_PATH for its own; such a library comes from the root volume.
-    sayable = (path for path in holders if path != PurePosixPath("/etc") and not set(":;$") & set(str(path)))
-    return ":".join(f"/fast{path}" for path in sorted(sayable))
+    return ":".join(f"/fast{path}" for path in fast_library_places(start_set))

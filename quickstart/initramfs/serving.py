@@ -98,6 +98,15 @@ def is_library(path: PurePosixPath) -> bool:
     return path.parts[1] != "etc" and LIBRARY.search(path.name) is not None
 
 
+def fast_library_places(start_set: StartSet) -> tuple[PurePosixPath, ...]:
+    """The directories whose copies below /fast have libraries. LD_LIBRARY_PATH leads to these copies."""
+    holders = {
+        file.path.parent for file in start_set.files if file.kind is FileKind.FILE and is_library(file.path)
+    }
+    # ld.so(8) would take these characters of LD_LIBRARY_PATH for its own; such a library comes from the root volume.
+    return tuple(sorted(path for path in holders if not set(":;$") & set(str(path))))
+
+
 def is_merged(link: PurePosixPath, target: str) -> bool:
     """Whether the link is one of a merged /usr, as /bin is (`/bin` -> `usr/bin`)."""
     return len(link.parts) == 2 and target in (f"usr/{link.name}", f"/usr/{link.name}")

@@ -97,7 +97,7 @@ def leave(
             why = _why_left(file, seen)
             texts[first] = why if first not in texts or texts[first] else None
     files = tuple(
-        _left(file, texts.get(firsts[file.path])) if file.kind is FileKind.FILE else file
+        left_on_volume(file, texts.get(firsts[file.path])) if file.kind is FileKind.FILE else file
         for file in start_set.files
     )
     return _with_left_links(replace(start_set, files=files), seen.bound)
@@ -107,7 +107,7 @@ def _with_left_links(start_set: StartSet, bound: frozenset[PurePosixPath]) -> St
     """``start_set`` with the kind LEFT for links that no boot compares: somebody may point them elsewhere."""
     compared = {file.path for file in served_files(start_set, bound)}
     files = tuple(
-        _left(file, "a link that no boot compares")
+        left_on_volume(file, "a link that no boot compares")
         if file.kind is FileKind.SYMLINK
         and file.path not in compared
         and not is_merged(file.path, file.target)
@@ -117,7 +117,7 @@ def _with_left_links(start_set: StartSet, bound: frozenset[PurePosixPath]) -> St
     return replace(start_set, files=files)
 
 
-def _left(file: StartFile, why: str | None) -> StartFile:
+def left_on_volume(file: StartFile, why: str | None) -> StartFile:
     """``file`` on the volume for the reason ``why``, or as it is for None."""
     if why is None:
         return file

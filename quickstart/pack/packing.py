@@ -33,6 +33,7 @@ from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
 from quickstart.pack.earlier import refuse_earlier
 from quickstart.pack.leave import leave
 from quickstart.pack.prefetch import Foreseen, foresee, plan
+from quickstart.pack.shadow import executed, searched, without_shadowing
 from quickstart.pack.startset import compute
 from quickstart.store.context import Context
 
@@ -128,6 +129,9 @@ def _recipe(
     unit = read_stack(root, units, subject.profile.run_start_pre)
     refuse_earlier(traced.traces, units, root)
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)
+    programs_run = executed(traced.traces, root)
+    directories = searched(start_set, programs_run, root)
+    start_set = without_shadowing(start_set, root, directories)
     recipe = Recipe(
         profile=subject.profile,
         reference=subject.reference,
@@ -140,7 +144,10 @@ def _recipe(
         delivery=options.delivery,
         payload=options.payload,
     )
-    return dataclasses.replace(recipe, watched=watched(root, units, start_set, recipe.bound))
+    return dataclasses.replace(
+        recipe,
+        watched=watched(root, units, start_set, recipe.bound, executed=programs_run, searched=directories),
+    )
 
 
 def _with_arranged_disk(recipe: Recipe, traces: Sequence[Trace], context: Context) -> Recipe:

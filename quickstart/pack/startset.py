@@ -187,6 +187,9 @@ class _Builder:
             return "setuid: such a file is never packed"
         if not named and not status.st_mode & stat.S_IROTH:
             return "secret: not readable by all"
+        denying = next((each for each in (path, *path.parents) if self._denies(each)), None)
+        if not named and denying:
+            return f"secret: {denying} denies its owner or group what it allows all others"
         if not named and self.root.has_acl(path):
             return "secret: it has an access control list"
         if not named and (closed := self._closed_directory(path.parent)):
@@ -196,6 +199,17 @@ class _Builder:
         if not named and status.st_size <= _KEY_SEARCH_BYTES and PRIVATE_KEY.search(host.read_bytes()):
             return "secret: it holds a private key"
         return None
+
+    def _denies(self, path: PurePosixPath) -> bool:
+        """Whether the mode of a file or directory gives its owner or its group fewer rights than all other users.
+        In /fast, all files belong to root, so these users would be among the others.
+        """
+        status = self.root.host(path).lstat()
+        others = status.st_mode & 0o7
+        # An ordinary user's tree is root's in the guest (store/treehash.py).
+        by_owner = status.st_uid not in (0, os.geteuid()) and others & ~(status.st_mode >> 6)
+        by_group = status.st_gid not in (0, os.getegid()) and others & ~(status.st_mode >> 3)
+        return bool(by_owner or by_group)
 
     def _closed_directory(self, directory: PurePosixPath) -> PurePosixPath | None:
         """The lowest directory on the way to ``directory`` (or itself) that is not open to all users, or None."""

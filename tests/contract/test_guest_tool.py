@@ -126,6 +126,15 @@ def test_nothing_differs_before_and_after_it_is_recorded(machine: Machine) -> No
     assert said.endswith(f"|{BUILD}\ncurrent\n")
 
 
+def test_only_root_reads_what_is_recorded(machine: Machine) -> None:
+    """It names files in directories that not everybody may enter, with their sizes."""
+    said = machine("quickstart record; cd /var/lib/quickstart/current; stat -c %a * | sort -u")
+    assert said == "600\n"
+    # As an ordinary user's id(1) says it.
+    refused = f"id() {{ echo 1000; }}; set -- check; (. $(command -v quickstart)) 2>/tmp/said {FAILS}"
+    assert "check has to run as root" in machine(f"{refused}; cat /tmp/said")
+
+
 def test_what_is_recorded_stays(machine: Machine) -> None:
     """A second record of the same build takes no notice of what the volume has by now; one of another build does."""
     machine(

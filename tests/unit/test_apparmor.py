@@ -174,3 +174,48 @@ def test_a_profile_of_an_included_file_counts(root: ImageRoot, line: str) -> Non
     places = list(profile_places(root))
     assert PurePosixPath(D, "sub") in places
     assert PurePosixPath(D, "tunables") not in places
+
+
+def test_a_program_that_is_executed_and_not_packed_counts(root: ImageRoot) -> None:
+    """A child with file capabilities, setuid, of mode 0711, or that a rule excludes is not in the start set."""
+    put(root.base, f"{D}/helper", "/opt/app/helper {\n}\n")
+    watched(root, ("app.service",), StartSet((), ()), ())
+    with pytest.raises(UnsupportedUnitError, match="confines /opt/app/helper"):
+        watched(
+            root,
+            ("app.service",),
+            StartSet((), ()),
+            (),
+            executed=frozenset({PurePosixPath("/opt/app/helper")}),
+        )
+
+
+@pytest.mark.parametrize("by", ["requires", "key"])
+def test_whatever_pulls_the_service_in(root: ImageRoot, by: str) -> None:
+    own, packages = "/etc/systemd/system", "/usr/lib/systemd/system"
+    (root.base / ENABLED[1:]).unlink()
+    put(root.base, f"{D}/web", "/usr/sbin/nginx {\n}\n")
+    put(root.base, f"{packages}/apparmor.service", "[Unit]\nDefaultDependencies=no\n")
+    put(root.base, f"{own}/hard.target", "")
+    refuse_profiles(root, "app.service", [NGINX])
+    if by == "requires":
+        put(root.base, f"{own}/multi-user.target.requires/apparmor.service", "")
+    else:
+        put(root.base, f"{own}/hard.target", "[Unit]\nWants=apparmor.service\n")
+        put(root.base, f"{own}/multi-user.target.wants/hard.target", "")
+    with pytest.raises(UnsupportedUnitError, match="confines /usr/sbin/nginx"):
+        refuse_profiles(root, "app.service", [NGINX])
+    (root.base / f"{own}/apparmor.service"[1:]).symlink_to("/dev/null")
+    refuse_profiles(root, "app.service", [NGINX])
+
+
+def test_what_a_variable_means_is_compared_where_a_head_has_one(root: ImageRoot) -> None:
+    """`@{SITES} += /usr/sbin/nginx` in tunables makes a profile attach that did not."""
+    shared = {PurePosixPath(D, name) for name in ("tunables", "tunables/sites.d", "local")}
+    put(root.base, f"{D}/tunables/sites.d/own", "@{SITES} += /opt/other\n")
+    put(root.base, f"{D}/web", "include <tunables/global>\n/usr/bin/web {\n  @{SITES} r,\n}\n")
+    assert not shared & set(profile_places(root))
+    put(root.base, f"{D}/web", "include <tunables/global>\nprofile web @{SITES} {\n}\n")
+    places = list(profile_places(root))
+    assert shared <= set(places)
+    assert len(places) == len(set(places))

@@ -156,6 +156,14 @@ def test_a_planted_file_is_found(tmp_path: Path, entry: CpioEntry, what: str) ->
     assert what in the_error(tuple(errors)).what
 
 
+@pytest.mark.parametrize(
+    ("name", "mode", "count"), [("packed.own", 0o600, 0), ("packed.own", 0o640, 1), ("own", 0o600, 1)]
+)
+def test_what_only_root_may_read_is_of_known_names(tmp_path: Path, name: str, mode: int, count: int) -> None:
+    found = audit(artefact(tmp_path, part_a=(*PART_A, regular(f"fast/quickstart/{name}", b"", mode))))
+    assert len([each for each in found if "not everybody may read" in each.what]) == count
+
+
 def test_a_file_below_a_closed_directory_is_found(tmp_path: Path) -> None:
     made = artefact(
         tmp_path, directory("fast/etc/closed", 0o700), regular("fast/etc/closed/token", b"", 0o644)

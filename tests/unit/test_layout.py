@@ -422,6 +422,12 @@ def test_part_a_has_what_init_needs(root: ImageRoot, tmp_path: Path) -> None:
     assert entries["fast/quickstart/config"].data == config_text(CONFIG).encode()
     assert entries["fast/quickstart/settings"].data == b""
     assert {(e.uid, e.gid, e.mtime) for e in entries.values()} == {(0, 0, 0)}
+    # The names of files in closed directories are nobody's business.
+    private = {
+        name for name in entries if name.startswith(("fast/quickstart/packed.", "fast/quickstart/prefetch."))
+    }
+    assert len(private) == 9
+    assert {stat.S_IMODE(entries[name].mode) for name in private} == {0o600}
     # Part A must not hold anything of the start set: it has to be whole before B is looked at.
     assert not [name for name in entries if name.startswith(("fast/etc", "fast/usr"))]
 

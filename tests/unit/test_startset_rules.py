@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -226,6 +227,39 @@ def test_a_file_below_a_closed_directory_is_a_secret(image: Image) -> None:
     assert excluded(image.compute("/etc/app/private/deep/token")) == {"/etc/app/private/deep/token": rule}
     named = image.compute("/etc/app/private/deep/token", rules=rules(secrets=("/etc/app/private/**",)))
     assert files(named) == ["/etc/app/private/deep/token"]
+
+
+def given_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the file another user's and group's. An ordinary user may not: let his own files be another user's."""
+    if os.geteuid() == 0:
+        os.chown(path, 1234, 1234)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 54321)
+        monkeypatch.setattr(os, "getegid", lambda: 54321)
+
+
+@pytest.mark.parametrize("mode", [0o705, 0o745, 0o075, 0o057])
+@pytest.mark.parametrize("place", ["/opt/tools/bin/scan", "/opt/tools/bin", "/opt/tools"])
+def test_what_the_mode_denies_a_group_is_a_secret(
+    image: Image, monkeypatch: pytest.MonkeyPatch, place: str, mode: int
+) -> None:
+    """`chgrp blocked` and `chmod 0705`: in /fast, all belongs to root, and the group is among the others."""
+    image.file("/opt/tools/bin/scan", elf(), 0o755)
+    (image.base / place[1:]).chmod(mode)
+    assert files(image.compute((Op.EXEC, "/opt/tools/bin/scan"))) == ["/opt/tools/bin/scan"]
+    given_away(image.base / place[1:], monkeypatch)
+    rule = f"secret: {place} denies its owner or group what it allows all others"
+    assert excluded(image.compute((Op.EXEC, "/opt/tools/bin/scan"))) == {"/opt/tools/bin/scan": rule}
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o775, 0o555, 0o1777])
+def test_who_is_denied_nothing_by_a_foreign_owner(
+    image: Image, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    image.file("/opt/tools/bin/scan", elf(), 0o755)
+    (image.base / "opt/tools").chmod(mode)
+    given_away(image.base / "opt/tools", monkeypatch)
+    assert files(image.compute((Op.EXEC, "/opt/tools/bin/scan"))) == ["/opt/tools/bin/scan"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from quickstart.errors import ArtefactError
 from quickstart.host.beneath import kind_of
 from quickstart.image.kerneloptions import added, stock_line, with_options
 from quickstart.initramfs.digests import read_list
-from quickstart.initramfs.layout import MARKER, OURS
+from quickstart.initramfs.layout import MARKER, OURS, PRIVATE, PRIVATE_NAMES
 from quickstart.inspect.globs import matches
 from quickstart.inspect.secrets import SECRET_GLOBS
 from quickstart.model.words import KernelOptions
@@ -287,7 +287,8 @@ def _mode(
     if bits & stat.S_IWOTH and not sticky:
         yield Finding(ERROR, name, f"mode {bits:04o}: everybody may write", "mend its mode in the image")
     below = next((each for each in PurePosixPath(member.name).parents if each in closed), None)
-    if stat.S_ISREG(member.mode) and (not bits & stat.S_IROTH or below):
+    ours = member.name.startswith(PRIVATE_NAMES) and bits == PRIVATE
+    if stat.S_ISREG(member.mode) and not ours and (not bits & stat.S_IROTH or below):
         named = _is_named(member, secrets)
         what = f"mode {bits:04o}{f' below /{below}' if below else ''}: on the root volume not everybody may read it"
         yield Finding(

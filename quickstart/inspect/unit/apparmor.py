@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import UNIT_PATHS
+from quickstart.inspect.unit.pulled import is_started
 from quickstart.parse.printable import brief, command
 
 PARSER = PurePosixPath("/usr/sbin/apparmor_parser")
@@ -22,6 +23,8 @@ _PROFILES = PurePosixPath("/etc/apparmor.d")
 _DISABLED = _PROFILES / "disable"
 # Directories of what profiles share; packages put no profiles there, and each of their upgrades may change them.
 _FRAGMENTS = ("abstractions", "abi", "local", "tunables")
+# Those of them in which the administrator sets variables.
+_MEANING = ("local", "tunables")
 _SERVICE = "apparmor.service"
 # What the parser passes by in a directory (rc.apparmor.functions, skip_profile).
 _SKIPPED = (".rpmnew", ".rpmsave", ".orig", ".rej", "~", ".pacsave", ".pacnew")
@@ -47,14 +50,32 @@ def profile_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     """
     if root.resolve(PARSER).canonical is not None:
         yield from (_PROFILES, _DISABLED)
-        parents = {file.parent for file, _ in _with_included(root, _Reader(root)).values()}
+        profiles = _with_included(root, _Reader(root))
+        parents = {file.parent for file, _ in profiles.values()}
         yield from sorted(
             parent for parent in parents if parent.relative_to("/").parts[:2] != _PROFILES.parts[1:]
         )
         below = (parent for parent in parents if parent != _PROFILES and _PROFILES in parent.parents)
+        # What a variable means, these say: with another value, a profile may attach to another program.
+        meaning = tuple(_variables_places(root, profiles))
+        fragments = set(_FRAGMENTS) - {place.relative_to(_PROFILES).parts[0] for place in meaning}
+        yield from meaning
         yield from sorted(
-            parent for parent in below if parent.relative_to(_PROFILES).parts[0] not in _FRAGMENTS
+            parent
+            for parent in below
+            if parent.relative_to(_PROFILES).parts[0] not in fragments and parent not in meaning
         )
+
+
+def _variables_places(
+    root: ImageRoot, profiles: Mapping[str, tuple[PurePosixPath, str]]
+) -> Iterator[PurePosixPath]:
+    """The directories, existing or not, whose files say what a variable in the head of a profile means. Empty when
+    no head has a variable.
+    """
+    if any("@{" in each for _, text in profiles.values() for each in attachments(text)):
+        yield from (_PROFILES / name for name in _MEANING)
+        yield from root.glob(_PROFILES / "tunables/*.d")
 
 
 def refuse_profiles(root: ImageRoot, unit: str, programs: Iterable[PurePosixPath]) -> None:
@@ -135,9 +156,10 @@ def _attaches(before: str, last: str) -> bool:
 
 def _is_enabled(root: ImageRoot) -> bool:
     own = PurePosixPath(UNIT_PATHS[1])
-    masked = root.link_target(own / _SERVICE) == "/dev/null"
+    if root.link_target(own / _SERVICE) == "/dev/null":
+        return False
     links = (root.glob(PurePosixPath(place) / f"*.wants/{_SERVICE}") for place in UNIT_PATHS)
-    return not masked and any(True for found in links for _ in found)
+    return any(True for found in links for _ in found) or is_started(root, _SERVICE)
 
 
 def _profiles(root: ImageRoot) -> Iterator[tuple[str, PurePosixPath]]:
