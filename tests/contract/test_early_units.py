@@ -41,6 +41,11 @@ def link(root: Path, path: str, target: str = "") -> None:
     (root / path).symlink_to(target or f"/{PACKAGES}/{Path(path).name}")
 
 
+def script(root: Path, name: str, mode: int = 0o755) -> None:
+    put(root, f"etc/init.d/{name}", "#!/bin/sh\n")
+    (root / f"etc/init.d/{name}").chmod(mode)
+
+
 def early(root: Path) -> tuple[str, ...]:
     """The paths that are named, the same by both shells."""
     script = resources.files("quickstart.initramfs").joinpath("init", "early-units")
@@ -74,13 +79,24 @@ def test_a_first_boot(root: Path, text: str | None, named: tuple[str, ...]) -> N
 
 def test_an_init_script_without_a_unit_file(root: Path) -> None:
     """systemd makes a unit of it (systemd-sysv-generator(8)), which its header may order before the network."""
+    script(root, "old")
     link(root, "etc/rc2.d/S01old", "../init.d/old")
+    link(root, "etc/rc2.d/S02later", "../init.d/later")
     (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    assert early(root) == NOTHING
     for name in ("filter", "app", "early.sh"):
+        script(root, name)
         link(root, f"etc/rc3.d/S02{name}", f"../init.d/{name}")
     link(root, "etc/rc3.d/K01stopped", "../init.d/stopped")
     link(root, "etc/rc0.d/S01halt", "../init.d/halt")
     assert early(root) == ("etc/rc3.d/S02filter",)
+    # The link was there, and now there is what it starts: as soon as that is executable.
+    script(root, "later", 0o644)
+    assert early(root) == ("etc/rc3.d/S02filter",)
+    (root / "etc/init.d/later").unlink()
+    link(root, "etc/init.d/later", "/opt/later")
+    script(root, "../../opt/later")
+    assert early(root) == ("etc/rc2.d/S02later", "etc/rc3.d/S02filter")
 
 
 def test_what_the_build_has_seen_is_not_named(root: Path) -> None:

@@ -37,6 +37,12 @@ def image(root: Path) -> ImageRoot:
     (root / f"{OWN[1:]}/linked.service.d").symlink_to("/opt/wants")
     put(root, f"{PACKAGES}/c.target.wants", "")
     put(root, "/etc/rc3.d/S01old", "")
+    for name in ("old", "locked"):
+        put(root, f"/etc/init.d/{name}", "")
+    (root / "etc/init.d/old").chmod(0o755)
+    # What comes later under these names has to be seen.
+    put(root, "/etc/rc3.d/S02gone", "")
+    put(root, "/etc/rc3.d/S02locked", "")
     put(root, "/etc/rc3.d/K01stopped", "")
     return ImageRoot(root)
 
