@@ -247,6 +247,22 @@ def test_a_directory_of_packages_that_is_as_built_is_not_read(root: Path) -> Non
     assert early(root) == (f"{OWN}/network.target.wants/own.service",)
 
 
+@pytest.mark.parametrize("kind", ["path", "timer"])
+@pytest.mark.parametrize("text", ["", "Unit=filter.service", "Unit=other.target"])
+def test_what_a_path_or_timer_triggers(root: Path, kind: str, text: str) -> None:
+    """`PathExists=/etc/rules`, `OnBootSec=0`: what it triggers may be started as early as itself."""
+    name = f"{'wall' if text else 'filter'}.{kind}"
+    enabling = f"{OWN}/{kind}s.target.wants/{name}"
+    section = kind.capitalize()
+    put(root, f"{PACKAGES}/{name}", f"[{section}]\n{text}\nOnBootSec=0\n[Install]\nWantedBy={kind}s.target\n")
+    put(root, f"{PACKAGES}/filter.service", "[Unit]\nAfter=network.target\n")
+    put(root, f"{PACKAGES}/other.target", "[Unit]\nWants=filter.service\n")
+    link(root, enabling)
+    assert early(root) == NOTHING
+    put(root, f"{PACKAGES}/filter.service", "[Unit]\nDefaultDependencies=no\nBefore=network-pre.target\n")
+    assert early(root) == (enabling,)
+
+
 def test_one_that_the_application_waits_for_by_an_alias(root: Path) -> None:
     put(root, f"{PACKAGES}/shop.service", "[Unit]\nDescription=a\n")
     link(root, f"{GOAL}/shop.service")
