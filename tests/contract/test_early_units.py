@@ -263,6 +263,28 @@ def test_what_a_path_or_timer_triggers(root: Path, kind: str, text: str) -> None
     assert early(root) == (enabling,)
 
 
+def test_a_drop_in_of_a_package(root: Path) -> None:
+    """networking.service.d/filter.conf with ExecStartPre=, which comes with a package and is enabled by nothing."""
+    put(root, f"{PACKAGES}/daemon.service", "[Unit]\nAfter=network.target\n")
+    put(root, f"{PACKAGES}/early.service.d/known.conf", "[Service]\nNice=1\n")
+    link(root, f"{PACKAGES}/linked.service.d", "/opt/linked")
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    put(root, f"{PACKAGES}/daemon.service.d/a.conf", "[Service]\nExecStartPre=/bin/a\n")
+    put(root, f"{PACKAGES}/user.slice.d/a.conf", "[Unit]\nBefore=a.target\n")
+    assert early(root) == NOTHING
+    put(root, f"{PACKAGES}/early.service.d/a.conf", "[Service]\nExecStartPre=/sbin/nft -f /etc/rules\n")
+    put(root, f"{PACKAGES}/target.d/a.conf", "[Unit]\nRequires=guard.service\n")
+    put(root, f"{PACKAGES}/daemon.service.d/b.conf", "[Unit]\nBefore=app.service\n")
+    named = [f"{PACKAGES}/{name}" for name in ("daemon.service.d/a.conf", "daemon.service.d/b.conf")]
+    named += [f"{PACKAGES}/{name}" for name in ("early.service.d/a.conf", "target.d/a.conf")]
+    assert early(root) == tuple(named)
+    # A directory with the times of the build has the entries of the build.
+    status = (root / f"{PACKAGES}/early.service.d").stat()
+    with (root / "known").open("a") as known:
+        known.write(f"as-built {int(status.st_mtime)} {int(status.st_ctime)} early.service.d\n")
+    assert f"{PACKAGES}/early.service.d/a.conf" not in early(root)
+
+
 def test_one_that_the_application_waits_for_by_an_alias(root: Path) -> None:
     put(root, f"{PACKAGES}/shop.service", "[Unit]\nDescription=a\n")
     link(root, f"{GOAL}/shop.service")

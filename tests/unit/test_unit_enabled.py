@@ -50,12 +50,14 @@ def image(root: Path) -> ImageRoot:
 def test_links_and_what_the_application_comes_after(tmp_path: Path) -> None:
     root = image(tmp_path)
     os.utime(tmp_path / f"{PACKAGES[1:]}/a.target.requires", (7, 1234))
+    os.utime(tmp_path / f"{PACKAGES[1:]}/there.service.d", (7, 12345))
     assert enabled_text(root, "app.service").decode().splitlines() == [
         "a.target.requires/there.service",
         "a.target.wants/app.service",
         "absent d.target.requires/gone.service",
         "application app.service",
         f"as-built 1234 {IMAGE_TIME_S} a.target.requires",
+        f"as-built 12345 {IMAGE_TIME_S} there.service.d",
         "away.service.d/a.conf",
         "before app-log.service",
         "before basic.target",
@@ -66,6 +68,7 @@ def test_links_and_what_the_application_comes_after(tmp_path: Path) -> None:
         "before sysinit.target",
         "linked.service.d",
         "script old",
+        "there.service.d/a.conf",
     ]
 
 
