@@ -41,6 +41,11 @@ def link(root: Path, path: str, target: str = "") -> None:
     (root / path).symlink_to(target or f"/{PACKAGES}/{Path(path).name}")
 
 
+def script(root: Path, name: str, mode: int = 0o755) -> None:
+    put(root, f"etc/init.d/{name}", "#!/bin/sh\n")
+    (root / f"etc/init.d/{name}").chmod(mode)
+
+
 def early(root: Path) -> tuple[str, ...]:
     """The paths that are named, the same by both shells."""
     script = resources.files("quickstart.initramfs").joinpath("init", "early-units")
@@ -74,13 +79,24 @@ def test_a_first_boot(root: Path, text: str | None, named: tuple[str, ...]) -> N
 
 def test_an_init_script_without_a_unit_file(root: Path) -> None:
     """systemd makes a unit of it (systemd-sysv-generator(8)), which its header may order before the network."""
+    script(root, "old")
     link(root, "etc/rc2.d/S01old", "../init.d/old")
+    link(root, "etc/rc2.d/S02later", "../init.d/later")
     (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    assert early(root) == NOTHING
     for name in ("filter", "app", "early.sh"):
+        script(root, name)
         link(root, f"etc/rc3.d/S02{name}", f"../init.d/{name}")
     link(root, "etc/rc3.d/K01stopped", "../init.d/stopped")
     link(root, "etc/rc0.d/S01halt", "../init.d/halt")
     assert early(root) == ("etc/rc3.d/S02filter",)
+    # The link was there, and now there is what it starts: as soon as that is executable.
+    script(root, "later", 0o644)
+    assert early(root) == ("etc/rc3.d/S02filter",)
+    (root / "etc/init.d/later").unlink()
+    link(root, "etc/init.d/later", "/opt/later")
+    script(root, "../../opt/later")
+    assert early(root) == ("etc/rc2.d/S02later", "etc/rc3.d/S02filter")
 
 
 def test_what_the_build_has_seen_is_not_named(root: Path) -> None:
@@ -229,6 +245,44 @@ def test_a_directory_of_packages_that_is_as_built_is_not_read(root: Path) -> Non
     link(root, f"{OWN}/network.target.wants/own.service")
     (root / "known").write_text(before + line)
     assert early(root) == (f"{OWN}/network.target.wants/own.service",)
+
+
+@pytest.mark.parametrize("kind", ["path", "timer"])
+@pytest.mark.parametrize("text", ["", "Unit=filter.service", "Unit=other.target"])
+def test_what_a_path_or_timer_triggers(root: Path, kind: str, text: str) -> None:
+    """`PathExists=/etc/rules`, `OnBootSec=0`: what it triggers may be started as early as itself."""
+    name = f"{'wall' if text else 'filter'}.{kind}"
+    enabling = f"{OWN}/{kind}s.target.wants/{name}"
+    section = kind.capitalize()
+    put(root, f"{PACKAGES}/{name}", f"[{section}]\n{text}\nOnBootSec=0\n[Install]\nWantedBy={kind}s.target\n")
+    put(root, f"{PACKAGES}/filter.service", "[Unit]\nAfter=network.target\n")
+    put(root, f"{PACKAGES}/other.target", "[Unit]\nWants=filter.service\n")
+    link(root, enabling)
+    assert early(root) == NOTHING
+    put(root, f"{PACKAGES}/filter.service", "[Unit]\nDefaultDependencies=no\nBefore=network-pre.target\n")
+    assert early(root) == (enabling,)
+
+
+def test_a_drop_in_of_a_package(root: Path) -> None:
+    """networking.service.d/filter.conf with ExecStartPre=, which comes with a package and is enabled by nothing."""
+    put(root, f"{PACKAGES}/daemon.service", "[Unit]\nAfter=network.target\n")
+    put(root, f"{PACKAGES}/early.service.d/known.conf", "[Service]\nNice=1\n")
+    link(root, f"{PACKAGES}/linked.service.d", "/opt/linked")
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    put(root, f"{PACKAGES}/daemon.service.d/a.conf", "[Service]\nExecStartPre=/bin/a\n")
+    put(root, f"{PACKAGES}/user.slice.d/a.conf", "[Unit]\nBefore=a.target\n")
+    assert early(root) == NOTHING
+    put(root, f"{PACKAGES}/early.service.d/a.conf", "[Service]\nExecStartPre=/sbin/nft -f /etc/rules\n")
+    put(root, f"{PACKAGES}/target.d/a.conf", "[Unit]\nRequires=guard.service\n")
+    put(root, f"{PACKAGES}/daemon.service.d/b.conf", "[Unit]\nBefore=app.service\n")
+    named = [f"{PACKAGES}/{name}" for name in ("daemon.service.d/a.conf", "daemon.service.d/b.conf")]
+    named += [f"{PACKAGES}/{name}" for name in ("early.service.d/a.conf", "target.d/a.conf")]
+    assert early(root) == tuple(named)
+    # A directory with the times of the build has the entries of the build.
+    status = (root / f"{PACKAGES}/early.service.d").stat()
+    with (root / "known").open("a") as known:
+        known.write(f"as-built {int(status.st_mtime)} {int(status.st_ctime)} early.service.d\n")
+    assert f"{PACKAGES}/early.service.d/a.conf" not in early(root)
 
 
 def test_one_that_the_application_waits_for_by_an_alias(root: Path) -> None:

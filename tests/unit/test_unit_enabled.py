@@ -37,6 +37,12 @@ def image(root: Path) -> ImageRoot:
     (root / f"{OWN[1:]}/linked.service.d").symlink_to("/opt/wants")
     put(root, f"{PACKAGES}/c.target.wants", "")
     put(root, "/etc/rc3.d/S01old", "")
+    for name in ("old", "locked"):
+        put(root, f"/etc/init.d/{name}", "")
+    (root / "etc/init.d/old").chmod(0o755)
+    # What comes later under these names has to be seen.
+    put(root, "/etc/rc3.d/S02gone", "")
+    put(root, "/etc/rc3.d/S02locked", "")
     put(root, "/etc/rc3.d/K01stopped", "")
     return ImageRoot(root)
 
@@ -44,12 +50,14 @@ def image(root: Path) -> ImageRoot:
 def test_links_and_what_the_application_comes_after(tmp_path: Path) -> None:
     root = image(tmp_path)
     os.utime(tmp_path / f"{PACKAGES[1:]}/a.target.requires", (7, 1234))
+    os.utime(tmp_path / f"{PACKAGES[1:]}/there.service.d", (7, 12345))
     assert enabled_text(root, "app.service").decode().splitlines() == [
         "a.target.requires/there.service",
         "a.target.wants/app.service",
         "absent d.target.requires/gone.service",
         "application app.service",
         f"as-built 1234 {IMAGE_TIME_S} a.target.requires",
+        f"as-built 12345 {IMAGE_TIME_S} there.service.d",
         "away.service.d/a.conf",
         "before app-log.service",
         "before basic.target",
@@ -60,6 +68,7 @@ def test_links_and_what_the_application_comes_after(tmp_path: Path) -> None:
         "before sysinit.target",
         "linked.service.d",
         "script old",
+        "there.service.d/a.conf",
     ]
 
 

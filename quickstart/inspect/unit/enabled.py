@@ -25,12 +25,12 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
     """The list as text, one sorted line for each fact:
 
     - ``X.wants/UNIT``: a link that pulls in UNIT (``absent X.wants/UNIT`` when UNIT does not exist).
-    - ``UNIT.d/FILE``: a drop-in of the administrator's, and ``UNIT.d`` for a directory that is a link.
+    - ``UNIT.d/FILE``: a drop-in, and ``UNIT.d`` for a directory of drop-ins that is a link.
     - ``application UNIT``: each name of each of ``units``.
     - ``before UNIT``: a unit, existing or not, that starts before one of ``units`` and is none of them, or in
       place of it.
     - ``script NAME``: an init script that a link in rc2.d to rc5.d starts.
-    - ``as-built MTIME CTIME X.wants``: a directory of the packages' units, with its times.
+    - ``as-built MTIME CTIME X.wants`` (or ``UNIT.d``): a directory of the packages' units, with its times.
 
     Raises UnsupportedUnitError when a directory X.wants is a link, because init would not see its entries.
     """
@@ -89,8 +89,7 @@ def _links(root: ImageRoot) -> Iterator[str]:
                 yield from _said(pulled, masks)
                 # One that is not there, or is masked, is looked for in each boot.
                 if str(place) == UNIT_PATHS[-1] and all(pulled.values()) and masks.isdisjoint(pulled):
-                    mtime_s = root.host(canonical / name).lstat().st_mtime_ns // 10**9
-                    yield f"as-built {mtime_s} {IMAGE_TIME_S} {name}"
+                    yield _as_built(root, canonical / name)
 
 
 def _said(pulled: dict[str, bool], masks: Collection[str]) -> Iterator[str]:
@@ -119,10 +118,19 @@ def _is_there(there: Collection[str], unit: str) -> bool:
 
 
 def _drop_ins(root: ImageRoot) -> Iterator[str]:
-    for place in ADMINISTRATORS_UNITS:
+    for place in map(PurePosixPath, UNIT_PATHS):
         for path in root.glob(place / "*.d" / "*.conf"):
             yield f"{path.parent.name}/{path.name}"
         canonical = root.resolve(place).canonical
         for name in root.names(canonical) if canonical is not None else ():
-            if name.endswith(".d") and root.link_target(place / name) is not None:
+            if not name.endswith(".d") or canonical is None:
+                continue
+            if root.link_target(canonical / name) is not None:
                 yield name
+            elif str(place) == UNIT_PATHS[-1] and root.host(canonical / name).is_dir():
+                yield _as_built(root, canonical / name)
+
+
+def _as_built(root: ImageRoot, directory: PurePosixPath) -> str:
+    mtime_s = root.host(directory).lstat().st_mtime_ns // 10**9
+    return f"as-built {mtime_s} {IMAGE_TIME_S} {directory.name}"

@@ -158,8 +158,16 @@ def start_links(root: ImageRoot, name: str) -> tuple[PurePosixPath, ...]:
 
 
 def started_scripts(root: ImageRoot) -> frozenset[str]:
-    """The names of all init scripts that links start at boot, in the spelling of the links."""
-    return frozenset(name[3:] for _, name in _links(root))
+    """The names of all init scripts that links start at boot, in the spelling of the links. A link without an
+    executable script starts nothing, until somebody installs the script.
+    """
+    return frozenset(name[3:] for _, name in _links(root) if _is_executable(root, SCRIPTS / name[3:]))
+
+
+def _is_executable(root: ImageRoot, script: PurePosixPath) -> bool:
+    """Whether a file is there that somebody may execute, as init asks test(1)."""
+    found = root.resolve(script).canonical
+    return found is not None and root.host(found).is_file() and bool(root.host(found).stat().st_mode & 0o111)
 
 
 def _links(root: ImageRoot) -> Iterator[tuple[PurePosixPath, str]]:
