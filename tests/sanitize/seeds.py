@@ -152,4 +152,5 @@ def _parts() -> tuple[bytes, ...]:
         b"\2\x80" + mounts,
         b"\2\x80" + b"a" * 4000 + b"," * 90,
         b"\3\x60" + b"0 4096\n8192 4096\n" + b"etc/passwd\0usr/bin/x\0\0",
+        b"\7\x40" + b"0 4096\n" + b"0 4096 usr/lib/x.so\x0065536 8192 usr/lib/x.so\0",
     )
