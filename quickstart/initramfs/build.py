@@ -21,8 +21,9 @@ from quickstart.initramfs.prefetch import NOTHING_KNOWN, Prefetch
 from quickstart.initramfs.programs import Programs
 from quickstart.initramfs.serving import Delivery, bound_files
 from quickstart.initramfs.takeover import network_service
-from quickstart.inspect.cloudinit import early_start
+from quickstart.inspect.cloudinit import early_start, has_cloud_init
 from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.hooks import writes_resolver
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.inspect.unit.mounted import tmp_options
 from quickstart.inspect.unit.sysctl import kernel_settings
@@ -163,6 +164,8 @@ def _config(recipe: Recipe, root: ImageRoot) -> GuestConfig:
         image=recipe.payload.value if recipe.payload is Payload.SQUASHFS else "",
         settings=kernel_settings(root),
         tmp_options=tmp_options(root),
+        cloud_init=has_cloud_init(root),
+        resolver=writes_resolver(root),
         nologin=root.resolve(_NOLOGIN).canonical is not None,
     )
     return replace(config, build=build_id(recipe, config))

@@ -49,7 +49,8 @@ class GuestConfig:
     files, for each unit of the stack (serving.bound_files). ``watched`` is compared with the volume in
     addition to the packed files. ``settings`` come from the image's sysctl.d(5). ``tmp_options`` are those of
     the tmpfs on /tmp, as init tries them (inspect/unit/mounted.py). ``nologin`` says whether ordinary users are
-    kept from logging in during the boot (pam_nologin(8)).
+    kept from logging in during the boot (pam_nologin(8)). ``cloud_init`` says whether cloud-init writes a
+    part of the configuration, and ``resolver`` whether dhclient writes /etc/resolv.conf.
     """
 
     build: str
@@ -69,6 +70,8 @@ class GuestConfig:
     settings: tuple[KernelSetting, ...] = ()
     tmp_options: tuple[str, ...] = ()
     nologin: bool = False
+    cloud_init: bool = False
+    resolver: bool = False
 
 
 def late_binds_text(unit: UnitStart) -> str:
@@ -119,8 +122,10 @@ def config_text(config: GuestConfig) -> str:
         "EARLY": config.early,
         "IMAGE": config.image,
         "TMP_OPTIONS": " ".join(config.tmp_options),
+        "CLOUD_INIT": "yes" if config.cloud_init else "",
+        "RESOLVER": "yes" if config.resolver else "",
         "NOLOGIN": "yes" if config.nologin else "",
-        "ROOT_FILES": " ".join(ROOT_FILES),
+        "ROOT_FILES": " ".join(path.lstrip("/") for path in ROOT_FILES),
         # As in /proc/net/tcp (proc(5)).
         "READY_PORT": f"{config.ready.port:04X}" if config.ready.port else "",
         # `caretaker ask` has no other request than HTTP's.

@@ -19,7 +19,7 @@ _UNITS = (
 _UNIT_DIRECTORIES = ("/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system")
 _CONFIGURED = PurePosixPath("/etc/cloud")
 # In the list of modules it is `- bootcmd`.
-_BOOTCMD = re.compile(r"""^(?:[^#\n]*[\s{,"'])?bootcmd["']?\s*:""", re.MULTILINE)
+_BOOTCMD = re.compile(r"""^(?:[^#\n]*[\s{,"'])?bootcmd["']?\s*:(?!\s*\[\s*\])""", re.MULTILINE)
 # cloud-init documentation, "How to disable cloud-init".
 _DISABLED = PurePosixPath("/etc/cloud/cloud-init.disabled")
 

@@ -20,7 +20,7 @@ from quickstart.inspect.unit.files import assignments
 from quickstart.inspect.unit.order import Budget
 from quickstart.model import Trace
 from quickstart.model.started import LoadedUnit, RootMount
-from quickstart.pack.harmless import is_asked_for, is_harmless
+from quickstart.pack.harmless import is_asked_for, is_harmless, is_only_waiting
 from quickstart.parse.printable import brief
 
 _KINDS = (".service", ".mount", ".automount", ".socket")
@@ -51,7 +51,7 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
             if unit not in loaded:
                 raise TraceError(f"systemd's account of the boot does not have {unit}", hint="build again")
             _refuse_root(unit, trace.loaded.roots)
-            _refuse_last(loaded[unit])
+            _refuse_last(loaded, unit)
             for name in sorted(_earlier(loaded, unit) - stack):
                 if why := _why_not(loaded[name], loaded[unit], has_command):
                     raise UnsupportedUnitError(
@@ -60,13 +60,13 @@ def refuse_earlier(traces: Sequence[Trace], units: Iterable[str], root: ImageRoo
                     )
 
 
-def _refuse_last(unit: LoadedUnit) -> None:
-    """Raise UnsupportedUnitError for a unit that waits for the whole boot: what every other service prepares,
-    nobody knows.
+def _refuse_last(loaded: Mapping[str, LoadedUnit], unit: str) -> None:
+    """Raise UnsupportedUnitError for a unit that waits for the whole boot, directly or by way of others: what
+    every other service prepares, nobody knows.
     """
-    for goal in sorted(_GOALS & unit.after):
+    for goal in sorted(_GOALS & {*loaded[unit].after, *_before(loaded, unit)}):
         raise UnsupportedUnitError(
-            f"{unit.name} cannot be started early: it comes after {goal}, and so after every other service",
+            f"{unit} cannot be started early: it comes after {goal}, and so after every other service",
             hint=f"let it come after network.target in place of {goal}, in a unit file of the image",
         )
 
@@ -115,6 +115,8 @@ def _why_not(unit: LoadedUnit, application: LoadedUnit, has_command: Callable[[s
     usual = _PACKAGES if is_service else (*_PACKAGES, _GENERATED)
     if not _is_below(unit.file, *usual) and (is_service or unit.file):
         return f", by {brief(unit.file) or 'no file'} in place of the package's unit"
+    if is_only_waiting(unit.name):
+        return None
     changing = (each for each in unit.drop_ins if is_service or not _is_below(each, _GENERATED))
     return next(
         (f", with the commands of {brief(each)}" for each in changing if not is_service or has_command(each)),

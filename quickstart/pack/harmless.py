@@ -17,7 +17,8 @@ _SERVICES = {
         lvm2-pvscan@* mdadm-shutdown modprobe@* nfs-config open-vm-tools systemd-backlight@* systemd-binfmt
         systemd-fsck-root systemd-fsckd systemd-growfs-root systemd-hibernate-clear systemd-hibernate-resume
         systemd-hwdb-update systemd-modules-load systemd-pstore systemd-remount-fs systemd-repart systemd-rfkill
-        systemd-udev-load-credentials systemd-udev-settle systemd-udev-trigger systemd-udevd udev""",
+        systemd-udev-load-credentials systemd-udev-settle systemd-udev-trigger systemd-udevd udev
+        vgauth""",
     "the console": """
         console-setup keyboard-setup plymouth-quit plymouth-quit-wait plymouth-read-write plymouth-start
         systemd-ask-password-console systemd-ask-password-plymouth systemd-ask-password-wall
@@ -43,7 +44,8 @@ _SERVICES = {
         NetworkManager NetworkManager-dispatcher NetworkManager-wait-online connman dhcpcd ifup@* ifupdown-pre
         ifupdown-wait-online networking resolvconf resolvconf-pull-resolved systemd-network-generator
         systemd-networkd systemd-networkd-persistent-storage systemd-networkd-wait-online
-        systemd-networkd-wait-online@* systemd-resolved wpa_supplicant wpa_supplicant@*""",
+        systemd-networkd-wait-online@* systemd-resolved wpa_supplicant wpa_supplicant@* netplan-ovs-cleanup
+        netplan-configure""",
     "cloud-init, which has rules of its own (docs/users/cloud-init.md)": """
         cloud-config cloud-final cloud-init cloud-init-hotplugd cloud-init-local cloud-init-main
         cloud-init-network""",
@@ -75,3 +77,8 @@ def is_harmless(name: str) -> bool:
 def is_asked_for(name: str) -> bool:
     """Whether an early start may overtake the unit only if the application's own unit does not name it."""
     return name in _ON_DEMAND
+
+
+def is_only_waiting(name: str) -> bool:
+    """Whether the unit only waits for the network, whatever its drop-ins make of it (netplan's name the interfaces)."""
+    return name.partition("@")[0].removesuffix(".service").endswith("-wait-online")

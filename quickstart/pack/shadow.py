@@ -26,6 +26,7 @@ from quickstart.pack.beside import tree_of
 from quickstart.pack.leave import left_on_volume
 
 _LOCAL = PurePosixPath("/usr/local")
+_FOREIGN = (PurePosixPath("/opt"), _LOCAL)
 # Nothing below these is a file of the image.
 _VOLATILE = frozenset({"proc", "sys", "dev", "run"})
 _ORIGIN = ("$ORIGIN", "${ORIGIN}")
@@ -135,6 +136,8 @@ def _objects(
     own = {file.path for file in start_set.files if file.kind is not FileKind.DIRECTORY}
     own |= {*programs, *(each.path for each in start_set.excluded)}
     trees = {tree for path in own if (tree := tree_of(path)) is not None and _is_foreign(tree)}
+    # A program there may be executed after ready, in a tree that nothing has touched.
+    trees |= {tree for tree in _FOREIGN if root.resolve(tree).canonical == tree and root.host(tree).is_dir()}
     beside = (path for tree in trees if _resolved(root, tree) == tree for path in root.below(tree))
     yield from sorted(own | {path for path in beside if _is_code(root, path)})
 

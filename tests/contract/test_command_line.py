@@ -34,7 +34,7 @@ def said(root: Path, script: str) -> str:
     for name in ("bin", "dev"):
         (root / name).mkdir(exist_ok=True)
     (root / "dev/null").touch()
-    for name in ("grep", "od", "sed", "tr"):
+    for name in ("grep", "head", "od", "sed", "tr"):
         if not (root / "bin" / name).is_symlink():
             (root / "bin" / name).symlink_to("/busybox")
     done = subprocess.run(
@@ -82,15 +82,26 @@ def test_what_the_image_s_own_initramfs_is_asked_for(tmp_path: Path, word: str, 
     assert '\n[ -z "$own_initramfs" ] || give_up "' in init
 
 
-@pytest.mark.parametrize("file", ["", "/etc/overlayroot.conf"])
-def test_a_stale_start_with_something_for_the_image_s_own_initramfs(tmp_path: Path, file: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "is_wanted"),
+    [
+        ('overlayroot_cfgdisk="disabled"\noverlayroot=""\n', False),
+        ('overlayroot="disabled"\n', False),
+        ('# overlayroot="tmpfs"\n', False),
+        ('overlayroot="tmpfs"\n', True),
+        ("overlayroot=device:dev=/dev/vdb\n", True),
+        ("BILIBOP_LOCKFS=true\n", True),
+    ],
+)
+def test_only_the_image_s_own_initramfs_can_obey_it(tmp_path: Path, text: str, is_wanted: bool) -> None:
+    """Fallback 1 does not run its scripts, so each way to it asks."""
     (tmp_path / "newroot/etc").mkdir(parents=True)
-    if file:
-        (tmp_path / f"newroot{file}").write_text("")
-    stubs = 'give_up() { echo "2: $*"; exit; }; boot_stock() { echo "1: $*"; }'
-    script = f'{stubs}; ROOT_FILES="/etc/overlayroot.conf /etc/other.conf"; STALE="/x is new"; boot_stale'
-    expected = f"2: /x is new, and {file} is for the image's own initramfs" if file else "1: /x is new"
-    assert said(tmp_path, script) == expected
+    (tmp_path / "newroot/etc/overlayroot.conf").write_text(text)
+    script = 'ROOT_FILES="etc/overlayroot.conf etc/other.conf"; wants_own_initramfs /newroot && echo yes || echo no'
+    assert said(tmp_path, script) == ("yes" if is_wanted else "no")
+    first = resources.files("quickstart.initramfs").joinpath("init", "first").read_text()
+    boot_stock = first.partition("\nboot_stock() {\n")[2]
+    assert "\t! wants_own_initramfs /newroot || give_up " in boot_stock.partition("\n}\n")[0]
 
 
 @pytest.mark.parametrize("ending", ["", "\nquiet"])

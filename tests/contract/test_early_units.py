@@ -99,6 +99,16 @@ def test_an_init_script_without_a_unit_file(root: Path) -> None:
     assert early(root) == ("etc/rc2.d/S02later", "etc/rc3.d/S02filter")
 
 
+def test_a_directory_that_is_an_extension(root: Path) -> None:
+    """systemd-sysext(8) takes directories as well as images."""
+    (root / "var/lib/extensions/old").mkdir(parents=True)
+    (root / "known").write_bytes(enabled_text(ImageRoot(root), "app.service"))
+    assert early(root) == NOTHING
+    (root / "var/lib/extensions/new/usr").mkdir(parents=True)
+    (root / "etc/confexts").mkdir()
+    assert early(root) == ("var/lib/extensions/new",)
+
+
 def test_what_the_build_has_seen_is_not_named(root: Path) -> None:
     assert early(root) == NOTHING
     (root / "known").write_bytes(b"")

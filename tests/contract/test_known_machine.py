@@ -19,7 +19,14 @@ NOT_YET = "cloud-init has not been through this machine yet"
 NO_NAME = "nothing tells this machine from others, so cloud-init may not have been through it"
 
 
-def asked(root: Path, early: str, link: str, named: dict[str, str], fstab: str = "") -> str:
+def asked(
+    root: Path,
+    early: str,
+    link: str,
+    named: dict[str, str],
+    fstab: str = "",
+    network: dict[str, str] | None = None,
+) -> str:
     """``known``, or why not, in a machine that has these files of names, and this link's text on its volume."""
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they chroot")
@@ -29,14 +36,18 @@ def asked(root: Path, early: str, link: str, named: dict[str, str], fstab: str =
     for name in ("bin", "dev", "newroot", *(str(Path(place).parent) for place in named)):
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "dev/null").touch()
-    (root / "bin/readlink").symlink_to("/busybox")
+    for name in ("grep", "head", "readlink"):
+        (root / "bin" / name).symlink_to("/busybox")
     for place, name in named.items():
         (root / place).write_text(f"{name}\n")
     if link:
         (root / "newroot/.quickstart.instance").symlink_to(link)
     (root / "newroot/etc").mkdir(exist_ok=True)
     (root / "newroot/etc/fstab").write_text(fstab)
-    script = f'. /first; EARLY={early}; known_to_cloud_init && echo known || echo "$STALE"'
+    for place, text in (network or {}).items():
+        (root / "newroot/etc" / place).parent.mkdir(parents=True, exist_ok=True)
+        (root / "newroot/etc" / place).write_text(text)
+    script = f'. /first; EARLY={early}; CLOUD_INIT=yes; known_to_cloud_init && echo known || echo "$STALE"'
     done = subprocess.run(
         ["chroot", str(root), "/busybox", "sh", "-c", script],
         capture_output=True,
@@ -86,8 +97,40 @@ def test_known(early: str, link: str, named: dict[str, str], answer: str, tmp_pa
         ("nas:/x /srv nfs noauto,x-systemd.automount 0 0", False),
         ("proc /proc proc hidepid=2 0 0", False),
         ("UUID=1 / ext4 rw 0 1\n/dev/vdb /srv ext4 defaults 0 2", False),
+        ("/dev/vdb /srv/dev/data ext4 defaults 0 2", False),
+        ("/dev/vdb /srv/none ext4 defaults 0 2", False),
+        ("tmpfs /srv/run/x tmpfs defaults 0 0", False),
     ],
 )
 def test_a_mount_that_the_build_has_not_seen(line: str, is_known: bool, tmp_path: Path) -> None:
     answer = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, f"{line}\n")
     assert answer == ("known" if is_known else f"/etc/fstab mounts {line.splitlines()[-1].split()[1]}")
+
+
+@pytest.mark.parametrize("early", ["seen", "always"])
+def test_the_last_line_and_slashes_at_its_end_count(early: str, tmp_path: Path) -> None:
+    """Also where the profile or the command line says that cloud-init does not matter."""
+    fstab = "UUID=1 / ext4 rw 0 1\nfs-1:/ /var/lib/mysql/ efs defaults 0 0"
+    assert asked(tmp_path, early, f"1:{MINE}", {DMI: MINE}, fstab) == "/etc/fstab mounts /var/lib/mysql"
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "is_known"),
+    [
+        ("network/interfaces.d/50-cloud-init", "auto ens3\niface ens3 inet dhcp\n    mtu 1500\n", True),
+        ("systemd/network/10-cloud-init-ens3.network", "[Match]\nName=ens3\n[Network]\nDHCP=ipv4\n", True),
+        ("netplan/50-cloud-init.yaml", "network:\n  ethernets:\n    ens3:\n      dhcp4: true\n", True),
+        ("network/interfaces.d/50-cloud-init", "iface ens3 inet static\n    address 10.0.0.2/24\n", False),
+        ("network/interfaces", "iface ens3 inet dhcp\n    pre-up iptables-restore /etc/rules\n", False),
+        ("systemd/network/10-x.network", "[Network]\nAddress=10.0.0.2/24\n", False),
+        ("systemd/network/10-x.network.d/a.conf", "[Network]\nLinkLocalAddressing=no\n", False),
+        (
+            "netplan/50-cloud-init.yaml",
+            "network:\n  ethernets:\n    ens3:\n      addresses:\n      - 10.0.0.2/24\n",
+            False,
+        ),
+    ],
+)
+def test_a_network_that_the_build_has_not_seen(place: str, text: str, is_known: bool, tmp_path: Path) -> None:
+    answer = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, network={place: text})
+    assert answer == ("known" if is_known else f"/etc/{place} wants more than DHCP")

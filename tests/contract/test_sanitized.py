@@ -366,7 +366,9 @@ def test_the_sanitized_starter_starts_an_ordinary_unit(starter: Path, tmp_path: 
         *(("group", "x"), ("type", "exec"), ("environment", "A=one two"), ("limit", "7", "1024", "4096")),
         ("command", "main", "", "/bin/sh", "sh", "-c", "exec sleep 600", "$A"),
     )
-    found = run_starter(starter, tmp_path, text, {"line": "tr '\\0' ' ' </proc/$MAIN/cmdline"})
+    # The starter is done when the shell is executed; that executes sleep some time later.
+    until = "for _ in $(seq 200); do ! grep -qa ^sh /proc/$MAIN/cmdline || sleep 0.05; done"
+    found = run_starter(starter, tmp_path, text, {"line": f"{until}; tr '\\0' ' ' </proc/$MAIN/cmdline"})
     assert (found.status, found.reason) == (0, ""), found.log
     assert found.answers["line"].strip() == "sleep 600"
     assert UNIT.startswith(FIRST.encode())

@@ -29,8 +29,10 @@ def function(name: str) -> str:
 @pytest.mark.parametrize(
     ("network", "hand_off", "before", "expected"),
     [
-        ("networkd", "keep", MINE, MINE),
-        # dhclient writes it some seconds later, or a hook of the administrator's keeps it from that.
+        ("networkd", "keep RESOLVER=yes", MINE, MINE),
+        # As dhclient does it some seconds later.
+        ("ifupdown", "keep RESOLVER=yes", MINE, SERVERS),
+        # The administrator keeps dhclient from it.
         ("ifupdown", "keep", MINE, MINE),
         ("ifupdown", "keep", "", SERVERS),
         # Nobody else does.

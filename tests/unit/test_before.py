@@ -172,5 +172,15 @@ def test_what_cloud_init_does_not_write_is_compared_with_it_too(tmp_path: Path) 
     }
     assert left_out == {
         *("/etc/fstab", "/etc/network/interfaces"),
-        *("/etc/network/interfaces.d", "/etc/systemd/network", "/etc/udev/rules.d"),
+        *("/etc/network/interfaces.d", "/etc/systemd/network", "/etc/netplan", "/etc/udev/rules.d"),
     }
+
+
+def test_drop_ins_of_the_network_s_files_are_compared(tmp_path: Path) -> None:
+    read(tmp_path, SERVICE)
+    put(tmp_path, "/etc/systemd/network/10-wired.network", "[Network]\nDHCP=yes\n")
+    put(tmp_path, "/usr/lib/systemd/network/80-wifi.network", "[Network]\nDHCP=yes\n")
+    facts = deciding(ImageRoot(tmp_path), "app.service")
+    own = "/etc/systemd/network"
+    assert {f"{own}/10-wired.network.d", f"{own}/80-wifi.network.d"} <= set(map(str, facts.places))
+    assert {"/etc/dhcpcd.conf", "/etc/systemd/networkd.conf"} <= set(map(str, facts.files))

@@ -88,6 +88,7 @@ def test_a_profile_that_never_starts_early(root: ImageRoot, tmp_path: Path) -> N
     [
         ("cloud_init_modules:\n - bootcmd\n - write-files\n", False),
         ("# bootcmd: [x]\n", False),
+        ("bootcmd: []\n", False),
         ("bootcmd:\n - nft -f /etc/rules\n", True),
         ('{"bootcmd": ["nft -f /etc/rules"]}\n', True),
     ],

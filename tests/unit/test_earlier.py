@@ -135,6 +135,21 @@ def test_what_comes_after_all_services(tmp_path: Path, goal: str) -> None:
     assert f"app.service cannot be started early: it comes after {goal}" in refused(tmp_path, late)
 
 
+def test_what_comes_after_all_services_by_way_of_another(tmp_path: Path) -> None:
+    """bookworm's cloud-final.service comes after multi-user.target."""
+    final = booted(
+        app_service="cloud-final.service", cloud__final_service="multi-user.target", multi__user_target=""
+    )
+    assert "it comes after multi-user.target" in refused(tmp_path, final)
+
+
+def test_what_only_waits_for_the_network_may_wait_for_another_interface(tmp_path: Path) -> None:
+    name = "systemd-networkd-wait-online.service"
+    waiting = booted(network_target=name, systemd__networkd__wait__online_service="")
+    drop_in = "/run/systemd/system/systemd-networkd-wait-online.service.d/10-netplan.conf"
+    assert refused(tmp_path, changed(waiting, name, drop_ins=(drop_in,))) == ""
+
+
 @pytest.mark.parametrize("name", ["unbound", "nslcd", "systemd-timesyncd", "open-iscsi"])
 def test_what_is_asked_for_by_name_is_not_overtaken(tmp_path: Path, name: str) -> None:
     """nginx comes after nss-lookup.target, and a name server before that; neither knows of the other."""

@@ -10,6 +10,7 @@ import pytest
 from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.facts import deciding
+from quickstart.inspect.unit.hooks import writes_resolver
 from quickstart.inspect.unit.read import read_unit
 from tests.unit.test_unit_sockets import UNITS, link, put
 
@@ -74,6 +75,8 @@ def test_a_link_to_a_script(tmp_path: Path) -> None:
         "  down /root/rules",
         "  # up /root/rules",
         "  dns-nameservers 10.0.2.3",
+        "  up ethtool -K $IFACE tso off >/dev/null 2>&1 || true",
+        "iface ens3 inet6 auto",
         "source /etc/network/interfaces.d/*",
         "source interfaces.d/*.cfg",
         "source-directory /etc/network/interfaces.d",
@@ -100,6 +103,10 @@ def test_commands_that_set_up_the_interface(tmp_path: Path, line: str) -> None:
         "  up ip netns exec x /root/rules",
         "  up tc filter add dev ens3 ingress protocol ip flower action drop",
         "source /etc/network/more",
+        "source interfaces.d/../more",
+        "iface ens4 inet static",
+        "iface ens3 inet6 static",
+        "  accept_ra 0",
         "source-directory /root/interfaces",
         "mapping ens3\n  script /root/rules",
     ],
@@ -120,7 +127,46 @@ def test_the_script_of_dhclient(tmp_path: Path) -> None:
     put(tmp_path, conf, '#script "/sbin/dhclient-script";\nsend host-name = gethostname();\n')
     assert refused(tmp_path) == ""
     put(tmp_path, conf, 'interface "ens3" {\n  script "/root/rules";\n}\n')
-    assert f"{conf} names a script" in refused(tmp_path)
+    assert f"{conf} names a script, another file" in refused(tmp_path)
+
+
+def test_what_run_parts_passes_by(tmp_path: Path) -> None:
+    for name in ("tool.dpkg-old", "rules.sh"):
+        put(tmp_path, f"{PRE_UP}/{name}", "#!/bin/sh\niptables-restore </etc/rules\n")
+        (tmp_path / PRE_UP[1:] / name).chmod(0o755)
+    assert refused(tmp_path) == ""
+
+
+@pytest.mark.parametrize("line", ["static ip_address=10.0.0.2/24", "script /root/rules", "inform 10.0.0.2"])
+def test_dhcpcd_s_own_configuration(tmp_path: Path, line: str) -> None:
+    put(tmp_path, "/etc/dhcpcd.conf", f"#{line}\noption classless_static_routes\nslaac private\n")
+    assert refused(tmp_path) == ""
+    put(tmp_path, "/etc/dhcpcd.conf", f"interface ens3\n{line}\n")
+    assert "/etc/dhcpcd.conf names a script, another file or a fixed address" in refused(tmp_path)
+
+
+def test_rules_of_udev_that_filter(tmp_path: Path) -> None:
+    rule = 'ACTION=="add", SUBSYSTEM=="net", RUN+="/usr/sbin/nft -f /etc/rules"\n'
+    put(tmp_path, "/etc/udev/rules.d/80-net.rules", rule)
+    assert "/etc/udev/rules.d/80-net.rules may set up a packet filter" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "writes"),
+    [
+        (
+            "option rfc3442-classless-static-routes code 121 = array of unsigned integer 8;\n#supersede domain-name x;\n",
+            True,
+        ),
+        ("supersede domain-name-servers 127.0.0.1;\n", False),
+        ("prepend domain-name-servers 127.0.0.1;\n", False),
+    ],
+)
+def test_who_writes_the_resolver(tmp_path: Path, text: str, writes: bool) -> None:
+    assert not writes_resolver(ImageRoot(tmp_path))
+    put(tmp_path, "/etc/dhcp/dhclient.conf", text)
+    assert refused(tmp_path) == ""
+    assert writes_resolver(ImageRoot(tmp_path)) is writes
 
 
 def test_a_hook_of_dhclient_runs_without_being_executable(tmp_path: Path) -> None:

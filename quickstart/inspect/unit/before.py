@@ -38,9 +38,10 @@ _IMA_POLICY = PurePosixPath("/etc/ima/ima-policy")
 _KERNEL_FILES = ("/etc/sysctl.conf", str(_IMA_POLICY))
 # cloud-init writes them on an instance's first boot, after which that machine starts early all the same. Init looks at its fstab.
 _CLOUD_FILES = ("/etc/fstab", "/etc/network/interfaces")
-_CLOUD_PLACES = ("/etc/network/interfaces.d", "/etc/systemd/network", "/etc/udev/rules.d")
+_CLOUD_PLACES = ("/etc/network/interfaces.d", "/etc/systemd/network", "/etc/netplan", "/etc/udev/rules.d")
 _MACHINE_FILES = (
-    *("/etc/crypttab", "/etc/dhcp/dhclient.conf", "/etc/dhcpcd.enter-hook", "/etc/dhcpcd.exit-hook"),
+    *("/etc/crypttab", "/etc/dhcp/dhclient.conf"),
+    *("/etc/dhcpcd.conf", "/etc/dhcpcd.enter-hook", "/etc/dhcpcd.exit-hook", "/etc/systemd/networkd.conf"),
     *("/etc/default/networking", "/etc/rc.local"),
     # systemd.offline-updates(7): a boot that updates the machine does not start the application.
     *("/system-update", "/etc/system-update"),
@@ -50,7 +51,7 @@ _MACHINE_FILES = (
 # modprobe.d(5): init loads modules by the build's own table, also one that the administrator has forbidden since.
 _MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
 # systemd-sysext(8), systemd-confext(8): what is in these replaces directories of /usr and /etc, after an early start.
-_EXTENSIONS = (
+EXTENSIONS = (
     *("/etc/extensions", "/var/lib/extensions", "/usr/lib/extensions", "/usr/local/lib/extensions"),
     *("/var/lib/confexts", "/usr/lib/confexts", "/usr/local/lib/confexts"),
 )
@@ -87,15 +88,24 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The directories, existing or not, whose entries are such configuration files."""
-    yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES, *_EXTENSIONS))
+    yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES, *EXTENSIONS))
     yield from HOOKS
     # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
     yield from ADMINISTRATORS_UNITS
     names = [name for each in (SERVICE, *_EARLY_TARGETS, *_GOALS) for name in drop_in_places(root, each)]
     names += [f"{target}.{kind}" for target in _EARLY_TARGETS for kind in _PULLING]
     yield from (directory / name for directory in ADMINISTRATORS_UNITS for name in dict.fromkeys(names))
+    yield from (PurePosixPath("/etc/systemd/networkd.conf.d"), *_network_drop_ins(root))
     if not has_cloud_init(root):
         yield from map(PurePosixPath, _CLOUD_PLACES)
+
+
+def _network_drop_ins(root: ImageRoot) -> Iterator[PurePosixPath]:
+    """The administrator's drop-in directories, existing or not, for the image's own network files (networkctl(1), edit)."""
+    own = PurePosixPath("/etc/systemd/network")
+    for place in (own, PurePosixPath("/usr/lib/systemd/network")):
+        for path in root.glob(place / "*.network"):
+            yield own / f"{path.name}.d"
 
 
 def refuse_filters(root: ImageRoot, unit: str) -> None:

@@ -25,17 +25,31 @@ _DHCLIENT = tuple(PurePosixPath(f"/etc/dhcp/dhclient-{kind}-hooks.d") for kind i
 HOOKS = (*_IF_UP, *_DHCLIENT)
 _DHCPCD = (PurePosixPath("/etc/dhcpcd.enter-hook"), PurePosixPath("/etc/dhcpcd.exit-hook"))
 _DHCLIENT_CONF = PurePosixPath("/etc/dhcp/dhclient.conf")
-_SCRIPT = re.compile(r"^[^#\n]*\bscript\b", re.MULTILINE)
+_CONFIGURATIONS = (_DHCLIENT_CONF, PurePosixPath("/etc/dhcpcd.conf"))
+# dhclient.conf(5), dhcpcd.conf(5): what runs a script, reads another file, or gives another address than DHCP.
+_OTHERWISE = re.compile(
+    r"^[^#\n]*(?<![\w-])(?:script|include|static|inform|arping|fallback)(?![\w-])", re.MULTILINE
+)
+_OWN_RESOLVER = re.compile(
+    r"^[^#\n]*\b(?:supersede|prepend|append|default)\s+(?:domain-name|domain-search|dhcp6\.)", re.MULTILINE
+)
 _STATUS = PurePosixPath("/var/lib/dpkg/status")
 _CONFFILE = re.compile(r"^ (/etc/(?:network|dhcp)/\S+) ([0-9a-f]{32})\b", re.MULTILINE)
 # interfaces(5): the files that are compared, and what only a running machine has.
 _SOURCED = re.compile(
-    r"source\s+(?:/etc/network/)?interfaces\.d/\S+|source-directory\s+(?:/etc/network/)?interfaces\.d/?"
+    r"source\s+(?:/etc/network/)?interfaces\.d/[^\s/]+|source-directory\s+(?:/etc/network/)?interfaces\.d/?"
     r"|source(?:-directory)?\s+/run/network/\S+"
 )
 _INTERFACES = PurePosixPath("/etc/network/interfaces")
 _MORE_INTERFACES = PurePosixPath("/etc/network/interfaces.d")
 _MAPPING = re.compile(r"\s*mapping\b")
+# Init's network is DHCP's, and what the kernel does with IPv6 by itself.
+_NO_DHCP = re.compile(
+    r"\s*iface\s+\S+\s+(?:inet\s+(?!dhcp\b|loopback\b)|inet6\s+(?!auto\b|loopback\b))|\s*(?:accept_ra|autoconf)\s+0\b"
+)
+# run-parts(8) passes by all other names.
+_RUN = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN = re.compile(r"\$IFACE\b|\$\{IFACE\}|[12]?>(?:/dev/null|&1)")
 _FILTER = re.compile(
     r"\b(?:ip6?tables|nft|ebtables|arptables|ipset|iptables-restore|ip6tables-restore|netfilter-persistent|ferm|shorewall|ufw|firehol)\b"
 )
@@ -63,8 +77,10 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
     The same for a configuration that names other scripts or files, which would not be compared.
     """
     scripts, interfaces = _few(unit, _scripts(root)), _few(unit, _interfaces(root))
-    conf = root.resolve(_DHCLIENT_CONF).canonical
-    _refuse_long(root, unit, (*scripts, *interfaces, *((conf,) if conf else ())))
+    configurations = [path for each in _CONFIGURATIONS if (path := root.resolve(each).canonical) is not None]
+    rules = _few(unit, _udev_rules(root))
+    _few(unit, iter((*scripts, *interfaces, *rules)))
+    _refuse_long(root, unit, (*scripts, *interfaces, *configurations, *rules))
     packaged, digests = owners(root, scripts), _conffiles(root) if scripts else {}
     for script in scripts:
         content = root.read_bytes(script)
@@ -74,8 +90,12 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
     for path in _DHCPCD:
         if root.resolve(path).canonical is not None:
             raise _refusal(unit, f"{path} runs before it, and may set up a packet filter")
-    if conf is not None and _SCRIPT.search(root.read_text(conf)):
-        raise _refusal(unit, f"{_DHCLIENT_CONF} names a script, which may set up a packet filter")
+    for conf in configurations:
+        if _OTHERWISE.search(root.read_text(conf)):
+            raise _refusal(unit, f"{conf} names a script, another file or a fixed address")
+    for file in rules:
+        if _FILTER.search(root.read_text(file)):
+            raise _refusal(unit, f"{file} may set up a packet filter")
     for file in interfaces:
         for line in root.read_text(file).replace("\\\n", " ").splitlines():
             if why := _why_not(line):
@@ -90,6 +110,8 @@ def _why_not(line: str) -> str:
     words = line.strip()
     if words.startswith("source") and not _SOURCED.fullmatch(words):
         return "and that file is not compared at boot"
+    if _NO_DHCP.match(line):
+        return "and init's network is that of DHCP"
     return "and its script is not run" if _MAPPING.match(line) else ""
 
 
@@ -135,6 +157,8 @@ def _scripts(root: ImageRoot) -> Iterator[PurePosixPath]:
             script = root.resolve(place / name).canonical if place is not None else None
             if script is None or not root.host(script).is_file():
                 continue
+            if not _RUN.fullmatch(name):
+                continue
             if hooks in _DHCLIENT or root.host(script).stat().st_mode & 0o111:
                 yield script
 
@@ -148,7 +172,23 @@ def _interfaces(root: ImageRoot) -> Iterator[PurePosixPath]:
             yield file
 
 
+def _udev_rules(root: ImageRoot) -> Iterator[PurePosixPath]:
+    for path in root.glob(PurePosixPath("/etc/udev/rules.d/*.rules")):
+        file = root.resolve(path).canonical
+        if file is not None and root.host(file).is_file():
+            yield file
+
+
+def writes_resolver(root: ImageRoot) -> bool:
+    """Whether dhclient writes the servers of a lease into /etc/resolv.conf as they are (dhclient.conf(5)). Its hooks
+    are those of packages (``refuse_hooks``).
+    """
+    conf = root.resolve(_DHCLIENT_CONF).canonical
+    return conf is not None and _OWN_RESOLVER.search(root.read_text(conf)) is None
+
+
 def _is_harmless(command: str) -> bool:
+    command = _PLAIN.sub("x", command)
     if _FILTER.search(command) or _DROPPING.search(command) or _EXPANDING.search(command):
         return False
     programs = [
