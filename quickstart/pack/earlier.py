@@ -115,9 +115,10 @@ def _why_not(unit: LoadedUnit, application: LoadedUnit, has_command: Callable[[s
     usual = _PACKAGES if is_service else (*_PACKAGES, _GENERATED)
     if not _is_below(unit.file, *usual) and (is_service or unit.file):
         return f", by {brief(unit.file) or 'no file'} in place of the package's unit"
-    if is_only_waiting(unit.name):
-        return None
     changing = (each for each in unit.drop_ins if is_service or not _is_below(each, _GENERATED))
+    if is_only_waiting(unit.name):
+        # netplan's generator names the interfaces to wait for.
+        changing = (each for each in changing if not _is_below(each, *_PACKAGES, "/run/systemd/system/"))
     return next(
         (f", with the commands of {brief(each)}" for each in changing if not is_service or has_command(each)),
         None,

@@ -106,7 +106,11 @@ def test_a_directory_that_is_an_extension(root: Path) -> None:
     assert early(root) == NOTHING
     (root / "var/lib/extensions/new/usr").mkdir(parents=True)
     (root / "etc/confexts").mkdir()
+    (root / "var/lib/extensions/linked").symlink_to("old")
     assert early(root) == ("var/lib/extensions/new",)
+    # A drop-in for what netplan's generator makes.
+    (root / "etc/systemd/network/10-netplan-ens3.network.d").mkdir(parents=True)
+    assert early(root) == ("etc/systemd/network/10-netplan-ens3.network.d", "var/lib/extensions/new")
 
 
 def test_what_the_build_has_seen_is_not_named(root: Path) -> None:

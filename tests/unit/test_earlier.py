@@ -148,6 +148,8 @@ def test_what_only_waits_for_the_network_may_wait_for_another_interface(tmp_path
     waiting = booted(network_target=name, systemd__networkd__wait__online_service="")
     drop_in = "/run/systemd/system/systemd-networkd-wait-online.service.d/10-netplan.conf"
     assert refused(tmp_path, changed(waiting, name, drop_ins=(drop_in,))) == ""
+    put(tmp_path, f"{OWN}/{name}.d/a.conf", "[Service]\nExecStartPost=/usr/sbin/nft -f /etc/rules\n")
+    assert "a.conf" in refused(tmp_path, changed(waiting, name, drop_ins=(drop_in, f"{OWN}/{name}.d/a.conf")))
 
 
 @pytest.mark.parametrize("name", ["unbound", "nslcd", "systemd-timesyncd", "open-iscsi"])

@@ -107,6 +107,8 @@ def test_commands_that_set_up_the_interface(tmp_path: Path, line: str) -> None:
         "iface ens4 inet static",
         "iface ens3 inet6 static",
         "  accept_ra 0",
+        "  bridge_ports ens3",
+        "  hwaddress ether 52:54:00:00:00:01",
         "source-directory /root/interfaces",
         "mapping ens3\n  script /root/rules",
     ],
@@ -158,6 +160,9 @@ def test_rules_of_udev_that_filter(tmp_path: Path) -> None:
             "option rfc3442-classless-static-routes code 121 = array of unsigned integer 8;\n#supersede domain-name x;\n",
             True,
         ),
+        ("request subnet-mask, domain-name-servers;\n", True),
+        ("request subnet-mask, routers;\n", False),
+        ("ignore domain-name-servers;\n", False),
         ("supersede domain-name-servers 127.0.0.1;\n", False),
         ("prepend domain-name-servers 127.0.0.1;\n", False),
     ],
@@ -166,7 +171,12 @@ def test_who_writes_the_resolver(tmp_path: Path, text: str, writes: bool) -> Non
     assert not writes_resolver(ImageRoot(tmp_path))
     put(tmp_path, "/etc/dhcp/dhclient.conf", text)
     assert refused(tmp_path) == ""
+    # Another client does.
+    assert not writes_resolver(ImageRoot(tmp_path))
+    put(tmp_path, "/sbin/dhclient", "")
     assert writes_resolver(ImageRoot(tmp_path)) is writes
+    script(tmp_path, f"{ENTER}/tool", "make_resolv_conf() { :; }\n", is_packaged=True)
+    assert not writes_resolver(ImageRoot(tmp_path))
 
 
 def test_a_hook_of_dhclient_runs_without_being_executable(tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     names = [name for each in (SERVICE, *_EARLY_TARGETS, *_GOALS) for name in drop_in_places(root, each)]
     names += [f"{target}.{kind}" for target in _EARLY_TARGETS for kind in _PULLING]
     yield from (directory / name for directory in ADMINISTRATORS_UNITS for name in dict.fromkeys(names))
-    yield from (PurePosixPath("/etc/systemd/networkd.conf.d"), *_network_drop_ins(root))
+    yield from map(PurePosixPath, ("/etc/systemd/networkd.conf.d", "/usr/local/lib/systemd/network"))
+    yield from _network_drop_ins(root)
     if not has_cloud_init(root):
         yield from map(PurePosixPath, _CLOUD_PLACES)
 
@@ -103,6 +104,7 @@ def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
 def _network_drop_ins(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The administrator's drop-in directories, existing or not, for the image's own network files (networkctl(1), edit)."""
     own = PurePosixPath("/etc/systemd/network")
+    yield from root.glob(own / "*.network.d")
     for place in (own, PurePosixPath("/usr/lib/systemd/network")):
         for path in root.glob(place / "*.network"):
             yield own / f"{path.name}.d"

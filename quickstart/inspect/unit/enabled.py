@@ -31,13 +31,14 @@ def enabled_text(root: ImageRoot, *units: str) -> bytes:
     - ``before UNIT``: a unit, existing or not, that starts before one of ``units`` and is none of them, or in
       place of it.
     - ``script NAME``: an init script that a link in rc2.d to rc5.d starts.
-    - ``extension PATH``: a directory that systemd-sysext or systemd-confext takes for an extension.
+    - ``directory PATH``: a directory that systemd-sysext or systemd-confext takes for an extension, or with
+      drop-ins of the network's files.
     - ``as-built MTIME CTIME X.wants`` (or ``UNIT.d``): a directory of the packages' units, with its times.
 
     Raises UnsupportedUnitError when a directory X.wants is a link, because init would not see its entries.
     """
     lines = {*_links(root), *_drop_ins(root)}
-    lines |= {f"extension {str(path)[1:]}" for path in _extensions(root)}
+    lines |= {f"directory {str(path)[1:]}" for path in _directories(root)}
     lines |= {f"script {name}" for name in started_scripts(root)}
     own = {name for unit in units for name in names_of(root, unit)}
     lines |= {f"application {name}" for name in own}
@@ -58,10 +59,13 @@ def _beside(root: ImageRoot, unit: str) -> tuple[set[str], tuple[str, ...]]:
     return conflicting(root, unit), handing_sockets(root, unit)
 
 
-def _extensions(root: ImageRoot) -> Iterator[PurePosixPath]:
-    """The directories among the extensions. Other entries are compared by their facts (unit/before.py)."""
-    for place in map(PurePosixPath, EXTENSIONS):
-        for path in root.glob(place / "*"):
+def _directories(root: ImageRoot) -> Iterator[PurePosixPath]:
+    """The directories among the extensions, and those with drop-ins of networkd's files. Other entries are compared
+    by their facts (unit/before.py).
+    """
+    patterns = (*(f"{place}/*" for place in EXTENSIONS), "/etc/systemd/network/*.d")
+    for pattern in map(PurePosixPath, patterns):
+        for path in root.glob(pattern):
             if root.host(path).is_dir() and not root.host(path).is_symlink():
                 yield path
 

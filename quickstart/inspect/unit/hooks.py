@@ -25,6 +25,7 @@ _DHCLIENT = tuple(PurePosixPath(f"/etc/dhcp/dhclient-{kind}-hooks.d") for kind i
 HOOKS = (*_IF_UP, *_DHCLIENT)
 _DHCPCD = (PurePosixPath("/etc/dhcpcd.enter-hook"), PurePosixPath("/etc/dhcpcd.exit-hook"))
 _DHCLIENT_CONF = PurePosixPath("/etc/dhcp/dhclient.conf")
+_DHCLIENT_PROGRAM = PurePosixPath("/sbin/dhclient")
 _CONFIGURATIONS = (_DHCLIENT_CONF, PurePosixPath("/etc/dhcpcd.conf"))
 # dhclient.conf(5), dhcpcd.conf(5): what runs a script, reads another file, or gives another address than DHCP.
 _OTHERWISE = re.compile(
@@ -45,7 +46,7 @@ _MORE_INTERFACES = PurePosixPath("/etc/network/interfaces.d")
 _MAPPING = re.compile(r"\s*mapping\b")
 # Init's network is DHCP's, and what the kernel does with IPv6 by itself.
 _NO_DHCP = re.compile(
-    r"\s*iface\s+\S+\s+(?:inet\s+(?!dhcp\b|loopback\b)|inet6\s+(?!auto\b|loopback\b))|\s*(?:accept_ra|autoconf)\s+0\b"
+    r"\s*iface\s+\S+\s+(?:inet\s+(?!dhcp\b|loopback\b)|inet6\s+(?!auto\b|loopback\b))|\s*(?:accept_ra|autoconf)\s+0\b|\s*(?:bridge[_-]ports|bond[_-]\S+|hwaddress)\b"
 )
 # run-parts(8) passes by all other names.
 _RUN = re.compile(r"[A-Za-z0-9_-]+")
@@ -183,8 +184,17 @@ def writes_resolver(root: ImageRoot) -> bool:
     """Whether dhclient writes the servers of a lease into /etc/resolv.conf as they are (dhclient.conf(5)). Its hooks
     are those of packages (``refuse_hooks``).
     """
-    conf = root.resolve(_DHCLIENT_CONF).canonical
-    return conf is not None and _OWN_RESOLVER.search(root.read_text(conf)) is None
+    conf, program = root.resolve(_DHCLIENT_CONF).canonical, root.resolve(_DHCLIENT_PROGRAM).canonical
+    if (
+        conf is None
+        or program is None
+        or any("make_resolv_conf" in root.read_text(each) for each in _scripts(root))
+    ):
+        return False
+    text = re.sub(r"#.*", "", root.read_text(conf))
+    requests = re.findall(r"\brequest\b([^;]*)", text)
+    asks = all("domain-name-servers" in words for words in requests)
+    return asks and _OWN_RESOLVER.search(text) is None and re.search(r"\bignore\b", text) is None
 
 
 def _is_harmless(command: str) -> bool:
