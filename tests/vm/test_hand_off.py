@@ -33,8 +33,8 @@ OURS = {
     r"units: systemd-machine-id-commit\.service .*": "the root volume could be written to from the beginning",
     r"addresses: 1: lo +inet6 ::1/128 scope host *\\? *": "the kernel's own address: init brings lo up before systemd does",
     r"files: d 755 root root /var/lib/quickstart(/ID)?": "what is packed (docs/users/never-stale.md)",
-    r"files: f 644 root root /var/lib/quickstart/ID/(facts|kernel|modules|names|places|units|ways)": "the same",
-    r"files: f 755 root root /var/lib/quickstart/ID/early-units": "the same",
+    r"files: f 600 root root /var/lib/quickstart/ID/(facts|kernel|modules|names|places|units|ways)": "the same",
+    r"files: f 700 root root /var/lib/quickstart/ID/early-units": "the same",
     r"files: l 777 root root /var/lib/quickstart/current": "the same",
     r"files: f 640 root adm /var/log/quickstart\.log": "the application's output until its first restart",
 }
