@@ -21,7 +21,7 @@ from quickstart.cli.options import (
 )
 from quickstart.cli.output import Verb, run_verb, say
 from quickstart.engines import boot as pipeline
-from quickstart.engines.trial import Trial, Tried, build_tried
+from quickstart.engines.trial import Trial, Tried, build_tried, build_untried
 from quickstart.errors import BadInputError
 from quickstart.image.kerneloptions import added
 from quickstart.initramfs.guestconfig import HandOff
@@ -151,12 +151,8 @@ def build(
             kernel_options=KernelOptions(kernel_options) if kernel_options else None,
         )
         with Store(default_root(), verb.display().note) as store:
-            context = Context(store, verb.display())
-            tried = (
-                Tried(pipeline.build(profile, options, context), None)
-                if untried
-                else build_tried(profile, options, context)
-            )
+            building = build_untried if untried else build_tried
+            tried = building(profile, options, Context(store, verb.display()))
         verb.result(_result(tried), lambda console: _show(console, tried))
         return 0
 
@@ -211,7 +207,11 @@ def _show(console: Console, tried: Tried) -> None:
 
 
 def _trial_text(trial: Trial) -> str:
-    stock = f"the stock boot {trial.stock_ns / 1e9:.2f} s"
+    stock = (
+        f"the stock boot {trial.stock_ns / 1e9:.2f} s"
+        if trial.stock_ns
+        else "the stock boot was not ready in time"
+    )
     if trial.fallback:
         return f"trial: the early start did not happen ({trial.fallback}), so {_EARLY[Early.NEVER]}"
     times = f"ready {trial.early_ns / 1e9:.2f} s after the machine's start, {stock}"

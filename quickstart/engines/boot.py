@@ -172,11 +172,13 @@ def rules_of(profile: Profile, reference: ReferenceImage) -> FileRules:
     return without_hidden(profile.files, root, unit)
 
 
-def build(profile: Profile, options: BuildOptions, context: Context) -> Built:
+def build(
+    profile: Profile, options: BuildOptions, context: Context, *, rootfs: Rootfs | None = None
+) -> Built:
     """Build the artefact of ``profile`` at ``options.out``, unless an artefact that is up to date is already
-    there. After an error, ``options.out`` is unchanged.
+    there. After an error, ``options.out`` is unchanged. ``rootfs`` is the user's root, if it was hashed before.
     """
-    rootfs = rootfs_of(options.tracing, context.progress)
+    rootfs = rootfs or rootfs_of(options.tracing, context.progress)
     key = build_key(profile, options, rootfs)
     with output.settled(options.out):
         if present := artefacts.check_output(options.out, key, options.force):

@@ -17,6 +17,7 @@ from quickstart.engines import boot as pipeline
 from quickstart.engines.boot import BuildOptions, Built
 from quickstart.engines.launching import launcher_of
 from quickstart.errors import GuestError, QuickStartError
+from quickstart.guest import Launcher
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.model import Artefact, Profile
 from quickstart.model.words import Early
@@ -28,8 +29,9 @@ _STAGE, _FILE = "trial", "trial.json"
 
 @dataclass(frozen=True)
 class Trial:
-    """The guests' uptimes at ready. ``fallback`` is the reason why the early start did not happen, or empty.
-    In that case, ``early_ns`` is 0.
+    """The guests' uptimes at ready. ``fallback`` is the reason why the early start did not happen, and
+    ``early_ns`` is 0 then; otherwise ``fallback`` is empty. ``stock_ns`` is 0 when the stock boot was not ready
+    in time.
     """
 
     early_ns: int
@@ -39,7 +41,7 @@ class Trial:
     @property
     def is_sooner(self) -> bool:
         """Whether the early start was ready sooner than the stock boot."""
-        return not self.fallback and self.early_ns < self.stock_ns
+        return not self.fallback and is_sooner(self.early_ns, self.stock_ns)
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,18 @@ class Tried:
     trial: Trial | None
 
 
+def is_sooner(early_ns: int, stock_ns: int) -> bool:
+    """Whether an early start that was ready at ``early_ns`` brings anything. ``stock_ns`` is 0 when it is not known
+    when the stock boot is ready.
+    """
+    return not stock_ns or early_ns < stock_ns
+
+
+def build_untried(profile: Profile, options: BuildOptions, context: Context) -> Tried:
+    """Build the artefact of ``profile`` without a trial."""
+    return Tried(pipeline.build(profile, options, context), None)
+
+
 def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tried:
     """Build the artefact of ``profile``, and boot it on trial, unless the store has the trial's result. When the
     early start was not ready sooner than the stock boot, the artefact is built again with ``early = "never"``.
@@ -59,18 +73,18 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
     An artefact with cloud-init is not tried: its first boot is a stock boot.
     """
     if profile.early is Early.NEVER or options.hand_off is HandOff.STAY:
-        return Tried(pipeline.build(profile, options, context), None)
+        return build_untried(profile, options, context)
     stock = replace(profile, early=Early.NEVER)
     rootfs = pipeline.rootfs_of(options.tracing, context.progress)
     keys = [pipeline.build_key(wanted, options, rootfs) for wanted in (profile, stock)]
     with output.settled(options.out):
         if present := artefacts.check_output(options.out, _key_at(options.out, keys), options.force):
             return Tried(Built(present, made=False), None)
-    built = pipeline.build(profile, options, context)
+    built = pipeline.build(profile, options, context, rootfs=rootfs)
     if not built.made or (built.artefact.cloud_init and built.artefact.early is not Early.ALWAYS):
         return Tried(built, None)
-    found = _trial(built.artefact, keys[0], context)
-    return Tried(built if found.is_sooner else pipeline.build(stock, options, context), found)
+    found = _trial(built.artefact, keys[0], options, context)
+    return Tried(built if found.is_sooner else pipeline.build(stock, options, context, rootfs=rootfs), found)
 
 
 def _key_at(out: Path, keys: Sequence[str]) -> str:
@@ -82,32 +96,38 @@ def _key_at(out: Path, keys: Sequence[str]) -> str:
     return present if present in keys else keys[0]
 
 
-def _trial(artefact: Artefact, key: str, context: Context) -> Trial:
+def _trial(artefact: Artefact, key: str, options: BuildOptions, context: Context) -> Trial:
     inputs: Mapping[str, object] = {
         "build": key,
         "recipe": source_digest("quickstart.engines.trial", "quickstart.launch"),
     }
 
     def make(directory: Path) -> None:
+        launcher = launcher_of(artefact, context, keep=options.tracing.keep)
         with output.in_use(artefact.directory):
             with context.progress.step("trial: a boot with the early start"):
-                early_ns, fallback = _boot(artefact, context, stock=False)
+                early_ns, fallback = _boot(artefact, launcher, stock=False)
             with context.progress.step("trial: a stock boot"):
-                stock_ns, _ = _boot(artefact, context, stock=True)
+                stock_ns, why = _boot(artefact, launcher, stock=True)
+        if fallback and why:
+            # Neither boot says anything of the other, and the store is not to remember it.
+            raise GuestError(
+                f"no boot of the trial was ready: {fallback}; {why}", hint="--no-trial leaves it out"
+            )
         (directory / _FILE).write_text(json.dumps(asdict(Trial(early_ns, stock_ns, fallback))) + "\n")
 
     return Trial(**json.loads((context.store.get_or_make(_STAGE, inputs, make).path / _FILE).read_text()))
 
 
-def _boot(artefact: Artefact, context: Context, *, stock: bool) -> tuple[int, str]:
-    """The guest's uptime at ready in ns, and the reason of a fallback."""
+def _boot(artefact: Artefact, launcher: Launcher, *, stock: bool) -> tuple[int, str]:
+    """The guest's uptime at ready in ns, and an empty text. 0 and the reason when the boot did not get ready, or
+    when a fallback took the place of the early start.
+    """
     machine = pipeline.machine_of(artefact, stock=stock, snapshot=True, port=None)
     try:
-        with launcher_of(artefact, context).launch(machine, artefact.ready) as guest:
+        with launcher.launch(machine, artefact.ready) as guest:
             readied = guest.wait_ready(artefact.ready.timeout_s)
             fallback = guest.fallback()
             return (0 if fallback else readied.ready.uptime_ns), fallback
     except GuestError as error:
-        if stock:
-            raise
         return 0, error.message.splitlines()[0]

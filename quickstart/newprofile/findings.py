@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from quickstart.engines.trial import is_sooner
 from quickstart.errors import BadInputError
 from quickstart.initramfs.serving import served_files
 from quickstart.inspect.globs import matches
@@ -78,7 +79,7 @@ def early(wanted: Early, stock_ns: int, early_ns: int) -> Early:
     stock boot, otherwise ``wanted``. The times are the uptimes at ready. ``stock_ns`` is 0 when it is not
     known; then the result is ``wanted``.
     """
-    return Early.NEVER if stock_ns and early_ns >= stock_ns else wanted
+    return wanted if is_sooner(early_ns, stock_ns) else Early.NEVER
 
 
 def fate(name: str) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-_ASKED_FOR = "what an application does without, unless its own unit names it: name servers, the clock, iSCSI"
-
 # In a name, `*` stands for the instance. systemd.directives(7) and the packages' manual pages describe them.
 _SERVICES = {
     "devices, modules, disks": """
@@ -49,24 +47,24 @@ _SERVICES = {
     "cloud-init, which has rules of its own (docs/users/cloud-init.md)": """
         cloud-config cloud-final cloud-init cloud-init-hotplugd cloud-init-local cloud-init-main
         cloud-init-network""",
-    _ASKED_FOR: """
-        avahi-daemon bind9 chrony dnsmasq iscsid multipathd named nscd nslcd ntp ntpsec open-iscsi openntpd
-        rpcbind systemd-timesyncd unbound unscd""",
 }
+# An application does without these, unless its own unit names them: name servers, the clock, iSCSI.
+_ON_DEMAND_SERVICES = """
+    avahi-daemon bind9 chrony dnsmasq iscsid multipathd named nscd nslcd ntp ntpsec open-iscsi openntpd
+    rpcbind systemd-timesyncd unbound unscd"""
 # Init mounts these itself, or no application uses them.
 _MOUNTS = r"""
     - boot boot-efi efi tmp dev-hugepages dev-mqueue proc-fs-nfsd proc-sys-fs-binfmt_misc proc-xen sys-fs-*
     sys-kernel-* run-credentials run-credentials-* run-lock run-rpc_pipefs run-user run-user-* run-vmblock\x2dfuse"""
+_ON_DEMAND = frozenset(f"{name}.service" for name in _ON_DEMAND_SERVICES.split())
 _NAMES = frozenset(
     (
         *(f"{name}.service" for names in _SERVICES.values() for name in names.split()),
+        *_ON_DEMAND,
         *(f"{name}.{kind}" for name in _MOUNTS.split() for kind in ("mount", "automount")),
     )
 )
 _PATTERNS = tuple(name for name in sorted(_NAMES) if "*" in name)
-
-
-_ON_DEMAND = frozenset(f"{name}.service" for name in _SERVICES[_ASKED_FOR].split())
 
 
 def is_harmless(name: str) -> bool:
@@ -80,5 +78,5 @@ def is_asked_for(name: str) -> bool:
 
 
 def is_only_waiting(name: str) -> bool:
-    """Whether the unit only waits for the network, whatever its drop-ins make of it (netplan's name the interfaces)."""
+    """Whether the unit only waits for the network. Packages have drop-ins that make it wait for other interfaces."""
     return name.partition("@")[0].removesuffix(".service").endswith("-wait-online")

@@ -40,7 +40,7 @@ def _lines(name: str, wanted: tuple[str, ...]) -> bytes:
     return text
 
 
-def _guest() -> Iterator[tuple[str, bytes]]:
+def _trace() -> Iterator[tuple[str, bytes]]:
     calls = (
         "execve(",
         " mmap(",
@@ -75,6 +75,9 @@ def _guest() -> Iterator[tuple[str, bytes]]:
     modules = b"virtio_blk 1 0 - Live 0x0\n"
     logs = (strace, maps, units, resident, ldd, modules, modules, facts)
     yield "trace", joined(dict(zip(TRACE_FILES, logs, strict=True)))
+
+
+def _guest() -> Iterator[tuple[str, bytes]]:
     events = (
         "sys_openat(",
         "sys_openat ->",
@@ -259,7 +262,7 @@ _SQUASHFS = b""
 
 def main() -> None:
     count: dict[str, int] = {}
-    for make in (_guest, _image, _disks, _documents, _volume):
+    for make in (_trace, _guest, _image, _disks, _documents, _volume):
         for target, data in make():
             count[target] = count.get(target, 0) + 1
             place = _CORPUS / target

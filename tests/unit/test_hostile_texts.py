@@ -58,6 +58,7 @@ def test_a_script_of_ifupdown_by_many_links(root: ImageRoot, monkeypatch: pytest
     assert found.count(PurePosixPath("/usr/lib/tool")) == 1
     monkeypatch.setattr(hooks, "_MOST_FILES", 1)
     put(root.base, "/etc/network/interfaces", "")
+    put(root.base, "/etc/network/interfaces.d/more", "")
     with pytest.raises(UnsupportedUnitError, match="more than 1 scripts and files"):
         refuse_hooks(root, "app.service")
 

@@ -15,6 +15,7 @@ from quickstart.engines import boot as pipeline
 from quickstart.engines import trial
 from quickstart.engines.boot import BuildOptions, Built
 from quickstart.engines.trial import Trial, Tried, build_tried
+from quickstart.errors import GuestError
 from quickstart.host.progress import Quiet
 from quickstart.initramfs.guestconfig import HandOff
 from quickstart.model import Artefact, Profile
@@ -34,9 +35,10 @@ class Bench:
         self.cloud_init = False
         monkeypatch.setattr(pipeline, "build", self._build)
         monkeypatch.setattr(pipeline, "build_key", lambda profile, *_: f"key {profile.early}")
+        monkeypatch.setattr(trial, "launcher_of", lambda *_, **__: None)
         monkeypatch.setattr(trial, "_boot", lambda *_, **__: self.boots.pop(0))
 
-    def _build(self, profile: Profile, options: BuildOptions, context: Context) -> Built:
+    def _build(self, profile: Profile, options: BuildOptions, context: Context, **_: Any) -> Built:
         self.builds.append(profile.early)
         built = SimpleNamespace(early=profile.early, cloud_init=self.cloud_init, directory=self.place)
         return Built(cast(Artefact, built), made=True)
@@ -74,6 +76,19 @@ def test_one_that_brings_nothing(bench: Bench, early: tuple[int, str]) -> None:
     assert tried.built.artefact.early is Early.NEVER
 
 
+def test_a_stock_boot_that_is_not_ready_in_time(bench: Bench) -> None:
+    tried = bench.build(PROFILE, EARLY, (0, "was not ready after 600 s"))
+    assert (tried.trial, bench.builds) == (Trial(3_000, 0, ""), [PROFILE.early])
+
+
+def test_when_neither_is_ready_nothing_is_remembered(bench: Bench) -> None:
+    late = (0, "was not ready after 600 s")
+    with pytest.raises(GuestError, match="no boot of the trial was ready") as failed:
+        bench.build(PROFILE, late, late)
+    assert "--no-trial" in (failed.value.hint or "")
+    assert bench.build(PROFILE, EARLY, STOCK).trial == Trial(3_000, 9_000, "")
+
+
 def test_no_trial_without_an_early_start_or_a_hand_off(bench: Bench) -> None:
     never = replace(PROFILE, early=Early.NEVER)
     assert bench.build(never).trial is None
@@ -108,6 +123,10 @@ def test_no_trial_for_an_artefact_that_is_up_to_date(
             Trial(9 * 10**9, 9 * 10**9, ""),
             "trial: ready 9.00 s after the machine's start, the stock boot 9.00 s; the early start brings nothing, "
             "so every boot is a stock boot",
+        ),
+        (
+            Trial(3 * 10**9, 0, ""),
+            "trial: ready 3.00 s after the machine's start, the stock boot was not ready in time",
         ),
         (
             Trial(0, 9 * 10**9, "nginx did not start"),

@@ -80,7 +80,6 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
     scripts, interfaces = _few(unit, _scripts(root)), _few(unit, _interfaces(root))
     configurations = [path for each in _CONFIGURATIONS if (path := root.resolve(each).canonical) is not None]
     rules = _few(unit, _udev_rules(root))
-    _few(unit, iter((*scripts, *interfaces, *rules)))
     _refuse_long(root, unit, (*scripts, *interfaces, *configurations, *rules))
     packaged, digests = owners(root, scripts), _conffiles(root) if scripts else {}
     for script in scripts:
