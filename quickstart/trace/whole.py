@@ -9,6 +9,6 @@ _END = "== end\n"
 
 def whole(what: str, text: str) -> str:
     """``text`` without its last line, which says that the log is complete. Raises TraceError for a log without it."""
-    if not text.endswith(_END):
+    if not f"\n{text}".endswith(f"\n{_END}"):
         raise TraceError(f"the log of {what} is cut", hint="build again")
     return text.removesuffix(_END)
