@@ -93,7 +93,19 @@ _APPLETS = (
 IMAGE = f"{OURS}/part-b.squashfs"
 MARKER = f"{OURS}/part-b"
 _SCRIPTS = (
-    *("init", "lib", "first", "second", "stay", "udhcpc", "hand-off", "earlier-files", "adopt", "settle"),
+    *(
+        "init",
+        "lib",
+        "first",
+        "cloud",
+        "second",
+        "stay",
+        "udhcpc",
+        "hand-off",
+        "earlier-files",
+        "adopt",
+        "settle",
+    ),
     "early-units",
 )
 

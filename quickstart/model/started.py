@@ -1,8 +1,9 @@
-"""What systemd started in a boot. This module imports nothing of ours."""
+"""What systemd started in a boot, and which network it set up. This module imports nothing of ours."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,40 @@ class LoadedUnit:
 
 
 @dataclass(frozen=True)
+class Card:
+    """A network card. ``is_enslaved`` means that it is a port of another interface, such as a bridge."""
+
+    name: str
+    is_enslaved: bool = False
+
+
+@dataclass(frozen=True)
+class Route:
+    """A route of the kernel's main table. It has no gateway when the network is the interface's own."""
+
+    interface: str
+    network: IPv4Network
+    gateway: IPv4Address | None = None
+
+
+@dataclass(frozen=True)
+class Wired:
+    """The machine's network cards, IPv4 routes and own IPv4 addresses."""
+
+    cards: tuple[Card, ...] = ()
+    routes: tuple[Route, ...] = ()
+    addresses: tuple[IPv4Address, ...] = ()
+
+
+@dataclass(frozen=True)
 class Loaded:
-    """systemd's account of a boot at ready: all units that it had loaded, and what was mounted as /."""
+    """systemd's account of a boot at ready: all units that it had loaded; and what was mounted as /, and which
+    network there was.
+    """
 
     units: tuple[LoadedUnit, ...] = ()
     roots: tuple[RootMount, ...] = ()
+    wired: Wired = Wired()
 
 
 NOTHING_LOADED = Loaded()

@@ -32,6 +32,7 @@ from quickstart.model.subject import Subject, Traced
 from quickstart.model.words import DiskFormat, KernelOptions, Payload, Target
 from quickstart.pack.earlier import refuse_earlier
 from quickstart.pack.leave import leave
+from quickstart.pack.network import refuse_other_network
 from quickstart.pack.prefetch import Foreseen, foresee, plan
 from quickstart.pack.shadow import executed, searched, without_shadowing
 from quickstart.pack.startset import compute
@@ -128,6 +129,7 @@ def _recipe(
     root, units = ImageRoot(subject.reference.tree), subject.profile.units
     unit = read_stack(root, units, subject.profile.run_start_pre)
     refuse_earlier(traced.traces, units, root)
+    refuse_other_network(traced.traces, subject.profile.units[0])
     start_set = leave(start_set, traced.traces, root, unit, overlay=options.delivery is Delivery.OVERLAY)
     programs_run = executed(traced.traces, root)
     directories = searched(start_set, programs_run, root)

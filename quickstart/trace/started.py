@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv4Network
 
 from quickstart.errors import TraceError
-from quickstart.model.started import Loaded, LoadedUnit, RootMount
+from quickstart.model.started import Card, Loaded, LoadedUnit, RootMount, Route, Wired
 from quickstart.parse.bounded import natural
 from quickstart.trace.whole import whole
 
-_ROOT = "Root="
+_ROOT, _CARD, _ROUTE, _LOCAL = "Root=", "Card=", "Route=", "Local="
 _ID, _AFTER, _STARTED = "Id", "After", "InactiveExitTimestampMonotonic"
 _EXAMINED, _FILE, _DROP_INS = "ConditionTimestampMonotonic", "FragmentPath", "DropInPaths"
 _ALWAYS_SAID = frozenset({_ID, _AFTER, _STARTED, _EXAMINED, _FILE, _DROP_INS})
@@ -17,34 +18,74 @@ _ALWAYS_SAID = frozenset({_ID, _AFTER, _STARTED, _EXAMINED, _FILE, _DROP_INS})
 _MOST_UNITS = 1 << 13
 _MOST_WORDS = 1 << 18
 _MOST_DROP_INS = 64
-# Of the root's mounts, one over the other.
-_MOST_ROOTS = 16
+# The root's mounts, one over the other, and what there is of the network.
+_MOST_LINES = 1024
 
 
 def parse_units(text: str) -> Loaded:
     """The account in the log. Raises TraceError for an incomplete or damaged log, and for a log that has no
     unit or no mount of the root, or more of something than any machine has.
     """
-    roots, _, units = whole("the units", text).partition("\n\n")
+    machine, _, units = whole("the units", text).partition("\n\n")
     # Before there is an object for each.
     if (
         text.count(f"\n{_ID}=") > _MOST_UNITS
         or text.count(" ") > _MOST_WORDS
-        or roots.count("\n") >= _MOST_ROOTS
+        or machine.count("\n") >= _MOST_LINES
     ):
         raise _damaged()
-    loaded = Loaded(tuple(_units(units)), tuple(_roots(roots)))
+    lines = machine.split("\n")
+    if any(not line.startswith((_ROOT, _CARD, _ROUTE, _LOCAL)) for line in lines):
+        raise _damaged()
+    try:
+        wired = Wired(tuple(_cards(lines)), tuple(_routes(lines)), tuple(_addresses(lines)))
+    except ValueError:
+        raise _damaged() from None
+    loaded = Loaded(tuple(_units(units)), tuple(_roots(lines)), wired)
     if not loaded.roots or not loaded.units:
         raise _damaged()
     return loaded
 
 
-def _roots(text: str) -> Iterator[RootMount]:
-    for line in text.split("\n"):
-        words = line.removeprefix(_ROOT).split(" ")
-        if not line.startswith(_ROOT) or len(words) != 2:
+def _of_kind(lines: list[str], kind: str, most_words: int) -> Iterator[list[str]]:
+    for line in lines:
+        if line.startswith(kind):
+            words = line.removeprefix(kind).split(" ")
+            if len(words) != most_words:
+                raise _damaged()
+            yield words
+
+
+def _roots(lines: list[str]) -> Iterator[RootMount]:
+    for inside, fs_type in _of_kind(lines, _ROOT, 2):
+        yield RootMount(inside, fs_type)
+
+
+def _cards(lines: list[str]) -> Iterator[Card]:
+    for name, how in _of_kind(lines, _CARD, 2):
+        if how not in ("free", "enslaved"):
             raise _damaged()
-        yield RootMount(*words)
+        yield Card(name, is_enslaved=how == "enslaved")
+
+
+def _routes(lines: list[str]) -> Iterator[Route]:
+    for interface, destination, gateway, mask in _of_kind(lines, _ROUTE, 4):
+        network = IPv4Network((str(_address(destination)), str(_address(mask))))
+        yield Route(interface, network, _address(gateway) if gateway.strip("0") else None)
+
+
+def _addresses(lines: list[str]) -> Iterator[IPv4Address]:
+    # The kernel lists its tables one after the other, and may list an address in each.
+    yield from dict.fromkeys(IPv4Address(word) for (word,) in _of_kind(lines, _LOCAL, 1))
+
+
+def _address(text: str) -> IPv4Address:
+    """The address that the kernel writes as a hexadecimal number, on a machine whose numbers begin with the
+    lowest byte. Raises ValueError.
+    """
+    if len(text) != 8:
+        raise _damaged()
+    return IPv4Address(int.from_bytes(bytes.fromhex(text), "little"))
 
 
 def _units(text: str) -> Iterator[LoadedUnit]:

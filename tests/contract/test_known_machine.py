@@ -31,8 +31,8 @@ def asked(
     if os.geteuid() != 0:
         pytest.fail("run the contract tests as root: they chroot")
     shutil.copy(door.tool_path("busybox"), root / "busybox")
-    first = resources.files("quickstart.initramfs").joinpath("init", "first")
-    (root / "first").write_bytes(first.read_bytes())
+    cloud = resources.files("quickstart.initramfs").joinpath("init", "cloud")
+    (root / "cloud").write_bytes(cloud.read_bytes())
     for name in ("bin", "dev", "newroot", *(str(Path(place).parent) for place in named)):
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "dev/null").touch()
@@ -42,12 +42,13 @@ def asked(
         (root / place).write_text(f"{name}\n")
     if link:
         (root / "newroot/.quickstart.instance").symlink_to(link)
-    (root / "newroot/etc").mkdir(exist_ok=True)
+    (root / "newroot/etc").mkdir(parents=True, exist_ok=True)
     (root / "newroot/etc/fstab").write_text(fstab)
     for place, text in (network or {}).items():
         (root / "newroot/etc" / place).parent.mkdir(parents=True, exist_ok=True)
         (root / "newroot/etc" / place).write_text(text)
-    script = f'. /first; EARLY={early}; CLOUD_INIT=yes; known_to_cloud_init && echo known || echo "$STALE"'
+    given = f"EARLY={early} CLOUD_INIT=yes ROOT_OPTIONS=rw,data=ordered"
+    script = f'. /cloud; {given}; known_to_cloud_init && echo known || echo "$STALE"'
     done = subprocess.run(
         ["chroot", str(root), "/busybox", "sh", "-c", script],
         capture_output=True,
@@ -100,11 +101,29 @@ def test_known(early: str, link: str, named: dict[str, str], answer: str, tmp_pa
         ("/dev/vdb /srv/dev/data ext4 defaults 0 2", False),
         ("/dev/vdb /srv/none ext4 defaults 0 2", False),
         ("tmpfs /srv/run/x tmpfs defaults 0 0", False),
+        ("PARTUUID=1 / ext4 rw,discard,errors=remount-ro,x-systemd.growfs 0 1", True),
+        # The build's own line had it.
+        ("UUID=1 / ext4 rw,data=ordered 0 1", True),
     ],
 )
 def test_a_mount_that_the_build_has_not_seen(line: str, is_known: bool, tmp_path: Path) -> None:
     answer = asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, f"{line}\n")
     assert answer == ("known" if is_known else f"/etc/fstab mounts {line.splitlines()[-1].split()[1]}")
+
+
+@pytest.mark.parametrize("option", ["noexec", "nodev", "nosuid", "ro", "usrquota", "data=journal", "noauto"])
+def test_an_option_of_the_root_that_the_build_has_not_seen(option: str, tmp_path: Path) -> None:
+    fstab = f"UUID=1 / ext4 errors=remount-ro,{option} 0 1\n"
+    assert asked(tmp_path, "seen", f"1:{MINE}", {DMI: MINE}, fstab) == f"/etc/fstab mounts / with {option}"
+
+
+@pytest.mark.parametrize("early", ["seen", "always"])
+def test_a_mask_of_a_rule(early: str, tmp_path: Path) -> None:
+    """Debian's cloud images have one, for the names of network cards."""
+    rules = tmp_path / "newroot/etc/udev/rules.d"
+    rules.mkdir(parents=True)
+    (rules / "80-net-setup-link.rules").symlink_to("/dev/null")
+    assert asked(tmp_path, early, f"1:{MINE}", {DMI: MINE}) == "known"
 
 
 @pytest.mark.parametrize("early", ["seen", "always"])
@@ -131,6 +150,13 @@ def test_the_last_line_and_slashes_at_its_end_count(early: str, tmp_path: Path) 
             True,
         ),
         ("network/interfaces", "source /etc/network/../rules\n", False),
+        (
+            "udev/rules.d/70-persistent-net.rules",
+            'SUBSYSTEM=="net", ACTION=="add", DRIVERS=="?*", ATTR{address}=="52:54:00:12:34:56", NAME="eth0"\n',
+            True,
+        ),
+        ("udev/rules.d/80-net.rules", 'SUBSYSTEM=="net", RUN+="/root/rules"\n', False),
+        ("udev/rules.d/80-net.rules", 'SUBSYSTEM=="net", ENV{SYSTEMD_WANTS}+="rules.service"\n', False),
         ("network/interfaces", "iface ens3 inet dhcp\n    accept_ra 0", False),
         ("network/interfaces", "iface br0 inet dhcp\n    bridge_ports ens3\n", False),
         (

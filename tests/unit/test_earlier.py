@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from quickstart.errors import TraceError, UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.model import Trace
-from quickstart.model.started import Loaded, LoadedUnit, RootMount
+from quickstart.model.started import Card, Loaded, LoadedUnit, RootMount, Route, Wired
 from quickstart.pack.earlier import refuse_earlier
 from quickstart.trace.started import parse_units
 from tests.unit.imagebuilder import trace
@@ -20,6 +21,13 @@ from tests.unit.test_unit_sockets import put
 
 LOG = """\
 Root=/ ext4
+Card=ens3 free
+Card=ens4 enslaved
+Route=ens3 00000000 0202000A 00000000
+Route=ens3 0002000A 00000000 00FFFFFF
+Local=127.0.0.1
+Local=10.0.2.15
+Local=10.0.2.15
 
 Id=app.service
 After=basic.target -.mount
@@ -253,7 +261,15 @@ def test_the_log_of_the_units() -> None:
         drop_ins=(f"{OWN}/app.service.d/a.conf", "/run/b.conf"),
     )
     other = LoadedUnit(name="other.service", after=frozenset(), started_us=0)
-    assert parse_units(LOG) == Loaded((app, other), (RootMount("/", "ext4"),))
+    wired = Wired(
+        cards=(Card("ens3"), Card("ens4", is_enslaved=True)),
+        routes=(
+            Route("ens3", IPv4Network("0.0.0.0/0"), IPv4Address("10.0.2.2")),
+            Route("ens3", IPv4Network("10.0.2.0/24")),
+        ),
+        addresses=(IPv4Address("127.0.0.1"), IPv4Address("10.0.2.15")),
+    )
+    assert parse_units(LOG) == Loaded((app, other), (RootMount("/", "ext4"),), wired)
 
 
 @pytest.mark.parametrize(
@@ -265,8 +281,15 @@ def test_the_log_of_the_units() -> None:
         LOG.replace("Id=app.service\n", ""),
         LOG.replace("After=\n", ""),
         LOG.replace("DropInPaths=\n", ""),
-        LOG.replace("Root=/ ext4\n\n", ""),
+        LOG.replace("Root=/ ext4\n", ""),
         LOG.replace("Root=/ ext4", "Root=/"),
+        LOG.replace("Root=/ ext4", "Root=/ ext4\nOther=1"),
+        LOG.replace(" free", ""),
+        LOG.replace(" enslaved", " else"),
+        LOG.replace("0202000A", "0202000"),
+        LOG.replace("0202000A", "0202000g"),
+        LOG.replace("00FFFFFF", "00FF00FF"),
+        LOG.replace("Local=10.0.2.15", "Local=10.0.2"),
         LOG.replace("=9000000", "=-1"),
         LOG.replace("=9000000", "=" + "9" * 5000),
     ],

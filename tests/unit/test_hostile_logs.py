@@ -61,7 +61,7 @@ def test_as_many_as_are_asked_for() -> None:
         UNITS.replace("basic.target", "u.mount " * (1 << 18)),
         UNITS.replace("basic.target", " ".join(f"u{number}" for number in range(500_000))),
         UNITS.replace("== end\n", "\n\n".join("Id=a" for _ in range(9000)) + "\n== end\n"),
-        UNITS.replace("Root=/ ext4\n", "Root=/ ext4\n" * 17),
+        UNITS.replace("Root=/ ext4\n", "Root=/ ext4\n" * 1025),
         UNITS.replace("DropInPaths=\n", f"DropInPaths={'/a ' * 65}\n"),
     ],
 )
@@ -71,9 +71,9 @@ def test_many_words_of_units(text: str) -> None:
 
 
 def test_as_many_words_as_a_machine_has() -> None:
-    text = UNITS.replace("Root=/ ext4\n", "Root=/ ext4\n" * 16)
+    text = UNITS.replace("Root=/ ext4\n", "Root=/ ext4\n" * 512)
     found = parse_units(text.replace("DropInPaths=\n", f"DropInPaths={'/a ' * 64}\n"))
-    assert (len(found.roots), len(found.units[1].drop_ins)) == (16, 64)
+    assert (len(found.roots), len(found.units[1].drop_ins)) == (512, 64)
 
 
 def test_many_lines_of_ldd() -> None:

@@ -147,10 +147,33 @@ def test_dhcpcd_s_own_configuration(tmp_path: Path, line: str) -> None:
     assert "/etc/dhcpcd.conf names a script, another file or a fixed address" in refused(tmp_path)
 
 
-def test_rules_of_udev_that_filter(tmp_path: Path) -> None:
-    rule = 'ACTION=="add", SUBSYSTEM=="net", RUN+="/usr/sbin/nft -f /etc/rules"\n'
-    put(tmp_path, "/etc/udev/rules.d/80-net.rules", rule)
-    assert "/etc/udev/rules.d/80-net.rules may set up a packet filter" in refused(tmp_path)
+@pytest.mark.parametrize(
+    ("action", "command"),
+    [
+        ('RUN+="/usr/sbin/nft -f /etc/rules"', "/usr/sbin/nft -f /etc/rules"),
+        ('RUN="/root/rules"', "/root/rules"),
+        ('RUN{program}+="/root/rules"', "/root/rules"),
+        ('PROGRAM=="/root/rules $name"', "/root/rules $name"),
+        ('IMPORT{program}="/root/rules"', "/root/rules"),
+        ('\\\n RUN+="/root/rules"', "/root/rules"),
+        ('RUN+=e"/root/rules"', "/root/rules"),
+        ('RUN+="/root/rules', "/root/rules"),
+        ('RUN+="/sbin/ip link set eth0 up; /root/rules"', "/sbin/ip link set eth0 up; /root/rules"),
+    ],
+)
+def test_rules_of_udev_that_may_filter(tmp_path: Path, action: str, command: str) -> None:
+    put(tmp_path, "/etc/udev/rules.d/80-net.rules", f'ACTION=="add", SUBSYSTEM=="net", {action}\n')
+    assert f"/etc/udev/rules.d/80-net.rules runs `{command}`" in refused(tmp_path)
+
+
+def test_rules_of_udev_that_do_not(tmp_path: Path) -> None:
+    text = """\
+SUBSYSTEM=="net", ACTION=="add", ATTR{address}=="52:54:00:12:34:56", NAME="lan0"
+SUBSYSTEM=="net", ACTION=="add", RUN+="/sbin/ethtool -K lan0 tso off", RUN{builtin}+="kmod load bonding"
+SUBSYSTEM=="block", IMPORT{builtin}="blkid", IMPORT{file}="/etc/x"
+"""
+    put(tmp_path, "/etc/udev/rules.d/80-net.rules", text)
+    assert refused(tmp_path) == ""
 
 
 @pytest.mark.parametrize(

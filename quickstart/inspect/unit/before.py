@@ -47,6 +47,8 @@ _MACHINE_FILES = (
     *("/system-update", "/etc/system-update"),
     # Who removes it wants cloud-init to run.
     "/etc/cloud/cloud-init.disabled",
+    # Its bootcmd runs at each boot.
+    "/etc/cloud/cloud.cfg",
 )
 # modprobe.d(5): init loads modules by the build's own table, also one that the administrator has forbidden since.
 _MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
@@ -54,6 +56,19 @@ _MODULE_PLACES = ("/etc/modprobe.d", "/usr/local/lib/modprobe.d")
 EXTENSIONS = (
     *("/etc/extensions", "/var/lib/extensions", "/usr/lib/extensions", "/usr/local/lib/extensions"),
     *("/var/lib/confexts", "/usr/lib/confexts", "/usr/local/lib/confexts"),
+)
+# initramfs-tools(7): the administrator's scripts of the image's own initramfs. The packages' own come with upgrades.
+_INITRAMFS_SCRIPTS = tuple(
+    f"/etc/initramfs-tools/scripts/{stage}"
+    for stage in (
+        "init-top",
+        "init-premount",
+        "local-top",
+        "local-block",
+        "local-premount",
+        "local-bottom",
+        "init-bottom",
+    )
 )
 # overlayroot, bilibop-lockfs and fsprotect mount something else over the root volume, by scripts in the image's initramfs.
 # A package that is installed later comes with its file.
@@ -88,7 +103,8 @@ def settling_files(root: ImageRoot) -> Iterator[PurePosixPath]:
 
 def settling_places(root: ImageRoot) -> Iterator[PurePosixPath]:
     """The directories, existing or not, whose entries are such configuration files."""
-    yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES, *EXTENSIONS))
+    yield from map(PurePosixPath, (*ADMINISTRATORS, *_MODULE_PLACES, *EXTENSIONS, *_INITRAMFS_SCRIPTS))
+    yield PurePosixPath("/etc/cloud/cloud.cfg.d")
     yield from HOOKS
     # The administrator's own units and masks: any of them may order itself before a service, and be enabled for any target.
     yield from ADMINISTRATORS_UNITS

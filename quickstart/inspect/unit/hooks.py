@@ -64,6 +64,10 @@ _HARMLESS = frozenset(
         *("sleep", "true", "echo", ":", "[", "test"),
     )
 )
+# udev(7): each of these runs a program, with the words between the quotation marks.
+_RULE_COMMAND = re.compile(
+    r"""\b(?:RUN|RUN\{program\}|PROGRAM|IMPORT\{program\})\s*(?:[+:]?=|==|!=)\s*e?"((?:[^"\\]|\\.)*)\"?"""
+)
 _SEPARATORS = re.compile(r"\|\||&&|[;|&]")
 _EXPANDING = re.compile(r"[`$(){}<>]")
 # Together; Debian's own have a few KiB.
@@ -94,8 +98,11 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
         if _OTHERWISE.search(root.read_text(conf)):
             raise _refusal(unit, f"{conf} names a script, another file or a fixed address")
     for file in rules:
-        if _FILTER.search(root.read_text(file)):
-            raise _refusal(unit, f"{file} may set up a packet filter")
+        for command in _RULE_COMMAND.findall(root.read_text(file).replace("\\\n", " ")):
+            if not _is_harmless(command):
+                raise _refusal(
+                    unit, f"{file} runs `{brief(command.strip())}`, which may set up a packet filter"
+                )
     for file in interfaces:
         for line in root.read_text(file).replace("\\\n", " ").splitlines():
             if why := _why_not(line):

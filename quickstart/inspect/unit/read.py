@@ -42,6 +42,7 @@ from quickstart.inspect.unit.neighbours import (
     refuse_requirements,
     refuse_shared_namespaces,
 )
+from quickstart.inspect.unit.networkd import refuse_networkd
 from quickstart.inspect.unit.resources import resource_records
 from quickstart.inspect.unit.settings import settings
 from quickstart.inspect.unit.slices import refuse_slices, slice_names, slice_path
@@ -143,6 +144,7 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
     refuse_shared_namespaces(root, unit)
     refuse_filters(root, unit)
     refuse_hooks(root, unit)
+    refuse_networkd(root, unit)
     refuse_bootcmd(root, unit)
     refuse_audit(root, unit)
     refuse_mounts(root, unit)

@@ -1,0 +1,146 @@
+"""The configuration of systemd-networkd and netplan that an early start can do without (systemd.network(5),
+systemd.link(5), netplan(5)).
+
+Init gives the network card the address that DHCP offers. What asks for more (a fixed address, a bridge, a route)
+gives the application another network, and the reference boot does not show what a file has for another card.
+Init looks at the same files at each boot of a machine with cloud-init, with fewer words (initramfs/init/cloud).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.dpkg import owners
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import assignments, first_fault
+from quickstart.parse.printable import brief
+
+_PLACES = ("/etc/systemd/network", "/usr/local/lib/systemd/network", "/usr/lib/systemd/network")
+_PATTERNS = ("*.network", "*.netdev", "*.link", "*.network.d/*.conf", "*.link.d/*.conf", "*.netdev.d/*.conf")
+_NETPLAN = ("/etc/netplan/*.yaml", "/usr/lib/netplan/*.yaml")
+# Their files are for containers and virtual machines of the machine.
+_SYSTEMDS = frozenset({"systemd", "udev"})
+# What a card gets of networkd beside its address, which an application does without for some seconds.
+_NETWORK_KEYS = """
+    ConfigureWithoutCarrier DHCP DNS DNSDefaultRoute DNSOverTLS DNSSEC DNSSECNegativeTrustAnchors Description
+    Domains EmitLLDP IPv6AcceptRA IPv6DuplicateAddressDetection IPv6LinkLocalAddressGenerationMode
+    IPv6PrivacyExtensions IgnoreCarrierLoss KeepConfiguration LLDP LLMNR LinkLocalAddressing MulticastDNS NTP"""
+_DHCP_KEYS = """
+    Anonymize ClientIdentifier DUIDRawData DUIDType Hostname IAID RouteMetric RoutesToDNS RoutesToNTP SendHostname
+    SendRelease UseDNS UseDomains UseHostname UseMTU UseNTP UseSIP UseTimezone"""
+# systemd.link(5): a card's name comes from the recorded boot.
+_LINK_KEYS = """
+    Alias AlternativeName AlternativeNamesPolicy Description MTUBytes Name NamePolicy RxBufferSize TxBufferSize
+    WakeOnLan"""
+_ANY = frozenset("*")
+_OF_NETWORK: Mapping[str, frozenset[str]] = {
+    "[Match]": _ANY,
+    "[Network]": frozenset(_NETWORK_KEYS.split()),
+    "[Link]": frozenset(("MTUBytes", "RequiredFamilyForOnline", "RequiredForOnline")),
+    "[DHCPv4]": frozenset(_DHCP_KEYS.split()),
+    "[DHCP]": frozenset(_DHCP_KEYS.split()),
+    "[DHCPv6]": _ANY,
+    "[IPv6AcceptRA]": _ANY,
+}
+_OF_LINK: Mapping[str, frozenset[str]] = {"[Match]": _ANY, "[Link]": frozenset(_LINK_KEYS.split())}
+# The only values of DHCP= with an IPv4 address.
+_WITH_IPV4 = frozenset({"yes", "true", "on", "1", "y", "t", "ipv4", "both", "v4"})
+_NO_IPV4_LINK_LOCAL = frozenset({"no", "false", "off", "0", "n", "f", "ipv6"})
+# In YAML's block style; another style is not taken.
+_NETPLAN_LINE = re.compile(
+    r"\s*(?:#.*|network:|ethernets:|match:|[A-Za-z0-9_.-]+-overrides:|version:\s*\d+|renderer:\s*networkd"
+    r"|dhcp4:\s*(?:true|yes|on)|dhcp6:\s*\w+|optional:\s*\w+|mtu:\s*\d+|critical:\s*\w+|accept-ra:\s*\w+"
+    r"|(?:use|send)-(?:dns|domains|hostname|mtu|ntp):\s*\w+|route-metric:\s*\d+"
+    r"|(?:macaddress|name|set-name|driver|dhcp-identifier):\s*[^\s\[{&*|>]+)?\s*(?:#.*)?"
+)
+# The name of a card.
+_NETPLAN_NAME = re.compile(r"\s*[A-Za-z0-9_.-]+:\s*(?:#.*)?")
+_NETPLAN_OTHERS = re.compile(
+    r"\s*(?:bridges|bonds|vlans|vrfs|wifis|modems|tunnels|routes|routing-policy|addresses|nameservers|openvswitch"
+    r"|nm-devices|dummy-devices|virtual-ethernets|interfaces|parameters|link-local|\S+-devices):"
+)
+# A machine has a few, of a KiB each.
+_MOST_FILES = 256
+_MOST_CHARACTERS = 1 << 20
+
+
+def refuse_networkd(root: ImageRoot, unit: str) -> None:
+    """Raise UnsupportedUnitError for a file of networkd, netplan or systemd-udevd that asks for another network
+    than one network card with the address that DHCP offers.
+    """
+    left = _MOST_CHARACTERS
+    for path in _few(unit, _files(root)):
+        text = root.read_text(path)
+        left -= len(text)
+        if left < 0:
+            raise _refusal(unit, path, "is too long to be looked through")
+        if why := _why_not(path, text):
+            raise _refusal(unit, path, why)
+
+
+def _few(unit: str, paths: Iterator[PurePosixPath]) -> tuple[PurePosixPath, ...]:
+    files = tuple(itertools.islice(paths, _MOST_FILES + 1))
+    if len(files) > _MOST_FILES:
+        raise _refusal(unit, files[-1], f"is one of more than {_MOST_FILES} such files")
+    return files
+
+
+def _refusal(unit: str, path: PurePosixPath, why: str) -> UnsupportedUnitError:
+    return UnsupportedUnitError(
+        f"{unit} cannot be started early: {brief(str(path))} {why}, and init's network is that of DHCP",
+        hint="let DHCP configure the network card in the image",
+    )
+
+
+def _files(root: ImageRoot) -> Iterator[PurePosixPath]:
+    paths = [
+        path for place in _PLACES for each in _PATTERNS for path in root.glob(PurePosixPath(place) / each)
+    ]
+    paths += [path for each in _NETPLAN for path in root.glob(PurePosixPath(each))]
+    packages = owners(root, paths) if paths else {}
+    for path in paths:
+        is_systemds = path in packages and packages[path].package in _SYSTEMDS
+        canonical = root.resolve(path).canonical
+        # A link to /dev/null is a mask.
+        if not is_systemds and canonical is not None and root.host(canonical).is_file():
+            yield path
+
+
+def _why_not(path: PurePosixPath, text: str) -> str:
+    """Why an early start cannot do without the file, or an empty string."""
+    if path.suffix == ".yaml":
+        other = next((line for line in text.splitlines() if not _is_plain_netplan(line)), None)
+        return f"has `{brief(other.strip())}`" if other is not None else ""
+    kind = path.suffix if path.suffix != ".conf" else PurePosixPath(path.parent.stem).suffix
+    if kind == ".netdev":
+        return "adds a network interface"
+    if fault := first_fault(text):
+        return f"has {fault}"
+    known = _OF_LINK if kind == ".link" else _OF_NETWORK
+    for section in dict.fromkeys(re.findall(r"^\s*(\[.*\])\s*$", text, re.MULTILINE)):
+        for name, value in assignments((text,), section):
+            names = known.get(section, frozenset())
+            if not {name, "*"} & names or not _is_plain(name, value, section):
+                return f"has `{brief(f'{name}={value}')}` in {brief(section)}"
+    is_whole = path.suffix == ".network"
+    if is_whole and not any(name == "DHCP" for name, _ in assignments((text,), "[Network]")):
+        return "has a card without DHCP"
+    return ""
+
+
+def _is_plain(name: str, value: str, section: str) -> bool:
+    if (section, name) == ("[Network]", "DHCP"):
+        return value.lower() in _WITH_IPV4
+    if (section, name) == ("[Network]", "LinkLocalAddressing"):
+        return value.lower() in _NO_IPV4_LINK_LOCAL
+    return True
+
+
+def _is_plain_netplan(line: str) -> bool:
+    if _NETPLAN_OTHERS.match(line):
+        return False
+    return bool(_NETPLAN_LINE.fullmatch(line) or _NETPLAN_NAME.fullmatch(line))
