@@ -8,6 +8,8 @@ Each paragraph of packages.txt is a reference image. The script makes it as `pro
 continues where another was interrupted. The packages have to be installed, because their scripts make users, enable sockets and
 mask units. Nothing is booted. A template is judged once, as NAME@.service.
 
+A unit is judged with the services that it needs, which `profile new` takes into the profile.
+
 A unit of Type=oneshot is no daemon and does not count, unless it is a wrapper of instances: then `profile new` takes the
 instance, and the instance is judged.
 """
@@ -28,8 +30,9 @@ from quickstart.inspect.dpkg import installed, owners
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit.files import parse_service, unit_file, unit_texts
 from quickstart.inspect.unit.instances import own_instance
-from quickstart.inspect.unit.read import read_unit
+from quickstart.inspect.unit.stack import read_stack
 from quickstart.newprofile.request import first_draft, parse_ready
+from quickstart.newprofile.units import with_needed
 from quickstart.reference.debootstrap import make_reference
 from quickstart.store.context import Context
 from quickstart.store.store import Store, default_root, source_digest
@@ -132,7 +135,8 @@ def verdict(root: ImageRoot, unit: str) -> str:
         instance = own_instance(root, unit)
         if not instance and _is_oneshot(root, unit):
             return NO_DAEMON
-        read_unit(root, instance or unit)
+        draft = first_draft("coverage", ["any"], instance or unit, parse_ready("tcp:1"), SUITE, 60)
+        read_stack(root, with_needed(root, draft)[0].units)
     except QuickStartError as error:
         return re.sub(rf"^{re.escape(unit)}(?: cannot be started early)?:? ", "", error.message)
     return ACCEPTED

@@ -55,7 +55,8 @@ class Findings:
     except files that are always data. ``given`` says that the root is a user's own. ``bound`` are packed
     files that are bound over the volume's files. ``reads`` are the reads of the volume that a trial boot
     still made. ``wrapper`` is the unit that the user named, when the profile has the instance that does this
-    unit's work. ``why_ready`` is the reason for the readiness request, when `profile new` has chosen it.
+    unit's work. ``needed`` are the units that the profile has because another of its units needs them.
+    ``why_ready`` is the reason for the readiness request, when `profile new` has chosen it.
     """
 
     profile: Profile
@@ -71,6 +72,7 @@ class Findings:
     written: tuple[PurePosixPath, ...]
     bound: tuple[PurePosixPath, ...] = ()
     wrapper: str = ""
+    needed: tuple[str, ...] = ()
     why_ready: str = ""
 
 

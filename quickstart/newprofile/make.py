@@ -19,18 +19,14 @@ from quickstart.errors import (
     NoProfileError,
     OutputExistsError,
     QuickStartError,
-    UnsupportedUnitError,
 )
 from quickstart.guest import executing
 from quickstart.host.workspace import workspace
 from quickstart.initramfs.build import root_mount
 from quickstart.initramfs.payload import check_kernel
 from quickstart.initramfs.takeover import network_service
-from quickstart.inspect.dpkg import owners
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import parse_service, read_stack, refuse_bound_port, unit_texts
-from quickstart.inspect.unit.initscripts import script_of
-from quickstart.inspect.unit.instances import own_instance
 from quickstart.inspect.unit.model import UnitStart
 from quickstart.model import Profile, ReferenceImage
 from quickstart.model.machine import CLOSED, Machine, NetworkAccess, machine
@@ -43,10 +39,11 @@ from quickstart.newprofile.readme import command, notes, readme_text
 from quickstart.newprofile.request import first_draft
 from quickstart.newprofile.size import tree_bytes
 from quickstart.newprofile.toml import profile_text
+from quickstart.newprofile.units import demand_unit, with_needed, with_own_unit
 from quickstart.pack.packing import Packed, PackOptions, pack, packing_of
 from quickstart.pack.startset import check_includes
-from quickstart.parse.faults import near
-from quickstart.profile import is_unit_name, parse_bench, parse_profile
+from quickstart.parse.printable import brief
+from quickstart.profile import parse_bench, parse_profile
 from quickstart.store.context import Context
 from quickstart.store.store import source_digest
 from quickstart.trace.record import TRACE_MAC
@@ -59,8 +56,7 @@ _RECIPE = (
     "quickstart.launch",
 )
 _READY_FILE = "ready.json"
-_TYPE = ".service"
-_UNITS = ("/usr/lib/systemd/system", "/etc/systemd/system")
+_NEEDED = "the profile takes {unit}, too, because a unit needs it ({why})"
 _WRAPS = "{wrapper} starts nothing itself: the profile takes {unit}, which does the work"
 
 
@@ -105,9 +101,11 @@ def make(
     reference = pipeline.reference_image(draft, options, context)
     root = ImageRoot(reference.tree)
     draft, wrapper = with_own_unit(root, draft)
-    draft = replace(draft, companions=tuple(_own_companion(root, draft, name) for name in draft.companions))
+    draft, needed = with_needed(root, draft)
     if wrapper:
         context.progress.note(_WRAPS.format(wrapper=wrapper, unit=draft.unit))
+    for name, why in needed.items():
+        context.progress.note(_NEEDED.format(unit=name, why=brief(why)))
     unit, pre, run_start_pre = examine(root, draft)
     draft = replace(draft, run_start_pre=run_start_pre, disk_mib=findings.disk_mib(tree_bytes(root)))
     subject = pipeline.subject_of(draft, reference, context)
@@ -142,6 +140,7 @@ def make(
         written=written,
         bound=packed.recipe.bound,
         wrapper=wrapper,
+        needed=tuple(needed),
         why_ready=why_ready,
     )
     _write(found, place)
@@ -173,40 +172,6 @@ def _traced(
     return draft, written, traced
 
 
-def own_name(root: ImageRoot, unit: str) -> str:
-    """The name by which systemd runs ``unit``, which may be an alias (systemd.unit(5), `Alias=`). Raises
-    UnsupportedUnitError when systemd or a profile does not accept this name.
-    """
-    for place in reversed(_UNITS):
-        found = root.resolve(PurePosixPath(place) / unit).canonical
-        if found is not None and found.name.endswith(_TYPE):
-            if not is_unit_name(found.name):
-                raise UnsupportedUnitError(
-                    f"{unit} is a link to {str(found)!r:.300}, which is no name of a unit",
-                    hint="give a root where it has a name that systemd takes",
-                )
-            return unit if "@" in found.name else found.name
-    return unit
-
-
-def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
-    """``draft`` with the unit that does the work, and the name of the wrapper that ``draft`` had as its unit,
-    or an empty string.
-
-    Raises UnsupportedUnitError when the image does not have the unit, or when the unit is a wrapper of
-    several instances.
-    """
-    draft = replace(draft, unit=own_name(root, draft.unit))
-    _demand_unit(root, draft)
-    instance = own_instance(root, draft.unit)
-    return (replace(draft, unit=instance), draft.unit) if instance else (draft, "")
-
-
-def _own_companion(root: ImageRoot, draft: Profile, name: str) -> str:
-    """The unit that does the work of the companion ``name``. Raises UnsupportedUnitError as ``with_own_unit`` does."""
-    return with_own_unit(root, replace(draft, unit=name, companions=()))[0].unit
-
-
 def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...], bool]:
     """The unit with its companions as an early start would run them, the ExecStartPre= lines of all these
     units, and whether these lines run early.
@@ -214,7 +179,7 @@ def examine(root: ImageRoot, draft: Profile) -> tuple[UnitStart, tuple[str, ...]
     Raises UnsupportedUnitError when the image does not have the unit, and NoProfileError with every reason
     against an early start.
     """
-    _demand_unit(root, draft)
+    demand_unit(root, draft)
     units: list[UnitStart] = []
     faults = refusals(root, draft, units.append)
     if faults:
@@ -255,31 +220,6 @@ def refusals(
         except QuickStartError as error:
             found.append(error)
     return found
-
-
-def _demand_unit(root: ImageRoot, draft: Profile) -> None:
-    try:
-        unit_texts(root, draft.unit)
-    except UnsupportedUnitError as error:
-        # A script is what was meant; there is no other name for it.
-        meant = "" if script_of(root, draft.unit) is not None else _meant(root, draft)
-        raise UnsupportedUnitError(error.message, hint=meant or error.hint) from error
-
-
-def _meant(root: ImageRoot, draft: Profile) -> str:
-    """A hint that names the image's unit with the most similar name, or else the units of the profile's packages."""
-    places = {path.name: path for place in _UNITS for path in root.glob(PurePosixPath(place) / f"*{_TYPE}")}
-    # Without the type, which makes any two alike.
-    if meant := near(draft.unit.removesuffix(_TYPE), sorted(name.removesuffix(_TYPE) for name in places)):
-        return meant.removeprefix("; ")
-    canonical = {name: root.resolve(path).canonical for name, path in places.items()}
-    owned = owners(root, [each for each in canonical.values() if each is not None])
-    names = [
-        name
-        for name, path in sorted(canonical.items())
-        if path and path in owned and owned[path].package in draft.packages
-    ]
-    return f"services of {', '.join(draft.packages)}: {', '.join(names)}" if names else ""
 
 
 def describe(root: ImageRoot, unit: str) -> str:

@@ -43,8 +43,8 @@ def notes(found: Findings) -> Mapping[str, Sequence[str]]:
         f"{', '.join(profile.packages)}{' as Debian has it' * (not found.given)}. Written by `quickstart profile new`:",
         "README.md says what was found; docs/users/profile.md has every key.",
     ]
-    if found.wrapper:
-        said["unit"] = [f"It does the work of {found.wrapper}, which starts nothing itself."]
+    if units := [*_wrapper_note(found), *_needed_note(found)]:
+        said["units" if profile.companions else "unit"] = units
     if found.why_ready:
         said["ready"] = [f"Found in a boot of the stock image: {found.why_ready}."]
     said["start.pre"] = [_pre_note(found)]
@@ -67,6 +67,16 @@ def notes(found: Findings) -> Mapping[str, Sequence[str]]:
     said["memory.budget_mib"] = [size]
     said["payload"] = [size]
     return {**said, **({} if profile.files.data else {"files": []})}
+
+
+def _wrapper_note(found: Findings) -> Sequence[str]:
+    if not found.wrapper:
+        return ()
+    return (f"{found.profile.unit} does the work of {found.wrapper}, which starts nothing itself.",)
+
+
+def _needed_note(found: Findings) -> Sequence[str]:
+    return tuple(f"{name} is here because another of these units needs it." for name in found.needed)
 
 
 def _pre_note(found: Findings) -> str:

@@ -56,7 +56,6 @@ from quickstart.newprofile.make import (
     describe,
     examine,
     fitting_payload,
-    own_name,
 )
 from quickstart.newprofile.readme import notes, readme_text, request
 from quickstart.newprofile.reads import Reads, root_budget
@@ -64,6 +63,7 @@ from quickstart.newprofile.request import first_draft, parse_ready
 from quickstart.newprofile.size import tree_bytes
 from quickstart.newprofile.survey import Survey
 from quickstart.newprofile.toml import profile_text
+from quickstart.newprofile.units import own_name
 from quickstart.profile import DATA, parse_bench, parse_profile
 from tests.unit import startfiles
 from tests.unit.imagebuilder import Image, P, trace
@@ -315,10 +315,21 @@ def findings(profile: Profile, **changes: Any) -> Findings:
 def test_the_wrapper_that_was_asked_for_is_named() -> None:
     found = findings(DRAFT, wrapper="web.service")
     text = profile_text(found.profile, notes(found))
-    assert '# It does the work of web.service, which starts nothing itself.\nunit = "app.service"\n' in text
+    assert (
+        '# app.service does the work of web.service, which starts nothing itself.\nunit = "app.service"\n'
+        in text
+    )
     assert "It does the work of `web.service`, which starts nothing itself." in readme_text(found)
     without = findings(DRAFT)
     assert "does the work" not in profile_text(DRAFT, notes(without)) + readme_text(without)
+
+
+def test_a_unit_that_another_one_needs_is_named() -> None:
+    draft = replace(DRAFT, companions=("db.service",))
+    found = findings(draft, needed=("db.service",))
+    text = profile_text(found.profile, notes(found))
+    note = "# db.service is here because another of these units needs it.\n"
+    assert f'{note}units = ["db.service", "app.service"]\n' in text
 
 
 def test_what_verify_lets_pass_is_more_than_was_read() -> None:

@@ -8,8 +8,8 @@ from quickstart.errors import UnsupportedUnitError
 from quickstart.inspect.imageroot import ImageRoot
 from quickstart.inspect.unit import instances, read_unit
 from quickstart.inspect.unit.instances import own_instance, working_instances
-from quickstart.newprofile.make import with_own_unit
 from quickstart.newprofile.request import first_draft, parse_ready
+from quickstart.newprofile.units import with_needed, with_own_unit
 from tests.unit.imagebuilder import Image
 
 UNITS = "/usr/lib/systemd/system"
@@ -222,6 +222,42 @@ def test_a_profile_takes_the_instance(postgresql: Image) -> None:
     draft, wrapper = with_own_unit(root, asked)
     assert (draft.unit, wrapper) == ("postgresql@15-main.service", "postgresql.service")
     assert with_own_unit(root, draft) == (draft, "")
+
+
+def needing(image: Image, *units: str, **texts: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The units of a profile for app.service, and why it has those that it was not asked for."""
+    for name, text in texts.items():
+        image.file(f"{UNITS}/{name.replace('_', '.')}", text)
+    asked = first_draft("app", ["app"], "app", parse_ready("tcp:1"), "bookworm", 600, companions=[*units])
+    draft, needed = with_needed(ImageRoot(image.base), asked)
+    return draft.units, dict(needed)
+
+
+SERVICE = "[Service]\nExecStart=/usr/bin/work\n"
+
+
+def test_a_profile_takes_the_services_that_a_unit_needs(image: Image) -> None:
+    texts = {
+        "app_service": f"[Unit]\nRequires=front.service network.target\nWants=other.service\n{SERVICE}",
+        "front_service": f"[Unit]\nBindsTo=back.service\nRequisite=app.service\n{SERVICE}",
+        "back_service": SERVICE,
+        "other_service": SERVICE,
+    }
+    units, needed = needing(image, **texts)
+    assert units == ("back.service", "front.service", "app.service")
+    assert needed == {"front.service": "Requires=front.service", "back.service": "BindsTo=back.service"}
+    assert needing(image, "front.service") == (units, {"back.service": "BindsTo=back.service"})
+
+
+def test_a_service_that_nobody_has_is_not_taken(image: Image) -> None:
+    text = f"[Unit]\nRequires=gone.service srv.mount a\\x00b.service {'x' * 300}.service\n{SERVICE}"
+    assert needing(image, app_service=text) == (("app.service",), {})
+
+
+def test_a_profile_takes_no_more_services_than_it_can_have(image: Image) -> None:
+    many = {f"s{number}_service": SERVICE for number in range(20)}
+    text = f"[Unit]\nRequires={' '.join(f's{number}.service' for number in range(20))}\n{SERVICE}"
+    assert len(needing(image, app_service=text, **many)[0]) == 8
 
 
 def test_an_alias_of_a_wrapper_is_the_wrapper(postgresql: Image) -> None:

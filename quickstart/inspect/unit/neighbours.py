@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from quickstart.errors import StartSetError, UnsupportedUnitError
@@ -91,6 +91,19 @@ def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ())
     """Raise UnsupportedUnitError when ``unit`` requires another unit, such as a service or a mount, which
     systemd would have to start first. The units of ``stack`` are allowed, because they also start early.
     """
+    for name, said in unmet_requirements(root, unit, stack).items():
+        raise UnsupportedUnitError(
+            f"{unit} cannot be started early: it needs {name}, which comes with systemd ({said})",
+            hint=f"name both in `units` of the profile, so that {name} starts early, too"
+            if name.endswith(".service")
+            else "Wants= in place of it lets the unit start without; systemd starts that one later",
+        )
+
+
+def unmet_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) -> Mapping[str, str]:
+    """The units, apart from those of ``stack``, that have to work before systemd starts ``unit``. The result has
+    their names, sorted, each with the assignment or link that requires it.
+    """
     beside = {alias for name in stack for alias in names_of(root, name)}
     needed = {_ALWAYS: _ALWAYS, **_needed(root, unit)}
     # A target or socket starts only with what it needs itself, and the unit only with it.
@@ -99,14 +112,11 @@ def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ())
         more = {name: said for name, said in _needed(root, left.pop()).items() if name not in needed}
         needed |= more
         left += (name for name in more if name.endswith(_PASSING_ON))
-    for name in sorted(needed):
-        if not name.endswith(_NO_WORK) and name != _ROOT_MOUNT and name not in beside:
-            raise UnsupportedUnitError(
-                f"{unit} cannot be started early: it needs {name}, which comes with systemd ({needed[name]})",
-                hint=f"name both in `units` of the profile, so that {name} starts early, too"
-                if name.endswith(".service")
-                else "Wants= in place of it lets the unit start without; systemd starts that one later",
-            )
+    return {
+        name: needed[name]
+        for name in sorted(needed)
+        if not name.endswith(_NO_WORK) and name != _ROOT_MOUNT and name not in beside
+    }
 
 
 def _needed(root: ImageRoot, unit: str) -> dict[str, str]:

@@ -1,0 +1,114 @@
+"""Choose the units of a profile by what the image says: an alias's own unit, the instance that does the work of a
+wrapper, and the services without which systemd does not start these units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.dpkg import owners
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit import unit_texts
+from quickstart.inspect.unit.initscripts import script_of
+from quickstart.inspect.unit.instances import own_instance
+from quickstart.inspect.unit.neighbours import unmet_requirements
+from quickstart.model import Profile
+from quickstart.parse.faults import near
+from quickstart.profile import MOST_UNITS, is_unit_name
+
+_TYPE = ".service"
+_UNITS = ("/usr/lib/systemd/system", "/etc/systemd/system")
+
+
+def own_name(root: ImageRoot, unit: str) -> str:
+    """The name by which systemd runs ``unit``, which may be an alias (systemd.unit(5), `Alias=`). Raises
+    UnsupportedUnitError when systemd or a profile does not accept this name.
+    """
+    for place in reversed(_UNITS):
+        found = root.resolve(PurePosixPath(place) / unit).canonical
+        if found is not None and found.name.endswith(_TYPE):
+            if not is_unit_name(found.name):
+                raise UnsupportedUnitError(
+                    f"{unit} is a link to {str(found)!r:.300}, which is no name of a unit",
+                    hint="give a root where it has a name that systemd takes",
+                )
+            return unit if "@" in found.name else found.name
+    return unit
+
+
+def with_own_unit(root: ImageRoot, draft: Profile) -> tuple[Profile, str]:
+    """``draft`` with the unit that does the work, and the name of the wrapper that ``draft`` had as its unit,
+    or an empty string.
+
+    Raises UnsupportedUnitError when the image does not have the unit, or when the unit is a wrapper of
+    several instances.
+    """
+    draft = replace(draft, unit=own_name(root, draft.unit))
+    demand_unit(root, draft)
+    instance = own_instance(root, draft.unit)
+    return (replace(draft, unit=instance), draft.unit) if instance else (draft, "")
+
+
+def _own_companion(root: ImageRoot, draft: Profile, name: str) -> str:
+    """The unit that does the work of the companion ``name``. Raises UnsupportedUnitError as ``with_own_unit`` does."""
+    return with_own_unit(root, replace(draft, unit=name, companions=()))[0].unit
+
+
+def with_needed(root: ImageRoot, draft: Profile) -> tuple[Profile, Mapping[str, str]]:
+    """``draft`` with the units that do the work of its companions, and with the services that its units need
+    (Requires=, Requisite=, BindsTo=). The mapping has these services, each with the assignment that needs it.
+
+    A service that the image does not have, or that no profile can name, is not taken; the reader refuses the
+    unit that needs it. Raises UnsupportedUnitError as ``with_own_unit`` does.
+    """
+    draft = replace(draft, companions=tuple(_own_companion(root, draft, name) for name in draft.companions))
+    needed: dict[str, str] = {}
+    left = list(draft.units)
+    while left:
+        for name, why in unmet_requirements(root, left.pop(), draft.units).items():
+            unit = _service(root, name)
+            if unit and unit not in draft.units and len(draft.units) < MOST_UNITS:
+                draft = replace(draft, companions=(unit, *draft.companions))
+                needed[unit] = why
+                left.append(unit)
+    return draft, needed
+
+
+def _service(root: ImageRoot, name: str) -> str:
+    """The own name of the service ``name``, or an empty string if it is no service of the image."""
+    if not name.endswith(_TYPE) or not is_unit_name(name):
+        return ""
+    try:
+        unit_texts(root, name)
+        return own_name(root, name)
+    except UnsupportedUnitError:
+        return ""
+
+
+def demand_unit(root: ImageRoot, draft: Profile) -> None:
+    """Raise UnsupportedUnitError, with a hint that names similar units, when the image does not have the unit."""
+    try:
+        unit_texts(root, draft.unit)
+    except UnsupportedUnitError as error:
+        # A script is what was meant; there is no other name for it.
+        meant = "" if script_of(root, draft.unit) is not None else _meant(root, draft)
+        raise UnsupportedUnitError(error.message, hint=meant or error.hint) from error
+
+
+def _meant(root: ImageRoot, draft: Profile) -> str:
+    """A hint that names the image's unit with the most similar name, or else the units of the profile's packages."""
+    places = {path.name: path for place in _UNITS for path in root.glob(PurePosixPath(place) / f"*{_TYPE}")}
+    # Without the type, which makes any two alike.
+    if meant := near(draft.unit.removesuffix(_TYPE), sorted(name.removesuffix(_TYPE) for name in places)):
+        return meant.removeprefix("; ")
+    canonical = {name: root.resolve(path).canonical for name, path in places.items()}
+    owned = owners(root, [each for each in canonical.values() if each is not None])
+    names = [
+        name
+        for name, path in sorted(canonical.items())
+        if path and path in owned and owned[path].package in draft.packages
+    ]
+    return f"services of {', '.join(draft.packages)}: {', '.join(names)}" if names else ""
