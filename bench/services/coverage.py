@@ -45,7 +45,7 @@ _UNITS = PurePosixPath("/usr/lib/systemd/system")
 _SCRIPTS = PurePosixPath("/etc/init.d")
 _ANY_UNITS = (PurePosixPath("/etc/systemd/system"), _UNITS)
 _TYPE = ".service"
-_MARK = "<!-- {} by bench/services/coverage.py -->"
+_MARK = "<!-- {} by {} -->"
 
 
 @dataclass(frozen=True)
@@ -222,9 +222,9 @@ def _name(unit: str) -> str:
     return unit.removesuffix(_TYPE)
 
 
-def with_part(page: str, part: str) -> str:
-    """``page`` with ``part`` between its two marks. Raises BadInputError without them."""
-    begin, end = _MARK.format("begin"), _MARK.format("end")
+def with_part(page: str, part: str, by: str = "bench/services/coverage.py") -> str:
+    """``page`` with ``part`` between the two marks of the script ``by``. Raises BadInputError without them."""
+    begin, end = _MARK.format("begin", by), _MARK.format("end", by)
     before, mark, rest = page.partition(f"{begin}\n")
     _, closing, after = rest.partition(f"{end}\n")
     if not mark or not closing:
