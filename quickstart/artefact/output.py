@@ -66,9 +66,9 @@ def settled(out: Path) -> Iterator[None]:
 def in_use(out: Path) -> Iterator[None]:
     """A context during which no build replaces ``out``. Enter the context before ``out`` is read.
 
-    When OUT cannot be opened, no error is raised here, because reading OUT will fail. Raises BadInputError
-    when another user could replace ``out`` or a file in it. Raises HostLacksError when another process keeps
-    OUT locked.
+    When OUT cannot be opened, no error is raised here, because the caller then fails to read OUT. Raises
+    BadInputError when another user could replace ``out`` or a file in it. Raises HostLacksError when another
+    process keeps OUT locked.
     """
     check_own(out)
     with ExitStack() as stack:

@@ -73,7 +73,9 @@ class Finding:
 
 
 def judge(given: Given) -> tuple[Finding, ...]:
-    """The findings, errors first. Findings of one kind are in the order of the members in the initramfs (pure)."""
+    """The findings, errors first. Among findings of the same severity, those about OUT come first, then those
+    about the initramfs as a whole, and then those about each member, in the order of the members (pure).
+    """
     secrets = given.manifest.secrets
     findings = [*_out(given, secrets), *_command_lines(given.manifest), *_parts(given)]
     findings += [*_digests(given), *_agreement(given)]
@@ -167,7 +169,7 @@ def _parts(given: Given) -> Iterator[Finding]:
 
 
 def _digests(given: Given) -> Iterator[Finding]:
-    """A finding for each file in which part B differs from the list of digests in part A. Because of such a
+    """A finding for each file in which part B differs from the list of digests in part A. With such a
     difference, every boot would be a stock boot.
     """
     text = next((each.data for each in given.members if (each.part, each.name) == ("A", _DIGESTS)), None)
