@@ -1,4 +1,4 @@
-"""The option `--when`, which says for which moment a run waits before it runs its command or ends."""
+"""The option `--when`, which chooses the moment for which a run waits before it runs its command or ends."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def settle(verb: Verb, guest: Executes, timeout_s: float | None) -> Settled:
 
 
 def settled_line(settled: Settled) -> str:
-    """A line of text about a settled machine: systemd's state, the time, and the failed units."""
+    """A line of text about a settled machine: systemd's state, the guest's uptime when the boot was complete,
+    and the failed units.
+    """
     failed = f"; failed: {' '.join(settled.failed_units)}" if settled.failed_units else ""
     return f"settled: {settled.state}, {settled.uptime_ns / 1e9:.2f} s after the machine's start{failed}"
 
@@ -90,5 +92,7 @@ def settled_facts(settled: Settled | None) -> Mapping[str, object]:
 
 
 def settled_cell(settled: Settled | None) -> str:
-    """The text of a table cell: the time and the state, or empty."""
+    """The text of a table cell: the guest's uptime when the boot was complete, and systemd's state. Empty
+    when ``settled`` is None.
+    """
     return f"{settled.uptime_ns / 1e9:.2f} s ({settled.state})" if settled else ""
