@@ -177,7 +177,7 @@ def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
 
 
 def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
-    """The arguments in ``words`` that QEMU gets for every machine of one clock and size."""
+    """The options in ``words``, as ``OPTION VALUE``, that QEMU gets for every machine of one clock and size."""
     wanted = {"-M", "-accel", "-icount", "-cpu", "-rtc", "-seed", "-smp", "-m"}
     for option, value in itertools.pairwise(words):
         if option in wanted:
