@@ -36,7 +36,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of the running command."""
+    """The end of the running command, with its exit status."""
 
     status: int
 
@@ -100,7 +100,7 @@ class Guest(Protocol):
         ...
 
     def is_running(self) -> bool:
-        """Whether the guest is still running, so that it can be asked for something."""
+        """Whether the guest is still running, and can therefore still answer."""
         ...
 
     def demand_running(self) -> None:

@@ -205,7 +205,7 @@ def _looked_at(met: _Met, sought: Sequence[Sought], hold: bool) -> Member:
 
 
 def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in larger pieces."""
+    """The bytes of ``pieces``, joined into larger pieces."""
     gathered = bytearray()
     for piece in pieces:
         gathered += piece
@@ -303,7 +303,7 @@ def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
     directory that `quickstart trace` wrote.
 
     A path below /fast means the file that was packed at this path. With ``artefact``, the function also
-    answers for the files of part A. Raises BadInputError for a file that neither a trace nor a rule names.
+    answers for the files of part A. Raises BadInputError for a file that start-set.json does not have.
     """
     asked = PurePosixPath("/", path.lstrip("/"))
     if artefact is not None and _is_ours(artefact, asked):

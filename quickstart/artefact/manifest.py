@@ -3,8 +3,8 @@ artefact records about itself.
 
 OUT may come from an untrusted party. The values in OUT become arguments of QEMU and of the agent, text on a
 console, names of files, and sizes to read. So a value is used only if these models have accepted it
-(docs/users/artefact.md). Unknown keys come from a newer version of QuickStart and are ignored. Unknown keys
-are refused only in tables that become our own dataclasses. Keys that older versions did not write have
+(docs/users/artefact.md). Unknown keys come from a newer version of QuickStart. They are ignored, except in
+tables that become our own dataclasses, where they are refused. Keys that older versions did not write have
 defaults.
 """
 
@@ -151,7 +151,7 @@ class _Budget(Table):
 
 class Manifest(_Open):
     """The content of manifest.json (artefact.md). The values of ``hand_off``, ``delivery``, ``payload`` and
-    ``kernel_options`` are words of `build`'s options.
+    ``kernel_options`` are the strings of the enums with these names.
 
     ``unpacked_bytes`` is the total unpacked size of the initramfs's archives, including padding.
     """
@@ -207,7 +207,8 @@ class Manifest(_Open):
     @property
     def unpacked_bytes(self) -> int:
         """The unpacked size of the initramfs. The first versions of QuickStart did not record this size, and
-        did not compress. For artefacts of these versions, the value is the size of the initramfs file.
+        did not compress the initramfs. For artefacts of these versions, the value is the size of the
+        initramfs file.
         """
         return self.initramfs_unpacked_bytes or self.initramfs_bytes
 

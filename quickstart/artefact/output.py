@@ -3,7 +3,7 @@ another build at the same time nor a build that is killed does any harm.
 
 Names in the directory that contains OUT::
 
-    .OUT.XXXXXXXX.partial    a new OUT, locked by flock(2) while it is made; without a lock, its build is dead, and it is removed
+    .OUT.XXXXXXXX.partial    a new OUT; its build holds a lock on it (flock(2)); without a lock, it is a leftover and is removed
     .OUT.XXXXXXXX.old        the previous OUT, between the two renames of a replacement
 
 OUT itself is also locked: a running machine holds a shared lock, and a build that replaces OUT holds an

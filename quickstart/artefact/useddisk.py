@@ -46,7 +46,7 @@ class UsedDisk:
 
 def examine_disk(path: Path) -> UsedDisk:
     """The disk at ``path``. Raises BadInputError when its machine was not shut down properly, or when another
-    process writes to it.
+    process writes to the disk.
     """
     with opened_regular(path) as fd:
         before = seen(fd)

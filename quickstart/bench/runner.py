@@ -141,7 +141,8 @@ class QemuRunner:
 
 
 def _bench_layer(name: str) -> BenchLayer | None:
-    """The profile's bench layer, from one reading of its file.
+    """The profile's bench layer. Its file is read only once, so the text that is checked is the text that is
+    used.
 
     Raises BadInputError when we are root of the host and another user could have written the commands of the
     layer. The commands also run confined (reference.confine), so this check is a second barrier.

@@ -17,7 +17,9 @@ from quickstart.model import Artefact
 
 
 class When(enum.Enum):
-    """The moments. READY is the application's first correct answer. SETTLED is when the machine has settled."""
+    """The moments for which a run can wait. READY is the application's first correct answer. SETTLED is when
+    the machine has settled.
+    """
 
     READY = "ready"
     SETTLED = "settled"

@@ -381,7 +381,7 @@ def machine_of(
     network: Network = Network.CLOSED,
 ) -> Machine:
     """The machine that runs ``artefact``, with our initramfs and kernel options. With ``stock``, the machine
-    has the distribution's initramfs and kernel options.
+    has the stock initramfs and the stock command line.
     """
     return machine(
         artefact.profile_name,

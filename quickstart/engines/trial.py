@@ -1,4 +1,4 @@
-"""Try the early start of a build: one boot of the artefact beside one stock boot of the same disk.
+"""Try the early start of a build, by comparing one boot of the artefact with one stock boot of the same disk.
 
 If the application is not ready sooner by the early start than by the stock boot, the early start has no
 benefit, and the artefact always boots the stock way. Both boots run on this host, one after the other, from a
@@ -48,8 +48,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of a build, and of its trial. ``trial`` is None when there was none: OUT was up to date, or
-    the early start is not wanted or not possible.
+    """The result of a build, and of its trial. ``trial`` is None when there was no trial, because OUT was up
+    to date, no trial was wanted, or the early start is not wanted or not possible.
     """
 
     built: Built

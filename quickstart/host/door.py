@@ -1,4 +1,6 @@
-"""The only module that starts subprocesses. They get an argv list, an explicit environment and a time limit."""
+"""The only module that starts subprocesses. Each subprocess gets an argv list and an explicit environment,
+and is killed after a time limit or at the end of the caller's context.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Recipe:
 
 
 def build_id(recipe: Recipe, config: GuestConfig) -> str:
-    """The name that both parts A and B contain: a hash of all their inputs. The contents of files are in this
+    """The name that both parts A and B contain: a hash of their inputs. The contents of files are in this
     hash through the image's hash.
 
     The traces themselves are not in the hash, so two traces with the same findings give the same initramfs.

@@ -26,7 +26,7 @@ _HIDES = frozenset(
 
 
 class Delivery(enum.Enum):
-    """How the start set reaches the application. The values are words of the command line."""
+    """How the start set reaches the application. The values are those of `build --delivery`."""
 
     FAST = "fast"
     """Processes find the files by PATH, LD_LIBRARY_PATH and the loader's name, as in the paper."""

@@ -136,7 +136,8 @@ def wait_settled(guest: Executes, timeout_s: float = LIMIT_S) -> Settled:
 
 def _ask(guest: Executes, deadline_s: float) -> Answer | None:
     """The answer to one question (`ASK`). None when no answer came before ``deadline_s``. Raises
-    NotSettledError when the guest ended, and GuestError when it does not answer in the time for one question.
+    NotSettledError when the guest ended, and GuestError when the guest does not answer in the time for one
+    question.
     """
     said, sink = io.BytesIO(), io.BytesIO()
     left_s = max(0.0, deadline_s - time.monotonic())

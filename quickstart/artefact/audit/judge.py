@@ -61,9 +61,9 @@ _NAME_IT = "exclude the file in the profile, or name it in files.secrets"
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding. ``severity`` is ``error`` or ``note``. ``object`` is the name of a file of OUT or, with a
-    leading slash, the name of a member of our initramfs or of a file of the start set. ``mend`` says how to
-    remedy the finding.
+    """A finding. ``severity`` is ``error`` or ``note``. ``object`` is the name of a file of OUT, ``.`` for
+    OUT itself, or, with a leading slash, the name of a member of our initramfs or of a file of the start set.
+    ``mend`` says how to remedy the finding.
     """
 
     severity: str
@@ -111,8 +111,8 @@ def _out(given: Given, secrets: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _command_lines(manifest: Manifest) -> Iterator[Finding]:
-    """A finding for each kernel option that no build adds. Such an option may disable protections or name
-    another init.
+    """A finding for each boot entry whose command line has kernel options that no build adds. Such an option
+    may disable protections or name another init.
     """
     stock = stock_line(manifest.superblock.uuid)
     ours = with_options(stock, KernelOptions(manifest.kernel_options))
