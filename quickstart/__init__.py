@@ -1,3 +1,3 @@
-"""QuickStart: make a VM image application-ready in the least time, and leave it an ordinary image."""
+"""QuickStart: make a VM and its application start faster, and leave the image an ordinary one."""
 
 __version__ = "0.2.0"

@@ -136,8 +136,8 @@ def _nfs() -> Finding:
 
 
 def _owners() -> Finding:
-    """Whether this user may make images with several file owners: root may, and so may a user who has a user
-    namespace and subordinate IDs.
+    """Check whether this user may make images with several file owners. Root may do so, and so may a user who
+    has a user namespace and subordinate IDs.
     """
     need = "owners in images"
     if os.geteuid() == 0:

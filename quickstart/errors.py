@@ -27,7 +27,7 @@
     │   ├── GuestEndedError                  the guest shut down or rebooted before it was ready
     │   ├── NotSettledError                  the guest was ready, but the distribution's boot did not finish
     │   └── UntraceableError                 the guest's kernel cannot trace block requests
-    ├── VolumeError                 exit 1   the volume emulator died or broke the protocol
+    ├── VolumeError                 exit 1   the volume's server died or gave a wrong answer
     └── MeasurementError            exit 4   the numbers must not be shown
         ├── MixedClocksError                 times of two clocks in one table
         └── TraceFullError                   the trace buffer was full before the guest was ready

@@ -36,7 +36,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of the running command."""
+    """The end of the running command, with its exit status."""
 
     status: int
 
@@ -88,7 +88,7 @@ class Guest(Protocol):
     ) -> None: ...
 
     def wait_ready(self, timeout_s: float, has_volume: Callable[[], bool] = _always) -> Readied:
-        """Wait for the first correct answer.
+        """Wait until the agent reports the first correct answer to the readiness request.
 
         Raise GuestError with the last console lines when the guest dies, when the time is up, or when
         ``has_volume`` says that its root volume is gone.
@@ -100,7 +100,7 @@ class Guest(Protocol):
         ...
 
     def is_running(self) -> bool:
-        """Whether the guest is still running, so that it can be asked for something."""
+        """Whether the guest is still running, and can therefore still answer."""
         ...
 
     def demand_running(self) -> None:
@@ -143,7 +143,8 @@ class Executes(Guest, Protocol):
     ) -> int:
         """Run ``command`` and return its exit status.
 
-        Raise GuestError when the command prints more than ``limit_bytes`` on both streams together.
+        Raise GuestError when the command does not end within ``timeout_s``, when the guest ends first, or
+        when the command prints more than ``limit_bytes`` on both streams together.
         """
         ...
 

@@ -236,8 +236,8 @@ def load_bench(name: str) -> BenchLayer | None:
 
 
 def load_bench_judged(name: str) -> tuple[BenchLayer | None, str]:
-    """The result of ``load_bench``, and the path where a user other than root could have changed the profile
-    (host.beneath.read_judged), or an empty string.
+    """The result of ``load_bench``, and the first file or directory where a user other than root could have
+    changed the profile (host.beneath.read_judged), or an empty string.
     """
     file = profile_file(name)
     try:
@@ -279,8 +279,8 @@ def _exists(path: Path) -> bool:
 
 
 def spelled(name: str) -> str:
-    """``name``, with ``./`` before it when it is the path of a profile. `quickstart bench` uses this spelling
-    as the profile's name.
+    """``name``, with ``./`` before it when it is the path of a profile in the current directory and not the
+    name of a profile that comes with QuickStart. `quickstart bench` uses this spelling as the profile's name.
     """
     return f"./{name}" if name not in known_profiles() and "/" not in name and Path(name).exists() else name
 

@@ -57,9 +57,9 @@ def check_output(out: Path, build_key: str, force: bool) -> Artefact | None:
     """The artefact at ``out`` when the build with ``build_key`` would make an equal artefact. None when
     ``out`` does not exist or may be replaced.
 
-    Raises OutputExistsError when ``out`` is not an artefact. Without ``force``, this error is also raised for
-    an artefact that belongs to another user, is damaged, or has a root disk that may have been used, because
-    a build must not delete a machine's data.
+    Raises OutputExistsError when ``out`` is not an artefact, or has other files in addition to an artefact's.
+    Without ``force``, this error is also raised for an artefact that belongs to another user, is damaged, or
+    has a root disk that may have been used, because a build must not delete a machine's data.
     """
     if not out.exists():
         if out.is_symlink():
@@ -127,11 +127,12 @@ def _check_sums(artefact: Artefact) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """All facts that an artefact records about itself. ``hand_off``, ``delivery`` and ``payload`` are words
-    of `build`'s options.
+    """All facts that an artefact records about itself. ``hand_off``, ``delivery`` and ``payload`` are the
+    strings of the enums HandOff, Delivery and Payload.
 
     ``kernel_options`` are used in the command line for our initramfs. ``uuid`` is the UUID of the machine
-    whose disk this is. When ``uuid`` is empty and the image has cloud-init, the machine gets a new UUID.
+    whose disk this is. When ``uuid`` is empty and the image has cloud-init, the machine gets a UUID that is
+    computed from ``build_key``.
     """
 
     profile: Profile
@@ -152,7 +153,7 @@ class Made:
 
 
 def write(directory: Path, made: Made) -> None:
-    """Write the artefact's files into ``directory``. The initramfs, and a root disk that is kept, are already there."""
+    """Write the files of OUT into ``directory``. The initramfs and, in a rebuild, the root disk are already there."""
     profile, reference, disk, disk_format = made.profile, made.reference, made.disk, made.disk_format
     if not (directory / f"root.{disk_format}").exists():
         _copy_disk(disk.path, directory / f"root.{disk_format}", disk_format)

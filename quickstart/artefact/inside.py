@@ -38,7 +38,8 @@ _OVERLAP_BYTES = 4096
 
 @dataclass(frozen=True)
 class Sought:
-    """A pattern to search for in contents. ``name`` appears in `Member.found`. A match has at most 4 KiB.
+    """A pattern to search for in contents. When the content of a member matches, ``name`` is in
+    `Member.found`. A match that is longer than 4 KiB may be missed.
 
     Every match contains ``literal``. A search for ``pattern`` takes a hundred times as long as a search for
     ``literal``, so only content that has the literal is searched for the pattern.
@@ -56,7 +57,8 @@ class Member:
     ``target`` is the target of a link, and ``device`` has the major and minor number of a device node. The
     content is described by its SHA-256, its CRC-32 (as in zlib) and the names of the matching patterns.
     ``data`` has the content only for init's configuration, the list of digests and the marker. `content`
-    reads the content of other files, which is at ``place``.
+    reads the content of other files. ``place`` identifies the member: it has the member's number in the
+    archive, and its number in the image in part B, or 0 for a member that is not in the image.
     """
 
     name: str
@@ -76,7 +78,9 @@ class Member:
 
 @dataclass(frozen=True)
 class _Met:
-    """A member with its content, while the archive is read. ``key`` is the same for all hard links of a file."""
+    """A member with its content, while the archive is read. ``key`` is the same for all hard links of a file,
+    and None for a file with a single name.
+    """
 
     member: Member
     pieces: Iterator[bytes]
@@ -201,7 +205,7 @@ def _looked_at(met: _Met, sought: Sequence[Sought], hold: bool) -> Member:
 
 
 def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes in larger pieces."""
+    """The bytes of ``pieces``, joined into larger pieces."""
     gathered = bytearray()
     for piece in pieces:
         gathered += piece
@@ -259,7 +263,9 @@ def _printing(path: str) -> str | None:
 
 
 def _stays(member: Member) -> bool:
-    """Whether this is the link to a file that stays on the volume (docs/adr/0017-left.md)."""
+    """Whether ``member`` is a link to the file of the same path on the root volume, as for a left file
+    (docs/adr/0017-left.md).
+    """
     return f"{_FAST}{member.target}" == member.name
 
 
@@ -297,7 +303,7 @@ def why(directory: Path, path: str, artefact: Artefact | None = None) -> Why:
     directory that `quickstart trace` wrote.
 
     A path below /fast means the file that was packed at this path. With ``artefact``, the function also
-    answers for the files of part A. Raises BadInputError for a file that neither a trace nor a rule names.
+    answers for the files of part A. Raises BadInputError for a file that start-set.json does not have.
     """
     asked = PurePosixPath("/", path.lstrip("/"))
     if artefact is not None and _is_ours(artefact, asked):

@@ -3,8 +3,9 @@ artefact records about itself.
 
 OUT may come from an untrusted party. The values in OUT become arguments of QEMU and of the agent, text on a
 console, names of files, and sizes to read. So a value is used only if these models have accepted it
-(docs/users/artefact.md). Unknown keys come from a newer version of QuickStart and are ignored, except in
-tables that become data classes of ours. Keys that older versions did not write have defaults.
+(docs/users/artefact.md). Unknown keys come from a newer version of QuickStart. They are ignored, except in
+tables that become our own dataclasses, where they are refused. Keys that older versions did not write have
+defaults.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class _Budget(Table):
 
 class Manifest(_Open):
     """The content of manifest.json (artefact.md). The values of ``hand_off``, ``delivery``, ``payload`` and
-    ``kernel_options`` are words of `build`'s options.
+    ``kernel_options`` are the strings of the enums with these names.
 
     ``unpacked_bytes`` is the total unpacked size of the initramfs's archives, including padding.
     """
@@ -206,7 +207,8 @@ class Manifest(_Open):
     @property
     def unpacked_bytes(self) -> int:
         """The unpacked size of the initramfs. The first versions of QuickStart did not record this size, and
-        did not compress. For their artefacts, this is the size of the initramfs.
+        did not compress the initramfs. For artefacts of these versions, the value is the size of the
+        initramfs file.
         """
         return self.initramfs_unpacked_bytes or self.initramfs_bytes
 
@@ -301,8 +303,8 @@ def validated(document: object, path: Path) -> Manifest:
 
 
 def is_ours(directory: Path) -> bool | None:
-    """Whether the manifest.json in ``directory`` has the keys of our manifest. None when it is a regular file
-    but cannot be read.
+    """Whether the manifest.json in ``directory`` has the keys of our manifest. None when the file is regular,
+    but is too large or is not valid JSON.
 
     Other programs also write files with this name.
     """

@@ -3,7 +3,7 @@ another build at the same time nor a build that is killed does any harm.
 
 Names in the directory that contains OUT::
 
-    .OUT.XXXXXXXX.partial    a new OUT, locked by flock(2) while it is made; without a lock, its build is dead, and it is removed
+    .OUT.XXXXXXXX.partial    a new OUT; its build holds a lock on it (flock(2)); without a lock, it is a leftover and is removed
     .OUT.XXXXXXXX.old        the previous OUT, between the two renames of a replacement
 
 OUT itself is also locked: a running machine holds a shared lock, and a build that replaces OUT holds an
@@ -66,9 +66,9 @@ def settled(out: Path) -> Iterator[None]:
 def in_use(out: Path) -> Iterator[None]:
     """A context during which no build replaces ``out``. Enter the context before ``out`` is read.
 
-    When OUT cannot be opened, no error is raised here, because reading OUT will fail. Raises BadInputError
-    when another user could replace ``out`` or a file in it. Raises HostLacksError when another process keeps
-    OUT locked.
+    When OUT cannot be opened, no error is raised here, because the caller then fails to read OUT. Raises
+    BadInputError when another user could replace ``out`` or a file in it. Raises HostLacksError when another
+    process keeps OUT locked.
     """
     check_own(out)
     with ExitStack() as stack:

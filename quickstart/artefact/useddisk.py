@@ -34,8 +34,8 @@ class UsedDisk:
     """A raw root disk whose machine is off. ``digest`` is a hash of its bytes
     (host.unchanged.digest_of_data), and ``superblock`` is its ext4 superblock.
 
-    ``seen`` is the state of the file. The file did not change between the reading of the superblock and the
-    end of the hashing.
+    ``seen`` is the state of the disk's file (host.unchanged.Seen). The file did not change between the
+    reading of the superblock and the end of the hashing.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class UsedDisk:
 
 def examine_disk(path: Path) -> UsedDisk:
     """The disk at ``path``. Raises BadInputError when its machine was not shut down properly, or when another
-    process writes to it.
+    process writes to the disk.
     """
     with opened_regular(path) as fd:
         before = seen(fd)
@@ -108,7 +108,7 @@ def _limits(disk: Path, planned_bytes: int) -> Limits:
 
 def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
     """The start set with the modification and change times that the files have on the used disk, because init
-    compares these times.
+    compares these times. Raises BadInputError when one of the files is not on the disk.
     """
     disk = used.path
     with unchanged(disk, used.seen), foreign_members(disk, "ext4-list") as members:
@@ -125,7 +125,9 @@ def with_times_of(start_set: StartSet, used: UsedDisk) -> StartSet:
 
 
 def _with_times(members: Members) -> Members:
-    """The members, with the times of the file's inode for each hard link."""
+    """The members in the same order. A member that is a hard link carries no times, so it is replaced by a
+    copy of the member that it links to, with the hard link's path.
+    """
     first: dict[str, Member] = {}
     for member, data in members:
         if member.kind is Kind.HARD:

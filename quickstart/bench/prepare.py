@@ -136,8 +136,9 @@ def _boot(subject: Subject, configuration: str, initramfs: Path) -> Boot:
 
 
 def _fetched(volume: Path, reference: ReferenceImage, initramfs: Path) -> tuple[Extent, ...]:
-    """The extents of the kernel and the initramfs on the volume. Files of the image are at their places in
-    the image. Our initramfs is taken to be in one piece at the volume's end.
+    """The extents on the volume from which a boot loader would read the kernel and the initramfs, as (offset,
+    length) in bytes. Kernel and stock initramfs are files of the image, so their own extents are returned.
+    Our initramfs is not in the image, so a range at the end of the volume stands for it.
     """
     kernel = file_extents(volume, PurePosixPath("/boot", reference.kernel.name))
     if initramfs == reference.initrd:

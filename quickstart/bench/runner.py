@@ -141,7 +141,8 @@ class QemuRunner:
 
 
 def _bench_layer(name: str) -> BenchLayer | None:
-    """The profile's bench layer, from one reading of its file.
+    """The profile's bench layer. Its file is read only once, so the text that is checked is the text that is
+    used.
 
     Raises BadInputError when we are root of the host and another user could have written the commands of the
     layer. The commands also run confined (reference.confine), so this check is a second barrier.
@@ -177,7 +178,7 @@ def _artefacts(key: _Key, boot: Boot) -> tuple[str, str]:
 
 
 def _of_the_machine(words: Sequence[str]) -> Iterator[str]:
-    """The arguments in ``words`` that QEMU gets for every machine of one clock and size."""
+    """The options in ``words``, as ``OPTION VALUE``, that QEMU gets for every machine of one clock and size."""
     wanted = {"-M", "-accel", "-icount", "-cpu", "-rtc", "-seed", "-smp", "-m"}
     for option, value in itertools.pairwise(words):
         if option in wanted:

@@ -28,8 +28,8 @@ _MINUTE_S = 60
 
 
 class Runner(Protocol):
-    """The interface to measure one cell. Images and initramfs are made before the first run, so that a run
-    only boots machines.
+    """The interface through which a series measures one cell. Images and initramfs are made before the first
+    run, so that a run only boots machines.
     """
 
     def circumstances(self) -> Circumstances:
@@ -46,8 +46,8 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Bench:
-    """One call of `quickstart bench`: the matrix, the directory for the results, the command line, and the
-    time of the call in UTC.
+    """One call of `quickstart bench`: the matrix, the directory for the results, the arguments of the call,
+    and its time in UTC.
     """
 
     matrix: Matrix

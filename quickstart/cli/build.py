@@ -129,7 +129,7 @@ def build(
 
     Makes the reference image (by debootstrap, or from --rootfs), boots it once under strace, computes the
     start set, and writes the root disk, kernel and initramfs to OUT. Results of earlier builds are taken from
-    the store. At the end, boots the result on trial.
+    the store. At the end, tries the result: one boot with the early start, and one stock boot.
     """
 
     def work(verb: Verb) -> int:

@@ -48,12 +48,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 def compare_command(
     first: Path, second: Path, thresholds: tuple[str, ...], across_versions: bool, as_json: bool
 ) -> None:
-    """Compare two results.json of the same cells: how much later B is than A, in which phase, and what
-    changed.
+    """Compare two results.json of the same cells: how much later guests become ready in B than in A, in which
+    phase, and what changed.
 
-    The status is 1 when a cell is later by more than the threshold (docs/users/compare.md says which
-    difference each clock can show), 2 when the two files cannot be compared, and 4 when one of them is not
-    valid. No machine is booted.
+    The status is 1 when, in a cell, B is later than A by more than the threshold (docs/users/compare.md says
+    which difference each clock can show), 2 when the two files cannot be compared, and 4 when one of them is
+    not valid. No machine is booted.
     """
 
     def work(verb: Called) -> int:

@@ -21,7 +21,7 @@ def guarded(stream: TextIO) -> BinaryIO:
 
 class Printable:
     """An output that passes text on to a terminal in the form of `console_shown`: every control sequence
-    except colours becomes an escape (``\x1b``).
+    except colours becomes an escape (``\\x1b``).
 
     A terminal obeys control sequences, which can set its title or clipboard, or make it send input in the
     user's place (console_codes(4)).

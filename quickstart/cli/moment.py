@@ -1,4 +1,4 @@
-"""The option `--when`, which says for which moment a run waits before it runs its command or ends."""
+"""The option `--when`, which chooses the moment for which a run waits before it runs its command or ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from quickstart.model import Artefact
 
 
 class When(enum.Enum):
-    """The moments. READY is the application's first correct answer. SETTLED is when the machine has settled."""
+    """The moments for which a run can wait. READY is the application's first correct answer. SETTLED is when
+    the machine has settled.
+    """
 
     READY = "ready"
     SETTLED = "settled"
@@ -75,7 +77,9 @@ def settle(verb: Verb, guest: Executes, timeout_s: float | None) -> Settled:
 
 
 def settled_line(settled: Settled) -> str:
-    """A line of text about a settled machine: systemd's state, the time, and the failed units."""
+    """A line of text about a settled machine: systemd's state, the guest's uptime when the boot was complete,
+    and the failed units.
+    """
     failed = f"; failed: {' '.join(settled.failed_units)}" if settled.failed_units else ""
     return f"settled: {settled.state}, {settled.uptime_ns / 1e9:.2f} s after the machine's start{failed}"
 
@@ -90,5 +94,7 @@ def settled_facts(settled: Settled | None) -> Mapping[str, object]:
 
 
 def settled_cell(settled: Settled | None) -> str:
-    """The text of a table cell: the time and the state, or empty."""
+    """The text of a table cell: the guest's uptime when the boot was complete, and systemd's state. Empty
+    when ``settled`` is None.
+    """
     return f"{settled.uptime_ns / 1e9:.2f} s ({settled.state})" if settled else ""

@@ -52,8 +52,8 @@ def say(console: Console, text: str, style: str | None = None, keep: str = "") -
 
 
 class Display:
-    """The progress display on stderr (progress.Progress). It shows the running step with its time, and prints
-    a line for each completed step that took 0.1 s or more.
+    """The progress display on stderr, which implements host.progress.Progress. It shows the running step with
+    its time, and prints a line for each completed step that took 0.1 s or more.
     """
 
     def __init__(self, console: Console) -> None:
@@ -132,7 +132,7 @@ def run_verb(
 
     The function ``out`` returns the path of OUT, which the verb makes or replaces. ``work`` must use the
     resolved path `Verb.out`, because a link in the original path may be changed later. ``into`` returns a
-    directory in which files are written in place.
+    directory into which the verb writes single files, without replacing the directory.
 
     With ``verbose``, every subprocess is named on stderr when it starts.
     """
@@ -165,14 +165,16 @@ def run_verb(
 
 
 def _cut(text: str) -> str:
-    """``text`` with lines of a readable length, and without what goes beyond any message."""
+    """``text`` without the characters after the first _MOST_CHARACTERS. In each line, the characters after
+    the first _MOST_LINE_CHARACTERS are replaced by an ellipsis.
+    """
     lines = text[:_MOST_CHARACTERS].split("\n")
     most = _MOST_LINE_CHARACTERS
     return "\n".join(line if len(line) <= most else f"{line[:most]}…" for line in lines)
 
 
 def _indented(text: str) -> str:
-    """``text`` whose lines after the first begin with blanks, so that no foreign word in it looks like another
+    """``text`` with each line after the first indented, so that no line of foreign text looks like another
     message of ours.
     """
     first, *others = text.split("\n")

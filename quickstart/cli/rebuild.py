@@ -81,6 +81,8 @@ def rebuild(
 
 
 def _profile_of(artefact: Artefact) -> Profile:
-    """The profile of OUT. What the trial of its build has decided about the early start still holds."""
+    """The profile of OUT. When OUT never starts early, for example because of the trial at the end of its
+    build, the profile gets ``early = "never"``.
+    """
     profile = load_ours(artefact.profile_name)
     return dataclasses.replace(profile, early=Early.NEVER) if artefact.early is Early.NEVER else profile

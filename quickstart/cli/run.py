@@ -73,8 +73,9 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """One boot that became ready. The fields ``exec_*`` are the result of `--exec`. ``fallback`` is the
-    reason for fallback 1, or empty.
+    """One boot that became ready. ``page`` is the HTTP status line that this host got through ``url``, or
+    empty. The fields ``exec_*`` are the result of `--exec`. ``fallback`` is the reason for fallback 1, or
+    empty.
 
     ``settled`` is None when the run did not wait until the machine had settled. ``exec_truncated`` says that
     the command's output was cut off.

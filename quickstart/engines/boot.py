@@ -96,14 +96,14 @@ class Built:
 
 @dataclass(frozen=True)
 class Plan:
-    """The stages of a build, as (stage, key, whether the store has the result)."""
+    """The stages of a build whose keys are known, as (stage, key, whether the store has the result)."""
 
     stages: tuple[tuple[str, str, bool], ...]
 
 
 def build_key(profile: Profile, options: BuildOptions, rootfs: Rootfs | None) -> str:
-    """The key of a build: a hash of all its inputs, such as the profile, the user's root, our code, the disk
-    format and the number of traces.
+    """The key of a build: a hash of all its inputs, such as the profile, the user's own root file system, our
+    code, the disk format and the number of traces.
     """
     inputs = {
         "profile": dataclasses.asdict(profile),
@@ -130,7 +130,10 @@ def payload_of(profile: Profile, asked: Payload | None) -> Payload:
 
 
 def plan(profile: Profile, options: TraceOptions, store: Store) -> Plan:
-    """The stages of a build of ``profile``. This function changes nothing."""
+    """The stages of a build of ``profile``. When the store does not have the reference image, only the stage
+    ``reference`` is returned, because the keys of the later stages depend on the image. This function changes
+    nothing.
+    """
     rootfs = examine(options.rootfs) if options.rootfs else None
     reference = _reference_inputs(profile, rootfs, options)
     image = entry.find(store, reference)
@@ -176,7 +179,8 @@ def build(
     profile: Profile, options: BuildOptions, context: Context, *, rootfs: Rootfs | None = None
 ) -> Built:
     """Build the artefact of ``profile`` at ``options.out``, unless an artefact that is up to date is already
-    there. After an error, ``options.out`` is unchanged. ``rootfs`` is the user's root, if it was hashed before.
+    there. After an error, ``options.out`` is unchanged. ``rootfs`` is the user's own root file system, if it
+    was hashed before.
     """
     rootfs = rootfs or rootfs_of(options.tracing, context.progress)
     key = build_key(profile, options, rootfs)
@@ -268,8 +272,8 @@ def trace_image(
 
 
 def trace_disk(subject: Subject, options: TraceOptions, context: Context) -> Traced:
-    """The start set of ``subject``, computed from traces of its disk, and these traces. Each trace comes from
-    the store or is recorded now.
+    """The start set of ``subject``, with the traces of its disk from which it was computed. Each trace comes
+    from the store or is recorded now.
     """
     traces = tuple(
         make_trace(subject, number, context, options.keep) for number in range(1, options.traces + 1)
@@ -377,7 +381,7 @@ def machine_of(
     network: Network = Network.CLOSED,
 ) -> Machine:
     """The machine that runs ``artefact``, with our initramfs and kernel options. With ``stock``, the machine
-    has the distribution's initramfs and kernel options.
+    has the stock initramfs and the stock command line.
     """
     return machine(
         artefact.profile_name,

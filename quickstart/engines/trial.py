@@ -1,7 +1,8 @@
-"""Try the early start of a build: one boot of the artefact beside one stock boot of the same disk.
+"""Try the early start of a build, by comparing one boot of the artefact with one stock boot of the same disk.
 
-An early start that is not ready sooner brings nothing, so its artefact boots the stock way. Both boots run on
-this host, one after the other, from a local disk; a volume with slow reads favours the early start more.
+If the application is not ready sooner by the early start than by the stock boot, the early start has no
+benefit, and the artefact always boots the stock way. Both boots run on this host, one after the other, from a
+local disk; on a volume with slow reads, the early start gains more time.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ _STAGE, _FILE = "trial", "trial.json"
 
 @dataclass(frozen=True)
 class Trial:
-    """The guests' uptimes at ready. ``fallback`` is the reason why the early start did not happen, and
-    ``early_ns`` is 0 then; otherwise ``fallback`` is empty. ``stock_ns`` is 0 when the stock boot was not ready
+    """The uptimes at ready of the two guests: ``early_ns`` with the early start, and ``stock_ns`` with the
+    stock boot. When the early start did not happen, or was not ready in time, ``fallback`` is the reason and
+    ``early_ns`` is 0. Otherwise, ``fallback`` is empty. ``stock_ns`` is 0 when the stock boot was not ready
     in time.
     """
 
@@ -46,8 +48,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of a build, and of its trial. ``trial`` is None when there was none: OUT was up to date, or
-    the early start is not wanted or not possible.
+    """The result of a build, and of its trial. ``trial`` is None when there was no trial, because OUT was up
+    to date, no trial was wanted, or the early start is not wanted or not possible.
     """
 
     built: Built
@@ -55,8 +57,8 @@ class Tried:
 
 
 def is_sooner(early_ns: int, stock_ns: int) -> bool:
-    """Whether an early start that was ready at ``early_ns`` brings anything. ``stock_ns`` is 0 when it is not known
-    when the stock boot is ready.
+    """Whether an early start that was ready at ``early_ns`` was sooner than the stock boot. When ``stock_ns``
+    is 0, the time of the stock boot is unknown, and the result is True.
     """
     return not stock_ns or early_ns < stock_ns
 
@@ -88,7 +90,7 @@ def build_tried(profile: Profile, options: BuildOptions, context: Context) -> Tr
 
 
 def _key_at(out: Path, keys: Sequence[str]) -> str:
-    """The key in ``keys`` that the artefact at ``out`` has, or else the first."""
+    """The key in ``keys`` that the artefact at ``out`` has, or else the first key."""
     try:
         present = artefacts.load(out).build_key
     except QuickStartError:
@@ -120,8 +122,8 @@ def _trial(artefact: Artefact, key: str, options: BuildOptions, context: Context
 
 
 def _boot(artefact: Artefact, launcher: Launcher, *, stock: bool) -> tuple[int, str]:
-    """The guest's uptime at ready in ns, and an empty text. 0 and the reason when the boot did not get ready, or
-    when a fallback took the place of the early start.
+    """The guest's uptime at ready in ns, and an empty text. When the guest did not become ready, or when a
+    fallback took the place of the early start, the result is 0 and the reason.
     """
     machine = pipeline.machine_of(artefact, stock=stock, snapshot=True, port=None)
     try:

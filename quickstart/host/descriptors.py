@@ -1,5 +1,5 @@
-"""The open files behind the descriptors of traced processes. A trace has many processes, and each process
-begins with a copy of its parent's descriptors.
+"""Store the open file behind each descriptor of traced processes. A trace has many processes, and each
+process begins with a copy of its parent's descriptors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The only module that starts subprocesses. They get an argv list, an explicit environment and a time limit."""
+"""The only module that starts subprocesses. Each subprocess gets an argv list and an explicit environment,
+and is killed after a time limit or at the end of the caller's context.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ class Completed:
 
 
 def environment(extra: Mapping[str, str] | None = None, *, proxies: bool = True) -> dict[str, str]:
-    """The environment of every subprocess: the C locale, a fixed PATH, TMPDIR from the host, the proxy
-    settings from the host (with ``proxies``), and ``extra``.
+    """The environment of every subprocess: the C locale, a fixed PATH, HOME and TMPDIR from our environment,
+    the proxy settings from our environment (with ``proxies``), DEBIAN_FRONTEND=noninteractive, and ``extra``.
 
     No other variable of our environment is passed on, so the subprocess depends only on its caller's
     arguments.
@@ -268,12 +270,12 @@ def background(
 ) -> Iterator[Process]:
     """A process that runs while the context lasts, and is killed when the context ends.
 
-    The process's output is appended to the file ``log``, or goes to the descriptor ``output``. A caller that
-    limits the output uses ``output``. The process's stderr goes to ``errors``, if that is given. ``stdin`` is
-    empty unless it is given. With ``identity``, the process runs as that user. The process gets the
-    descriptors ``pass_fds`` under their own numbers, the additional environment ``env`` and, with
-    ``proxies``, the host's proxy settings. ``cwd`` is the directory in which the process starts. ``cwd`` is
-    entered with our own identity.
+    The process's output is appended to the file ``log``, or goes to the descriptor ``output``. Without
+    either, the output is discarded. A caller that limits the length of the output uses ``output``. The
+    process's stderr goes to ``errors``, if that is given. ``stdin`` is empty unless it is given. With
+    ``identity``, the process runs as that user. The process gets the descriptors ``pass_fds`` under their own
+    numbers, the additional environment ``env`` and, with ``proxies``, the host's proxy settings. ``cwd`` is
+    the directory in which the process starts. ``cwd`` is entered with our own identity.
     """
     words = (str(tool_path(str(argv[0]))), *(str(word) for word in argv[1:]))
     with ExitStack() as stack:

@@ -38,13 +38,13 @@ def free_bytes(path: Path) -> int:
 
 @contextmanager
 def full_disk_named(directory: Path, name: str, hint: str) -> Iterator[None]:
-    """Raise HostLacksError with ``hint`` instead of an error in the context, when a full file system of
-    ``directory`` explains the error.
+    """When a full file system explains an error in the context, raise HostLacksError with ``hint`` in place
+    of the error. ``directory`` is the directory to which the context writes.
 
-    ``name`` is the name of the directory in the message. A program that fails does not always say why. So
-    less than 1 MiB of free space counts as an explanation of its failure. Many programs write to the
-    temporary directory. So the message names the temporary directory instead when it has less free space than
-    ``directory``.
+    ``name`` is the name of the directory in the message. A program that fails because of a full disk does not
+    always say so. So less than 1 MiB of free space also counts as an explanation of a program's failure. Many
+    programs write to the temporary directory. So the message names the temporary directory instead when it
+    has less free space than ``directory``.
     """
     try:
         yield

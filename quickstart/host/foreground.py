@@ -26,8 +26,8 @@ _WINSIZE_BYTES = 8
 
 @dataclass(kw_only=True)
 class _Streams:
-    """The descriptors between which data is copied. The data from each key of ``outputs`` goes to its value,
-    a descriptor of ours. Our stdin goes to ``into``.
+    """The descriptors between which data is copied. ``outputs`` maps each descriptor that we read from to our
+    own descriptor that gets the data. The data from our stdin goes to ``into``.
 
     ``theirs`` are the program's stdin, stdout and stderr. ``started`` closes our copies of these descriptors
     once the program runs.
@@ -49,9 +49,9 @@ def run(command: Callable[[bool], Sequence[str | Path]], *, env: Mapping[str, st
     killed it.
 
     The function ``command`` returns the program's argv. It is called with True when our stdin is a terminal.
-    Then the program's stdin is a terminal as well, which the program must make its controlling terminal.
-    There is no time limit: the user ends the program. When the program has ended, our terminal gets its
-    former settings back.
+    Then the program's stdin is also a terminal, which the program must make its controlling terminal. There
+    is no time limit: the user ends the program. When the program has ended, our terminal gets its former
+    settings back.
     """
     with ExitStack() as stack:
         streams = _streams(stack)

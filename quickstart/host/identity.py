@@ -1,10 +1,10 @@
-"""Choose the user as whom a possibly hostile program runs. No other program runs as this user, and this user
-has none of our rights.
+"""Choose the user as whom a possibly hostile program runs. When QuickStart is root, no other program runs as
+this user, and this user has none of our rights.
 
-Root gives each program that it starts an unprivileged user and group ID of its own, so that no program can
-signal or trace another (credentials(7), ptrace(2)). A user namespace has only the IDs that are mapped into
-it, and other namespaces of the same user may map the same IDs (user_namespaces(7)). So QuickStart claims an
-ID while the program runs. Without root, the program keeps our user ID.
+As root, QuickStart gives each such program an unprivileged user and group ID of its own, so that no program
+can signal or trace another (credentials(7), ptrace(2)). A user namespace has only the IDs that are mapped
+into it, and other namespaces of the same user may map the same IDs (user_namespaces(7)). So QuickStart claims
+an ID while the program runs. When QuickStart is not root, the program keeps our user ID.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Identity:
     """The identity of a program. ``uid`` and ``gid`` are None when the program keeps ours. ``groups`` are its
     supplementary groups, or None when the program keeps ours.
 
-    The program has no capabilities. ``drop`` says that the capability bounding set is emptied as well. This
-    is necessary for a program that root starts.
+    The program has no capabilities. ``drop`` says that the capability bounding set is also emptied, which is
+    necessary for a program that root starts.
     """
 
     uid: int | None = None

@@ -75,8 +75,8 @@ def trusted() -> Trust:
 
 
 def swapped_by_others(path: Path) -> str:
-    """The end of a sentence that says which other user could replace ``path``. Empty when no other user
-    could.
+    """A clause that names the first step on the way to ``path`` that another user could replace, and says
+    why, such as ``/srv/x belongs to another user (1001)``. Empty when no other user could replace a step.
 
     The result is also empty for a path that is missing or that we may not enter.
     """
@@ -85,7 +85,9 @@ def swapped_by_others(path: Path) -> str:
 
 
 def fault_at(path: Path) -> str:
-    """What is wrong with ``path`` itself, without the way to it. Empty when nothing is wrong. A link is not followed."""
+    """Why the entry ``path`` itself is not trusted, as `fault` says it. The way to the entry is not examined.
+    Empty when the entry is trusted. A link is not followed.
+    """
     parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         child, step = _step(parent, path.name, path)
@@ -96,7 +98,9 @@ def fault_at(path: Path) -> str:
 
 
 def fault(step: Step, trust: Trust) -> str:
-    """Why a step on the way is not trusted. Empty when the step is trusted."""
+    """Why a step on the way is not trusted, as a phrase such as ``belongs to another user (1001)``. Empty
+    when the step is trusted.
+    """
     mode = step.status.st_mode
     if step.by_proc and stat.S_ISLNK(mode):
         return "is a link of /proc, which leads where another process is"
@@ -127,7 +131,7 @@ def place_of(path: Path) -> tuple[Path, str]:
 
 
 def way(path: Path) -> tuple[Step, ...]:
-    """The steps from / to ``path``. Links are followed as far as the names exist, as in namei(7)."""
+    """The steps from / to ``path``. Links are followed as far as the names exist, as in path_resolution(7)."""
     return _followed(path).steps
 
 
@@ -248,7 +252,9 @@ def fuse_users(mountinfo: str) -> Mapping[str, int]:
 
 
 def _inside(outside: int) -> int:
-    """The ID in this user namespace of a user who has the ID ``outside`` on the host."""
+    """The ID in this user namespace of a user who has the ID ``outside`` on the host. For an ID that the
+    namespace does not map, the result is _OVERFLOW for root, and _UNKNOWN for any other user.
+    """
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         first, beyond, count = map(int, line.split())
         if beyond <= outside < beyond + count:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Is told when a step begins, with its name, and when it ends."""
+    """A receiver of progress reports. It is told when a step begins, with the step's name, and when the step ends."""
 
     def step(self, name: str) -> AbstractContextManager[None]:
         """A step that lasts as long as the context. If the context ends without an error, the step is complete."""

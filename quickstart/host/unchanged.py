@@ -21,8 +21,8 @@ _HINT = "end what writes to it, and do it again"
 
 @dataclass(frozen=True)
 class Seen:
-    """The state of a file at one moment: its identity, its size in bytes, and the time of its last write
-    (st_mtim, in ns).
+    """The state of a file at one moment: its identity (device and inode), its size in bytes, and the time of
+    its last write (st_mtim, in ns).
 
     The change time (st_ctim) is not included, because a new hard link (link(2)) changes it.
     """

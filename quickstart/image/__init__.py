@@ -1,1 +1,1 @@
-"""Write disk images. What is written is decided by pure functions."""
+"""Write disk images, find the blocks of files in them, and make the kernel's command lines."""

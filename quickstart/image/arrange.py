@@ -45,8 +45,8 @@ def plan_moves(
     """The moves that put the directories, sorted by name, and then the files, sorted by name, into the first
     free place that has room for all of them.
 
-    Files that have several extents or extent blocks of their own are not moved. When no free place is large
-    enough, nothing is moved.
+    Files and directories that have several extents or extent blocks of their own are not moved. When no free
+    place is large enough, nothing is moved.
     """
     pieces, inodes = _pieces(blocks), blocks.inodes
     movable = [
@@ -76,8 +76,8 @@ def _pieces(blocks: BlockMap) -> Mapping[PurePosixPath, list[Owner]]:
 
 
 def _free_place(blocks: BlockMap, groups: Collection[BlockGroup], needed: int) -> int | None:
-    """The first aligned block at which ``needed`` free blocks begin, all in one block group whose bitmap is
-    initialised. None when there is no such place.
+    """The first block, at a multiple of _ALIGNED_BLOCKS, at which ``needed`` free blocks begin, all in one
+    block group whose bitmap is initialised. None when there is no such place.
     """
     for group in groups:
         if group.uninitialised or group.free_blocks < needed:

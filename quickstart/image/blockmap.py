@@ -58,8 +58,8 @@ class Kind(enum.Enum):
 class Owner:
     """Consecutive blocks with one owner. ``offset_bytes`` is their position in the file ``path``.
 
-    In an inode table, ``inodes`` are the paths of the files whose inodes are here. Metadata of the whole
-    volume have no path.
+    For blocks of an inode table, ``inodes`` are the paths of the files whose inodes are in these blocks.
+    Metadata of the whole volume have no path.
     """
 
     kind: Kind
@@ -309,8 +309,8 @@ class _Reader:
     def _blocks_of(
         self, number: int, kind: Kind, path: PurePosixPath | None, tree: Kind = Kind.EXTENTS
     ) -> list[Owner]:
-        """Record an inode's blocks: data as ``kind``, extents or pointers as ``tree``. Return the data
-        blocks.
+        """Record an inode's blocks: blocks of data have the kind ``kind``, and blocks of extents or pointers
+        the kind ``tree``. Return the runs of data blocks.
         """
         at = self._inode_at(number)
         mode, flags = self._u16(at), self._u32(at + 0x20)
@@ -383,7 +383,7 @@ def _is_power(number: int, base: int) -> bool:
 
 
 def _disjoint(runs: list[Owner]) -> Iterator[Owner]:
-    """``runs``, sorted by block, without parts of earlier runs (such as backups in the resize inode's area)."""
+    """The sorted ``runs`` without the blocks that an earlier run has (such as backups in the resize inode's area)."""
     reached = 0
     for run in runs:
         skipped = max(0, reached - run.first_block)

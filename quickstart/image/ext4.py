@@ -161,8 +161,8 @@ def _change(path: Path, commands: list[str]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockGroup:
-    """A block group. ``uninitialised`` says that the group's block bitmap has not been written, because the
-    group has only metadata.
+    """A block group. ``uninitialised`` says that the group's block bitmap has not been written, because only
+    metadata use blocks of the group.
     """
 
     number: int

@@ -1,8 +1,8 @@
 """Read the layout of an ext4 file system from the superblock and group descriptors of an untrusted image.
 
 The layout is described in the kernel's Documentation/filesystems/ext4 (super.rst, group_descr.rst).
-Everything that ext4_fill_super() refuses (fs/ext4/super.c) is also refused here, before anything is computed
-from it.
+Everything that ext4_fill_super() refuses (fs/ext4/super.c) is also refused here, before any value is computed
+from the image.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ _LEAF = re.compile(
 
 
 def file_extents(image: Path, path: PurePosixPath) -> tuple[Extent, ...]:
-    """The extents of the file ``path`` in the raw image, in the order of the file's content. ``path`` is not
-    a symlink. The extents have whole blocks, and adjacent extents are joined.
+    """The extents of the file ``path`` in the raw image, as (offset, length) in bytes, in the order of the
+    file's content. ``path`` must not be a symlink. The extents have whole blocks, and adjacent extents are
+    joined.
 
     Raises ArtefactError when the file does not exist, or when it has no extents but block pointers.
     """
@@ -35,8 +36,8 @@ def file_extents(image: Path, path: PurePosixPath) -> tuple[Extent, ...]:
 
 
 def parse_extents(text: str, block_bytes: int) -> tuple[Extent, ...]:
-    """The byte ranges in the output of debugfs' `dump_extents`. Extents that were never written are left out,
-    because there is nothing to read.
+    """The extents in the output of debugfs' `dump_extents`, as (offset, length) in bytes. Extents that were
+    never written are left out, because there is nothing to read.
     """
     found: list[Extent] = []
     for line in text.splitlines():
@@ -52,8 +53,9 @@ def parse_extents(text: str, block_bytes: int) -> tuple[Extent, ...]:
 
 
 def tail_extent(volume_bytes: int, length_bytes: int, align_bytes: int) -> Extent:
-    """A range of ``length_bytes`` at the volume's end, which stands for a file in one piece. The range begins
-    at a multiple of ``align_bytes``.
+    """A range of ``length_bytes`` at the volume's end, as (offset, length) in bytes. The range stands for a
+    file in one piece, and begins at a multiple of ``align_bytes``. Raises ArtefactError when the volume is
+    smaller than the range.
 
     The image has no file in this range, and a boot does not read it. So the range is as cold as a file that
     has not been read.

@@ -1,5 +1,5 @@
-"""Make the kernel's command line, with the options with which the distribution's own kernel starts a virtual
-machine faster (pure).
+"""Make the kernel's command lines, and add the options that make the distribution's own kernel boot faster in
+a virtual machine (pure).
 
 For each option, command-line.md says how much time it saves, what it changes in the running machine, and why
 this is acceptable. Only this module contains the words of the options.

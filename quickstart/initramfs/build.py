@@ -1,5 +1,5 @@
-"""Write the initramfs. The same image, start set, profile rules, version of QuickStart and BusyBox always
-give the same bytes, for any user on any day.
+"""Write the initramfs. The same `Recipe`, version of QuickStart, compression libraries and squashfs-tools
+always give the same bytes, for any user on any day.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Recipe:
 
 
 def build_id(recipe: Recipe, config: GuestConfig) -> str:
-    """The name that both parts A and B contain: a hash of all their inputs. The contents of files are in this
+    """The name that both parts A and B contain: a hash of their inputs. The contents of files are in this
     hash through the image's hash.
 
     The traces themselves are not in the hash, so two traces with the same findings give the same initramfs.
@@ -191,8 +191,8 @@ def _sha256(path: Path) -> str:
 
 
 def check_sizes(profile: Profile, start_set: StartSet) -> None:
-    """Raise StartSetError for a file of 4 GiB or more (newc has 32 bits for the size), and when the start set
-    alone exceeds the memory budget.
+    """Raise StartSetError when a file has 4 GiB or more (newc has 32 bits for the size), or when the start
+    set alone exceeds the memory budget.
     """
     for file in start_set.files:
         if file.size_bytes > MAX_FIELD:

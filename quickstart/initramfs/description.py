@@ -68,8 +68,8 @@ def _lines(records: Iterable[Record]) -> Iterator[str]:
 def encode_word(word: str) -> str:
     r"""A word of the description. Bytes outside printable ASCII, the space and the backslash become \xHH.
 
-    In the result, \H stands for the machine's host name, and \l for the part of the host name before the
-    first dot.
+    A placeholder in ``word`` for the machine's host name (specifier %H) becomes \H. A placeholder for the
+    part of the host name before the first dot (%l) becomes \l.
     """
     return "".join(
         _MACHINE.get(char) or "".join(_encoded(byte) for byte in char.encode("utf-8", "surrogateescape"))
@@ -96,8 +96,9 @@ class _Set:
         return cls(files, frozenset(file.path for file in start_set.files if file.target), root)
 
     def at(self, program: PurePosixPath) -> StartFile | None:
-        """The file to which ``program`` leads. None if it is not in the set, or if a link on the way is not: no
-        boot compares such a link, so the program may be another one by then.
+        """The file to which ``program`` leads. None if the file or a link on the way is not in the start set.
+        No boot compares a link outside the start set with the volume, so at the boot the link may lead to
+        another program.
         """
         found = self.root.resolve(program)
         for link in found.links:
@@ -120,8 +121,9 @@ def _placed(command: UnitCommand, known: _Set) -> Record:
     """The words for a command: its flags, program and argv.
 
     A packed program starts from /fast. A script is given to its packed interpreter, because the kernel would
-    use the interpreter on the volume. As from the kernel, the interpreter gets the path by which the unit
-    starts the script: the script may look for other files beside itself, and these are on the volume.
+    use the interpreter on the volume. As in a start by the kernel, the interpreter gets the path by which the
+    unit starts the script. This path must be on the volume, because the script may look for other files in
+    its own directory.
     """
     ordinary = command.flags, command.program, *command.words
     file = known.at(PurePosixPath(command.program))
@@ -137,7 +139,8 @@ def _placed(command: UnitCommand, known: _Set) -> Record:
 
 def _interpreter(file: StartFile, known: _Set) -> tuple[PurePosixPath, tuple[str, ...]] | None:
     """The packed interpreter of a script, and the words before the script's path in its argv: the name after
-    ``#!`` and its argument. None if the kernel itself is to start the program by its ordinary path.
+    ``#!`` and its argument. None when ``file`` is not a script, and when the kernel must choose the script's
+    interpreter.
     """
     script = interpreter_of(known.root, file.path)
     interpreter = known.at(script.program) if script else None

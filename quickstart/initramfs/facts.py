@@ -47,9 +47,9 @@ class Watched:
 
     ``names`` are paths that may or may not exist. ``places`` are directories, whose entries are compared.
     ``files`` are those links and regular files of the image that are in ``names`` or are entries of
-    ``places``. ``ways`` are directories whose modes and owners are compared. ``enabled`` is the list by which
-    init judges units that are enabled after the build. ``parents`` are the directories, existing or not, on
-    the way to all compared paths; none of them is a link.
+    ``places``. ``ways`` are directories whose modes and owners are compared. ``enabled`` is a list from which
+    init decides whether a unit that is enabled after the build prevents a fast start. ``parents`` are the
+    directories, existing or not, on the way to all compared paths; none of them is a link.
     """
 
     names: tuple[PurePosixPath, ...] = ()
@@ -73,8 +73,9 @@ def watched(
     searched: Collection[PurePosixPath] = (),
 ) -> Watched:
     """Everything that is compared with the volume for an early start of ``units``, in addition to the served
-    files. ``executed`` are the programs that the traced boots executed, in the set or not. ``searched`` are the
-    directories in DT_RPATH and DT_RUNPATH of programs and libraries beside the served files.
+    files. ``executed`` are all programs that the traced boots executed, whether or not they are in the start
+    set. ``searched`` are the directories in DT_RPATH and DT_RUNPATH of all programs and libraries that may
+    run with the unit's environment (pack.shadow.searched).
 
     Raises UnsupportedUnitError when the image does not have the unit, and when an AppArmor profile attaches
     to one of the programs.
@@ -177,8 +178,9 @@ def _own_directories(
     root: ImageRoot, served: Collection[StartFile], searched: Collection[PurePosixPath]
 ) -> Iterator[PurePosixPath]:
     """The directories in DT_RPATH and DT_RUNPATH of the served files, and those in ``searched``. The loader
-    searches these directories before the default directories, but it searches LD_LIBRARY_PATH before DT_RUNPATH
-    (ld.so(8)). A library that is there at the build is not served by its name (pack/shadow.py).
+    searches these directories before the default directories, but it searches LD_LIBRARY_PATH before
+    DT_RUNPATH (ld.so(8)). When one of these directories has another library with the name of a packed library
+    at the build, pack/shadow.py keeps the packed library out of /fast.
     """
     found: dict[PurePosixPath, None] = dict.fromkeys(searched)
     for file in served:

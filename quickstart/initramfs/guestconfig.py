@@ -47,10 +47,12 @@ class GuestConfig:
     a hand-off. ``early`` is the result of cloudinit.early_start. ``image`` is the file system type of part B,
     or empty when part B has plain files. ``bound`` are the packed files that are bound over the volume's
     files, for each unit of the stack (serving.bound_files). ``watched`` is compared with the volume in
-    addition to the packed files. ``settings`` come from the image's sysctl.d(5). ``tmp_options`` are those of
-    the tmpfs on /tmp, as init tries them (inspect/unit/mounted.py). ``nologin`` says whether ordinary users are
-    kept from logging in during the boot (pam_nologin(8)). ``cloud_init`` says whether cloud-init writes a
-    part of the configuration, and ``resolver`` whether dhclient writes /etc/resolv.conf.
+    addition to the packed files. ``settings`` come from the image's sysctl.d(5). ``tmp_options`` are the
+    option strings for the tmpfs on /tmp; init tries them in order until a mount succeeds
+    (inspect/unit/mounted.py). ``nologin`` says whether ordinary users are kept from logging in during the
+    boot (pam_nologin(8)). ``cloud_init`` says whether the image has cloud-init, which writes a part of a
+    machine's configuration, such as the network's. ``resolver`` says whether dhclient writes
+    /etc/resolv.conf.
     """
 
     build: str
@@ -75,8 +77,8 @@ class GuestConfig:
 
 
 def late_binds_text(unit: UnitStart) -> str:
-    """The late binds of ``unit``, for the script `adopt`. Each line has four words separated by tabs: `ro` or
-    `rw`, `required` or `optional`, the source, and the target.
+    """The late binds of ``unit`` (inspect.unit.model.LateBind), for the script `adopt`. Each line has four
+    words separated by tabs: `ro` or `rw`, `required` or `optional`, the source, and the target.
     """
     rows = (
         (
@@ -92,7 +94,8 @@ def late_binds_text(unit: UnitStart) -> str:
 
 def settings_text(settings: Iterable[KernelSetting]) -> str:
     """The kernel settings as shell text for init's script `second`. For each setting, there is a line
-    `setting always|as-built KEY VALUE [SPARED…]`.
+    `setting always|as-built KEY VALUE [SPARED…]`. SPARED are paths that match the pattern KEY, but that the
+    setting does not change.
     """
     rows = (
         ("setting", "as-built" if each.is_packages else "always", each.key, each.value, *each.spared)

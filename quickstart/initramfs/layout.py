@@ -255,7 +255,9 @@ def _loader_place(start_set: StartSet) -> str:
 
 
 def relative(link: PurePosixPath, target: str) -> str:
-    """The target text of a link in the archive. ``link`` and ``target`` are both relative to the archive's root."""
+    """The target text for the link at ``link`` to lead to ``target``, relative to the link's directory. Both
+    arguments are relative to the archive's root.
+    """
     return os.path.relpath(target, str(link.parent))
 
 

@@ -219,7 +219,7 @@ class _Source:
         return found
 
     def give_back(self, data: bytes, /) -> None:
-        """Put the last bytes that were read back into the stream."""
+        """Put ``data``, which must be the bytes that were read last, back in front of the stream."""
         self._ahead = data + self._ahead
         self.offset -= len(data)
 

@@ -15,7 +15,7 @@ class Prefetch:
 
     ``ranges`` are ranges of the volume that contain metadata, as (offset, length) in bytes. ``files`` are
     files that init requests completely. ``parts`` are the requested parts of larger files, as (file, offset,
-    length) with numbers in bytes. All parts of a file follow each other.
+    length) with numbers in bytes. The parts of one file are next to each other in this list.
     """
 
     ranges: tuple[tuple[int, int], ...]

@@ -26,12 +26,14 @@ _HIDES = frozenset(
 
 
 class Delivery(enum.Enum):
-    """How the start set reaches the application. The values are words of the command line."""
+    """How the start set reaches the application. The values are those of `build --delivery`."""
 
     FAST = "fast"
-    """By PATH, LD_LIBRARY_PATH and the loader's name, as in the paper."""
+    """Processes find the files by PATH, LD_LIBRARY_PATH and the loader's name, as in the paper."""
     OVERLAY = "overlay"
-    """As FAST, and files that it opens by absolute path are bound over the volume's in its own namespace."""
+    """As FAST, and in the unit's own mount namespace, packed files are also bound over the volume's files that
+    the unit opens by absolute path.
+    """
 
 
 def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[PurePosixPath, ...]:
@@ -113,13 +115,13 @@ def is_merged(link: PurePosixPath, target: str) -> bool:
 
 
 def links_of(start_set: StartSet) -> Mapping[PurePosixPath, str]:
-    """The targets of the links in the start set, by path."""
+    """The targets of the symbolic links in the start set, by the path of the link."""
     return {file.path: file.target for file in start_set.files if file.target}
 
 
 def followed(path: PurePosixPath, links: Mapping[PurePosixPath, str]) -> PurePosixPath | None:
-    """The path to which ``path`` leads by ``links``. None for a loop of links. Every link on the way to a file
-    of a start set is in the start set, too, so no look at the image is needed.
+    """The path to which ``path`` leads by ``links``. None for a loop of links. The image itself is not
+    needed, because the start set also has every link on the way to its files.
     """
     pending, found, count = list(reversed(path.parts[1:])), PurePosixPath("/"), 0
     while pending:
@@ -137,8 +139,8 @@ def followed(path: PurePosixPath, links: Mapping[PurePosixPath, str]) -> PurePos
 
 def served_files(start_set: StartSet, bound: Collection[PurePosixPath]) -> tuple[StartFile, ...]:
     """The files of the start set that are compared with the volume: programs, libraries, ``bound`` files, and
-    links to these or to the directories that have them. Programs and libraries that stay on the volume count,
-    too, because their names are found in /fast.
+    links to these or to the directories that have them. Programs and libraries that stay on the volume are
+    included, because processes find their names in /fast.
 
     Processes open all other files by their ordinary names on the root volume, where they may change freely.
     The links of a merged /usr do not count, because no image changes them.

@@ -78,8 +78,9 @@ class ImageFile:
 
 @dataclass(frozen=True, kw_only=True)
 class _Content:
-    """The place of a regular file's data. ``sizes`` is the position of the file's list of block sizes in the
-    inode table.
+    """The place of a regular file's data. The file's blocks begin at ``begin`` in the image. The end of the
+    file may be in the fragment block ``fragment``, at the offset ``fragment_at``. ``sizes`` is the position
+    of the file's list of block sizes in the inode table, as (metadata block, offset).
     """
 
     begin: int
@@ -91,8 +92,9 @@ class _Content:
 
 @dataclass(frozen=True)
 class _Inode:
-    """An inode. ``list_at`` locates the list of a directory's entries: its block, its offset in the block,
-    and its length in bytes.
+    """An inode. ``target`` is the target of a link, and ``content`` the place of a regular file's data.
+    ``list_at`` locates the list of a directory's entries: its block, its offset in the block, and its length
+    in bytes.
     """
 
     mode: int

@@ -103,7 +103,7 @@ def _message(words: list[str], body: bytes, received_ns: int) -> Message:
 
 class Channel:
     """A connection to the agent, through the UNIX socket of the virtio-serial port on the host. The Channel
-    takes ownership of the socket.
+    owns the socket, and closes it.
     """
 
     def __init__(self, connected: socket.socket) -> None:

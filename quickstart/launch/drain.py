@@ -2,8 +2,8 @@
 file, and the newest part in memory.
 
 QEMU writes into pipes, and a thread of ours reads them at once, so the guest never waits for a reader. A
-guest may write gigabytes, but while it runs, a log takes at most HEAD_BYTES on the host's disk and
-NEWEST_BYTES in memory.
+guest may write gigabytes, but while it runs, a log takes at most HEAD_BYTES on the host's disk and about
+twice NEWEST_BYTES in memory.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class Jail:
 
 @contextmanager
 def made_jail(workspace: Path, *, kvm: bool = False) -> Iterator[Jail]:
-    """A jail for one program in our empty directory ``workspace``. The program must have ended before the
-    context ends.
+    """A jail for one program. The jail's directory is made in our directory ``workspace``. The program must
+    have ended before the context ends.
 
     With ``kvm``, the program can use /dev/kvm if we can.
     """
@@ -103,8 +103,8 @@ def given(jail: Jail, path: Path) -> Path:
 
 
 def largest_file(disk: int | None, disk_format: str) -> int:
-    """The largest size in bytes of any file that QEMU may write. ``disk`` is the open disk, or a connection
-    to its server.
+    """The largest size in bytes of any file that QEMU may write. ``disk`` is the descriptor of the open disk
+    or of a connection to its server, or None.
 
     The largest file is the disk's overlay or the qcow2 disk itself. Such a file has at most the content of
     the whole disk and tables, which need far less than 1/64 of the content (docs/interop/qcow2.txt of QEMU).

@@ -70,7 +70,9 @@ class Settled:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer from systemd. ``jobs`` have the form ``UNIT KIND``. Running jobs come before waiting jobs."""
+    """One answer from systemd. ``finished_us`` is the guest's uptime when the boot was complete, or 0 while
+    the boot is not complete. ``jobs`` have the form ``UNIT KIND``. Running jobs come before waiting jobs.
+    """
 
     state: str
     finished_us: int
@@ -133,7 +135,10 @@ def wait_settled(guest: Executes, timeout_s: float = LIMIT_S) -> Settled:
 
 
 def _ask(guest: Executes, deadline_s: float) -> Answer | None:
-    """The answer to one question. None when ``deadline_s`` came before the answer."""
+    """The answer to one question (`ASK`). None when no answer came before ``deadline_s``. Raises
+    NotSettledError when the guest ended, and GuestError when the guest does not answer in the time for one
+    question.
+    """
     said, sink = io.BytesIO(), io.BytesIO()
     left_s = max(0.0, deadline_s - time.monotonic())
     limit_s = min(_SLICE_S + _GRACE_S, left_s + _LAST_GRACE_S)

@@ -46,7 +46,7 @@ _SCRIPT_BYTES = 1 << 16
 @dataclass(frozen=True)
 class OutFile:
     """A file of OUT. ``mode`` is its complete st_mode. ``sha256`` is the file's SHA-256, or empty when the
-    manifest has none for this file. ``marks`` are those of LAUNCH_MARKS that the file contains.
+    manifest has none for this file. ``marks`` are the byte strings of LAUNCH_MARKS that the file contains.
     """
 
     name: str
@@ -70,7 +70,9 @@ class Given:
 
 
 def gather(artefact: Artefact) -> Given:
-    """Read OUT, including the data of the root disk (without holes). Files that are not regular are not read."""
+    """Read OUT, including the data of the root disk. The holes of the root disk are skipped. Files that are
+    not regular are not read.
+    """
     manifest = read_manifest(artefact.directory)
     return Given(
         mode=stat.S_IMODE(artefact.directory.stat().st_mode),

@@ -61,9 +61,9 @@ _NAME_IT = "exclude the file in the profile, or name it in files.secrets"
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding. ``severity`` is ``error`` or ``note``. ``object`` is the name of a file of OUT or, with a
-    leading slash, the name of a member of our initramfs or of a file of the start set. ``mend`` says how to
-    remedy the finding.
+    """A finding. ``severity`` is ``error`` or ``note``. ``object`` is the name of a file of OUT, ``.`` for
+    OUT itself, or, with a leading slash, the name of a member of our initramfs or of a file of the start set.
+    ``mend`` says how to remedy the finding.
     """
 
     severity: str
@@ -73,7 +73,9 @@ class Finding:
 
 
 def judge(given: Given) -> tuple[Finding, ...]:
-    """The findings, errors first. Findings of one kind are in the order of the members in the initramfs (pure)."""
+    """The findings, errors first. Among findings of the same severity, those about OUT come first, then those
+    about the initramfs as a whole, and then those about each member, in the order of the members (pure).
+    """
     secrets = given.manifest.secrets
     findings = [*_out(given, secrets), *_command_lines(given.manifest), *_parts(given)]
     findings += [*_digests(given), *_agreement(given)]
@@ -109,8 +111,8 @@ def _out(given: Given, secrets: tuple[str, ...]) -> Iterator[Finding]:
 
 
 def _command_lines(manifest: Manifest) -> Iterator[Finding]:
-    """A finding for each kernel option that no build adds. Such an option may disable protections or name
-    another init.
+    """A finding for each boot entry whose command line has kernel options that no build adds. Such an option
+    may disable protections or name another init.
     """
     stock = stock_line(manifest.superblock.uuid)
     ours = with_options(stock, KernelOptions(manifest.kernel_options))
@@ -167,7 +169,7 @@ def _parts(given: Given) -> Iterator[Finding]:
 
 
 def _digests(given: Given) -> Iterator[Finding]:
-    """A finding for each file in which part B differs from the list of digests in part A. Because of such a
+    """A finding for each file in which part B differs from the list of digests in part A. With such a
     difference, every boot would be a stock boot.
     """
     text = next((each.data for each in given.members if (each.part, each.name) == ("A", _DIGESTS)), None)
