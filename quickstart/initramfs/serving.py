@@ -23,6 +23,13 @@ LIBRARY = re.compile(r"\.so(\.|$)")
 _HIDES = frozenset(
     ("bind", "bind-read-only", "bind-all", "bind-all-read-only", "inaccessible", "tmpfs", "tmpfs-read-only")
 )
+# A service writes to what these name.
+_WRITABLE = frozenset(("read-write", "read-write-implicit"))
+# Of /usr/lib/PATH, the directory is the third part.
+_CODE_DEPTH = 3
+_CODE_PLACES = frozenset(("bin", "sbin", "lib", "lib32", "lib64", "libexec"))
+_CODE_SUFFIXES = frozenset((".jar", ".php", ".pl", ".pm", ".py", ".pyc", ".rb", ".so", ".tcl"))
+_OTHERS_PLACES = frozenset(("local",))
 
 
 class Delivery(enum.Enum):
@@ -40,14 +47,16 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
     """The packed files that the unit opens by their ordinary paths, and that are therefore bound over the
     volume's files in the unit's mount namespace.
 
-    These are the packed files below /usr, except files that come from /fast without a bind mount: libraries
-    that the loader finds by name, and programs that only the starter starts. Empty for a unit without a mount
-    namespace of its own, because we do not create a namespace for this.
+    These are packed files below /usr with a package's code. Files that come from /fast without a bind mount are
+    left out: libraries that the loader finds by name, and programs that only the starter starts. Data,
+    configuration and the administrator's own files are left out, too, because a change of them has to take effect
+    at a reload, and files that the unit may write to. Empty for a unit without a mount namespace of its own,
+    because we do not create a namespace for this.
     """
     if not any(record[0] == "namespace" for record in unit.settings):
         return ()
-    # What the unit itself puts there is not the volume's file.
-    hidden = set(_hidden(root, unit))
+    # What the unit itself puts there is not the volume's file. A file over which something is mounted is busy, and read-only.
+    hidden = set(_mounted(root, unit, _HIDES | _WRITABLE))
     found_by_name = {root.resolve(path).canonical for path in library_directories(root)}
     # The main program may execute itself again by its ordinary name, as haproxy's master does.
     others = (each for each in unit.commands if each is not unit.start)
@@ -58,7 +67,7 @@ def bound_files(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple[
         file.path
         for file in start_set.files
         if file.kind is FileKind.FILE
-        and file.path.parts[1] == "usr"
+        and _is_code_of_a_package(file)
         and file.path not in started
         and not hidden & {file.path, *file.path.parents}
         and not (is_library(file.path) and file.path.parent in found_by_name)
@@ -70,12 +79,25 @@ def bound_by_any(start_set: StartSet, root: ImageRoot, unit: UnitStart) -> tuple
     return tuple(sorted({path for each in unit.all_units for path in bound_files(start_set, root, each)}))
 
 
-def _hidden(root: ImageRoot, unit: UnitStart) -> Iterator[PurePosixPath]:
-    """The paths over which the unit mounts something, both as the unit spells them and with the image's links
-    resolved.
+def _is_code_of_a_package(file: StartFile) -> bool:
+    """Whether a package owns the file, and only an upgrade of the package changes it: a program, a library, a
+    module of an interpreter.
+    """
+    return (
+        bool(file.package)
+        and len(file.path.parts) > _CODE_DEPTH
+        and file.path.parts[1] == "usr"
+        and (file.path.parts[2] in _CODE_PLACES or file.path.suffix in _CODE_SUFFIXES)
+        and file.path.parts[2] not in _OTHERS_PLACES
+    )
+
+
+def _mounted(root: ImageRoot, unit: UnitStart, kinds: Collection[str]) -> Iterator[PurePosixPath]:
+    """The paths at which the unit has a mount of one of the ``kinds``, both as the unit spells them and with the
+    image's links resolved.
     """
     for record in unit.settings:
-        if record[0] == "mount" and record[1] in _HIDES:
+        if record[0] == "mount" and record[1] in kinds:
             path = PurePosixPath(record[3])
             yield path
             yield from (each for each in (root.resolve(path).canonical,) if each is not None)
@@ -88,7 +110,7 @@ def without_hidden(rules: FileRules, root: ImageRoot, unit: UnitStart) -> FileRu
     Below /fast, such a file would be visible to the unit, unlike in a stock boot.
     """
     # A glob's characters stand for themselves in brackets.
-    hidden = dict.fromkeys(path for each in unit.all_units for path in _hidden(root, each))
+    hidden = dict.fromkeys(path for each in unit.all_units for path in _mounted(root, each, _HIDES))
     plain = (glob.escape(str(path)) for path in hidden if len(path.parts) > 1)
     return replace(
         rules, exclude=(*rules.exclude, *(each for path in plain for each in (path, f"{path}/**")))

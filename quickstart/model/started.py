@@ -36,9 +36,12 @@ class LoadedUnit:
 
 @dataclass(frozen=True)
 class Card:
-    """A network card. ``is_enslaved`` means that it is a port of another interface, such as a bridge."""
+    """A network card. ``mac`` is its present address. ``is_enslaved`` means that it is a port of another interface,
+    such as a bridge.
+    """
 
     name: str
+    mac: str
     is_enslaved: bool = False
 
 

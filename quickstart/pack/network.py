@@ -25,16 +25,18 @@ def refuse_other_network(traces: Sequence[Trace], unit: str) -> None:
     address and its routes.
     """
     for trace in traces:
-        if why := next(_differences(trace.loaded.wired), None):
+        if why := next(_differences(trace.loaded.wired, trace.network.mac), None):
             raise UnsupportedUnitError(
                 f"{unit} cannot be started early: in the reference boot, {why}, and init's network is that of DHCP alone",
                 hint="let DHCP configure the network card in the image",
             )
 
 
-def _differences(wired: Wired) -> Iterator[str]:
-    """What of the network DHCP alone does not make."""
+def _differences(wired: Wired, mac: str) -> Iterator[str]:
+    """What of the network DHCP alone does not make. ``mac`` is the address that the virtual machine gave its card."""
     for card in wired.cards:
+        if card.mac != mac:
+            yield f"the network card {brief(card.name)} had the MAC address {brief(card.mac)}, which is not its own"
         if card.is_enslaved:
             yield f"the network card {brief(card.name)} was a port of another interface"
     cards = {card.name for card in wired.cards}

@@ -62,10 +62,10 @@ def _roots(lines: list[str]) -> Iterator[RootMount]:
 
 
 def _cards(lines: list[str]) -> Iterator[Card]:
-    for name, how in _of_kind(lines, _CARD, 2):
+    for name, how, mac in _of_kind(lines, _CARD, 3):
         if how not in ("free", "enslaved"):
             raise _damaged()
-        yield Card(name, is_enslaved=how == "enslaved")
+        yield Card(name, mac, is_enslaved=how == "enslaved")
 
 
 def _routes(lines: list[str]) -> Iterator[Route]:

@@ -95,6 +95,19 @@ def test_private_namespaces_of_the_machine_are_seen_to(box: Box) -> None:
     assert said.split() == ["0", "0", "1", "his"]
 
 
+def test_files_that_lie_over_the_volumes_go_too(box: Box) -> None:
+    """As init binds them for a unit with a mount namespace. What somebody else has bound stays."""
+    said = box(
+        "echo volume >'/etc/a b'; echo volume >/etc/c; echo his >/run/his; mkdir -p /run/fast; mount -t tmpfs x /run/fast\n"
+        "mkdir /run/fast/fast; echo other >/run/fast/fast/d; echo volume >/etc/d\n"
+        "unshare --mount --propagation private sh -c \"mount --bind /fast/file '/etc/a b'; mount --bind /fast/file /etc/c;"
+        ' mount --bind /fast/file /etc/c; mount --bind /run/fast/fast/d /etc/d; echo \\$\\$ >/run/n; exec sleep 900" &\n'
+        "until [ -s /run/n ]; do sleep 0.1; done; r=/proc/$(cat /run/n)/root/etc\n"
+        'cat "$r/a b" $r/c $r/d; caretaker take-away; cat "$r/a b" $r/c $r/d'
+    )
+    assert said.split() == ["packed", "packed", "other", "volume", "volume", "other"]
+
+
 def test_namespaces_that_are_made_all_the_time(box: Box) -> None:
     """It comes to its end, and /fast is gone here."""
     said = box(

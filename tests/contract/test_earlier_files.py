@@ -54,6 +54,41 @@ def test_what_was_there_goes_and_what_came_stays(tmp_path: Path, caretaker: Path
     ]
 
 
+@pytest.mark.parametrize(
+    ("own", "stays"),
+    [
+        ("etc/tmpfiles.d/tmp.conf", True),
+        ("run/tmpfiles.d/tmp.conf", True),
+        ("usr/local/lib/tmpfiles.d/tmp.conf", True),
+        ("etc/tmpfiles.d/a.conf", True),
+        ("etc/tmpfiles.d/zz.conf", False),
+        ("etc/tmpfiles.d/tmp.txt", False),
+    ],
+)
+@pytest.mark.parametrize("rule", ["d /tmp 1777 root root -", "q /tmp/ 1777 root root 10d", 'd "/tmp"'])
+def test_a_rule_of_the_administrator_s_own(
+    tmp_path: Path, caretaker: Path, own: str, rule: str, *, stays: bool
+) -> None:
+    """The same name takes the place of the package's file; of several lines the first by the file's name counts."""
+    before = f"mkdir -p /{Path(own).parent}; printf %s '{rule}' >/{own}; touch /tmp/kept"
+    assert left(tmp_path, caretaker, before) == (["tmp/kept"] if stays else [])
+
+
+def test_a_mask_of_the_rule_or_of_the_service(tmp_path: Path, caretaker: Path) -> None:
+    for number, link in enumerate(
+        ("/etc/tmpfiles.d/tmp.conf", "/etc/systemd/system/systemd-tmpfiles-setup.service")
+    ):
+        before = f"mkdir -p {Path(link).parent}; ln -s /dev/null {link}; touch /tmp/kept"
+        assert left(tmp_path / str(number), caretaker, before) == ["tmp/kept"]
+
+
+def test_an_own_rule_that_empties_it(tmp_path: Path, caretaker: Path) -> None:
+    before = (
+        "mkdir -p /etc/tmpfiles.d; echo 'D! /tmp 1777 root root' >/etc/tmpfiles.d/tmp.conf; touch /tmp/gone"
+    )
+    assert left(tmp_path, caretaker, before, rules="d /tmp\n") == []
+
+
 def test_without_a_rule_only_private_directories_go(tmp_path: Path, caretaker: Path) -> None:
     before = "mkdir /tmp/systemd-private-x; touch /tmp/kept"
     assert left(tmp_path, caretaker, before, rules="q /tmp 1777 root root 10d\n") == ["tmp/kept"]

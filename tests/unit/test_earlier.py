@@ -21,8 +21,8 @@ from tests.unit.test_unit_sockets import put
 
 LOG = """\
 Root=/ ext4
-Card=ens3 free
-Card=ens4 enslaved
+Card=ens3 free 52:54:00:12:34:56
+Card=ens4 enslaved 52:54:00:12:34:57
 Route=ens3 00000000 0202000A 00000000
 Route=ens3 0002000A 00000000 00FFFFFF
 Local=127.0.0.1
@@ -262,7 +262,7 @@ def test_the_log_of_the_units() -> None:
     )
     other = LoadedUnit(name="other.service", after=frozenset(), started_us=0)
     wired = Wired(
-        cards=(Card("ens3"), Card("ens4", is_enslaved=True)),
+        cards=(Card("ens3", "52:54:00:12:34:56"), Card("ens4", "52:54:00:12:34:57", is_enslaved=True)),
         routes=(
             Route("ens3", IPv4Network("0.0.0.0/0"), IPv4Address("10.0.2.2")),
             Route("ens3", IPv4Network("10.0.2.0/24")),

@@ -49,6 +49,16 @@ def decided(
     return leave(compute(traces, root, rules), traces, root, unit, overlay=overlay)
 
 
+def package(image: Image, path: str) -> None:
+    """A package that has the file ``path``."""
+    image.file(path)
+    image.file(
+        "/var/lib/dpkg/status",
+        "Package: app\nStatus: install ok installed\nVersion: 1\nArchitecture: all\n\n",
+    )
+    image.file("/var/lib/dpkg/info/app.list", f"/.\n{path}\n")
+
+
 def left(found: StartSet) -> list[str]:
     return [str(file.path) for file in found.files if file.kind is FileKind.LEFT]
 
@@ -141,6 +151,8 @@ def test_data_that_the_profile_names_stay(image: Image) -> None:
     image.file("/usr/share/app/table")
     found = decided(image, rules=rules(include=include))
     assert left(found) == ["/etc/app.conf", "/usr/share/app/table"]
+    package(image, "/usr/lib/app/table")
+    include = ("/etc/app.conf", "/usr/lib/app")
     unit = replace(UNIT, settings=(("namespace", "shared"),))
     assert left(decided(image, rules=rules(include=include), unit=unit, overlay=True)) == ["/etc/app.conf"]
 
@@ -182,10 +194,10 @@ def test_every_packed_file_is_compared(image: Image) -> None:
 
 
 def test_what_is_bound_over_the_volume_is_packed(image: Image) -> None:
-    image.file("/usr/share/app/table")
+    package(image, "/usr/lib/app/table")
     unit = replace(UNIT, settings=(("namespace", "shared"),))
-    assert left(decided(image, "/usr/share/app/table", unit=unit, overlay=True)) == []
-    assert left(decided(image, "/usr/share/app/table", unit=unit)) == ["/usr/share/app/table"]
+    assert left(decided(image, "/usr/lib/app/table", unit=unit, overlay=True)) == []
+    assert left(decided(image, "/usr/lib/app/table", unit=unit)) == ["/usr/lib/app/table"]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,9 @@ def modular(root: ImageRoot) -> StartSet:
         "usr/sbin/helper",
         "usr/lib/found/libc.so.6",
         "usr/lib/app/mod_a.so",
+        "usr/share/perl5/App.pm",
         "usr/share/app/table",
+        "usr/local/lib/own.pm",
     )
     for name in (*names, "etc/app.conf"):
         (root.base / name).parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +85,8 @@ def modular(root: ImageRoot) -> StartSet:
     (root.base / "etc/ld.so.conf").write_text("/usr/lib/found\n")
     modes = {"usr/sbin/app": 0o100755, "usr/sbin/helper": 0o100755}
     files = [
-        start_file(f"/{name}", FileKind.FILE, modes.get(name, 0o100644)) for name in (*names, "etc/app.conf")
+        replace(start_file(f"/{name}", FileKind.FILE, modes.get(name, 0o100644)), package="app")
+        for name in (*names, "etc/app.conf")
     ]
     return StartSet(tuple(files), ())
 
@@ -96,10 +99,23 @@ def test_what_is_opened_by_absolute_path_is_laid_over_the_volumes(root: ImageRoo
     assert [str(path) for path in bound] == [
         "/usr/sbin/app",
         "/usr/lib/app/mod_a.so",
-        "/usr/share/app/table",
+        "/usr/share/perl5/App.pm",
     ]
-    assert P("/usr/share/app/table") in {file.path for file in served_files(modular, bound)}
-    assert P("/usr/share/app/table") not in {file.path for file in served_files(modular, ())}
+    assert P("/usr/share/perl5/App.pm") in {file.path for file in served_files(modular, bound)}
+    assert P("/usr/share/perl5/App.pm") not in {file.path for file in served_files(modular, ())}
+
+
+def test_files_that_no_package_has_come_from_the_volume(root: ImageRoot, modular: StartSet) -> None:
+    """Who has written them may change them, and reload the service."""
+    own = replace(modular, files=tuple(replace(file, package="") for file in modular.files))
+    assert bound_files(own, root, HARDENED) == ()
+
+
+def test_a_file_that_the_unit_may_write_to_comes_from_the_volume(root: ImageRoot, modular: StartSet) -> None:
+    mounts = (("mount", "read-write", "required", "/usr/share/perl5"), *HARDENED.settings)
+    bound = bound_files(modular, root, replace(HARDENED, settings=mounts))
+    assert P("/usr/share/perl5/App.pm") in bound_files(modular, root, HARDENED)
+    assert P("/usr/share/perl5/App.pm") not in bound
 
 
 def test_where_the_unit_itself_mounts_something_nothing_is_laid_over(

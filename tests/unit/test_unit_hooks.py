@@ -166,6 +166,76 @@ def test_rules_of_udev_that_may_filter(tmp_path: Path, action: str, command: str
     assert f"/etc/udev/rules.d/80-net.rules runs `{command}`" in refused(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["dhclient-enter-hooks", "dhclient-exit-hooks"])
+def test_a_hook_of_dhclient_s_without_a_directory(tmp_path: Path, name: str) -> None:
+    """dhclient-script(8) names exactly these two."""
+    read_facts(tmp_path)
+    assert f"/etc/dhcp/{name}" in set(map(str, deciding(ImageRoot(tmp_path), "app.service").files))
+    put(tmp_path, f"/etc/dhcp/{name}", "echo\n")
+    assert f"/etc/dhcp/{name} runs before it" in refused(tmp_path)
+
+
+def read_facts(base: Path) -> None:
+    assert refused(base) == ""
+
+
+@pytest.mark.parametrize("path", ["/usr/lib/dhcpcd/dhcpcd-hooks/99-rules.sh", "/etc/udhcpc/default.script"])
+def test_a_hook_of_another_client(tmp_path: Path, path: str) -> None:
+    script(tmp_path, path, "ip link set $interface up\n", is_packaged=True)
+    assert refused(tmp_path) == ""
+    facts = deciding(ImageRoot(tmp_path), "app.service")
+    assert {path, str(Path(path).parent)} & {*map(str, facts.files), *map(str, facts.places)}
+    script(tmp_path, path, "ip link set $interface up\n", is_packaged=False)
+    assert f"{path} runs before it" in refused(tmp_path)
+
+
+def test_a_rule_of_udev_for_another_mac_address(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/udev/rules.d/80-net.rules", 'SUBSYSTEM=="net", ATTR{address}="02:00:00:00:00:99"\n')
+    assert "gives a network card another MAC address" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ip link set dev ens3 address 02:00:00:00:00:99",
+        "ifconfig ens3 hw ether 02:00:00:00:00:99",
+        "ip addr add 192.0.2.7/32 dev ens3",
+    ],
+)
+def test_a_command_for_another_address(tmp_path: Path, command: str) -> None:
+    put(tmp_path, "/etc/network/interfaces", f"{IFACE}    pre-up {command}\n")
+    assert f"`pre-up {command}`" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_refused"),
+    [
+        ("/etc/systemd/system-generators/harden", True),
+        ("/usr/local/lib/systemd/system-generators/harden", True),
+        ("/usr/lib/systemd/system-generators/harden", True),
+        ("/etc/systemd/system-environment-generators/50-x", True),
+        ("/usr/lib/systemd/system-environment-generators/50-x", True),
+        ("/usr/lib/systemd/user-generators/x", False),
+    ],
+)
+def test_a_generator(tmp_path: Path, path: str, *, is_refused: bool) -> None:
+    put(tmp_path, path, "#!/bin/sh\n")
+    # systemd runs what is executable.
+    assert refused(tmp_path) == ""
+    (tmp_path / path[1:]).chmod(0o755)
+    assert refused(tmp_path) == (
+        f"app.service cannot be started early: the generator {path} may change it at each boot"
+        if is_refused
+        else ""
+    )
+
+
+def test_a_package_s_generator_and_a_mask(tmp_path: Path) -> None:
+    script(tmp_path, "/usr/lib/systemd/system-generators/tool", "#!/bin/sh\n", is_packaged=True)
+    link(tmp_path, "/etc/systemd/system-generators/tool", "/dev/null")
+    assert refused(tmp_path) == ""
+
+
 def test_rules_of_udev_that_do_not(tmp_path: Path) -> None:
     text = """\
 SUBSYSTEM=="net", ACTION=="add", ATTR{address}=="52:54:00:12:34:56", NAME="lan0"

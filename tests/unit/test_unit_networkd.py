@@ -145,9 +145,10 @@ def test_many_files_and_long_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "is one of more than 2 such files" in refused(tmp_path)
 
 
+MAC = trace().network.mac
 EVERYWHERE, NETWORK = IPv4Network("0.0.0.0/0"), IPv4Network("10.0.2.0/24")
 USUAL = Wired(
-    cards=(Card("ens3"),),
+    cards=(Card("ens3", MAC),),
     routes=(
         Route("ens3", EVERYWHERE, IPv4Address("10.0.2.2")),
         Route("ens3", NETWORK),
@@ -164,10 +165,11 @@ USUAL = Wired(
         (USUAL, ""),
         (replace(USUAL, routes=USUAL.routes[1:]), ""),
         (
-            replace(USUAL, cards=(Card("ens3", is_enslaved=True),)),
+            replace(USUAL, cards=(Card("ens3", MAC, is_enslaved=True),)),
             "card ens3 was a port of another interface",
         ),
         (replace(USUAL, routes=USUAL.routes[3:]), "no network card had an IPv4 address"),
+        (replace(USUAL, cards=(Card("ens3", "02:00:00:00:00:99"),)), "had the MAC address 02:00:00:00:00:99"),
         (
             replace(USUAL, routes=(Route("wg0", EVERYWHERE), *USUAL.routes[1:])),
             "the default route led through wg0, which is not a network card",
@@ -182,7 +184,9 @@ USUAL = Wired(
         ),
         (
             replace(
-                USUAL, cards=(Card("ens3"), Card("ens4")), routes=(*USUAL.routes, Route("ens4", NETWORK))
+                USUAL,
+                cards=(Card("ens3", MAC), Card("ens4", MAC)),
+                routes=(*USUAL.routes, Route("ens4", NETWORK)),
             ),
             "several network cards had addresses",
         ),

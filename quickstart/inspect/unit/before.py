@@ -22,7 +22,7 @@ from quickstart.inspect.unit.files import (
     unit_files,
     unit_texts,
 )
-from quickstart.inspect.unit.hooks import HOOKS
+from quickstart.inspect.unit.hooks import HOOKS, OWN_HOOKS
 from quickstart.inspect.unit.order import owned_texts
 from quickstart.inspect.unit.pulled import started_of
 from quickstart.inspect.unit.sysctl import ADMINISTRATORS, ADMINISTRATORS_UNITS, SERVICE
@@ -41,7 +41,8 @@ _CLOUD_FILES = ("/etc/fstab", "/etc/network/interfaces")
 _CLOUD_PLACES = ("/etc/network/interfaces.d", "/etc/systemd/network", "/etc/netplan", "/etc/udev/rules.d")
 _MACHINE_FILES = (
     *("/etc/crypttab", "/etc/dhcp/dhclient.conf"),
-    *("/etc/dhcpcd.conf", "/etc/dhcpcd.enter-hook", "/etc/dhcpcd.exit-hook", "/etc/systemd/networkd.conf"),
+    *("/etc/dhcpcd.conf", "/etc/udhcpc/default.script", "/etc/systemd/networkd.conf"),
+    *map(str, OWN_HOOKS),
     *("/etc/default/networking", "/etc/rc.local"),
     # systemd.offline-updates(7): a boot that updates the machine does not start the application.
     *("/system-update", "/etc/system-update"),

@@ -24,6 +24,7 @@ from quickstart.inspect.unit.files import (
     names_with_directories,
     unit_texts,
 )
+from quickstart.inspect.unit.generators import GENERATORS
 from quickstart.inspect.unit.initscripts import script_of, start_links
 from quickstart.inspect.unit.instances import generating_files
 from quickstart.inspect.unit.neighbours import handing_sockets
@@ -38,12 +39,6 @@ _OWN = PurePosixPath("/etc/systemd/system")
 # tmpfiles.d(5): of the directories below /run that are made early the administrator's word counts. A package's own files do not:
 # each upgrade writes them anew, and systemd-tmpfiles comes to them some seconds later.
 _TMPFILES = (PurePosixPath("/etc/tmpfiles.d"), PurePosixPath("/usr/local/lib/tmpfiles.d"))
-# systemd.generator(7): the administrator's may mask any unit, or give each service an environment.
-_GENERATORS = tuple(
-    PurePosixPath(directory) / f"system-{kind}"
-    for directory in ("/etc/systemd", "/usr/local/lib/systemd")
-    for kind in ("generators", "environment-generators")
-)
 _NETWORKS = ("networking.service", "systemd-networkd.service")
 # The kernel's and init's own: never on the volume when init compares.
 VOLATILE = frozenset({"proc", "sys", "dev", "run"})
@@ -198,7 +193,7 @@ def _places(root: ImageRoot, unit: str) -> Iterator[PurePosixPath]:
         yield from (PurePosixPath(directory) / name for name in names)
     yield from (PurePosixPath(directory) / "system.conf.d" for directory in MANAGER_PATHS)
     yield from _TMPFILES
-    yield from _GENERATORS
+    yield from GENERATORS
     yield from profile_places(root)
 
 

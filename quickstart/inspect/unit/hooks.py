@@ -22,8 +22,21 @@ from quickstart.parse.printable import brief
 _IF_UP = (PurePosixPath("/etc/network/if-pre-up.d"), PurePosixPath("/etc/network/if-up.d"))
 # dhclient-script(8) reads each file of these, executable or not.
 _DHCLIENT = tuple(PurePosixPath(f"/etc/dhcp/dhclient-{kind}-hooks.d") for kind in ("enter", "exit"))
-HOOKS = (*_IF_UP, *_DHCLIENT)
-_DHCPCD = (PurePosixPath("/etc/dhcpcd.enter-hook"), PurePosixPath("/etc/dhcpcd.exit-hook"))
+# dhcpcd-run-hooks(8) reads each of these.
+_DHCPCD = (PurePosixPath("/usr/lib/dhcpcd/dhcpcd-hooks"),)
+# udhcpc(8), as ifupdown calls it.
+_UDHCPC = PurePosixPath("/etc/udhcpc/default.script")
+HOOKS = (*_IF_UP, *_DHCLIENT, *_DHCPCD)
+# The administrator's own, which no package has (dhclient-script(8), dhcpcd-run-hooks(8)).
+OWN_HOOKS = tuple(
+    map(
+        PurePosixPath,
+        (
+            *("/etc/dhcp/dhclient-enter-hooks", "/etc/dhcp/dhclient-exit-hooks"),
+            *("/etc/dhcpcd.enter-hook", "/etc/dhcpcd.exit-hook"),
+        ),
+    )
+)
 _DHCLIENT_CONF = PurePosixPath("/etc/dhcp/dhclient.conf")
 _DHCLIENT_PROGRAM = PurePosixPath("/sbin/dhclient")
 _CONFIGURATIONS = (_DHCLIENT_CONF, PurePosixPath("/etc/dhcpcd.conf"))
@@ -35,7 +48,7 @@ _OWN_RESOLVER = re.compile(
     r"^[^#\n]*\b(?:supersede|prepend|append|default)\s+(?:domain-name|domain-search|dhcp6\.)", re.MULTILINE
 )
 _STATUS = PurePosixPath("/var/lib/dpkg/status")
-_CONFFILE = re.compile(r"^ (/etc/(?:network|dhcp)/\S+) ([0-9a-f]{32})\b", re.MULTILINE)
+_CONFFILE = re.compile(r"^ (/etc/(?:network|dhcp|udhcpc)/\S+) ([0-9a-f]{32})\b", re.MULTILINE)
 # interfaces(5): the files that are compared, and what only a running machine has.
 _SOURCED = re.compile(
     r"source\s+(?:/etc/network/)?interfaces\.d/[^\s/]+|source-directory\s+(?:/etc/network/)?interfaces\.d/?"
@@ -54,8 +67,10 @@ _PLAIN = re.compile(r"\$IFACE\b|\$\{IFACE\}|[12]?>(?:/dev/null|&1)")
 _FILTER = re.compile(
     r"\b(?:ip6?tables|nft|ebtables|arptables|ipset|iptables-restore|ip6tables-restore|netfilter-persistent|ferm|shorewall|ufw|firehol)\b"
 )
-# Options of ip(8) and route(8) that drop packets, or that run a program.
-_DROPPING = re.compile(r"\b(?:xdp|netns|blackhole|unreachable|prohibit|reject|exec|batch|force)\b")
+# Options of ip(8), ifconfig(8) and route(8) that drop packets, run a program, or give the card another address.
+_DROPPING = re.compile(
+    r"\b(?:addr|address|hw|ether|xdp|netns|blackhole|unreachable|prohibit|reject|exec|batch|force)\b"
+)
 _OPTION = re.compile(r"\s*(?:pre-up|up|post-up)\s+(.*)")
 # What these do to an interface, init's own network does not need.
 _HARMLESS = frozenset(
@@ -68,6 +83,7 @@ _HARMLESS = frozenset(
 _RULE_COMMAND = re.compile(
     r"""\b(?:RUN|RUN\{program\}|PROGRAM|IMPORT\{program\})\s*(?:[+:]?=|==|!=)\s*e?"((?:[^"\\]|\\.)*)\"?"""
 )
+_RULE_ADDRESS = re.compile(r"\bATTR\{address\}\s*=(?!=)")
 _SEPARATORS = re.compile(r"\|\||&&|[;|&]")
 _EXPANDING = re.compile(r"[`$(){}<>]")
 # Together; Debian's own have a few KiB.
@@ -91,7 +107,7 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
         is_changed = digests.get(str(script), _digest(content)) != _digest(content)
         if script not in packaged or is_changed or _FILTER.search(content.decode(errors="replace")):
             raise _refusal(unit, f"{script} runs before it, and may set up a packet filter")
-    for path in _DHCPCD:
+    for path in OWN_HOOKS:
         if root.resolve(path).canonical is not None:
             raise _refusal(unit, f"{path} runs before it, and may set up a packet filter")
     for conf in configurations:
@@ -103,6 +119,8 @@ def refuse_hooks(root: ImageRoot, unit: str) -> None:
                 raise _refusal(
                     unit, f"{file} runs `{brief(command.strip())}`, which may set up a packet filter"
                 )
+        if _RULE_ADDRESS.search(root.read_text(file)):
+            raise _refusal(unit, f"{file} gives a network card another MAC address")
     for file in interfaces:
         for line in root.read_text(file).replace("\\\n", " ").splitlines():
             if why := _why_not(line):
@@ -158,15 +176,19 @@ def _digest(content: bytes) -> str:
 
 
 def _scripts(root: ImageRoot) -> Iterator[PurePosixPath]:
+    if (own := root.resolve(_UDHCPC).canonical) is not None:
+        yield own
     for hooks in HOOKS:
         place = root.resolve(hooks).canonical
         for name in sorted(root.names(place)) if place is not None and root.host(place).is_dir() else ():
             script = root.resolve(place / name).canonical if place is not None else None
             if script is None or not root.host(script).is_file():
                 continue
-            if not _RUN.fullmatch(name):
+            if hooks in _DHCPCD:
+                yield script
+            elif not _RUN.fullmatch(name):
                 continue
-            if hooks in _DHCLIENT or root.host(script).stat().st_mode & 0o111:
+            elif hooks in _DHCLIENT or root.host(script).stat().st_mode & 0o111:
                 yield script
 
 

@@ -31,6 +31,7 @@ from quickstart.inspect.unit.files import (
     unit_files,
     unit_texts,
 )
+from quickstart.inspect.unit.generators import refuse_generators
 from quickstart.inspect.unit.hooks import refuse_hooks
 from quickstart.inspect.unit.instances import working_instances
 from quickstart.inspect.unit.model import UnitCommand, UnitStart
@@ -143,6 +144,7 @@ def _refuse_neighbours(root: ImageRoot, unit: str, stack: Collection[str]) -> tu
         refuse_requirements(root, name, stack)
     refuse_shared_namespaces(root, unit)
     refuse_filters(root, unit)
+    refuse_generators(root, unit)
     refuse_hooks(root, unit)
     refuse_networkd(root, unit)
     refuse_bootcmd(root, unit)

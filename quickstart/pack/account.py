@@ -1,0 +1,72 @@
+"""Compare the files from which systemd has loaded the application's units with those that the reader has read.
+
+The reader takes a unit's settings from the image. A generator or a program of the boot may add files in /run,
+and systemd may find files in another order. An early start would lack such settings, for example a hardening.
+Apart from looking up names in the image, the functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+
+from quickstart.errors import UnsupportedUnitError
+from quickstart.inspect.imageroot import ImageRoot
+from quickstart.inspect.unit.files import drop_ins_of, unit_file
+from quickstart.inspect.unit.initscripts import SCRIPTS
+from quickstart.inspect.unit.model import UnitStart
+from quickstart.model import Trace
+from quickstart.model.started import LoadedUnit
+from quickstart.parse.printable import brief
+
+_ROOT_SLICE = "-.slice"
+# systemd-sysv-generator(8) makes the unit of an init script there. The reader makes the same unit.
+_OF_SCRIPTS = ("/run/systemd/generator.late/", "/run/systemd/generator/")
+
+
+def refuse_other_files(traces: Sequence[Trace], unit: UnitStart, root: ImageRoot) -> None:
+    """Raise UnsupportedUnitError when systemd has loaded a unit of the stack, one of its slices, or a socket that
+    hands sockets to it, from other files than the reader has read.
+    """
+    names = tuple(dict.fromkeys(name for each in unit.all_units for name in _names(each)))
+    for trace in traces:
+        loaded = {each.name: each for each in trace.loaded.units}
+        for name in names:
+            if name in loaded and (other := next(_others(root, loaded[name]), "")):
+                raise UnsupportedUnitError(
+                    f"{unit.unit} cannot be started early: in the reference boot, {name} had {brief(other)},"
+                    " which the image does not have or which has no effect there",
+                    hint="remove from the image what makes this file at boot, such as a generator",
+                )
+
+
+def _names(unit: UnitStart) -> Iterator[str]:
+    yield unit.unit
+    yield from (socket.unit for socket in unit.sockets)
+    yield _ROOT_SLICE
+    yield from unit.group.split("/")[:-1]
+
+
+def _others(root: ImageRoot, loaded: LoadedUnit) -> Iterator[str]:
+    """The files of the boot that the image's own unit does not have, and those that only the image's unit has."""
+    try:
+        own_file: PurePosixPath | None = unit_file(root, loaded.name)
+    except UnsupportedUnitError:
+        # A slice needs no file.
+        own_file = None
+    is_script = own_file is not None and own_file.parent == SCRIPTS
+    if is_script and not loaded.file.startswith(_OF_SCRIPTS):
+        yield loaded.file or f"no unit for {own_file}"
+    if not is_script and _canonical(root, loaded.file) != own_file:
+        yield loaded.file or "no file"
+    own = {_canonical(root, str(path)) for path in drop_ins_of(root, loaded.name).values()} - {None}
+    for path in loaded.drop_ins:
+        if _canonical(root, path) not in own:
+            yield path
+    missing = own - {_canonical(root, path) for path in loaded.drop_ins}
+    yield from sorted(f"no {path}" for path in missing if path and root.host(path).is_file())
+
+
+def _canonical(root: ImageRoot, path: str) -> PurePosixPath | None:
+    pure = PurePosixPath(path)
+    return root.resolve(pure).canonical if pure.is_absolute() else None
