@@ -110,7 +110,9 @@ def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ())
 
 
 def _needed(root: ImageRoot, unit: str) -> dict[str, str]:
-    """What systemd starts ``unit`` only after, by name, with the assignment or link that says so."""
+    """The units that ``unit`` requires. The key is the name of the required unit, and the value is the
+    assignment or link that requires it.
+    """
     try:
         found = {word: f"{name}={word}" for name, word in _dependencies(root, unit, _NEEDS)}
         names = names_of(root, unit)
