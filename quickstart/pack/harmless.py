@@ -1,7 +1,7 @@
-"""The units that a boot may start before an application which starts early (pure).
+"""The units that an early start may overtake: a stock boot starts them before the application (pure).
 
-What the packages' own units of these names prepare, init prepares as well, or no application depends on it.
-The names are written out: a unit of somebody else may begin with ``systemd-``, too.
+Init itself prepares what the packages' own units of these names prepare, or no application depends on it. The
+names are written out, because the name of a unit from elsewhere may also begin with ``systemd-``.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ def is_harmless(name: str) -> bool:
 
 
 def is_asked_for(name: str) -> bool:
-    """Whether an early start may overtake the unit only if the application's own unit does not name it."""
+    """Whether an early start may overtake the unit only if the application's own unit is not directly ordered
+    after it.
+    """
     return name in _ON_DEMAND
 
 
