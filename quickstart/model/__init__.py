@@ -42,8 +42,8 @@ class Readiness:
 
 @dataclass(frozen=True)
 class FileRules:
-    """Globs for guest paths, with the syntax of ``fnmatch``, and with ``**`` for any number of directories.
-    Files that match ``data`` are packed only if ``include`` names them.
+    """Globs for guest paths: ``*`` matches within one name, ``**`` across directories (inspect/globs.py). Files
+    that match ``data`` are packed only if ``include`` names them.
     """
 
     include: tuple[str, ...]
