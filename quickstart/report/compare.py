@@ -53,8 +53,8 @@ class Threshold:
 
 @dataclass(frozen=True, kw_only=True)
 class Time:
-    """The comparison of one time (T_app or T_total): the medians and, on the clocks wall and kvm, the
-    confidence interval of the shift and p.
+    """The comparison of one time (T_app or T_total): the medians and, on the clocks wall and kvm, p and the
+    confidence interval of the shift, which is the time by which B is later than A.
 
     ``verdict`` is ``later``, ``earlier`` or ``same``. ``why`` gives the reason for the verdict.
     """
