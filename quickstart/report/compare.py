@@ -172,7 +172,9 @@ def compare(
 @dataclass(frozen=True)
 class _Family:
     """The corrections for the comparison of many cells (Bonferroni). The more cells are compared, the more of
-    them are later by chance. So the p of a single cell must be smaller.
+    them are later by chance. So the p of a single cell must be smaller. ``real_tests`` is the number of tests
+    on the real clocks. ``race_p`` is the largest p at which a stock boot on the virtual clock counts as
+    later.
     """
 
     real_tests: int

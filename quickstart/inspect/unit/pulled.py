@@ -55,8 +55,9 @@ class PulledBy:
 
 
 def pullers(root: ImageRoot, *units: str, known: PulledBy | None = None) -> tuple[str, ...]:
-    """The names of ``units``, and of every unit that pulls one of them in or triggers it, with their aliases.
-    ``known`` is the result of ``pulled_by``, for callers that ask several times.
+    """The names of ``units``, and of every unit that pulls one of them in or triggers it, directly or through
+    other units. Aliases are included. ``known`` is the result of ``pulled_by``, for callers that ask several
+    times.
     """
     known = pulled_by(root) if known is None else known
     return tuple(name for name in _ways(root, units, known) if not name.startswith(_MEMBERS))
