@@ -278,8 +278,8 @@ def _openvpn(root: ImageRoot) -> Iterator[str]:
 
 
 def _text(root: ImageRoot, path: PurePosixPath) -> str:
-    """The text of the file at ``path``. Empty when the file does not exist, or when it is too large for a
-    configuration file.
+    """The text of the file at ``path``. Empty when the file does not exist, cannot be read, or is too large
+    for a configuration file.
     """
     try:
         canonical = root.resolve(path).canonical

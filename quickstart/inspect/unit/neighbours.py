@@ -89,7 +89,8 @@ def _is_for(root: ImageRoot, name: str, unit: str, own: PurePosixPath | None) ->
 
 def refuse_requirements(root: ImageRoot, unit: str, stack: Collection[str] = ()) -> None:
     """Raise UnsupportedUnitError when ``unit`` requires another unit, such as a service or a mount, which
-    systemd would have to start first. The units of ``stack`` are allowed, because they also start early.
+    systemd would have to start first. Requirements of required targets and sockets also count. The units of
+    ``stack`` are allowed, because they also start early.
     """
     beside = {alias for name in stack for alias in names_of(root, name)}
     needed = {_ALWAYS: _ALWAYS, **_needed(root, unit)}
@@ -163,7 +164,7 @@ def _enabled(root: ImageRoot, by: str = "*") -> Iterator[PurePosixPath]:
 
 
 def _pulled_in(root: ImageRoot, unit: str) -> Iterator[str]:
-    """The socket units that ``unit`` pulls in by its own directives or links."""
+    """The socket units that ``unit`` pulls in by its own directives."""
     yield from (word for _, word in _dependencies(root, unit, _PULLS_IN) if word.endswith(_SOCKET))
 
 
