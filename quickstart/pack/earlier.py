@@ -1,5 +1,4 @@
-"""Refuse an early start that would overtake another unit: a stock boot starts this unit first, and the
-application after it.
+"""Refuse an early start when the application would start before a unit that a stock boot starts first.
 
 The unit reader (inspect/unit) predicts from the image which units a boot starts before the application. This
 module uses the reference boot itself: systemd's report of that boot says which units were started, for
@@ -105,8 +104,8 @@ def _earlier(loaded: Mapping[str, LoadedUnit], unit: str) -> frozenset[str]:
 
 
 def _why_not(unit: LoadedUnit, application: LoadedUnit, has_command: Callable[[str], bool]) -> str | None:
-    """The reason why an early start of ``application`` must not overtake ``unit``, as the end of a message.
-    None when it may overtake ``unit``.
+    """The reason why ``application`` must not start before ``unit``, as the end of a message. None when it
+    may start before ``unit``.
     """
     if unit.name.endswith(".socket"):
         files = (each for each in (unit.file, *unit.drop_ins) if each)

@@ -1,4 +1,5 @@
-"""The units that an early start may overtake: a stock boot starts them before the application (pure).
+"""The units that a stock boot starts before the application, and for which an early start need not wait
+(pure).
 
 Init itself prepares what the packages' own units of these names prepare, or no application depends on it. The
 names are written out, because the name of a unit from elsewhere may also begin with ``systemd-``.
@@ -68,13 +69,13 @@ _PATTERNS = tuple(name for name in sorted(_NAMES) if "*" in name)
 
 
 def is_harmless(name: str) -> bool:
-    """Whether an early start may overtake the packages' own unit of this name."""
+    """Whether the application may start before the packages' own unit of this name."""
     return name in _NAMES or any(fnmatchcase(name, pattern) for pattern in _PATTERNS)
 
 
 def is_asked_for(name: str) -> bool:
-    """Whether an early start may overtake the unit only if the application's own unit is not directly ordered
-    after it.
+    """Whether the application may start before this unit only if the application's own unit is not directly
+    ordered after it (After=).
     """
     return name in _ON_DEMAND
 
